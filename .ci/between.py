@@ -1,10 +1,10 @@
-"""Pages of docs/ with a part that is written out of the code, between two marks."""
+"""Replace the generated part of a page in docs/, which is between two marks."""
 
 from __future__ import annotations
 
 
 def between(page: str, begin: str, end: str, text: str) -> str:
-    """`page` with `text` between its marks. ValueError where it has none."""
+    """Return `page` with `text` between its marks. Raise ValueError when it has no marks."""
     before, opened, rest = page.partition(begin)
     _, closed, after = rest.partition(end)
     if not (opened and closed):

@@ -1,6 +1,6 @@
-"""Writes docs/configuration.md's tables anew out of slurmwrap/config: `.venv/bin/python .ci/configuration_page.py`.
+"""Generate the tables of docs/configuration.md from slurmwrap/config: `.venv/bin/python .ci/configuration_page.py`.
 
-tests/config/test_config_keys.py tells when it is due.
+tests/config/test_config_keys.py fails when the page is outdated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
 
 
 def with_keys(page: str) -> str:
-    """The page with its tables written anew. ValueError where it has no marks."""
+    """Return the page with new tables. Raise ValueError when it has no marks."""
     return between(page, BEGIN, END, f"\n{format_reference()}\n")
 
 

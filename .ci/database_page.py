@@ -1,8 +1,8 @@
-"""Writes the tables of docs/database.md from the schema.
+"""Generate the tables of docs/database.md from the schema.
 
     python .ci/database_page.py
 
-A test holds the page to the schema.
+A test fails when the page is outdated.
 """
 
 from __future__ import annotations

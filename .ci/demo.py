@@ -1,8 +1,8 @@
-"""One job, all the way, on a real Slurm: what `make demo` shows. As root; everything it makes it takes down again.
+"""Show the life of jobs on a real Slurm (`make demo`). Runs as root and removes everything that it creates.
 
-(a) a bug in the training step is caught on one GPU, (b) the mended 16-GPU job is tuned, placed and runs, (c) a GPU
-falls off the bus: the job goes elsewhere and the node is drained, (d) a corrupt input is blocked, (e) the night report
-tells the story.
+(a) A bug in the training step is found on one GPU. (b) The fixed 16-GPU job is tuned, placed and run. (c) A GPU falls
+off the bus: the job is retried elsewhere and the node is drained. (d) A corrupt input is blocked. (e) The night report
+shows all of this.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLOUR = sys.stdout.isatty()
 
 
 class DemoFailed(Exception):
-    """A step did not do what the demo promises."""
+    """Raised when a step did not do what the demo promises."""
 
 
 def heading(text: str) -> None:
@@ -45,7 +45,7 @@ def _bold(text: str) -> str:
 
 
 def expect(true: object, what: str) -> None:
-    """One promise of the demo, checked."""
+    """Check one promise of the demo."""
     if not true:
         raise DemoFailed(what)
     mark = "\033[32m✓\033[0m" if COLOUR else "✓"
@@ -53,7 +53,7 @@ def expect(true: object, what: str) -> None:
 
 
 class Demo:
-    """The lab, the ordinary user, and how to run things as either."""
+    """The lab and an ordinary user, with methods that run commands as root or as the user."""
 
     def __init__(self, directory: Path) -> None:
         self.lab = directory / "lab"
@@ -126,7 +126,7 @@ class Demo:
         return found[1] if found else ""
 
     def wait(self, job: int, *states: str, within: float = 120, restarts: int = 0) -> str:
-        """Waits until the job is in one of `states` (after `restarts` requeues at least); shows each change."""
+        """Wait until the job is in one of `states` (after at least `restarts` requeues); print each change."""
         shown, until = "", time.monotonic() + within
         while time.monotonic() < until:
             state, count = self.field(job, "JobState"), int(self.field(job, "Restarts") or 0)
@@ -140,7 +140,7 @@ class Demo:
         raise DemoFailed(f"job {job} is {shown}, not {' or '.join(states)}, after {within:.0f} s")
 
     def judged(self, job: int, runs: int = 1) -> str:
-        """`slurmwrap why`, once the reconciler has judged so many runs."""
+        """Return the output of `slurmwrap why`, once the reconciler has diagnosed this many runs."""
         until = time.monotonic() + 60
         while time.monotonic() < until:
             told = json.loads(self.user("slurmwrap", "why", str(job), "--json", quiet=True))

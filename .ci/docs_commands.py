@@ -1,7 +1,7 @@
-"""The commands as the documentation sees them: slurmwrap's tree out of typer, gsub's help out of its text.
+"""Collect the commands for the documentation: slurmwrap's from typer, gsub's from the text of its help.
 
-Read by docs_reference.py (pages), docs_man.py (man pages) and tests/docs (do documented command lines exist?).
-Nothing is written twice: what a command says of itself with --help is all there is.
+docs_reference.py (pages), docs_man.py (man pages) and tests/docs (do documented command lines exist?) use it. The only
+source is the output of --help, so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurmwrap.sbatch.option_table import OWN, SBATCH, Argument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One option or argument: what is typed, and what it is for. `words` are an option's names."""
+    """One option or argument: its syntax and its description. `words`: the names of an option."""
 
     typed: str
     about: str
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A paragraph of a help text, or lines that stay as they are, with the line that announces them."""
+    """A paragraph of a help text, or preformatted lines with the line that introduces them."""
 
     text: str = ""
     title: str = ""
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command: its words from `slurmwrap` on, its help in blocks, what may follow, the commands below it."""
+    """One command: its words from `slurmwrap` on, its help in blocks, its arguments and options, its subcommands."""
 
     path: tuple[str, ...]
     about: str
@@ -62,26 +62,26 @@ class Command:
 
 
 def slurmwrap() -> Command:
-    """The whole tree, without what is hidden."""
+    """Return the tree of all commands that are not hidden."""
     return _command(typer.main.get_command(app), ("slurmwrap",))
 
 
 def each(command: Command) -> Iterator[Command]:
-    """The command and all below it, parents first."""
+    """Yield the command and all commands below it, parents first."""
     yield command
     for one in command.below:
         yield from each(one)
 
 
 def examples(command: Command) -> tuple[str, ...]:
-    """Command lines of its help, continued lines joined, the words beside them left out."""
+    """Return the command lines in its help, with continued lines joined and without explanations next to them."""
     lines = (line for block in command.blocks for line in _joined(block.lines))
     found = (re.split(r" {2,}(?=[a-zA-Z])", line.strip())[0] for line in lines)
     return tuple(line for line in found if re.match(r"(\w+=\S+ )?(slurmwrap|gsub|source|eval|scontrol|sacct)\b", line))
 
 
 def _joined(lines: tuple[str, ...]) -> list[str]:
-    # What continues a line is its own or is indented deeper than the block.
+    # A line continues the previous one if that ends with a backslash, or if it is indented deeper than the block.
     text = "\n".join(lines)
     return re.sub(r"\\\n\s*", "", text).splitlines()
 
@@ -103,7 +103,7 @@ def _command(found: Any, path: tuple[str, ...]) -> Command:
 
 
 def blocks(text: str) -> tuple[Block, ...]:
-    """A help text in click's form: paragraphs, and those with a \\b before them, which stay as they are."""
+    """Return the blocks of a help text in click's format: paragraphs, and preformatted ones after a line with \\b."""
     paragraphs = re.split(r"\n\s*\n|\n(?=\x08\n)", text.partition("\f")[0])
     return tuple(_block(paragraph) for paragraph in paragraphs if paragraph.strip())
 
@@ -150,7 +150,7 @@ def _short_first(names: list[str]) -> list[str]:
 def _default(one: Any, flag: bool) -> str:
     if one.default is None or not one.show_default or callable(one.default):
         return ""
-    if flag:  # of a pair, the one that holds
+    if flag:  # of a pair of flags, the one that is the default
         pair = one.opts if one.default else one.secondary_opts
         return pair[0].removeprefix("--") if one.secondary_opts and pair else ""
     if isinstance(one.default, (list, tuple)):
@@ -181,7 +181,7 @@ def _metavar(hint: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A stretch of gsub's help: the line that announces it, and rows or a paragraph."""
+    """A section of gsub's help: the line that introduces it, and rows or a paragraph."""
 
     title: str
     text: str
@@ -189,7 +189,7 @@ class Section:
 
 
 def gsub() -> tuple[Section, ...]:
-    """gsub's help in sections: prose, then indented lines with two columns, which become rows."""
+    """Return gsub's help in sections: prose, and indented lines with two columns, which become rows."""
     found: list[Section] = []
     for paragraph in HELP.strip().split("\n\n"):
         lines = paragraph.splitlines()
@@ -206,7 +206,7 @@ def _gsub_rows(lines: list[str]) -> Iterator[Row]:
         if not line.startswith("   "):
             if typed:
                 yield _gsub_row(typed, about)
-            # Two columns; a first one that fills its width has a single space behind it.
+            # Two columns; when the first fills its width, only a single space follows it.
             left, right = [*re.split(r"\s{2,}|(?<=COMMAND) ", line.strip(), maxsplit=1), ""][:2]
             if not right and line.strip().startswith("gsub ") and (cut := _second_column(line, lines)):
                 left, right = line[:cut].strip(), line[cut:].strip()
@@ -218,7 +218,7 @@ def _gsub_rows(lines: list[str]) -> Iterator[Row]:
 
 
 def _second_column(line: str, lines: list[str]) -> int:
-    """Where the second column of these lines begins: where most of them have a word behind two spaces."""
+    """Return where the second column of these lines begins: where most have a word after two spaces."""
     starts = [found.end() for one in lines if (found := re.search(r"\S\s{2,}(?=\S)", one[2:]))]
     at = max(set(starts), key=starts.count) + 2 if starts else 0
     return at if at and len(line) > at and line[at - 1] == " " else 0
@@ -230,7 +230,7 @@ def _gsub_row(typed: str, about: list[str]) -> Row:
 
 
 def gsub_options() -> dict[str, Argument]:
-    """Every option a gsub command line may have, by the word that is typed: sbatch's and its own."""
+    """Return every option of a gsub command line by its name: sbatch's and gsub's own."""
     long = {f"--{one.name}": one.argument for one in SBATCH}
     short = {f"-{one.short}": one.argument for one in SBATCH if one.short}
     return long | short | {f"--{one.name}": one.argument for one in OWN}

@@ -1,6 +1,6 @@
-"""Writes the formulas of docs/report.md anew: `.venv/bin/python .ci/docs_formulas.py`.
+"""Generate the formulas of docs/report.md: `.venv/bin/python .ci/docs_formulas.py`.
 
-tests/report/test_formulas_page.py tells when it is due.
+tests/report/test_formulas_page.py fails when the page is outdated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def section(formula: Formula) -> str:
 
 
 def page(text: str) -> str:
-    """`text` with the formulas written anew. ValueError where it has no marks."""
+    """Return `text` with new formulas. Raise ValueError when it has no marks."""
     return between(text, BEGIN, END, "\n" + "\n".join(map(section, BY_ID.values())))
 
 

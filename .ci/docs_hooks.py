@@ -1,8 +1,8 @@
-"""What the site does beyond MkDocs: links of a page to files of the repository that are no pages.
+"""MkDocs hook: convert links from pages to files of the repository that are not pages.
 
-On the site they become the file's path as text, since where the repository is served is not known here. A link to
-a file that is not there ends the build, as a link to a page that is not there does. A page's comments for the test of
-its commands (tests/docs) are left out.
+The link becomes the file's path as text, since the location of the repository is not known here. A link to a missing
+file ends the build, as MkDocs itself does for a missing page. Comments of a page for the test of its commands
+(tests/docs) are removed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class LostFile(ValueError):
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
-    """MkDocs calls this with each page."""
+    """Return the converted page. MkDocs calls this function with each page."""
     return _TEST.sub("", outside_links_as_text(markdown, page.file.src_uri))
 
 
 def outside_links_as_text(markdown: str, page: str) -> str:
-    """`[words](../Makefile)` in docs/x.md becomes words (`Makefile`). LostFile if it is not there.
+    """Convert `[words](../Makefile)` in docs/x.md to words (`Makefile`). Raise LostFile when the file does not exist.
 
     `page` is relative to docs/.
     """

@@ -1,7 +1,7 @@
-"""Write docs/man anew: gsub(1), slurmwrap(1), slurmwrap-config.toml(5), and a page for each command, as git-commit(1).
+"""Generate docs/man: gsub(1), slurmwrap(1), slurmwrap-config.toml(5), and a page for each command, as git-commit(1).
 
 Commands that users need are in section 1, those of administrators in section 8. `.venv/bin/python .ci/docs_man.py`;
-tests/docs/test_reference.py fails when it is due. In the wheel they are share/man.
+tests/docs/test_reference.py fails when the pages are outdated. The wheel installs them as share/man.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurmwrap import __version__
 from slurmwrap.config.config_keys import describe_section, format_toml, list_keys
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "man"
-DATE = "2026-11-21"  # of the release; not of the day, or no two builds would be the same
+DATE = "2026-11-21"  # of the release; with the present day, no two builds would be equal
 
 
 CONFIGURATION = "slurmwrap-config.toml"
@@ -27,7 +27,7 @@ ADMINISTRATION = frozenset(["db", "hooks", "incidents", "inputs", "metrics", "no
 
 
 def pages() -> dict[str, str]:
-    """Every man page by its path below docs/man."""
+    """Return path below docs/man -> text of every man page."""
     root = slurmwrap()
     made = {
         "gsub": _page("gsub", "submit a GPU job as sbatch does, and look after it", _gsub(gsub())),
@@ -39,7 +39,7 @@ def pages() -> dict[str, str]:
 
 
 def _section(name: str) -> int:
-    """The section of the manual; 1 for programs of others, too."""
+    """Return the section of the manual; it is 1 for other programs too."""
     if name == CONFIGURATION:
         return 5
     return 8 if name.removeprefix("slurmwrap-") in ADMINISTRATION else 1
@@ -110,7 +110,7 @@ def _own(command: Command) -> tuple[Row, ...]:
 
 def _configuration() -> Iterator[str]:
     yield ".SH DESCRIPTION"
-    yield ".ad l"  # a long default is one word, and a line that cannot be adjusted is a warning of groff's
+    yield ".ad l"  # groff warns of a line that it cannot adjust, as one with a long default
     yield "Configuration in TOML. All keys are optional; slurmwrap\\-config(1) prints what holds and where it was set."
     for section in dict.fromkeys(key.section for key in list_keys()):
         yield f".SH {_plain(f'[{section}]' if section else 'above all sections').upper()}"
@@ -184,7 +184,7 @@ _SIGNS = {
 
 
 def _plain(text: str) -> str:
-    """Text as roff shows it unchanged, in ASCII."""
+    """Return text, in ASCII and escaped so that roff prints it unchanged."""
     for sign, name in _SIGNS.items():
         text = text.replace(sign, name)
     return "".join(one if one.isascii() else f"\\[u{ord(one):04X}]" for one in text)
@@ -195,12 +195,12 @@ def _word(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """A line that is text whatever it begins with."""
+    """Return a line escaped so that roff never reads its beginning as a request."""
     return f"\\&{text}" if text.startswith((".", "'")) else text
 
 
 def write() -> None:
-    """All pages into docs/man; what is no command any more goes."""
+    """Write all pages to docs/man and remove pages of commands that no longer exist."""
     found = pages()
     for path in PAGES.glob("man*/*"):
         if str(path.relative_to(PAGES)) not in found:

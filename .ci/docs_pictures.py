@@ -1,7 +1,7 @@
-"""Draws docs/images/*.svg anew: the pictures of docs/concepts and README.md. `.venv/bin/python .ci/docs_pictures.py`.
+"""Draw docs/images/*.svg, the pictures of docs/concepts and README.md: `.venv/bin/python .ci/docs_pictures.py`.
 
-Each follows the reader's light or dark scheme by itself and stands on a sheet of its own, so it can be read on either.
-Sizes are in SVG's units; a picture is 880 wide.
+Each picture adapts to the reader's light or dark scheme and has its own background, so it can be read on any page.
+Sizes are in SVG units; a picture is 880 wide.
 """
 
 # ruff: noqa: E501 - style sheets and rows of coordinates
@@ -39,7 +39,7 @@ text { fill: #e6e9ee; } .small { fill: #aeb8c6; } .lanehead { fill: #aeb8c6; }
 
 
 def picture(height: int, about: str, *parts: str) -> str:
-    """The whole file; `about` is what a screen reader says."""
+    """Return the text of an SVG file; `about` is its description for screen readers."""
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
@@ -60,7 +60,7 @@ def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") 
 
 
 def box(x: float, y: float, width: float, height: float, kind: str, head: str, *lines: str) -> str:
-    """A rounded box with a line in bold and smaller ones below, in the middle."""
+    """Return a rounded box with centred text: a line in bold and smaller lines below."""
     middle, rows = x + width / 2, 17 + 15 * len(lines)
     top = y + (height - rows) / 2 + 14
     said = [text(middle, top, head, "head", "middle")]
@@ -181,7 +181,7 @@ def hooks_timeline() -> str:
 
 
 def retry_ledger() -> str:
-    """One job's runs with the budget of its root cause beside them."""
+    """Return the picture of one job's runs, with the retry budget of its root cause."""
     runs = (
         ("run 1", "n3", 0, 1200, "GPU fell off the bus", "retry on other nodes", "1 of 3"),
         ("run 2", "n5", 1000, 1150, "GPU fell off the bus", "retry on other nodes", "2 of 3"),
@@ -307,7 +307,7 @@ def placement_levels() -> str:
 
 
 def terminal_session() -> str:
-    """The failed job of README.md, whose text is what its tests compare with a real Slurm."""
+    """Return the picture of the failed job of README.md. Tests compare that text with the output of a real Slurm."""
     rows = list_terminal_rows((ROOT / "README.md").read_text(encoding="utf-8"))
     return picture(
         44 + 27 * len(rows),
@@ -320,7 +320,7 @@ def terminal_session() -> str:
 
 
 def list_terminal_rows(readme: str) -> list[str]:
-    """Return the call of gsub and the answer of `slurmwrap why` as README.md has them. ValueError without them."""
+    """Return the gsub command and the output of `slurmwrap why` in README.md. Raise ValueError without them."""
     call = re.search(r"^gsub examples/buggy/\S+", readme, re.MULTILINE)
     answer = re.search(r"^\$ slurmwrap why\n.*?(?=^\$|^```)", readme, re.MULTILINE | re.DOTALL)
     if call is None or answer is None:
@@ -343,7 +343,7 @@ PICTURES = {
 
 
 def pictures() -> dict[str, str]:
-    """Each file's name and content."""
+    """Return file name -> content of all pictures."""
     return {f"{name}.svg": draw() for name, draw in PICTURES.items()}
 
 

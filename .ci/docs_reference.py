@@ -1,6 +1,6 @@
-"""Writes docs/reference/ anew: gsub, slurmwrap, exit codes, environment, files, schemas, out of the code itself.
+"""Generate docs/reference/ from the code: gsub, slurmwrap, exit codes, environment, files, schemas.
 
-`.venv/bin/python .ci/docs_reference.py`; tests/docs/test_reference.py tells when it is due.
+`.venv/bin/python .ci/docs_reference.py`; tests/docs/test_reference.py fails when the pages are outdated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WRITTEN = "<!-- Written by .ci/docs_reference.py; do not edit. -->\n"
 
 
 def pages() -> dict[str, str]:
-    """Every generated page: its name below docs/reference, and its text."""
+    """Return file name below docs/reference -> text of every generated page."""
     return {
         "gsub.md": gsub_page(),
         "slurmwrap.md": slurmwrap_page(slurmwrap()),
@@ -39,7 +39,7 @@ def pages() -> dict[str, str]:
 
 
 def slurmwrap_page(root: Command) -> str:
-    """All commands on one page, each with its help, its arguments and its options."""
+    """Return the page with all commands, each with its help, arguments and options."""
     listed = _table(("command", "does"), ((f"[`{one.name}`](#{_anchor(one)})", one.about) for one in each(root)))
     first, *rest = each(root)
     parts = [f"# slurmwrap\n\n{WRITTEN}", _body(first), listed, "Each says this with `--help`, too.\n"]
@@ -74,7 +74,7 @@ def _rows(kind: str, rows: Iterable[Row]) -> str:
 
 
 def gsub_page() -> str:
-    """gsub's own help; sbatch's options are docs/dropin.md's."""
+    """Return the page with gsub's own help; sbatch's options are in docs/dropin.md."""
     parts = [f"# gsub\n\n{WRITTEN}"]
     for section in gsub():
         if section.title:
@@ -105,7 +105,7 @@ OTHER_CODES = (
 
 
 def exit_codes_page() -> str:
-    """The tree of errors.py by code."""
+    """Return the page with the errors of errors.py, ordered by exit code."""
     errors_of_ours = ((code, f"`{name}`", text) for name, code, text in error_tree())
     rows = sorted((*OTHER_CODES, *errors_of_ours), key=lambda row: row[0])
     return "\n".join(
@@ -119,7 +119,7 @@ def exit_codes_page() -> str:
 
 
 def error_tree() -> Iterator[tuple[str, int, str]]:
-    """Each error of errors.py with its code and what it stands for, from the tree in its docstring."""
+    """Yield each error of errors.py with its exit code and meaning, from the tree in the module's docstring."""
     for line in (errors.__doc__ or "").splitlines():
         words = line.replace("├─", " ").replace("└─", " ").replace("│", " ").split()
         if len(words) >= 2 and words[1].isdigit():
@@ -130,7 +130,7 @@ def error_tree() -> Iterator[tuple[str, int, str]]:
 
 
 def environment_page() -> str:
-    """Every variable that slurmwrap reads."""
+    """Return the page with every environment variable that slurmwrap reads."""
     own = ((f"`{one.variable}`", f"as `--{one.name}`") for one in OWN if one.variable and one.flag)
     absent = ((f"`{one.variable}`", f"`0`: as `--{one.name}`") for one in OWN if not one.flag)
     keys = f"`{make_variable_name('site.spool')}`, `{make_variable_name('prerun.partition')}` …"
@@ -160,7 +160,7 @@ def _merged(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def files_page() -> str:
-    """Where everything lies."""
+    """Return the page with all files and directories of slurmwrap."""
     parts = [
         f"# Files and directories\n\n{WRITTEN}",
         "Where a key of the configuration is named, the key holds the path.\n",
@@ -175,7 +175,7 @@ def files_page() -> str:
 
 
 def schemas_page() -> str:
-    """What `--json` prints, by the JSON Schemas in docs/schemas; records that several of them share stand once."""
+    """Return the page with the output of `--json` from docs/schemas; records that several schemas share appear once."""
     parts = [
         f"# JSON\n\n{WRITTEN}",
         "With `--json` a command prints one object for programs. Keys are added over time and never change their "
@@ -207,7 +207,7 @@ def _properties(schema: dict[str, Any], before: str = "") -> Iterator[tuple[str,
 
 
 def _items(about: dict[str, Any]) -> dict[str, Any]:
-    """Of an array of one kind. `false` stands behind the last of a fixed number."""
+    """Return the schema of an array's items; {} when `items` is `false`, as after the last item of a fixed number."""
     found = about.get("items", {})
     return found if isinstance(found, dict) else {}
 
@@ -242,13 +242,13 @@ def _cell(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Plain text as Markdown: signs that would mean something outside `…` are kept as they are."""
+    """Return plain text as Markdown, with special characters outside `…` escaped."""
     parts = text.split("`")
     return "`".join(part if at % 2 else part.replace("<", "&lt;").replace("*", "\\*") for at, part in enumerate(parts))
 
 
 def write() -> None:
-    """All pages into docs/reference."""
+    """Write all pages to docs/reference."""
     PAGES.mkdir(exist_ok=True)
     for name, text in pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")

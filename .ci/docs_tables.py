@@ -1,12 +1,11 @@
-"""What the reference says that no program can say of itself: environment variables, files and directories.
+"""Tables of the reference that cannot be generated from the code: environment variables, files and directories.
 
-tests/docs/test_reference.py holds it against the code: every variable that the code names stands here,
-and none besides.
+tests/docs/test_reference.py fails unless the tables have exactly the variables that the code names.
 """
 
 from __future__ import annotations
 
-# Beside those that stand for gsub's options: docs_reference.py takes them out of the option table.
+# Without the variables of gsub's options, which docs_reference.py takes from the option table.
 FOR_PEOPLE: dict[str, str] = {
     "GSUB_PASS": "`1`: gsub is plain sbatch, whatever the job asks for ([more](../dropin.md))",
     "GSUB_SBATCH": "the path of Slurm's own sbatch, where PATH does not lead to it",
@@ -26,7 +25,7 @@ OF_OTHERS: dict[str, str] = {
     "XDG_RUNTIME_DIR": "Slurm's answers are kept in `slurmwrap/` below it, for the seconds that they are good for",
 }
 
-# Set by slurmwrap for its own processes; a job or its pre-run sees them.
+# slurmwrap sets these for its own processes; a job or its pre-run can read them.
 INSIDE: dict[str, str] = {
     "SLURMWRAP_PRERUN": "`1` in a pre-run: a script may ask whether it is one",
     "SLURMWRAP_TRIAL_DIR": "the pre-run's own directory",
@@ -52,7 +51,7 @@ INSIDE: dict[str, str] = {
     "SLURMWRAP_LAB": "marks the processes of a lab",
 }
 
-# (path, owner and mode, what it is)
+# (path, owner and mode, purpose)
 FILES: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "Configuration",

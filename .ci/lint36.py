@@ -1,6 +1,6 @@
-"""Lints the folders that run under the user's or the node's own Python: Python 3.6 syntax, standard library only.
+"""Lint folders that run under the user's or the node's own Python: Python 3.6 syntax, standard library only.
 
-Usage: lint36.py FOLDER...  Exit 1 and one line per finding.
+Usage: lint36.py FOLDER...  Prints one line per finding and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 import sys
 from pathlib import Path
 
-# Named in try/except by the code that runs inside the user's program or beside the driver; never required.
+# Optional modules that the code imports in try/except, inside the user's program or to query the driver.
 OPTIONAL = {"torch", "pynvml", "keras", "jax", "deepspeed", "sitecustomize", "slurmwrap_step"}
 
 

@@ -1,9 +1,9 @@
-"""Writes docs/schemas/*.schema.json of what `slurmwrap why|history|jobs|nodes|inputs|prerun|profile|incidents|spool|db`
-print with --json: from the records, their docstrings and comments, and from the few fields named here.
+"""Generate docs/schemas/*.schema.json for the `--json` output of `slurmwrap why|history|jobs|nodes|inputs|prerun|
+profile|incidents|spool|db`, from the records, their docstrings and comments, and the few fields named here.
 
     python .ci/list_schemas.py
 
-A test holds the files to this, and real output to the files.
+A test compares the files with this program, and real output with the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 
 
 def maybe(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, or null."""
+    """Return the schema of the same type or null."""
     return {"anyOf": [dict(kind), {"type": "null"}]}
 
 
@@ -148,7 +148,7 @@ _SUBMISSION = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """File name (without .schema.json) -> schema."""
+    """Return file name (without .schema.json) -> schema."""
     pages: dict[str, dict[str, Any]] = {}
     known: Known = {}
     pages["why"] = _page("why", "why", _why(known), known)
@@ -205,7 +205,7 @@ _PUBLIC = describe_object(
 
 
 def text(schema: Mapping[str, Any]) -> str:
-    """The file."""
+    """Return the text of the file."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

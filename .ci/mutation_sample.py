@@ -1,15 +1,15 @@
-"""How many small mutations of the product the test suite detects: a seeded sample (`make mutation-sample`).
+"""Measure how many small mutations of the product the test suite detects, on a seeded sample (`make mutation-sample`).
 
-1. Every mutation that could be made inside a function is listed: a comparison, `and`/`or`, `not`, `+`/`-`, a number,
-   `True`/`False`, a condition, a returned value, a call whose value nobody uses.
-2. A hash of the seed and of the mutation's own text orders the list, and the first 200 are the sample. So the same
+1. All possible mutations inside functions are listed: a comparison, `and`/`or`, `not`, `+`/`-`, a number,
+   `True`/`False`, a condition, a returned value, a call whose value is not used.
+2. The list is ordered by a hash of the seed and of the mutation's own text; the first 200 are the sample. So the same
    mutations are chosen again after changes elsewhere in the code, and two commits can be compared.
 3. The suite runs once on a copy of the tree in which each chosen statement records which test reached it. A process
    without PYTEST_CURRENT_TEST (a hook that slurmd started) is recorded for every test that runs at that moment.
-4. Each mutation is made in a copy of its own, and the tests that reach it run until one fails: the quickest first, at
+4. Each mutation is made in a separate copy, and the tests that reach it run until one fails: the quickest first, at
    most 60 s of tests. A mutation is detected if a test fails that passed in step 3, or if the tests do not end.
 
-A mutation that changes nothing one can observe counts as not detected. The share is for comparing, not a grade.
+A mutation without an observable effect counts as not detected. The share is for comparisons, not an absolute grade.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("slurmwrap", "hooks", "prolog")
 WORKERS = os.cpu_count() or 1
-# At most this much of tests for one mutation, in seconds as the recording run took them.
+# Most seconds of tests for one mutation, by the durations of the recording run.
 TESTS_S = 60.0
 COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -64,7 +64,7 @@ def _record_mutation_reached(number, seen=set()):  # noqa
 
 @dataclass(frozen=True)
 class Mutation:
-    """One change of one place: `path` is relative to the tree; `start` and `end` are offsets in its UTF-8 bytes."""
+    """One change: `path` is relative to the tree; `start` and `end` are offsets in the file's UTF-8 bytes."""
 
     path: str
     function: str
@@ -79,7 +79,7 @@ class Mutation:
 
 
 def make_mutants(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
-    """Each `(kind, node to replace, replacement)` that `node` itself allows."""
+    """Yield each `(kind, node to replace, replacement)` that is possible at `node` itself."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in COMPARE:
             yield "compare", node, ast.Compare(node.left, [COMPARE[type(op)]()], node.comparators)
@@ -102,7 +102,7 @@ def make_mutants(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
 
 
 class MutationFinder:
-    """Collects in `found` what could be changed in the functions of one file; `name` is its path in the tree."""
+    """Collects in `found` the possible mutations in the functions of one file; `name` is its path in the tree."""
 
     def __init__(self, name: str, text: bytes, seed: str) -> None:
         self.name = name
@@ -115,7 +115,7 @@ class MutationFinder:
         self.count: dict[tuple[str, ...], int] = defaultdict(int)
 
     def visit(self, node: ast.AST, function: tuple[str, ...] = (), inside: bool = False, line: int = 1) -> None:
-        """Look at `node`, which lies `inside` a function or not; `line` is that of the statement it is part of."""
+        """Add the mutations of `node`. `inside`: it is in a function; `line`: the line of its statement."""
         if isinstance(node, ast.JoinedStr | ast.arguments | ast.pattern | ast.Assert):
             return
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -123,7 +123,7 @@ class MutationFinder:
                 in_body = not isinstance(node, ast.ClassDef) and any(child is one for one in node.body)
                 self.visit(child, (*function, node.name), in_body, line)
             return
-        # No line can go between an if and its elif: what the elif says is recorded where the if begins.
+        # No line can be inserted between an if and its elif, so the elif is recorded at the start of the if.
         if isinstance(node, ast.stmt) and not self._is_elif(node):
             line = node.lineno
         if inside:
@@ -146,7 +146,7 @@ class MutationFinder:
 
 
 def list_mutations(root: Path, seed: str) -> list[Mutation]:
-    """Every mutation of the functions of the product under `root`, in the order of the seeded hash."""
+    """Return all mutations of the functions of the product under `root`, in the order of the seeded hash."""
     found = []
     for path in sorted(file for top in PRODUCT for file in (root / top).rglob("*.py")):
         finder = MutationFinder(str(path.relative_to(root)), path.read_bytes(), seed)
@@ -156,12 +156,12 @@ def list_mutations(root: Path, seed: str) -> list[Mutation]:
 
 
 def apply_mutation(text: bytes, mutation: Mutation) -> bytes:
-    """The file with the mutation made."""
+    """Return the file with the mutation."""
     return text[: mutation.start] + f"({mutation.after})".encode() + text[mutation.end :]
 
 
 def insert_recorders(text: str, numbers: dict[int, list[int]], file: str) -> str:
-    """The file with a call before each line of `numbers` that records the mutations of this line."""
+    """Return the file with a call before each line of `numbers` that records the mutations of this line."""
     tree = ast.parse(text)
     after = 0
     for node in tree.body:  # the recorder goes below the docstring and the __future__ imports
@@ -183,7 +183,7 @@ def insert_recorders(text: str, numbers: dict[int, list[int]], file: str) -> str
 
 
 class CostPlugin:
-    """Writes a line of JSON for each test: when it began and ended, its outcome, and the CPU time it used."""
+    """Writes a line of JSON for each test: start and end, outcome, and CPU time."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -206,14 +206,14 @@ class CostPlugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Loaded into the recording run with `-p mutation_sample`."""
+    """Register the plugin; pytest calls this in the recording run because of `-p mutation_sample`."""
     directory = os.environ.get("SLURMWRAP_MUTATION_COSTS")
     if directory and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
         config.pluginmanager.register(CostPlugin(Path(directory)))
 
 
 def copy_tree(root: Path, target: Path) -> None:
-    """What git tracks of `root` in `target`, as files of its own, with a .venv that imports the copy's slurmwrap."""
+    """Copy the files of `root` that git tracks to `target`, with a .venv that imports the copy's slurmwrap."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if (root / name).exists():
@@ -235,7 +235,7 @@ def copy_tree(root: Path, target: Path) -> None:
             file.unlink()
             file.write_text(text.replace(str(venv), str(inner)).replace(str(root), str(target)))
             file.chmod(mode)
-    # The tests read ../shared where a checkout has it beside it.
+    # The tests read ../shared if it is next to the checkout.
     shared = root.parent / "shared"
     if shared.exists() and not (target.parent / "shared").exists():
         (target.parent / "shared").symlink_to(shared)
@@ -244,7 +244,7 @@ def copy_tree(root: Path, target: Path) -> None:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """A hard link where it can be made: an environment has a gigabyte."""
+    """Make a hard link if possible, else a copy: an environment has a gigabyte."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -252,7 +252,7 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def record(root: Path, work: Path, sample: list[Mutation], pytest_args: list[str]) -> None:
-    """Step 3: `work/hits` and `work/costs-*.jsonl`."""
+    """Do step 3: write `work/hits` and `work/costs-*.jsonl`."""
     tree = work / "record" / "tree"
     copy_tree(root, tree)
     hits = work / "hits"
@@ -274,7 +274,7 @@ def record(root: Path, work: Path, sample: list[Mutation], pytest_args: list[str
 
 
 def choose_tests(work: Path, sample: list[Mutation]) -> list[list[str]]:
-    """For each mutation the tests that reach it and passed, the quickest first, at most `TESTS_S` of them."""
+    """Return for each mutation the tests that reach it and passed, the quickest first, at most `TESTS_S` seconds."""
     costs = {}
     for file in work.glob("costs-*.jsonl"):
         for line in file.read_text().splitlines():
@@ -290,7 +290,7 @@ def choose_tests(work: Path, sample: list[Mutation]) -> list[list[str]]:
         else:
             moments[int(number)].add(float(moment))
     for tests, times in zip(reached, moments, strict=True):
-        if not tests and times:  # no test reaches it by itself: those that ran at the time, longest first in doubt
+        if not tests and times:  # only processes without a test's name reach it: take the tests that ran at that time
             some = sorted(times)[:: max(1, len(times) // 20)]
             tests |= {test for test, c in costs.items() if any(c["began"] <= moment <= c["ended"] for moment in some)}
     chosen = []
@@ -306,7 +306,7 @@ def choose_tests(work: Path, sample: list[Mutation]) -> list[list[str]]:
 
 
 def run_mutation(tree: Path, mutation: Mutation, tests: list[str], log: Path) -> str:
-    """`detected`, `not detected` or `not reached`."""
+    """Return `detected`, `not detected` or `not reached`."""
     if not tests:
         return "not reached"
     file = tree / mutation.path
@@ -332,7 +332,7 @@ def run_mutation(tree: Path, mutation: Mutation, tests: list[str], log: Path) ->
     finally:
         file.write_bytes(text)
     if code not in (0, 1, 2, 3):
-        # With the mutation the suite may not even be imported. Then its tests are still listed without it.
+        # With the mutation the suite may fail to import, although its tests can be listed without the mutation.
         listing = [*argv[:3], "--collect-only", "-q", "-p", "no:cacheprovider", f"@{names}"]
         if subprocess.run(listing, cwd=tree, env=environment, capture_output=True, check=False).returncode:
             raise RuntimeError(f"pytest could not run its tests (exit code {code}): {log}")
@@ -340,7 +340,7 @@ def run_mutation(tree: Path, mutation: Mutation, tests: list[str], log: Path) ->
 
 
 def main() -> None:
-    """Run the steps; print the share and what was not detected; write `report.json`."""
+    """Run the steps, print the share and the mutations that were not detected, and write `report.json`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=200, help="how many mutations (default: 200)")
     parser.add_argument("--seed", default="slurmwrap", help="another sample (default: slurmwrap)")

@@ -1,5 +1,5 @@
-"""Generates the table of docs/dropin.md from slurmwrap/sbatch/option_table.py: each option of sbatch, its releases, and
-what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py fails when it is due.
+"""Generate the table of docs/dropin.md from slurmwrap/sbatch/option_table.py: each option of sbatch, its releases, and
+what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py fails when it is outdated.
 """
 
 from __future__ import annotations

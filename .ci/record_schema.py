@@ -1,4 +1,4 @@
-"""JSON schemas of records: by their annotations, docstrings and comments. The generators of docs/schemas share it."""
+"""Make JSON schemas of records from annotations, docstrings and comments; used by the generators of docs/schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Known = dict[str, Any]
 
 
 def describe_type(kind: Any, known: Known) -> dict[str, Any]:
-    """Return the schema of an annotated type. Records in it are added to `known`. TypeError: JSON has no such type."""
+    """Return the schema of an annotated type.
+
+    Add its records to `known`. Raise TypeError when JSON has no such type.
+    """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind in (Any, object):
         return {}
@@ -46,7 +49,7 @@ def refer_to_record(kind: type[Any], known: Known, *, without: tuple[str, ...] =
     """Return a reference to the schema of a record, which is added to `known`."""
     name = kind.__name__
     if name not in known:
-        # Before its fields: a record may hold its own kind.
+        # Added before its fields are read, because a record may contain records of its own type.
         known[name] = {}
         known[name] = describe_record(kind, known, without=without)
     return {"$ref": f"#/$defs/{name}"}
@@ -55,7 +58,7 @@ def refer_to_record(kind: type[Any], known: Known, *, without: tuple[str, ...] =
 def describe_record(kind: type[Any], known: Known, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the schema of a record itself. Records in it are added to `known`."""
     comments = read_field_comments(kind)
-    # Some modules import Any for type checkers only.
+    # Some modules import Any only for type checkers.
     hints = get_type_hints(kind, localns={"Any": Any})
     properties = {
         one.name: describe_type(hints[one.name], known)
@@ -73,7 +76,7 @@ def describe_object(properties: Mapping[str, Any], description: str = "") -> dic
 
 
 def read_field_comments(record: type[Any]) -> dict[str, str]:
-    """Field → its comment: the lines directly above it, or else what follows it on its own line."""
+    """Return field → its comment: the lines directly above it, or else the comment on its own line."""
     comments: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(record).split("\n"):

@@ -1,8 +1,8 @@
-"""Writes docs/schemas/report.schema.json from the records of slurmwrap/report/night_report.py.
+"""Generate docs/schemas/report.schema.json from the records of slurmwrap/report/night_report.py.
 
     python .ci/report_schema.py
 
-A test holds the file to the records, and real output to the file.
+A test compares the file with the records, and real output with the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "schemas" / "report.schema.json"
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema, draft 2020-12. Fields may be added without a new number, so unknown ones are allowed."""
+    """Return the JSON Schema (draft 2020-12). New fields need no new version, so unknown fields are allowed."""
     known: Known = {}
     body = describe_record(NightReport, known)
     head = {
@@ -46,7 +46,7 @@ def _verdict() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The file."""
+    """Return the text of the file."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 

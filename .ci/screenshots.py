@@ -1,8 +1,8 @@
-"""Takes the pictures of the report in docs/images, of a synthetic site's night, by Chromium.
+"""Take the screenshots of the report in docs/images with Chromium, for a night of a synthetic site.
 
     python .ci/screenshots.py [--database FILE.db] [--out docs/images]
 
-Without a database one is made (bench/synthetic_year; some minutes).
+Without --database, a database is made (bench/synthetic_year; this takes some minutes).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent.parent
 LARGEST = 250_000  # bytes of a picture
 DAY = 86_400
 PHILLY_FAILED = 0.178  # of all GPU time (Jeon et al. 2019)
-# name: width, height, scheme, from the top of which section ("": the page)
+# name: width, height, colour scheme, section at the top of the picture ("": top of the page)
 SHOTS = {
     "report-desktop": (1280, 1500, "light", ""),
     "report-tablet": (768, 1150, "light", ""),
@@ -37,7 +37,7 @@ SHOTS = {
 
 
 def main() -> None:
-    """Makes the page, then the pictures."""
+    """Make the page, then the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", type=Path)
     parser.add_argument("--out", type=Path, default=HERE / "docs" / "images")
@@ -59,8 +59,12 @@ def _made(path: Path) -> Path:
 
 
 def _page(database: Path) -> str:
-    """Of the last three weeks the day that is most like Philly's in its failures, of those that leave something to do
-    and have enough stopped jobs for an estimate: one large job more or less makes half of a small site's night."""
+    """Return the HTML report of a typical night.
+
+    Of the last three weeks, it takes the day whose share of failures is closest to Philly's, among days with open tasks
+    and enough stopped jobs for an estimate. Without this choice, a single large job could account for half of a small
+    site's night.
+    """
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
         (last,) = connection.execute("SELECT max(end_time) FROM attempts").fetchone()
     place = RecordSource(database=database, site=True, uid=0)
@@ -96,7 +100,7 @@ def _picture(browser: Any, page: Path, path: Path, width: int, height: int, sche
 
 
 def _smaller(path: Path) -> None:
-    """256 colours are enough for text and bars."""
+    """Reduce the picture to 256 colours, which are enough for text and bars."""
     from PIL import Image  # comes with matplotlib
 
     with Image.open(path) as image:

@@ -1,4 +1,4 @@
-"""Run the test suite while busy loops take the processors, and count what fails (`make test-stress`).
+"""Run the test suite while busy loops occupy the processors, and count failed tests (`make test-stress`).
 
 A test that fails here and passes alone depends on the speed of the machine. Each run writes build/stress/run-N.xml.
 Exit code 1 if a test failed in any run.
@@ -18,20 +18,20 @@ RESULTS = Path(__file__).resolve().parent.parent / "build" / "stress"
 
 
 def run_suite(pytest_args: list[str], result: Path) -> int:
-    """One run of pytest; its exit code."""
+    """Run pytest once and return its exit code."""
     argv = [sys.executable, "-m", "pytest", f"--junit-xml={result}", *pytest_args]
     return subprocess.run(argv, check=False).returncode
 
 
 def read_failures(result: Path) -> tuple[int, list[str]]:
-    """How many tests ran, and which of them failed or could not be set up."""
+    """Return the number of tests that ran, and the names of those that failed or could not be set up."""
     cases = list(ElementTree.parse(result).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     return len(cases), [f"{case.get('classname')}::{case.get('name')}" for case in failed]
 
 
 def main() -> int:
-    """Start the loops, run, end the loops, print the counts."""
+    """Start the loops, run the suite, end the loops, and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1, help="how often the suite runs (default: 1)")
     parser.add_argument("--loops", type=int, default=4, help="how many processes do nothing but count (default: 4)")

@@ -1,9 +1,9 @@
-"""What classifying a log costs, next to a search of what it reads for the same literals by `re`: 64 KiB and 10 MB.
+"""Measure the time to classify a log, and to search it for the same literals with `re`: 64 KiB and 10 MB.
 
-The peer is one alternation of all literals that the signatures look for; it says where they occur, and nothing more.
-Of 10 MB classify reads the start and the end, so the peer is given these only.
-Prints medians and ratios of one run; machines are noisy, so only figures of one run may be compared. The budget is 5 ms
-for 64 KiB and 50 ms for 10 MB; a dense log, that no job prints, is measured next to it. make bench runs it.
+The peer is one alternation of all literals that the signatures look for; it only reports where they occur. Of 10 MB,
+classify reads the start and the end, so the peer is given only these. Prints medians and ratios of one run; machines
+are noisy, so only figures of the same run may be compared. The budget is 5 ms for 64 KiB and 50 ms for 10 MB. A dense
+log, which no job prints, is measured too. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ WARNINGS = (
 
 
 def progress(size: int) -> str:
-    """A quiet log: one line per step, no two alike, and a failure at the end."""
+    """Return a quiet log: one line per step, all different, and a failure at the end."""
     return _filled(size, (f"step {n}/900000 loss={3 / (1 + n % 997):.4f} lr=1e-4 {n % 89} it/s" for n in count(1)))
 
 
 def warnings(size: int) -> str:
-    """A noisy log: every third line looks like a failure and is none."""
+    """Return a noisy log: every third line looks like a failure but is none."""
     noise = cycle(WARNINGS)
     rows = (next(noise).format(n % 8, n) if n % 3 == 0 else f"epoch {n} loss: {n % 7}.{n}" for n in count(1))
     return _filled(size, rows)
 
 
 def one_row(size: int) -> str:
-    """Everything in one line, as some programs leave it behind."""
+    """Return a log with everything in one line, as some programs write it."""
     return "x" * (size - len(ENDING) - 1) + "\n" + ENDING
 
 
 def dense(size: int) -> str:
-    """Nothing but failures, as no job prints it: the logs of the tests, one after the other, again and again."""
+    """Return a log of failures only, which no job prints: the logs of the tests, repeated."""
     lines = CASES.read_text(encoding="utf-8").splitlines()
     return _filled(size, cycle([row for line in lines for row in json.loads(line)["log"].split("\n")]))
 
@@ -82,7 +82,7 @@ def _filled(size: int, rows: Iterator[str]) -> str:
 
 
 def peer() -> re.Pattern[str]:
-    """One expression for all literals."""
+    """Return one regular expression for all literals."""
     literals = {needle.literal for needle in get_default_signatures().needles["log"]}
     return re.compile("|".join(map(re.escape, sorted(literals, key=lambda text: (-len(text), text)))))
 
@@ -95,12 +95,12 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def diagnose(text: str) -> Diagnosis:
-    """As the reconciler (a tail) and `slurmwrap classify` (a whole file) do it."""
+    """Classify as the reconciler (a tail) and `slurmwrap classify` (a whole file) do."""
     return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
 
 
 def measure(text: str, alternation: re.Pattern[str], rounds: int) -> tuple[float, float]:
-    """Median milliseconds of both, taken in turn so that they see the same machine."""
+    """Return the median milliseconds of both, measured in turn under the same conditions."""
     ours, theirs = [], []
     window = text if len(text) <= HEAD_CHARS + TAIL_CHARS else text[:HEAD_CHARS] + text[-TAIL_CHARS:]
     for number in range(rounds + 1):

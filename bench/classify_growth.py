@@ -1,8 +1,8 @@
-"""How what classifying a log costs grows with its size, for logs of every odd shape: 24 KiB, 192 KiB and 10 MB.
+"""Measure how the time to classify a log grows with its size, for logs of all unusual shapes: 24 KiB, 192 KiB, 10 MB.
 
-Eight times the log should cost about eight times as much, and 10 MB no more than the part of it that is read (300 kB).
-Prints ratios of one run, each of the least CPU times of some rounds, and fails where one is far from that.
-tests/diagnosis/test_linear.py counts steps of the same logs instead. make bench runs it.
+Eight times the log should take about eight times as long, and 10 MB no longer than the part of it that is read (300
+kB). Prints ratios of one run, each of the least CPU times of some rounds, and fails when a ratio is far from that.
+tests/diagnosis/test_linear.py counts steps for the same logs instead. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.signatures import get_default_signatures
 from slurmwrap.model.evidence import Evidence, LogTail
 
-SMALL, TIMES = 24 * 1024, 8  # both sizes lie within what is read of a log
+SMALL, TIMES = 24 * 1024, 8  # both sizes are below the part that is read of a log
 WINDOW, HUGE = 300_000, 10_000_000
 SLACK = 4  # a quadratic cost would show as TIMES * TIMES
 TRACEBACK = 'Traceback (most recent call last):\n  File "/x/train.py", line 7, in f\n    g()\n'
@@ -58,7 +58,7 @@ LOGS = {
 
 
 def cost(text: str, rounds: int) -> float:
-    """CPU seconds, the least of `rounds`."""
+    """Return the least CPU seconds of `rounds`."""
     found = []
     for _ in range(rounds):
         began = time.process_time()

@@ -1,6 +1,6 @@
-"""How long commands of `slurmwrap` take that have nothing to read, next to a Python that does nothing.
+"""Measure the start of `slurmwrap` commands that read nothing, next to a Python that does nothing.
 
-Each round runs every command once, so that all see the same machine; medians and ratios of one run are printed.
+Each round runs every command once, so that all run under the same conditions. Prints medians and ratios of one run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import median
 
 SLURMWRAP = Path(sys.executable).with_name("slurmwrap")
 PEER = "python -c pass"
-# Command → times its peer that it may take; None: no limit is set.
+# Command → the limit as a multiple of its peer; None: no limit.
 COMMANDS: dict[str, float | None] = {
     PEER: None,
     "slurmwrap --version": 8.0,
@@ -29,7 +29,7 @@ COMMANDS: dict[str, float | None] = {
 
 
 def time_command(command: str, environ: dict[str, str]) -> float:
-    """Milliseconds; its exit code does not matter: without a Slurm some commands end with an error."""
+    """Return milliseconds. The exit code is ignored: without a Slurm some commands end with an error."""
     program, *words = command.split()
     argv = [sys.executable if program == "python" else str(SLURMWRAP), *words]
     began = time.perf_counter()
@@ -38,7 +38,7 @@ def time_command(command: str, environ: dict[str, str]) -> float:
 
 
 def run_rounds(rounds: int) -> dict[str, list[float]]:
-    """Command → milliseconds of each round, in an empty home and without a Slurm; the first round is left out."""
+    """Return command → milliseconds of each round but the first, in an empty home and without a Slurm."""
     with tempfile.TemporaryDirectory() as home:
         environ = {"PATH": os.environ["PATH"], "HOME": home, "SLURM_CONF": f"{home}/none", "LANG": "C.UTF-8"}
         taken = [{command: time_command(command, environ) for command in COMMANDS} for _ in range(rounds + 1)][1:]
@@ -46,7 +46,7 @@ def run_rounds(rounds: int) -> dict[str, list[float]]:
 
 
 def render_table(taken: dict[str, list[float]]) -> str:
-    """As a Markdown table."""
+    """Return the figures as a Markdown table."""
     base = median(taken[PEER])
     rows = [f"| command, n = {len(taken[PEER])} | median ms | times `{PEER}` | limit |", "|---|---|---|---|"]
     for command, values in taken.items():

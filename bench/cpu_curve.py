@@ -1,12 +1,12 @@
-"""Least CPUs of a CPU-bound DataLoader job: found inside one running trial, next to a sweep of real restarts.
+"""Find the least CPUs of a CPU-bound DataLoader job: inside one running pre-run, and by a sweep of real restarts.
 
-The job is real PyTorch: workers that compute each batch, a training step, and a device that is busy for a fixed time
-(a sleep: no GPU is needed, and it takes no CPU, as a GPU does not). The exhaustive sweep starts the job anew for every
-number of CPUs, in rounds of changing order; the trial shrinks the affinity of one that runs
-(prerun/trial/cpu_profiler.py).
-Claims, all of one run: the least CPUs differ by one at most, the trial takes less than a fifth of the time (its start
-and first steps included, which a pre-run takes anyway), and speeds at points that it did not measure are predicted
-within 5 %. Exit code 1 when one does not hold; on a machine that others use they may not. make bench runs it.
+The job is real PyTorch: workers that compute each batch, a training step, and a device that is busy for a fixed time (a
+sleep: no GPU is needed, and like a GPU it uses no CPU). The exhaustive sweep restarts the job for every number of CPUs,
+in rounds of changing order. The pre-run reduces the CPU affinity of one running job (prerun/trial/cpu_profiler.py).
+Claims, all for one run: the least CPUs differ by at most one; the pre-run takes less than a fifth of the time (its
+start and first steps included, which a pre-run needs anyway); and speeds at points that it did not measure are
+predicted within 5 %. Exit code 1 when a claim does not hold, as may happen on a machine that is in use. `make bench`
+runs this program.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import time
 from pathlib import Path
 from statistics import median
 
-from slurmwrap.model.cpu_curve import curve_of, least_cpus
+from cpu_interpolation import predict
+
+from slurmwrap.model.cpu_sweep import curve_of, least_cpus
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.prerun.trial import step_detection
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.profiling.cpu_interpolation import predict
 
 JOB = """
 import sys, time, torch
@@ -61,7 +62,7 @@ WARM_STEPS = 50
 
 
 def main() -> int:
-    """Prints both curves and the three claims."""
+    """Print both curves and the three claims."""
     options = _options()
     cpus = sorted(os.sched_getaffinity(0))[: options.cpus]
     os.sched_setaffinity(0, cpus)
@@ -78,7 +79,7 @@ def main() -> int:
 
 
 def in_trial(directory: Path, job: list[str], profile_s: float) -> Measurement:
-    """The curve as a pre-run measures it."""
+    """Return the curve as a pre-run measures it."""
     trial = directory / "trial"  # as gsub lays it: outside the job's own directory
     trial.mkdir(mode=0o700)
     script = trial / "slurm_script"
@@ -92,7 +93,7 @@ def in_trial(directory: Path, job: list[str], profile_s: float) -> Measurement:
 
 
 def restarts(directory: Path, job: list[str], cpus: list[int], options: argparse.Namespace) -> dict[int, list[float]]:
-    """Steps per second of the job started anew on 1, 2, ... CPUs, `rounds` times."""
+    """Return the steps per second of the job, restarted on 1, 2, ... CPUs, `rounds` times."""
     found: dict[int, list[float]] = {k: [] for k in range(1, len(cpus) + 1)}
     for number in range(options.rounds):
         for k in sorted(found, reverse=number % 2 == 0):
@@ -101,7 +102,7 @@ def restarts(directory: Path, job: list[str], cpus: list[int], options: argparse
 
 
 def restarted(directory: Path, job: list[str], cpus: list[int], window_s: float) -> float:
-    """One start on `cpus`, warmed up, then measured for `window_s`."""
+    """Start the job on `cpus`, wait until it is warm, and measure for `window_s` seconds."""
     with tempfile.TemporaryDirectory(dir=directory) as step_dir:
         inject = str(Path(step_detection.__file__).parents[1] / "inject")
         environ = {**os.environ, "SLURMWRAP_STEP_DIR": step_dir, "PYTHONPATH": inject}
@@ -134,7 +135,7 @@ def _reach(process: subprocess.Popen[bytes], step_dir: str, there) -> step_detec
 
 
 def tell(inside: Measurement, trial_s: float, rounds: dict[int, list[float]], restart_s: float) -> int:
-    """The numbers of this run; 1 when a claim does not hold."""
+    """Print the figures of this run; return 1 when a claim does not hold."""
     truth = {point.cpus: point for point in curve_of(rounds)}
     measured = {point.cpus: point for point in inside.cpu_curve}
     print(

@@ -1,12 +1,13 @@
-"""`graded` against Synergy-Tune and the optimum where leases end: Synergy's generated loads, seed by seed.
+"""Compare `graded` with Synergy-Tune and the optimum when leases end: Synergy's generated loads, seed by seed.
 
     python bench/graded_rounds.py                              # seeds 1 to 10, static by FIFO and dynamic by SRTF
     python bench/graded_rounds.py --load dynamic --seeds 2001-2300 --processes 4
     python bench/graded_rounds.py --load static --policy las --split 30,60,10 --servers 8x4x20x400 --json
 
-Per seed: makespan and mean JCT, hours, of tune (the authors' own, with its quirks), graded (production's allocate()),
-opt (an integer program on one pool of all servers) and proportional; how much of the way from tune to opt graded goes,
-where the gap is above 1 %. Then the spread. measured() gives the same as records.
+Prints for each seed the makespan and mean JCT, in hours, of tune (the authors' own, with its quirks), graded (the
+allocate() in production), opt (an integer program on one pool of all servers) and proportional; and which part of the
+gap between tune and opt graded closes, when the gap is above 1 %. Then the spread over the seeds. measured() returns
+the same as records.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_job import servers_of
+from slurmwrap.sim.sim_job import make_equal_servers
 from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, RUN_TIMES, generate_load
 
 PROFILES = Path(__file__).resolve().parents[1] / "tests" / "data" / "profiles" / "synergy_profiles.csv"
 MECHANISMS = ("tune", "graded", "opt", "proportional")
 MEASURES = ("makespan_s", "mean_jct_s")
 POLICY = {"static": "fifo", "dynamic": "srtf"}
-GAP = 0.01  # of tune's: below it there is no way to speak of
+GAP = 0.01  # part of tune's figure; a smaller gap to opt is not evaluated
 _HOUR = 3600.0
 
 
@@ -49,31 +50,31 @@ class Case:
     gpu_demand: str = "single"
     run_times: str = "small"
     servers: tuple[int, int, int, float] = (4, 8, 24, 500.0)
-    strict_order: bool = False  # no critical job goes first
+    strict_order: bool = False  # critical jobs are not preferred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One seed. Seconds, by mechanism."""
+    """The result of one seed, in seconds by mechanism."""
 
     seed: int
     makespan_s: dict[str, float]
     mean_jct_s: dict[str, float]
 
     def way(self, measure: str) -> float | None:
-        """From tune (0) to opt (1); None: they are closer than GAP."""
+        """Position between tune (0) and opt (1); None if these are closer than GAP."""
         taken: dict[str, float] = getattr(self, measure)
         gap = taken["tune"] - taken["opt"]
         return (taken["tune"] - taken["graded"]) / gap if gap > GAP * taken["tune"] else None
 
     def gain(self, measure: str) -> float:
-        """How much shorter than tune's, in parts of that; below 0: longer."""
+        """How much shorter than tune's, relative to it; below 0: longer."""
         taken: dict[str, float] = getattr(self, measure)
         return (taken["tune"] - taken["graded"]) / taken["tune"]
 
 
 def measured(case: Case, seeds: Sequence[int], processes: int = 1) -> Iterator[Row]:
-    """One row per seed, in their order."""
+    """Return one row per seed, in their order."""
     if processes == 1:
         yield from map(partial(_row, case), seeds)
         return
@@ -94,7 +95,7 @@ def _row(case: Case, seed: int) -> Row:
     count, gpus, cpus, mem_gb = case.servers
     plain = Simulation(
         jobs=jobs,
-        servers=servers_of(count, gpus=gpus, cpus=cpus, mem_gb=mem_gb),
+        servers=make_equal_servers(count, gpus=gpus, cpus=cpus, mem_gb=mem_gb),
         policy=case.policy,
         round_s=300.0,
         strict_order=case.strict_order,
@@ -113,7 +114,7 @@ def _row(case: Case, seed: int) -> Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Of one measure over the seeds. Gains in parts of tune's; `half`: of the mean's 95 % interval."""
+    """One measure over the seeds. Gains are relative to tune's; `half`: half the width of the mean's 95 % interval."""
 
     seeds: int
     worse: tuple[int, ...]  # seeds on which graded is longer than tune
@@ -122,7 +123,7 @@ class Spread:
     gain_half: float
     gain_worst: float
     gap_mean: float  # between tune and opt
-    gaps: int  # seeds on which that is above GAP
+    gaps: int  # seeds on which the gap is above GAP
     way_mean: float | None
     way_half: float | None
     way_worst: float | None
@@ -177,7 +178,7 @@ def _told(spread: Spread, measure: str) -> str:
 
 
 def main() -> None:
-    """Prints a line for each seed and the spread of each load, or all of it as JSON."""
+    """Print a line for each seed and the spread of each load, or all of it as JSON."""
     options = _options()
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)

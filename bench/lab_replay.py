@@ -1,14 +1,14 @@
-"""Replays job traces on a real Slurm (slurmwrap lab): plain sbatch against gsub. As root; make bench runs the first.
+"""Replay job traces on a real Slurm (slurmwrap lab) with plain sbatch and with gsub. Runs as root.
 
     bench/lab_replay.py                    Synergy's 100 jobs once: CPUs and memory tuned (a few minutes)
     bench/lab_replay.py --series           that trace and ten generated ones, three times each, on several labs
     bench/lab_replay.py --only locality    multi-GPU jobs that are slower when spread
     bench/lab_replay.py --only suspects    one bad node
 
-Time is compressed: with --scale 300 one second stands for 300 of the trace. Slurm's and our own delays are not
-compressed with it, so one second of reaction counts as five minutes; nothing of that is subtracted. Jobs are real batch
-jobs that sleep as long as their model would train with what they were really given (bench/replay/jobscript.py). Both
-arms submit the same jobs in the same order; figures come from slurmctld's log.
+`make bench` runs the first. Time is compressed: with --scale 300 one second stands for 300 of the trace. The delays of
+Slurm and slurmwrap are not compressed, so a reaction of one second counts as five minutes; nothing is subtracted for
+this. Jobs are real batch jobs that sleep as long as their model would train with what they were allocated
+(bench/replay/jobscript.py). Both arms submit the same jobs in the same order; the figures come from slurmctld's log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
 
 
 def replay_tuning(options: argparse.Namespace, directory: Path) -> int:
-    """CPUs and memory: the pairs of arms, printed and written."""
+    """Replay for CPUs and memory: run the pairs of arms, print and write the figures."""
     scale = options.scale or 300.0
     traces = _traces(options)
     print(f"1 s stands for {scale:g} s of the trace; {settings.line(options.policy, scale)}", flush=True)
@@ -92,7 +92,7 @@ def _traces(options: argparse.Namespace) -> dict[str, tuple[SimJob, ...]]:
 def _played(
     traces: dict[str, tuple[SimJob, ...]], times: int, scale: float, options: argparse.Namespace, directory: Path
 ) -> list[tuple[str, Pair]]:
-    """Every trace `times` times, each time both arms one after the other on one lab, in changing order."""
+    """Replay every trace `times` times, each time both arms one after the other on one lab, in alternating order."""
     todo = [(name, jobs, turn) for turn in range(times) for name, jobs in traces.items()]
     count = max(1, min(options.labs, len(todo)))
     found: list[tuple[str, Pair]] = []
@@ -128,7 +128,7 @@ def _plain(one: Arm) -> dict[str, object]:
 
 
 def _note(out: Path | None, name: str, turn: int, pair: Pair) -> None:
-    """Each pair as soon as it is there, with every run of it: a series is long."""
+    """Write each pair with all its runs as soon as it has ended, because a series takes long."""
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)

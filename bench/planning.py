@@ -1,12 +1,12 @@
-"""How long gsub reads and plans on clusters of 1,250 to 20,000 nodes of 8 GPUs, a running job for two; make bench.
+"""Measure how long gsub reads and plans on clusters of 1,250 to 20,000 nodes of 8 GPUs, a running job for two nodes.
 
-Each size is read and planned in fresh processes, from the words of scontrol to a PlacementPlan, for four kinds of
-request, with 100 nodes under suspicion and every node's load published. A process does each thing once, as gsub does;
-the figures are medians over the processes, of CPU time, which other programs on the machine stretch least. Next to it,
-in the same run: json.loads of the same facts, and a real slurmctld of 10,000 nodes: its own answer, and gsub's whole
-snapshot (two commands and the parsing), by the clock. Budgets at 10,000 nodes (5,000 jobs): plan 100 ms, parse 250 ms,
-300 MiB, and linear in nodes (the exponent of the power law through the sizes is at most 1.2; caches that overflow cost
-some of it). Exit code 1 when one does not hold.
+Each size is read and planned in new processes, from the text of scontrol to a PlacementPlan, for four kinds of request,
+with 100 suspect nodes and a published load for every node. A process does each step once, like gsub. The figures are
+medians over the processes of CPU time, which is affected least by other programs on the machine. In the same run, these
+are measured too: json.loads of the same facts, and a real slurmctld of 10,000 nodes, by wall time: its own answer, and
+gsub's whole snapshot (two commands and the parsing). Budgets at 10,000 nodes (5,000 jobs): plan 100 ms, parse 250 ms,
+300 MiB, and linear in nodes (the exponent of the power law over the sizes is at most 1.2; caches that overflow account
+for some of it). Exit code 1 when a budget does not hold. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ONE_PLAN = Path(__file__).with_name("synthetic") / "one_plan.py"
 
 
 def measured(size: int, jobs_per_node: float, suspects: int, rounds: int, release: str) -> dict[str, Any]:
-    """One size: the parse, the slowest plan, the peak, and json.loads of the same facts. Milliseconds and MiB."""
+    """Measure one size: parsing, slowest plan, peak memory, and json.loads of the same facts; milliseconds and MiB."""
     text = cluster_text(size, round(size * jobs_per_node), release)
     with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-") as scratch:
         paths = Path(scratch, "nodes"), Path(scratch, "rest")
@@ -53,7 +53,7 @@ def measured(size: int, jobs_per_node: float, suspects: int, rounds: int, releas
 
 
 def fitted(rows: Sequence[dict[str, Any]], key: str) -> dict[str, float]:
-    """Least squares of `key` over nodes: µs per node, ms at none, R²; and the exponent of the power law."""
+    """Fit `key` over nodes by least squares: µs per node, ms at 0 nodes, R²; and the exponent of the power law."""
     x, y = [float(row["nodes"]) for row in rows], [float(row[key]) for row in rows]
     slope, intercept, fit = _line(x, y)
     return {
@@ -73,7 +73,7 @@ def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
 
 
 def missed(rows: Sequence[dict[str, Any]], fits: dict[str, dict[str, float]]) -> list[str]:
-    """The budgets that do not hold, in words."""
+    """Return a sentence for each budget that does not hold."""
     judged = [row for row in rows if row["nodes"] == JUDGED]
     over = [f"{key} {row[key]:g} > {most:g}" for row in judged for key, most in BUDGETS.items() if row[key] > most]
     curved = [f"{key} grows as nodes^{fit['exponent']}" for key, fit in fits.items() if fit["exponent"] > EXPONENT]
@@ -81,7 +81,7 @@ def missed(rows: Sequence[dict[str, Any]], fits: dict[str, dict[str, float]]) ->
 
 
 def table(report: dict[str, Any]) -> str:
-    """For people."""
+    """Return the report as text."""
     kinds = list(report["rows"][0]["plans"])
     planned = " ".join(f"{f'plan {kind}':>21}" for kind in kinds)
     lines = [f"{'nodes':>7} {'parse ms':>9} {'of json.loads':>14} {planned} {'peak MiB':>9}"]

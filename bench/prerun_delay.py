@@ -1,9 +1,9 @@
-"""How much later a job's first line runs by gsub than by sbatch, for jobs that train and for jobs that do not. As root.
+"""Measure how much later a job's first line runs with gsub than with sbatch, for jobs that train and jobs that do not.
 
-On a lab of 8 nodes with 8 GPUs, all free. Each kind of job is submitted by sbatch, then by gsub, then by gsub once more
-with nothing changed; all in one run, since only those can be compared. The first line of the job prints the time, so
-what is measured is from the call to that line. Targets (docs/prerun.md): a job that does not train starts at most 60 s
-later than with sbatch the first time, and 5 s the next time.
+Runs as root, on a lab of 8 free nodes with 8 GPUs. Each kind of job is submitted by sbatch, then by gsub, then by gsub
+again without a change; all in one run, since only those can be compared. The first line of the job prints the time, so
+the delay is measured from the call to that line. Targets (docs/prerun.md): a job that does not train starts at most 60
+s later than with sbatch the first time, and 5 s the next time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ for step in range(100_000):
     time.sleep(0.2)
 """
 PROGRAMS = {"evaluate.py": EVALUATION, "generate.py": GENERATION, "fit_model.py": TRAINING}
-# kind -> (whether it trains, what the script starts)
+# kind -> (whether it trains, the program that the script starts)
 KINDS: Mapping[str, tuple[bool, str]] = {
     "evaluation": (False, f"{PYTHON} evaluate.py"),
     "generation": (False, f"{PYTHON} generate.py"),
@@ -91,7 +91,7 @@ class Delays:
 
     @property
     def kept(self) -> bool:
-        """Both targets hold; a job that trains has the first one's time as well."""
+        """Whether both targets hold; for a job that trains the first target applies."""
         return self.first - self.sbatch <= FIRST_S and self.second - self.sbatch <= NEXT_S
 
 
@@ -106,7 +106,7 @@ def measure(kind: str, environ: Mapping[str, str], place: Path) -> Delays:
 
 
 def started_after(program: str, environ: Mapping[str, str], directory: Path) -> float:
-    """Seconds until the first line of a job submitted by `program` ran; the job is cancelled then, and gone."""
+    """Return the seconds until the first line of a job submitted by `program` ran; then cancel the job and wait."""
     began = time.time()
     done = subprocess.run(
         [program, "job.sbatch"], cwd=directory, env=dict(environ), capture_output=True, text=True, check=True

@@ -1,8 +1,8 @@
-"""How fast ended jobs are taken in, judged and stored, from sealed spool files on. Needs munged; make bench runs it.
+"""Measure how fast ended jobs are read, diagnosed and stored, from sealed spool files on. Needs munged.
 
-The budget is 300 attempts a second (one node each: a Prolog's and an Epilog's file sealed by MUNGE, and the record of
-EpilogSlurmctld), of which most of the time goes to opening the seals. The plain baseline, taken in the same run, is
-the same credentials handed to `unmunge` one after the other, and nothing else done.
+The budget is 300 attempts a second (one node each: files of a Prolog and an Epilog, sealed by MUNGE, and the record of
+EpilogSlurmctld). Most of the time is spent on opening the seals. The baseline, measured in the same run, passes the
+same credentials to `unmunge` one after another and does nothing else. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NODES = 8
 
 
 class QuietSlurm:
-    """Says what it was told; answers at once."""
+    """A Slurm that returns given records at once."""
 
     def __init__(self, jobs: tuple[JobRecord, ...]) -> None:
         self._jobs = {job.job_id: job for job in jobs}
@@ -117,7 +117,7 @@ def fill(spool: Path, controller: Path, jobs: tuple[JobRecord, ...], socket: str
 
 
 def one_after_the_other(spool: Path, socket: str) -> float:
-    """Seconds of the plain baseline."""
+    """Return the seconds of the baseline."""
     credentials = [path.read_bytes() for path in spool.iterdir()]
     began = time.perf_counter()
     for credential in credentials:
@@ -126,7 +126,7 @@ def one_after_the_other(spool: Path, socket: str) -> float:
 
 
 def reconcile(place: Path, spool: Path, controller: Path, jobs: tuple[JobRecord, ...], socket: str) -> float:
-    """Seconds of one pass over all of it."""
+    """Return the seconds of one pass over all files."""
     addresses = {f"n{i}": "127.0.0.1" for i in range(NODES)}
     with Database.open(place / "site.db") as store:
         edges = Services(

@@ -1,15 +1,16 @@
-"""How long `slurmwrap simulate` takes, and its memory, for growing beginnings of Philly's trace; make bench.
+"""Measure time and memory of `slurmwrap simulate` for prefixes of Philly's trace of increasing length.
 
-Each run is a process of its own, from reading the file to the JSON, as a user starts it. What starting takes (one job)
-is taken off for the cost per job, which is CPU time. On 96 servers of 8 GPUs, of which Philly's jobs want 49 % on
-average and 1.6 times as many as there are at most. Budgets there for all 82,247 jobs, in both modes and by each policy:
-60 s and 2 GiB; and the cost per job grows by no more than the number of jobs to the power of 0.25 (1 would be a loop
-over all jobs for each job). To see, not to judge: FIFO on 64 servers, where the queue grows for weeks.
+Each run is a separate process, from reading the file to the JSON output, as a user starts it. The time to start (with
+one job) is subtracted for the cost per job, which is CPU time. The cluster has 96 servers of 8 GPUs, of which Philly's
+jobs request 49 % on average and at most 1.6 times as many as there are. Budgets there for all 82,247 jobs, in both
+modes and with each policy: 60 s and 2 GiB; and the cost per job grows by no more than the number of jobs to the power
+of 0.25 (1 would be a loop over all jobs for each job). FIFO on 64 servers, where the queue grows for weeks, is measured
+without a budget.
 
-Next to it, in the same run, a peer on the same jobs: with --peer DIR the authors' own simulator (a checkout of
-msr-fiddle/synergy at 1bb2bed6; simulation/authors.py reports what is left out of it) on their documented check; without
-the round loop as one would write it first (simulation/naive.py). Both must come to the same JCT. Exit code 1 when a
-budget does not hold or they do not.
+In the same run, a peer is measured on the same jobs: with --peer DIR the authors' own simulator (a checkout of
+msr-fiddle/synergy at 1bb2bed6; simulation/authors.py describes what is left out of it) on their documented check;
+without it the straightforward round loop (simulation/naive.py). Both must give the same JCT. Exit code 1 when a budget
+does not hold or the JCTs differ. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ HERE = Path(__file__).parent / "simulation"
 
 
 def measured(trace: Path, sizes: Sequence[int], kinds: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-    """One row per kind and size; of FIFO one more of the largest size, on the crowded cluster."""
+    """Return one row per kind and size, and for FIFO one more with the largest size on the crowded cluster."""
     lines = prefixes.lines_of(trace)
     rows = []
     with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-") as scratch:
@@ -81,13 +82,13 @@ def _row(mode: str, policy: str, path: Path, servers: int, start_s: float) -> di
 
 
 def growth(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Kind → the power of the number of jobs by which the cost per job grows, by least squares; 0: constant."""
+    """Return kind → exponent of the number of jobs in the cost per job, by least squares; 0: constant cost."""
     found = {}
     for kind in dict.fromkeys(row["kind"] for row in rows):
         points = [
             (math.log(row["jobs"]), math.log(row["us_per_job"]))
             for row in rows
-            if row["kind"] == kind and row["us_per_job"] > 0  # 0: lost in what starting takes
+            if row["kind"] == kind and row["us_per_job"] > 0  # 0: too small next to the time to start
         ]
         if len(points) > 1:
             mx, my = (sum(values) / len(points) for values in zip(*points, strict=True))
@@ -96,7 +97,7 @@ def growth(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def beside_naive(trace: Path, jobs: int) -> dict[str, Any]:
-    """FIFO in rounds of 300 s, the first `jobs` of the trace."""
+    """Measure FIFO in rounds of 300 s for the first `jobs` jobs of the trace."""
     with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-") as scratch:
         path = str(prefixes.write(prefixes.lines_of(trace), jobs, Path(scratch)))
         theirs = ran([sys.executable, str(HERE / "naive.py"), path, str(SERVERS * GPUS), "300"])
@@ -105,7 +106,7 @@ def beside_naive(trace: Path, jobs: int) -> dict[str, Any]:
 
 
 def beside_authors(checkout: Path) -> dict[str, Any]:
-    """Their documented check: 7,000 jobs on 16 servers, FIFO and Synergy-Tune, by their own simulator."""
+    """Run the authors' documented check: 7,000 jobs on 16 servers, FIFO and Synergy-Tune, by their own simulator."""
     jobs = generate_load("synergy-dynamic", seed=42, jobs=7000, jobs_per_hour=9, split=(20, 70, 10), run_times="gavel")
     with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-") as scratch:
         trace = Path(scratch, "check.csv")
@@ -133,7 +134,7 @@ def _beside(name: str, theirs: Any, jct: float, ours: Any) -> dict[str, Any]:
 
 
 def missed(rows: Sequence[dict[str, Any]], powers: dict[str, float], peer: dict[str, Any], whole: int) -> list[str]:
-    """The budgets that do not hold, in words."""
+    """Return a sentence for each budget that does not hold."""
     judged = [row for row in rows if row["jobs"] == whole and row["kind"] in powers]
     over = [f"{row['kind']}: {row['wall_s']:.1f} s" for row in judged if row["wall_s"] > WALL_S]
     over += [f"{row['kind']}: {row['peak_mib']:.0f} MiB" for row in judged if row["peak_mib"] > PEAK_MIB]
@@ -142,7 +143,7 @@ def missed(rows: Sequence[dict[str, Any]], powers: dict[str, float], peer: dict[
 
 
 def table(report: dict[str, Any]) -> str:
-    """For people."""
+    """Return the report as text."""
     lines = [f"{'mode policy':24} {'jobs':>7} {'wall s':>8} {'µs per job':>11} {'peak MiB':>9}"]
     for row in report["rows"]:
         figures = f"{row['wall_s']:>8.2f} {row['us_per_job']:>11.1f} {row['peak_mib']:>9.1f}"
@@ -157,7 +158,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """On the budgets, in words. Time and memory are judged by the whole trace alone."""
+    """Return sentences about the budgets. Time and memory are judged only for the whole trace."""
     judged = any(row["jobs"] == max(SIZES) and row["kind"] in report["growth"] for row in report["rows"])
     kept = "all kept" if judged else f"time and memory not judged: that takes {max(SIZES):,} jobs and a second size"
     return "; ".join(report["missed"]) or kept

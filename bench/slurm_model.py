@@ -1,16 +1,17 @@
-"""Is the simulator's slurm mode like Slurm? Loads on a real one (slurmwrap lab) next to the model's word. As root.
+"""Compare the simulator's slurm mode with Slurm: loads on a real Slurm (slurmwrap lab) and in the model. Runs as root.
 
     bench/slurm_model.py                    Philly's window and drawn loads, once each (about ten minutes)
     bench/slurm_model.py --seeds 1-3 --loads drawn --repeat 2
 
-Jobs sleep. One second on the lab is one in the model, and --scale seconds of a trace are compressed into it; time
-limits are whole minutes, as sbatch takes them, and backfill believes them in both. The model is told what was asked,
-when slurmctld took each job in, and nothing of what happened afterwards. Two of its settings come from a calibration
-with jobs that run alone, before: how long a job takes beyond its sleep, and from an end to the next start in its place.
+Jobs sleep. One second on the lab is one second in the model, and stands for --scale seconds of a trace. Time limits are
+whole minutes, as in sbatch, and backfill relies on them in both. The model knows the requests and when slurmctld
+received each job, and nothing of what happened afterwards. Two of its settings come from an earlier calibration with
+jobs that run alone: how much longer than its sleep a job takes, and the time from an end to the next start in its
+place.
 
 Printed: makespan, mean queueing delay (real / model), Spearman's rank correlation of the starts, and the share of jobs
-that started within 2 s, 5 s and 5 % of the makespan of the model's time; next to it a model without backfill, as a
-yardstick. Exit code 1 where the makespan is off by more than 10 % or the starts correlate by less than 0.9.
+that started within 2 s, 5 s and 5 % of the makespan of the model's time; also for a model without backfill, for
+comparison. Exit code 1 when the makespan is off by more than 10 % or the starts correlate by less than 0.9.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from replay.records import Run
 from replay.tracefile import DATA
 
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 NODES, GPUS, CPUS, MEM_GB = 4, 8, 32, 200
 MOST_MAKESPAN, LEAST_RANK = 0.10, 0.9
-FASTER = 8.0  # so that they queue
+FASTER = 8.0  # arrivals are this many times as fast, so that jobs queue
 # SchedulerParameters of the lab (templates/lab/slurm.conf.j2); the rest is Slurm's default
 LAB = SchedulerParams(sched_interval_s=2.0, queue_depth=1000, backfill_s=1.0, servers_per_leaf=NODES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """One load: the model next to what happened. Seconds."""
+    """The model compared with the real run for one load, in seconds."""
 
     load: str
     jobs: int
@@ -69,7 +70,7 @@ class Likeness:
 
 
 def philly(scale: float, count: int = 100) -> tuple[SimJob, ...]:
-    """The first jobs of the shared window that ended within four hours, arriving `FASTER` times as fast."""
+    """Return the first jobs of the shared window that ended within four hours, arriving `FASTER` times as fast."""
     with (DATA / "traces" / "philly480_window.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if float(row["duration_s"]) <= 14_400][:count]
     first = float(rows[0]["submit_s"])
@@ -86,7 +87,7 @@ def philly(scale: float, count: int = 100) -> tuple[SimJob, ...]:
 
 
 def drawn(seed: int, count: int = 80) -> tuple[SimJob, ...]:
-    """1 to 16 GPUs, 2 to 40 s, limits up to three minutes; a third name no number of nodes, a third want more CPUs."""
+    """Draw jobs of 1 to 16 GPUs, 2 to 40 s, limits up to 3 min; a third without --nodes, a third with more CPUs."""
     chance = random.Random(seed)
     jobs, at = [], 0.0
     for number in range(count):
@@ -112,7 +113,7 @@ def _job(number: int, submit_s: float, work_s: float, gpus: int, nodes: int | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Real:
-    """Seconds from the first submission, by place in the load."""
+    """The real run: seconds from the first submission, by position in the load."""
 
     submitted: Mapping[int, float]
     runs: Mapping[int, Run]
@@ -120,7 +121,7 @@ class Real:
 
 
 def replayed(running: Lab, jobs: Sequence[SimJob]) -> Real:
-    """Submits each job when it is due, and waits for the last end."""
+    """Submit each job when it is due, and wait until all have ended."""
     began = time.monotonic()
     ids: dict[int, int] = {}
     for place, job in enumerate(jobs):
@@ -148,7 +149,7 @@ def _options(job: SimJob) -> list[str]:
 
 
 def calibrated(running: Lab) -> tuple[float, float]:
-    """(what a run takes beyond its sleep, from an end to the next start in its place), medians, of whole-node jobs."""
+    """Return medians for whole-node jobs: (time beyond the sleep, time from an end to the next start in its place)."""
     jobs = [_job(n, 0.0, 1.0, GPUS * NODES, NODES) for n in range(10)]
     runs = sorted(replayed(running, jobs).runs.values(), key=lambda run: run.start)
     return median(run.end - run.start - 1.0 for run in runs), median(start_gaps(runs))
@@ -158,8 +159,8 @@ def calibrated(running: Lab) -> tuple[float, float]:
 
 
 def likeness(load: str, jobs: Sequence[SimJob], real: Real, world: SchedulerParams, longer_s: float) -> Likeness:
-    """`load`: what it is called; `longer_s`: what a run takes beyond its sleep."""
-    servers = servers_of(NODES, gpus=GPUS, cpus=CPUS, mem_gb=MEM_GB)
+    """Compare the model. `load`: its name; `longer_s`: how much longer than its sleep a job takes."""
+    servers = make_equal_servers(NODES, gpus=GPUS, cpus=CPUS, mem_gb=MEM_GB)
     told = [replace(job, submit_s=real.submitted[n], work_s=job.work_s + longer_s) for n, job in enumerate(jobs)]
     outcome = play_backfill(told, servers, world=world, profiles={})
     plain = play_backfill(told, servers, world=replace(world, backfill_s=0.0), profiles={})
@@ -188,7 +189,7 @@ def likeness(load: str, jobs: Sequence[SimJob], real: Real, world: SchedulerPara
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
-    """Rank correlation; ties get the mean of their ranks."""
+    """Return Spearman's rank correlation; ties get the mean of their ranks."""
     a, b = _ranks(one), _ranks(other)
     ma, mb = fmean(a), fmean(b)
     above = sum((x - ma) * (y - mb) for x, y in zip(a, b, strict=True))
@@ -204,7 +205,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def table(rows: Sequence[Likeness]) -> str:
-    """For people."""
+    """Return the comparison as text."""
     names = [name for name in asdict(rows[0]) if name != "load"]
     lines = [f"{'':28}" + "".join(f"{row.load:>14}" for row in rows)]
     for name in names:
@@ -213,7 +214,7 @@ def table(rows: Sequence[Likeness]) -> str:
 
 
 def main() -> int:
-    """Exit code 1 where the model is off."""
+    """Run the loads; return exit code 1 when the model deviates too much."""
     options = _parsed()
     rows, record = [], []
     with account(), parent() as directory:
@@ -242,7 +243,7 @@ def main() -> int:
 
 
 def _loads(options: argparse.Namespace) -> dict[str, tuple[SimJob, ...]]:
-    """By name."""
+    """Return the loads by name."""
     first, last = (int(part) for part in options.seeds.split("-"))
     loads = {"philly": philly(options.scale)} if "philly" in options.loads else {}
     if "drawn" in options.loads:

@@ -1,9 +1,9 @@
-"""What counting costs: each step of torch's smallest optimizer with and without the hook, and each start of Python.
+"""Measure the cost of counting: each step of torch's smallest optimizer with and without the hook, each Python start.
 
-Both are measured in turn, so that they see the same machine: rounds of SGD.step() in two processes that take turns, and
-starts of `python -c pass`. All figures are CPU time, which other programs on the machine stretch least. Prints minima,
-medians and ratios of one run; only figures of one run may be compared. Budgets: 10 µs per step, 20 ms per start. Needs
-torch. make bench runs it.
+Both variants are measured in turn, so that they run under the same conditions: rounds of SGD.step() in two processes
+that take turns, and starts of `python -c pass`. All figures are CPU time, which is affected least by other programs on
+the machine. Prints minima, medians and ratios of one run; only figures of one run may be compared. Budgets: 10 µs per
+step, 20 ms per start. Needs torch. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUDGET_US, BUDGET_MS = 10.0, 20.0
 
 
 def environment(step_dir: str | None, prerun: bool = False) -> dict[str, str]:
-    """With the counter when there is a directory for it; `prerun`: as in a trial, with all else that is injected."""
+    """Return the environment, with the counter if it has a directory; `prerun`: with all that a pre-run injects."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURMWRAP_", "PYTHON"))}
     if step_dir is None:
         return plain
@@ -43,7 +43,7 @@ def environment(step_dir: str | None, prerun: bool = False) -> dict[str, str]:
 
 
 def steps(step_dir: str, rounds: int, length: int) -> tuple[list[float], list[float]]:
-    """Microseconds per step (without, with), one figure per round."""
+    """Return microseconds per step (without, with), one figure per round."""
     pair = [
         subprocess.Popen(
             [sys.executable, "-c", STEPPER],
@@ -69,7 +69,7 @@ def steps(step_dir: str, rounds: int, length: int) -> tuple[list[float], list[fl
 
 
 def starts(step_dir: str, rounds: int, prerun: bool) -> tuple[list[float], list[float]]:
-    """Milliseconds per start of Python (without, with)."""
+    """Return milliseconds per start of Python (without, with)."""
     found: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 2):
         for env, took in zip((environment(None), environment(step_dir, prerun)), found, strict=True):
@@ -81,13 +81,13 @@ def starts(step_dir: str, rounds: int, prerun: bool) -> tuple[list[float], list[
 
 
 def children_s() -> float:
-    """CPU seconds of the children that have ended."""
+    """Return the CPU seconds of the child processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def report(what: str, unit: str, budget: float, without: list[float], with_: list[float]) -> None:
-    """One line. What counts is the minima: what else runs on the machine only ever adds."""
+    """Return one line. The minima count, because other programs on the machine can only add time."""
     least, median = min(with_) - min(without), statistics.median(with_) - statistics.median(without)
     print(
         f"{what:24} without {min(without):7.2f} / {statistics.median(without):7.2f} {unit}   "

@@ -1,10 +1,10 @@
-"""What a submission costs by gsub, next to sbatch itself, simple_slurm and submitit. As root; make bench runs it.
+"""Measure the time of a submission by gsub, sbatch, simple_slurm and submitit. Runs as root.
 
-Each round submits the same held job of 16 GPUs on 2 nodes by each program in turn, so that all see the same machine;
-medians and ratios of one run are printed, since only those can be compared. On a lab of 8 nodes, and on 10,000 nodes of
-a slurmctld without slurmds. `gsub, a plan` asks Slurm for everything, `again` lives on what a call some seconds earlier
-has read, as in a loop. Then loops of 200, and how many messages each costs the controller (sdiag).
-docs/latency.md holds a run's figures.
+Each round submits the same held job of 16 GPUs on 2 nodes by each program in turn, so that all run under the same
+conditions; medians and ratios of one run are printed, since only those can be compared. The clusters are a lab of 8
+nodes, and a slurmctld of 10,000 nodes without slurmds. `gsub, a plan` queries Slurm for everything; `again` uses what a
+call some seconds earlier has read, as in a loop. Then loops of 200 submissions are timed, and the messages that each
+causes at the controller are counted (sdiag). docs/latency.md has the figures of a run. `make bench` runs this program.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from latency.clusters import cluster
 
 BUDGETS = {8: 100.0, 10_000: 400.0}  # milliseconds over sbatch
 PEERS = ("simple_slurm", "submitit")
-WARM_UP = 2  # rounds: the page cache, and the modules' compiling
+WARM_UP = 2  # rounds that fill the page cache and compile the modules
 
 
 def measured(nodes: int, rounds: int, environ: dict[str, str], place: Path) -> str:
-    """The table and the breakdown of one cluster."""
+    """Return the table and the breakdown for one cluster."""
     chosen = calls(place)
     taken: dict[str, list[float]] = {call.name: [] for call in chosen if not call.why_not}
     stages: dict[str, dict[str, list[float]]] = {}
@@ -54,7 +54,7 @@ def table(nodes: int, taken: dict[str, list[float]]) -> str:
 
 
 def breakdown(stages: dict[str, dict[str, list[float]]]) -> str:
-    """Medians of gsub's own stages, in their order."""
+    """Return the medians of gsub's own stages, in their order."""
     names = list(stages)
     rows = [f"| stage, median ms | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
     for stage in dict.fromkeys(stage for told in stages.values() for stage in told):
@@ -64,7 +64,7 @@ def breakdown(stages: dict[str, dict[str, list[float]]]) -> str:
 
 
 def judged(nodes: int, taken: dict[str, list[float]]) -> str:
-    """The budget, and whether we are ahead of those who also submit from Python."""
+    """Return a line with the budget and the ratio of gsub's time to that of the other Python programs."""
     plan = median(taken["gsub, a plan"])
     over = plan - median(taken["sbatch"])
     words = [f"gsub − sbatch: {over:.1f} ms"]
@@ -75,7 +75,7 @@ def judged(nodes: int, taken: dict[str, list[float]]) -> str:
 
 
 def loops(times: int, environ: dict[str, str], place: Path) -> str:
-    """What so many submissions in a row cost the controller."""
+    """Measure the messages that many submissions in a row cause at the controller."""
     rows = [
         f"| {times} submissions in a row | messages to slurmctld | in seconds | what they were |",
         "|---|---|---|---|",
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--dir", default="", help="a lab that is up already; default: one is made for the run")
     parser.add_argument("--realtime", action="store_true", help="before all other work of a busy machine (SCHED_FIFO)")
     options = parser.parse_args()
-    if options.realtime:  # what is started from here has it too: every program measured, and daemons of our own
+    if options.realtime:  # inherited by every program measured and by the daemons started here
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(30))
     for nodes in options.nodes or list(BUDGETS):
         with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-", dir="/var/tmp") as scratch:

@@ -1,9 +1,9 @@
-"""How large a site's database is, and how long `slurmwrap report` and the lists take on it.
+"""Measure the size of a site's database, and the time of `slurmwrap report` and the list commands on it.
 
     python bench/synthetic_year --out /var/tmp/year.db            a year of 10,000 jobs a day: half an hour
     python bench/year.py --db /var/tmp/year.db
 
-Without --db a month of 200 jobs a day is made first, which takes some seconds.
+Without --db, a month of 200 jobs a day is generated first, which takes some seconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
--- slurmwrap: tells users of plain sbatch, once per submission and on stderr, what gsub would have done for a GPU job.
--- It never changes or refuses a submission, asks nobody, and keeps silent for gsub's own calls, for scripts without a
--- terminal, and for who sets SLURMWRAP_HINT=off.
+-- slurmwrap: prints a hint about gsub to stderr, once per submission, when a user submits a GPU job with plain sbatch.
+-- It never changes or refuses a submission and asks no question. It prints nothing for gsub's own calls, for scripts
+-- without a terminal, and when SLURMWRAP_HINT=off is set.
 
 local HINT = "this GPU job starts without a trial: `gsub` takes the same options, catches bugs on one GPU first and "
     .. "retries what is not your fault (SLURMWRAP_HINT=off silences this)"
@@ -16,7 +16,8 @@ local function read(path)
     return text
 end
 
--- gsub starts sbatch itself: it is our parent, as Python with gsub's file, or in sbatch's place under that name.
+-- gsub starts sbatch itself. It is then the parent process: Python that runs the file of gsub, or of gsub installed
+-- under the name sbatch.
 local function called_by_gsub()
     local parent = read("/proc/self/stat"):match("^%d+ %(.*%) %a (%d+)")
     local line = parent and read("/proc/" .. parent .. "/cmdline") or ""
@@ -56,7 +57,7 @@ function slurm_cli_setup_defaults(options, early_pass)
 end
 
 function slurm_cli_pre_submit(options, offset)
-    pcall(hint, options) -- an error of ours is nobody's business
+    pcall(hint, options) -- an error in slurmwrap must not affect the submission
     return slurm.SUCCESS
 end
 

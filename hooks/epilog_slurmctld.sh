@@ -1,9 +1,11 @@
 #!/bin/sh
-# slurmwrap: EpilogSlurmctld, named in slurm.conf. It leaves one record in a private directory of the controller, wakes the
-# reconciler, and always exits 0. It starts no program but its watchdog's sleep: hundreds of these may run at once.
+# slurmwrap: EpilogSlurmctld, named in slurm.conf. It writes one record to a private directory of the controller, wakes
+# the reconciler, and always exits 0. It starts no program except the sleep of its watchdog, because hundreds of these
+# hooks may run at once.
 #
-# Names and paths are users' text. They are only ever arguments of the shell's own printf, and each item ends with a NUL
-# byte, which no variable can hold; node_hooks/epilog_slurmctld.py reads them. A record without its last item is not whole.
+# Users choose the names and paths. They are used only as arguments of the shell's builtin printf. Each item ends with a
+# NUL byte, which no variable can contain; node_hooks/epilog_slurmctld.py parses them. A record without its last item is
+# incomplete.
 
 directory=@CONTROLLER_DIR@
 cluster=@CLUSTER@
@@ -12,7 +14,7 @@ deadline=10
 
 record() {
     umask 077
-    set -C # never write through anything that is there already
+    set -C # never write to an existing file or link
     case ${SLURM_JOB_ID-} in '' | *[!0-9]* | 0* | ???????????*) return ;; esac # 32 bits: at most ten digits
     unique=$$
     read -r unique </proc/sys/kernel/random/uuid
@@ -37,11 +39,11 @@ record() {
     printf '%s\n' "$SLURM_JOB_ID" >"$directory/wake" # its modification time is the signal
 }
 
-exec </dev/null >/dev/null 2>&1 # nobody waits for what may be left behind
+exec </dev/null >/dev/null 2>&1 # slurmctld must not wait for processes that this hook may leave behind
 
-# The watchdog alone holds the pipe open: it is killed when the record is written, or ends at the deadline, and either
-# way the last read returns. No `wait` and no trap: slurmctld starts its hooks with SIGCHLD, SIGALRM and SIGTERM blocked
-# (22.05), and then `wait` never returns in dash.
+# Only the watchdog holds the pipe open. It is killed when the record has been written, or ends at the deadline; in both
+# cases the last read returns. `wait` and traps cannot be used: slurmctld (22.05) starts its hooks with SIGCHLD, SIGALRM
+# and SIGTERM blocked, and then `wait` never returns in dash.
 {
     "$sleep" "$deadline" &
     watchdog=$!
@@ -53,6 +55,6 @@ exec </dev/null >/dev/null 2>&1 # nobody waits for what may be left behind
 } | {
     read -r watchdog work
     read -r _
-    kill -9 "$work" # it has ended, or it hangs
+    kill -9 "$work" # the work has ended, or it hangs
 }
 exit 0

@@ -1,8 +1,9 @@
 #!/bin/sh
-# slurmwrap: runs its own hook, which only records, and then becomes the program that the site named in slurm.conf before.
-# That one keeps its process id, environment, output and exit code. Only the Prolog's gate (off by default) says 1, to
-# refuse the node; whatever else goes wrong with our hook, even that its file is gone, the site's runs.
+# slurmwrap: runs slurmwrap's hook, which only records, and then execs the program that the site had set in slurm.conf.
+# That program has the same process id, environment, output and exit code as without slurmwrap. slurmwrap's hook exits 1
+# only when the Prolog gate (off by default) refuses the node. After any other error, even when the file of the hook is
+# missing, the site's program runs.
 @HOOK@
 [ "$?" -ne 1 ] || exit 1
-unset PWD OLDPWD SHLVL # shells add them; Slurm gives none
+unset PWD OLDPWD SHLVL # the shell sets these; Slurm does not
 exec @SITE@

@@ -1,8 +1,8 @@
 #!/bin/sh
-# slurmwrap: @CONTEXT@, named in slurm.conf. It only records, and it exits 0: a failing or hanging hook would drain the
-# node. Slurm runs it as root with an empty environment, so every path below was filled in at installation.
-# With the gate on, a Prolog exits 1 if and only if its own run left a file with this run's token in the node's private
-# directory.
+# slurmwrap: @CONTEXT@, named in slurm.conf. It only records and exits 0, because a failing or hanging hook would drain
+# the node. Slurm runs it as root with an empty environment, so the installation inserted every path below.
+# With the gate on, a Prolog exits 1 if and only if its Python program wrote a file named after this run's token to the
+# node's private directory.
 
 python=@PYTHON@
 zipapp=@ZIPAPP@
@@ -13,22 +13,23 @@ gate=@GATE@
 token=
 deadline=10
 
-# Leaves word for an administrator where the node keeps its own state.
+# Writes a message for administrators to the node's private directory.
 note() {
     if [ -d "$state" ]; then
         printf '%s\n' "@CONTEXT@ of job ${SLURM_JOB_ID-}: $1" >"$state/failed"
     fi
 }
 
-exec </dev/null >/dev/null 2>&1 # nobody waits for what may be left behind
+exec </dev/null >/dev/null 2>&1 # slurmd must not wait for processes that this hook may leave behind
 
 if [ "$gate" = on ]; then
     read -r token </proc/sys/kernel/random/uuid
 fi
 
-# The watchdog alone holds the pipe open: it is killed when the work is done, or ends at the deadline, and either way the
-# last read returns. No `wait` and no trap: slurmctld starts its hooks with SIGCHLD, SIGALRM and SIGTERM blocked (22.05),
-# and then `wait` never returns in dash. Work that hangs in the kernel survives kill -9; it is left behind.
+# Only the watchdog holds the pipe open. It is killed when the work is done, or ends at the deadline; in both cases the
+# last read returns. `wait` and traps cannot be used: slurmctld (22.05) starts its hooks with SIGCHLD, SIGALRM and
+# SIGTERM blocked, and then `wait` never returns in dash. Work that hangs in the kernel survives kill -9 and is left
+# behind.
 {
     "$sleep" "$deadline" &
     watchdog=$!

@@ -1,3 +1,3 @@
-"""slurmwrap: a closed loop around an unmodified Slurm, from submission to the morning after."""
+"""slurmwrap: tools for an unmodified Slurm that check jobs before they run and diagnose and retry those that fail."""
 
 __version__ = "0.1.0"

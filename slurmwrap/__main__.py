@@ -1,4 +1,4 @@
-"""`python -m slurmwrap` is the program `slurmwrap`."""
+"""Run the program `slurmwrap` for `python -m slurmwrap`."""
 
 from __future__ import annotations
 

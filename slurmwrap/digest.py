@@ -1,12 +1,12 @@
-"""SHA-256 without OpenSSL where little is digested: loading it takes every gsub 2 ms, the digests themselves 20 µs.
+"""SHA-256 of small content without OpenSSL: importing hashlib costs every gsub 2 ms, the digests themselves 20 µs.
 
-Python's own module is the one that hashlib falls back to; the standard library's `random` spares itself hashlib in the
-same way. What is large goes by hashlib, whose code for it is five times as fast.
+For small content it uses the module of Python that hashlib falls back to, as the standard library's `random` does to
+avoid hashlib. Large content is digested by hashlib, whose code is five times as fast.
 """
 
 from __future__ import annotations
 
-# bytes: here both ways take about the same, with the loading
+# Bytes. At this size both ways take about the same time, with the import of hashlib included.
 _SMALL = 1 << 18
 
 try:
@@ -15,12 +15,12 @@ except ImportError:
     try:
         from _sha256 import sha256 as _small  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        # A Python that was built without them.
+        # This Python was built without these modules.
         from hashlib import sha256 as _small
 
 
 def sha256_hex(content: bytes) -> str:
-    """64 hexadecimal digits."""
+    """Return the digest as 64 hexadecimal digits."""
     if len(content) <= _SMALL:
         return str(_small(content).hexdigest())
     from hashlib import sha256

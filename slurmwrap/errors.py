@@ -1,19 +1,19 @@
-"""The one tree of errors. Each says what is wrong, names the culprit, and carries the way out.
+"""Exceptions of slurmwrap with their exit codes. Each message names the cause; `hint` says what to do next.
 
     SlurmwrapError            1
-    ├─ UsageError           255   a wrong option, argument or #GSUB line: sbatch's code; `slurmwrap` ends with 2
-    │  └─ UnknownOption     255   an option of no program that we know: a site plugin's, or sbatch refuses it
+    ├─ UsageError           255   a wrong option, argument or #GSUB line: sbatch's code; `slurmwrap` exits with 2
+    │  └─ UnknownOption     255   an option that neither sbatch nor gsub knows: of a site plugin, or sbatch refuses it
     ├─ ConfigError           78   a configuration file or key
-    │  └─ WrongKey           78   one key of it: unknown, or with a value that it cannot have
+    │  └─ WrongKey           78   one key of it: unknown, or with an invalid value
     ├─ ScriptError            1   the batch script itself (sbatch's own code)
     ├─ TraceError            65   a trace or profile file for the simulator (sysexits.h: EX_DATAERR)
     ├─ SlurmError             1   Slurm refused; carries sbatch's/scontrol's own text and exit code
     │  └─ SlurmUnreachable    1   no controller, a time-out
-    │     └─ NoSlurmConf      1   no slurm.conf: nothing of Slurm's can work, and every command would try for 60 s
-    ├─ RefusedError           5   we refuse: blocked input, the same failure twice, too many nodes (--force overrides)
+    │     └─ NoSlurmConf      1   no slurm.conf: no Slurm command can work, and each would retry for 60 s
+    ├─ RefusedError           5   slurmwrap refuses: blocked input, same failure twice, too many nodes (see --force)
     ├─ PrerunFailed           3   --prerun=wait|only|gate: the pre-run found a failure
     │  └─ StaticFailed      3   the static stage found it: nothing was submitted, not even a pre-run
-    ├─ PrerunInconclusive     4   --prerun=only: nothing proven
+    ├─ PrerunInconclusive     4   --prerun=only: the pre-run was inconclusive
     ├─ StoreError             6   database or spool: locked, corrupt, newer, full
     │  └─ BadCredential       6   not a MUNGE credential of this realm: forged, damaged, or sealed for someone else
     └─ LabError               7   the lab cannot start or stop
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 
 class SlurmwrapError(Exception):
-    """Something expected went wrong. `hint` is one sentence that gives the way out; empty when there is none."""
+    """Base class of expected errors. `hint` is one sentence that says what to do next, or empty."""
 
     exit_code = 1
 
@@ -36,13 +36,13 @@ class SlurmwrapError(Exception):
 
 
 class UsageError(SlurmwrapError):
-    """A command-line flag, `#GSUB` line or `GSUB_*` variable that cannot be taken."""
+    """An invalid command-line option, `#GSUB` line or `GSUB_*` variable."""
 
     exit_code = 255
 
 
 class UnknownOption(UsageError):
-    """An option that neither sbatch's table nor ours has: perhaps a site plugin's."""
+    """An option that neither sbatch's table nor gsub's contains; it may belong to a site plugin."""
 
 
 class ConfigError(SlurmwrapError):
@@ -62,19 +62,19 @@ class TraceError(SlurmwrapError):
 
 
 class SlurmError(SlurmwrapError):
-    """A Slurm command ended with an error; the message is Slurm's own, `exit_code` too."""
+    """A Slurm command failed; message and `exit_code` are Slurm's own."""
 
 
 class SlurmUnreachable(SlurmError):
-    """No slurm.conf, no controller, or no answer in time. For a submission it means: unknown whether it took."""
+    """No slurm.conf, no controller, or no answer in time. It is then unknown whether a submission was accepted."""
 
 
 class NoSlurmConf(SlurmUnreachable):
-    """There is no slurm.conf where it should be; sbatch itself would retry for a minute before it says so."""
+    """There is no slurm.conf in the expected place; sbatch itself would retry for a minute before it reports that."""
 
 
 class RefusedError(SlurmwrapError):
-    """We decline to submit; `--force` overrides."""
+    """slurmwrap declines to submit the job; `--force` overrides."""
 
     exit_code = 5
 
@@ -86,7 +86,7 @@ class PrerunFailed(SlurmwrapError):
 
 
 class StaticFailed(PrerunFailed):
-    """The static stage found what cannot work."""
+    """The static checks found an error, so nothing was submitted."""
 
     def __init__(self, message: str, *, hint: str = "", verdict: object = None) -> None:
         super().__init__(message, hint=hint)
@@ -95,7 +95,7 @@ class StaticFailed(PrerunFailed):
 
 
 class PrerunInconclusive(SlurmwrapError):
-    """A pre-run that was asked for alone proved nothing."""
+    """A pre-run that was requested alone (--prerun=only) was inconclusive."""
 
     exit_code = 4
 
@@ -107,7 +107,7 @@ class StoreError(SlurmwrapError):
 
 
 class BadCredential(StoreError):
-    """These bytes are no MUNGE credential of this realm, or one for another user's eyes; munged itself did answer."""
+    """Not a MUNGE credential of this realm, or it is sealed for another user. munged itself did answer."""
 
 
 class LabError(SlurmwrapError):

@@ -1,4 +1,4 @@
-"""templates/, prolog/ and hooks/: next to the package in a checkout, inside it once installed."""
+"""Find the folders templates/, prolog/ and hooks/: next to the package in a checkout, inside it once installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped(folder: str) -> Path:
-    """Directory `folder` ("templates", "prolog" or "hooks"). Raises FileNotFoundError with both places tried."""
+    """Return directory `folder` ("templates", "prolog" or "hooks"). FileNotFoundError names both places tried."""
     installed, checkout = _PACKAGE / "_shipped" / folder, _PACKAGE.parent / folder
     for candidate in (installed, checkout):
         if candidate.is_dir():
@@ -22,25 +22,25 @@ def shipped(folder: str) -> Path:
 
 
 def make_template_environment(folder: str, *, autoescape: bool = False, **settings: Any) -> Environment:
-    """Return a Jinja environment for templates/`folder`, in which an undefined name is an error.
+    """Return a Jinja environment for templates/`folder` in which an undefined name is an error.
 
-    `autoescape`: for HTML, whatever the template is called. `settings`: of `jinja2.Environment`, in place of these.
+    `autoescape`: for HTML, independent of file names. `settings`: of `jinja2.Environment`, override these.
     """
     from jinja2 import Environment, FileSystemLoader
 
-    # Pages ask for escaping; the other templates are configuration files, scripts and text.
-    return Environment(**_settings(FileSystemLoader(shipped("templates") / folder), autoescape) | settings)  # noqa: S701
+    # HTML pages ask for escaping; the other templates are configuration files, scripts and text.
+    return Environment(**_make_settings(FileSystemLoader(shipped("templates") / folder), autoescape) | settings)  # noqa: S701
 
 
 def make_sandbox_environment(load: Callable[[str], tuple[str, str, None]]) -> Environment:
-    """Return a Jinja environment for templates that a site or a user wrote: they reach no Python attribute."""
+    """Return a Jinja environment for templates of a site or a user: they cannot reach Python attributes."""
     from jinja2 import FunctionLoader
     from jinja2.sandbox import SandboxedEnvironment
 
-    return SandboxedEnvironment(**_settings(FunctionLoader(load), autoescape=False))
+    return SandboxedEnvironment(**_make_settings(FunctionLoader(load), autoescape=False))
 
 
-def _settings(loader: object, autoescape: bool) -> dict[str, Any]:
+def _make_settings(loader: object, autoescape: bool) -> dict[str, Any]:
     from jinja2 import StrictUndefined
 
     return {

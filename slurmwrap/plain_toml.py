@@ -1,7 +1,7 @@
-"""The TOML that configuration files are mostly written in, without `tomllib`, whose import costs every gsub 5 ms.
+"""Read simple TOML, as most configuration files are, without `tomllib`, whose import costs every gsub 5 ms.
 
-Tables by a name of one word; in a line each a text without escapes, a number, true or false, or a list of such texts.
-For all else, and for whatever is wrong, `tomllib` has the say: a property test holds both to one answer.
+It supports tables with a one-word name and, one per line, strings without escapes, numbers, true, false, and lists of
+such strings. Everything else, and every error, is left to `tomllib`; a property test compares the results of both.
 """
 
 from __future__ import annotations
@@ -11,87 +11,91 @@ if TYPE_CHECKING:
     from typing import Any
 
 _QUOTES = ('"', "'")
-_WORDS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 def read(text: str) -> dict[str, Any] | None:
-    """What `tomllib.loads` makes of it, or None: only tomllib can say."""
+    """Return what `tomllib.loads` would return, or None when only tomllib can read the text."""
     tables: dict[str, Any] = {}
     try:
         table = tables
         for line in text.split("\n"):
             words = line.strip(" ")
-            # No tab either: in a text it is one, outside it is a space.
-            _must(words.isprintable())
+            # A tab is not accepted either: within a string it is a character, elsewhere it is white space.
+            _require(words.isprintable())
             if words.startswith("["):
-                table = _new(tables, _header(words), {})
+                table = _add_key(tables, _parse_header(words), {})
             elif words and not words.startswith("#"):
                 name, equals, value = words.partition("=")
-                _must(bool(equals))
-                _new(table, name, _value(value.strip(" ")))
+                _require(bool(equals))
+                _add_key(table, name, _parse_value(value.strip(" ")))
     except ValueError:
         return None
     return tables
 
 
-def _must(holds: bool) -> None:
+def _require(holds: bool) -> None:
     if not holds:
         raise ValueError
 
 
-def _header(words: str) -> str:
-    words = _before_comment(words)
-    _must(words.endswith("]"))
-    return words[1:-1]
+def _parse_header(text: str) -> str:
+    text = _before_comment(text)
+    _require(text.endswith("]"))
+    return text[1:-1]
 
 
-def _new(table: dict[str, Any], name: str, value: Any) -> Any:
-    """A name of letters, digits, "_" and "-" that the table does not have yet."""
+def _add_key(table: dict[str, Any], name: str, value: Any) -> Any:
+    """Add a key to the table: letters, digits, "_" and "-" only, and not in the table yet. ValueError otherwise."""
     name = name.strip()
-    _must(name.isascii() and name.replace("_", "").replace("-", "").isalnum() and name not in table)
+    _require(name.isascii() and name.replace("_", "").replace("-", "").isalnum() and name not in table)
     table[name] = value
     return value
 
 
-def _before_comment(words: str) -> str:
-    return words.partition("#")[0].rstrip()
+def _before_comment(text: str) -> str:
+    return text.partition("#")[0].rstrip()
 
 
-def _value(words: str) -> Any:
+def _parse_value(words: str) -> Any:
     if words.startswith(_QUOTES):
-        text, rest = _text(words)
-        _must(not _before_comment(rest))
+        text, rest = _parse_string(words)
+        _require(not _before_comment(rest))
         return text
     if words.startswith("["):
-        return _texts(words[1:].lstrip())
+        return _parse_strings(words[1:].lstrip())
     words = _before_comment(words)
-    return _WORDS[words] if words in _WORDS else _number(words)
+    return _BOOLEANS[words] if words in _BOOLEANS else _parse_number(words)
 
 
-def _text(words: str) -> tuple[str, str]:
-    """(a text without quotes and escapes, what follows it)."""
-    _must(words.startswith(_QUOTES))
-    text, closing, rest = words[1:].partition(words[0])
-    _must(bool(closing) and "\\" not in text)
+def _parse_string(line: str) -> tuple[str, str]:
+    """Return a string without escapes and without its quotes, and the rest of the line."""
+    _require(line.startswith(_QUOTES))
+    text, closing, rest = line[1:].partition(line[0])
+    _require(bool(closing) and "\\" not in text)
     return text, rest.lstrip()
 
 
-def _texts(words: str) -> list[str]:
+def _parse_strings(rest_of_line: str) -> list[str]:
     found = []
-    while not words.startswith("]"):
-        text, rest = _text(words)
+    while not rest_of_line.startswith("]"):
+        text, rest = _parse_string(rest_of_line)
         found.append(text)
-        _must(rest.startswith((",", "]")))
-        words = rest.removeprefix(",").lstrip()
-    _must(not _before_comment(words[1:].lstrip()))
+        _require(rest.startswith((",", "]")))
+        rest_of_line = rest.removeprefix(",").lstrip()
+    _require(not _before_comment(rest_of_line[1:].lstrip()))
     return found
 
 
-def _number(words: str) -> int | float:
-    whole, point, fraction = words.removeprefix("-").partition(".")
-    _must(_digits(whole) and (whole == "0" or not whole.startswith("0")) and (not point or _digits(fraction)))
-    return float(words) if point else int(words)
+def _parse_number(text: str) -> int | float:
+    integer_part, point, fraction = text.removeprefix("-").partition(".")
+    _require(
+        _are_digits(integer_part)
+        and (integer_part == "0" or not integer_part.startswith("0"))
+        and (not point or _are_digits(fraction))
+    )
+    return float(text) if point else int(text)
 
 
-def _digits(words: str) -> bool:
-    return words.isascii() and words.isdecimal()
+def _are_digits(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

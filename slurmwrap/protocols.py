@@ -1,6 +1,7 @@
-"""The edges as Protocols: what submit and reconcile are handed, and what tests swap whole.
+"""Protocols of the adapters: interfaces to Slurm, the clock, files and the database that the flows get as arguments.
 
-Real ones: slurm/commands.py, host/system_clock.py, store/database.py, store/spool_reader.py. Fakes: tests/fakes.py.
+Implementations: slurm/commands.py, host/system_clock.py, store/database.py, store/spool_reader.py. Tests replace them
+by tests/fakes.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
 
-# Published is read back from JSON by its annotations: its fields' types must be here when the program runs.
+# Published is read back from JSON by its annotations, so the types of its fields must be importable at run time.
 from slurmwrap.model.cluster import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.resource_profile import ResourceProfile
@@ -46,21 +47,26 @@ class SbatchCall:
     """One call of sbatch: `sbatch *options SCRIPT *args`."""
 
     options: tuple[str, ...]
-    # None: `stdin` is piped in, or --wrap is among the options.
+    # None: the script is piped in as `stdin`, or --wrap is among the options.
     script_path: str | None
     args: tuple[str, ...] = ()
     stdin: bytes | None = None
-    # The whole environment of the call.
+    # The complete environment of the call.
     environ: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
-    timeout_s: float | None = None  # None: the edge's own; math.inf for sbatch --wait
-    accepted: Callable[[SbatchResult], None] | None = None  # gets at once what sbatch said until it named the job
-    meanwhile: Callable[[], None] | None = None  # something short that may be done while sbatch is at work
+    timeout_s: float | None = None  # None: the default of the adapter; math.inf for sbatch --wait
+    # Called with the output of sbatch as soon as sbatch has printed the job id.
+    accepted: Callable[[SbatchResult], None] | None = None
+    # A short task that may run while sbatch is running.
+    meanwhile: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SbatchResult:
-    """What sbatch said, without what `accepted` got. `job_id` None: it refused or (`timed_out`) no one knows."""
+    """Output of sbatch, without the part that `accepted` got.
+
+    `job_id` None: sbatch refused the job or, with `timed_out`, it is unknown whether the job was submitted.
+    """
 
     exit_code: int
     stdout: str
@@ -70,84 +76,84 @@ class SbatchResult:
 
 
 class Slurm(Protocol):
-    """Everything we ask of Slurm. Raises SlurmUnreachable when it does not answer, SlurmError when it refuses."""
+    """All requests to Slurm. Methods raise SlurmUnreachable when Slurm does not answer, SlurmError when it refuses."""
 
     def cluster_name(self) -> str:
-        """ClusterName of slurm.conf."""
+        """Return ClusterName of slurm.conf."""
 
     def snapshot(self) -> Snapshot:
-        """Nodes and topology; two Slurm calls at most."""
+        """Return nodes and topology, with at most two calls of Slurm."""
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
-        """Submits once; never again after an ambiguous error."""
+        """Submit once. The submission is never repeated after an ambiguous error."""
 
     def job(self, address: str) -> JobRecord | None:
-        """Slurm's record on one job or array task; None when Slurm has forgotten it (MinJobAge)."""
+        """Return Slurm's record of one job or array task; None when Slurm has forgotten it (MinJobAge)."""
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
-        """All jobs that Slurm still knows, of one user or all."""
+        """Return all jobs that Slurm still knows, of one user or of all users."""
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
-        """Carries out one action; with `owner` in the name of that uid, where we may. SlurmError when Slurm refuses.
+        """Carry out one action, with `owner` on behalf of that uid if allowed. SlurmError when Slurm refuses.
 
         `also`: further updates of the same job that go in the same call, so that it cannot start in between.
         """
 
 
 class Accounting(Protocol):
-    """What slurmdbd remembers of runs. Raises SlurmError and SlurmUnreachable as Slurm does."""
+    """Records of runs in slurmdbd. Raises SlurmError and SlurmUnreachable as Slurm does."""
 
     def runs(self, job_ids: Collection[int]) -> tuple[JobRecord, ...]:
-        """All runs of these raw job ids, those that ended by a requeue too; () where there is no slurmdbd."""
+        """Return all runs of these raw job ids, also those that ended by a requeue; () without slurmdbd."""
 
 
 class Clock(Protocol):
-    """Time, so that tests need not wait."""
+    """The current time and sleeping, replaced in tests so that they need not wait."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
 
     def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Wait for this many seconds."""
 
 
 class Spool(Protocol):
-    """Where observations arrive."""
+    """Directory in which observations arrive."""
 
     def collect(self, limit: int = 1000) -> Iterable[SpoolEntry]:
-        """Files that are complete, oldest first; nothing is removed."""
+        """Return the complete files, oldest first, without removing any."""
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
-        """Removes files that are stored; RejectedEntry ones move to the rejected folder."""
+        """Remove files that are stored; move those of RejectedEntry to the folder of rejected files."""
 
 
 class Logs(Protocol):
-    """Reads the output of a job where we may read it (user mode, or root dropped to the user)."""
+    """Reader of a job's output, where slurmwrap may read it (user mode, or root that became the user)."""
 
     def tails(self, run: JobRun) -> tuple[LogTail, ...]:
-        """The ends of stdout and stderr; empty when they cannot be read."""
+        """Return the ends of stdout and stderr; empty when they cannot be read."""
 
 
 class Store(Protocol):
-    """The database: the site's or the user's own, one schema. StoreError when it cannot be used."""
+    """The database of the site or of one user, with the same schema. Raises StoreError when it cannot be used."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All writes within happen together or not at all."""
+        """Return a context in which either all writes happen or none."""
 
     def ingest(self, observation: Observation) -> bool:
-        """Keeps it; False when its nonce is known (then nothing changed)."""
+        """Store an observation; return False, and change nothing, when its nonce is already stored."""
 
     def save_rejected_entry(self, item: RejectedEntry, at: float) -> None:
-        """Counts a refused spool file."""
+        """Count a rejected spool file."""
 
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
-        """All of one raw job id, oldest first."""
+        """Return all observations of one raw job id, oldest first."""
 
     def save_attempt(self, run: JobRun) -> None:
-        """Inserts or replaces by key."""
+        """Insert a run, or replace the one with the same key."""
 
     def attempt(self, attempt: RunKey) -> JobRun | None:
-        """One attempt."""
+        """Return one run; None when it is unknown."""
 
     def attempts(
         self,
@@ -158,165 +164,167 @@ class Store(Protocol):
         since: float | None = None,
         unreconciled: bool = False,
     ) -> tuple[JobRun, ...]:
-        """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
+        """Return runs ordered by submit_time, oldest first. `since`: those not ended, or ended at or after it."""
 
     def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[JobRun, ...]:
-        """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
+        """Return diagnosed runs of these categories that ended at or after `since`: newest `limit`, oldest first."""
 
     def save_judged(self, run: JobRun, decision: RetryDecision, at: float) -> None:
-        """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction."""
+        """Store a run with its diagnosis, and the decision's strikes and blocked inputs, in one transaction."""
 
     def settle(self, run: JobRun) -> None:
-        """Takes a stored run off the to-do list; of the rest of it only fields without a column are written."""
+        """Mark a stored run as reconciled. Of its other fields only those without a column of their own are written."""
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
-        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
-        `again` it is then to be done once more."""
+        """Store an action as intended and return its id.
+
+        The same (run, rule, action) gives the same id; `again` marks that action as to be done once more.
+        """
 
     def done(self, action_id: int, at: float, error: str = "") -> None:
-        """Ticks an action off."""
+        """Mark an action as done."""
 
     def actions(self, attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
-        """In the order they were intended."""
+        """Return actions in the order in which they were intended."""
 
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
-        """Of one raw job id, oldest first."""
+        """Return the resets of the retry budget of one raw job id, oldest first."""
 
     def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
-        """Strikes that were not cleared, oldest first."""
+        """Return strikes that were not cleared, oldest first."""
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
-        """One more (save_judged does it for a decision's own)."""
+        """Add a strike that is not part of a decision (save_judged adds those)."""
 
     def save_incident(self, incident: Incident, members: Sequence[RunKey] = ()) -> None:
-        """Inserts or replaces by id; `members` and their inconclusive strikes are marked as its own."""
+        """Insert or replace by id; mark `members` and their inconclusive strikes as part of the incident."""
 
     def incidents(self, *, since: float | None = None, open_only: bool = False) -> tuple[Incident, ...]:
-        """Oldest first. `since`: open, or over at or after."""
+        """Return incidents, oldest first. `since`: those that are open, or ended at or after it."""
 
     def clear_strikes(self, node: str, who: str, at: float) -> int:
-        """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
+        """Mark the strikes of a node up to `at` as void and return their number. Nothing is deleted."""
 
     def add_repair(self, repair: Repair) -> None:
-        """A mark on a node; the same one twice is one."""
+        """Add a repair mark of a node; adding the same mark twice has no further effect."""
 
     def repairs(self, *, since: float) -> tuple[Repair, ...]:
-        """Marks on nodes, oldest first."""
+        """Return the repair marks of nodes, oldest first."""
 
     def save_removal(self, removal: Removal) -> None:
-        """Inserts or replaces by (node, began)."""
+        """Insert or replace by (node, began)."""
 
     def removals(self) -> tuple[Removal, ...]:
-        """Those that have not ended."""
+        """Return the removals that have not ended."""
 
     def node_history(self, since: float) -> NodeHistory:
-        """All that speaks about nodes since then, cleared strikes too."""
+        """Return all records about nodes since then, including cleared strikes."""
 
     def block_input(self, blocked: BlockedInput) -> None:
-        """Blocks an input."""
+        """Block an input."""
 
     def blocked_inputs(self, uid: int | None = None) -> tuple[BlockedInput, ...]:
-        """Inputs in force for `uid` (its own and the site's), or all."""
+        """Return the inputs blocked for `uid` (the user's own and the site's), or all."""
 
     def clear_input(self, digest: str) -> bool:
-        """Frees an input; False when it was not blocked."""
+        """Unblock an input; return False when it was not blocked."""
 
     def save_submission(self, submission: Submission) -> None:
-        """Inserts or replaces by (cluster, job_id, at)."""
+        """Insert or replace by (cluster, job_id, at)."""
 
     def submission(self, cluster: str, job_id: int) -> Submission | None:
-        """The newest of this job id."""
+        """Return the newest submission of this job id; None when there is none."""
 
     def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
-        """Oldest first."""
+        """Return submissions, oldest first."""
 
     def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
-        """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
+        """Return the ids of jobs that were submitted at or after `since` and have no stored run; oldest first."""
 
     def save_delay(self, delay: QueueDelay) -> None:
-        """Inserts or replaces by attempt."""
+        """Insert or replace by run."""
 
     def delays(
         self, *, job_id: int | None = None, since: float | None = None, open_only: bool = False
     ) -> tuple[QueueDelay, ...]:
-        """By seen_at, oldest first. `since`: looked at at or after."""
+        """Return queue delays by seen_at, oldest first. `since`: those examined at or after it."""
 
     def save_prerun(self, record: PrerunRecord) -> None:
-        """Inserts or replaces by (cluster, prerun_job_id, at)."""
+        """Insert or replace by (cluster, prerun_job_id, at)."""
 
     def preruns(
         self, *, job_id: int | None = None, fingerprint: str | None = None, since: float | None = None
     ) -> tuple[PrerunRecord, ...]:
-        """Oldest first."""
+        """Return pre-runs, oldest first."""
 
     def profile(self, key: str) -> ResourceProfile | None:
-        """What is known under `key`."""
+        """Return the resource profile under `key`; None when there is none."""
 
     def profiles(self) -> tuple[ResourceProfile, ...]:
-        """All of them."""
+        """Return all resource profiles."""
 
     def save_profile(self, profile: ResourceProfile) -> None:
-        """Inserts or replaces."""
+        """Insert or replace a resource profile."""
 
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
-        """Keeps a raw measurement next to the profile it went into."""
+        """Store a raw measurement next to the profile that it contributed to."""
 
 
 class Memory(Protocol):
-    """The user's own state, as gsub and a pre-run see it: light reads, and one file per thing to remember."""
+    """The user's own state for gsub and pre-runs: cheap reads, and one file for each thing to remember."""
 
     def profile(self, key: str) -> ResourceProfile | None:
-        """What is known under `key`."""
+        """Return the resource profile under `key`; None when there is none."""
 
     def blocked_inputs(self) -> tuple[BlockedInput, ...]:
-        """Inputs blocked for this user."""
+        """Return the inputs that are blocked for this user."""
 
     def passed(self, fingerprint: str) -> bool:
-        """This very script, code and environment passed its pre-run before."""
+        """Return whether a pre-run with this fingerprint (same script, code and environment) passed before."""
 
     def undecided(self, fingerprint: str) -> str:
-        """Why the newest pre-run of the very same could not say, where another one would not either; "" else."""
+        """Return why the newest pre-run with this fingerprint was inconclusive if another would be too; else ""."""
 
     def completed(self, script_sha256: str, fingerprint: str) -> bool:
-        """A run of the very same is known to have completed."""
+        """Return whether a run of the same program is known to have completed."""
 
     def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
-        """(job id, when submitted) of the newest submissions of the very same to `cluster` whose end is not known."""
+        """Return (job id, submit time) of the newest submissions of the same program to `cluster` with unknown end."""
 
     def remember_completed(self, fingerprint: str, at: float) -> None:
-        """Keeps that a run of the very same completed."""
+        """Remember that a run with this fingerprint completed."""
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
-        """Deterministic failures of this very script, code and arguments since its last success, newest first."""
+        """Return deterministic failures of the same script, code and arguments since its last success, newest first."""
 
     def site_listens(self) -> bool:
-        """The site's reconciler can be sent a submission from here."""
+        """Return whether submissions can be sent to the site's reconciler from this machine."""
 
     def picked_at(self) -> float:
-        """When a list of nodes was last asked for a job of this user's, Unix seconds; 0: never."""
+        """Return when a node list was last requested for a job of this user, in Unix seconds; 0 means never."""
 
     def remember_submission(self, submission: Submission) -> None:
-        """Keeps it, and reports it to the site where there is one."""
+        """Store a submission, and report it to the site if there is a site installation."""
 
     def remember_prerun(self, record: PrerunRecord) -> None:
-        """Keeps it, and reports it to the site where there is one."""
+        """Store a pre-run, and report it to the site if there is a site installation."""
 
     def trial_dir(self) -> str:
-        """A fresh private directory for one pre-run's files. OSError when it cannot."""
+        """Create a private directory for the files of one pre-run and return its path. Raises OSError."""
 
     def step_dir(self) -> str:
-        """A fresh private directory where the runs of one job count their steps. OSError when it cannot."""
+        """Create a private directory in which the runs of one job count their steps. Raises OSError."""
 
     def keep_counter(self) -> str:
-        """The directory, one per version, that holds the step counter for real jobs. OSError when it cannot."""
+        """Return the directory, one per version, that holds the step counter for real jobs. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIncident:
-    """What everyone may know of an open incident: no one's job, no text of a user's.
+    """The part of an open incident that every user may see: no job and no text of any user.
 
-    `scope`: "cluster", "switch leaf0", "path /scratch" (a mount point that the controller knows), "path" (another one)
-    or "host" (some host outside).
+    `scope`: "cluster", "switch leaf0", "path /scratch" (a mount point that the controller knows), "path" (any other
+    path) or "host" (a host outside the cluster).
     """
 
     category: str
@@ -328,7 +336,7 @@ class OpenIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What the site publishes for everyone: believed only if root or SlurmUser owns it."""
+    """State that the site publishes for all users. It is trusted only if root or SlurmUser owns the file."""
 
     at: float = 0.0
     health: tuple[NodeHealth, ...] = ()
@@ -336,25 +344,25 @@ class Published:
     profiles: tuple[ResourceProfile, ...] = ()
     incidents: tuple[OpenIncident, ...] = ()
     loads: tuple[NodeLoad, ...] = ()
-    # The site's reconciler loosens waiting jobs: what is asked for may be firmer.
+    # Whether the site's reconciler relaxes the constraints of waiting jobs; gsub may then ask for stricter ones.
     relaxing: bool = False
 
     def fresh(self, now: float) -> bool:
-        """Whether who published it still runs: it is published every five minutes."""
+        """Return whether the publishing reconciler still runs. It publishes every five minutes."""
         return 0 <= now - self.at < 600
 
 
 class Publisher(Protocol):
-    """What users get back from the site."""
+    """Writer of what the site returns to its users."""
 
     def publish(self, published: Published) -> None:
-        """Replaces the world-readable state in one step."""
+        """Replace the world-readable state in one step."""
 
     def tell_gate(self, gate: Gate) -> None:
-        """Replaces what the nodes' Prolog gate reads."""
+        """Replace the file that the Prolog gate on the nodes reads."""
 
     def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seals one judged attempt for its owner's uid (`munge -u`); only they can open it."""
+        """Seal one diagnosed run for its owner's uid (`munge -u`), so that only the owner can open it."""
 
     def end_pass(self) -> None:
-        """A pass is over: what was collected for the owners is sent."""
+        """End a pass: send what was collected for the owners."""

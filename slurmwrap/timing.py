@@ -1,7 +1,7 @@
-"""When this process reached which stage, for bench/submit_latency.py: a list and one clock call per stage.
+"""Record when this process reached each stage, for bench/submit_latency.py: a list and one clock call per stage.
 
-With SLURMWRAP_STAGES=PATH in the environment a process leaves there, at its end, a line of JSON per stage: its name and
-CLOCK_MONOTONIC in seconds, which a process that started this one can compare with its own.
+With SLURMWRAP_STAGES=PATH in the environment a process writes to PATH, when it ends, a line of JSON per stage: its name
+and CLOCK_MONOTONIC in seconds, which the process that started this one can compare with its own clock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _reached: list[tuple[str, float]] = []
 
 
 def reached(stage: str) -> None:
-    """The stage of this name is over now."""
+    """Record the end of the stage of this name."""
     _reached.append((stage, clock_gettime(CLOCK_MONOTONIC)))
 
 
 def leave() -> None:
-    """At the end of the process, where someone wants to know."""
+    """Write the recorded stages to the file that SLURMWRAP_STAGES names; without it do nothing."""
     if where := os.environ.get(WHERE):
         import json
 

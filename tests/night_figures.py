@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurmwrap.cli.record_access import JobRecords
-from slurmwrap.cli.report import of_records
+from slurmwrap.cli.report import open_records_in_memory
 from slurmwrap.config.load_config import Config
 from slurmwrap.report.build_report import build
 from slurmwrap.report.night_report import NightReport
@@ -26,7 +26,7 @@ def figures_of(
     """`records`: as in cli.record_access.Known."""
     period = Period(since=since, until=until, user=user, account=account)
     with (
-        of_records(JobRecords(**records)) as database,
+        open_records_in_memory(JobRecords(**records)) as database,
         ReportReader(database.path, period, database.connection) as reader,
     ):
         return read(database, reader, config or Config(), site=False, switch_of=lambda: switch_of or {})
@@ -42,7 +42,7 @@ def night_of(**given: Any) -> NightReport:
     )
     config, switch_of = given.pop("config", None) or Config(), given.pop("switch_of", {})
     with (
-        of_records(JobRecords(**given)) as database,
+        open_records_in_memory(JobRecords(**given)) as database,
         ReportReader(database.path, period, database.connection) as reader,
     ):
         return build(read(database, reader, config, site=False, switch_of=lambda: switch_of), config.nodes)

@@ -115,7 +115,7 @@ def made(cls: Any, late: bool, given: Mapping[str, Value]) -> Any:
     """One of the first of its class, or a `late` one, for which the class has an `__init__` of its own."""
     if "__init__" in cls.__dict__:
         del cls.__init__
-    cls.__record__.made = fast_dataclasses._FEW if late else 0
+    cls.__record__.made = fast_dataclasses._INSTANCES_BEFORE_INIT if late else 0
     record = cls(**given)
     assert ("__init__" in cls.__dict__) is late
     return record

@@ -1,14 +1,14 @@
-"""Slurm's own test programs for sbatch, run with sbatch and then with gsub in its place: `make sbatch-tests SUITE=...`.
+"""Run Slurm's own test programs for sbatch, with sbatch and then with gsub in its place: `make sbatch-tests SUITE=...`.
 
-SUITE is the folder `testsuite` of Slurm's sources, best of the release that is installed. It is copied, each lab works
-on a copy of its own; none of it is part of this project. Every test that has to do with sbatch runs on a real Slurm
-with invented GPUs, first with sbatch, then with gsub. Where gsub does worse both run again, twice, and only what gsub
-failed each time and sbatch did not counts. As root. Exit code 0: gsub passed whatever sbatch passed; 1: it did not; 2:
-there is nothing to run.
+SUITE is the folder `testsuite` of Slurm's sources, preferably of the installed release. It is copied, and each lab
+works on a separate copy; none of it is part of this project. Every test that concerns sbatch runs on a real Slurm with
+simulated GPUs, first with sbatch, then with gsub. If gsub does worse, both run again, twice; only a test that failed
+every time with gsub and not with sbatch counts. Must run as root. Exit code 0: gsub passed every test that sbatch
+passed; 1: it did not; 2: there is nothing to run.
 
     ... .ci/sbatch_tests --suite ~/slurm/testsuite --labs 4 --only 'test17[.]'
     ... --set SBATCH_GPUS_PER_NODE=1 --set GSUB_PRERUN=off       every job asks for a GPU: gsub plans and renders it
-    ... --set SBATCH_GPUS_PER_NODE=1 --set GSUB_PRERUN=auto      and tries it on one GPU before it lets it go
+    ... --set SBATCH_GPUS_PER_NODE=1 --set GSUB_PRERUN=auto      and makes a pre-run before it releases the job
     ... --auto-config                 Python tests alone, on a Slurm that each test configures and starts for itself
 """
 
@@ -37,11 +37,11 @@ from sbatch_tests.place import Place, Settings, Stopped
 from sbatch_tests.suite import SYSTEM_PATH, folder_of, tests_of
 
 _NEEDED = ("expect", "sbatch", "slurmctld", "slurmd", "munged", "unshare")
-_ONE_AT_A_TIME = threading.Lock()  # making MariaDB's tables
+_ONE_AT_A_TIME = threading.Lock()  # held while MariaDB's tables are created
 
 
 def main() -> int:
-    """Everything; see the module's text."""
+    """Run all tests; see the module's docstring."""
     settings, only, count, report = _command_line()
     names = tests_of(settings.suite, only, python_alone=settings.auto_config)
     missing = [name for name in _NEEDED if shutil.which(name, path=SYSTEM_PATH) is None]
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def _work(place: Place, waiting: queue.SimpleQueue[str], done: list[Compared]) -> None:
-    """One place's share of the tests."""
+    """Run tests from the queue in one place."""
     try:
         with _ONE_AT_A_TIME:
             place.up()

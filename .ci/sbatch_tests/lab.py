@@ -1,4 +1,4 @@
-"""A lab of this project's as a place for tests: one for all of them, put in order after each."""
+"""A slurmwrap lab as a place for tests: one lab for all tests, restored after each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SETTLED_S = 60
 
 
 class Lab(Place):
-    """`slurmwrap lab up`, with lines of slurm.conf that some tests need."""
+    """A lab from `slurmwrap lab up`, with additional lines in slurm.conf that some tests need."""
 
     def __init__(self, settings: Settings, number: int) -> None:
         super().__init__(settings, number)
@@ -36,7 +36,7 @@ class Lab(Place):
             self._slurmwrap("down")
 
     def settle(self) -> None:
-        """No job, every node idle, the configuration as it was; else a fresh lab."""
+        """Restore the lab: no job, every node idle, the original configuration. If that fails, start a new lab."""
         deadline = time.monotonic() + _SETTLED_S
         if self.slurm_conf.read_bytes() != self.conf_text:
             self.slurm_conf.write_bytes(self.conf_text)
@@ -58,7 +58,7 @@ class Lab(Place):
         return {"SLURMWRAP_CONFIG": f"{self.lab}/etc/slurmwrap/config.toml"}
 
     def _configure(self) -> None:
-        """The lines instead of the lab's; slurmctld starts anew as it was started, since not all are read again."""
+        """Set the additional lines and restart slurmctld, because `scontrol reconfigure` does not apply all of them."""
         given = [f"{name}={value}" for name, value in self.settings.conf]
         names = tuple(f"{name}=" for name, _ in self.settings.conf)
         kept = [line for line in self.slurm_conf.read_text().splitlines() if not line.startswith(names)]

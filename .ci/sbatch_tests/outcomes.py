@@ -1,4 +1,4 @@
-"""What a test came to with either program, and the comparison. Pure but for the run that is handed in."""
+"""The outcome of a test with either program, and their comparison. Pure, except for the `run` function passed in."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 ARMS = ("sbatch", "gsub")
 REPEATS = 3
-_WORDS = ("pass", "skip", "fail", "none")  # from good to bad
+_WORDS = ("pass", "skip", "fail", "none")  # from best to worst
 _LONGEST = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one test, or of one case of a Python test file."""
+    """The outcome of one test, or of one case of a Python test file."""
 
     test: str
     word: str  # one of _WORDS
@@ -25,7 +25,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The best of each program's repeats."""
+    """The best outcome of all repeats, for each program."""
 
     test: str
     sbatch: str
@@ -35,7 +35,7 @@ class Compared:
 
     @property
     def counts(self) -> bool:
-        """Whether gsub is worse."""
+        """Whether gsub's outcome is worse."""
         return self.sbatch == "pass" and self.gsub != "pass"
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Compared:
 
 
 def compare(run: Callable[[str, str, int], Sequence[Outcome]], test: str) -> list[Compared]:
-    """Both programs in turn; again where gsub does worse, since some tests are lost in one run of ten."""
+    """Run a test with both programs; repeat it if gsub does worse, since some tests fail in one run of ten."""
     seen: dict[str, dict[str, list[Outcome]]] = {}
     found: list[Compared] = []
     for attempt in range(REPEATS):
@@ -69,13 +69,13 @@ def _best(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def of_expect(test: str, exit_code: int, log: str) -> Outcome:
-    """An expect test ends with 0 when it passed, above 127 when it skipped itself."""
+    """Return the outcome of an expect test, which exits with 0 if it passed and above 127 if it skipped itself."""
     word = "pass" if exit_code == 0 else "skip" if exit_code > 127 else "fail"
     return Outcome(test, word, "" if word == "pass" else _reason(log, word) or f"exit code {exit_code}")
 
 
 def _reason(log: str, word: str) -> str:
-    """The first line of the log that tells why, without its time stamp and the names of procedures behind it."""
+    """Return the first line of the log with the reason, without its time stamp and the trailing procedure names."""
     marks = ("Fatal", "Error", "Failure") if word == "fail" else ("Warning", "skip")
     lines = re.sub(r"\x1b\[[\d;]*m", "", log).splitlines()
     found = [line for line in lines if any(mark in line for mark in marks) and not line.startswith("sbatch:")]
@@ -84,7 +84,7 @@ def _reason(log: str, word: str) -> str:
 
 
 def of_pytest(test: str, report: bytes) -> list[Outcome]:
-    """One for each case of a JUnit report."""
+    """Return one outcome for each case of a JUnit report."""
     return [_of_case(f"{test}::{case.get('name')}", case) for case in xml.fromstring(report).iter("testcase")]
 
 
@@ -96,7 +96,7 @@ def _of_case(name: str, case: xml.Element) -> Outcome:
 
 
 def summary(done: Sequence[Compared]) -> str:
-    """How many passed with each program, and every test that passed with sbatch alone."""
+    """Return the number of tests that passed with each program, and every test that passed only with sbatch."""
     rows = [f"{len(done)} tests and cases"]
     for arm in ARMS:
         count = Counter(getattr(one, arm) for one in done)

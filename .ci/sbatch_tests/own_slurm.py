@@ -1,7 +1,7 @@
-"""A place for Python tests that configure, start and stop a Slurm for themselves (`--auto-config`).
+"""A place for Python tests that configure, start and stop a Slurm by themselves (`--auto-config`).
 
-They look for daemons among all processes of the machine and end what they find: so each runs in a PID namespace, with
-a munged of its own, and sees no other Slurm. All that it started ends with the namespace.
+These tests search all processes of the machine for daemons and end those that they find. So each test runs in a PID
+namespace with its own munged, and sees no other Slurm. All processes that it started end with the namespace.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SchedulerParameters=sched_interval=2,bf_interval=1,batch_sched_delay=0
 NodeName=node1 NodeAddr=127.0.0.1 NodeHostname=localhost Port={node_port} CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=primary Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-# No database behind it: tests that need one fail with either program. `slurmdbd -V` wants the file.
+# There is no database: tests that need one fail with both programs. `slurmdbd -V` needs the file.
 _DBD_CONF = """\
 DbdHost=localhost
 SlurmUser=root
@@ -48,7 +48,7 @@ StorageType=accounting_storage/mysql
 PidFile={home}/run/slurmdbd.pid
 LogFile={home}/run/log/slurmdbd.log
 """
-# The shell stays, as the first process: it buries the orphans.
+# The shell stays as the first process of the namespace and reaps orphaned processes.
 _FIRST = (
     'munged --force --key-file="$1/key" --log-file="$1/log/munge" --pid-file="$1/pid" --seed-file="$1/seed" '
     '--socket="$1/munge.socket" || exit 70\ncd "$2" && shift 2 && "$@"\nexit $?\n'
@@ -56,7 +56,7 @@ _FIRST = (
 
 
 class OwnSlurm(Place):
-    """One slurm.conf to begin with; tests change it and put it back."""
+    """A place with an initial slurm.conf, which tests change and restore."""
 
     pytest_options = ("--auto-config",)
 
@@ -70,10 +70,10 @@ class OwnSlurm(Place):
         self.settle()
 
     def down(self) -> None:
-        """Every test took its processes with it."""
+        """Do nothing: the processes of each test ended with its namespace."""
 
     def settle(self) -> None:
-        """A fresh configuration, no state."""
+        """Write a new configuration and remove the state."""
         run = self.home / "run"
         if run.exists():
             shutil.rmtree(run)

@@ -1,4 +1,4 @@
-"""A place where tests run: a Slurm, a copy of the suite, and either program under the name sbatch."""
+"""A place where tests run: a Slurm, a copy of the suite, and one of the two programs under the name sbatch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sbatch_tests.outcomes import ARMS, Outcome, of_expect, of_pytest
 from sbatch_tests.suite import SYSTEM_PATH, config_h, copy_suite, globals_local, testsuite_conf
 
 VENV = Path(sys.executable).parent
-PORTS = 20  # for each place
+PORTS = 20  # ports reserved for each place
 
 
 class Stopped(Exception):
-    """Somebody pressed Ctrl-C."""
+    """Raised after Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     suite: Path
     directory: Path
@@ -42,7 +42,7 @@ class Settings:
 
 
 class Place(ABC):
-    """What both kinds share: folders, the environment, how a test is started and ended."""
+    """Base class of both kinds of places: folders, environment, and how a test is started and ended."""
 
     slurm_conf: Path
     pytest_options: tuple[str, ...] = ()
@@ -58,22 +58,22 @@ class Place(ABC):
 
     @abstractmethod
     def up(self) -> None:
-        """Makes it ready for a test."""
+        """Prepare the place for a test."""
 
     @abstractmethod
     def down(self) -> None:
-        """Leaves no process."""
+        """End all processes of the place."""
 
     @abstractmethod
     def settle(self) -> None:
-        """After each test: as it was before."""
+        """Restore the place after a test."""
 
     def wrapped(self, argv: Sequence[str]) -> Sequence[str]:
-        """The program that starts a test."""
+        """Return the command line that starts a test."""
         return argv
 
     def run(self, test: str, arm: str, attempt: int) -> list[Outcome]:
-        """The outcomes of one test file with one of the two programs; raises Stopped after `stop`."""
+        """Run one test file with one of the two programs and return the outcomes. Raise Stopped after `stop`."""
         if self.stopped:
             raise Stopped
         log = self.settings.directory / "log" / arm / f"{test}.{attempt}"
@@ -83,13 +83,13 @@ class Place(ABC):
         return found
 
     def stop(self) -> None:
-        """Ends the test that runs; there is none after it."""
+        """End the running test; no further test is started."""
         self.stopped = True
         if self.child:
             _end(self.child)
 
     def lay_out(self) -> None:
-        """The copy of the suite, and for each program a folder in which it is called sbatch."""
+        """Copy the suite, and make for each program a folder in which it is named sbatch."""
         copy_suite(self.settings.suite, self.suite, self.home / "tmp")
         for folder in ("home", "tmp", *ARMS):
             (self.home / folder).mkdir()
@@ -128,7 +128,7 @@ class Place(ABC):
         return of_pytest(test, report.read_bytes())
 
     def _start(self, argv: Sequence[str], cwd: Path, arm: str, log: Path) -> int:
-        """Runs a test in a session of its own, which ends with it."""
+        """Run a test in a new session, whose processes end with it."""
         other = self.settings.user != "root"
         with log.open("wb") as out:
             self.child = child = subprocess.Popen(
@@ -162,7 +162,7 @@ class Place(ABC):
         }
 
     def more_environ(self) -> dict[str, str]:
-        """What this kind adds."""
+        """Return the variables that this kind of place adds."""
         return {}
 
 

@@ -1,1 +1,1 @@
-"""What `make evaluation` runs: the simulator on the papers' loads, and docs/evaluation.md from what came out."""
+"""The program of `make evaluation`: runs the simulator on the papers' loads and writes docs/evaluation.md."""

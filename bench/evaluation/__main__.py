@@ -1,4 +1,4 @@
-"""Writes docs/evaluation.md and its plots: python bench/evaluation [--quick] [--out DIR]; `make evaluation`.
+"""Write docs/evaluation.md and its plots: python bench/evaluation [--quick] [--out DIR]; `make evaluation`.
 
 --quick: three seeds, no long trace, small prefixes for the speed; for tests of this program, not for publication.
 """
@@ -25,7 +25,7 @@ DRAWN = {"static100.svg": synergy.STATIC100, "philly480.svg": tiresias.PLOT}
 
 
 def values(bench: Bench, plots_at: Path, *, quick: bool) -> dict[str, Any]:
-    """What the page's template takes. What is timed comes last, when nothing else runs."""
+    """Return the values of the page's template. Timed parts run last, when nothing else runs."""
     seeds = 3 if quick else 10
     with ProcessPoolExecutor(2) as pool:
         studies = failures.start(pool, quick=quick)

@@ -1,7 +1,7 @@
-"""The commands that the evaluation consists of: each figure of docs/evaluation.md is the answer of one of them. Edge.
+"""Run the commands of the evaluation; each figure of docs/evaluation.md is the output of one of them (adapter).
 
-A Command is the words of one `slurmwrap simulate`. It is run as it is printed; where it asks for several seeds, one
-process plays each of them, which gives the same answers sooner.
+A Command is one `slurmwrap simulate` command line. It is run as it is printed; if it has several seeds, each seed runs
+in a separate process, which gives the same results in less time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Run = dict[str, Any]  # of `slurmwrap simulate --json`
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`words`: after `slurmwrap simulate`. `seeds`: of a generated load, from 1; 0: it is none."""
+    """One command. `words`: after `slurmwrap simulate`. `seeds`: of a generated load, from 1; 0: no generated load."""
 
     words: tuple[str, ...]
     seeds: int = 0
 
     def __str__(self) -> str:
-        """As it is typed, on lines of at most 110 columns."""
+        """Return the command line, on lines of at most 110 columns."""
         drawn = ["--seed", f"1-{self.seeds}"] if self.seeds else []
         lines, line = [], "slurmwrap simulate"
         for word in _kept_together([*self.words, *drawn]):
@@ -37,7 +37,7 @@ class Command:
 
 
 def _kept_together(words: Sequence[str]) -> list[str]:
-    """Options with their values."""
+    """Return the options with their values."""
     found: list[str] = []
     for word in words:
         if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
@@ -48,7 +48,7 @@ def _kept_together(words: Sequence[str]) -> list[str]:
 
 
 class Bench:
-    """Runs commands, several at a time, each once."""
+    """Runs commands, several in parallel, each once."""
 
     def __init__(self, workers: int) -> None:
         self._pool = ThreadPoolExecutor(workers)  # the threads only wait for child processes
@@ -60,12 +60,12 @@ class Bench:
             self._asked[command] = [self._pool.submit(_answer, (*command.words, *seed)) for seed in seeds]
 
     def runs(self, command: Command) -> list[Run]:
-        """Its runs, as --json gives them under "runs", in order."""
+        """Return its runs, as under "runs" in the output of --json, in order."""
         self.start(command)
         return [run for future in self._asked[command] for run in future.result()]
 
     def close(self) -> None:
-        """Nothing more is started."""
+        """Cancel commands that have not started, and wait for the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -1,4 +1,4 @@
-"""What failures cost in Philly's load, and what slurmwrap saves of it: the failure study and what it hangs on."""
+"""The cost of failures in Philly's load and what slurmwrap saves: the failure study and its sensitivity."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from simulation.child import ROOT
 from evaluation.commands import Command
 from evaluation.tables import block
 from slurmwrap.sim.failures.failure_study import run_failure_study
-from slurmwrap.sim.failures.study_output import format_study_markdown, sensitivity_markdown, study_sensitivity
-from slurmwrap.sim.sim_job import servers_of
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.failures.study_output import format_sensitivity_markdown, format_study_markdown, study_sensitivity
+from slurmwrap.sim.sim_job import make_equal_servers
+from slurmwrap.sim.trace.read_trace import read_load
 
 TRACE = "tests/data/traces/philly.csv.gz"
 SERVERS, SEEDS = 64, 10
@@ -23,7 +23,7 @@ FEWER_JOBS, FEWER_SEEDS = 5000, 3  # of each variant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Both parts, under way in processes of their own."""
+    """Both parts, running in separate processes."""
 
     whole: Future[str]
     variants: Future[str]
@@ -37,7 +37,7 @@ def start(pool: Executor, *, quick: bool) -> Started:
 
 
 def page(started: Started) -> str:
-    """The study, then how much it hangs on what no one has measured."""
+    """Return the study, and its sensitivity to assumptions that no one has measured."""
     return "\n".join(
         [
             started.whole.result().rstrip(),
@@ -55,14 +55,14 @@ def page(started: Started) -> str:
 
 def _whole(most_jobs: int | None, seeds: int) -> str:
     most = {} if most_jobs is None else {"most_jobs": most_jobs}
-    jobs = open_load(Path(ROOT, TRACE)).jobs
-    servers = servers_of(SERVERS, gpus=8, cpus=24, mem_gb=500)
+    jobs = read_load(Path(ROOT, TRACE)).jobs
+    servers = make_equal_servers(SERVERS, gpus=8, cpus=24, mem_gb=500)
     return format_study_markdown(run_failure_study(jobs, servers=servers, seeds=range(1, seeds + 1), **most))
 
 
 def _variants(most_jobs: int, seeds: int) -> str:
-    jobs = open_load(Path(ROOT, TRACE)).jobs
-    servers = servers_of(SERVERS, gpus=8, cpus=24, mem_gb=500)
-    return sensitivity_markdown(
+    jobs = read_load(Path(ROOT, TRACE)).jobs
+    servers = make_equal_servers(SERVERS, gpus=8, cpus=24, mem_gb=500)
+    return format_sensitivity_markdown(
         study_sensitivity(jobs, servers=servers, seeds=range(1, seeds + 1), most_jobs=most_jobs)
     )

@@ -1,4 +1,4 @@
-"""The evaluation's own plots; those of single loads are drawn by `slurmwrap simulate --plot`."""
+"""Draw the evaluation's own plots; plots of single loads are drawn by `slurmwrap simulate --plot`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evaluation.synergy import Seed
 
 
 def spread(found: Mapping[str, Sequence[Seed]], path: Path) -> None:
-    """Per load and seed: how many times shorter tune is than proportional, and graded and opt than tune."""
+    """Plot per load and seed how many times shorter tune is than proportional, and graded and opt than tune."""
     import_module("matplotlib").rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
     figure = import_module("matplotlib.figure").Figure(figsize=(9.6, 3.8), layout="constrained")
     for axes, (name, seeds) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):

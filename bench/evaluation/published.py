@@ -1,8 +1,8 @@
-"""Figures of others that ours are next to: of the papers, and of the authors' own simulators. Data only.
+"""Published figures for comparison: of the papers, and of the authors' own simulators. Data only.
 
 Sources. Synergy: Mohan et al., OSDI 2022, slides; its README for artefact evaluation (ae-readme.md); its simulator,
 msr-fiddle/synergy at 1bb2bed6, `opt` by HiGHS. Tiresias: Gu et al., NSDI 2019; its simulator, SymbioticLab/Tiresias at
-959f9b08, with two one-line mendings (gittins, random placement) that change nothing else.
+959f9b08, with two one-line fixes (gittins, random placement) that change nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One figure of one run, with the digits that were given; the unit is the row's own. "": none was."""
+    """One published figure, with the digits given there and in the unit of its row; "": none was published."""
 
     paper: str = ""
     authors: str = ""  # by the authors' own simulator
@@ -68,7 +68,7 @@ SINGLE9 = {
 SEEDS_STATIC = (1.053, 1.129, 1.161, 1.035, 1.040, 1.052, 1.085, 1.038, 1.156, 1.133)
 SEEDS_DYNAMIC = (1.211, 1.209, 1.194, 1.177, 1.196, 1.206, 1.193, 1.185, 1.155, 1.202)
 
-# what it is called there -> seconds: mean JCT on (60_job on 16 GPUs), and (mean, median, p95) on philly480 on 60 GPUs
+# name used there -> seconds: mean JCT on (60_job on 16 GPUs), and (mean, median, p95) on philly480 on 60 GPUs
 TIRESIAS_60 = {
     "fifo": 200.8,
     "fifo, yarn": 219.2,

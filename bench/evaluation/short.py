@@ -1,4 +1,4 @@
-"""The first table of the page: the checks that the simulator is held to, each with its verdict."""
+"""The first table of the page: the figures that the simulator must reproduce, each with its verdict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _tiresias(bench: Bench) -> list[_Row]:
 
 
 def _beaten(bench: Bench, count: int) -> str:
-    """On generated loads: production's `graded` next to Synergy-Tune."""
+    """Return lines that compare production's `graded` with Synergy-Tune on generated loads."""
     said = []
     for load in synergy.LOADS:
         found = synergy.spread(bench, load, count)
@@ -73,7 +73,7 @@ def _beaten(bench: Bench, count: int) -> str:
 
 
 def _in_order(count: int) -> str:
-    """What of it the division of CPUs and memory gains where `graded` too keeps to the order of SRTF."""
+    """Return a line on the gain from CPUs and memory alone, when `graded` too uses the order of SRTF."""
     case = graded_rounds.Case(load="dynamic", policy="srtf", strict_order=True)
     rows = list(graded_rounds.measured(case, range(1, count + 1)))
     makespans, jcts = (graded_rounds.spread_of(rows, measure) for measure in graded_rounds.MEASURES)

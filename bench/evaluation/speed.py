@@ -1,4 +1,4 @@
-"""How fast the simulator is: what bench/simulator.py measures, in the evaluation's own run, with nothing next to it."""
+"""The speed of the simulator: the measurements of bench/simulator.py in the evaluation's own run, without a peer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND = "python bench/simulator.py --plot docs/evaluation/speed.svg"
 
 
 def report(plot: Path, *, quick: bool) -> dict[str, Any]:
-    """Its JSON. It exits with 1 where a budget does not hold; that is in the report too."""
+    """Return its JSON. It exits with 1 when a budget does not hold, which the report shows too."""
     less = ["--sizes", "500", "1000", "--kinds", "rounds fifo", "slurm fifo"] if quick else []
     argv = [sys.executable, "bench/simulator.py", "--json", "--plot", str(plot), *less]
     done = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=False)

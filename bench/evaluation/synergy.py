@@ -1,4 +1,4 @@
-"""Synergy's loads: its shipped traces, its documented check, and what of it is the trace (spread over seeds)."""
+"""Synergy's loads: its published traces, its documented check, and how much the results vary over generated traces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED_MECHANISMS = ("--mechanism", "proportional,tune,graded,opt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A generated load whose spread over seeds is told. `authors`: their ratios proportional / tune, seeds 1 to 10."""
+    """A generated load whose spread over seeds is shown. `authors`: their ratios proportional / tune, seeds 1 to 10."""
 
     name: str
     words: tuple[str, ...]
@@ -38,7 +38,7 @@ class Load:
 
     @property
     def other(self) -> str:
-        """The second measure that counts."""
+        """The other of the two measures."""
         return {"makespan_s": "mean_jct_s", "mean_jct_s": "makespan_s"}[self.measure]
 
 
@@ -68,7 +68,7 @@ def commands(seed_count: int, *, quick: bool) -> list[Command]:
 
 
 def shipped(bench: Bench) -> str:
-    """Both shipped traces, each mechanism next to the paper's and the authors' own figure."""
+    """Return tables of both published traces: each mechanism next to the paper's and the authors' own figures."""
     parts = []
     for title, command, figures in (
         ("100 jobs at once, FIFO", STATIC100, published.STATIC100),
@@ -96,7 +96,7 @@ def _cells(ours: float, theirs: Figure, digits: int) -> list[str]:
 
 
 def single9(bench: Bench) -> str:
-    """The check that the authors document."""
+    """Run the check that the authors document."""
     runs = {(run["policy"], run["mechanism"]): run for command in SINGLE9 for run in bench.runs(command)}
     rows = [
         [f"{policy}, {mechanism}", f"{NAMES[measure]} h", *_cells(runs[policy, mechanism][measure] / HOUR, theirs, 4)]
@@ -111,13 +111,13 @@ def single9(bench: Bench) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
-    """What one seed shows. Ratios of the measure: above 1, the second is shorter."""
+    """The result of one seed: ratios of the measure; above 1, the second is shorter."""
 
     seed: int
     tune: float  # proportional / tune
     graded: float  # tune / graded
     opt: float  # tune / opt
-    way: float | None  # how much of the way from tune to opt graded goes; None: the gap is at most 1 %
+    way: float | None  # part of the gap from tune to opt that graded closes; None: the gap is at most 1 %
     graded_other: float  # tune / graded of the other measure: makespan and mean JCT both count
 
 
@@ -190,7 +190,7 @@ def _sums(found: Sequence[Seed], load: Load) -> str:
 
 
 def worse(found: Sequence[Seed]) -> str:
-    """On which seeds `graded` is behind `tune` in either measure, and by how much."""
+    """Return a sentence with the seeds on which `graded` is worse than `tune` in either measure, and by how much."""
     behind = [(one.seed, min(one.graded, one.graded_other)) for one in found if min(one.graded, one.graded_other) < 1]
     which = ", ".join(f"seed {seed} by {100 * (1 / ratio - 1):.1f} %" for seed, ratio in behind)
     much = f" ({which})" if behind else ""

@@ -1,4 +1,4 @@
-"""Tiresias's world: rounds of no length, preemption at no cost. Its trace of 60 jobs, and a window of Philly's."""
+"""Tiresias's conditions: rounds without length, preemption without cost. Its trace of 60 jobs, and a Philly window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from evaluation import published
 from evaluation.commands import Bench, Command, Run
 from evaluation.tables import agrees, block, number, table
 
-# (as the authors call it, words of slurmwrap's)
+# (the authors' name, options of slurmwrap)
 SCHEDULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fifo", ("--policy", "fifo")),
     ("fifo, yarn", ("--policy", "fifo", "--placement", "consolidate")),
@@ -31,7 +31,7 @@ def commands() -> list[Command]:
 
 
 def page(bench: Bench) -> str:
-    """Seconds, as the authors give them."""
+    """Return the table for the Philly window, in seconds like the authors' figures."""
     rows, used = [], []
     for name, words in SCHEDULES:
         (run,) = bench.runs(Command((*PHILLY480, *words)))
@@ -70,7 +70,7 @@ def _row(name: str, words: Sequence[str], run: Run, theirs: Sequence[float]) -> 
 
 
 def gittins(bench: Bench) -> str:
-    """How far 2D-Gittins is from what it is next to."""
+    """Return a paragraph on why and how far 2D-Gittins differs from the authors' figures."""
     name, words = SCHEDULES[-1]
     (large,), (small,) = (bench.runs(Command((*trace, *words))) for trace in (PHILLY480, SMALL))
     ratios = large["mean_jct_s"] / published.PHILLY480[name][0], small["mean_jct_s"] / published.TIRESIAS_60[name]

@@ -1,4 +1,4 @@
-"""The same loads in both worlds: where leases end, and on a Slurm that takes nothing back."""
+"""The same loads under both conditions: where leases end, and on a Slurm that takes nothing back from running jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def commands() -> list[Command]:
 
 
 def page(bench: Bench) -> str:
-    """Hours. Each ratio is to the first run of the same trace, world and policy."""
+    """Return the table, in hours. Each ratio is to the first run of the same trace, conditions and policy."""
     return "\n".join(
         [
             "**CPUs and memory: plain requests and `graded`**", "", _table(bench, TUNING), "", block(*TUNING), "",

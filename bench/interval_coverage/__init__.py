@@ -1,1 +1,1 @@
-"""How often the intervals of the night report hold the truth, and the table that they are made with."""
+"""Measure how often the night report's intervals contain the true value, and compute the table that they use."""

@@ -1,4 +1,4 @@
-"""How often the night report's intervals hold the truth, next to other ways to make them.
+"""Measure how often the night report's intervals contain the true value, and compare other methods.
 
     python bench/interval_coverage              some minutes: the table of docs/report.md
     python bench/interval_coverage --quick      a tenth of the periods
@@ -28,7 +28,7 @@ Made = Callable[[], Callable[[Dice], Trial | None]]
 
 
 def studies() -> Iterator[tuple[str, int, Made, int]]:
-    """(what, cases, how a trial is made, trials)."""
+    """Return (name, number of cases, function that makes a trial, number of trials)."""
     for number, world in enumerate(SUMS):
         for n in CASES:
             yield world.name, n, partial(_sum, number, n), 1000
@@ -40,7 +40,7 @@ def studies() -> Iterator[tuple[str, int, Made, int]]:
 
 
 def _sum(number: int, n: int) -> Callable[[Dice], Trial | None]:
-    """By its number: a World holds functions, which do not travel between processes."""
+    """Run a study by its number, because a World has functions, which cannot be pickled for another process."""
     return of_sum(SUMS[number], n)
 
 
@@ -49,7 +49,7 @@ def _study(made: Made, trials: int, seed: int) -> dict[str, Found]:
 
 
 def page(*, quick: bool) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     asked = list(studies())
     with ProcessPoolExecutor() as pool:
         found = pool.map(

@@ -1,4 +1,4 @@
-"""Other ways to an interval of a mean, to compare with: of `values` as arrays, seeded by the caller."""
+"""Other methods for the interval of a mean, for comparison. `values` are arrays; the caller seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def student(values: np.ndarray, dice: np.random.Generator) -> Interval:
 
 
 def studentized(values: np.ndarray, dice: np.random.Generator) -> Interval:
-    """What the report had before: the bootstrap's own t; of many the normal one."""
+    """The report's former method: bootstrap-t, and for many cases the normal distribution."""
     mean, error = _mean(values)
     if len(values) > MANY or not error:
         return mean - _Z * error, mean + _Z * error
@@ -36,7 +36,7 @@ def studentized(values: np.ndarray, dice: np.random.Generator) -> Interval:
 
 
 def bca(values: np.ndarray, dice: np.random.Generator) -> Interval:
-    """Bias corrected and accelerated (Efron 1987)."""
+    """The bias-corrected and accelerated bootstrap (Efron 1987)."""
     mean, error = _mean(values)
     if not error:
         return mean, mean
@@ -48,7 +48,7 @@ def bca(values: np.ndarray, dice: np.random.Generator) -> Interval:
 
 
 def lognormal(values: np.ndarray, dice: np.random.Generator) -> Interval | None:
-    """As if log-normal (Zou, Huo and Taleban 2009); None where a value is not above 0."""
+    """The interval of a log-normal mean (Zou, Huo and Taleban 2009); None when a value is not above 0."""
     if not (values > 0).all():
         return None
     n, logs = len(values), np.log(values)
@@ -61,7 +61,7 @@ def lognormal(values: np.ndarray, dice: np.random.Generator) -> Interval | None:
 
 
 def _chi_squared_over_free(z: float, free: int) -> float:
-    """Wilson and Hilferty 1931: to 0.003 from 19 on."""
+    """The approximation of Wilson and Hilferty 1931, accurate to 0.003 from 19 on."""
     return (1 - 2 / (9 * free) + z * sqrt(2 / (9 * free))) ** 3
 
 

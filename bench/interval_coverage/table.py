@@ -1,9 +1,10 @@
-"""Critical values of slurmwrap/report/confidence_interval.py, by simulation (`python bench/interval_coverage --table`).
+"""Compute the critical values of slurmwrap/report/confidence_interval.py by simulation.
 
-Of log-normal cases Student's t has a distribution that depends on their number and on sigma alone. Sigma is not known
-either: taken is every sigma from 0 to MOST with equal chance, and t's quantiles among those samples whose own standard
-deviation of the logarithms comes out as the cell says. A sample that lacks its tail has both a small mean and a small
-standard deviation; so judged, that is part of the quantile.
+`python bench/interval_coverage --table`. For log-normal cases, the distribution of Student's t depends only on their
+number and on sigma. Sigma is not known either. So every sigma from 0 to MOST is drawn with equal probability, and a
+cell has t's quantiles over those samples whose own standard deviation of the logarithms is that of the cell. A sample
+without values from the tail has both a small mean and a small standard deviation; in this way, the quantile includes
+it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ import numpy as np
 
 CASES = (5, 10, 20, 30, 50, 100, 200, 500, 1000, 3000)
 SIGMAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-MOST, NEAR = 3.6, 0.1  # of sigma; how near to the cell's a sample's has to come
-DRAWS, AT_ONCE = 150_000_000, 2_000_000  # numbers of a cell
+MOST, NEAR = 3.6, 0.1  # largest sigma; largest difference between a sample's sigma and the cell's
+DRAWS, AT_ONCE = 150_000_000, 2_000_000  # random numbers per cell, and per batch
 
 
 def rows(seed: int = 20260101) -> Iterator[tuple[int, list[tuple[float, float]]]]:
-    """(cases, the two critical values for each of SIGMAS)."""
+    """Return (cases, the two critical values for each of SIGMAS)."""
     dice = np.random.default_rng(seed)
     for cases in CASES:
         yield cases, [cell(cases, sigma, dice) for sigma in SIGMAS]
 
 
 def cell(cases: int, sigma: float, dice: np.random.Generator, draws: int = DRAWS) -> tuple[float, float]:
-    """(downwards from the mean, upwards from it), in standard errors."""
-    reach = NEAR + 5 * max(sigma, 0.2) / sqrt(2 * cases)  # beyond it no true sigma leads into the cell
+    """Return the critical values (below the mean, above it), in standard errors."""
+    reach = NEAR + 5 * max(sigma, 0.2) / sqrt(2 * cases)  # no true sigma beyond it gives samples of this cell
     lowest, highest = max(0.01, sigma - reach), min(MOST, sigma + (reach if cases > 30 else MOST))
     samples = max(200_000 // cases, min(2_000_000, draws // cases))
     found = [_statistics(cases, sigma, (lowest, highest), dice, size) for size in _batches(samples, cases)]
@@ -53,7 +54,7 @@ def _statistics(
 
 
 def text() -> str:
-    """As it is in confidence_interval.py."""
+    """Return the table in the form of confidence_interval.py."""
     lines = []
     for cases, cells in rows():
         pairs = ", ".join(f"({down:.2f}, {up:.2f})" for down, up in cells)

@@ -1,4 +1,4 @@
-"""One world, one number of cases, many periods: how often each way's interval held the truth, and how wide it was."""
+"""Simulate many periods of one world with one number of cases: how often each interval holds, and its width."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from interval_coverage.worlds import Dice, World, gpus
 from slurmwrap.report import savings
 from slurmwrap.report.confidence_interval import (
     Interval,
+    combine_intervals,
     compute_interval_of_mean,
     compute_interval_of_median,
-    put_together,
     scale_interval,
 )
 from slurmwrap.report.report_inputs import Caught, Drawn, Figures
@@ -27,7 +27,7 @@ Trial = tuple[float, Mapping[str, Interval | None]]  # the truth, and the interv
 
 @dataclass(frozen=True)
 class Found:
-    """Of one way. Widths in multiples of the truth."""
+    """The result of one method. Widths are multiples of the true value."""
 
     held: float
     width: float
@@ -35,7 +35,7 @@ class Found:
 
 
 def measured(trial: Callable[[Dice], Trial | None], trials: int, seed: int) -> dict[str, Found]:
-    """Trials that say None (too few cases came up) are not counted."""
+    """Run the trials; those with None (too few cases) are not counted."""
     dice = np.random.default_rng(seed)
     hits: dict[str, list[bool]] = {}
     widths: dict[str, list[float]] = {}
@@ -72,7 +72,7 @@ _ALL_MEDIAN = float(  # of all failures together
 
 
 def of_prerun(n: int) -> Callable[[Dice], Trial]:
-    """`n` stopped jobs. The truth: with the true medians."""
+    """Draw `n` stopped jobs; the true value is computed with the true medians."""
 
     def trial(dice: Dice) -> Trial:
         shares = [share for share, _ in CATEGORIES.values()]
@@ -92,7 +92,7 @@ def of_prerun(n: int) -> Callable[[Dice], Trial]:
 
 
 def _before(stopped: list[Caught], lasted: Mapping[str, list[float]], value: float, dice: Dice) -> Interval:
-    """With the doubt which jobs there were on top."""
+    """The former method: its interval also includes the uncertainty about which jobs there were."""
     everything = sorted(second for seconds in lasted.values() for second in seconds)
     pools = {name: seconds if len(seconds) >= savings.NEEDED else everything for name, seconds in lasted.items()}
     asked: dict[int, tuple[list[float], int]] = {}
@@ -104,7 +104,7 @@ def _before(stopped: list[Caught], lasted: Mapping[str, list[float]], value: flo
         for pool, g in asked.values()
     ]
     wasted = np.array([one.gpus * float(np.median(pools[one.category])) / 3600 for one in stopped])
-    return put_together(value, [(value, scale_interval(before.studentized(wasted, dice), len(wasted))), *parts])
+    return combine_intervals(value, [(value, scale_interval(before.studentized(wasted, dice), len(wasted))), *parts])
 
 
 # ---- holdout-1
@@ -113,7 +113,7 @@ FAIL_HELD, FAIL_OTHERS, SHARE = 0.3, 0.2, 0.05
 
 
 def of_holdout(failing: int, sigma: float) -> Callable[[Dice], Trial | None]:
-    """Arms of 5 and 95 %: in the held-out one about so many draws have a failed run. Two jobs a draw on average."""
+    """Return a trial with arms of 5 and 95 %: about `failing` groups of the hold-out arm fail. A group has two jobs."""
     held = round(failing / FAIL_HELD)
 
     def trial(dice: Dice) -> Trial | None:
@@ -125,7 +125,7 @@ def of_holdout(failing: int, sigma: float) -> Callable[[Dice], Trial | None]:
         if found.low is None or found.high is None or found.difference is None:
             return None
         (out, its), (other, theirs) = (_per_job(arm, dice) for arm in arms)
-        old = put_together(out - other, [(out, its), (-other, scale_interval(theirs, -1.0))])
+        old = combine_intervals(out - other, [(out, its), (-other, scale_interval(theirs, -1.0))])
         mean = float(_MEAN_GPUS) * float(np.exp(sigma**2 / 2))
         return (FAIL_HELD - FAIL_OTHERS) * mean, {"before": old, "now": (found.low, found.high)}
 
@@ -136,7 +136,7 @@ _MEAN_GPUS = gpus(np.random.default_rng(1), 2_000_000).mean()
 
 
 def _arm(dice: Dice, lots: int, fails: float, sigma: float, *, held_out: bool) -> list[Drawn]:
-    """A draw's jobs ask for the same GPUs and fail after the same time, or none does."""
+    """Draw `lots` groups of jobs; the jobs of a group have the same GPUs, and all fail after the same time or none."""
     jobs, asked = dice.geometric(0.5, lots), gpus(dice, lots)
     waste = np.where(dice.random(lots) < fails, asked * dice.lognormal(0, sigma, lots), 0.0) * 3600
     return [
@@ -147,7 +147,7 @@ def _arm(dice: Dice, lots: int, fails: float, sigma: float, *, held_out: bool) -
 
 
 def _per_job(arm: list[Drawn], dice: Dice) -> tuple[float, Interval]:
-    """As it was: the ratio made linear, and the mean's interval of that."""
+    """The former method: the ratio is linearized, and the interval is that of the mean of the result."""
     lots: dict[str, tuple[int, float]] = {}
     for one in arm:
         jobs, cost = lots.get(one.holdout_group, (0, 0.0))

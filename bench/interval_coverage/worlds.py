@@ -1,7 +1,7 @@
-"""What the cases are drawn from, and the truth that an interval has to hold.
+"""The distributions from which cases are drawn, and the true value that an interval must contain.
 
-GPUs as in Synergy's mix for Philly, with large jobs on top (assumed); hours per GPU log-normal. Of sums the truth is
-given the GPUs of the cases, which are known, but in "GPU counts alone".
+GPUs as in Synergy's mix for Philly, and additional large jobs (assumed); hours per GPU are log-normal. For sums, the
+true value takes the GPUs of the cases as known, except in "GPU counts alone".
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _of_gpus(name: str, sigma: float, power: float) -> World:
 
 
 def _retries(dice: Dice, n: int) -> Cases:
-    """Seven in ten complete; those that fail again are shorter."""
+    """Draw retried runs: seven in ten complete; those that fail again are shorter."""
     asked, sigma = gpus(dice, n), 1.5
     well = dice.random(n) < 0.7
     hours = np.where(well, dice.lognormal(1, sigma, n), -dice.lognormal(0, sigma, n))

@@ -1,1 +1,1 @@
-"""What bench/submit_latency.py measures, and on what."""
+"""What bench/submit_latency.py measures: calls and clusters."""

@@ -1,4 +1,4 @@
-"""One submission by each program, timed from outside; the stages of gsub's own as it tells them; what Slurm counts."""
+"""Time one submission by each program from outside, read gsub's own stages, and count the controller's messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ print(executor.submit(print, "hello").job_id)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One program that submits. `before` makes it what it is measured as; `why_not`: it is left out."""
+    """One program that submits. `before` prepares its state; `why_not`: the reason why it is omitted."""
 
     name: str
     argv: tuple[str, ...]
@@ -49,7 +49,7 @@ class Call:
 
 
 def calls(place: Path) -> list[Call]:
-    """All of them, run in turn in one round."""
+    """Return all programs, which run in turn in one round."""
     for name, text in {"gpu.sbatch": GPU_JOB, "plain.sbatch": PLAIN_JOB}.items():
         (place / name).write_text(text)
     for name, text in {"simple.py": SIMPLE_SLURM, "submitit_.py": SUBMITIT}.items():
@@ -74,7 +74,7 @@ def _missing(module: str) -> str:
 
 
 def timed(call: Call, environ: dict[str, str], place: Path) -> tuple[float, list[tuple[str, float]]]:
-    """(milliseconds, those of gsub's own stages); the job is cancelled."""
+    """Submit once and cancel the job; return (milliseconds, milliseconds of gsub's own stages)."""
     told = place / "stages"
     told.unlink(missing_ok=True)
     call.before()
@@ -99,7 +99,7 @@ def _stages(told: Path, began: float) -> list[tuple[str, float]]:
 
 
 def counted(environ: dict[str, str]) -> dict[str, int]:
-    """Messages that the controller has taken since it was last told to forget them, but for the question itself."""
+    """Return the messages that the controller received since the last reset, without the query itself."""
     said = subprocess.run(["sdiag"], env=environ, capture_output=True, text=True, check=True).stdout
     table = said.partition("by message type")[2].partition("by user")[0]
     rows = re.findall(r"^\s*(\w+)\s+\(\s*\d+\)\s+count:(\d+)", table, re.MULTILINE)
@@ -107,7 +107,7 @@ def counted(environ: dict[str, str]) -> dict[str, int]:
 
 
 def loop(argv: tuple[str, ...], times: int, environ: dict[str, str], place: Path) -> tuple[float, dict[str, int]]:
-    """(seconds, messages by type) of so many submissions, one after the other."""
+    """Return (seconds, messages by type) of this many submissions, one after another."""
     shutil.rmtree(place / "run" / "slurmwrap", ignore_errors=True)
     subprocess.run(["sdiag", "--reset"], env=environ, check=True, stdout=subprocess.DEVNULL)
     began, jobs = time.perf_counter(), []

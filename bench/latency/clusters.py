@@ -1,4 +1,4 @@
-"""Two clusters to submit to: a lab of 8 nodes with slurmds, and as many nodes as wanted without any."""
+"""Two clusters for submissions: a lab of 8 nodes with slurmds, and any number of nodes without slurmds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAB_NODES = 8
 
 @contextmanager
 def cluster(nodes: int, place: Path, existing_lab: str = "") -> Iterator[dict[str, str]]:
-    """The environment of a user of a cluster of so many nodes. Eight: a lab; more: slurmctld alone."""
+    """Yield a user's environment for a cluster of this many nodes. Eight: a lab; more: slurmctld alone."""
     if nodes != _LAB_NODES:
         with controller(place, nodes) as environ:
             yield user_environ(environ, place)

@@ -1,4 +1,4 @@
-"""The two arms of a replay: the same jobs, in the same order, by plain sbatch and by gsub, on the same lab."""
+"""The two arms of a replay: the same jobs in the same order, by plain sbatch and by gsub, on the same lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARMS = ("sbatch", "gsub")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One arm, run to its end. Unix seconds; `jobs`: job id → the trace's job."""
+    """The outcome of one arm. Times are Unix seconds; `jobs`: job id → the trace's job."""
 
     arm: str
     up: float
@@ -26,15 +26,15 @@ class Outcome:
     jobs: Mapping[int, SimJob]
     runs: tuple[Run, ...]
     given: Mapping[int, Given]
-    updates: tuple[float, ...] = ()  # of waiting jobs, by the reconciler: when
-    odd: tuple[str, ...] = ()  # jobs that found their environment or the controller's word contradictory
+    updates: tuple[float, ...] = ()  # when the reconciler updated waiting jobs
+    odd: tuple[str, ...] = ()  # jobs whose environment and allocation were inconsistent
 
 
 def all_at_once(lab: Lab, arm: str, jobs: Sequence[SimJob], scale: float, patience_s: float) -> Outcome:
-    """Submits all `jobs` while the partition is down, sets it up, waits for the last end.
+    """Submit all `jobs` while the partition is down, set it up, and wait until all have ended.
 
-    A hundred calls of gsub take longer than a hundred of sbatch, and in a static trace all jobs are there at once:
-    so neither arm may begin before all its jobs are in.
+    A hundred calls of gsub take longer than a hundred of sbatch, and in a static trace all jobs are submitted at once.
+    So no job of either arm may start before all have been submitted.
     """
     lab.root(["scontrol", "update", "PartitionName=gpu", "State=DOWN"])
     began = time.time()
@@ -48,14 +48,14 @@ def all_at_once(lab: Lab, arm: str, jobs: Sequence[SimJob], scale: float, patien
 
 
 def submit(lab: Lab, arm: str, job: SimJob, scale: float) -> int:
-    """One job by one call; returns its id."""
+    """Submit one job and return its id."""
     own = ["--prerun=off", f"--resource-profile={job.model}"] if arm == "gsub" else []
     name = f"--job-name=j{job.number:03d}-{job.model}"
     return submitted(lab, [arm, *own, name, "replay.sh", job.model, f"{job.work_s / scale:.4f}"])
 
 
 def submitted(lab: Lab, argv: Sequence[str]) -> int:
-    """The id of the job that this call of sbatch or gsub submits."""
+    """Return the id of the job that this call of sbatch or gsub submits."""
     told = re.findall(r"^Submitted batch job (\d+)$", lab.user(argv), re.MULTILINE)
     if not told:
         raise ReplayError(f"{argv[0]} submitted no job")
@@ -63,7 +63,7 @@ def submitted(lab: Lab, argv: Sequence[str]) -> int:
 
 
 def settle(lab: Lab, arm: str, ids: Mapping[int, SimJob], patience_s: float = 90.0) -> None:
-    """Until the reconciler has seen all that waits: a few of its passes without an update."""
+    """Wait until the reconciler has seen all waiting jobs: a few of its passes without an update."""
     if arm != "gsub":
         return
     before, quiet = -1, 0
@@ -76,12 +76,12 @@ def settle(lab: Lab, arm: str, ids: Mapping[int, SimJob], patience_s: float = 90
 
 
 def queue(lab: Lab) -> list[str]:
-    """Ids of all jobs that have not ended."""
+    """Return the ids of all jobs that have not ended."""
     return lab.root(["squeue", "-h", "-o", "%A"]).split()
 
 
 def collect(lab: Lab, arm: str, ids: Mapping[int, SimJob], up: float, submitting: float) -> Outcome:
-    """Slurm's log, what the jobs wrote, and both compared with the controller's allocation."""
+    """Read Slurm's log and the jobs' files, and compare both with the controller's allocation."""
     wait_for(lambda: len(runs_of(lab, ids)) >= len(ids), 30.0, f"{arm}: every job's end in slurmctld's log")
     given = {job_id: _given(lab, job_id) for job_id in ids}
     said = (lab.work / "odd").read_text().splitlines() if (lab.work / "odd").exists() else []
@@ -99,13 +99,13 @@ def collect(lab: Lab, arm: str, ids: Mapping[int, SimJob], up: float, submitting
 
 
 def runs_of(lab: Lab, ids: Mapping[int, object]) -> tuple[Run, ...]:
-    """Runs of these jobs that have ended."""
+    """Return the runs of these jobs that have ended."""
     with lab.log.open(encoding="utf-8", errors="replace") as lines:
         return read_runs(lines, ids)
 
 
 def submits_of(lab: Lab, ids: Mapping[int, object]) -> dict[int, float]:
-    """When the controller took in each of these jobs."""
+    """Return when the controller received each of these jobs."""
     with lab.log.open(encoding="utf-8", errors="replace") as lines:
         return read_submits(lines, ids)
 
@@ -121,7 +121,7 @@ def _given(lab: Lab, job_id: int) -> Given:
 
 
 def _contradicted(lab: Lab, given: Mapping[int, Given]) -> list[str]:
-    """Jobs whose own view of CPUs and memory is not the allocation that the controller shows (AllocTRES)."""
+    """Return the jobs whose own view of CPUs and memory differs from the controller's allocation (AllocTRES)."""
     shown = lab.root(["squeue", "-h", "-t", "all", "-O", "JobID:|,tres-alloc:|"])
     odd = []
     for line in shown.splitlines():
@@ -139,6 +139,6 @@ def _mib(text: str) -> int:
 
 
 def owner() -> tuple[int, int]:
-    """uid and gid of the user."""
+    """Return uid and gid of the user."""
     account = pwd.getpwnam(USER)
     return account.pw_uid, account.pw_gid

@@ -1,14 +1,15 @@
-"""How far any policy could get on a cluster that takes nothing back from a running job: a proof and a search.
+"""Bounds for any policy on a cluster that takes nothing back from a running job: one proven, one found by search.
 
-`least_makespan`: proven. Anyone who runs the jobs, in whatever order, each with one constant grant: a job with grant o
-runs t(o) = work / speed(o) and takes t(o) GPU-seconds, cpus(o) t(o) CPU-seconds and mem(o) t(o) MiB-seconds. For any
-prices a, b, c >= 0 of the three, the sum over jobs of the least t(o) (a + b cpus(o) + c mem(o)) is at most
-T (a GPUs + b CPUs + c MiB); and no job is faster than at its best. The greatest of these over a grid of prices is a
-lower bound of the makespan T, so proportional / bound is an upper bound of the ratio. It does not know that a server is
-not a pool, nor that a queue has an order: probably no one reaches it.
+`least_makespan`: proven. It holds for any scheduler that runs the jobs in any order, each with one constant grant. A
+job with grant o runs for t(o) = work / speed(o) and uses t(o) GPU-seconds, cpus(o) t(o) CPU-seconds and mem(o) t(o)
+MiB-seconds. For any prices a, b, c >= 0 of the three, the sum over jobs of the least t(o) (a + b cpus(o) + c mem(o)) is
+at most T (a GPUs + b CPUs + c MiB); and no job is faster than at its best. The greatest of these over a grid of prices
+is a lower bound of the makespan T, so proportional / bound is an upper bound of the ratio. The bound treats all servers
+as one pool and ignores the order of the queue, so it can probably not be reached.
 
-`best_found`: a search, no proof. All run times known, requests fixed beforehand, Slurm's order and backfill as the
-simulator has them: from a few starts, single requests are changed again and again; what is no worse is kept.
+`best_found`: a search, no proof. All run times are known, requests are fixed beforehand, and Slurm's order and backfill
+are those of the simulator. From a few starting points, single requests are changed repeatedly; a change that is not
+worse is kept.
 
     python bench/replay/bound.py --seeds 1-10     # half a minute for each queue
 """
@@ -38,7 +39,7 @@ GRID = 40  # steps of each price
 
 
 def least_makespan(jobs: Sequence[SimJob], speeds: Speeds, servers: Sequence[Server]) -> float:
-    """Seconds: no schedule without release is shorter. One-GPU jobs, all there at once."""
+    """Return a makespan in seconds that no schedule without release can beat, for one-GPU jobs submitted at once."""
     gpus, cpus = sum(s.gpus for s in servers), sum(s.cpus for s in servers)
     memory = sum(s.mem_mib for s in servers)
     longest = max(job.work_s / max(p.speed for p in speeds[job.model]) for job in jobs)
@@ -69,7 +70,7 @@ def best_found(
     seed: int = 0,
     tries: int = 600,
 ) -> tuple[float, dict[int, Request]]:
-    """The shortest makespan found and its requests, never slower than the proportional share."""
+    """Return the shortest makespan found and its requests; no request is slower than the proportional share."""
     draw = random.Random(seed)
     choices = {model: _choices(points) for model, points in speeds.items()}
     best: tuple[float, dict[int, Request]] | None = None
@@ -88,7 +89,7 @@ def best_found(
 
 
 def _choices(points: Sequence[SpeedPoint]) -> list[Request]:
-    """What is at least as fast as the share and not beaten by anything smaller; slowest first."""
+    """Return the options that are at least as fast as the share and that no smaller option matches; slowest first."""
     good = [p for p in points if p.speed >= 1.0]
     kept = [
         p
@@ -105,7 +106,7 @@ def _changed(
     ended: Sequence[float],
     draw: random.Random,
 ) -> dict[int, Request]:
-    """One to three jobs, half of the time among those that end last."""
+    """Return `found` with one to three requests changed, half of the time of jobs that end last."""
     last = sorted(range(len(jobs)), key=lambda n: -ended[n])[:5]
     other = dict(found)
     for _ in range(draw.randint(1, 3)):
@@ -127,7 +128,7 @@ def _span(
 
 
 def _asking(place: int, job: SimJob, points: Sequence[SpeedPoint], cpus: float, mem_mib: int) -> SimJob:
-    """With so much per GPU, and as long as it takes with that."""
+    """Return the job with this request per GPU and the resulting run time."""
     return SimJob(
         number=place,
         job=str(place),
@@ -140,7 +141,7 @@ def _asking(place: int, job: SimJob, points: Sequence[SpeedPoint], cpus: float, 
 
 
 def main() -> None:
-    """Prints a line for each queue."""
+    """Print a line for each queue."""
     parser = argparse.ArgumentParser(description="the proven bound and the best that a search finds")
     parser.add_argument("--seeds", default="1-10", help="of the generated queues, as first-last")
     parser.add_argument("--tries", type=int, default=500, help="changes from each of four starts")

@@ -1,9 +1,9 @@
-"""The job of the replays: a batch script that sleeps as long as training would take with what it was really given.
+"""The job of the replays: a batch script that sleeps as long as training would take with its allocation.
 
 It reads its CPUs (SLURM_CPUS_ON_NODE, from the credential by which slurmd starts it) and memory (SLURM_MEM_PER_NODE)
-and looks its speed up among the measured points: the best point that has no more than it was given. No Python starts
-per job, so that dozens run side by side on a small machine. What it found goes to a file of its own; the controller's
-record is compared with that afterwards.
+and looks up its speed among the measured points: the fastest point that has no more than its allocation. No Python is
+started per job, so that dozens can run at once on a small machine. Each job writes what it found to a file, which is
+compared with the controller's record afterwards.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ echo "$SLURM_CPUS_ON_NODE $SLURM_MEM_PER_NODE $speed $seconds $began $EPOCHREALT
 def lay_out(
     work: Path, script: str, owner: tuple[int, int], tables: Mapping[str, Sequence[tuple[int, int, float]]]
 ) -> None:
-    """Script, speeds and the directory for what jobs found, in the user's own directory."""
+    """Write the script, the speeds and the directory for the jobs' results to the user's directory."""
     import os
 
     for name in ("speeds", "done"):

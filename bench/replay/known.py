@@ -1,4 +1,4 @@
-"""Profiles as a lab's jobs would have left them: known to the user and to the site before the replay begins."""
+"""Resource profiles as earlier jobs on a lab would have left them: known to user and site before the replay begins."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from pathlib import Path
 from replay.labs import USER, Lab
 from slurmwrap.config.load_config import Tuning
 
-_LEAST_GB = 20.83  # with so much memory every model of the matrices ran, slowly or not: more of it is cache
+_LEAST_GB = 20.83  # every model of the matrices ran with this memory, even if slowly; more is used as cache
 RUNS = 3  # tuning.runs_before_shrink: complete runs after which memory may go below what was asked for
 
 
 def teach(lab: Lab, matrices: Path) -> int:
-    """Takes Synergy's matrices in by `slurmwrap profile import`, as the result of RUNS complete runs each.
+    """Import Synergy's matrices by `slurmwrap profile import`, as if each model had RUNS complete runs.
 
-    A profile that was only imported counts as hearsay: it may raise a request, not lower its memory. The replay is
-    about models that ran on this cluster before, so runs, confidence and the curve's date are those of such a model.
-    Speeds stay the matrices'; the peak of a model's own memory, which they do not tell, is what fits into the least
-    memory that all of them ran with.
-    Returns how many profiles there are.
+    A profile that was only imported may raise a request, but not lower its memory. The replay is about models that ran
+    on this cluster before, so runs, confidence and the curve's date are those of such a model. Speeds are those of the
+    matrices. They do not have the peak of a model's own memory; it is assumed to fit into the least memory with which
+    all models ran. Return the number of profiles.
     """
     lab.user(["slurmwrap", "profile", "import", "-"], stdin=matrices.read_text(encoding="utf-8"))
     exported = json.loads(lab.user(["slurmwrap", "profile", "export"]))
@@ -35,7 +34,7 @@ def teach(lab: Lab, matrices: Path) -> int:
 
 
 def teach_skew(lab: Lab, skews: Mapping[str, float]) -> None:
-    """Models of which complete runs told the skew (largest tensor / model size), and nothing else."""
+    """Record models of which complete runs reported only the skew (largest tensor / model size)."""
     now = time.time()
     known = [
         {"key": model, "skew": skew, "runs": RUNS, "confidence": 0.9, "source": "epilog", "measured_at": now}

@@ -1,4 +1,4 @@
-"""Labs and users for a replay: brought up, used as an ordinary user, taken down whatever happens. As root."""
+"""Start labs and users for a replay, run commands as an ordinary user, and remove all of it afterwards. As root."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-CHECKOUT = Path(__file__).resolve().parents[2]  # whose slurmwrap is measured, whatever else is installed
-USER = f"swreplay{os.getpid()}"  # one ordinary account; what gsub keeps of a lab lies in that lab's own directory
+CHECKOUT = Path(__file__).resolve().parents[2]  # its slurmwrap is measured, even if another is installed
+USER = f"swreplay{os.getpid()}"  # an ordinary account; gsub's files for a lab are in that lab's directory
 
 
 class ReplayError(RuntimeError):
-    """The replay cannot go on; what a command said is in it."""
+    """Raised when the replay cannot continue; contains the output of the failed command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Lab:
     site: Mapping[str, str]
 
     def user(self, argv: Sequence[str], *, stdin: str = "", check: bool = True) -> str:
-        """A command of the user's; returns its stdout."""
+        """Run a command as the user and return its stdout."""
         account = pwd.getpwnam(USER)
         done = subprocess.run(
             argv, env=self.environ, cwd=self.work, input=stdin, capture_output=True, text=True, check=False,
@@ -49,7 +49,7 @@ class Lab:
         return _said(argv, done, check)
 
     def root(self, argv: Sequence[str], *, stdin: str = "", check: bool = True) -> str:
-        """A command of the administrator's; returns its stdout."""
+        """Run a command as the administrator and return its stdout."""
         done = subprocess.run(
             argv, env=self.site, input=stdin, capture_output=True, text=True, check=False, timeout=120
         )  # fmt: skip
@@ -66,7 +66,7 @@ class Lab:
         return self.directory / "log" / "slurmctld.log"
 
     def leaf_of(self, node: str) -> int:
-        """Number of the leaf switch of node n0, n1, ...: as slurmwrap.lab.lab_spec deals them out."""
+        """The number of the leaf switch of node n0, n1, ..., as in slurmwrap.lab.lab_spec."""
         index = int(node.removeprefix("n"))
         return next(i for i in range(self.leaves) if index < (i + 1) * self.nodes // self.leaves)
 
@@ -79,7 +79,7 @@ def _said(argv: Sequence[str], done: subprocess.CompletedProcess[str], check: bo
 
 @contextlib.contextmanager
 def account() -> Iterator[None]:
-    """The ordinary user, made where it is missing and removed again."""
+    """Create the ordinary user if it is missing, and remove it afterwards."""
     try:
         pwd.getpwnam(USER)
         made = False
@@ -96,7 +96,7 @@ def account() -> Iterator[None]:
 
 @contextlib.contextmanager
 def parent() -> Iterator[Path]:
-    """A directory that every user can pass, below which labs live; gone afterwards."""
+    """Make a directory for labs that every user can enter, and remove it afterwards."""
     with tempfile.TemporaryDirectory(prefix="swr-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -119,7 +119,7 @@ class Wanted:
 
 @contextlib.contextmanager
 def lab(wanted: Wanted) -> Iterator[Lab]:
-    """The lab with its reconciler. Its log and the reconciler's lie below it until it is taken down."""
+    """Start the lab with its reconciler. Both logs are below its directory until it is removed."""
     argv = [
         *("up", "--dir", str(wanted.directory), "--base-port", str(wanted.base_port), "--no-reconcile"),
         *("--nodes", str(wanted.nodes), "--gpus", str(wanted.gpus), "--cpus", str(wanted.cpus)),
@@ -136,7 +136,7 @@ def lab(wanted: Wanted) -> Iterator[Lab]:
 
 
 def slurmwrap_lab(arguments: Sequence[str]) -> str:
-    """`slurmwrap lab ARGUMENTS...`; its stdout."""
+    """Run `slurmwrap lab ARGUMENTS...` and return its stdout."""
     argv = [str(BIN / "slurmwrap"), "lab", *arguments]
     environ = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=180)
@@ -167,7 +167,7 @@ def _opened(wanted: Wanted) -> Lab:
 
 @contextlib.contextmanager
 def _reconciler(running: Lab, poll_s: float) -> Iterator[None]:
-    """The service as the controller runs it, but looking every `poll_s` seconds: the trace's time is compressed."""
+    """Run the service as on a controller, but with a pass every `poll_s` seconds, because time is compressed."""
     argv = [str(BIN / "slurmwrap"), "reconcile", "--watch", "--poll", f"{poll_s:g}"]
     with (running.directory / "log" / "reconcile.log").open("wb") as log:
         process = subprocess.Popen(argv, env=running.site, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -183,7 +183,7 @@ def _reconciler(running: Lab, poll_s: float) -> Iterator[None]:
 
 
 def wait_for(seen: Callable[[], bool], patience_s: float, what: str, pause_s: float = 0.2) -> None:
-    """Until `seen()` is true; ReplayError after `patience_s`."""
+    """Wait until `seen()` is true; raise ReplayError after `patience_s` seconds."""
     deadline = time.monotonic() + patience_s
     while not seen():
         if time.monotonic() > deadline:

@@ -1,13 +1,13 @@
-"""Second replay: multi-GPU jobs that are slower when spread over nodes. Slurm's default placement, against gsub's.
+"""Second replay: multi-GPU jobs that are slower when spread over nodes, with Slurm's default placement and with gsub.
 
-How much slower is measured by others: Pollux's artefact (petuum/adaptdl, commit de25dcc9, branch osdi21-artifact,
+The slowdown was measured by others: Pollux's artefact (petuum/adaptdl, commit de25dcc9, branch osdi21-artifact,
 simulator/traces/*/placements.csv: seconds per step by placement, AWS nodes with 4 T4 each). YOLOv3, batch 16 per GPU:
-4 GPUs of one node 0.760 s, two of each of two nodes 1.402 s. ResNet-50, batch 200: 1.005 s on 4 GPUs of one node,
-1.015 s on 8 of two, so nothing to speak of. The trace's models are put into these two kinds by Tiresias's skew (largest
-tensor by model size: VGG and AlexNet 0.61 to 0.77, the others 0.04 to 0.14). More nodes than two cost nothing further
-there, and a second leaf switch costs nothing here, since no one measured it.
+0.760 s on 4 GPUs of one node, 1.402 s on two of each of two nodes. ResNet-50, batch 200: 1.005 s on 4 GPUs of one node,
+1.015 s on 8 of two, which is no relevant difference. The trace's models are assigned to these two kinds by Tiresias's
+skew (largest tensor by model size: VGG and AlexNet 0.61 to 0.77, the others 0.04 to 0.14). More than two nodes make no
+further difference there, and a second leaf switch makes none here, since no one has measured it.
 
-A job asks for its GPUs and leaves open on how many nodes: --ntasks=N --gpus-per-task=1.
+A job requests its GPUs without a number of nodes: --ntasks=N --gpus-per-task=1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurmwrap.config.load_config import Placement
 from slurmwrap.sim.model_skew import SKEW
 from slurmwrap.sim.sim_job import SimJob
 
-_HANDS = 6  # submissions at a time
+_HANDS = 6  # parallel submissions
 SLOWER_SKEWED, SLOWER = 1.402 / 0.760, 1.015 / 1.005
 SCRIPT = """\
 #!/bin/bash
@@ -47,17 +47,17 @@ echo "$SLURM_JOB_NUM_NODES $seconds" >"done/$SLURM_JOB_ID"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """One arm in figures; real seconds."""
+    """The figures of one arm, in real seconds."""
 
     arm: str
     jobs: int
     mean_jct_s: float
     median_jct_s: float
-    mean_lag_s: float  # from a job's arrival until the controller had it: the submission itself
+    mean_lag_s: float  # from a job's arrival until the controller received it: the time to submit
     mean_wait_s: float  # from then to its start
     multi_gpu_jct_s: float  # mean of the jobs with several GPUs
     spread_share: float  # of the jobs that would fit into one node
-    skewed_spread_share: float  # of those of them that suffer by it
+    skewed_spread_share: float  # the same for models that are slower when spread
     makespan_s: float
     mean_fragmentation: float  # free GPUs on nodes that are partly in use, by time
 
@@ -76,7 +76,7 @@ class Setup:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Waiting times of the placement, compressed with the trace as far as whole seconds go."""
+        """Return the waiting times of the placement, compressed with the trace and in whole seconds."""
         return {
             "placement.switch_wait_s": max(1, round(self.wait_s / self.scale)),
             "placement.pin_s": max(1, round(Placement().pin_s / self.scale)),
@@ -84,10 +84,10 @@ class Setup:
 
 
 def setups(scale: float | None) -> tuple[Setup, ...]:
-    """Tiresias's own trace, and the last 100 jobs of the Philly window, of which 63 ask for 4 or 8 GPUs.
+    """Return Tiresias's own trace, and the last 100 jobs of the Philly window, of which 63 request 4 or 8 GPUs.
 
-    Philly's runs for hours: so compressed the default of 300 s would be less than a second, and a site with such jobs
-    would let them wait longer anyway.
+    Philly's jobs run for hours. With their compression the default wait of 300 s would be less than a second, and a
+    site with such jobs would set a longer one anyway.
     """
     traces = DATA / "traces"
     tiresias, philly = read_trace(traces / "tiresias_60.csv"), read_trace(traces / "philly480_window.csv")[380:]
@@ -103,7 +103,7 @@ Series = list[tuple[float, float]]
 
 
 def replay(options: argparse.Namespace, directory: Path) -> int:
-    """Both arms of both traces on labs of their own, side by side, so that noise hits all alike."""
+    """Run both arms of both traces at the same time on separate labs, so that noise affects all equally."""
     todo = [(setup, arm) for setup in setups(options.scale) for arm in arms.ARMS]
 
     def play(number: int) -> tuple[Placed, Series]:
@@ -165,7 +165,7 @@ def _played(running: Lab, arm: str, setup: Setup) -> tuple[Placed, Series]:
 
 
 def _arrive(running: Lab, arm: str, job: SimJob, setup: Setup, began: float) -> tuple[SimJob, float, int]:
-    """Submits it when its time has come; users do not wait for each other."""
+    """Submit the job when it is due; users do not wait for each other."""
     at = began + job.submit_s / setup.scale
     time.sleep(max(0.0, at - time.time()))
     return job, at, _submit(running, arm, job, setup)
@@ -180,7 +180,7 @@ def _submit(running: Lab, arm: str, job: SimJob, setup: Setup) -> int:
 
 
 def skewed(job: SimJob) -> bool:
-    """Whether its model suffers when spread. Of GoogLeNet no one published a skew: no fully connected giants, so no."""
+    """Return whether its model is slower when spread. GoogLeNet has no published skew and no large dense layer: no."""
     return SKEW.get(job.model, 0.0) > Placement().skew_limit
 
 
@@ -212,9 +212,9 @@ def _figures(
 
 
 def fragments(runs: Sequence[Run], gpus: Mapping[int, int], began: float, per_node: int) -> Series:
-    """(seconds since `began`, free GPUs on nodes partly in use), from each change on.
+    """Return (seconds since `began`, free GPUs on nodes that are partly in use) at each change.
 
-    How a job's GPUs are dealt out over several nodes is not in the log: evenly is assumed.
+    The log does not show how a job's GPUs are distributed over its nodes; an even distribution is assumed.
     """
     changes = [(run.start, run, 1) for run in runs] + [(run.end, run, -1) for run in runs]
     used: dict[str, float] = {}
@@ -227,7 +227,7 @@ def fragments(runs: Sequence[Run], gpus: Mapping[int, int], began: float, per_no
 
 
 def _mean(series: Sequence[tuple[float, float]]) -> float:
-    """By time, in GPUs."""
+    """Return the mean over time, in GPUs."""
     area = sum((b - a) * value for (a, value), (b, _) in pairwise(series))
     return area / max(1e-9, series[-1][0] - series[0][0])
 

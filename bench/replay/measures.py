@@ -1,4 +1,4 @@
-"""From runs to figures: makespan, JCT, idle GPUs, and what passed between a GPU's release and its next start. Pure."""
+"""Compute figures from runs: makespan, JCT, idle GPUs, and the time from a GPU's release to its next start. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.sim.sim_outcome import compute_percentile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One arm of one replay; real seconds, of a cluster whose partition came up at 0."""
+    """The figures of one arm of one replay, in real seconds since the partition came up."""
 
     jobs: int
     makespan_s: float
@@ -29,13 +29,13 @@ class Figures:
     work_s: float  # GPU-seconds that all jobs would take at speed 1
 
     def plain(self) -> dict[str, float]:
-        """For JSON."""
+        """Return the figures as a JSON object."""
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What one run found itself given, and how fast that made it."""
+    """The allocation that one run found, and its speed with it."""
 
     cpus: int
     mem_mib: int
@@ -72,7 +72,7 @@ def figures(
 
 
 def start_gaps(runs: Sequence[Run]) -> list[float]:
-    """Seconds from each end on a node to the start that took its place, sorted; while jobs were waiting."""
+    """Return the sorted seconds from each end on a node to the next start in its place, while jobs were waiting."""
     gaps = []
     for node in {name for run in runs for name in run.nodes}:
         here = [run for run in runs if node in run.nodes]

@@ -1,8 +1,8 @@
-"""Proportional requests against a policy, over many queues in seconds, in the simulator's slurm mode. No Slurm needed.
+"""Compare proportional requests with a policy over many queues in the simulator's slurm mode. Needs no Slurm.
 
-The model of Slurm is slurmwrap/sim/engines (bench/slurm_model.py: how like a real one it is). Here are the queues of
-the replays on labs (lab_replay.py), with their beginning: the partition is down until all jobs are in and were seen by
-the reconciler.
+The model of Slurm is slurmwrap/sim/engines (bench/slurm_model.py measures how similar it is to a real one). The queues
+are those of the replays on labs (lab_replay.py), including their start: the partition is down until all jobs have been
+submitted and the reconciler has seen them.
 
     python bench/replay/model.py --policy graded --seeds 101-140
 """
@@ -27,29 +27,29 @@ from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Se
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import SchedulerParams
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.sim_job import MIB_PER_GB, SimJob, servers_of
+from slurmwrap.sim.sim_job import MIB_PER_GB, SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.trace import synergy_loads
 
-OPENS_S = 300.0  # all of a static trace's jobs were tuned by then
+OPENS_S = 300.0  # when the partition comes up; all jobs of a static trace have been tuned by then
 STATIC = SchedulerParams(opens_s=OPENS_S)
 Speeds = Mapping[str, tuple[SpeedPoint, ...]]
 Profiles = Mapping[str, ResourceProfile]
 
 
 def cluster(count: int = 4, gpus: int = 8, cpus: int = 24, mem_mib: int = 512_000) -> tuple[Server, ...]:
-    """Synergy's: 4 servers of 8 GPUs, 24 CPUs, 500 GB."""
-    return servers_of(count, gpus=gpus, cpus=cpus, mem_gb=mem_mib / MIB_PER_GB)
+    """Return Synergy's cluster: 4 servers of 8 GPUs, 24 CPUs, 500 GB."""
+    return make_equal_servers(count, gpus=gpus, cpus=cpus, mem_gb=mem_mib / MIB_PER_GB)
 
 
 def profiles(path: Path) -> Profiles:
-    """Of Synergy's matrices, by model."""
+    """Return the profiles of Synergy's matrices, by model."""
     with path.open(newline="") as lines:
         return {profile.key: profile for profile in parse_profiles(lines, at=0.0)}
 
 
 def points(path: Path) -> Speeds:
-    """Model → speed points, of Synergy's matrices."""
+    """Return model → speed points of Synergy's matrices."""
     return {model: profile.surface for model, profile in profiles(path).items()}
 
 
@@ -60,7 +60,7 @@ def play(
     world: SchedulerParams,
     mechanism: Mechanism | None,
 ) -> SimOutcome:
-    """Runs `jobs` to their end. `mechanism` None: plain Slurm, every job with its proportional share."""
+    """Simulate `jobs` until all have ended. `mechanism` None: plain Slurm, every job with its proportional share."""
     return engines.play_backfill(as_sim(jobs), servers, world=world, mechanism=mechanism, profiles=known)
 
 
@@ -75,7 +75,7 @@ def as_sim(jobs: Sequence[SimJob]) -> list[SimJob]:
 def by_allocate(
     name: str = "graded", settings: GradedSettings | None = None, runs_s: Sequence[float] = ()
 ) -> Mechanism:
-    """Production's. `runs_s`: run times at the share, by place, that it is told; (): none."""
+    """Return production's allocate() as a mechanism. `runs_s`: known run times at the share, by position; (): none."""
     divide: Mechanism = partial(allocate, policy=name, settings=settings or GradedSettings())
 
     def knowing(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
@@ -85,12 +85,12 @@ def by_allocate(
 
 
 def makespan(outcome: SimOutcome, world: SchedulerParams) -> float:
-    """Seconds from when jobs may start."""
+    """Return the makespan in seconds, from the time at which jobs may start."""
     return max(ended or 0.0 for ended in outcome.ended_s) - world.opens_s
 
 
 def main() -> None:
-    """Prints a line for each queue, and what the generated ones have in common."""
+    """Print a line for each queue, and a summary of the generated ones."""
     options = _options()
     known, servers = profiles(MATRICES), cluster()
     world = SchedulerParams(opens_s=OPENS_S if options.per_hour is None else 0.0, limit_factor=options.limit_factor)
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _queues(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[SimJob]]]:
-    """The shipped static trace, where all jobs are there at once, and the generated ones."""
+    """Return the published static trace, whose jobs are all submitted at once, and the generated ones."""
     static = options.per_hour is None
     if static:
         yield "static100", read_trace(STATIC100)
@@ -129,7 +129,7 @@ def _queues(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[SimJob]
 def _told(
     name: str, jobs: Sequence[SimJob], plain: SimOutcome, tuned: SimOutcome, world: SchedulerParams
 ) -> tuple[float, float]:
-    """Prints one queue; returns how many times shorter its makespan and its mean JCT are."""
+    """Print one queue; return how many times shorter its makespan and its mean JCT are."""
     spans = makespan(plain, world), makespan(tuned, world)
     ratios = spans[0] / spans[1], _mean_jct(jobs, plain, world) / _mean_jct(jobs, tuned, world)
     ends = zip(plain.ended_s, tuned.ended_s, strict=True)
@@ -143,7 +143,7 @@ def _told(
     return ratios
 
 
-_LATER_S = 300.0  # jobs that end so much later than under plain Slurm are told
+_LATER_S = 300.0  # jobs that end this much later than under plain Slurm are listed
 
 
 def _mean_jct(jobs: Sequence[SimJob], outcome: SimOutcome, world: SchedulerParams) -> float:

@@ -1,4 +1,4 @@
-"""The replays' figures as tables for people, and as plain values for JSON. Pure."""
+"""Format the replays' figures as tables, and as plain values for JSON. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MORE = ("updates", "before", "reaction s", "submit s")
 
 
 def table(rows: Sequence[tuple[str, Arm]]) -> str:
-    """One line per arm of a repetition."""
+    """Return one line per arm of a repetition."""
     heads = ["trace", "arm", *(heading for heading, *_ in _COLUMNS), *_MORE]
     body = [
         [
@@ -51,17 +51,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def ratios(pairs: Sequence[Mapping[str, Arm]]) -> list[float]:
-    """Makespan of sbatch by that of gsub, of each repetition: above 1 gsub is faster."""
+    """Return the makespan of sbatch divided by that of gsub for each repetition; above 1, gsub is faster."""
     return [pair["sbatch"].figures.makespan_s / pair["gsub"].figures.makespan_s for pair in pairs]
 
 
 def median_ratio(pairs: Sequence[Mapping[str, Arm]]) -> float:
-    """The middle repetition's."""
+    """Return the median of the repetitions' ratios."""
     return median(ratios(pairs))
 
 
 def verdict(by_trace: Mapping[str, Sequence[Mapping[str, Arm]]], bounds: Mapping[str, float]) -> str:
-    """Median ratio per trace with the bound beside it, and over the generated ones the geometric mean and the worst."""
+    """Return the median ratio and bound per trace, and the geometric mean and the worst of the generated ones."""
     rows = [["trace", "makespan ratio", "of the repetitions", "JCT ratio", "no-release bound"]]
     for name, pairs in by_trace.items():
         jct = median(pair["sbatch"].figures.mean_jct_s / pair["gsub"].figures.mean_jct_s for pair in pairs)

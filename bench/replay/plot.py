@@ -1,4 +1,4 @@
-"""Draws replays as SVG with nothing but text: CPUs of each GPU over time in both arms, and the ratios of the traces."""
+"""Draw replays as SVG without a library: CPUs of each GPU over time in both arms, and the ratios of the traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STEPS = (1, 2, 3, 4, 5, 6, 9, 12, 24)  # CPUs; the colour of a run is that of t
 
 
 def gantt(pair: Mapping[str, Arm], title: str, gpus: int) -> str:
-    """Both arms one above the other on one time axis: a row per GPU slot, a bar per run, its colour by CPUs."""
+    """Draw both arms on one time axis: a row per GPU slot, a bar per run, coloured by CPUs."""
     last = max(one.figures.makespan_s for one in pair.values())
     across = (_W - _LEFT - 20) / last
     parts = []
@@ -27,7 +27,7 @@ def gantt(pair: Mapping[str, Arm], title: str, gpus: int) -> str:
 
 
 def _bars(one: Arm, top: float, across: float, row: float, gpus: int) -> list[str]:
-    """Each run in the first slot that is free: which GPU it really had does not matter here."""
+    """Assign each run to the first free slot; its real GPU does not matter here."""
     free = [0.0] * gpus
     bars = []
     for start, end, cpus, model in one.spans:
@@ -58,7 +58,7 @@ def _legend(y: float) -> str:
 
 
 def bars(values: Mapping[str, float], bounds: Mapping[str, float], title: str, axis: str) -> str:
-    """One bar per trace from 1 up or down; a mark where the bound is."""
+    """Draw one bar per trace, up or down from 1, with a mark at the bound."""
     low = min(0.95, *values.values()) - 0.02
     high = max(1.05, *values.values(), *bounds.values()) + 0.03
     across = (_W - 160) / (high - low)
@@ -81,7 +81,7 @@ def bars(values: Mapping[str, float], bounds: Mapping[str, float], title: str, a
 
 
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], title: str, x_axis: str, y_axis: str) -> str:
-    """Step lines on one pair of axes."""
+    """Draw step lines in one coordinate system."""
     high_x = max(x for points in series.values() for x, _ in points) or 1.0
     high_y = max(y for points in series.values() for _, y in points) * 1.05 or 1.0
     parts = [_axis(_TOP + _H, (_W - _LEFT - 20) / high_x, high_x)]

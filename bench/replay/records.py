@@ -1,6 +1,7 @@
-"""What happened, by Slurm's own log: starts and ends of jobs to the millisecond. Pure but for reading the file.
+"""Read starts and ends of jobs from slurmctld's log, to the millisecond. Pure, except for reading the file.
 
-squeue and scontrol give whole seconds, which are minutes of a compressed trace; the controller's log has milliseconds.
+squeue and scontrol report whole seconds, which are minutes of a compressed trace; the controller's log has
+milliseconds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Run:
 
 
 def read_runs(lines: Iterable[str], wanted: Mapping[int, object]) -> tuple[Run, ...]:
-    """Runs of the `wanted` job ids that have ended, in the order of their starts. A requeued job has several."""
+    """Return the ended runs of the `wanted` job ids, in the order of their starts. A requeued job has several."""
     begun: dict[int, tuple[float, tuple[str, ...]]] = {}
     codes: dict[int, int] = {}
     runs = []
@@ -57,17 +58,17 @@ def read_runs(lines: Iterable[str], wanted: Mapping[int, object]) -> tuple[Run, 
 
 
 def read_submits(lines: Iterable[str], wanted: Mapping[int, object]) -> dict[int, float]:
-    """When the controller took in each of the `wanted` jobs; Unix seconds."""
+    """Return when the controller received each of the `wanted` jobs, in Unix seconds."""
     found = ((line, _SUBMITTED.search(line)) for line in lines)
     return {int(match[1]): _time(line) for line, match in found if match and int(match[1]) in wanted}
 
 
 def read_updates(lines: Iterable[str], wanted: Mapping[int, object]) -> tuple[float, ...]:
-    """When `scontrol update` changed one of the `wanted` jobs; Unix seconds."""
+    """Return when `scontrol update` changed one of the `wanted` jobs, in Unix seconds."""
     found = ((line, _UPDATED.search(line)) for line in lines)
     return tuple(_time(line) for line, match in found if match and int(match[1]) in wanted)
 
 
 def _time(line: str) -> float:
-    """ "[2026-11-21T10:30:59.437] …", local time."""
+    """Return Unix seconds for a line "[2026-11-21T10:30:59.437] …" in local time."""
     return datetime.fromisoformat(line[1 : line.index("]")]).timestamp()

@@ -1,4 +1,4 @@
-"""The policy's settings of the gsub arm: set for the lab's user and reconciler, and recorded next to the figures."""
+"""The policy's settings of the gsub arm: set for the lab's user and reconciler, and recorded with the figures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SOURCES = ("allocate", "claim", "graded", "proportional", "room", "rungs", "spe
 
 
 def changed(policy: str, scale: float) -> dict[str, object]:
-    """What differs from the defaults. An assumed run time is the trace's, so compressed with it; nothing else is."""
+    """Return the settings that differ from the defaults. Only an assumed run time is compressed with the trace."""
     return {"tuning.policy": policy, "tuning.assumed_run_s": round(Tuning().assumed_run_s / scale, 3)}
 
 
 def record(policy: str, scale: float) -> dict[str, object]:
-    """What decides: settings as shipped, what the replay changed, and a digest of the sources that use them."""
+    """Return the default settings, the replay's changes, and a digest of the sources that use them."""
     digest = sha256(b"".join((_POLICY / f"{name}.py").read_bytes() for name in _SOURCES))
     return {
         "policy": policy,
@@ -33,6 +33,6 @@ def record(policy: str, scale: float) -> dict[str, object]:
 
 
 def line(policy: str, scale: float) -> str:
-    """One line for people."""
+    """Return the settings in one line of text."""
     graded = ", ".join(f"{name} {value:g}" for name, value in asdict(GradedSettings()).items())
     return f"policy {policy} ({graded}; assumed run compressed to {Tuning().assumed_run_s / scale:.1f} s)"

@@ -1,9 +1,9 @@
 """Third replay: one bad node. Jobs that run there fail at 60 % and must run again; gsub knows the published suspects.
 
-The node becomes suspect the way it would on a real cluster: its kernel reports an uncorrectable ECC error (Xid 48)
-while jobs run there and fail, the reconciler strikes it and publishes that. Rule `drain` only advises here: where it
-acts, the node is out of both arms. A failed job is run again a second after its end in both arms, as a quick user
-would; --retry is off, so that only placement differs.
+The node becomes suspect as on a real cluster: its kernel reports an uncorrectable ECC error (Xid 48) while jobs run
+there and fail; the reconciler counts a strike and publishes it. Rule `drain` is only `advise` here, because with `act`
+the node would be drained in both arms. In both arms a failed job is submitted again one second after its end, as by an
+attentive user; --retry is off, so that only the placement differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slurmwrap.sim.sim_job import SimJob
 NODES, GPUS = 8, 4
 BAD = "n2"
 XID = "NVRM: Xid (PCI:0000:07:00): 48, pid=4711, name=python, An uncorrectable double bit error (DBE) was detected."
-LOST = 0.6  # of its run time is over when a job fails on the bad node
+LOST = 0.6  # share of its run time after which a job fails on the bad node
 SCRIPT = f"""\
 #!/bin/bash
 #SBATCH --gres=gpu:1
@@ -47,7 +47,7 @@ FAILING = "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --mem=8000\n#SBATCH --outp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suffered:
-    """One arm in figures; real seconds."""
+    """The figures of one arm, in real seconds."""
 
     arm: str
     jobs: int
@@ -59,7 +59,7 @@ class Suffered:
 
 
 def replay(options: argparse.Namespace, directory: Path) -> int:
-    """Both arms on labs of their own, side by side; table and JSON."""
+    """Run both arms at the same time on separate labs; print a table or JSON."""
     scale = options.scale or 600.0
     jobs = shipped()
     print(f"{len(jobs)} one-GPU jobs on {NODES} x {GPUS} GPUs, {BAD} is bad, 1 s stands for {scale:g} s", flush=True)
@@ -85,7 +85,7 @@ def replay(options: argparse.Namespace, directory: Path) -> int:
 
 
 def make_suspect(running: Lab, patience_s: float = 60.0) -> None:
-    """Two jobs fail on the bad node while its kernel reports a GPU; until its suspicion is published."""
+    """Let two jobs fail on the bad node while its kernel reports a GPU, and wait until the suspicion is published."""
     ids = [int(running.user(["sbatch", "--parsable", "-w", BAD], stdin=FAILING)) for _ in range(2)]
     wait_for(lambda: _states(running, ids) >= {"RUNNING"}, patience_s, "the failing jobs run")
     slurmwrap_lab(["kernel", BAD, XID, "--dir", str(running.directory)])
@@ -98,7 +98,7 @@ def _states(running: Lab, ids: Sequence[int]) -> set[str]:
 
 
 def _suspects(running: Lab) -> str:
-    """What gsub would believe."""
+    """Return the part of `gsub --dry-run` that names the excluded nodes; "" when gsub excludes none."""
     return running.user(["gsub", "--dry-run", "--prerun=off", "replay.sh", "1"], check=False).partition("exclude")[2]
 
 
@@ -114,7 +114,7 @@ def _played(running: Lab, arm: str, jobs: Sequence[SimJob], scale: float) -> Suf
 
 
 def _until_all_succeeded(running: Lab, ids: Mapping[int, SimJob], patience_s: float) -> dict[int, Run]:
-    """Runs what failed again, as its user would; returns the run of each job that ended well."""
+    """Submit failed jobs again, as their user would; return the successful run of each job."""
     again: set[tuple[int, float]] = set()
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
@@ -133,7 +133,7 @@ def _until_all_succeeded(running: Lab, ids: Mapping[int, SimJob], patience_s: fl
 
 
 def _delayed(running: Lab) -> list[str]:
-    """Requeued jobs that Slurm keeps back for two minutes."""
+    """Return requeued jobs, which Slurm delays for two minutes."""
     lines = running.root(["squeue", "-h", "-t", "PD", "-o", "%A %r"]).splitlines()
     return [line.split()[0] for line in lines if line.endswith("BeginTime")]
 

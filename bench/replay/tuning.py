@@ -1,4 +1,4 @@
-"""First replay: one-GPU jobs whose speed follows CPUs and memory. Proportional requests by sbatch, against gsub."""
+"""First replay: one-GPU jobs whose speed depends on CPUs and memory; proportional requests by sbatch, and gsub."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One arm of one repetition, in figures."""
+    """The figures of one arm of one repetition."""
 
     arm: str
     figures: Figures
@@ -32,20 +32,20 @@ class Arm:
 
 
 def wanted(directory: Path, base_port: int, settings: Mapping[str, object]) -> Wanted:
-    """Synergy's cluster."""
+    """Return a lab like Synergy's cluster."""
     return Wanted(
         directory=directory, base_port=base_port, nodes=NODES, gpus=GPUS, cpus=CPUS, mem_mib=MEM_MIB, settings=settings
     )
 
 
 def prepare(lab: Lab) -> None:
-    """Lays the job script out and makes the models known."""
+    """Write the job script and import the models' profiles."""
     jobscript.lay_out(lab.work, jobscript.TUNED, arms.owner(), speed_table(MATRICES))
     known.teach(lab, MATRICES)
 
 
 def run_arm(lab: Lab, arm: str, jobs: Sequence[SimJob], scale: float) -> Arm:
-    """One arm to its end. `scale`: seconds of the trace in one second."""
+    """Run one arm to its end. `scale`: seconds of the trace per second."""
     done = arms.all_at_once(lab, arm, jobs, scale, PATIENCE_S)
     return Arm(
         arm=arm,
@@ -63,7 +63,7 @@ def run_arm(lab: Lab, arm: str, jobs: Sequence[SimJob], scale: float) -> Arm:
 
 
 def reaction(done: arms.Outcome) -> float:
-    """How long after a job's end waiting jobs are changed, where they are before the next job ends."""
+    """Return the median seconds from a job's end to the next update of waiting jobs, if no job ends between them."""
     ends = sorted(run.end for run in done.runs)
     found = []
     for end, following in zip(ends, [*ends[1:], ends[-1] + 60], strict=True):
@@ -73,12 +73,12 @@ def reaction(done: arms.Outcome) -> float:
 
 
 def shipped() -> tuple[SimJob, ...]:
-    """Synergy's own static trace: 100 jobs, all there at once."""
+    """Return Synergy's own static trace: 100 jobs, submitted at once."""
     return read_trace(STATIC100)
 
 
 def bounds(traces: Mapping[str, Sequence[SimJob]]) -> dict[str, float]:
-    """No policy on a Slurm that takes nothing back gains more: replay.bound, against proportional in replay.model."""
+    """Return the highest possible gain without release: replay.bound, relative to proportional in replay.model."""
     from replay.bound import least_makespan
     from replay.model import STATIC, cluster, makespan, play, points, profiles
 

@@ -1,1 +1,1 @@
-"""What bench/simulator.py measures with: prefixes of a trace, child processes, peers, the plot."""
+"""Parts of bench/simulator.py: prefixes of a trace, child processes, peers, the plot."""

@@ -1,11 +1,12 @@
-"""Runs the authors' own simulator (msr-fiddle/synergy, 1bb2bed6) on a trace of ours: a child of bench/simulator.py.
+"""Run the authors' own simulator (msr-fiddle/synergy, 1bb2bed6) on a given trace; a child of bench/simulator.py.
 
     python authors.py DIR TRACE.csv ITERATIONS.json POLICY MECHANISM SERVERS FIRST LAST
 
-DIR: a checkout, which is not changed. Its code runs as it is, but for what it needs of other machines, which is left
-out here: gRPC, protobuf, numa and plots; `collections.Mapping`, which newer Pythons lack; and the copy of the jobs of
-the last round, which only a deployment reads (it does not change a figure, and makes the run ten times as long).
-Prints JSON: the JCTs of the jobs FIRST to LAST, and how long the simulation took without imports; seconds.
+DIR: a checkout, which is not changed. Its code runs unchanged, except for parts that need other machines or an older
+Python, which are replaced here: gRPC, protobuf, numa and plots; `collections.Mapping`, which newer Pythons lack; and
+the copy of the last round's jobs, which only a deployment reads (it does not affect a figure, and makes the run ten
+times as long). Prints JSON: the JCTs of the jobs FIRST to LAST, and how long the simulation took without imports, in
+seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WORDS = {"proportional": "fair", "tune": "tune", "greedy": ""}
 
 
 class _Nothing(types.ModuleType):
-    """A module whose every name is a callable that gives nothing."""
+    """A module in which every name is a callable that returns nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -57,7 +58,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def run(trace: Path, policy: str, mechanism: str, servers: int, window: range) -> dict[str, Any]:
-    """In the simulator's own directory."""
+    """Run the simulation in the simulator's own directory."""
     import runner  # the authors'
 
     config = Path("configs", "bench.ini")
@@ -89,7 +90,7 @@ def run(trace: Path, policy: str, mechanism: str, servers: int, window: range) -
 
 
 def written(trace: Path, iteration_s: dict[str, float], place: Path) -> Path:
-    """The trace as the authors' simulator reads it: id, model, arrival, iterations, GPUs."""
+    """Return the trace in the format of the authors' simulator: id, model, arrival, iterations, GPUs."""
     path = place / "trace"
     with trace.open(newline="") as lines:
         rows = [

@@ -1,4 +1,4 @@
-"""Draws a report of bench/simulator.py: cost per job and memory over the number of jobs, by matplotlib."""
+"""Draw a report of bench/simulator.py: cost per job and memory over the number of jobs, by matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLOURS = ("#264653", "#2a9d8f", "#e9c46a", "#f4a261", "#e76f51", "#8e5ea2", "#5
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Writes `path` (.svg or .png)."""
+    """Write the chart to `path` (.svg or .png)."""
     import_module("matplotlib").rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
     figure = import_module("matplotlib.figure").Figure(figsize=(9.6, 3.8), layout="constrained")
     cost, memory = figure.subplots(1, 2)

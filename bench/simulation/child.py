@@ -1,4 +1,4 @@
-"""Runs a program in a process of its own: its answer, its seconds, its peak memory. Edge."""
+"""Run a program in a child process and return its output, its seconds and its peak memory (adapter)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLURMWRAP = (sys.executable, "-m", "slurmwrap.cli.slurmwrap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """`wall_s` by the clock, `cpu_s` of all its threads, `peak_mib` of resident memory."""
+    """The result of a child. `wall_s`: wall time; `cpu_s`: of all threads; `peak_mib`: peak resident memory."""
 
     answer: Any  # what it printed, as JSON
     wall_s: float
@@ -28,7 +28,7 @@ class Ran:
 
 
 def ran(argv: Sequence[str]) -> Ran:
-    """From the repository's root. SystemExit, with what it said, where it fails."""
+    """Run the program in the repository's root. Raise SystemExit with its message when it fails."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as said:
         began = time.perf_counter()
         child = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=said)
@@ -48,5 +48,5 @@ def ran(argv: Sequence[str]) -> Ran:
 
 
 def simulated(words: Sequence[str]) -> Ran:
-    """`slurmwrap simulate WORDS --json`."""
+    """Run `slurmwrap simulate WORDS --json`."""
     return ran([*SLURMWRAP, "simulate", *words, "--json"])

@@ -1,7 +1,8 @@
-"""The round loop as one would write it first: one list of jobs, gone through in each round. Peer of bench/simulator.py.
+"""A straightforward round loop: one list of jobs, traversed in each round. Peer of bench/simulator.py.
 
-FIFO, proportional, whole GPUs of one cluster-wide pool; a job that does not fit is skipped, as in Synergy's rounds. No
-numpy and no shortcut: what `slurmwrap simulate TRACE --round S` does in the same world, and it must give the same JCTs.
+FIFO, proportional, whole GPUs of one cluster-wide pool; a job that does not fit is skipped, as in Synergy's rounds. It
+uses no numpy and no optimization. It does what `slurmwrap simulate TRACE --round S` does under the same conditions, and
+must give the same JCTs.
     python naive.py TRACE.csv GPUS ROUND_S
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 
 
 def play(jobs: list[tuple[float, float, int]], gpus: int, round_s: float) -> list[float]:
-    """JCT of each (submit, work, GPUs), seconds; a job leaves at the end of the round in which it ends."""
+    """Return the JCT of each (submit, work, GPUs) in seconds; a job leaves at the end of the round in which it ends."""
     left = [work for _, work, _ in jobs]
     jcts = [0.0] * len(jobs)
     here: list[int] = []

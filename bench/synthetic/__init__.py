@@ -1,1 +1,1 @@
-"""Clusters that do not exist, in the words of Slurm: as text, and as a slurmctld without nodes."""
+"""Synthetic clusters: as the text that Slurm's commands would print, and as a slurmctld without slurmds."""

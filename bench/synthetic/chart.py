@@ -1,4 +1,4 @@
-"""Draws a report of bench/planning.py: times and memory over nodes, with their budgets, by matplotlib."""
+"""Draw a report of bench/planning.py: times and memory over nodes, with their budgets, by matplotlib."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Writes `path` (.svg or .png). SystemExit where matplotlib is missing."""
+    """Write the chart to `path` (.svg or .png). Raise SystemExit when matplotlib is missing."""
     try:
         figures = import_module("matplotlib.figure")
         import_module("matplotlib").rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
     except ImportError:
         raise SystemExit("--plot needs matplotlib: pip install 'slurmwrap[plot]'") from None
-    figure = figures.Figure(figsize=(9.6, 3.6), layout="constrained")  # no pyplot: nothing asks for a display
+    figure = figures.Figure(figsize=(9.6, 3.6), layout="constrained")  # without pyplot, no display is needed
     times, memory = figure.subplots(1, 2, width_ratios=(2, 1))
     rows = report["rows"]
     nodes = [row["nodes"] for row in rows]

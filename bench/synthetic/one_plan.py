@@ -1,4 +1,4 @@
-"""One gsub's share of the planning benchmark, in a process of its own: text to snapshot to plans. Prints JSON.
+"""One process of the planning benchmark: from text to snapshot to plans, like one gsub. Prints JSON.
 
     python one_plan.py NODES_TEXT REST_TEXT SUSPECTS
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def snapshot(nodes: str, rest: str) -> Snapshot:
-    """As SlurmCommands.snapshot() puts it together."""
+    """Build the snapshot as SlurmCommands.snapshot() does."""
     partitions = parse_partitions(rest)
     return Snapshot(
         taken_at=time.time(),
@@ -43,14 +43,14 @@ def snapshot(nodes: str, rest: str) -> Snapshot:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """(its result, milliseconds of CPU time)."""
+    """Return (the result of the function, milliseconds of CPU time)."""
     began = time.thread_time()
     result = work()
     return result, round(1000 * (time.thread_time() - began), 2)
 
 
 def peak_mib() -> float:
-    """VmHWM: unlike ru_maxrss it does not remember the process that forked us."""
+    """Return VmHWM; unlike ru_maxrss it does not include the memory of the parent process before exec."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return round(int(line.split()[1]) / 1024, 1)
 

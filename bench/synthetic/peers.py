@@ -1,7 +1,7 @@
-"""What the planning benchmark is compared with: json.loads of the same facts, and Slurm's own answer.
+"""Peers of the planning benchmark: json.loads of the same facts, and Slurm's own answer.
 
-json.loads: the fields of the same node lines as JSON, nothing else done with them; less than what `--json` prints.
-Slurm: a slurmctld that serves so many CLOUD nodes (no slurmd), asked by scontrol, and by gsub's own snapshot.
+json.loads: parses the fields of the same node lines as JSON and nothing else; these are fewer than `--json` prints.
+Slurm: a slurmctld with as many CLOUD nodes (no slurmd), queried by scontrol, and by gsub's own snapshot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SBIN = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 def json_ms(nodes: str, rounds: int) -> float:
-    """Median milliseconds of json.loads, of CPU time."""
+    """Return the median CPU milliseconds of json.loads."""
     rows = [dict(word.partition("=")[::2] for word in line.split() if "=" in word) for line in nodes.splitlines()]
     text = json.dumps({"nodes": rows})
     taken = []
@@ -38,7 +38,7 @@ def json_ms(nodes: str, rounds: int) -> float:
 
 
 def why_no_slurm() -> str:
-    """Why there is no Slurm to compare with; "" where there is."""
+    """Return why no Slurm is available for comparison; "" if one is."""
     if os.geteuid() != 0:
         return "needs root"
     missing = [name for name in ("slurmctld", "munged", "mungekey", "scontrol") if not shutil.which(name, path=_SBIN)]
@@ -46,7 +46,7 @@ def why_no_slurm() -> str:
 
 
 def slurm_ms(nodes: int, rounds: int) -> tuple[float, float]:
-    """Median milliseconds of (`scontrol show node -d -o` alone, the whole snapshot: two commands and the parsing)."""
+    """Return the median milliseconds of (`scontrol show node -d -o`, the snapshot: two commands and the parsing)."""
     argv = ["scontrol", "show", "node", "-d", "-o"]
     alone, whole = list[float](), list[float]()
     with (
@@ -68,8 +68,8 @@ def slurm_ms(nodes: int, rounds: int) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def controller(place: Path, nodes: int) -> Iterator[dict[str, str]]:
-    """munged and slurmctld out of `place`, on loopback; yields the environment that finds them."""
-    place.chmod(0o755)  # munged refuses a socket that not everybody can reach
+    """Run munged and slurmctld from `place`, on loopback; yield the environment of their commands."""
+    place.chmod(0o755)  # munged requires that all users can reach its socket
     for folder in ("munge", "state"):
         (place / folder).mkdir(mode=0o755)
     munge = place / "munge"

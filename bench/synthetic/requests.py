@@ -14,7 +14,7 @@ REQUESTS = {
 
 
 def request(options: str) -> JobRequest:
-    """A batch script of one srun with `options` on one #SBATCH line."""
+    """Return a batch script of one srun with `options` on one #SBATCH line."""
     script = f"#!/bin/bash\n#SBATCH {options}\nsrun python train.py\n".encode()
     return parse_request(
         ["train.sbatch"], environ={}, cwd="/home/a", read_script=lambda path: script, read_stdin=lambda: b""

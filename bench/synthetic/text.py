@@ -1,8 +1,8 @@
-"""What scontrol says of a cluster of any size, in the grammar of 22.05 and 24.11 (tests/data/slurm holds real ones).
+"""Generate scontrol's output for a cluster of any size, in the grammar of 22.05 and 24.11.
 
-`nodes` nodes of 8 GPUs, 128 CPUs and 1 TB under leaf switches of 32 and spines of 16 leaves, in two partitions, with
-running jobs on them: 1 to 8 GPUs on one node or whole nodes, so that some nodes are full, most broken, some empty.
-A hundredth of the nodes is drained, with a Reason that people wrote.
+tests/data/slurm has real outputs. `nodes` nodes of 8 GPUs, 128 CPUs and 1 TB are below leaf switches of 32 nodes and
+spines of 16 leaves, in two partitions. Running jobs have 1 to 8 GPUs on one node or whole nodes, so that some nodes are
+full, most are partly in use, and some are empty. A hundredth of the nodes is drained, with a Reason written by people.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ClusterText:
 
 
 def cluster_text(nodes: int, jobs: int, release: str = "22.05", seed: int = 1) -> ClusterText:
-    """A cluster of `nodes` nodes on which `jobs` jobs run (fewer, where they do not fit); the same for one seed."""
+    """Return a cluster of `nodes` nodes with `jobs` running jobs, or fewer if they do not fit; reproducible by seed."""
     chance = random.Random(seed)
     held = _held(nodes, jobs, chance)
     lines = [_node_line(index, held[index], release, chance) for index in range(nodes)]
@@ -33,12 +33,12 @@ def cluster_text(nodes: int, jobs: int, release: str = "22.05", seed: int = 1) -
 
 
 def name(index: int) -> str:
-    """gpu-00000, gpu-00001, ..."""
+    """Return the node names gpu-00000, gpu-00001, ..."""
     return f"gpu-{index:05d}"
 
 
 def _held(nodes: int, jobs: int, chance: random.Random) -> list[int]:
-    """GPUs held on each node. Sizes as in Philly's trace, roughly: most jobs have one GPU, some whole nodes."""
+    """Return the allocated GPUs of each node. Sizes are roughly those of Philly: most jobs have one GPU."""
     held = [0] * nodes
     for _ in range(jobs):
         gpus = chance.choices((1, 2, 4, 8, 32), (55, 12, 13, 17, 3))[0]
@@ -76,7 +76,7 @@ def _node_line(index: int, held: int, release: str, chance: random.Random) -> st
 
 
 def _indexes(taken: list[int]) -> str:
-    """As Slurm writes them: "0-2,5"; "N/A" for none."""
+    """Return indices in Slurm's format: "0-2,5"; "N/A" for none."""
     runs: list[list[int]] = []
     for index in taken:
         if runs and runs[-1][1] == index - 1:
@@ -119,7 +119,7 @@ def _partitions(nodes: int, release: str) -> list[str]:
 
 
 def _reservations(nodes: int) -> list[str]:
-    """Maintenance of one leaf in two days, and a course on eight nodes."""
+    """Return the reservations: maintenance of one leaf in two days, and a course on eight nodes."""
     return [
         f"ReservationName={title} StartTime={start} EndTime={start + 14400} Duration=04:00:00 "
         f"Nodes={_between(first, end)} NodeCnt={end - first} CoreCnt={(end - first) * CPUS} Features=(null) "

@@ -1,9 +1,9 @@
-"""A database as a cluster would have filled it: what fails, of what and when at published rates.
+"""Generate a database as a cluster would have filled it; causes, times and rates of failures are published ones.
 
-`fill(path, days=…, jobs_per_day=…, seed=…, until=…)` makes the file by the store's own rows and, where it is longer
-than the retention, by the store's own pruning. Which job fails of what and after how long is drawn by
-slurmwrap/sim/failures (Philly's table 7); nodes fail at the rate of Kokolis et al. What no one published is in
-site.Rates, marked as assumed.
+`fill(path, days=…, jobs_per_day=…, seed=…, until=…)` makes the file with the store's own rows and, if it is longer
+than the retention, the store's own pruning. slurmwrap/sim/failures (Philly's table 7) draws which job fails, of which
+cause and after how long; nodes fail at the rate of Kokolis et al. Rates that no one has published are in site.Rates,
+marked as assumed.
 """
 
 from synthetic_year.fill import fill

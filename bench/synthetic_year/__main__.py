@@ -1,4 +1,4 @@
-"""`python bench/synthetic_year --out FILE.db [--days 365] [--jobs-per-day 10000]`: writes it, says what it holds."""
+"""`python bench/synthetic_year --out FILE.db [--days 365] [--jobs-per-day 10000]`: write it, print its size."""
 
 from __future__ import annotations
 

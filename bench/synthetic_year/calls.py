@@ -1,7 +1,7 @@
-"""What is submitted within a few days, and what becomes of it: a list of Calls in the order of time. Pure but for dice.
+"""Draw what is submitted within a few days and how it ends: a list of Calls in the order of time. Pure but for dice.
 
-A job that fails comes back: its user submits it again, as often as Philly's jobs repeated the cause (table 7, trials
-per job). Those repetitions are calls of their own, and count among the jobs per day.
+A failed job is submitted again by its user, as often as Philly's jobs repeated the cause (table 7, trials per job).
+These repetitions are separate calls, and count among the jobs per day.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from slurmwrap.sim.sim_job import SimJob
 from synthetic_year.site import GPUS_PER_NODE, Site, User
 
 DAY_S = 86_400.0
-_AGAIN = 0.23  # repetitions per job, all jobs together: table 7's failing jobs times (trials per job - 1)
+_AGAIN = 0.23  # repetitions per job over all jobs: table 7's failing jobs times (trials per job - 1)
 _TRIALS = 0.133  # pre-runs per job that is submitted, which are jobs to Slurm as well (counted, with Rates as they are)
 _MOST_TRIALS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One job as it is submitted."""
+    """One submitted job."""
 
     at: float
     user: User
@@ -35,19 +35,19 @@ class Call:
     script_sha256: str
     version: int  # of the code: part of the fingerprint
     gpus: int
-    category: str  # what its first run ends of
+    category: str  # why its first run ends
     run_s: float  # until then
     curable: bool = False
-    shown: bool = False  # one GPU within three minutes shows it
+    shown: bool = False  # a pre-run on one GPU finds the failure within three minutes
     input_path: str = ""
     gsub: bool = False
     retry: bool = False
     array: bool = False
-    forced: bool = False  # by --force after a pre-run had stopped the very same
+    forced: bool = False  # submitted with --force after a pre-run had stopped the same job
 
 
 class Caller:
-    """Draws calls for one site. Repetitions that fall into later days wait in it."""
+    """Draws calls for one site and keeps repetitions for later days."""
 
     def __init__(self, site: Site, jobs_per_day: int, seed: int) -> None:
         self._site, self._per_day, self._seed = site, jobs_per_day, seed
@@ -56,7 +56,7 @@ class Caller:
         self._inputs: dict[int, str] = {}
 
     def between(self, since: float, until: float) -> list[Call]:
-        """All that is submitted then, oldest first."""
+        """Return all calls of that period, oldest first."""
         found = list(self._drawn(since, until))
         found += [one for call in found for one in self._repeated(call)]
         found += self._waiting
@@ -64,7 +64,7 @@ class Caller:
         return sorted((call for call in found if call.at < until), key=lambda call: call.at)
 
     def later(self, call: Call) -> None:
-        """Something that will be submitted because of what happened."""
+        """Add a call that follows from an earlier one."""
         self._waiting.append(call)
 
     def _drawn(self, since: float, until: float) -> Iterator[Call]:
@@ -86,7 +86,7 @@ class Caller:
         return np.random.default_rng([self._seed, int(since)])
 
     def _times(self, since: float, until: float) -> list[float]:
-        """More by day than by night, fewer at the weekend; the mean over a week is as asked."""
+        """Draw submission times: more by day than by night, fewer at weekends, with the requested mean over a week."""
         dice, quiet = self._dice, self._site.rates.weekend
         usual = 7 / (5 + 2 * quiet) / (1 + _AGAIN) / (1 + _TRIALS)
         found: list[float] = []
@@ -130,7 +130,7 @@ class Caller:
         )
 
     def _stricken(self, row: int) -> User:
-        """One of the users who fail of this cause: as large a share of all as table 7's, some of them often."""
+        """Draw a user who fails with this cause: as large a share of all users as in table 7, some of them often."""
         users = self._site.users
         share = published_rates.PHILLY[row].users / max(cause.users for cause in published_rates.PHILLY)
         pool = max(2, round(share * len(users)))
@@ -151,7 +151,7 @@ class Caller:
         return self._inputs[user.uid]
 
     def _repeated(self, call: Call) -> Iterator[Call]:
-        """As their user submits it again, unchanged or not quite."""
+        """Yield the calls with which the user submits the job again, unchanged or with a change."""
         if call.category in ("success", "cancelled", "time_limit") or (call.retry and call.curable):
             return
         again = 1 - 1 / _repetition(call.category)
@@ -162,14 +162,14 @@ class Caller:
             yield replace(call, at=at, version=call.version + (self._dice.random() < 0.5))
 
     def forced(self, call: Call, *, well: bool) -> Call:
-        """What a pre-run stopped, submitted again by --force."""
+        """Return the call for a job that a pre-run stopped, submitted again with --force."""
         ending = ("success", self._site.rates.run_median_s * 3) if well else (call.category, call.run_s)
         at = call.at + self._dice.expovariate(1 / 1800) + 300
         return replace(call, at=at, category=ending[0], run_s=ending[1], shown=False, forced=True)
 
 
 def _office(dice: random.Random) -> float:
-    """Time of day, 0..1."""
+    """Draw a time of day, 0..1."""
     return dice.random() if dice.random() < 0.45 else min(0.999, max(0.0, dice.gauss(0.6, 0.13)))
 
 

@@ -1,4 +1,4 @@
-"""Nodes that fail (Kokolis et al.) and incidents that strike several jobs: what they do to runs, what they leave."""
+"""Draw node failures (Kokolis et al.) and incidents that affect several jobs: their effects and their records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INCIDENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A node fails: the next run that starts meets it there."""
+    """A failure of a node; it affects the next run that starts there."""
 
     at: float
     node: str
@@ -35,7 +35,7 @@ class Fault:
 
 
 class NodeFaults:
-    """Drawn at 6.5 per 1,000 node-days, most of them on lemons."""
+    """Draws node failures at 6.5 per 1,000 node-days, most of them on lemon nodes."""
 
     def __init__(self, site: Site, seed: int, sink: Sink) -> None:
         self._site, self._sink, self._dice = site, sink, random.Random(f"faults {seed}")
@@ -57,11 +57,11 @@ class NodeFaults:
         return "gpu_ecc_error" if self._dice.random() < 0.3 else "gpu_hardware"
 
     def take(self, start: float) -> Fault | None:
-        """The fault that a run which starts now meets."""
+        """Return the fault that affects a run which starts now."""
         return self._due.popleft() if self._due and self._due[0].at <= start else None
 
     def follow(self, fault: Fault, run: JobRun) -> None:
-        """Kernel lines, a time out of service, and most times a repair."""
+        """Record kernel lines, a time out of service, and usually a repair."""
         end = float(run.end_time or 0)
         about = {"node": fault.node, "cluster": CLUSTER, "job_id": run.attempt.job_id, "uid": run.uid}
         if line := texts.GPU_LINES.get(fault.category):
@@ -83,7 +83,7 @@ class NodeFaults:
 
 @dataclass(slots=True)
 class Trouble:
-    """One incident while it lasts."""
+    """One incident that is not over."""
 
     sink: Sink
     at: float
@@ -97,7 +97,7 @@ class Trouble:
         return sha256(f"{self.category}|{self.scope}|{self.at:.0f}".encode()).hexdigest()[:12]
 
     def add(self, run: JobRun) -> None:
-        """One more run that failed of it; the row is written anew each time."""
+        """Add a run that failed because of it; the row is written again each time."""
         self.records.append(run)
         if len(self.records) < 3:
             return
@@ -117,7 +117,7 @@ class Trouble:
 
 
 class Troubles:
-    """Incidents as they come."""
+    """Draws incidents in the order of time."""
 
     def __init__(self, site: Site, seed: int, sink: Sink) -> None:
         self._site, self._sink, self._dice = site, sink, random.Random(f"incidents {seed}")
@@ -130,7 +130,7 @@ class Troubles:
             self._due.append(Trouble(self._sink, at, category, scope, self._dice.randint(4, 25)))
 
     def take(self, end: float, shape: Shape) -> Trouble | None:
-        """The incident that a run which would end then meets, within ten minutes of its beginning."""
+        """Return the incident that affects a run which would end then; it began at most 20 minutes before."""
         while self._due and (self._due[0].at < end - 5 * DAY_S or len(self._due[0].records) >= self._due[0].wanted):
             self._due.popleft()
         now = self._due[0] if self._due else None

@@ -1,4 +1,4 @@
-"""Fills a file: calls are drawn and told a few days at a time, and what is old is pruned in between, as a site does."""
+"""Fill a database a few days at a time: draw the calls, write what they leave, and prune old data, as a site does."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def fill(
     pruned: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Mapping[str, int]:
-    """Makes the file at `path`, which must not be there, with what happened in the `days` before `until`.
+    """Create the file `path`, which must not exist, with the history of the `days` before `until`.
 
-    Returns the rows that were written to each table. What is old is pruned as `slurmwrap db prune` does; of it, what
-    pruning would remove at once is not made at all, and observations of the last `observed_d` days only.
+    Return the number of rows written to each table. Old data are pruned as by `slurmwrap db prune`; data that pruning
+    would remove at once are not generated, and observations only for the last `observed_d` days.
     """
     kept = retention or Retention()
     site = site_of(jobs_per_day, seed, rates)

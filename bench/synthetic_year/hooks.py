@@ -1,4 +1,4 @@
-"""What the hooks and gsub leave of a job: observations, as docs/records.md has them. Pure."""
+"""Make the observations of hooks and gsub for a job, as in docs/records.md. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slurmwrap.store.serialize import to_json_dict
 from synthetic_year import texts
 from synthetic_year.site import CLUSTER, GPUS_PER_NODE
 
-_MOST_NODES = 16  # of one job that leave observations here: the file of a small database stays small
+_MOST_NODES = 16  # nodes of one job with observations; the limit keeps a small database small
 
 
 def of_run(run: JobRun, dice: random.Random) -> Iterator[Observation]:
-    """Prolog and Epilog of each node, and EpilogSlurmctld."""
+    """Return the observations of Prolog and Epilog on each node, and of EpilogSlurmctld."""
     assert run.start_time is not None
     shared = {"restarts": run.restarts, "uid": run.uid, "nodes": fold(run.nodes)}
     gpus = ",".join(map(str, range(min(GPUS_PER_NODE, max(1, run.gpus)))))
@@ -65,7 +65,7 @@ def _ended(run: JobRun, number: int, dice: random.Random) -> dict[str, Any]:
 
 
 def _tail(category: str, dice: random.Random) -> str:
-    """The end of a log: some write a few lines, some more than the 64 KiB that an Epilog takes (assumed)."""
+    """Return the end of a log; some have a few lines, some more than the 64 KiB that an Epilog reads (assumed)."""
     text = texts.log_of(category)
     return (text * (1 + int(min(65_536, dice.lognormvariate(8.7, 1.3))) // len(text)))[-65_536:]
 

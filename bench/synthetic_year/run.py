@@ -1,4 +1,4 @@
-"""One run as Slurm, its Epilogs and the classifier tell of it: an JobRun. Pure but for dice."""
+"""Make one run as Slurm, its Epilogs and the classifier would report it: a JobRun. Pure but for dice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from synthetic_year.site import CLUSTER, GPUS_PER_NODE, Site
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one job asks for and where it runs."""
+    """The request of one job and the nodes on which it runs."""
 
     nodes: tuple[str, ...]
     gpus: int
@@ -29,11 +29,11 @@ class Shape:
     limit_s: int
 
     def on(self, node: str) -> Shape:
-        """With `node` as its first."""
+        """Return the shape with `node` as its first node."""
         return replace(self, nodes=(node, *(one for one in self.nodes[1:] if one != node)))
 
     def wait_s(self, call: Call, dice: random.Random) -> float:
-        """Half of the jobs start at once; of the others large ones wait longer (Philly, figure 3: minutes to hours)."""
+        """Draw a queueing delay. Half of the jobs start at once; large others wait longer (Philly, figure 3)."""
         if dice.random() < 0.5:
             return dice.uniform(1, 15)
         return min(5 * DAY_S, dice.lognormvariate(5.2, 1.5) * (1 + call.gpus / 8))
@@ -41,7 +41,7 @@ class Shape:
     def submission(
         self, call: Call, job_id: int, fingerprint: str, dice: random.Random, *, whole: bool = True
     ) -> Submission:
-        """The call of gsub; not `whole`: without what pruning would remove at once."""
+        """Return the gsub call. Unless `whole`, omit what pruning would remove at once."""
         count = len(self.nodes)
         counts = dice.random() < 0.3
         home = f"/home/{call.user.name}"
@@ -131,7 +131,7 @@ def run_of(
     until: float = 1e12,
     submission: Submission | None = None,
 ) -> JobRun:
-    """The run; without its end where that lies at or after `until`."""
+    """Return the run; without its end if that is at or after `until`."""
     start, end = int(began), int(began + run_s)
     over = end < until
     std_out = f"{call.script.rpartition('/')[0]}/slurm-{(address or str(job_id)).replace('_', '-')}.out"
@@ -169,7 +169,7 @@ def run_of(
 
 
 def alone(seconds: float, dice: random.Random) -> Measurement:
-    """What a pre-run measures on one GPU."""
+    """Return the measurements of a pre-run on one GPU."""
     return Measurement(
         seconds=round(seconds, 3),
         steps=3,
@@ -215,7 +215,7 @@ def _measured(
 
 
 def _diagnosis(category: str, shape: Shape, call: Call, std_out: str, run_s: float, dice: random.Random) -> Diagnosis:
-    """The classifier's word on the sample, about this job's node, file and log."""
+    """Return the classifier's diagnosis of the sample, with this job's node, file and log."""
     found = texts.diagnosis_of(category)
     swap = {texts.NODE: shape.nodes[0], texts.PATH: call.input_path or texts.PATH, texts.LOG: std_out}
 

@@ -1,4 +1,4 @@
-"""Rows on their way into a database: records by the store's own tables, in large transactions."""
+"""Write records to a database through the store's own tables, in large transactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH = 20_000
 
 
 class Sink:
-    """Opens or makes the file by the store, and writes next to it: one method call per row would take hours."""
+    """Writes rows directly after the store has opened or created the file: one method call per row would take hours."""
 
     def __init__(self, path: Path) -> None:
         Database.open(path).close()
@@ -27,12 +27,12 @@ class Sink:
         self._size = 0
 
     def add(self, table: record_rows.RecordTable, record: Any, **also: Any) -> None:
-        """One record; `also`: values of columns that the record has no field for."""
+        """Add one record; `also`: values of columns for which the record has no field."""
         sql = record_rows.insert(table, "OR REPLACE", also=_ALSO.get(table.name, ()))
         self.row(table.name, sql, {**record_rows.row_from_record(table, record), **also})
 
     def row(self, table: str, sql: str, row: Mapping[str, Any]) -> None:
-        """One row by a statement of its own."""
+        """Add one row by a separate statement."""
         self._rows.setdefault(sql, []).append(row)
         self.counts[table] += 1
         self._size += 1
@@ -40,7 +40,7 @@ class Sink:
             self.flush()
 
     def flush(self) -> None:
-        """All that is waiting, in one transaction. Attempts first: actions refer to them."""
+        """Write all pending rows in one transaction. Attempts come first, because actions refer to them."""
         self._connection.execute("BEGIN IMMEDIATE")
         for sql, rows in sorted(self._rows.items(), key=lambda item: "INTO attempts" not in item[0]):
             self._connection.executemany(sql, rows)

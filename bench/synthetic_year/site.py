@@ -1,4 +1,4 @@
-"""The made-up site: nodes, users, accounts, and every rate that is not table 7's. Records and pure functions."""
+"""The synthetic site: nodes, users, accounts, and every rate that is not in table 7. Records and pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST_UID = 20_001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Shares are 0..1. `assumed`: no one published it."""
+    """The rates of the site. Shares are 0..1. `assumed`: no one has published the value."""
 
     # GPU demand: Synergy's mix for Philly's loads (70/10/15/5 for 1/2/4/8), and large jobs on top (assumed).
     demand: tuple[tuple[int, float], ...] = (
@@ -29,11 +29,11 @@ class Rates:
     retry: float = 0.5  # assumed: of gsub's jobs, those with --retry
     holdout: float = 0.05  # prerun.holdout
     passed_before: float = 0.5  # assumed: gsub's jobs whose fingerprint passed already
-    own_prerun: float = 0.5  # assumed: one-GPU jobs that could start at once and are their own pre-run
+    own_prerun: float = 0.5  # assumed: one-GPU jobs that can start at once and so are their own pre-run
     inconclusive: float = 0.06  # assumed: of pre-runs that do not fail
-    false_fail: float = 0.002  # assumed, so that the report has some to find
-    forced_after_fail: float = 0.3  # assumed: a user who submits the very same again with --force
-    misses_company: float = 0.2  # sim/failures: faults that one rank does not meet
+    false_fail: float = 0.002  # assumed, so that the report has some to show
+    forced_after_fail: float = 0.3  # assumed: users who submit the same job again with --force
+    misses_company: float = 0.2  # sim/failures: failures that do not occur with one rank
     sees: float = rates.compute_seen_share()  # docs/prerun-reference.md
     array: float = 0.15  # assumed: jobs that are array tasks
     counts_steps: float = 0.3  # assumed: of gsub's jobs, with --count-steps
@@ -44,7 +44,7 @@ class Rates:
     lemon_share: float = rates.LEMON_SHARE[0]
     lemons_cause: float = rates.LEMONS_CAUSE
     incidents_per_week: float = 1.0  # assumed
-    same_input: float = 0.25  # sim/failures: the next wrong input is the very same file
+    same_input: float = 0.25  # sim/failures: the next corrupt input is the same file
     # assumed: runs that end well are log-normal, up to `run_most_s`; so that failed ones hold about a fifth and killed
     # ones two fifths of all GPU time (Philly: 17.8 and 37.7 %), whose run times are the table's
     run_median_s: float = 1800.0
@@ -71,13 +71,13 @@ class Site:
     rates: Rates = field(default_factory=Rates)
 
     def user(self, share: float) -> User:
-        """The user at `share` (0..1) of all jobs."""
+        """Return the user at `share` (0..1) of all jobs."""
         from bisect import bisect_right
 
         return self.users[min(len(self.users) - 1, bisect_right(self.user_sums, share * self.user_sums[-1]))]
 
     def some_nodes(self, count: int, draw: random.Random) -> tuple[str, ...]:
-        """Neighbours below one switch for most jobs that fit there; scattered for the others."""
+        """Draw nodes: neighbours below one switch for most jobs that fit there, scattered nodes for the others."""
         count = min(count, len(self.nodes))
         if count == 1:
             return (self.nodes[int(draw.random() * len(self.nodes))],)
@@ -95,11 +95,11 @@ _STEMS = ("train", "finetune", "sweep", "eval", "pretrain", "ablate")
 
 
 def site_of(jobs_per_day: int, seed: int, rates_: Rates | None = None) -> Site:
-    """As large as its jobs need: about as many GPU-hours are held as `busy` says."""
+    """Return a site that is as large as its jobs need: about a share `busy` of its GPU hours is allocated."""
     chosen = rates_ or Rates()
     draw = random.Random(f"site {seed}")
     mean_gpus = sum(gpus * share for gpus, share in chosen.demand)
-    held = jobs_per_day * mean_gpus * _mean_s(chosen) * 1.2 / 86_400  # failed and killed runs are longer than these
+    held = jobs_per_day * mean_gpus * _mean_s(chosen) * 1.2 / 86_400  # 1.2, because failed and killed runs are longer
     count = max(16, round(held / chosen.busy / GPUS_PER_NODE))
     nodes = tuple(f"gpu{number:04d}" for number in range(1, count + 1))
     people = min(400, max(8, round(jobs_per_day / 25)))
@@ -115,7 +115,7 @@ def site_of(jobs_per_day: int, seed: int, rates_: Rates | None = None) -> Site:
 
 
 def _mean_s(rates_: Rates) -> float:
-    """Of min(X, most) for a log-normal X."""
+    """Return the mean of min(X, most) for a log-normal X."""
     middle, spread, most = log(rates_.run_median_s), rates_.run_sigma, log(rates_.run_most_s)
     below = NormalDist().cdf
     inside = exp(middle + spread**2 / 2) * below((most - middle - spread**2) / spread)

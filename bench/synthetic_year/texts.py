@@ -1,4 +1,4 @@
-"""What the failing jobs of each category leave in their logs or Slurm's record; judged once by the real classifier."""
+"""The log or Slurm record that a failing job of each category leaves; classified once by the real classifier."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ CATEGORIES = (*_LOGS, *_STATES, *GPU_LINES)
 
 
 def state_of(category: str) -> str:
-    """Slurm's final state of a run that ended so."""
+    """Return Slurm's final state of a run of this category."""
     return _STATES.get(category, "FAILED")
 
 
 def log_of(category: str) -> str:
-    """The end of the run's output."""
+    """Return the end of the run's output."""
     steps = "".join(f"epoch 1 step {step} loss 2.{step % 97:02d} lr 3.0e-04\n" for step in range(100, 3100, 100))
     return steps + _LOGS.get(category, "Training done." if category == "success" else "slurmstepd: error: ended") + "\n"
 
 
 @cache
 def diagnosis_of(category: str) -> Diagnosis:
-    """The classifier's word; its evidence names NODE, PATH and LOG, which the caller replaces."""
+    """Return the classifier's diagnosis; its evidence has NODE, PATH and LOG, which the caller replaces."""
     text, line = _LOGS.get(category), GPU_LINES.get(category)
     found = diagnose_run(
         Evidence(

@@ -1,4 +1,4 @@
-"""What becomes of each call: its pre-run, its runs, what was decided and done, and what each left, into a Sink."""
+"""Write the history of each call to a Sink: its pre-run, its runs, the decisions, the actions, and their records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy import blocked_inputs, requeue
 from slurmwrap.policy.requeue import RequeueSpec
-from slurmwrap.policy.strikes import drains_of, strikes_of
+from slurmwrap.policy.strikes import make_drain_actions, make_strikes
 from slurmwrap.store import record_rows
 from synthetic_year import hooks, texts
 from synthetic_year.calls import DAY_S, Call, Caller
@@ -31,7 +31,7 @@ _FAILED = frozenset({"success", "cancelled"})
 
 
 class Teller:
-    """Tells one site's story, call by call in the order of time."""
+    """Writes the history of one site, call by call in the order of time."""
 
     def __init__(self, site: Site, caller: Caller, sink: Sink, seed: int, *, until: float) -> None:
         self._site, self._caller, self._sink, self._until = site, caller, sink, until
@@ -43,11 +43,11 @@ class Teller:
         self._observed_from = self._whole_from = 0.0
 
     def leave_out(self, *, before: float, observations: float) -> None:
-        """Does not make what pruning removes at once: details of runs older than `before`, and observations."""
+        """Omit what pruning would remove at once: details of runs older than `before`, and observations."""
         self._whole_from, self._observed_from = before, observations
 
     def tell(self, calls: Sequence[Call], since: float, until: float) -> None:
-        """All of `calls`, which were submitted within [since, until)."""
+        """Write the history of `calls`, which were submitted within [since, until)."""
         self._faults.between(since, until)
         self._troubles.between(since, until)
         for call in calls:
@@ -73,7 +73,7 @@ class Teller:
     # Before the job
 
     def _submitted(self, call: Call, shape: Shape, job_id: int) -> tuple[Submission, float | None]:
-        """The gsub call, and when its job may start; None: its pre-run stopped it."""
+        """Write the gsub call; return when its job may start, None if its pre-run stopped it."""
         rates, dice = self._site.rates, self._dice
         fingerprint = sha256(f"{call.script_sha256}:{call.version}".encode()).hexdigest()
         submission = shape.submission(call, job_id, fingerprint, dice, whole=call.at >= self._whole_from)
@@ -137,7 +137,7 @@ class Teller:
         )
 
     def _trial_run(self, call: Call, shape: Shape, record: PrerunRecord) -> None:
-        """The pre-run's own job."""
+        """Write the pre-run's own job."""
         began = record.at - record.verdict.seconds
         trial = replace(call, name=f"prerun-{call.name}", gpus=1, array=False)
         small = replace(shape, nodes=shape.nodes[:1], gpus=1, cpus=shape.cpus_per_gpu)
@@ -153,7 +153,7 @@ class Teller:
         self._save(replace(ended, decision="none", decision_reason="nothing failed", reconciled=True), [])
 
     def _never_ran(self, call: Call, shape: Shape, job_id: int, record: PrerunRecord) -> None:
-        """Slurm's record of a job that its pre-run cancelled; some come again by --force."""
+        """Write Slurm's record of a job that its pre-run cancelled; some are submitted again with --force."""
         shown = run_of(call, shape, job_id, began=record.at, run_s=0.0, category="cancelled", dice=self._dice)
         shown = replace(shown, nodes=(), start_time=None, measurement=None, reconciled=True)
         self._save(replace(shown, decision="none", decision_reason="it was cancelled"), [])
@@ -213,11 +213,11 @@ class Teller:
     def _decided(
         self, run: JobRun, call: Call, submission: Submission | None, spent: int
     ) -> tuple[float | None, JobRun, list[PlannedAction]]:
-        """When the next run may start, None for never; the record with the decision; and what is asked of Slurm."""
+        """Return when the next run may start (None: never), the record with the decision, and the actions for Slurm."""
         found = run.diagnosis
         if found is None:
             return None, run, []
-        drains = list(drains_of(found, run))
+        drains = list(make_drain_actions(found, run))
         if found.category in _FAILED:
             why = "it was cancelled" if found.category == "cancelled" else "nothing failed"
             return None, replace(run, decision="none", decision_reason=why, reconciled=True), []
@@ -263,7 +263,7 @@ class Teller:
             at=at,
             job_id=run.attempt.job_id,
         )
-        if at - self._blocked.get(path, 0.0) > 14 * DAY_S:  # most are cleared or replaced one day
+        if at - self._blocked.get(path, 0.0) > 14 * DAY_S:  # most inputs are cleared or replaced at some time
             self._blocked[path] = at
         if self._until - at < 30 * DAY_S:
             self._sink.add(record_rows.BLOCKED_INPUTS, block)
@@ -313,12 +313,12 @@ class Teller:
         return replace(begun, done_at=at + 0.2, error=failed)
 
     def _aftermath(self, run: JobRun, fault: Fault | None, trouble: Trouble | None) -> None:
-        """Strikes, and where a node failed its kernel lines, its time out of service and its repair."""
+        """Write strikes and, if a node failed, its kernel lines, its time out of service and its repair."""
         found = run.diagnosis
         if found is None or trouble is not None:
             return
         at = float(run.end_time or 0)
-        for strike in strikes_of(found, run):
+        for strike in make_strikes(found, run):
             struck = StrikeRecord(
                 node=strike.node,
                 cause=strike.cause,

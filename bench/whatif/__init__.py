@@ -1,1 +1,1 @@
-"""Months that never were, for `slurmwrap whatif`: see month.py."""
+"""Synthetic months for `slurmwrap whatif`: see month.py."""

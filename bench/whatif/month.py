@@ -1,7 +1,8 @@
-"""Makes up a month of a GPU cluster as sacct would print it: for tests and timings of `slurmwrap whatif`.
+"""Generate a month of a GPU cluster as sacct would print it, for tests and timings of `slurmwrap whatif`.
 
-Its scheduler is none of ours, on purpose: users who hold fewer GPUs go first (a rough fair share), whoever fits starts,
-time limits matter only to whoever overtakes. So the model of plain Slurm has something to miss, as on a real cluster.
+Its scheduler intentionally differs from slurmwrap's model: users who hold fewer GPUs go first (an approximate fair
+share), a job that fits is started, and time limits matter only for a job that overtakes others. So the model of plain
+Slurm has deviations to show, as on a real cluster.
 
     python bench/whatif/month.py --jobs 3000 --seed 1 > month.psv
 """
@@ -27,16 +28,16 @@ from slurmwrap.sim.trace.sacct_dump import FIELDS
 
 BEGIN = datetime(2026, 10, 1, tzinfo=UTC).timestamp()
 DAY = 86400.0
-BEFORE, DAYS = 4, 30  # days that run before the dump begins, and of the dump
+BEFORE, DAYS = 4, 30  # days simulated before the dump begins, and days of the dump
 GPUS = 8  # of a node; CPUs and memory are never short
 _SIZES = ((1, 56), (2, 12), (4, 12), (8, 14), (16, 5), (32, 1))  # GPUs, how often
 _FATES = (
     ("COMPLETED", 63, 1.0), ("FAILED", 21, 0.12), ("CANCELLED by 1007", 9, 0.7), ("TIMEOUT", 4, 1.0),
     ("OUT_OF_MEMORY", 2, 0.1), ("NODE_FAIL", 1, 0.5),
-)  # fmt: skip  # state, how often, its part of the run time
+)  # fmt: skip  # state, frequency, share of the run time
 _LIMITS_H = (1, 4, 12, 24, 48, 168)
 _PATIENCE_S, _SHORT_S = 48 * 3600.0, 4 * 3600.0
-_DEPTH = 40  # jobs that the scheduler looks at
+_DEPTH = 40  # jobs that the scheduler considers
 _NAMES = ("resnet50", "bert-ft", "llama-sft", "vit_b", "diffusion", "gnn", "whisper", "eval", "sweep", "debug")
 
 
@@ -51,7 +52,7 @@ class _Job:
     user: str
     name: str
     state: str
-    apart: bool = False  # asked for GPUs and not for nodes
+    apart: bool = False  # requested GPUs without a number of nodes
     start: float | None = None
     where: tuple[str, ...] = ()
 
@@ -62,13 +63,13 @@ class _Job:
 
 @dataclass(slots=True, kw_only=True)
 class _Nodes:
-    """Free GPUs by name. CPUs and memory go with them."""
+    """Free GPUs by node; CPUs and memory are proportional."""
 
     free: dict[str, int]
     held: Counter[str] = field(default_factory=Counter)  # GPUs by user
 
     def place(self, job: _Job) -> tuple[str, ...] | None:
-        """Where it is tightest; one that may lie apart (--gpus) on twice as many nodes where it must."""
+        """Return the fullest nodes on which the job fits, or None; with --gpus alone, twice as many nodes if needed."""
         for count in (job.nodes, 2 * job.nodes)[: 1 + (job.apart and job.gpus > 1)]:
             fits = [name for name, free in self.free.items() if free >= job.gpus // count]
             if len(fits) >= count:
@@ -82,7 +83,7 @@ class _Nodes:
 
 
 def month(*, seed: int = 1, jobs: int = 3000, nodes: int = 12, load: float = 0.8) -> str:
-    """What sacct prints. `load`: GPU-seconds asked for over those that there are."""
+    """Return sacct's output. `load`: requested GPU-seconds divided by those available."""
     drawn = _drawn(random.Random(seed), jobs, nodes, load)
     _run(drawn, nodes)
     begin, end = BEFORE * DAY, (BEFORE + DAYS) * DAY
@@ -99,7 +100,7 @@ def _drawn(rng: random.Random, jobs: int, nodes: int, load: float) -> list[_Job]
 
 
 def _moments(rng: random.Random, jobs: int, span: float) -> Iterator[float]:
-    """More by day than by night, fewer on weekends."""
+    """Draw submission times: more by day than by night, fewer on weekends."""
     for _ in range(jobs):
         while True:
             moment = rng.uniform(0, span)
@@ -159,7 +160,7 @@ def _start(cluster: _Nodes, waiting: list[_Job], ends: list[tuple[float, int]], 
             heapq.heappush(ends, (job.start + job.run_s, job.number))
             waiting.remove(job)
         elif now - job.submit > _PATIENCE_S:
-            longest = min(longest, _SHORT_S)  # only short jobs overtake it any more
+            longest = min(longest, _SHORT_S)  # only short jobs may still overtake it
 
 
 def _row(job: _Job, dumped: float) -> str:

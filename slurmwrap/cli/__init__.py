@@ -1,1 +1,1 @@
-"""gsub and slurmwrap: flags in, one flow called, output."""
+"""The commands of `slurmwrap`, one module or package per command."""

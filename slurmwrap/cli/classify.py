@@ -1,4 +1,4 @@
-"""`slurmwrap classify`: reads logs, calls the classifier, prints. Flags in, one flow called, output."""
+"""`slurmwrap classify`: classify failures from log files, or score the classifier on labelled examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Of one file; the end of a longer one is read.
+# Largest number of bytes that are read of one file; of a longer file the end is read.
 READ_CAP = 64 * 1024 * 1024
 Classify = Callable[[Evidence], Diagnosis]
 
@@ -38,15 +38,17 @@ def classify_command(
     state: Annotated[str, typer.Option(help="Final Slurm state, such as FAILED or TIMEOUT.")] = "",
     reason: Annotated[str, typer.Option(help="Slurm's Reason, such as NodeDown.")] = "",
     signatures: Annotated[
-        Path | None, typer.Option(help="Signatures beside the shipped ones (default: diagnosis.signatures).")
+        Path | None, typer.Option(help="Signatures in addition to the shipped ones (default: diagnosis.signatures).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     jsonl: Annotated[
         Path | None, typer.Option(help="Classify every object of a JSON Lines file (- for stdin).")
     ] = None,
-    score_files: Annotated[bool, typer.Option("--score", help="FILEs are labelled JSON Lines: score.")] = False,
+    score_files: Annotated[
+        bool, typer.Option("--score", help="Score the classifier on labelled JSON Lines FILEs.")
+    ] = False,
 ) -> None:
-    """Say why a job failed, from its output, its exit and its node's kernel log.
+    """Explain why a job failed, from its output, its exit code and its node's kernel log.
 
     \b
     Examples:
@@ -58,12 +60,12 @@ def classify_command(
     site = str(signatures) if signatures else configuration.load(os.environ).diagnosis.signatures
     classify = make_classifier(site)
     if jsonl is not None:
-        for place, row in _read_rows(jsonl):
-            typer.echo(_format_answer(row.get("id", ""), classify(_make_evidence(place, row))))
+        for location, row in _read_rows(jsonl):
+            typer.echo(_format_answer(row.get("id", ""), classify(_make_evidence(location, row))))
     elif not files:
         raise UsageError("classify needs a FILE, or --jsonl FILE", hint="slurmwrap classify --help")
     elif score_files:
-        typer.echo(_score_text(_score_files(files, classify)))
+        typer.echo(_format_score(_score_files(files, classify)))
     else:
         code, steps_signal = _parse_exit_code(derived_exit_code)
         evidence = Evidence(
@@ -91,22 +93,22 @@ def _parse_exit_code(text: str) -> tuple[int | None, int | None]:
     return int(code), int(signal or 0) or None
 
 
-def _make_evidence(place: str, row: Mapping[str, Any]) -> Evidence:
+def _make_evidence(location: str, row: Mapping[str, Any]) -> Evidence:
     try:
         return make_evidence(row)
     except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
+        raise UsageError(f"{location}: {error}") from error
 
 
 def _score_files(files: list[Path], classify: Classify) -> ClassifierScore:
     rows, answers = [], []
-    for place, row in (pair for file in files for pair in _read_rows(file)):
+    for location, row in (pair for file in files for pair in _read_rows(file)):
         try:
             label_of(row)
         except ValueError as error:
-            raise UsageError(f"{place}: {error}") from error
+            raise UsageError(f"{location}: {error}") from error
         rows.append(row)
-        answers.append(classify(_make_evidence(place, row)))
+        answers.append(classify(_make_evidence(location, row)))
     return score(rows, answers)
 
 
@@ -157,7 +159,7 @@ def _format_progress(found: Diagnosis) -> str:
     return "progress: " + ", ".join(part for part in parts if part)
 
 
-def _score_text(result: ClassifierScore) -> str:
+def _format_score(result: ClassifierScore) -> str:
     lines = [f"{'category':24} {'n':>4} {'precision':>9} {'recall':>6} {'F1':>6}"]
     lines += [
         f"{row.category:24} {row.labelled:4d} {row.precision:9.3f} {row.recall:6.3f} {row.f1:6.3f}"
@@ -176,19 +178,19 @@ def _score_text(result: ClassifierScore) -> str:
 
 
 def _read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each object with its place, "FILE, line N"."""
+    """Yield each object with its source, "FILE, line N"."""
     text = sys.stdin.read() if str(file) == "-" else _read_whole(file)
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        place = f"{file}, line {number}"
+        location = f"{file}, line {number}"
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"{place}: not JSON: {error}") from error
+            raise UsageError(f"{location}: not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise UsageError(f"{place}: not a JSON object")
-        yield place, row
+            raise UsageError(f"{location}: not a JSON object")
+        yield location, row
 
 
 def _read_whole(file: Path) -> str:
@@ -204,12 +206,12 @@ def _read_kernel_lines(file: Path | None) -> tuple[KernelLine, ...]:
 
 
 def _read_tail(file: Path) -> LogTail:
-    """A whole file, or the end of one beyond READ_CAP; a pipe, such as <(journalctl -k), is read to its end."""
+    """Read a whole file, or the end of one beyond READ_CAP; a pipe, such as <(journalctl -k), is read to its end."""
     try:
         with file.open("rb") as stream:
             size = stream.seek(0, 2) if stream.seekable() else 0
             cut = max(0, size - READ_CAP)
-            first = _lines_before(stream, cut) + 1 if cut else 1
+            first = _count_lines_before(stream, cut) + 1 if cut else 1
             if size:
                 stream.seek(cut)
             text = stream.read(READ_CAP).decode("utf-8", "replace")
@@ -218,8 +220,8 @@ def _read_tail(file: Path) -> LogTail:
     return LogTail(name=str(file), text=text, first_line=first, truncated=bool(cut))
 
 
-def _lines_before(stream: Any, cut: int) -> int:
-    """How many lines end before the offset `cut`, read in pieces."""
+def _count_lines_before(stream: Any, cut: int) -> int:
+    """Count the lines that end before the offset `cut`; the file is read in pieces."""
     stream.seek(0)
     count, left = 0, cut
     while left and (piece := stream.read(min(left, 1 << 20))):

@@ -20,24 +20,24 @@ from slurmwrap.sbatch.option_table import BASE, OWN, SBATCH, Argument, GsubOptio
 from slurmwrap.store.atomic_write import replace_file
 
 
-# What completion says of each option: a few words, and where its values come from.
+# The description of each option in a shell's menu, and where its values come from.
 #
-# Names, letters, arguments and releases are those of sbatch/option_table.py; here stands only what a shell's menu
-# needs next to them. `values` is one item of a small language that the scripts in templates/completion understand:
+# Names, letters, arguments and releases are those of sbatch/option_table.py; this table adds only what a menu needs.
+# `values` is one item of a small language that the scripts in templates/completion understand:
 #
-#     ""            nothing can be offered (a number, a time, free text)
+#     ""            nothing can be suggested (a number, a time, free text)
 #     file, dir     a path
-#     template      asked of gsub, which knows the site's own
-#     run           a job in the queue, or one of the user's last: asked of Slurm, and of gsub, which knows them
+#     template      asked of gsub, which knows the site's templates
+#     run           a job in the queue, or one of the user's last jobs: asked of Slurm and of gsub
 #     partition, qos, account, node, feature, reservation, cluster, license, gres, gpu, job, user, group
 #                   asked of Slurm or of the machine
 #     dependency, signal
-#                   a grammar of their own: afterok:ID[:ID...], B:USR1@60
-#     choice        one of `choices`; one that ends with = or : wants more
-#     ,anything     several of them, with commas between
+#     dependency, signal
+#                   these have a grammar of their own: afterok:ID[:ID...], B:USR1@60
+#     choice        one of `choices`; a choice that ends with = or : needs more text
 @dataclass(frozen=True, slots=True)
 class MenuWord:
-    """An option as a menu shows it."""
+    """The description of an option in a menu, and where its values come from."""
 
     about: str
     values: str = ""
@@ -76,7 +76,7 @@ SBATCH_WORDS: dict[str, MenuWord] = {
     "container-id": _("name of the container"),
     "container-type": _("type of the container"),
     "context": _("SELinux context"),
-    "contiguous": _("nodes beside each other"),
+    "contiguous": _("adjacent nodes"),
     "core-spec": _("cores kept for the system"),
     "cores-per-socket": _("least cores of a socket"),
     "cpu-freq": _("frequency or governor of the CPUs", "choice", _GOVERNORS),
@@ -204,61 +204,62 @@ OWN_WORDS: dict[str, MenuWord] = {
     "values": _("with --template=array: a task for each of them"),
 }
 
-# Taken when typed, but not offered: sbatch's second names of options, and what is for Slurm's own completion.
+# Accepted when typed, but not suggested: sbatch's aliases of options, and what Slurm's own completion uses.
 NOT_OFFERED: frozenset[str] = frozenset({"autocomplete", "cluster", "tasks-per-node"})
 
 
-NEVER = 9999  # later than any release
+# A release number later than any release.
+NEVER = 9999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One option as a template sees it. `since` and `until` are releases as a number: 2411 is Slurm 24.11."""
+    """One option as a template uses it. `since` and `until` are releases as a number: 2411 is Slurm 24.11."""
 
     long: str
     short: str = ""
     argument: Argument = Argument.NONE
     about: str = ""
-    # An item of the language above; after `choice` come the choices.
+    # An item of the language above; `choice` is followed by its choices.
     values: str = ""
-    # 0: every release that is supported
+    # 0: every supported release.
     since: int = 0
     until: int = NEVER
     offered: bool = True
 
     @property
     def dated(self) -> bool:
-        """Whether some supported release lacks it."""
+        """Whether some supported release lacks the option."""
         return self.since > 0 or self.until < NEVER
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As they are typed, the letter first."""
+        """Return its names as they are typed, the letter first."""
         return tuple(name for name in (self.short, self.long) if name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One command of slurmwrap: its words, what may follow, and the values of its arguments in order."""
+    """One command of slurmwrap: its path, subcommands, options, and the kinds of values of its arguments in order."""
 
     path: tuple[str, ...]
     about: str
-    # (name, about) of its own commands
+    # (name, description) of its subcommands.
     below: tuple[tuple[str, str], ...]
     options: tuple[Offer, ...]
     arguments: tuple[str, ...]
-    # The last argument may stand several times.
+    # Whether the last argument may be repeated.
     repeats: bool
 
     @property
     def name(self) -> str:
-        """Its words as one, as they are typed after `slurmwrap`."""
+        """Return the command as it is typed after `slurmwrap`."""
         return " ".join(self.path)
 
 
 def gsub_offers() -> tuple[Offer, ...]:
-    """Every option of sbatch and of gsub."""
-    own = (_own_offer(option, OWN_WORDS[option.name]) for option in OWN)
+    """Return every option of sbatch and of gsub."""
+    own = (_make_own_offer(option, OWN_WORDS[option.name]) for option in OWN)
     return (*own, *(_make_offer(option, SBATCH_WORDS[option.name]) for option in SBATCH))
 
 
@@ -275,7 +276,7 @@ def _make_offer(option: SbatchOption, word: MenuWord) -> Offer:
     )
 
 
-def _own_offer(option: GsubOption, word: MenuWord) -> Offer:
+def _make_own_offer(option: GsubOption, word: MenuWord) -> Offer:
     values = _format_values(word.values, option.choices)
     return Offer(long=f"--{option.name}", argument=option.argument, about=word.about, values=values)
 
@@ -290,8 +291,8 @@ def _number_release(release: Release) -> int:
 
 # --- slurmwrap ----------------------------------------------------------------------------------------------------
 
-# Where the words of the command line say it and nothing in the command tree does.
-_BY_NAME: Mapping[str, str] = {
+# Kinds of values by option name, where the command tree does not show them.
+_KIND_BY_NAME: Mapping[str, str] = {
     "--user": "user",
     "--account": "account",
     "--partition": "partition",
@@ -308,7 +309,7 @@ _BY_NAME: Mapping[str, str] = {
     "shell": "choice bash zsh fish",
     "node": "node",
 }
-_BY_METAVAR: Mapping[str, str] = {
+_KIND_BY_METAVAR: Mapping[str, str] = {
     "DIR": "dir",
     "FILE": "file",
     "FILE…": "file",
@@ -324,7 +325,7 @@ _BY_METAVAR: Mapping[str, str] = {
 
 
 def slurmwrap_commands(root: Any) -> tuple[Command, ...]:
-    """The command tree under `root` (what typer.main.get_command gives), parents first."""
+    """Return the command tree under `root` (from typer.main.get_command), parents first."""
     return tuple(_list_commands(root, ()))
 
 
@@ -334,8 +335,8 @@ def _list_commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
     arguments = [one for one in shown if one.param_type_name == "argument"]
     yield Command(
         path=path,
-        about=_short_help(command),
-        below=tuple((name, _short_help(one)) for name, one in below.items()),
+        about=_get_short_help(command),
+        below=tuple((name, _get_short_help(one)) for name, one in below.items()),
         options=(*_list_option_offers(command, shown), Offer(long="--help", short="-h", about="show help")),
         arguments=tuple(_select_value_kind(command, one) for one in arguments),
         repeats=bool(arguments) and arguments[-1].nargs == -1,
@@ -356,12 +357,12 @@ def _list_option_offers(command: Any, shown: list[Any]) -> Iterator[Offer]:
 
 
 def _select_value_kind(command: Any, parameter: Any) -> str:
-    """Where a parameter's values come from: by its name, its metavar, or its type in the function's signature."""
+    """Return where a parameter's values come from: by its name, its metavar, or its type in the signature."""
     for name in (*parameter.opts, parameter.name):
-        if name in _BY_NAME:
-            return _BY_NAME[name]
-    if parameter.metavar in _BY_METAVAR:
-        return _BY_METAVAR[parameter.metavar]
+        if name in _KIND_BY_NAME:
+            return _KIND_BY_NAME[name]
+    if parameter.metavar in _KIND_BY_METAVAR:
+        return _KIND_BY_METAVAR[parameter.metavar]
     if "--dir" in parameter.opts or any(name.endswith("-dir") for name in parameter.opts):
         return "dir"
     signature = inspect.signature(inspect.unwrap(command.callback)).parameters if command.callback else {}
@@ -369,18 +370,18 @@ def _select_value_kind(command: Any, parameter: Any) -> str:
     return "file" if "Path" in annotation else ""
 
 
-def _short_help(command: Any) -> str:
-    """The first sentence of its help, or what the tree says in short."""
+def _get_short_help(command: Any) -> str:
+    """Return the command's short help, or else the first paragraph of its help, without the final full stop."""
     text: str = command.short_help or (command.help or "").partition("\n\n")[0]
     return " ".join(text.split()).removesuffix(".")
 
 
-# By it our own file is known when it is to be replaced.
+# Identifies a file that slurmwrap wrote and may replace.
 MARK = "Made by: slurmwrap completion"
 
 
 class Shell(StrEnum):
-    """The shells that can be taught."""
+    """The supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -389,17 +390,20 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionPlace:
-    """Where a user's own completions lie, which file serves which command, and what else they have to do."""
+    """Where a user's own completions are, which file serves which command, and what the user still has to do."""
 
     directory: Path
-    names: Mapping[str, str]  # command → file name
+    # Command -> file name.
+    names: Mapping[str, str]
     then: str
 
 
 def completion(
     ctx: typer.Context,
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
-    install: Annotated[bool, typer.Option("--install", help="Put it where your shell looks, in your home.")] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install it in your home, where your shell looks for it.")
+    ] = False,
     sbatch: Annotated[
         bool, typer.Option("--sbatch", help="Complete sbatch in the same way, where it is gsub by another name.")
     ] = False,
@@ -415,15 +419,15 @@ def completion(
     if not install:
         typer.echo(text, nl=False)
         return
-    place = place_of(shell, os.environ)
+    place = find_completion_place(shell, os.environ)
     for path in write_completion_files(place, text, sbatch=sbatch):
         typer.echo(f"Written: {path}")
     typer.echo(place.then)
 
 
 def render_script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
-    """The whole script. `root`: slurmwrap's command tree."""
-    # "{#" occurs in shell code, so comments have marks of their own; every text goes through the shell's filter.
+    """Return the whole script. `root` is slurmwrap's command tree."""
+    # "{#" occurs in shell code, so comments have other delimiters; every text passes through the filter of its shell.
     environment = make_template_environment("completion", comment_start_string="<#--", comment_end_string="--#>")
     environment.filters |= {"sh": _quote_sh, "zsh": _quote_zsh, "fish": _quote_fish}
     return environment.get_template(f"{shell.value}.j2").render(
@@ -435,12 +439,12 @@ def render_script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
 
 
 def _quote_sh(text: str) -> str:
-    # Also where nothing needs it: zsh reads more into bare words.
+    # Quote every text, because zsh interprets unquoted words further.
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _quote_zsh(text: str) -> str:
-    """Part of one spec of zsh's _arguments, where \\ : [ ] speak; the spec is quoted as a whole."""
+    """Quote part of a spec of zsh's _arguments, where \\ : [ ] have a meaning; the whole spec is quoted as well."""
     return "".join(f"\\{c}" if c in "\\:[]" else c for c in text).replace("'", "'\\''")
 
 
@@ -451,8 +455,8 @@ def _quote_fish(text: str) -> str:
 # --- putting it in place ----------------------------------------------------------------------------------------------
 
 
-def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
-    """Where that shell looks for what a user adds themselves."""
+def find_completion_place(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
+    """Return where the shell looks for completions that a user added."""
     home = Path(environ.get("HOME") or Path.home())
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -460,7 +464,7 @@ def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
         return CompletionPlace(
             directory=data / "bash-completion/completions",
             names={"gsub": "gsub", "slurmwrap": "slurmwrap", "sbatch": "sbatch"},
-            then="New shells have it where the package bash-completion is; elsewhere add to ~/.bashrc:\n"
+            then="New shells use it if the package bash-completion is installed; otherwise add to ~/.bashrc:\n"
             "  source <(slurmwrap completion bash)",
         )
     if shell is Shell.ZSH:
@@ -475,22 +479,23 @@ def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
     return CompletionPlace(
         directory=config / "fish/completions",
         names={"gsub": "gsub.fish", "slurmwrap": "slurmwrap.fish", "sbatch": "sbatch.fish"},
-        then="New shells have it.",
+        then="New shells use it.",
     )
 
 
 def write_completion_files(place: CompletionPlace, text: str, *, sbatch: bool = False) -> list[Path]:
-    """Writes the files. SlurmwrapError, and nothing is written, where one is there that someone else wrote."""
+    """Write the files. Raise SlurmwrapError and write nothing if a file exists that slurmwrap did not write."""
     paths = [place.directory / name for command, name in place.names.items() if sbatch or command != "sbatch"]
     for path in paths:
         if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
             raise SlurmwrapError(
-                f"{path} is there and not ours", hint="move it away, or use the script without --install"
+                f"{path} exists and was not written by slurmwrap",
+                hint="move it away, or use the script without --install",
             )
     try:
         place.directory.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            # A shell that starts meanwhile reads one of the two.
+            # Replaced atomically: a shell that starts meanwhile reads the old file or the new one.
             replace_file(path, text, 0o644)
     except OSError as error:
         raise SlurmwrapError(f"cannot write {error.filename}: {error.strerror}") from error

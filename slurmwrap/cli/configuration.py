@@ -1,4 +1,4 @@
-"""`slurmwrap config`: what is in force and who said so, a file to begin with, and what is wrong with one."""
+"""`slurmwrap config`: show the values in force and their origin, print a template, and check a file."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ app = typer.Typer(help="The configuration: what holds and why, a template, a che
 _What = Annotated[str, typer.Argument(metavar="[SECTION[.KEY]]", help="A section or a key; all without it.")]
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 _Changed = Annotated[bool, typer.Option("--changed", help="Only what a file or a variable sets.")]
-_File = Annotated[Path, typer.Argument(metavar="FILE", help="It is read, and nothing else is done.")]
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="The file to check; it is only read.")]
 
 
-@app.command(short_help="Each value, and where it comes from.")
+@app.command(short_help="Show each value, and where it comes from.")
 def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) -> None:
     """Print each value with where it comes from: the default, a line of a file, or a variable.
 
@@ -57,7 +57,7 @@ def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) ->
             )
         )
         return
-    paint = terminal.painter()
+    paint = terminal.choose_painter()
     if len(chosen) == 1 and what == chosen[0].key.name:
         typer.echo(harmless("\n".join(_explain_key(chosen[0]))))
         return
@@ -66,9 +66,9 @@ def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) ->
         typer.echo(paint(f"note: {harmless(note)}", "yellow"))
 
 
-@app.command(short_help="A whole config.toml to begin with.")
+@app.command(short_help="Print a complete config.toml to start with.")
 def template() -> None:
-    """Print a whole config.toml: every key explained, with its default, as a comment. It loads and changes nothing.
+    """Print a complete config.toml: every key explained, with its default, as a comment. It loads and changes nothing.
 
     \b
     Example:
@@ -77,7 +77,7 @@ def template() -> None:
     typer.echo(template_text(), nl=False)
 
 
-@app.command(short_help="What is wrong with a file.")
+@app.command(short_help="Show what is wrong with a file.")
 def check(file: _File) -> None:
     """Read a file as slurmwrap would, and list everything that is wrong with it at once.
 
@@ -103,7 +103,7 @@ def check(file: _File) -> None:
 
 
 def _select_settings(what: str, found: Sequence[KeySetting]) -> list[KeySetting]:
-    """Those of a section, or the one key. UsageError for what does not exist."""
+    """Return the settings of a section, or of one key. Raise UsageError if there is neither."""
     if not what:
         return list(found)
     chosen = [one for one in found if what in (one.key.name, one.key.section)]
@@ -113,7 +113,7 @@ def _select_settings(what: str, found: Sequence[KeySetting]) -> list[KeySetting]
 
 
 def _format_settings(chosen: Sequence[KeySetting], paint: Paint) -> Iterator[str]:
-    """Sections with their keys, each key on one line as far as it can be; what is not the default stands out."""
+    """Yield sections with their keys, each key on one line if possible; values that are not the default are bold."""
     wide = max((len(one.key.word) for one in chosen), default=0)
     section = None
     for one in chosen:
@@ -143,7 +143,7 @@ def _shorten_origin(origin: str) -> str:
 
 
 def _explain_key(one: KeySetting) -> Iterator[str]:
-    """Everything about one key."""
+    """Yield everything about one key."""
     key = one.key
     yield f"{key.name} = {format_toml(one.held.value)}"
     yield ""
@@ -170,12 +170,12 @@ def _wrap_text(text: str) -> list[str]:
 
 
 def _setting_to_json_dict(one: KeySetting) -> dict[str, Any]:
-    """For programs."""
+    """Return one setting as JSON fields."""
     key = one.key
     said = [{"origin": source.origin, "kind": source.kind, "value": source.value} for source in one.said]
-    told = {"key": key.name, "value": one.held.value, "origin": one.held.origin, "kind": one.held.kind}
-    words = {"default": key.default, "unit": key.unit, "allowed": key.allowed, "variable": key.variable}
-    return {**told, **words, "text": key.text, "reader": key.reader.value, "said": said}
+    present = {"key": key.name, "value": one.held.value, "origin": one.held.origin, "kind": one.held.kind}
+    description = {"default": key.default, "unit": key.unit, "allowed": key.allowed, "variable": key.variable}
+    return {**present, **description, "text": key.text, "reader": key.reader.value, "said": said}
 
 
 def _get_columns() -> int:

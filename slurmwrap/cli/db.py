@@ -1,4 +1,4 @@
-"""`slurmwrap db`: the database file: where it is, a copy, whether it is sound, what it forgets, what it holds."""
+"""`slurmwrap db`: print the path of the database, back it up, check, migrate, prune, query, export and serve it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import db_tables, terminal
-from slurmwrap.cli.list_options import LIMIT, check_known_names, say_pieces, say_rows, split_list
-from slurmwrap.cli.record_access import place_of
+from slurmwrap.cli.list_options import LIMIT, check_known_names, print_json_rows, print_pieces, split_list
+from slurmwrap.cli.record_access import find_record_source
 from slurmwrap.config.load_config import Config, Retention, load
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
@@ -58,7 +58,7 @@ _UNITS = {"d": 1, "w": 7, "y": 365}
 
 @app.command()
 def path(file: File = "") -> None:
-    """Print where it lies.
+    """Print the path of the database file.
 
     \b
     Example:
@@ -74,9 +74,9 @@ def backup(
     keep: Annotated[int, typer.Option(min=0, help="In a folder: keep this many of the newest; 0: all.")] = 0,
     file: File = "",
 ) -> None:
-    """Copy it while everything goes on.
+    """Copy the database while other programs use it.
 
-    The copy is one file of one moment, mode 0600, checked.
+    The copy is consistent (the state at one moment), has mode 0600, and is checked.
 
     \b
     Examples:
@@ -100,13 +100,13 @@ def backup(
 
 @app.command()
 def check(
-    file_: Annotated[str, typer.Argument(metavar="[FILE]", help="Another one, a backup say.")] = "",
+    file_: Annotated[str, typer.Argument(metavar="[FILE]", help="Another database, such as a backup.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Do not compare indexes with tables.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read all of it: damage, references, schema, sizes.
+    """Check the database: damage, references, schema, sizes.
 
-    Exit code 0: sound, 1: not, 6: it cannot be opened.
+    Exit code 0: sound; 1: not sound; 6: it cannot be opened.
 
     \b
     Examples:
@@ -121,34 +121,34 @@ def check(
 
 @app.command()
 def migrate(file: File = "") -> None:
-    """Bring it to this version's schema.
+    """Migrate the database to this version's schema.
 
     The reconciler does it by itself when it starts.
     """
-    place, _ = _find_database(file)
-    _must_be_there(place)
-    before = db_maintenance.check(place, thorough=False).version
-    with Database.open(place):
+    database_file, _ = _find_database(file)
+    _check_exists(database_file)
+    before = db_maintenance.check(database_file, thorough=False).version
+    with Database.open(database_file):
         pass
-    after = db_maintenance.check(place, thorough=False).version
-    typer.echo(f"{place}: schema {after}" + (f", was {before}" if after != before else ", nothing to do"))
+    after = db_maintenance.check(database_file, thorough=False).version
+    typer.echo(f"{database_file}: schema {after}" + (f", was {before}" if after != before else ", nothing to do"))
 
 
 @app.command()
 def prune(
     keep: Annotated[str, typer.Option(metavar="400d", help="Runs, [retention] keep_d.")] = "",
     detail: Annotated[str, typer.Option(metavar="35d", help="Their details, detail_d.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
-    vacuum: Annotated[bool, typer.Option("--vacuum", help="Then write the file anew, as small as it can be.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be removed.")] = False,
+    vacuum: Annotated[bool, typer.Option("--vacuum", help="Then rewrite the file, as small as it can be.")] = False,
     file: File = "",
     as_json: AsJson = False,
 ) -> None:
-    """Forget what is over. The reconciler does so by itself, a little each hour.
+    """Remove old records. The reconciler does so by itself, a little each hour.
 
-    Details (log lines, paths, plans, measurements) go after --detail, runs with
-    all about them after --keep, logs of settled runs within hours. It works in
-    small steps: reconciler and gsub go on meanwhile. --vacuum does not: stop the
-    reconciler, and have as much disk free as the file takes.
+    Details (log lines, paths, plans, measurements) are removed after --detail, runs
+    with all about them after --keep, logs of settled runs within hours. Pruning works
+    in small steps, so that reconciler and gsub can continue. --vacuum does not: stop
+    the reconciler first, and have as much free disk space as the file takes.
 
     \b
     Examples:
@@ -156,18 +156,18 @@ def prune(
       slurmwrap db prune --keep 180d
     """
     config = load(os.environ)
-    place, site = _find_database(file, config)
+    database_file, site = _find_database(file, config)
     kept, now = _read_retention(config.retention, keep, detail), time.time()
     window = config.nodes.window_days
-    _must_be_there(place)
+    _check_exists(database_file)
     if dry_run:
-        found, freed = retention.plan(place, kept, now, window_d=window), 0
+        found, freed = retention.plan(database_file, kept, now, window_d=window), 0
     else:
-        # Of an older version: the statements know the newest schema only.
-        with Database.open(place):
+        # Migrate an older database first: the statements need the newest schema.
+        with Database.open(database_file):
             pass
-        found = retention.prune(place, kept, now, window_d=window, short_digests=site)
-        freed = retention.vacuum(place) if vacuum else 0
+        found = retention.prune(database_file, kept, now, window_d=window, short_digests=site)
+        freed = retention.vacuum(database_file) if vacuum else 0
     if as_json:
         typer.echo(
             format_json_document("db_prune", {**to_json_dict(found), "vacuum_freed_bytes": freed, "dry_run": dry_run})
@@ -175,7 +175,7 @@ def prune(
         return
     typer.echo(_format_pruned(found, retention.compute_cutoffs(kept, now, window_d=window), dry_run))
     if vacuum and not dry_run:
-        typer.echo(f"written anew: {_format_bytes(freed)} smaller, now {_format_bytes(place.stat().st_size)}")
+        typer.echo(f"written anew: {_format_bytes(freed)} smaller, now {_format_bytes(database_file.stat().st_size)}")
 
 
 @app.command(cls=db_tables.RowsCommand)
@@ -188,7 +188,8 @@ def rows(
     shown: Annotated[str, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = "",
     order: Annotated[str, typer.Option(metavar="COLUMN", help="Sort by it; 'COLUMN desc': highest first.")] = "",
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help=f"So many at most. A table shows {LIMIT}, others all.")
+        int | None,
+        typer.Option("--limit", "-n", min=1, help=f"Show at most this many. A table shows {LIMIT}, others all."),
     ] = None,
     as_csv: AsCsv = False,
     as_json: AsJson = False,
@@ -197,8 +198,8 @@ def rows(
 ) -> None:
     """Print rows of a table.
 
-    Values of --param are text; compared with a column, they become what the column
-    holds. Elsewhere write CAST(:NAME AS INTEGER). Nothing is written.
+    Values of --param are text; compared with a column, they are converted to the
+    column's type. Elsewhere write CAST(:NAME AS INTEGER). Nothing is written.
 
     \b
     Examples:
@@ -221,7 +222,7 @@ def rows(
         counts = most and form in ("", "json")
         more = max(0, reader.count_rows(name, where, values) - most) if counts and most else 0
         if form:
-            say_pieces(db_tables.list_row_pieces(form, names, found, more))
+            print_pieces(db_tables.list_row_pieces(form, names, found, more))
             return
         typer.echo(db_tables.format_rows(names, list(found), terminal.columns()))
         if more:
@@ -231,17 +232,18 @@ def rows(
 @app.command()
 def search(
     words: Annotated[
-        list[str], typer.Argument(metavar="WORDS...", help="All must occur; 'out of memory': side by side.")
+        list[str],
+        typer.Argument(metavar="WORDS...", help="All must occur; quoted words side by side: 'out of memory'."),
     ],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 20,
     as_json: AsJson = False,
     file: File = "",
 ) -> None:
-    """Search in what failures rest on.
+    """Search the failures.
 
-    Words are searched for in the lines that a diagnosis rests on, its category,
-    node and file, the advice and the decision; endings of English words do not
-    count. The most relevant failure comes first. The index is made for each search.
+    The words are searched for in the cited lines of each diagnosis, in its category,
+    node and file, in the advice and in the decision; English words match whatever their
+    ending. The most relevant failure comes first. Each search builds the index anew.
 
     \b
     Examples:
@@ -251,18 +253,20 @@ def search(
     for word in words:
         if not any(letter.isalnum() for letter in word):
             raise UsageError(f"'{word}' has no letter or digit to search for")
-    place, _ = _find_database(file)
-    _must_be_there(place)
+    database_file, _ = _find_database(file)
+    _check_exists(database_file)
     console = Console.of_terminal("slurmwrap")
     try:
         found, total = table_reader.search_failures(
-            place, words, limit, lambda share: console.redraw(f"slurmwrap: {share:4.0%} indexed"[: columns()])
+            database_file, words, limit, lambda share: console.redraw(f"slurmwrap: {share:4.0%} indexed"[: columns()])
         )
     finally:
         console.progress_done()
     more = total - len(found)
     if as_json:
-        say_rows("db_search", {"rows": (to_json_dict(db_tables.remove_marks(one)) for one in found), "more": more})
+        print_json_rows(
+            "db_search", {"rows": (to_json_dict(db_tables.remove_marks(one)) for one in found), "more": more}
+        )
     elif found:
         typer.echo(db_tables.format_found(found, terminal.columns()))
         if more:
@@ -273,7 +277,7 @@ def search(
 
 @app.command()
 def export(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Made with mode 0700 if it is not there.")],
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Created with mode 0700 if it does not exist.")],
     tables: Annotated[str, typer.Option(metavar="A,B", help="Only these tables or views.")] = "",
     as_csv: AsCsv = False,
     as_json: AsJson = False,
@@ -283,9 +287,9 @@ def export(
 ) -> None:
     """Write every table to a file: CSV by default.
 
-    The files are of one moment and have mode 0600: they hold users' log lines. In
-    CSV, text that a spreadsheet would take for a formula begins with '; programs
-    read --nl or --json, which leave text as it is.
+    All files show the state of one moment and have mode 0600: they hold users' log
+    lines. In CSV, text that a spreadsheet would take for a formula begins with ';
+    programs should read --nl or --json, which leave text unchanged.
 
     \b
     Example:
@@ -303,11 +307,11 @@ def analyze(
     as_json: AsJson = False,
     file: File = "",
 ) -> None:
-    """Count what each column of tables holds.
+    """Count the values in each column of tables.
 
-    For each column: rows without a value, different values, the most common and the
+    For each column: rows without a value, distinct values, the most common and the
     least common ones. A table is read several times per column, which takes minutes
-    for those of a year.
+    for a database of a year.
 
     \b
     Example:
@@ -319,16 +323,16 @@ def analyze(
         try:
             if as_json:
                 figures = (one for name in names for one in reader.analyze_columns(name))
-                say_rows("db_analysis", {"rows": map(to_json_dict, figures), "more": 0})
+                print_json_rows("db_analysis", {"rows": map(to_json_dict, figures), "more": 0})
                 return
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 found = list(
                     reader.analyze_columns(name, lambda column: console.redraw(f"slurmwrap: {column}"[: columns()]))
                 )
                 console.progress_done()
                 head = f"{name}: {text_format.count(found[0].rows, 'row')}"
                 shown = db_tables.format_figures(found, terminal.columns()) if found[0].rows else ""
-                typer.echo("\n".join(filter(None, ["" if place == 0 else "\n", head, shown])))
+                typer.echo("\n".join(filter(None, ["" if index == 0 else "\n", head, shown])))
         finally:
             console.progress_done()
 
@@ -336,12 +340,12 @@ def analyze(
 @app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: a free one.")] = 8001,
+    port: Annotated[int, typer.Option(help="0: any free port.")] = 8001,
     file: File = "",
 ) -> None:
-    """Look around in it with Datasette, read-only.
+    """Explore the database with Datasette, read-only.
 
-    Every column is explained, and there are ready queries.
+    Every column is explained, and there are prepared queries.
 
     \b
     Example, from your own machine:
@@ -354,25 +358,25 @@ def serve(
 
 
 def _find_database(file: str, config: Config | None = None) -> tuple[Path, bool]:
-    """The file that is meant, and whether it is a site's."""
+    """Return the path of the database file, and whether it is a site's."""
     if file:
         return Path(file), Path(file).stem.startswith("site")
-    place = place_of(config or load(os.environ), os.environ, os.geteuid())
-    return place.database, place.site
+    source = find_record_source(config or load(os.environ), os.environ, os.geteuid())
+    return source.database, source.site
 
 
 @contextmanager
 def _open_database(file: str) -> Iterator[TableReader]:
-    place, _ = _find_database(file)
-    _must_be_there(place)
-    with open_tables(place) as reader:
+    database_file, _ = _find_database(file)
+    _check_exists(database_file)
+    with open_tables(database_file) as reader:
         yield reader
 
 
-def _must_be_there(place: Path) -> None:
-    """StoreError: opening it to write would make it, of a mistyped name, or as root what SlurmUser must own."""
-    if not place.exists():
-        raise StoreError(f"there is no database at {place} yet", hint="it is made when the first job is seen")
+def _check_exists(database_file: Path) -> None:
+    """Raise StoreError if there is no file: opening a mistyped path for writing, or as root, would create one."""
+    if not database_file.exists():
+        raise StoreError(f"there is no database at {database_file} yet", hint="it is made when the first job is seen")
 
 
 def _read_retention(configured: Retention, keep: str, detail: str) -> Retention:
@@ -391,23 +395,23 @@ def _parse_days(text: str, option: str) -> int:
 
 
 def _make_progress(console: Console) -> Callable[[float], None]:
-    """A line that is rewritten in place; nothing where stderr is no terminal."""
+    """Return a function that rewrites a progress line in place; it prints nothing if stderr is not a terminal."""
     if not console.tty:
         return lambda share: None
 
-    def tell(share: float) -> None:
+    def print_progress(share: float) -> None:
         end = "\n" if share >= 1 else ""
         sys.stderr.write(f"\rslurmwrap: {share:4.0%} copied{end}")
         sys.stderr.flush()
 
-    return tell
+    return print_progress
 
 
 def _format_health(found: db_maintenance.Health) -> str:
-    paint, zone = terminal.painter(), terminal.local_zone()
+    paint, zone = terminal.choose_painter(), terminal.get_local_zone()
     lines = [
         f"{found.path}: schema {found.version}, {found.journal_mode.upper()}, {_format_bytes(found.bytes)}"
-        f" ({_format_bytes(found.free_bytes)} free in it, {_format_bytes(found.wal_bytes)} of log beside it)"
+        f" ({_format_bytes(found.free_bytes)} free in it, {_format_bytes(found.wal_bytes)} of log next to it)"
     ]
     if found.first_run is not None and found.last_run is not None:
         first, last = text_format.moment(found.first_run, zone), text_format.moment(found.last_run, zone)
@@ -424,7 +428,7 @@ def _format_health(found: db_maintenance.Health) -> str:
 
 
 def _format_pruned(found: retention.Pruned, over: dict[str, float], dry_run: bool) -> str:
-    zone = terminal.local_zone()
+    zone = terminal.get_local_zone()
     head = "would go" if dry_run else "gone"
     lines = [
         f"Details of runs from before {text_format.moment(over['detail'], zone)},",
@@ -440,7 +444,7 @@ def _format_pruned(found: retention.Pruned, over: dict[str, float], dry_run: boo
 
 
 def _format_bytes(count: int) -> str:
-    """In the units of ls -h."""
+    """Format a size as `ls -h` does."""
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
@@ -449,32 +453,32 @@ def _format_bytes(count: int) -> str:
     return f"{size:.2f} GiB"
 
 
-# Datasette on the database, with what every table and column means. Starts a program of its own, which replaces us.
-# What says something to programs only.
+# Serving the database with Datasette, with the meaning of every table and column. Datasette replaces this process.
+# Tables that mean something only to programs.
 _HIDDEN = ("seen", "names", "job_names", "migrations")
 _SETTINGS = {
-    # A year of runs is read in a few seconds.
+    # Reading the runs of a year takes a few seconds.
     "sql_time_limit_ms": "10000",
     "default_page_size": "50",
-    # A copy of all of it is `slurmwrap db backup`.
+    # `slurmwrap db backup` makes a consistent copy instead.
     "allow_download": "off",
-    # Each page of a large table would be counted several times.
+    # Suggesting facets would count each page of a large table several times.
     "suggest_facets": "off",
     "facet_time_limit_ms": "1000",
 }
 
 
 def run_datasette(database: Path, host: str, port: int, console: Console) -> None:
-    """Replaces this process by Datasette; returns only by an error. StoreError where there is no database to show."""
+    """Replace this process by Datasette; return only by an exception. StoreError if there is no database to show."""
     if importlib.util.find_spec("datasette") is None:
         raise SlurmwrapError(
-            "Datasette is not installed here", hint="install it beside slurmwrap: pip install 'slurmwrap[datasette]'"
+            "Datasette is not installed here", hint="install it next to slurmwrap: pip install 'slurmwrap[datasette]'"
         )
-    # Says what is wrong with it, if anything is.
+    # Opening the database reports what is wrong with it.
     with Database.open(database, readonly=True):
         pass
     if not _is_loopback(host):
-        console.say(f"everybody who reaches {host} may read everybody's log lines: there is no password", "yellow")
+        console.say(f"anyone who reaches {host} can read all users' log lines: there is no password", "yellow")
     arguments = arguments_of(database, host, port, _write_metadata(make_metadata(database)))
     sys.stdout.flush()
     try:
@@ -484,27 +488,29 @@ def run_datasette(database: Path, host: str, port: int, console: Console) -> Non
 
 
 def arguments_of(database: Path, host: str, port: int, described_in: Path) -> list[str]:
-    """Python's arguments: `-I` keeps the caller's directory and variables out of what it imports."""
+    """Return Python's arguments. `-I` keeps the caller's directory and variables out of the import path."""
     settings = [word for name, value in _SETTINGS.items() for word in ("--setting", name, value)]
     where = ["--host", host, "--port", str(port), "--metadata", str(described_in)]
     return ["-I", "-m", "datasette", "serve", str(database), *where, *settings]
 
 
 def make_metadata(database: Path) -> dict[str, Any]:
-    """What Datasette is given: the shipped titles and queries, and every table and column out of the schema."""
-    told: Mapping[str, Any] = json.loads((shipped("templates") / "datasette" / "metadata.json").read_text("utf-8"))
+    """Return Datasette's metadata: the shipped titles and queries, and every table and column from the schema."""
+    shipped_metadata: Mapping[str, Any] = json.loads(
+        (shipped("templates") / "datasette" / "metadata.json").read_text("utf-8")
+    )
     tables = {
         one.name: {"description": f"{one.meaning[:1].upper()}{one.meaning[1:]}.", "columns": dict(one.columns)}
         | ({"hidden": True} if one.name in _HIDDEN else {})
         for one in describe_tables()
     }
-    about = {"title": told["title"], "description": told["description"]}
-    return {**about, "databases": {database.stem: {**about, "tables": tables, "queries": told["queries"]}}}
+    about = {"title": shipped_metadata["title"], "description": shipped_metadata["description"]}
+    return {**about, "databases": {database.stem: {**about, "tables": tables, "queries": shipped_metadata["queries"]}}}
 
 
 def _write_metadata(found: Mapping[str, Any]) -> Path:
-    """In memory: Datasette reads it by our descriptor after we became it, and nothing of it stays (memfd_create(2))."""
-    # Without MFD_CLOEXEC: exec keeps it.
+    """Write the metadata to memory, so that no file remains; Datasette inherits the descriptor (memfd_create(2))."""
+    # Without MFD_CLOEXEC, so that the descriptor stays open across exec.
     handle = os.memfd_create("metadata", 0)
     with os.fdopen(os.dup(handle), "w", encoding="utf-8") as file:
         json.dump(found, file)

@@ -1,4 +1,4 @@
-"""`slurmwrap db rows | search | export | analyze`: what the tables of the database hold."""
+"""Tables of `slurmwrap db rows | search | export | analyze`: option parsing, formats and export files."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from slurmwrap.store.atomic_write import replace_file
 from slurmwrap.store.db_maintenance import reject_open_directory
 from slurmwrap.store.table_reader import MARKS, ColumnFigures, FoundFailure, TableReader
 
-# Columns of the terminal that a cell is cut to.
-_LEAST = 8
-# Columns for a value that stands behind its column's name.
-_SHORTEST = 20
+# Least width to which a column of text is cut.
+_MIN_TEXT_WIDTH = 8
+# Least width of a value when each value has a line of its own, after the name of its column.
+_MIN_VALUE_WIDTH = 20
 ENDINGS = {"csv": ".csv", "json": ".json", "nl": ".jsonl"}
 KIND = "db_rows"
 
 
 class RowsCommand(TyperCommand):
-    """`db rows`, whose --param takes two words and may be repeated: Typer has no type for that."""
+    """The command `db rows`. Its --param takes two values and may be repeated, for which Typer has no type."""
 
     def __init__(self, *words: Any, **named: Any) -> None:
         super().__init__(*words, **named)
@@ -40,12 +40,12 @@ class RowsCommand(TyperCommand):
 
 
 def read_pairs(param: Sequence[str]) -> dict[str, str]:
-    """What RowsCommand makes of --param: name -> value."""
+    """Return the values of --param as RowsCommand parses them: name -> value."""
     return {name.removeprefix(":"): value for name, value in cast(Sequence[tuple[str, str]], param)}
 
 
 def choose_format(*, as_csv: bool, as_json: bool, as_nl: bool, otherwise: str) -> str:
-    """ "csv", "json" or "nl", as the flags say; UsageError where they say two."""
+    """Return "csv", "json" or "nl" according to the flags, else `otherwise`. UsageError if two flags are given."""
     wanted = [name for name, flag in (("csv", as_csv), ("json", as_json), ("nl", as_nl)) if flag]
     if len(wanted) > 1:
         raise UsageError(f"--{wanted[0]} and --{wanted[1]} exclude each other", hint="choose one of them")
@@ -53,12 +53,12 @@ def choose_format(*, as_csv: bool, as_json: bool, as_nl: bool, otherwise: str) -
 
 
 def find_table(reader: TableReader, name: str) -> str:
-    """`name`, if it is a table or view; UsageError names the nearest."""
+    """Return `name` if it is a table or view; otherwise raise UsageError that suggests the nearest name."""
     return check_known_names([name], reader.names, "TABLE")[0]
 
 
 def find_plain_tables(reader: TableReader, names: Sequence[str]) -> tuple[str, ...]:
-    """The same of several, none of them a view."""
+    """Return `names` if all are tables; raise UsageError for a view or an unknown name."""
     for name in names:
         if find_table(reader, name) not in reader.tables:
             raise UsageError(f"'{name}' is a view", hint="its columns are those of tables: docs/database.md")
@@ -66,7 +66,7 @@ def find_plain_tables(reader: TableReader, names: Sequence[str]) -> tuple[str, .
 
 
 def parse_order(text: str, known: Sequence[str]) -> tuple[str, bool]:
-    """ "end_time desc" -> ("end_time", True). UsageError."""
+    """Parse "end_time desc" to ("end_time", True). Raise UsageError."""
     name, _, way = text.partition(" ")
     if way.strip().lower() not in ("", "asc", "desc"):
         raise UsageError(
@@ -78,41 +78,41 @@ def parse_order(text: str, known: Sequence[str]) -> tuple[str, bool]:
 
 
 def list_row_pieces(form: str, names: Sequence[str], rows: Iterable[Mapping[str, Any]], more: int = 0) -> Iterator[str]:
-    """Rows as "csv", "json" or "nl", in pieces."""
+    """Return rows as text in "csv", "json" or "nl" format, in pieces."""
     if form == "json":
         return list_json_pieces(KIND, {"rows": rows, "more": more})
     return _list_csv_lines(names, rows) if form == "csv" else (f"{json.dumps(row)}\n" for row in rows)
 
 
-class _LineOfCsv:
-    """What csv writes to; a writer's method returns what this one returns."""
+class _LineWriter:
+    """A file object for csv.writer. Its `write` returns the text, which csv.writer then returns from `writerow`."""
 
     def write(self, text: str) -> str:
         return text
 
 
 def _list_csv_lines(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """RFC 4180. Nothing becomes a formula in a spreadsheet: what users wrote is among it."""
-    writer = csv.writer(_LineOfCsv())
+    """Return lines of CSV (RFC 4180) in which no text of a user can become a formula in a spreadsheet."""
+    writer = csv.writer(_LineWriter())
     yield cast(str, writer.writerow(map(cell, names)))
     for row in rows:
         yield cast(str, writer.writerow(cell(v) if isinstance(v, str) else v for v in row.values()))
 
 
 def format_rows(names: Sequence[str], rows: Sequence[Mapping[str, Any]], wide: int) -> str:
-    """A table; where it cannot be made to fit, one line per value and an empty line between rows."""
+    """Format a table; if it cannot fit `wide`, one line per value and an empty line between rows."""
     cells = [[_format_value(row[name]) for name in names] for row in rows]
     numbers = [_is_numeric(row[name] for row in rows) for name in names]
     widths = [max(text_format.width(line[i]) for line in [list(names), *cells]) for i in range(len(names))]
-    least = [width if number else min(width, _LEAST) for width, number in zip(widths, numbers, strict=True)]
+    least = [width if number else min(width, _MIN_TEXT_WIDTH) for width, number in zip(widths, numbers, strict=True)]
     if sum(least) + 2 * len(least) <= wide:
         head = [f"{'>' if number else '~'}{name}" for name, number in zip(names, numbers, strict=True)]
         return text_format.table(head, cells, columns=wide)
     longest = max(map(len, names))
-    room = max(_SHORTEST, wide - longest - 4)
+    value_width = max(_MIN_VALUE_WIDTH, wide - longest - 4)
     return "\n\n".join(
         "\n".join(
-            f"  {name:{longest}}  {text_format.fit(text, room)}".rstrip()
+            f"  {name:{longest}}  {text_format.fit(text, value_width)}".rstrip()
             for name, text in zip(names, line, strict=True)
         )
         for line in cells
@@ -128,8 +128,8 @@ def _is_numeric(values: Iterable[Any]) -> bool:
 
 
 def format_found(found: Sequence[FoundFailure], wide: int) -> str:
-    """Two lines for each: which run it was, and the words around what was searched for."""
-    zone, paint = terminal.local_zone(), terminal.painter()
+    """Format two lines per failure: its run, and the text around the words that were searched for."""
+    zone, paint = terminal.get_local_zone(), terminal.choose_painter()
     rows = [
         [one.job, one.category, "" if one.ended_at is None else text_format.moment(one.ended_at, zone), one.user]
         for one in found
@@ -151,12 +151,12 @@ def _format_snippet(snippet: str, wide: int, paint: text_format.Paint) -> str:
 
 
 def remove_marks(one: FoundFailure) -> FoundFailure:
-    """For programs."""
+    """Return the failure without the marks around matching words, for JSON."""
     return replace(one, snippet=re.sub(f"[{''.join(MARKS)}]", "", one.snippet))
 
 
 def format_figures(figures: Sequence[ColumnFigures], wide: int) -> str:
-    """The columns of one table: a line of figures for each, and its values below."""
+    """Format the columns of one table: a line of figures for each, and its values below."""
     rows = [[one.column, f"{one.nulls:,}", f"{one.distinct:,}"] for one in figures]
     head, *lines = text_format.table(("column", ">NULL", ">distinct"), rows, columns=wide).split("\n")
     shown = [head]
@@ -182,17 +182,20 @@ def _name_value(value: Any) -> str:
 def export_tables(
     reader: TableReader, directory: Path, tables: Sequence[str], form: str, *, force: bool, say: Callable[[str], None]
 ) -> None:
-    """Writes each table to `directory`/TABLE.csv or the like, mode 0600. StoreError: nothing was written, or a table
-    could not be; the file of that one is as it was."""
+    """Write each table to a file of mode 0600, such as `directory`/TABLE.csv.
+
+    Raise StoreError if a file exists already and `force` is not set, or if a table cannot be written; the previous file
+    of that table is then unchanged.
+    """
     targets = {table: directory / f"{table}{ENDINGS[form]}" for table in tables}
-    there = next((target for target in targets.values() if target.exists()), None)
-    if there and not force:
-        raise StoreError(f"{there} is there already", hint="name another directory, or say --force")
+    existing = next((target for target in targets.values() if target.exists()), None)
+    if existing and not force:
+        raise StoreError(f"{existing} exists already", hint="name another directory, or use --force")
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         reject_open_directory(directory)
         for table, target in targets.items():
-            counted = _Counted(reader.read_rows(table))
+            counted = _CountedRows(reader.read_rows(table))
             replace_file(target, list_row_pieces(form, reader.list_columns(table), counted), 0o600)
             say(f"{target}: {text_format.count(counted.count, 'row')}")
     except OSError as error:
@@ -201,8 +204,8 @@ def export_tables(
         ) from error
 
 
-class _Counted:
-    """Rows, and how many of them were read."""
+class _CountedRows:
+    """Rows that are counted while they are iterated over."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self.count, self._rows = 0, rows

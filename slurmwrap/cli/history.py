@@ -1,4 +1,4 @@
-"""`slurmwrap history`: runs and how they ended, alike ones on one line. Flags in, one table out."""
+"""`slurmwrap history`: list runs and how they ended; similar runs share a line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.reconcile_user_jobs import look_first
-from slurmwrap.cli.record_access import place_of
-from slurmwrap.cli.run_selection import FoundRuns, finding_runs, only_stopped
-from slurmwrap.cli.why import say_notes
+from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
+from slurmwrap.cli.record_access import find_record_source
+from slurmwrap.cli.run_selection import FoundRuns, drop_runs, open_run_selection
+from slurmwrap.cli.why import print_notes
 from slurmwrap.config.load_config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, get_title
 from slurmwrap.fast_dataclasses import asdict, dataclass
@@ -25,9 +25,9 @@ from slurmwrap.report.job_report.timeline import failed
 from slurmwrap.store.serialize import to_json_dict
 
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
-_NONE = "No run is known of this time."
-_NOT_LOOKED = "No run is stored of this time; what ended since the last look is not known."
-# Runs that are read for each line, for arrays are folded.
+_NO_RUN = "No run is known of this time."
+_NO_STORED_RUN = "No run is stored of this time; what ended since the last look is not known."
+# Number of runs that are read per line of the table, because the tasks of an array are folded into one line.
 _PER_LINE = 20
 
 
@@ -68,22 +68,25 @@ def history(
     )  # fmt: skip
     read = None if everything else limit if each or as_json else limit * _PER_LINE
     config = load(os.environ)
-    place = place_of(config, os.environ, os.geteuid())
-    unseen = look_first(place, config)
-    say_notes((unseen,) if unseen else ())
-    with list_options.nothing_is_garbage(), finding_runs(place, wanted, read, as_listed=not as_json) as found:
-        found = only_stopped(found) if prerun else found
-        say_notes(found.notes)
+    source = find_record_source(config, os.environ, os.geteuid())
+    unseen = reconcile_own_jobs_first(source, config)
+    print_notes((unseen,) if unseen else ())
+    with (
+        list_options.garbage_collection_paused(),
+        open_run_selection(source, wanted, read, as_listed=not as_json) as found,
+    ):
+        found = drop_runs(found) if prerun else found
+        print_notes(found.notes)
         if as_json:
-            _say_json(found, read)
+            _print_json(found, read)
             return
         shown = None if everything else limit
-        told = format_history(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns())
-        typer.echo(_NOT_LOOKED if told == _NONE and unseen else told)
+        text = format_history(found, terminal.get_local_zone(), limit=shown, each=each, columns=terminal.columns())
+        typer.echo(_NO_STORED_RUN if text == _NO_RUN and unseen else text)
 
 
-def _say_json(found: FoundRuns, limit: int | None) -> None:
-    """`limit`: of runs, and of jobs that never began; None: all of them were read."""
+def _print_json(found: FoundRuns, limit: int | None) -> None:
+    """Print the runs as JSON. `limit`: the most runs, and the most stopped jobs, that were read; None: all."""
     totals = {**asdict(found.sums), "stopped": found.stopped_in_all}
     read = found.sums.runs if limit is None else min(limit, found.sums.runs)
     content = {
@@ -92,12 +95,12 @@ def _say_json(found: FoundRuns, limit: int | None) -> None:
         "totals": totals,
         "more": found.sums.runs - read + found.stopped_in_all - len(found.stopped),
     }
-    list_options.say_rows("history", content)
+    list_options.print_json_rows("history", content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryLine:
-    """One run, or a job that its pre-run stopped. `same`: what lines have in common that are folded."""
+    """One run, or a job that its pre-run stopped. Lines with equal `same` are folded into one."""
 
     at: float
     address: str
@@ -105,7 +108,8 @@ class HistoryLine:
     user: str
     gpus: int
     ended: float | None
-    took: str  # "1:05"
+    # Run time in hours and minutes, such as "1:05".
+    took: str
     result: str
     same: tuple[object, ...]
 
@@ -113,10 +117,10 @@ class HistoryLine:
 def format_history(
     found: FoundRuns, zone: tzinfo | None, *, limit: int | None, columns: int = text_format.WIDTH, each: bool = False
 ) -> str:
-    """The table, newest first, then the sums. Users are shown where they differ."""
-    lines = [_of_run(run) for run in found.runs] + [_of_stopped(p, found) for p in found.stopped]
+    """Format the table, newest first, then the sums. The user column is shown only if users differ."""
+    lines = [_make_run_line(run) for run in found.runs] + [_make_stopped_line(p, found) for p in found.stopped]
     if not lines:
-        return _NONE
+        return _NO_RUN
     lines.sort(key=lambda line: line.at, reverse=True)
     groups = [(line,) for line in lines] if each else list(group_alike(lines, lambda line: line.same))
     shown = groups[:limit]
@@ -155,10 +159,10 @@ def _make_row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
     ]
 
 
-def _of_run(run: JobRun) -> HistoryLine:
+def _make_run_line(run: JobRun) -> HistoryLine:
     address = run.address or str(run.attempt.job_id)
     result = _describe_result(run)
-    # A sweep's tasks, and the same failure again and again.
+    # The tasks of an array, and repeated failures of the same kind, may share a line.
     repeats = failed(run) or "_" in address
     head = address.partition("_")[0] if "_" in address else ""
     same = (head, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
@@ -175,7 +179,7 @@ def _of_run(run: JobRun) -> HistoryLine:
     )
 
 
-def _of_stopped(record: PrerunRecord, found: FoundRuns) -> HistoryLine:
+def _make_stopped_line(record: PrerunRecord, found: FoundRuns) -> HistoryLine:
     name, user = found.names.get((record.cluster, record.job_id or 0), ("", ""))
     result = get_title(record.verdict.category) if record.verdict.category else "failed"
     return HistoryLine(
@@ -197,10 +201,10 @@ def _format_hours(seconds: float) -> str:
 
 
 def _describe_result(run: JobRun) -> str:
-    """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
+    """Return the title of the failure, or of the error in the output; otherwise Slurm's state in lower case."""
     if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
         return get_title(run.diagnosis.category)
-    # Slurm forgot its state before it was judged.
+    # The run ended, but Slurm had already forgotten its state when the run was diagnosed.
     if not run.state and run.end_time is not None:
         return "completed" if run.diagnosis is not None and run.diagnosis.category == SUCCESS else "ended"
     return state_of(run).lower().replace("_", " ")

@@ -28,27 +28,30 @@ Conf = Annotated[
 ]
 Shared = Annotated[str, typer.Option(metavar="DIR", help="Shared by nodes and controller: DIR/spool, DIR/published.")]
 Directory = Annotated[
-    str | None, typer.Option("--directory", metavar="DIR", help="Of the hooks; local disk, root's alone.")
+    str | None,
+    typer.Option("--directory", metavar="DIR", help="Directory of the hooks; on a local disk, writable by root only."),
 ]
 State = Annotated[
-    str | None, typer.Option("--state-dir", metavar="DIR", help="SlurmUser's own, on the controller's disk.")
+    str | None, typer.Option("--state-dir", metavar="DIR", help="Owned by SlurmUser, on the controller's disk.")
 ]
 NodeState = Annotated[
-    str | None, typer.Option("--node-state-dir", metavar="DIR", help="root's own on each node; %n: its name.")
+    str | None, typer.Option("--node-state-dir", metavar="DIR", help="Owned by root on each node; %n: the node's name.")
 ]
 ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="The site's configuration.")]
-Units = Annotated[str | None, typer.Option("--unit-dir", metavar="DIR", help="Of systemd's units.")]
+Units = Annotated[str | None, typer.Option("--unit-dir", metavar="DIR", help="Directory of systemd's units.")]
 Command = Annotated[
     str | None, typer.Option("--command", metavar="FILE", help="The slurmwrap that the services start.")
 ]
 Python = Annotated[str | None, typer.Option("--python", metavar="FILE", help="3.6 or newer, on the nodes' own disks.")]
 Munge = Annotated[str | None, typer.Option("--munge", metavar="FILE", help="The munge command on the nodes.")]
 Kernel = Annotated[str | None, typer.Option("--kernel-log", help="/dev/kmsg, journal or file:PATH.")]
-Nvidia = Annotated[str | None, typer.Option("--nvidia-proc", metavar="DIR", help="Of NVIDIA's driver, in /proc.")]
+Nvidia = Annotated[
+    str | None, typer.Option("--nvidia-proc", metavar="DIR", help="Directory of NVIDIA's driver in /proc.")
+]
 Gate = Annotated[str | None, typer.Option("--gate", help="on: the Prolog refuses nodes with a conclusive fault; off.")]
 Filter = Annotated[
     str | None,
-    typer.Option("--cli-filter", help="Tell users of plain sbatch of gsub: off, files or on (docs/install.md)."),
+    typer.Option("--cli-filter", help="Inform users of plain sbatch about gsub: off, files or on (docs/install.md)."),
 ]
 Become = Annotated[
     bool | None,
@@ -57,23 +60,25 @@ Become = Annotated[
 Root = Annotated[
     Path, typer.Option("--root", metavar="DIR", help="Install into an image: files only, no Slurm is asked.")
 ]
-Release = Annotated[str, typer.Option("--slurm-release", metavar="YY.MM", help="Of the image's Slurm.")]
-NoSystemd = Annotated[bool, typer.Option("--no-systemd", help="No units; docs/install.md says what to run instead.")]
+Release = Annotated[str, typer.Option("--slurm-release", metavar="YY.MM", help="Release of the image's Slurm.")]
+NoSystemd = Annotated[
+    bool, typer.Option("--no-systemd", help="Install no units; docs/install.md names what to run instead.")
+]
 Nodes = Annotated[
     str,
     typer.Option(
         "--nodes",
         metavar="LIST",
-        help="Who gets the files: all, none, or a host list.  [default: who has not got them]",
+        help="Nodes that get the files: all, none, or a host list.  [default: those that do not have them]",
     ),
 ]
-Manifest = Annotated[Path, typer.Option("--manifest", metavar="FILE", help="Where it is written down what was done.")]
+Manifest = Annotated[Path, typer.Option("--manifest", metavar="FILE", help="The file that records what was installed.")]
 Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 NoReconfigure = Annotated[bool, typer.Option("--no-reconfigure", help="Do not run `scontrol reconfigure`.")]
 Patience = Annotated[float, typer.Option("--patience", min=1.0, help="Seconds to wait for a job on a node.")]
 
 
-# `slurmwrap hooks`: flags in, one function of install/install_workflow.py called, output.
+# The commands of `slurmwrap hooks`. Each calls install/install_workflow.py and prints the result.
 app = typer.Typer(help="The Prolog, Epilog and EpilogSlurmctld that observe jobs.", no_args_is_help=True)
 
 
@@ -105,7 +110,7 @@ def plan(
 ) -> None:
     """Show exactly what `install` would do: the diff of slurm.conf, every file and directory. Writes nothing.
 
-    Exit code 1 where something is in the way.
+    Exit code 1 if there is a conflict.
 
     \b
     Examples:
@@ -115,13 +120,13 @@ def plan(
     from slurmwrap.install import install_output, install_workflow
 
     where, made, names = _plan_installation(locals())
-    steps = install_workflow.steps_of(
+    steps = install_workflow.describe_steps(
         made, where, names, by_hand=nodes == install_workflow.NONE, test=where.system.alive
     )
     if as_json:
         typer.echo(format_json_document("hooks_plan", install_output.plan_json(made, steps)))
     else:
-        typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.painter())))
+        typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.choose_painter())))
     sys.exit(1 if made.conflicts else 0)
 
 
@@ -151,14 +156,16 @@ def install(
     no_reconfigure: NoReconfigure = False,
     patience: Patience = 300.0,
     test: Annotated[bool, typer.Option("--test/--no-test", help="Run a test job at the end.")] = True,
-    test_node: Annotated[str, typer.Option(metavar="LIST", help="Where.  [default: one node per partition]")] = "",
-    test_user: Annotated[str, typer.Option(metavar="USER", help="As whom.  [default: root]")] = "",
+    test_node: Annotated[
+        str, typer.Option(metavar="LIST", help="Nodes to test.  [default: one node per partition]")
+    ] = "",
+    test_user: Annotated[str, typer.Option(metavar="USER", help="User of the test job.  [default: root]")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     manifest: Manifest = FILE,
 ) -> None:
-    """Do what `plan` shows, then run a test job. Again after an upgrade, a new node, or an interruption.
+    """Do what `plan` shows, then run a test job. Run it again after an upgrade, an interruption, or for a new node.
 
-    What is there and not ours is never overwritten. slurm.conf is edited last, when every node has the files.
+    Files that slurmwrap did not write are never overwritten. slurm.conf is edited last, when every node has the files.
 
     \b
     Examples:
@@ -170,10 +177,10 @@ def install(
     from slurmwrap.model import hostlist
 
     where, made, names = _plan_installation(locals())
-    steps = install_workflow.steps_of(
+    steps = install_workflow.describe_steps(
         made, where, names, by_hand=nodes == install_workflow.NONE, test=test and where.system.alive
     )
-    typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.painter())))
+    typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.choose_painter())))
     if made.conflicts:
         sys.exit(1)
     if not yes and sys.stdin.isatty() and not typer.confirm("\nGo on?"):
@@ -182,11 +189,14 @@ def install(
     where.console.say("installed")
     if not test or not where.system.alive:
         return
-    if no_reconfigure or install_workflow.lines_missing(made):
+    if no_reconfigure or install_workflow.lacks_conf_lines(made):
         where.console.say("no test job: slurmctld has not read slurm.conf. Then: slurmwrap hooks check")
         return
-    looked = check_installation.look_at_nodes(
-        where, done, check_installation.to_look_at(made, done, names), min(patience, check_installation.LOOK_S)
+    looked = check_installation.check_conf_on_nodes(
+        where,
+        done,
+        check_installation.select_nodes_to_check(made, done, names),
+        min(patience, check_installation.LOOK_S),
     )
     check_installation.print_node_checks(looked, where.console)
     tried = install_workflow.test_jobs(
@@ -239,7 +249,11 @@ def bundle(
         "nodes": "none",
     }
     where, made, _ = _plan_installation({**given, "no_reconfigure": True})
-    shipment = install_workflow.for_controller(made, where) if controller else install_workflow.shipment_of(made)
+    shipment = (
+        install_workflow.make_controller_payload(made, where)
+        if controller
+        else install_workflow.make_node_payload(made)
+    )
     content = packed(shipment)
     try:
         to.write_bytes(content)
@@ -254,16 +268,16 @@ def check(
     root: Root = ROOT,
     no_systemd: NoSystemd = False,
     nodes: Annotated[
-        str, typer.Option("--nodes", metavar="LIST", help="Whose slurm.conf is looked at: none, all, or a list.")
+        str, typer.Option("--nodes", metavar="LIST", help="Nodes whose slurm.conf is checked: none, all, or a list.")
     ] = "none",
     patience: Patience = 60.0,
     manifest: Manifest = FILE,
     as_json: Json = False,
 ) -> None:
-    """Look what of the installation still holds: files, modes, slurm.conf, what slurmctld has in force, units.
+    """Check the installation: files, modes, slurm.conf, the configuration that slurmctld uses, units.
 
-    With --nodes also whether these nodes read a slurm.conf that names the hooks, by a short job of root's on each.
-    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` shows whose hooks sent something.
+    With --nodes also whether these nodes read a slurm.conf that names the hooks, by a short job of root on each.
+    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` shows which nodes' hooks sent something.
 
     \b
     Examples:
@@ -276,14 +290,14 @@ def check(
     where = _read_installed(root, manifest, systemd=not no_systemd)
     assert where.manifest is not None
     held = checking.check(where.manifest, where.system, where.slurm.config)
-    held += check_installation.nodes_held(where, nodes, patience)
+    held += check_installation.check_nodes(where, nodes, patience)
     rank = (checking.OK, checking.WARN, checking.FAIL)
     worst = max((one.state for one in held), key=rank.index)
-    told = install_output.check_json(held, worst)
+    content = install_output.check_json(held, worst)
     typer.echo(
-        format_json_document("hooks_check", told)
+        format_json_document("hooks_check", content)
         if as_json
-        else make_lines_harmless(install_output.check_text(held, terminal.painter()))
+        else make_lines_harmless(install_output.check_text(held, terminal.choose_painter()))
     )
     sys.exit(rank.index(worst))
 
@@ -291,17 +305,21 @@ def check(
 @app.command()
 def uninstall(
     root: Root = ROOT,
-    purge: Annotated[bool, typer.Option("--purge", help="Also what was found: spool, database, published.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it only.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove the collected data: spool, database, published files.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     no_systemd: NoSystemd = False,
     nodes: Annotated[
-        str, typer.Option("--nodes", metavar="LIST", help="Where the files go: all, none, or a list.")
+        str, typer.Option("--nodes", metavar="LIST", help="Nodes from which files are removed: all, none, or a list.")
     ] = "all",
     no_reconfigure: NoReconfigure = False,
     patience: Patience = 300.0,
     manifest: Manifest = FILE,
 ) -> None:
-    """Take everything back: slurm.conf first, then units, the nodes' files and ours. Changed files stay and are named.
+    """Undo the installation: slurm.conf first, then units, the files of the nodes and of this host.
+
+    Files that were changed since the installation stay and are named.
 
     \b
     Examples:
@@ -316,21 +334,21 @@ def uninstall(
 
     where = _read_installed(root, manifest, systemd=not no_systemd, reconfigure=not no_reconfigure)
     assert where.manifest is not None
-    taking = remove.make_taking(where.manifest, where.system.tree)
-    typer.echo(make_lines_harmless(install_output.format_uninstall_plan(taking, purge, terminal.painter())))
+    taking = remove.plan_uninstallation(where.manifest, where.system.tree)
+    typer.echo(make_lines_harmless(install_output.format_uninstall_plan(taking, purge, terminal.choose_painter())))
     if dry_run:
         return
     if where.system.alive and os.geteuid() != 0:
         raise SlurmwrapError("only root can uninstall hooks", hint="Run it with sudo.")
     written = remove.restore_conf(taking, where.manifest, where.system)
-    from_nodes.refuse_in_force(where)
-    sent = from_nodes.take_from_nodes(where, nodes, patience)
+    from_nodes.refuse_hooks_in_force(where)
+    sent = from_nodes.remove_from_nodes(where, nodes, patience)
     from_nodes.refuse_named(sent)
     for reason, names in group_by_reason(sent):
         where.console.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
     gone = {one.node for one in sent if not one.reason}
     behind = [name for name in where.manifest.nodes if name not in gone and nodes != install_workflow.NONE]
-    for path in remove.take_away(taking, written, where.system, purge=purge, behind=behind):
+    for path in remove.remove_installation(taking, written, where.system, purge=purge, behind=behind):
         where.console.say(f"stays: {path}")
     later = f"; {hostlist.fold(behind)}: again when free, or forget them with --nodes none" if behind else ""
     where.console.say(f"uninstalled{later}")
@@ -338,9 +356,9 @@ def uninstall(
 
 @app.command()
 def watchdog(as_json: Json = False) -> None:
-    """Say when the reconciler or last night's report is missing: for the timer, and for monitors.
+    """Report when the reconciler or last night's report is overdue: for the timer, and for monitoring.
 
-    Exit codes: 0 all is well, 2 something is late. Mail goes to [report].to once, after a day again, and when it ended.
+    Exit codes: 0 all is well, 2 something is late. Mail goes to [report].to once, again after a day, and at the end.
 
     \b
     Example:
@@ -355,7 +373,7 @@ def watchdog(as_json: Json = False) -> None:
 
 
 def _plan_installation(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]]:
-    """(ground, plan, the nodes that get files) for the flags of a command."""
+    """Return the installation's context, its plan, and the nodes that get files, for the options of a command."""
     from slurmwrap.install import install_workflow
 
     where = install_workflow.context(
@@ -370,7 +388,7 @@ def _plan_installation(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]
 
 
 def _read_installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool = True) -> Any:
-    """The ground of what is installed. SlurmwrapError where nothing is."""
+    """Return the context of the present installation. Raise SlurmwrapError if nothing is installed."""
     from slurmwrap.fast_dataclasses import replace
     from slurmwrap.install import install_workflow
     from slurmwrap.install.install_target import find_account

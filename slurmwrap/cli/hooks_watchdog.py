@@ -1,4 +1,4 @@
-"""`slurmwrap hooks watchdog`: checks, writes to the journal, and mails when something changed."""
+"""`slurmwrap hooks watchdog`: check whether the services are on time, write to the journal, and mail changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurmwrap.reconcile import event_log
 
 
 def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], str]:
-    """(what is late, the text for people). UsageError where no site is configured."""
+    """Return what is overdue, and the text for people. Raise UsageError if no site is configured."""
     config = load(os.environ)
     if not config.site.state_dir:
         raise UsageError("no site is configured", hint="The watchdog is the site's: it needs site.state_dir.")
@@ -25,20 +25,20 @@ def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], 
     reports = Path(config.report.directory) if config.report.directory else state_dir / "reports"
     late = look(state_dir, reports, now, since=since(state_dir, now))
     text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
-    word = news(state_dir, late, now)
-    # As a service: who filters the journal by priority must not miss it.
+    change = news(state_dir, late, now)
+    # As a service, write log records with a priority, so that filters by priority show them.
     if is_our_stderr(os.environ):
         event_log.EventLog.of(config, console, os.environ).tell_all(
             [event_log.make_overdue_event(one.what, one.text) for one in late]
         )
-    if word:
-        _send_mail(config, "late" if word == "late" else "well again", _format_mail(late, text), console)
+    if change:
+        _send_mail(config, "late" if change == "late" else "well again", _format_mail(late, text), console)
     return [asdict(one) for one in late], text
 
 
 def _format_mail(late: tuple[OverdueState, ...], text: str) -> str:
     host = os.uname().nodename
-    end = "Jobs run as ever; they are not diagnosed, retried or reported until this is mended." if late else ""
+    end = "Jobs run as usual; they are not diagnosed, retried or reported until this is fixed." if late else ""
     return f"slurmwrap's watchdog on {host}:\n\n{text}\n\n{end}".rstrip() + "\n"
 
 

@@ -1,6 +1,6 @@
-"""`slurmwrap incidents`: causes that struck several jobs at once, and how a person ends one. Flags in, table out.
+"""`slurmwrap incidents`: list causes that made several jobs fail at once, show one, and close it.
 
-Root and SlurmUser see all of it; anybody else what is published of those that are open.
+Root and SlurmUser see all incidents; other users see what is published about the open ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.record_access import RecordSource, place_of
+from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.config.load_config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import replace
@@ -27,8 +27,8 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.published_files import read_published
 from slurmwrap.store.serialize import to_json_dict
 
-# Characters of an id that are enough to name it.
-_SHOWN = 6
+# Number of characters of an id that are shown, and that are enough to name it.
+_ID_CHARS = 6
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,31 +52,31 @@ def list_incidents(
     category: list_options.Category = "",
     user: list_options.User = "",
     node: list_options.Node = "",
-    still_open: Annotated[bool, typer.Option("--open", help="Only those that are not over.")] = False,
+    still_open: Annotated[bool, typer.Option("--open", help="Only incidents that are not over.")] = False,
     limit: list_options.Limit = list_options.LIMIT,
     everything: list_options.Everything = False,
     as_json: list_options.AsJson = False,
 ) -> None:
     """List incidents, newest first."""
     wanted = list_options.make_run_filter(category=category, user=user, node=node, since=since, until=until)
-    place = _get_record_source()
-    if not place.site:
-        rows = _list_published(place, wanted)
-        list_options.say_list("incidents", rows, _public_table(rows), as_json=as_json)
+    source = _get_record_source()
+    if not source.site:
+        rows = _list_published(source, wanted)
+        list_options.print_list("incidents", rows, _format_published_table(rows), as_json=as_json)
         return
-    found = [one for one in _list_incidents(place, wanted.since) if _is_meant(one, wanted, still_open)]
+    found = [one for one in _list_incidents(source, wanted.since) if _matches(one, wanted, still_open)]
     shown, more = list_options.cut_rows(found, limit, everything)
-    list_options.say_list(
+    list_options.print_list(
         "incidents", [_incident_to_json_dict(one) for one in shown], _format_table(shown), as_json=as_json, more=more
     )
 
 
 @app.command()
 def show(which: Which, as_json: list_options.AsJson = False) -> None:
-    """Show one incident: what its failures share, its jobs, users and nodes, and how its retries wait."""
-    place = _of_site()
-    one = _find_incident(which, _list_incidents(place, None))
-    with Database.open(place.database, readonly=True) as database:
+    """Show one incident: what its failures have in common, its jobs, users and nodes, and when retries start."""
+    source = _get_site_source()
+    one = _find_incident(which, _list_incidents(source, None))
+    with Database.open(source.database, readonly=True) as database:
         runs = list_queries.find_runs_of_incident(database, one.incident_id)
     if as_json:
         typer.echo(
@@ -88,23 +88,23 @@ def show(which: Which, as_json: list_options.AsJson = False) -> None:
     typer.echo(_format_incident(one, runs))
 
 
-@app.command(short_help="Say that an incident is over.")
+@app.command(short_help="Mark an incident as over.")
 def close(which: Which, note: list_options.Note = "") -> None:
-    """Say that an incident is over: what fails from now on is judged by itself, and new retries wait no longer.
+    """Mark an incident as over: later failures are diagnosed individually, and new retries are not delayed.
 
-    Retries that were granted keep their time. Nothing is deleted; who said so is kept. For root and SlurmUser.
+    Retries that were granted keep their time. Nothing is deleted; who closed it is stored. For root and SlurmUser.
     """
-    place = _of_site()
-    one = _find_incident(which, _list_incidents(place, None))
+    source = _get_site_source()
+    one = _find_incident(which, _list_incidents(source, None))
     if one.over_at is not None:
         raise UsageError(
-            f"incident {one.incident_id[:_SHOWN]} is over since {_format_moment(one.over_at)}", exit_code=1
+            f"incident {one.incident_id[:_ID_CHARS]} is over since {_format_moment(one.over_at)}", exit_code=1
         )
-    with Database.open(place.database) as database:
+    with Database.open(source.database) as database:
         database.save_incident(
             replace(one, over_at=time.time(), closed_by=list_options.get_user_name_of_caller(), note=note)
         )
-    typer.echo(f"{one.incident_id[:_SHOWN]}: closed")
+    typer.echo(f"{one.incident_id[:_ID_CHARS]}: closed")
     typer.echo("retries and gsub see it after the next pass of 'slurmwrap reconcile'", err=True)
 
 
@@ -112,17 +112,17 @@ def close(which: Which, note: list_options.Note = "") -> None:
 
 
 def _get_record_source() -> RecordSource:
-    return place_of(load(os.environ), os.environ, os.geteuid())
+    return find_record_source(load(os.environ), os.environ, os.geteuid())
 
 
-def _of_site() -> RecordSource:
-    place = _get_record_source()
-    if not place.site:
+def _get_site_source() -> RecordSource:
+    source = _get_record_source()
+    if not source.site:
         raise RefusedError(
             "incidents are the site's: only root and SlurmUser see them in full, where site.state_dir is configured",
             hint="'slurmwrap incidents list' shows what is published of those that are open",
         )
-    return place
+    return source
 
 
 def _list_incidents(source: RecordSource, since: float | None) -> list[Incident]:
@@ -131,7 +131,7 @@ def _list_incidents(source: RecordSource, since: float | None) -> list[Incident]
     return sorted(found, key=lambda one: (one.over_at is not None, -one.began))
 
 
-def _is_meant(incident: Incident, run_filter: RunFilter, still_open: bool) -> bool:
+def _matches(incident: Incident, run_filter: RunFilter, still_open: bool) -> bool:
     return (
         (not still_open or incident.over_at is None)
         and (not run_filter.categories or incident.category in run_filter.categories)
@@ -147,17 +147,17 @@ def _find_incident(which: str, known: list[Incident]) -> Incident:
     found = [one for one in known if which and one.incident_id.startswith(which)]
     if len(found) == 1:
         return found[0]
-    problem = f"begins {len(found)} ids" if found else "is no incident that we know"
+    problem = f"matches {len(found)} ids" if found else "is not a known incident"
     raise UsageError(
         f"'{text_format.fit(which, 60)}' {problem}", hint="slurmwrap incidents list --since 400d", exit_code=1
     )
 
 
 def _list_published(source: RecordSource, run_filter: RunFilter) -> list[dict[str, Any]]:
-    told = read_published(source.published, source.trusted) if source.published else None
+    published = read_published(source.published, source.trusted) if source.published else None
     found = [
         one
-        for one in (told.incidents if told else ())
+        for one in (published.incidents if published else ())
         if not run_filter.categories or one.category in run_filter.categories
     ]
     return [
@@ -177,7 +177,7 @@ def _format_table(found: Any) -> str:
         return "No incident is known of this time."
     rows = [
         [
-            one.incident_id[:_SHOWN],
+            one.incident_id[:_ID_CHARS],
             one.category,
             one.scope,
             _format_moment(one.began)[5:],
@@ -191,7 +191,7 @@ def _format_table(found: Any) -> str:
     return text_format.table(_HEAD, rows, indent=0, columns=terminal.columns())
 
 
-def _public_table(rows: list[dict[str, Any]]) -> str:
+def _format_published_table(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "No open incident is published."
     head = ("root cause", "~scope", "since", ">jobs", ">users")
@@ -200,7 +200,7 @@ def _public_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _format_incident(incident: Incident, runs: tuple[JobRun, ...]) -> str:
-    paint, columns = terminal.painter(), terminal.columns()
+    paint, columns = terminal.choose_painter(), terminal.columns()
     over = (
         f"over since {_format_moment(incident.over_at)}"
         if incident.over_at is not None
@@ -217,24 +217,24 @@ def _format_incident(incident: Incident, runs: tuple[JobRun, ...]) -> str:
     ]
     if incident.closed_by:
         facts.append(("closed", f"by {incident.closed_by}{': ' + incident.note if incident.note else ''}"))
-    lines = [paint(f"Incident {incident.incident_id[:_SHOWN]} {text_format.visible(incident.category)}", "bold")]
+    lines = [paint(f"Incident {incident.incident_id[:_ID_CHARS]} {text_format.visible(incident.category)}", "bold")]
     lines += [
         text_format.wrapped(f"{name:<8} {value}", indent="  ", hanging=" " * 11, columns=columns)
         for name, value in facts
     ]
     evidence = next((c for run in runs if run.diagnosis for c in run.diagnosis.evidence if c.role == "root"), None)
     if evidence is not None:
-        told = f"e.g.     {evidence.source}:{evidence.line}: {evidence.text}"
-        lines.append(text_format.wrapped(told, indent="  ", hanging=" " * 11, columns=columns))
+        cited = f"e.g.     {evidence.source}:{evidence.line}: {evidence.text}"
+        lines.append(text_format.wrapped(cited, indent="  ", hanging=" " * 11, columns=columns))
     if runs:
         lines.append(f"  more     slurmwrap why {runs[0].address or runs[0].attempt.job_id}")
     if incident.over_at is None:
-        lines.append(f"  close    slurmwrap incidents close {incident.incident_id[:_SHOWN]} --note WHY")
+        lines.append(f"  close    slurmwrap incidents close {incident.incident_id[:_ID_CHARS]} --note WHY")
     return "\n".join(lines)
 
 
 def _format_moment(at: float) -> str:
-    return text_format.moment(at, terminal.local_zone())
+    return text_format.moment(at, terminal.get_local_zone())
 
 
 def _incident_to_json_dict(incident: Incident) -> dict[str, Any]:

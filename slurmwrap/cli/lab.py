@@ -1,4 +1,4 @@
-"""slurmwrap lab: flags in, one function of slurmwrap.lab called, output. Mounted by cli/slurmwrap.py."""
+"""`slurmwrap lab`: start, show and stop a lab, a real Slurm with many nodes and simulated GPUs on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = typer.Typer(
 Directory = Annotated[
     Path | None,
     typer.Option(
-        "--dir", help="Where the lab lives.  [default: /var/lib/slurmwrap-lab as root, else ~/.local/share/…]"
+        "--dir", help="Directory of the lab.  [default: /var/lib/slurmwrap-lab as root, else ~/.local/share/…]"
     ),
 ]
 
@@ -44,11 +44,11 @@ def up(
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
     gpus: Annotated[int, typer.Option(help="GPUs per node.")] = 8,
     cpus: Annotated[int, typer.Option(help="CPUs per node (invented).")] = 32,
-    threads: Annotated[int, typer.Option(help="CPUs of a core: 2 as with hyper-threading.")] = 1,
+    threads: Annotated[int, typer.Option(help="CPUs per core: 2 as with hyper-threading.")] = 1,
     mem_mib: Annotated[int, typer.Option(help="Memory per node in MiB (invented).")] = 256_000,
     switches: Annotated[int, typer.Option(help="Leaf switches under one core switch.")] = 2,
-    topology: Annotated[str, typer.Option(help="What Slurm is told of the network: tree or none.")] = "tree",
-    slurm_user: Annotated[str | None, typer.Option(help="Who runs slurmctld.  [default: you]")] = None,
+    topology: Annotated[str, typer.Option(help="Slurm's topology plugin: tree or none.")] = "tree",
+    slurm_user: Annotated[str | None, typer.Option(help="User that runs slurmctld.  [default: you]")] = None,
     base_port: Annotated[int, typer.Option(help="slurmctld's port; the nodes take those above.")] = DEFAULT_BASE_PORT,
     cluster: Annotated[
         str, typer.Option(metavar="NAME", help="ClusterName.  [default: lab, or made of --dir: labs are not mixed up]")
@@ -63,14 +63,14 @@ def up(
 
     Examples:  slurmwrap lab up  ·  slurmwrap lab up --nodes 2 --gpus 4 --dir /tmp/lab --base-port 27000
     """
-    place = _resolve_directory(directory)
+    lab_directory = _resolve_directory(directory)
     spec = LabSpec(
-        directory=place, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
+        directory=lab_directory, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
         switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
-        cluster=cluster or cluster_of(place), accounting=accounting,
+        cluster=cluster or cluster_of(lab_directory), accounting=accounting,
     )  # fmt: skip
     began = time.monotonic()
-    # Then, too, nothing half-started is left.
+    # Exit normally on SIGTERM, so that the processes started so far are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _or_exit(lambda: bring_up(spec, _print_message, hooks=hooks, reconcile=reconcile))
     _print_message(f"Up after {time.monotonic() - began:.1f} s")
@@ -96,7 +96,7 @@ def status(
 
 @app.command()
 def down(directory: Directory = None) -> None:
-    """End the lab, its jobs included; nothing of it stays on the machine.
+    """Stop the lab and its jobs, and remove it from the machine.
 
     Example:  slurmwrap lab down
     """
@@ -121,7 +121,7 @@ def env(directory: Directory = None) -> None:
 
 @app.command()
 def kernel(node: str, line: str, directory: Directory = None) -> None:
-    """Append a line to a node's simulated kernel log, as if the node's kernel had said it.
+    """Append a line to a node's simulated kernel log, as if the node's kernel had written it.
 
     Example:  slurmwrap lab kernel n3 'NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.'
     """

@@ -1,4 +1,4 @@
-"""What all lists have in common: the options of their filters, how much is shown, and their JSON row by row."""
+"""What all list commands share: filter options, the limit on the number of rows, and printing of JSON row by row."""
 
 from __future__ import annotations
 
@@ -24,27 +24,31 @@ from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 
 T = TypeVar("T")
-# Rows of JSON that are written at once.
-_TOGETHER = 500
-# Rows that a list shows unless it is asked for more.
+# Number of pieces of JSON text that are written at once.
+_PIECES_PER_WRITE = 500
+# Default number of rows that a list shows.
 LIMIT = 50
 
-_SEVERAL = "Several with commas between."
-User = Annotated[str, typer.Option("--user", "-u", metavar="NAME", help=f"Only theirs. {_SEVERAL}")]
-Account = Annotated[str, typer.Option("--account", "-A", metavar="NAME", help="Only what is charged to it.")]
+_SEVERAL_HELP = "Separate several with commas."
+User = Annotated[str, typer.Option("--user", "-u", metavar="NAME", help=f"Only of this user. {_SEVERAL_HELP}")]
+Account = Annotated[str, typer.Option("--account", "-A", metavar="NAME", help="Only what is charged to this account.")]
 Partition = Annotated[str, typer.Option("--partition", "-p", metavar="NAME", help="Only of this partition.")]
 Name = Annotated[str, typer.Option("--name", metavar="PATTERN", help="Only jobs of this name: 'sweep*'.")]
 Category = Annotated[str, typer.Option("--category", metavar="ID", help="Only this root cause: gpu_oom.")]
 Decision = Annotated[str, typer.Option("--decision", metavar="ID", help="Only with this decision: stop, retry.")]
-State = Annotated[str, typer.Option("--state", "-t", metavar="STATE", help="Slurm's: FAILED, TIMEOUT, RUNNING.")]
-Node = Annotated[str, typer.Option("--node", "-w", metavar="HOSTLIST", help="Only what touched one of these: n[1-4].")]
+State = Annotated[
+    str, typer.Option("--state", "-t", metavar="STATE", help="Only this Slurm state: FAILED, TIMEOUT, RUNNING.")
+]
+Node = Annotated[
+    str, typer.Option("--node", "-w", metavar="HOSTLIST", help="Only what involved one of these nodes: n[1-4].")
+]
 Failed = Annotated[bool, typer.Option("--failed", help="Only failures.")]
 Since = Annotated[str, typer.Option("--since", "-S", help="24h, 7d, or a date.")]
-Until = Annotated[str, typer.Option("--until", "-E", help="The same; up to then.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")]
-Everything = Annotated[bool, typer.Option("--all", "-a", help="All of them, however many.")]
+Until = Annotated[str, typer.Option("--until", "-E", help="24h, 7d, or a date; only before then.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
+Everything = Annotated[bool, typer.Option("--all", "-a", help="Show all.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs (docs/jobs.md).")]
-Note = Annotated[str, typer.Option("--note", help="Why; it is kept and shown.")]
+Note = Annotated[str, typer.Option("--note", help="The reason; it is stored and shown.")]
 
 
 def make_run_filter(
@@ -61,8 +65,8 @@ def make_run_filter(
     until: str = "",
     failed: bool = False,
 ) -> RunFilter:
-    """The filters as one record. UsageError for a word that cannot be meant."""
-    now, zone = time.time(), terminal.local_zone()
+    """Return the filters as one record. Raise UsageError for a value that cannot be right."""
+    now, zone = time.time(), terminal.get_local_zone()
     return RunFilter(
         users=split_list(user),
         accounts=split_list(account),
@@ -79,23 +83,23 @@ def make_run_filter(
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """ "ada,bob" -> ("ada", "bob")."""
+    """Split at commas: "ada,bob" -> ("ada", "bob")."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def check_known_names(given: Sequence[str], names: Iterable[str], option: str) -> tuple[str, ...]:
-    """`given`, if each is one of `names`; UsageError names the nearest."""
+    """Return `given` if each is one of `names`; otherwise raise UsageError that suggests the nearest name."""
     names = tuple(names)
     for word in given:
         if word not in names:
             near = find_nearest(word, names, 0.4)
             hint = f"did you mean {near}?" if near else f"one of {', '.join(names)}"
-            raise UsageError(f"{option} '{text_format.fit(word, 60)}' is none that we know", hint=hint)
+            raise UsageError(f"{option} '{text_format.fit(word, 60)}' is unknown", hint=hint)
     return tuple(given)
 
 
 def expand_hosts(hostlist: str, most: int = 65536) -> tuple[str, ...]:
-    """A host list's names, each once. UsageError where it is none."""
+    """Return the node names of a host list, each once. Raise UsageError for an invalid list or too many names."""
     try:
         names = expand(hostlist)
     except ValueError as error:
@@ -106,32 +110,35 @@ def expand_hosts(hostlist: str, most: int = 65536) -> tuple[str, ...]:
 
 
 def cut_rows(rows: Sequence[T], limit: int, everything: bool) -> tuple[Sequence[T], int]:
-    """The first `limit` rows, and how many are left out."""
+    """Return the first `limit` rows, and how many are left out."""
     return (rows, 0) if everything else (rows[:limit], max(0, len(rows) - limit))
 
 
-def say_list(kind: str, rows: Iterable[Mapping[str, Any]], text: str, *, as_json: bool, more: int = 0) -> None:
-    """A list as JSON or as its table; the table says what is left out."""
+def print_list(kind: str, rows: Iterable[Mapping[str, Any]], text: str, *, as_json: bool, more: int = 0) -> None:
+    """Print a list as JSON or as its table, with the number `more` of rows that are left out."""
     if as_json:
-        say_rows(kind, {"rows": rows, "more": more})
+        print_json_rows(kind, {"rows": rows, "more": more})
         return
     typer.echo(text + (f"\nand {more:,} more (--all shows them)" if more else ""))
 
 
-def say_rows(kind: str, content: Mapping[str, Any]) -> None:
-    """The same of lists: each row on a line of its own, said as it is read. A site's month is half a gigabyte."""
-    say_pieces(list_json_pieces(kind, content))
+def print_json_rows(kind: str, content: Mapping[str, Any]) -> None:
+    """Print a JSON document whose lists have each row on a line of its own, written while the rows are read.
+
+    The runs of a large site for one month are half a gigabyte of JSON.
+    """
+    print_pieces(list_json_pieces(kind, content))
 
 
-def say_pieces(pieces: Iterable[str]) -> None:
-    """Text to standard output as it is made, several pieces at once."""
+def print_pieces(pieces: Iterable[str]) -> None:
+    """Print text while it is made, several pieces per write."""
     pieces = iter(pieces)
-    while several := "".join(islice(pieces, _TOGETHER)):
+    while several := "".join(islice(pieces, _PIECES_PER_WRITE)):
         typer.echo(several, nl=False)
 
 
 def list_json_pieces(kind: str, content: Mapping[str, Any]) -> Iterator[str]:
-    """The document that `say_rows` prints, in pieces: a list is not read before its rows are asked for."""
+    """Return the document that `print_json_rows` prints, in pieces; a list is not read before its rows are needed."""
     before = "{"
     for name, value in make_json_document(kind, content).items():
         yield f'{before}\n  "{name}": '
@@ -152,9 +159,12 @@ def _list_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 @contextmanager
-def nothing_is_garbage() -> Iterator[None]:
-    """A year's figures, or all runs of a month, are 100,000s of tuples and records, all of them kept: up to a quarter
-    of the time would go into looking for what is not."""
+def garbage_collection_paused() -> Iterator[None]:
+    """Context manager that turns Python's cyclic garbage collector off.
+
+    The figures of a year, or all runs of a month, are 100,000s of tuples and records that are all kept. Up to a quarter
+    of the time would be spent on searching them for garbage.
+    """
     looking = gc.isenabled()
     gc.disable()
     try:
@@ -165,7 +175,7 @@ def nothing_is_garbage() -> Iterator[None]:
 
 
 def user_name(uid: int) -> str:
-    """Of a uid; the number where it has no name, "everybody" for the site's."""
+    """Return the name of a uid; the number if it has no name, "everybody" for the negative uid of site-wide records."""
     if uid < 0:
         return "everybody"
     try:
@@ -175,7 +185,7 @@ def user_name(uid: int) -> str:
 
 
 def get_user_name_of_caller() -> str:
-    """Who asks, for what is kept: with sudo, whom they were before too."""
+    """Return the name of the calling user for stored notes; under sudo also the name of the user who called sudo."""
     name = user_name(os.getuid())
     sudo = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
     return f"{name} (sudo {text_format.fit(sudo, 40)})" if sudo else name

@@ -1,8 +1,9 @@
-"""The figures for monitoring: read from the database and the spools, as families of samples. No label is unbounded:
-no user, no job, and a node only while it is suspect.
+"""`slurmwrap metrics`: collect figures for Prometheus from the database and the spools, as families of samples.
 
-Counters are the database's running totals (`totals` in store/baseline.sql), which pruning does not lower; gauges are
-what is now.
+Every label has a limited number of values: there is no label for users or jobs, and nodes appear only while suspect.
+
+Counters are the database's running totals (`totals` in store/baseline.sql), which pruning does not reduce. Gauges
+describe the present state.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slurmwrap import __version__
-from slurmwrap.cli.record_access import place_of
+from slurmwrap.cli.record_access import find_record_source
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass
@@ -47,13 +48,13 @@ class Family:
 
     @property
     def sample(self) -> str:
-        """As Prometheus calls its samples."""
+        """Return the name of its samples in Prometheus."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """The reconciler's newest pass; None: not known."""
+class LastPass:
+    """The reconciler's newest pass; fields are None if unknown."""
 
     # When it ended, Unix seconds.
     at: float | None = None
@@ -69,7 +70,7 @@ def _make_family(name: str, kind: str, text: str, *labels: str) -> Family:
 
 
 _C, _G = "counter", "gauge"
-# Running totals: their name in the table `totals` is the family's.
+# Counters. A family's name is its key in the table `totals`.
 TOTALS = (
     _make_family("attempts", _C, "Judged runs, by category of the diagnosis and by decision.", "category", "decision"),
     _make_family("gpu_seconds", _C, "GPU-seconds that judged runs held, by category of the diagnosis.", "category"),
@@ -111,8 +112,8 @@ GAUGES = (
 FAMILIES = (*TOTALS, *GAUGES)
 
 
-def collect_families(database: Database, config: Config, now: float, newest: Round) -> list[tuple[Family, Samples]]:
-    """Every family with its samples; one without any is there, and empty. StoreError."""
+def collect_families(database: Database, config: Config, now: float, newest: LastPass) -> list[tuple[Family, Samples]]:
+    """Return every family with its samples, also those without samples. Raise StoreError."""
     found: dict[str, Samples] = {**_collect_totals(database), **_collect_gauges(database, config, now, newest)}
     return [(family, found.get(family.name, ())) for family in FAMILIES]
 
@@ -125,7 +126,7 @@ def _collect_totals(database: Database) -> dict[str, Samples]:
     return {family.name: found.get(family.name) or ([((), 0.0)] if not family.labels else []) for family in TOTALS}
 
 
-def _collect_gauges(database: Database, config: Config, now: float, newest: Round) -> dict[str, Samples]:
+def _collect_gauges(database: Database, config: Config, now: float, newest: LastPass) -> dict[str, Samples]:
     found: dict[str, Samples] = {}
     for name, sql in _SQL.items():
         rows = database._rows(sql, {"now": now, "day": now - _DAY_S, "window": now - 28 * _DAY_S})
@@ -165,7 +166,7 @@ _SQL = {
 
 
 def _make_sample(row: Mapping[str, Any]) -> tuple[tuple[str, ...], float]:
-    """The last column is the value, those before it are labels."""
+    """Return (labels, value): the last column is the value, those before it are labels."""
     *labels, value = row.values()
     return tuple(str(label) for label in labels), float(value)
 
@@ -183,8 +184,12 @@ def _collect_nodes(database: Database, config: Config, now: float) -> dict[str, 
 def _collect_files(path: Path, config: Config) -> dict[str, Samples]:
     sizes = [((name,), _get_size(Path(f"{path}{end}"))) for name, end in (("main", ""), ("wal", "-wal"))]
     spools = {"shared": config.site.spool, "controller": f"{config.site.state_dir}/controller"}
-    heaps = {name: _count_spool_files(Path(place)) for name, place in spools.items() if config.site.state_dir and place}
-    report = _last_report(config)
+    heaps = {
+        name: _count_spool_files(Path(directory))
+        for name, directory in spools.items()
+        if config.site.state_dir and directory
+    }
+    report = _read_last_report_time(config)
     return {
         "database_bytes": sizes,
         "spool_files": [((name,), float(count)) for name, (count, _) in heaps.items()],
@@ -193,10 +198,10 @@ def _collect_files(path: Path, config: Config) -> dict[str, Samples]:
     }
 
 
-def _last_report(config: Config) -> float | None:
-    from slurmwrap.cli.report import last_made
+def _read_last_report_time(config: Config) -> float | None:
+    from slurmwrap.cli.report import read_last_report_time
 
-    return last_made(config)
+    return read_last_report_time(config)
 
 
 def _get_size(path: Path) -> float:
@@ -206,11 +211,11 @@ def _get_size(path: Path) -> float:
         return 0.0
 
 
-def _count_spool_files(place: Path) -> tuple[int, float | None]:
-    """Files that are complete, and when the oldest was left."""
-    # Everybody may write there: a link could lead to a file server that hangs.
+def _count_spool_files(directory: Path) -> tuple[int, float | None]:
+    """Count the complete files, and return the modification time of the oldest."""
+    # Any user may write to this directory, and a symbolic link could lead to a file server that hangs.
     try:
-        plain = (entry for entry in os.scandir(place) if not entry.name.startswith("."))
+        plain = (entry for entry in os.scandir(directory) if not entry.name.startswith("."))
         entries = [entry for entry in plain if entry.is_file(follow_symlinks=False)]
     except OSError:
         return 0, None
@@ -224,18 +229,18 @@ def _count_entries(entries: Iterable[os.DirEntry[str]]) -> tuple[int, float | No
             try:
                 times.append(entry.stat(follow_symlinks=False).st_mtime)
             except OSError:
-                # The reconciler took it meanwhile.
+                # The reconciler has removed the file in the meantime.
                 continue
     return len(times), min(times, default=None)
 
 
-# `slurmwrap metrics`: figures for monitoring, as text for Prometheus; and the Grafana dashboard that shows them.
+# The command `slurmwrap metrics`, and the Grafana dashboard for its figures.
 MISSING = "prometheus_client is not installed here, and the metrics need it"
-HINT = "install it beside slurmwrap: pip install 'slurmwrap[metrics]', or Debian's python3-prometheus-client"
+HINT = "install it next to slurmwrap: pip install 'slurmwrap[metrics]', or Debian's python3-prometheus-client"
 
 
 class Format(Enum):
-    """What is written."""
+    """The format of the output."""
 
     # Text format 0.0.4: the only one that node_exporter's textfile collector reads.
     PROMETHEUS = "prometheus"
@@ -268,8 +273,8 @@ def metrics(
     if context.invoked_subcommand is not None:
         return
     config = load(os.environ)
-    with Database.open(place_of(config, os.environ, os.geteuid()).database, readonly=True) as database:
-        text = text_of(collect_families(database, config, time.time(), Round()), form)
+    with Database.open(find_record_source(config, os.environ, os.geteuid()).database, readonly=True) as database:
+        text = text_of(collect_families(database, config, time.time(), LastPass()), form)
     if output:
         write_textfile(Path(output), text)
     else:
@@ -283,31 +288,31 @@ def dashboard() -> None:
 
 
 def text_of(found: Sequence[tuple[Family, Samples]], form: Format = Format.PROMETHEUS) -> str:
-    """SlurmwrapError where prometheus_client is missing."""
+    """Return the samples as text in the exposition format. Raise SlurmwrapError if prometheus_client is missing."""
     try:
         from prometheus_client import CollectorRegistry, exposition
         from prometheus_client.openmetrics import exposition as openmetrics
     except ImportError:
         raise SlurmwrapError(MISSING, hint=HINT) from None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Told(found))
+    registry.register(_StoredCollector(found))
     made: Any = openmetrics.generate_latest if form is Format.OPENMETRICS else exposition.generate_latest
     text: str = made(registry).decode("utf-8")
     return text
 
 
-class _Told:
-    """A collector of samples that are known already."""
+class _StoredCollector:
+    """A prometheus_client collector for samples that were read before."""
 
     def __init__(self, found: Sequence[tuple[Family, Samples]]) -> None:
         self._found = found
 
     def describe(self) -> list[Metric]:
-        """Nothing: what is registered twice is not asked for here."""
+        """Return nothing: it would only be used to detect names that are registered twice."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """As prometheus_client asks for them."""
+        """Yield the samples as prometheus_client's metrics."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for family, samples in self._found:
@@ -321,7 +326,7 @@ class _Told:
 
 
 def write_textfile(path: Path, text: str) -> None:
-    """Aside, mode 0644, then renamed: node_exporter reads the old file or the new one. StoreError."""
+    """Write to a temporary file of mode 0644 and rename it, so that node_exporter never reads a part. StoreError."""
     try:
         replace_file(path, text, 0o644)
     except OSError as error:

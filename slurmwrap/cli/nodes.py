@@ -1,6 +1,6 @@
-"""`slurmwrap nodes`: which nodes are doubted, by what sum, and how people correct it. Flags in, tables out.
+"""`slurmwrap nodes`: show which nodes are suspect or lemons and how their score is made up, and let people correct it.
 
-Root and SlurmUser see the whole history in the site's database; anybody else what the site publishes.
+Root and SlurmUser see the whole history in the site's database; other users see what the site publishes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.record_access import RecordSource, place_of
+from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.config.load_config import Config, Nodes, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
@@ -32,18 +32,18 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.published_files import FAULTS, PERMIT, read_published, read_trusted
 
 
-# What `slurmwrap nodes gate` shows: the files that the reconciler writes for the nodes' Prolog gate. Read-only.
+# `slurmwrap nodes gate`: show the files that the reconciler writes for the nodes' Prolog gate. Read-only.
 def describe_gate(
     place: str, trusted: Collection[int], zone: tzinfo | None, now: float
 ) -> tuple[list[dict[str, Any]], str]:
-    """A row for each standing fault, and the same for people with the permit above; nothing where none is."""
+    """Return a row for each standing fault, and a text with the permit and a table; no rows without a permit."""
     permit, faults = _read_published(place, PERMIT, trusted), _read_published(place, FAULTS, trusted)
     if not permit:
-        return [], "The gate is told nothing: the rule 'gate' is in observe mode, or no site is configured."
+        return [], "Nothing is published for the gate: the rule 'gate' is in observe mode, or no site is configured."
     until, allowed = float(permit.get("until", 0)), bool(permit.get("allowed"))
-    stands = [f for f in faults.get("faults", []) if isinstance(f, dict)]
-    rows = [{**fault, "allowed": allowed, "until": until} for fault in stands]
-    return rows, "\n".join([_describe_permit(allowed, until, zone, now), *_format_table(stands, zone)])
+    standing_faults = [f for f in faults.get("faults", []) if isinstance(f, dict)]
+    rows = [{**fault, "allowed": allowed, "until": until} for fault in standing_faults]
+    return rows, "\n".join([_describe_permit(allowed, until, zone, now), *_format_table(standing_faults, zone)])
 
 
 def _describe_permit(allowed: bool, until: float, zone: tzinfo | None, now: float) -> str:
@@ -54,14 +54,14 @@ def _describe_permit(allowed: bool, until: float, zone: tzinfo | None, now: floa
     return f"Until {text_format.moment(until, zone)} the gate {what}."
 
 
-def _format_table(stands: list[dict[str, Any]], zone: tzinfo | None) -> list[str]:
+def _format_table(standing_faults: list[dict[str, Any]], zone: tzinfo | None) -> list[str]:
     from slurmwrap.model.hostlist import fold
 
-    if not stands:
+    if not standing_faults:
         return ["No fault stands."]
     rows = [
         [fold(text_format.in_order(str(f["node"]) for f in group)), str(group[0]["cause"]), _format_since(group, zone)]
-        for group in group_alike(stands, lambda fault: fault.get("cause"))
+        for group in group_alike(standing_faults, lambda fault: fault.get("cause"))
     ]
     return [text_format.table(("~node", "cause", "since"), rows, indent=0)]
 
@@ -79,16 +79,16 @@ def _read_published(place: str, name: str, trusted: Collection[int]) -> dict[str
     return plain if isinstance(plain, dict) else {}
 
 
-# The sum of one node as `slurmwrap nodes show` prints it: its faults, those alike on one line. Text only.
-# Other grades are shown by their names.
-_GRADES = {"share": "perhaps"}
-# Characters of the jobs that one line names.
-_JOBS = 60
+# `slurmwrap nodes show`: the score of one node, fault by fault. Similar faults share a line.
+# Grades that are not shown by their own name.
+_GRADE_NAMES = {"share": "perhaps"}
+# Largest width in characters of the jobs that one line names.
+_JOBS_WIDTH = 60
 
 
 def sum_lines(score: NodeScore, nodes: Nodes, verbose: bool) -> Iterator[str]:
-    """What it ran, each fault with its weight, the quotient, what does not count, and what people said."""
-    zone = terminal.local_zone()
+    """Yield what the node ran, each fault with its weight, the quotient, what does not count, and people's marks."""
+    zone = terminal.get_local_zone()
     yield f"  ran      {text_format.count(score.runs, 'run')}, {score.hours:,.1f} h in {nodes.window_days:g} days"
     yield "  sum"
     yield from _format_terms([term for term in score.terms if term.weight], verbose)
@@ -120,15 +120,15 @@ def _make_fold_key(term: ScoreTerm) -> tuple[object, ...]:
 
 
 def _format_line(group: Sequence[ScoreTerm]) -> str:
-    """One fault, or several that are alike: their sum, how many, the newest's date and all jobs."""
+    """Format one fault, or several similar ones: the sum of weights, the number, the newest date and all jobs."""
     term = max(group, key=lambda one: one.at)
     total = sum(one.weight for one in group)
     weight = f"{total:+6.2f}" if term.weight else "     -"
-    kind = ", ".join(dict.fromkeys((term.kind.replace("_", " "), _GRADES.get(term.grade, term.grade))))
+    kind = ", ".join(dict.fromkeys((term.kind.replace("_", " "), _GRADE_NAMES.get(term.grade, term.grade))))
     times = f"{len(group)} x " if len(group) > 1 else ""
     why = "; ".join(part for part in (term.note, term.why_not) if part)
     parts = [
-        text_format.moment(term.at, terminal.local_zone()),
+        text_format.moment(term.at, terminal.get_local_zone()),
         f"{times}{kind}",
         _format_jobs(group),
         f"({text_format.visible(why)})" if why else "",
@@ -143,7 +143,7 @@ def _format_jobs(group: Sequence[ScoreTerm]) -> str:
         return ""
     users = list(dict.fromkeys(_format_user(term.uid) for term in group if term.job_id))
     of = users[0] if len(users) == 1 else f"{len(users)} users"
-    named = text_format.fit(fold_jobs(map(str, ids)), _JOBS)
+    named = text_format.fit(fold_jobs(map(str, ids)), _JOBS_WIDTH)
     return f"{'job' if len(ids) == 1 else 'jobs'} {named} of {of}"
 
 
@@ -151,14 +151,14 @@ def _format_user(uid: int) -> str:
     return list_options.user_name(uid) if uid >= 0 else "an unknown user"
 
 
-# Nodes that one call marks.
-_MOST = 1000
+# Largest number of nodes in one call.
+_MAX_NODES = 1000
 _NOTHING = "nothing is known against it"
 STATUSES = ("suspect", "lemon", "drained", "ok")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="""Nodes that are suspect, lemons, or drained by slurmwrap, and the sums behind it.
+    help="""Nodes that are suspect, lemons, or drained by slurmwrap, and how their scores are made up.
 
     \b
     Examples:
@@ -172,12 +172,12 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="A node, or a host list: 'n[01-04]'.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Lift our drain too; a drain of anybody else stays.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Also end slurmwrap's drain; other drains stay.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What the asking user may know. `scores` is empty for those who see only what is published."""
+    """What the calling user may see. `scores` is empty if only published records may be read."""
 
     standings: tuple[NodeStatus, ...] = ()
     scores: tuple[NodeScore, ...] = ()
@@ -187,63 +187,63 @@ class NodeView:
 @app.command("list")
 def list_nodes(
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Nodes that are ok too, where anything was seen; every line.")
+        bool, typer.Option("--all", "-a", help="Also nodes that are ok and of which anything was recorded; every line.")
     ] = False,
     status: Annotated[
         str, typer.Option("--status", "-t", metavar="STATUS", help="Only suspect, lemon, drained or ok.")
     ] = "",
     cause: Annotated[str, typer.Option("--cause", help="Only nodes with this in a reason: xid, node_failure.")] = "",
     node: list_options.Node = "",
-    since: Annotated[str, typer.Option("--since", "-S", help="Only doubted since then: 24h, 7d, or a date.")] = "",
+    since: Annotated[str, typer.Option("--since", "-S", help="Only with this status since: 24h, 7d, or a date.")] = "",
     limit: list_options.Limit = list_options.LIMIT,
     as_json: list_options.AsJson = False,
 ) -> None:
-    """List doubted nodes, worst first; nodes alike share a line."""
+    """List suspect, lemon and drained nodes, worst first; similar nodes share a line."""
     wanted = list_options.make_run_filter(node=node, since=since)
     kinds = list_options.check_known_names(list_options.split_list(status), STATUSES, "--status")
     view = _make_view(_get_record_source(), load(os.environ))
-    told = [(_make_row(one.health.status, one), one.score) for one in view.standings]
+    listed = [(_make_row(one.health.status, one), one.score) for one in view.standings]
     doubted = {one.health.node for one in view.standings}
     if everything or "ok" in kinds:
-        told += [(_make_row("ok", None, score), score) for score in view.scores if score.node not in doubted]
+        listed += [(_make_row("ok", None, score), score) for score in view.scores if score.node not in doubted]
     rows = [
         row
-        for row, score in told
+        for row, score in listed
         if (not kinds or row["status"] in kinds)
         and (not wanted.nodes or row["node"] in wanted.nodes)
         and (wanted.since is None or row["since"] >= wanted.since)
         and _has_cause(row, score, cause)
     ]
     text, more = format_nodes(rows, None if everything else limit, columns=terminal.columns())
-    list_options.say_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
+    list_options.print_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
 
 
 def _has_cause(row: Mapping[str, Any], score: NodeScore | None, cause: str) -> bool:
-    """Whether the word is in what is said against the node, or in a fault that counts."""
+    """Whether `cause` occurs in the reason for the node's status, or in a fault that counts."""
     terms = score.terms if score is not None else ()
     texts = [row["reason"], *(f"{term.kind} {term.text}" for term in terms if term.weight)]
     return any(cause.lower() in text.lower() for text in texts)
 
 
-@app.command(short_help="Show the sum of a node term by term.")
+@app.command(short_help="Show how the score of a node is made up.")
 def show(
     name: Name,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for each fault: nothing is folded.")] = False,
     as_json: list_options.AsJson = False,
 ) -> None:
-    """Show the sum of a node term by term: weights, jobs, dates and the lines behind them.
+    """Show how the score of a node is made up: weights, jobs, dates and the cited lines.
 
     Faults that are alike share a line, and so do nodes with the same text.
     """
     config = load(os.environ)
     view = _make_view(_get_record_source(), config)
     names = _expand_names(name)
-    _refuse_strangers(names, view, _get_record_source(), config)
-    told = [(node, *_describe_node(node, view, config, verbose)) for node in names]
+    _check_names(names, view, _get_record_source(), config)
+    listed = [(node, *_describe_node(node, view, config, verbose)) for node in names]
     if as_json:
-        list_options.say_list("node", [row for _, row, _ in told], "", as_json=True)
+        list_options.print_list("node", [row for _, row, _ in listed], "", as_json=True)
         return
-    pages = group_alike(told, lambda one: (_format_head(one[1]), *one[2]))
+    pages = group_alike(listed, lambda one: (_format_head(one[1]), *one[2]))
     typer.echo("\n\n".join(_format_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
 
 
@@ -257,19 +257,19 @@ def _format_head(row: Mapping[str, Any]) -> str:
 
 @app.command()
 def gate(as_json: list_options.AsJson = False) -> None:
-    """Show what the nodes' Prolog gate knows: until when it may refuse, and the faults for which it does.
+    """Show the files of the nodes' Prolog gate: until when it may refuse jobs, and the faults for which it does.
 
-    Only where site.published is configured. `clear` and `repaired` take a node's fault away with the next pass.
+    Only where site.published is configured. After `clear` and `repaired` the next pass removes the node's fault.
     """
 
     place = load(os.environ).site.published
-    rows, text = describe_gate(place, _get_record_source().trusted, terminal.local_zone(), time.time())
-    list_options.say_list("gate", rows, text, as_json=as_json)
+    rows, text = describe_gate(place, _get_record_source().trusted, terminal.get_local_zone(), time.time())
+    list_options.print_list("gate", rows, text, as_json=as_json)
 
 
 @app.command()
 def clear(name: Name, note: list_options.Note = "", resume: Resume = False) -> None:
-    """Say that what stands against a node is void. Nothing is deleted; who said so is kept.
+    """Clear the faults of a node: they no longer count. Nothing is deleted; who cleared them is stored.
 
     For root and SlurmUser.
     """
@@ -299,7 +299,7 @@ def _store_mark(name: str, kind: str, note: str, resume: bool) -> None:
     with Database.open(place.database) as database:
         history = _read_history(database, config)
         nodes = _read_nodes(config)
-        _refuse_unknown(names, history, nodes, kind)
+        _check_marked_names(names, history, nodes, kind)
         for node in names:
             if resume:
                 _resume_node(node, database, config)
@@ -314,7 +314,7 @@ def _store_mark(name: str, kind: str, note: str, resume: bool) -> None:
 
 
 def _resume_node(node: str, database: Database, config: Config) -> None:
-    """Through the edge, which looks at the node as it is now and lifts only a drain whose Reason is ours."""
+    """End the drain through SlurmCommands, which reads the node first and changes only drains of slurmwrap's."""
     now = time.time()
     reason = f"slurmwrap nodes, by {list_options.get_user_name_of_caller()}"
     action = SlurmAction(verb=Verb.RESUME, target=node, reason=reason)
@@ -327,7 +327,7 @@ def _resume_node(node: str, database: Database, config: Config) -> None:
     database.done(number, time.time())
 
 
-def _refuse_unknown(names: Sequence[str], history: NodeHistory, nodes: Sequence[Node], kind: str) -> None:
+def _check_marked_names(names: Sequence[str], history: NodeHistory, nodes: Sequence[Node], kind: str) -> None:
     known = {node.name for node in nodes}
     seen = {s.node for s in history.strikes} | {f.node for f in history.gpu_faults} | {r.node for r in history.removals}
     seen |= {node for failure in history.failures for node in failure.nodes}
@@ -341,7 +341,7 @@ def _refuse_unknown(names: Sequence[str], history: NodeHistory, nodes: Sequence[
 
 
 def _get_record_source() -> RecordSource:
-    return place_of(load(os.environ), os.environ, os.geteuid())
+    return find_record_source(load(os.environ), os.environ, os.geteuid())
 
 
 def _make_view(source: RecordSource, config: Config) -> NodeView:
@@ -374,7 +374,7 @@ def _read_nodes(config: Config) -> tuple[Node, ...]:
 
 
 def _expand_names(hostlist: str) -> tuple[str, ...]:
-    return list_options.expand_hosts(hostlist, _MOST)
+    return list_options.expand_hosts(hostlist, _MAX_NODES)
 
 
 # --- shown ---------------------------------------------------------------------------------------------------------
@@ -383,9 +383,9 @@ def _expand_names(hostlist: str) -> tuple[str, ...]:
 def format_nodes(
     rows: Sequence[dict[str, Any]], limit: int | None = None, *, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
-    """One line per group of nodes that are alike, at most `limit`; and how many nodes are left out."""
+    """Format one line per group of similar nodes, at most `limit`; also return how many nodes are left out."""
     if not rows:
-        return "No node is doubted.", 0
+        return "No node is suspect.", 0
     groups = group_alike(rows, _list_cells)
     head = ("~node", "status", "since", ">times", ">jobs", ">users", "~why")
     lines = [
@@ -395,13 +395,13 @@ def format_nodes(
 
 
 def _list_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    since = text_format.moment(row["since"], terminal.local_zone())[5:11] if row["since"] else ""
+    since = text_format.moment(row["since"], terminal.get_local_zone())[5:11] if row["since"] else ""
     counted = ("", "", "") if row["ratio"] is None else (f"{row['ratio']:.1f}", str(row["jobs"]), str(row["users"]))
     return (row["shown"], since, *counted, row["reason"])
 
 
 def _make_row(status: str, standing: NodeStatus | None, score: NodeScore | None = None) -> dict[str, Any]:
-    """One node for programs. `shown`: the status that gsub acts on."""
+    """Return one node as JSON fields. `shown` is the status that gsub acts on."""
     score = score or (standing.score if standing else None)
     published = standing is not None and standing.published
     doubted = standing is not None
@@ -428,18 +428,18 @@ def _get_reason(health: NodeHealth | None, score: NodeScore | None) -> str:
     return score.why if score is not None else ""
 
 
-def _refuse_strangers(names: Sequence[str], view: NodeView, source: RecordSource, config: Config) -> None:
-    """A name that neither Slurm nor the history knows; where Slurm does not answer, no one can say."""
-    heard = {one.health.node for one in view.standings} | {one.node for one in view.scores}
-    strangers = [name for name in names if name not in heard]
-    slurm = view.nodes or (_read_nodes(config) if strangers and not source.site else ())
-    unknown = [name for name in strangers if name not in {node.name for node in slurm}]
+def _check_names(names: Sequence[str], view: NodeView, source: RecordSource, config: Config) -> None:
+    """Raise UsageError for a name that neither Slurm nor the history knows; accept all if Slurm does not answer."""
+    known = {one.health.node for one in view.standings} | {one.node for one in view.scores}
+    unrecorded = [name for name in names if name not in known]
+    slurm = view.nodes or (_read_nodes(config) if unrecorded and not source.site else ())
+    unknown = [name for name in unrecorded if name not in {node.name for node in slurm}]
     if slurm and unknown:
         raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
 
 
 def _describe_node(node: str, view: NodeView, config: Config, verbose: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """For programs, and the lines for people below the node's name."""
+    """Return the JSON fields of a node, and the lines of text below the node's name."""
     standing = next((one for one in view.standings if one.health.node == node), None)
     score = next((one for one in view.scores if one.node == node), None)
     slurm = next((one for one in view.nodes if one.name == node), None)

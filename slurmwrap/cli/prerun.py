@@ -1,4 +1,4 @@
-"""`slurmwrap prerun`: the user's own pre-runs, from the files that they leave. Flags in, table or story out."""
+"""`slurmwrap prerun`: list, show and clear the user's own pre-runs, from the files in their directories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.record_access import about_job, place_of
+from slurmwrap.cli.record_access import find_record_source, read_job_records
 from slurmwrap.config.load_config import find_user_state_dir, load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
@@ -45,12 +45,15 @@ from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, read_number
 from slurmwrap.store.user_state_files import UserState
 
 
-# Pre-runs as the files of their directories show them, and Slurm where it has to be asked. Edges by argument.
+# Reading pre-runs: from the files of their directories, and from Slurm for those without a verdict.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerunRow:
-    """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while
-    its job waits for another one's; "lost" when it, or the job that waited, ended without a verdict; "unknown" when
-    Slurm cannot be asked."""
+    """One pre-run and its state.
+
+    `state`: "pass", "fail" or "inconclusive"; Slurm's state in lower case until it ends; "attached" while its job
+    waits for the pre-run of another job; "lost" if it, or the job that waited for it, ended without a verdict;
+    "unknown" if Slurm cannot be asked.
+    """
 
     directory: Path
     spec: TrialSpec
@@ -58,36 +61,36 @@ class PrerunRow:
     at: float
     state: str
     verdict: Verdict | None = None
-    # Of an attached one: the pre-run that it waits for.
+    # The pre-run's job id; for an attached row, that of the pre-run that it waits for.
     prerun_job: int | None = None
     attached: bool = False
 
     @property
     def real_job(self) -> int | None:
-        """The job that waits, or waited, for it; None for --prerun=wait and only."""
+        """Return the id of the job that waits, or waited, for it; None for --prerun=wait and only."""
         return int(self.spec.real_job) if self.spec.real_job else None
 
 
 def rows_of(context: SubmitContext) -> tuple[PrerunRow, ...]:
-    """All that left files, newest first."""
+    """Return every pre-run of which files exist, newest first."""
     flights = context.flights or PrerunRegistry(find_user_state_dir(os.environ))
     found = [row for path in flights.trials() if (row := _read_row(path))]
     if any(row.state == "" for row in found):
-        word = _slurms_word(context)
-        found = [_with_state(row, word) for row in found]
+        get_slurm_state = _make_state_lookup(context)
+        found = [_set_state(row, get_slurm_state) for row in found]
     return tuple(sorted(found, key=lambda row: row.at, reverse=True))
 
 
 def _read_row(directory: Path) -> PrerunRow | None:
-    """What its files say; `state` "" where Slurm has to be asked."""
+    """Read one pre-run's files; `state` is "" if Slurm has to be asked. None for an incomplete directory."""
     try:
         spec = spec_from_json(json.loads((directory / "spec.json").read_bytes()))
         at = (directory / "spec.json").stat().st_mtime
     except (OSError, ValueError, TypeError):
-        # Its gsub was killed while it wrote.
+        # gsub was killed while it wrote the file.
         return None
     verdict = read_verdict(directory)
-    host = read_number(directory / ATTACHED)
+    shared_prerun = read_number(directory / ATTACHED)
     state = verdict.outcome.value if verdict else "lost" if (directory / GONE).exists() else ""
     return PrerunRow(
         directory=directory,
@@ -95,13 +98,16 @@ def _read_row(directory: Path) -> PrerunRow | None:
         at=at,
         state=state,
         verdict=verdict,
-        prerun_job=host if host is not None else read_number(directory / JOB),
-        attached=host is not None,
+        prerun_job=shared_prerun if shared_prerun is not None else read_number(directory / JOB),
+        attached=shared_prerun is not None,
     )
 
 
-def _slurms_word(context: SubmitContext) -> Callable[[int | None, str], str]:
-    """(job id, cluster) -> Slurm's state of it, "" for one that it does not know; asked once, of this cluster."""
+def _make_state_lookup(context: SubmitContext) -> Callable[[int | None, str], str]:
+    """Ask Slurm once for the user's jobs of this cluster; return a function from (job id, cluster) to the job's state.
+
+    The state is "" for a job that Slurm does not know, and "UNKNOWN" for another cluster or if Slurm does not answer.
+    """
     try:
         records, here = context.slurm.jobs(context.user), context.cluster
     except SlurmError as error:
@@ -109,33 +115,36 @@ def _slurms_word(context: SubmitContext) -> Callable[[int | None, str], str]:
         return lambda job, cluster: "UNKNOWN"
     tasks = {record.array_job_id: record.state for record in records if record.array_job_id is not None}
     waiting = {record.array_job_id: record.state for record in records if record.array_job_id and record.pending}
-    # An array waits as a task does.
+    # An array with a pending task counts as pending.
     known = {**tasks, **{record.job_id: record.state for record in records}, **waiting}
     return lambda job, cluster: known.get(job or -1, "") if cluster in ("", here) else "UNKNOWN"
 
 
-def _with_state(row: PrerunRow, word: Callable[[int | None, str], str]) -> PrerunRow:
-    """Of one without a verdict. A job that attached has none to come when it, or that pre-run, is gone."""
+def _set_state(row: PrerunRow, get_slurm_state: Callable[[int | None, str], str]) -> PrerunRow:
+    """Set the state of a pre-run without a verdict. An attached job is lost when it or that pre-run is gone."""
     if row.state:
         return row
-    state, cluster = word(row.prerun_job, row.spec.cluster), row.spec.cluster
+    state, cluster = get_slurm_state(row.prerun_job, row.spec.cluster), row.spec.cluster
     if state == "UNKNOWN":
         return replace(row, state="unknown")
     if not row.attached:
         return replace(row, state=state.lower() if state in LIVE else "lost")
-    # 0: that pre-run is being submitted
+    # No job id yet: the pre-run to which it is attached is being submitted.
     submitted = state in LIVE or not row.prerun_job
-    return replace(row, state="attached" if submitted and word(row.real_job, cluster) == "PENDING" else "lost")
+    return replace(
+        row, state="attached" if submitted and get_slurm_state(row.real_job, cluster) == "PENDING" else "lost"
+    )
 
 
-# Turns pre-runs into the table of `prerun list`, the page of `prerun show`, and what programs get of both.
+# Output: the table of `prerun list`, the page of `prerun show`, and their JSON.
+# Number of lines of the script's output that are shown.
 _TAIL_LINES = 12
 
 
 def format_preruns(
     rows: Sequence[PrerunRow], now: float, limit: int | None = None, *, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
-    """One line per pre-run, those of one script that ended alike on one; and how many are left out."""
+    """Return the table, and how many pre-runs are left out. Pre-runs of one script that ended alike share a line."""
     if not rows:
         return "No pre-run.", 0
     head = (">job", ">pre-run", "~script", "state", ">steps", ">took", ">age", "~reason")
@@ -147,10 +156,10 @@ def format_preruns(
 
 
 def _make_fold_key(row: PrerunRow) -> tuple[object, ...]:
-    """A sweep's pre-runs: one script, one end."""
-    told = (row.verdict.category, row.verdict.reason) if row.verdict else ()
+    """Return what pre-runs on one line have in common: script, state and verdict."""
+    verdict = (row.verdict.category, row.verdict.reason) if row.verdict else ()
     own = () if row.verdict or row.attached else (row.directory,)
-    return (row.spec.script_name, row.state, told, row.attached, *own)
+    return (row.spec.script_name, row.state, verdict, row.attached, *own)
 
 
 def _list_cells(group: Sequence[PrerunRow], now: float) -> list[str]:
@@ -171,7 +180,7 @@ def _list_cells(group: Sequence[PrerunRow], now: float) -> list[str]:
 
 
 def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
-    """Everything about one pre-run, 80 columns wide where the text is ours."""
+    """Return everything about one pre-run; slurmwrap's own text is at most 80 columns wide."""
     head = f"PRE-RUN {row.prerun_job or ''} of {text_format.visible(row.spec.script_name)}"
     if row.real_job is not None:
         head += f", for job {row.real_job} ({text_format.count(row.spec.gpus, 'GPU')})"
@@ -183,7 +192,7 @@ def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint
     if row.attached:
         lines.append("  it waited for the pre-run of an earlier job of the same script and code")
     if row.verdict is not None:
-        lines += _verdict_lines(row.verdict)
+        lines += _format_verdict(row.verdict)
     elif row.state in ("running", "completing"):
         lines.append(
             "  "
@@ -196,7 +205,7 @@ def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint
     if changes:
         lines += ["", paint("WHAT IT DID", "bold")]
         lines += [text_format.wrapped(_format_change(change), indent="  ", hanging="    ") for change in changes]
-    if output := output_of(row):
+    if output := read_output_tail(row):
         lines += ["", paint("ITS OUTPUT ENDS", "bold"), *(f"  | {text_format.visible(line)}" for line in output)]
     lines += ["", f"  files  {text_format.visible(str(row.directory))}"]
     if row.verdict is None and row.prerun_job is not None and row.state not in ("lost", "unknown"):
@@ -204,7 +213,7 @@ def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint
     return "\n".join(lines)
 
 
-def _verdict_lines(verdict: Verdict) -> list[str]:
+def _format_verdict(verdict: Verdict) -> list[str]:
     steps = f", {text_format.count(verdict.steps, 'step')}" if verdict.steps else ""
     category = f"{verdict.category}: " if verdict.category else ""
     lines = [
@@ -227,18 +236,20 @@ def _format_change(change: Mapping[str, Any]) -> str:
     return f"{change.get('verb')} {change.get('target')} {asked}".rstrip() + f" ({change.get('reason')}){refused}"
 
 
-def changes_of(row: PrerunRow) -> list[Mapping[str, Any]]:
-    """What was asked of Slurm for the waiting job; empty where that is not known any more."""
+def find_changes(row: PrerunRow) -> list[Mapping[str, Any]]:
+    """Return the changes that Slurm was asked for the waiting job; [] if they are not known any more."""
     try:
-        known = about_job(place_of(load(os.environ), os.environ, os.geteuid()), str(row.real_job or row.prerun_job))
+        known = read_job_records(
+            find_record_source(load(os.environ), os.environ, os.geteuid()), str(row.real_job or row.prerun_job)
+        )
     except SlurmwrapError:
         return []
     mine = [p for p in known.preruns if p.job_id == row.real_job and p.changes]
     return list(max(mine, key=lambda p: p.at).changes) if mine else []
 
 
-def output_of(row: PrerunRow) -> list[str]:
-    """The last lines of what the script printed."""
+def read_output_tail(row: PrerunRow) -> list[str]:
+    """Return the last lines of the script's output."""
     from slurmwrap.prerun.trial.supervisor import read_tail
 
     if not Path(row.spec.output).is_file():
@@ -246,7 +257,7 @@ def output_of(row: PrerunRow) -> list[str]:
     return read_tail(row.spec.output).text.replace("\r", "\n").rstrip().splitlines()[-_TAIL_LINES:]
 
 
-def plain_row(row: PrerunRow) -> dict[str, Any]:
+def prerun_row_to_json(row: PrerunRow) -> dict[str, Any]:
     about = {
         "job_id": row.real_job,
         "prerun_job_id": row.prerun_job,
@@ -283,15 +294,17 @@ app = typer.Typer(
 @app.command("list")
 def list_preruns(
     failed: list_options.Failed = False,
-    running: Annotated[bool, typer.Option("--running", help="Only those that are not at their end.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="Only those that have not ended.")] = False,
     state: Annotated[
         str,
         typer.Option("--state", "-t", metavar="STATE", help="Only pass, fail, inconclusive, lost, pending, running."),
     ] = "",
     category: list_options.Category = "",
     name: Annotated[str, typer.Option("--name", metavar="PATTERN", help="Only scripts of this name: 'sweep*'.")] = "",
-    job: Annotated[int, typer.Option("--job", metavar="JOBID", help="Only that of this job.")] = 0,
-    passed: Annotated[bool, typer.Option("--passed", help="What passed and is not run again instead.")] = False,
+    job: Annotated[int, typer.Option("--job", metavar="JOBID", help="Only the pre-run of this job.")] = 0,
+    passed: Annotated[
+        bool, typer.Option("--passed", help="List fingerprints that need no pre-run any more instead.")
+    ] = False,
     since: list_options.Since = "14d",
     until: list_options.Until = "",
     limit: list_options.Limit = list_options.LIMIT,
@@ -311,24 +324,24 @@ def list_preruns(
     from slurmwrap.gsub.submit import release_orphans
 
     release_orphans(context)
-    states = tuple(one.lower() for one in wanted_states(state, failed))
-    rows = [row for row in rows_of(context) if _is_meant(row, wanted, states)]
+    states = tuple(one.lower() for one in list_wanted_states(state, failed))
+    rows = [row for row in rows_of(context) if _matches(row, wanted, states)]
     rows = [row for row in rows if not running or (row.verdict is None and row.state != "lost")]
     rows = [row for row in rows if not job or job in (row.real_job, row.prerun_job)]
     if as_json:
         shown, more = list_options.cut_rows(rows, limit, everything)
-        list_options.say_list("preruns", [plain_row(row) for row in shown], "", as_json=True, more=more)
+        list_options.print_list("preruns", [prerun_row_to_json(row) for row in shown], "", as_json=True, more=more)
         return
     text, more = format_preruns(rows, time.time(), None if everything else limit, columns=terminal.columns())
-    list_options.say_list("preruns", (), text, as_json=False, more=more)
+    list_options.print_list("preruns", (), text, as_json=False, more=more)
 
 
-def wanted_states(state: str, failed: bool) -> tuple[str, ...]:
-    """The words of --state, with --failed as one of them."""
+def list_wanted_states(state: str, failed: bool) -> tuple[str, ...]:
+    """Return the values of --state, with --failed as one of them."""
     return (*list_options.split_list(state), *((Outcome.FAIL.value,) if failed else ()))
 
 
-def _is_meant(row: PrerunRow, run_filter: RunFilter, states: tuple[str, ...]) -> bool:
+def _matches(row: PrerunRow, run_filter: RunFilter, states: tuple[str, ...]) -> bool:
     script = Path(row.spec.script_name).name
     category = row.verdict.category if row.verdict else ""
     return (
@@ -341,7 +354,7 @@ def _is_meant(row: PrerunRow, run_filter: RunFilter, states: tuple[str, ...]) ->
 
 
 def _list_passed(run_filter: RunFilter, limit: int, everything: bool, as_json: bool) -> None:
-    """Fingerprints whose newest pre-run passed and was not cleared since: the next submission has none."""
+    """List the fingerprints whose newest pre-run passed and was not cleared: the next submission has no pre-run."""
     state = UserState(find_user_state_dir(os.environ))
     marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_open_submit_context()))}
     records = [record for mark in marks if (record := state.passed(mark)) is not None]
@@ -357,13 +370,15 @@ def _list_passed(run_filter: RunFilter, limit: int, everything: bool, as_json: b
     text = (
         text_format.table(("fingerprint", ">job", ">pre-run", ">age"), cells, indent=0) if cells else "Nothing passed."
     )
-    list_options.say_list("preruns_passed", rows, text, as_json=as_json, more=more)
+    list_options.print_list("preruns_passed", rows, text, as_json=as_json, more=more)
 
 
 @app.command()
 def show(
-    which: Annotated[str, typer.Argument(metavar="ID|last", help="Of the job, its pre-run, or its directory.")],
-    follow_it: Annotated[bool, typer.Option("--follow", "-f", help="Look on until its verdict.")] = False,
+    which: Annotated[
+        str, typer.Argument(metavar="ID|last", help="Id of the job or its pre-run, or name of its directory.")
+    ],
+    follow_it: Annotated[bool, typer.Option("--follow", "-f", help="Follow it until its verdict.")] = False,
     as_json: list_options.AsJson = False,
 ) -> None:
     """Show one pre-run: its verdict with findings and evidence, what it changed, and the end of its output."""
@@ -372,26 +387,40 @@ def show(
     if follow_it and row.verdict is None and row.prerun_job is not None:
         follow(row.directory, row.prerun_job, context, Console.of_terminal("slurmwrap"))
         row = _find_prerun(row.directory.name, rows_of(context))
-    changes = changes_of(row)
+    changes = find_changes(row)
     if as_json:
-        typer.echo(format_json_document("prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}))
+        typer.echo(
+            format_json_document(
+                "prerun", {**prerun_row_to_json(row), "changes": changes, "output": read_output_tail(row)}
+            )
+        )
         return
-    typer.echo(format_prerun(row, changes, terminal.painter(), time.time()))
+    typer.echo(format_prerun(row, changes, terminal.choose_painter(), time.time()))
 
 
-# Its name until there was one word for all.
+# "forget" was the name of this command before all commands of this kind were called "clear".
 @app.command("forget", hidden=True)
 @app.command(short_help="Forget what passed: the next submission is pre-run again.")
 def clear(
-    what: Annotated[str, typer.Argument(metavar="[JOB|FINGERPRINT]", help="A job, its pre-run, or digits.")] = "",
-    script: Annotated[Path | None, typer.Option(metavar="FILE", help="All that passed of this script.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that ever passed.")] = False,
+    what: Annotated[
+        str, typer.Argument(metavar="[JOB|FINGERPRINT]", help="Id of a job or its pre-run, or start of a fingerprint.")
+    ] = "",
+    script: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Everything that passed with this script.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everything that ever passed.")] = False,
 ) -> None:
     """Forget what passed, so that the next submission is pre-run again."""
     if sum((bool(what), script is not None, everything)) != 1:
         raise UsageError("say what to forget: a job, a fingerprint, --script FILE or --all, one of them")
     state = UserState(find_user_state_dir(os.environ))
-    marks = frozenset({"*"}) if everything else _of_script(script, state) if script else _of_name(what)
+    marks = (
+        frozenset({"*"})
+        if everything
+        else _find_fingerprints_of_script(script, state)
+        if script
+        else _find_fingerprints_of_id(what)
+    )
     state.forget_passed(marks, time.time())
     named = "everything that passed" if everything else text_format.count(len(marks), "fingerprint")
     typer.echo(f"forgotten: {named}; the next submission is pre-run again")
@@ -401,8 +430,7 @@ def clear(
 
 
 def _open_submit_context() -> SubmitContext:
-    # Here: no other command shall pay for gsub's imports.
-
+    # Imported here, because no other command should pay for gsub's imports.
     from slurmwrap.gsub.submit import open_submit_context
 
     return open_submit_context(load(os.environ), os.environ, Console.of_terminal("slurmwrap"))
@@ -422,11 +450,11 @@ def _find_prerun(which: str, rows: tuple[PrerunRow, ...]) -> PrerunRow:
             hint="slurmwrap prerun list shows them; an id is that of the job, of its pre-run, or 'last'",
             exit_code=1,
         )
-    # a pre-run's id names also those that attached to it: its own comes first
+    # A pre-run's id also names the jobs attached to it: prefer the job that submitted it.
     return next((row for row in found if not row.attached or str(row.real_job) == which), found[0])
 
 
-def _of_name(what: str) -> frozenset[str]:
+def _find_fingerprints_of_id(what: str) -> frozenset[str]:
     if len(what) >= 12 and all(c in "0123456789abcdef" for c in what) and not what.isdecimal():
         marks = {
             row.spec.fingerprint for row in rows_of(_open_submit_context()) if row.spec.fingerprint.startswith(what)
@@ -438,7 +466,7 @@ def _of_name(what: str) -> frozenset[str]:
         )
     if not (what.isdecimal() and what.isascii() and len(what) < 19):
         raise UsageError(f"'{what}' is neither a job id nor a fingerprint", hint="slurmwrap prerun list shows both")
-    known = about_job(place_of(load(os.environ), os.environ, os.geteuid()), what)
+    known = read_job_records(find_record_source(load(os.environ), os.environ, os.geteuid()), what)
     marks = {p.fingerprint for p in known.preruns} | {s.fingerprint for s in known.submissions}
     rows = rows_of(_open_submit_context())
     marks |= {row.spec.fingerprint for row in rows if int(what) in (row.real_job, row.prerun_job)}
@@ -447,8 +475,8 @@ def _of_name(what: str) -> frozenset[str]:
     return frozenset(marks - {""})
 
 
-def _of_script(script: Path, state: UserState) -> frozenset[str]:
-    """Of this file as it is now, and of what was submitted under its path."""
+def _find_fingerprints_of_script(script: Path, state: UserState) -> frozenset[str]:
+    """Return the fingerprints of this file's present content, and of what was submitted under its path."""
     try:
         content = script.read_bytes()
     except OSError as error:

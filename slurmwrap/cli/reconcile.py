@@ -1,4 +1,4 @@
-"""`slurmwrap reconcile`: wires the real edges to slurmwrap.reconcile, for the site or for one user."""
+"""`slurmwrap reconcile`: run the reconciler (slurmwrap.reconcile) with its adapters, for the site or for one user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slurmwrap.install.service_watchdog import beat
 from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
-from slurmwrap.reconcile.wire_adapters import site_edges, user_edges
+from slurmwrap.reconcile.wire_adapters import make_site_services, make_user_services
 from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
@@ -33,9 +33,9 @@ SITE_POLL_S, USER_POLL_S = 15.0, 60.0
 
 
 def reconcile(
-    once: Annotated[bool, typer.Option("--once", help="One pass, then end (default).")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM, as a service.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="My own jobs only, without any hook.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Make one pass, then exit (default).")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Continue until SIGTERM, as a service.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Only your own jobs, without any hook.")] = False,
     poll: Annotated[float | None, typer.Option(min=1.0, help="Seconds between passes of --watch.")] = None,
 ) -> None:
     """Find out why jobs ended, and act on it as far as the rules allow.
@@ -55,41 +55,45 @@ def reconcile(
     commands, timeout_s = make_slurm_commands(config, os.environ, console), config.slurm_timeout_s
     slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=console.say).slurm
     site = not user and _is_site(config)
-    place = Path(config.site.state_dir) if site else configuration.find_user_state_dir(os.environ)
-    database = place / ("site.db" if site else DATABASE)
+    state_dir = Path(config.site.state_dir) if site else configuration.find_user_state_dir(os.environ)
+    database = state_dir / ("site.db" if site else DATABASE)
     with hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
         edges = (
-            site_edges(config, commands, store, console.say)
+            make_site_services(config, commands, store, console.say)
             if site
-            else user_edges(config, commands, store, console.say, place)
+            else make_user_services(config, commands, store, console.say, state_dir)
         )
         edges = replace(edges, slurm=slurm, say=log.note)
         maintenance = ReconcilerMaintenance(database, config, site=site, say=log.note)
         if watch:
             _run_service(
-                edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), log, maintenance
+                edges,
+                state_dir / "controller" / "wake",
+                poll or (SITE_POLL_S if site else USER_POLL_S),
+                log,
+                maintenance,
             )
         else:
             summary = reconcile_once(edges)
             log.tell_all(_list_pass_events(summary))
             maintenance.after(summary, time.time())
     if not site:
-        _look_after_preruns(config, console)
+        _clean_up_preruns(config, console)
 
 
-def _look_after_preruns(config: Config, console: Console) -> None:
-    """Lets go the user's jobs whose pre-run is gone, and removes what old pre-runs left."""
+def _clean_up_preruns(config: Config, console: Console) -> None:
+    """Release the user's jobs whose pre-run is gone, and remove what old pre-runs left."""
     from slurmwrap.gsub.submit import clean_up_preruns, open_submit_context
 
     clean_up_preruns(open_submit_context(config, os.environ, console))
 
 
 def _is_site(config: Config) -> bool:
-    """Whether we may speak for the site: its state is configured, and ours."""
+    """Whether to reconcile the site: site.state_dir is configured, and root, SlurmUser or its owner is the caller."""
     if not config.site.state_dir:
         return False
-    if os.geteuid() == 0 or os.geteuid() == _named_uid(config.site.slurm_user):
-        # SlurmUser, were the directory someone else's, shall hear of that and not become a plain user.
+    if os.geteuid() == 0 or os.geteuid() == _find_uid(config.site.slurm_user):
+        # SlurmUser must get an error if the directory belongs to someone else, and not run as an ordinary user.
         return True
     try:
         return Path(config.site.state_dir).stat().st_uid == os.geteuid()
@@ -97,7 +101,7 @@ def _is_site(config: Config) -> bool:
         return False
 
 
-def _named_uid(user: str) -> int:
+def _find_uid(user: str) -> int:
     try:
         return pwd.getpwnam(user).pw_uid if user else -1
     except KeyError:
@@ -110,26 +114,26 @@ def _run_service(
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stopping.append(received))
-    log.tell(Event(kind=EventKind.STARTED, text=f"reconciling every {poll_s:g} s until told to stop"))
+    log.tell(Event(kind=EventKind.STARTED, text=f"reconciling every {poll_s:g} s until stopped"))
     watch_slurm(
         services,
         poll_s=poll_s,
-        woken=_wake_time(wake),
+        woken=_make_wake_time_reader(wake),
         stopped=lambda: bool(stopping),
         report=lambda summary: _report_pass(summary, log, wake.parent.parent, maintenance),
     )
     log.tell(Event(kind=EventKind.STOPPED, text="stopped"))
 
 
-def _report_pass(summary: PassSummary, log: EventLog, place: Path, maintenance: ReconcilerMaintenance) -> None:
-    # For the watchdog: a pass was whole.
-    beat(place, time.time())
+def _report_pass(summary: PassSummary, log: EventLog, state_dir: Path, maintenance: ReconcilerMaintenance) -> None:
+    # The watchdog reads this time: a complete pass was made.
+    beat(state_dir, time.time())
     log.tell_all(_list_pass_events(summary, quiet=True))
     maintenance.after(summary, time.time())
 
 
-def _wake_time(wake: Path) -> Callable[[], int]:
-    """EpilogSlurmctld touches the file; its time is the signal, and there need not be one."""
+def _make_wake_time_reader(wake: Path) -> Callable[[], int]:
+    """Return a function that reads the modification time of the file that EpilogSlurmctld touches; 0 without it."""
 
     def read() -> int:
         try:
@@ -141,7 +145,7 @@ def _wake_time(wake: Path) -> Callable[[], int]:
 
 
 def _list_pass_events(summary: PassSummary, *, quiet: bool = False) -> tuple[Event, ...]:
-    """What a pass did; `quiet`: without its sum."""
+    """Return the events of a pass; `quiet`: without its summary."""
     refused = summary.ingested.refused
     return (
         *map(event_log.make_judged_event, summary.judged),

@@ -1,6 +1,6 @@
 """Maintenance between the passes of the reconciler: prune and rewrite the database, write the metrics file.
 
-No error here may end the reconciler: each is printed once, and again only after the step has worked in between.
+An error here must not end the reconciler: each is printed once, and again only after the step has worked in between.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from shutil import disk_usage
 
-from slurmwrap.cli.metrics import Round
+from slurmwrap.cli.metrics import LastPass
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.reconcile import PassSummary
@@ -18,14 +18,15 @@ from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 
 PRUNE_EVERY_S = 3600.0
-# Longest time for one call: the remaining rows are pruned by the next.
+# Longest time for one call in seconds: the remaining rows are pruned by the next call.
 PRUNE_FOR_S = 5.0
 _REWRITE_EVERY_S = 7 * 86_400.0
-_NIGHT = range(1, 5)  # hours, local time
+# Hours of the local time in which the file may be rewritten.
+_NIGHT = range(1, 5)
 
 
 class ReconcilerMaintenance:
-    """Runs after each pass. `now` is in Unix seconds."""
+    """Prunes the database and writes the metrics file after a pass. `now` is in Unix seconds."""
 
     def __init__(self, database: Path, config: Config, *, site: bool, say: Callable[[str], None]) -> None:
         self._path, self._config, self._site, self._say = database, config, site, say
@@ -76,7 +77,7 @@ class ReconcilerMaintenance:
     def _write(self, summary: PassSummary, now: float) -> None:
         from slurmwrap.cli.metrics import collect_families, text_of, write_textfile
 
-        newest = Round(at=now, seconds=summary.took_s, errors=len(summary.errors))
+        newest = LastPass(at=now, seconds=summary.took_s, errors=len(summary.errors))
         with Database.open(self._path, readonly=True) as database:
             text = text_of(collect_families(database, self._config, now, newest))
         write_textfile(Path(self._config.metrics.textfile), text)

@@ -1,6 +1,6 @@
-"""Asks Slurm how a user's jobs ended before anything is said of them: one pass of their own reconciler.
+"""Run one pass of a user's own reconciler before a command reports on their jobs, so that ended jobs are known.
 
-Where a site's reconciler is at work its word is taken instead: it knows more, and it alone acts then.
+Where a site's reconciler works, its records are used instead: it knows more, and only it acts on jobs.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.store.published_files import FILE
 
-# The pass is given up then; the next one goes on.
+# The pass is stopped after this many seconds; the next pass continues.
 BOUND_S = 15.0
-# For one command of Slurm's: what is stored shall not wait longer for a controller that is away.
+# Timeout of one Slurm command, in seconds: stored records are shown without waiting longer for a missing controller.
 SLURM_S = 4.0
 SHOWN_AFTER_S = 1
 _TRIES, _PAUSE_S = 5, 0.2
-# The site's reconciler publishes every five minutes at least.
+# The site's reconciler publishes at least every five minutes.
 FRESH_S = 420.0
 
 
-class _TooLong(BaseException):
-    """Not an Exception: a pass goes on after those of single jobs."""
+class _TimeLimitExceeded(BaseException):
+    """The pass took too long. Not an Exception, because a pass continues after an Exception of a single job."""
 
 
-def look_first(source: RecordSource, config: Config, *, although_site: bool = False) -> str:
-    """Takes in what ended since the last look; returns what could not be looked at, "" when all was.
+def reconcile_own_jobs_first(source: RecordSource, config: Config, *, although_site: bool = False) -> str:
+    """Ingest and diagnose what ended since the last pass; return what could not be looked up, "" if everything was.
 
-    `although_site`: also where the site's reconciler is at work, without acting: it may be some seconds behind.
+    `although_site`: also run where the site's reconciler works, which may be some seconds behind; it then takes no
+    action.
     """
-    # Anyone who reads a damaged one says so.
+    # The command that reads a damaged database reports it.
     if source.site or _is_damaged(source):
         return ""
-    site_works = source.published is not None and _is_fresh(source)
+    site_works = source.published is not None and _is_site_recent(source)
     if site_works and not although_site:
         return ""
     try:
         with _limit_time():
-            return _run_pass(source, config if source.published is None else _only_looking(config))
-    except _TooLong:
+            return _run_pass(source, config if source.published is None else _without_actions(config))
+    except _TimeLimitExceeded:
         return f"Slurm did not give all answers within {BOUND_S:.0f} s: what is stored is shown"
     except SlurmError as error:
         return f"Slurm could not be asked ({error}): what is stored is shown, and what ended since is missing"
@@ -66,7 +67,7 @@ def _is_damaged(source: RecordSource) -> bool:
     return False
 
 
-def _is_fresh(source: RecordSource) -> bool:
+def _is_site_recent(source: RecordSource) -> bool:
     assert source.published is not None
     with suppress(OSError):
         path = source.published if source.published.name == FILE else source.published / FILE
@@ -74,8 +75,8 @@ def _is_fresh(source: RecordSource) -> bool:
     return False
 
 
-def _only_looking(config: Config) -> Config:
-    """Judges, and leaves all actions to the site."""
+def _without_actions(config: Config) -> Config:
+    """Return the configuration with every rule set to `observe`: diagnose, and leave all actions to the site."""
     return replace(config, rules=dict.fromkeys(RULES, "observe"))
 
 
@@ -83,13 +84,13 @@ def _run_pass(source: RecordSource, config: Config) -> str:
     from slurmwrap.console import Console
     from slurmwrap.host.lock import hold_exclusive_lock
     from slurmwrap.reconcile import reconcile_once
-    from slurmwrap.reconcile.wire_adapters import user_edges
+    from slurmwrap.reconcile.wire_adapters import make_user_services
     from slurmwrap.slurm.commands import SlurmCommands
     from slurmwrap.store.database import Database
 
     config = replace(config, slurm_timeout_s=min(SLURM_S, config.slurm_timeout_s))
     slurm, console = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Console.of_terminal("slurmwrap")
-    # SlurmError before anything is made in the user's home.
+    # Raises SlurmError before anything is created in the user's home.
     slurm.cluster_name()
     with ExitStack() as stack:
         for tries in range(_TRIES):
@@ -97,29 +98,29 @@ def _run_pass(source: RecordSource, config: Config) -> str:
                 stack.enter_context(hold_exclusive_lock(source.database.with_suffix(".lock"), "another reconciler"))
                 break
             except StoreError as error:
-                # A gsub call has it for a moment, `reconcile --watch` for ever.
+                # A gsub call holds the lock for a moment, `reconcile --watch` holds it permanently.
                 if tries + 1 == _TRIES:
                     return f"{error}; what was found so far is shown"
                 time.sleep(_PAUSE_S)
         store = stack.enter_context(Database.open(source.database))
-        summary = reconcile_once(user_edges(config, slurm, store, console.say, source.database.parent))
+        summary = reconcile_once(make_user_services(config, slurm, store, console.say, source.database.parent))
     return f"not all was looked up: {summary.errors[0]}" if summary.errors else ""
 
 
 @contextmanager
 def _limit_time() -> Iterator[None]:
-    """_TooLong after BOUND_S; a line on a terminal while it takes. Only in the main thread, where signals arrive."""
+    """Raise _TimeLimitExceeded after BOUND_S; show a line on a terminal meanwhile. Main thread only (signals)."""
     began, shown = time.monotonic(), sys.stderr.isatty()
 
-    def ring(number: int, frame: FrameType | None) -> None:
+    def on_alarm(number: int, frame: FrameType | None) -> None:
         if shown:
             sys.stderr.write("\r\033[Kslurmwrap: asking Slurm how your jobs ended ...")
             sys.stderr.flush()
         if time.monotonic() - began >= BOUND_S:
-            raise _TooLong
+            raise _TimeLimitExceeded
 
     try:
-        before = signal.signal(signal.SIGALRM, ring)
+        before = signal.signal(signal.SIGALRM, on_alarm)
     except ValueError:
         yield
         return

@@ -1,6 +1,7 @@
-"""What the asking user may know: the site's database for root and SlurmUser; for others their own and what is sealed.
+"""Read the records that the asking user may see.
 
-Nothing is written: records that no reconcile has taken in yet are read where they lie in the user's spool.
+Root and SlurmUser read the site's database. Other users read their own database and what the site sealed for them.
+Nothing is written: records that no reconcile pass has ingested yet are read from the user's spool.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
 
 T = TypeVar("T")
-_Told = tuple[JobRun, tuple[ActionRecord, ...]]
+_SealedRun = tuple[JobRun, tuple[ActionRecord, ...]]
 
 SITE_DATABASE = "site.db"
-# A run that ends now may have been submitted that long ago.
+# A run that ends now may have been submitted this many seconds ago.
 BEFORE_S = 30 * 86400.0
-# Sealed files that are tried where the raw job id is not known: each costs a call of unmunge.
-_SCANNED = 100
+# Number of sealed files that are tried if the raw job id is not known: each costs a call of unmunge.
+_MAX_SEALED_FILES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecords:
-    """Records, in no order. `notes` say what could not be read."""
+    """Records in no particular order. `notes` name what could not be read."""
 
     submissions: tuple[Submission, ...] = ()
     preruns: tuple[PrerunRecord, ...] = ()
@@ -62,26 +63,27 @@ class JobRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSource:
-    """Where to look, and as whom."""
+    """Where to read records, and for which user."""
 
     database: Path
-    # The site's database, of all users.
+    # Whether `database` is the site's, with the jobs of all users.
     site: bool
     uid: int
-    spool: Path | None = None  # the user's own
-    # The site's, with sealed diagnoses.
+    # The user's own spool.
+    spool: Path | None = None
+    # The site's published directory, with sealed diagnoses.
     published: Path | None = None
     trusted: frozenset[int] = frozenset({0})
     unseal: Unseal = field(default=lambda _: None)
 
     @property
     def alone(self) -> bool:
-        """No site judges this user's runs: only their own `slurmwrap reconcile` does."""
+        """Whether no site judges this user's runs, so that only their own `slurmwrap reconcile` does."""
         return not self.site and self.published is None
 
 
-def place_of(config: Config, environ: Mapping[str, str], uid: int) -> RecordSource:
-    """The site's database for root and SlurmUser where a site is configured; everyone's own otherwise."""
+def find_record_source(config: Config, environ: Mapping[str, str], uid: int) -> RecordSource:
+    """Return the site's database for root and SlurmUser if a site is configured; otherwise the user's own."""
     trusted = list_trusted_uids(config)
     if config.site.state_dir and uid in trusted:
         return RecordSource(database=Path(config.site.state_dir) / SITE_DATABASE, site=True, uid=uid, trusted=trusted)
@@ -97,24 +99,28 @@ def place_of(config: Config, environ: Mapping[str, str], uid: int) -> RecordSour
     )
 
 
-def about_job(source: RecordSource, address: str, cluster: str = "") -> JobRecords:
-    """Everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id. `cluster`: where
-    it is known; the others that share a home have a job of that id too."""
+def read_job_records(source: RecordSource, address: str, cluster: str = "") -> JobRecords:
+    """Return everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id.
+
+    `cluster`: return only its records, since clusters that share a home may each have a job with this id.
+    """
     head = address.split("_")[0]
     number = int(head) if head.isdecimal() and len(head) < 19 else -1
-    known = _merge_records(source, lambda database: _of_job(database, address, number), address=address, number=number)
-    return of_cluster(known, cluster) if cluster else known
+    known = _merge_records(
+        source, lambda database: _read_job(database, address, number), address=address, number=number
+    )
+    return select_cluster_records(known, cluster) if cluster else known
 
 
-def of_period(source: RecordSource, since: float) -> JobRecords:
-    """Runs that ended since then (Unix seconds) or not yet; submissions and pre-runs also of a month before it."""
-    return _merge_records(source, lambda database: _of_period(database, since), since=since - BEFORE_S)
+def read_period_records(source: RecordSource, since: float) -> JobRecords:
+    """Return runs that ended since then (Unix seconds) or run; submissions and pre-runs also of the month before."""
+    return _merge_records(source, lambda database: _read_period(database, since), since=since - BEFORE_S)
 
 
-def _of_job(database: Database, address: str, number: int) -> JobRecords:
+def _read_job(database: Database, address: str, number: int) -> JobRecords:
     submissions = database.submissions_of(number)
     found = [*database.attempts_of(address), *list_queries.find_runs_of_id(database, number)]
-    # Asked by the pre-run's id: the real job is the story.
+    # If the id is a pre-run's, the runs of its real job are wanted as well.
     if "_" not in address:
         found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]
     attempts = {run.attempt: run for run in found}.values()
@@ -130,8 +136,8 @@ def _of_job(database: Database, address: str, number: int) -> JobRecords:
     )
 
 
-def of_cluster(records: JobRecords, cluster: str) -> JobRecords:
-    """What it holds of this user's jobs."""
+def select_cluster_records(records: JobRecords, cluster: str) -> JobRecords:
+    """Return the submissions, pre-runs, runs and queue delays of one cluster; other records are kept."""
     return replace(
         records,
         submissions=tuple(s for s in records.submissions if s.cluster == cluster),
@@ -141,7 +147,7 @@ def of_cluster(records: JobRecords, cluster: str) -> JobRecords:
     )
 
 
-def _of_period(database: Database, since: float) -> JobRecords:
+def _read_period(database: Database, since: float) -> JobRecords:
     return JobRecords(
         submissions=database.submissions(since=since - BEFORE_S),
         preruns=database.preruns(since=since - BEFORE_S),
@@ -169,12 +175,12 @@ def _merge_records(
     if source.database.exists():
         with Database.open(source.database, readonly=True) as database:
             known = read(database)
-    known = _with_spool(known, source, number, since)
-    return _with_sealed(known, source, address, number)
+    known = _add_spool_records(known, source, number, since)
+    return _add_sealed_records(known, source, address, number)
 
 
-def _with_spool(records: JobRecords, source: RecordSource, number: int | None, since: float) -> JobRecords:
-    """What gsub and the pre-runs left for the reconciler."""
+def _add_spool_records(records: JobRecords, source: RecordSource, number: int | None, since: float) -> JobRecords:
+    """Add the submissions and pre-runs that wait in the user's spool for a reconcile pass."""
     try:
         found = [one.item for one in PlainSpool(source.spool).collect(limit=MAX_ENTRIES)] if source.spool else []
     except StoreError as error:
@@ -202,8 +208,8 @@ def _list_readable(kind: type[T], context: Context, key: str, items: Iterable[Ob
     return found
 
 
-def _with_sealed(records: JobRecords, source: RecordSource, address: str, number: int | None) -> JobRecords:
-    """What the site judged and sealed for this user; its word stands before their own reconcile's."""
+def _add_sealed_records(records: JobRecords, source: RecordSource, address: str, number: int | None) -> JobRecords:
+    """Add what the site diagnosed and sealed for this user; it replaces the user's own diagnosis of the same run."""
     if source.published is None:
         return records
     try:
@@ -221,19 +227,22 @@ def _with_sealed(records: JobRecords, source: RecordSource, address: str, number
     )
 
 
-def _read_sealed(records: JobRecords, source: RecordSource, address: str, number: int | None) -> list[_Told]:
-    """By job id where it is known. A task's raw id is not: then, and for a whole period, the newest are tried."""
+def _read_sealed(records: JobRecords, source: RecordSource, address: str, number: int | None) -> list[_SealedRun]:
+    """Read the sealed runs of the known job ids.
+
+    The raw id of an array task is not known. Then, and for a whole period, the newest sealed files are tried.
+    """
     ids = {s.job_id for s in records.submissions} | ({number} if number is not None else set())
-    found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _open_sealed(source, job_id)]
+    found = [one for job_id in sorted(ids)[-_MAX_SEALED_FILES:] for one in _open_sealed(source, job_id)]
     if number is None or "_" in address or not found or any("_" in record.address for record, _ in found):
         found += _open_sealed(source, None)
     return list({record.attempt: (record, actions) for record, actions in found if record.uid == source.uid}.values())
 
 
-def _open_sealed(source: RecordSource, job_id: int | None) -> list[_Told]:
+def _open_sealed(source: RecordSource, job_id: int | None) -> list[_SealedRun]:
     assert source.published is not None
     found = []
-    for plain in read_why(source.published, job_id, source.unseal, source.trusted, limit=_SCANNED):
+    for plain in read_why(source.published, job_id, source.unseal, source.trusted, limit=_MAX_SEALED_FILES):
         with suppress(ValueError):
             found.append(parse_published(plain))
     return found

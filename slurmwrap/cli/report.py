@@ -1,7 +1,7 @@
-"""`slurmwrap report`: the night report for the terminal, as files and by mail.
+"""`slurmwrap report`: make the night report and print it, write it to files or mail it.
 
-The site's database is read where it lies. What a user may know (their own database, their spool, what the site sealed
-for them) is put into a database in memory and read by the same queries.
+The site's database is queried in place. What a user may see (their own database, their spool, what the site sealed for
+them) is put into a database in memory and read by the same queries.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import typer
 
 from slurmwrap import __version__
 from slurmwrap.cli import terminal
-from slurmwrap.cli.list_options import nothing_is_garbage
-from slurmwrap.cli.record_access import JobRecords, RecordSource, of_period, place_of
+from slurmwrap.cli.list_options import garbage_collection_paused
+from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_period_records
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from slurmwrap.report.headline import build_page
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_page import Page
-from slurmwrap.report.user_report import own_report
+from slurmwrap.report.user_report import make_own_report
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import record_rows
 from slurmwrap.store.atomic_write import write_output_file
@@ -44,12 +44,12 @@ from slurmwrap.store.report_reader import Period, ReportReader
 def build_report_of_night(
     source: RecordSource, config: Config, since: float, until: float, *, user: str = "", account: str = ""
 ) -> NightReport:
-    """The report of what ended within [since, until), Unix seconds; of `user` or `account` alone where one is named.
+    """Return the report of what ended within [since, until), Unix seconds; only of `user` or `account` if one is named.
 
-    Who is neither root nor SlurmUser gets their own whatever is asked. StoreError.
+    A user who is neither root nor SlurmUser gets a report of their own jobs only. Raise StoreError.
     """
     period = Period(since=since, until=until, user=user, account=account)
-    with nothing_is_garbage(), _open_database(source, period) as (database, reader, known):
+    with garbage_collection_paused(), _open_database(source, period) as (database, reader, known):
         notes = known.notes if known else ()
         figures = read(
             database, reader, config, site=source.site, switch_of=lambda: _read_switches(config), notes=notes
@@ -57,11 +57,11 @@ def build_report_of_night(
         report = build(figures, config.nodes)
     if known is None:
         return report
-    return own_report(report, known.attempts, known.submissions, known.preruns)
+    return make_own_report(report, known.attempts, known.submissions, known.preruns)
 
 
 def get_report_user(source: RecordSource, user: str) -> str:
-    """The user whose report is meant: "me" is who asks. RefusedError where someone asks for another one's."""
+    """Return the user whose report is wanted; "me" is the calling user. RefusedError if a user asks for another's."""
     try:
         own = pwd.getpwuid(source.uid).pw_name
     except KeyError:
@@ -75,19 +75,19 @@ def get_report_user(source: RecordSource, user: str) -> str:
 
 @contextmanager
 def _open_database(source: RecordSource, period: Period) -> Iterator[tuple[Database, ReportReader, JobRecords | None]]:
-    """`Known`: what a user may know; None of the site's database."""
+    """Yield the database, its reader, and the user's records; the records are None for the site's database."""
     if source.site:
         with Database.open(source.database, readonly=True) as database, ReportReader(source.database, period) as reader:
             yield database, reader, None
         return
     length = max(2 * (period.until - period.since), DETAIL_S)
-    known = of_period(source, period.until - length)
-    with of_records(known) as database, ReportReader(database.path, period, database.connection) as reader:
+    known = read_period_records(source, period.until - length)
+    with open_records_in_memory(known) as database, ReportReader(database.path, period, database.connection) as reader:
         yield database, reader, known
 
 
-def of_records(records: JobRecords) -> Database:
-    """A database in memory of what someone may know."""
+def open_records_in_memory(records: JobRecords) -> Database:
+    """Return a database in memory that holds these records."""
     return open_in_memory(
         (record_rows.ATTEMPTS, records.attempts),
         (record_rows.PRERUNS, records.preruns),
@@ -101,7 +101,7 @@ def of_records(records: JobRecords) -> Database:
 
 
 def _read_switches(config: Config) -> Mapping[str, str]:
-    """Node -> the closest domain of the network it is in, by what Slurm knows now; {} where it does not answer."""
+    """Return the lowest-level network domain of each node, from Slurm's present topology; {} if it does not answer."""
     try:
         topology = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).snapshot().topology
     except SlurmError:
@@ -109,9 +109,9 @@ def _read_switches(config: Config) -> Mapping[str, str]:
     return {node: domain.name for domain in topology.domains if domain.level == 0 for node in domain.nodes}
 
 
-# Where a report goes: a terminal, files, mail. Formats are chosen here, made in slurmwrap/report/.
+# Where a report goes: a terminal, files, mail. The format is chosen here; the functions are in slurmwrap/report/.
 FORMATS = ("text", "html", "md", "json", "csv")
-_OF_ENDING = {
+_FORMAT_OF_SUFFIX = {
     ".txt": "text",
     ".html": "html",
     ".htm": "html",
@@ -124,9 +124,9 @@ ENDINGS = {"text": ".txt", "html": ".html", "md": ".md", "json": ".json", "csv":
 MADE_BY = f"slurmwrap {__version__}"
 
 
-def format_of(asked: str, output: str) -> str:
-    """The format that was asked for, else the one that the file's ending names, else text. UsageError."""
-    named = _OF_ENDING.get(Path(output).suffix.lower(), "") if output and not _is_directory(output) else ""
+def choose_report_format(asked: str, output: str) -> str:
+    """Return the format that was asked for, else the one of the file's suffix, else text. Raise UsageError."""
+    named = _FORMAT_OF_SUFFIX.get(Path(output).suffix.lower(), "") if output and not _is_directory(output) else ""
     chosen = asked or named or "text"
     if chosen not in FORMATS:
         raise UsageError(f"--format '{chosen}': one of {', '.join(FORMATS)} is wanted")
@@ -134,19 +134,19 @@ def format_of(asked: str, output: str) -> str:
 
 
 def is_named(file: str) -> bool:
-    """Whether a file's ending names a format, or it is a directory."""
-    return Path(file).suffix.lower() in _OF_ENDING or _is_directory(file)
+    """Whether a file's suffix names a format, or the file is a directory."""
+    return Path(file).suffix.lower() in _FORMAT_OF_SUFFIX or _is_directory(file)
 
 
 def render_report(report: NightReport, kind: str, zone: tzinfo | None, paint: Paint = plain) -> str:
-    """The report in one of FORMATS; of CSV the main table."""
+    """Return the report in one of FORMATS; in CSV only the main table."""
     if kind == "json":
         from slurmwrap.report import report_formats
 
         return report_formats.render_json(report, made_by=MADE_BY)
     page = build_page(report, zone)
     if kind == "html":
-        return whole_page(report, page)
+        return render_whole_page(report, page)
     if kind == "md":
         from slurmwrap.report import report_formats
 
@@ -160,8 +160,8 @@ def render_report(report: NightReport, kind: str, zone: tzinfo | None, paint: Pa
     return text.render_text(page, paint)
 
 
-def whole_page(report: NightReport, page: Page) -> str:
-    """The page with its drawings, where matplotlib is installed."""
+def render_whole_page(report: NightReport, page: Page) -> str:
+    """Return the HTML page, with its charts if matplotlib is installed."""
     from slurmwrap.report import report_html, report_plots
 
     return report_html.render(page, report_plots.draw(report, page.zone), made_by=MADE_BY)
@@ -171,8 +171,10 @@ def whole_page(report: NightReport, page: Page) -> str:
 
 
 def write_report(report: NightReport, kind: str, output: str, zone: tzinfo | None) -> tuple[Path, ...]:
-    """Writes what was asked for and names the files. A directory gets `night-DATE.html`, or one CSV per table.
-    UsageError where the place cannot be written."""
+    """Write the report and return the files. A directory gets `night-DATE.html`, or one CSV file per table.
+
+    Raise UsageError if a file cannot be written.
+    """
     path = Path(output)
     try:
         if kind == "csv" and (_is_directory(output) or path.suffix == ".zip"):
@@ -191,7 +193,7 @@ def _is_directory(output: str) -> bool:
 
 
 def _write_tables(page: Page, path: Path) -> tuple[Path, ...]:
-    """One file per table, in a directory or a ZIP."""
+    """Write one file per table, in a directory or a ZIP file."""
     from slurmwrap.report.report_formats import render_files
 
     found = render_files(page)
@@ -205,7 +207,7 @@ def _write_tables(page: Page, path: Path) -> tuple[Path, ...]:
 
 
 def _zip_tables(found: dict[str, str]) -> bytes:
-    """The same tables give the same bytes: no time of day is inside."""
+    """Return a ZIP file without times, so that the same tables give the same bytes."""
     from io import BytesIO
     from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -220,12 +222,15 @@ def _zip_tables(found: dict[str, str]) -> bytes:
 
 
 def split_addresses(text: str) -> tuple[str, ...]:
-    """ "a@example.org, b@example.org" -> both."""
+    """Split at commas: "a@example.org, b@example.org" -> both."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def send_report(report: NightReport, page: Page, to: Sequence[str], config: Config) -> None:
-    """Text and HTML, the whole page attached. UsageError without a mail server, StoreError where it refuses."""
+    """Mail the report as text and HTML with the whole page attached.
+
+    Raise UsageError without a mail server, StoreError if the server refuses.
+    """
     from slurmwrap.host.mail import Attachment, Mailer
     from slurmwrap.report import report_formats as text
     from slurmwrap.report import report_html
@@ -240,33 +245,33 @@ def send_report(report: NightReport, page: Page, to: Sequence[str], config: Conf
         f"slurmwrap, {page.whose}: {page.verdict.sentence}",
         text.render_text(page),
         html=report_html.mail(page, made_by=MADE_BY),
-        attached=(Attachment(name=f"night-{page.day}.html", subtype="html", text=whole_page(report, page)),),
+        attached=(Attachment(name=f"night-{page.day}.html", subtype="html", text=render_whole_page(report, page)),),
     )
 
 
 def make_write_error(what: str, error: OSError) -> StoreError:
-    """An error of the file system, in words."""
+    """Return the StoreError with a readable message for an error of the file system."""
     return StoreError(
         f"{what} {error.filename or ''}: {error.strerror}".replace(" :", ":"), hint="see report.directory"
     )
 
 
-# What the systemd timer calls: the night's pages in their directory, mail, and the mark that says that all went well.
+# --nightly, called by the systemd timer: write the night's pages to their directory, mail them, and write the mark.
 #
 #     reports/2026-11-22.html .json .txt     one night; pruned after [report].keep_d days
 #     reports/latest.html                    a copy of the newest
 #     reports/index.html                     all of them with their verdicts
-#     reports/covered                        Unix seconds: from when to when the newest night goes
-#     reports/last                           Unix seconds: when the last report was made whole, mail included
+#     reports/covered                        Unix seconds: start and end of the newest night
+#     reports/last                           Unix seconds: when the last report was completed, mail included
 #
-# The mark is written last. A watchdog or `slurmwrap doctor` needs nothing but its age. The next night begins where the
-# last one ended, so that a timer that is late loses no hour and counts none twice.
+# The mark `last` is written last, so a watchdog or `slurmwrap doctor` needs only its age. The next night begins where
+# the last one ended, so that a late timer neither omits an hour nor counts one twice.
 MARK, COVERED = "last", "covered"
 NIGHT_S, LONGEST_S = 86_400.0, 2 * 86_400.0
-# Names, paths and log lines of users.
+# File mode of the pages: they contain names, paths and log lines of users.
 FILES = 0o640
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})\.(?:html|json|txt)")
-# bytes of a page that hold its verdict
+# Number of bytes at the start of a page that contain its verdict.
 _HEAD = 4096
 
 
@@ -275,12 +280,13 @@ class Night:
     """One line of the index."""
 
     day: str
-    word: str  # of the verdict
+    # The word of the verdict.
+    word: str
     sentence: str
 
 
-def directory_of(config: Config) -> Path:
-    """Where the pages are. UsageError where nothing says so."""
+def find_report_directory(config: Config) -> Path:
+    """Return the directory of the pages. Raise UsageError if none is configured."""
     if config.report.directory:
         return Path(config.report.directory)
     if config.site.state_dir:
@@ -288,18 +294,20 @@ def directory_of(config: Config) -> Path:
     raise UsageError("--nightly needs a site", hint="set state_dir below [site], or directory below [report]")
 
 
-def last_made(config: Config) -> float | None:
-    """When the last whole report was made, Unix seconds; None: never, or no one can read it."""
+def read_last_report_time(config: Config) -> float | None:
+    """Return when the last complete report was made, Unix seconds; None if there is none or it cannot be read."""
     try:
-        return float((directory_of(config) / MARK).read_text(encoding="ascii"))
+        return float((find_report_directory(config) / MARK).read_text(encoding="ascii"))
     except (OSError, ValueError, UsageError):
         return None
 
 
 def find_night_start(config: Config, end: float, zone: tzinfo | None) -> float:
-    """Where the night that ends at `end` begins, Unix seconds: where the last whole one ended, 48 hours ago at most.
+    """Return the start of the night that ends at `end`, Unix seconds: the end of the last complete night, at most
+    48 hours ago.
 
-    Made again on the same day it begins as before, since its page takes the other's place. 24 hours where none was.
+    A report that is made again on the same day begins where the first one began, because its page replaces the other.
+    Without an earlier report: 24 hours before `end`.
     """
     covered = _find_covered_time(config)
     if covered is None or covered[1] > end:
@@ -309,7 +317,7 @@ def find_night_start(config: Config, end: float, zone: tzinfo | None) -> float:
 
 
 def list_left_out_hours(config: Config, start: float, zone: tzinfo | None) -> tuple[str, ...]:
-    """A line about the hours before `start` that no night has, where there are any."""
+    """Return a note about the hours before `start` that no night report covers; () if there are none."""
     covered = _find_covered_time(config)
     if covered is None or covered[1] >= start:
         return ()
@@ -319,7 +327,7 @@ def list_left_out_hours(config: Config, start: float, zone: tzinfo | None) -> tu
 
 def _find_covered_time(config: Config) -> tuple[float, float] | None:
     try:
-        start, end = map(float, (directory_of(config) / COVERED).read_text(encoding="ascii").split())
+        start, end = map(float, (find_report_directory(config) / COVERED).read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return None
     return (start, end) if start < end else None
@@ -330,11 +338,11 @@ def _get_day(moment: float, zone: tzinfo | None) -> date:
 
 
 def write_night(report: NightReport, config: Config, zone: tzinfo | None, now: float) -> Path:
-    """Writes, prunes, mails, leaves the mark; returns the page. StoreError or UsageError names what did not work."""
+    """Write, prune and mail the night, then write the mark; return the page. Raise StoreError or UsageError."""
     from slurmwrap.report.headline import build_page
 
     page = build_page(report, zone)
-    folder = directory_of(config)
+    folder = find_report_directory(config)
     try:
         _make_folder(folder, config)
         for kind in ("json", "text", "html"):
@@ -357,7 +365,7 @@ def write_night(report: NightReport, config: Config, zone: tzinfo | None, now: f
 
 
 def _make_folder(directory: Path, config: Config) -> None:
-    """The directory, for anyone who owns the site's state: root may be the first to call."""
+    """Create the directory, owned by the owner of the site's state, because root may be the first to call this."""
     if directory.is_dir():
         return
     directory.mkdir(parents=True, mode=0o750)
@@ -368,7 +376,7 @@ def _make_folder(directory: Path, config: Config) -> None:
 
 
 def prune_nights(directory: Path, today: str, keep_d: int) -> None:
-    """Takes away the nights of more than `keep_d` days before `today`; files of other names stay."""
+    """Remove the nights of more than `keep_d` days before `today`; files with other names are kept."""
     oldest = str(date.fromisoformat(today) - timedelta(days=keep_d))
     for path in directory.iterdir():
         named = _DAY.fullmatch(path.name)
@@ -396,18 +404,18 @@ def _list_pages(directory: Path) -> Iterator[Path]:
 
 
 def _read_verdict(path: Path) -> tuple[str, str]:
-    """By the page's own head: four hundred pages are listed in milliseconds."""
+    """Read (word, sentence) of the verdict from the page's head only: 400 pages are listed in milliseconds."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD).decode("utf-8", "replace")
     except OSError:
         return "", "cannot be read"
-    reader = _Head()
+    reader = _MetaTagParser()
     reader.feed(head)
     return reader.found.get("slurmwrap-verdict", ""), reader.found.get("description", "")
 
 
-class _Head(HTMLParser):
+class _MetaTagParser(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, str] = {}
@@ -418,11 +426,11 @@ class _Head(HTMLParser):
             self.found[str(named["name"])] = str(named.get("content") or "")
 
 
-# `slurmwrap report`: the night report. Flags in, one NightReport read, one page out.
+# The command `slurmwrap report`.
 def report(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="The same as --output FILE.")] = "",
     since: Annotated[
-        str, typer.Option(help="24h, 7d, or a date. With --nightly: the last night's end.", show_default="24h")
+        str, typer.Option(help="24h, 7d, or a date. With --nightly: the end of the last night.", show_default="24h")
     ] = "",
     until: Annotated[
         str, typer.Option(help="The same; the end of the time. Now when left out.", show_default=False)
@@ -458,7 +466,7 @@ def report(
       slurmwrap report --json | jq .headline
       slurmwrap report --mail admins@example.org
     """
-    from slurmwrap.cli.reconcile_user_jobs import look_first
+    from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
     from slurmwrap.report.headline import build_page
 
     output = _find_output_place(file, output)
@@ -469,44 +477,44 @@ def report(
         output = "./"
     if nightly and (output or mail or kind or user or account):
         raise UsageError("--nightly takes its places from the configuration", hint="give --since and --until alone")
-    chosen = format_of(kind, output)
+    chosen = choose_report_format(kind, output)
     now = time.time()
     end = terminal.since(until, now) if until else now
     config = load(os.environ)
-    place = place_of(config, os.environ, os.geteuid())
-    if nightly and not place.site:
+    source = find_record_source(config, os.environ, os.geteuid())
+    if nightly and not source.site:
         raise UsageError("--nightly is the site's: root's or SlurmUser's", hint="slurmwrap report shows your own jobs")
     if nightly and not since:
-        start = find_night_start(config, end, terminal.local_zone())
+        start = find_night_start(config, end, terminal.get_local_zone())
     else:
         start = terminal.since(since or "24h", now)
     if start >= end:
         raise UsageError(f"--since {since or '24h'} is not before --until {until or 'now'}")
-    asked_for = get_report_user(place, user)
-    unseen = look_first(place, config)
-    page = build_report_of_night(place, config, start, end, user=asked_for, account=account)
+    asked_for = get_report_user(source, user)
+    unseen = reconcile_own_jobs_first(source, config)
+    page = build_report_of_night(source, config, start, end, user=asked_for, account=account)
     if unseen:
         typer.echo(f"slurmwrap: {unseen}", err=True)
         page = replace(page, notes=(*page.notes, unseen))
-    if not place.site and not page.user:
-        page = replace(page, user=_get_user_name(place.uid))
+    if not source.site and not page.user:
+        page = replace(page, user=_get_user_name(source.uid))
     if nightly:
         if not since:
-            page = replace(page, notes=(*page.notes, *list_left_out_hours(config, start, terminal.local_zone())))
-        typer.echo(write_night(page, config, terminal.local_zone(), now))
+            page = replace(page, notes=(*page.notes, *list_left_out_hours(config, start, terminal.get_local_zone())))
+        typer.echo(write_night(page, config, terminal.get_local_zone(), now))
         return
     if output:
-        for path in write_report(page, chosen, output, terminal.local_zone()):
+        for path in write_report(page, chosen, output, terminal.get_local_zone()):
             typer.echo(path)
     if mail:
-        send_report(page, build_page(page, terminal.local_zone()), mail, config)
+        send_report(page, build_page(page, terminal.get_local_zone()), mail, config)
         typer.echo(f"sent to {', '.join(mail)}")
     if not output and not mail:
-        typer.echo(render_report(page, chosen, terminal.local_zone(), terminal.painter()), nl=False)
+        typer.echo(render_report(page, chosen, terminal.get_local_zone(), terminal.choose_painter()), nl=False)
 
 
 def _find_output_place(file: str, output: str) -> str:
-    """Where it is written. A FILE without a known ending may be a job id or a user: nothing is written then."""
+    """Return the output path. Raise UsageError for a FILE without a known suffix: it may be a job id or a user."""
 
     if not file:
         return output

@@ -1,4 +1,4 @@
-"""Which runs a list shows: by SQL with limits in the site's database, by reading all of it in a user's own. Edges."""
+"""Select the runs and jobs that a list shows: by SQL in the site's database, by reading everything in a user's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from slurmwrap.cli.list_options import user_name
-from slurmwrap.cli.record_access import JobRecords, RecordSource, of_period
+from slurmwrap.cli.record_access import JobRecords, RecordSource, read_period_records
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
@@ -21,15 +21,15 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.job_summary import Key, summarize_jobs
 from slurmwrap.store.list_queries import Sums
 
-# (cluster, job id) -> its name and user, as gsub reported
+# (cluster, job id) -> (job name, user), as gsub recorded them.
 _Names = Mapping[tuple[str, int], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """Newest first. `sums` count every run that is asked for; `stopped`: jobs that their pre-run stopped."""
+    """The newest runs first. `sums` count every run that matches; `stopped` are jobs that their pre-run stopped."""
 
-    # Read as they are taken.
+    # Read from the database while it is iterated over.
     runs: Iterable[JobRun] = ()
     stopped: tuple[PrerunRecord, ...] = ()
     names: _Names = field(default_factory=dict)
@@ -39,26 +39,28 @@ class FoundRuns:
 
 
 @contextmanager
-def finding_runs(
+def open_run_selection(
     source: RecordSource, run_filter: RunFilter, limit: int | None, *, as_listed: bool = False
 ) -> Iterator[FoundRuns]:
-    """The newest `limit` runs, and as many that never began; None: all. `as_listed`: of runs what a list shows, where
-    that is less to read. StoreError."""
+    """Yield the newest `limit` runs, and as many jobs that a pre-run stopped; None: all.
+
+    `as_listed`: read only the parts of a run that a list shows, where that is less. Raise StoreError.
+    """
     if not source.site:
-        yield _select_runs(of_period(source, run_filter.since or 0.0), run_filter, limit)
+        yield _select_runs(read_period_records(source, run_filter.since or 0.0), run_filter, limit)
         return
     with Database.open(source.database, readonly=True) as database:
-        yield _in_site(database, run_filter, limit, as_listed)
+        yield _select_site_runs(database, run_filter, limit, as_listed)
 
 
-def last_failed(source: RecordSource, since: float) -> FoundRuns:
-    """The newest failed run and the newest pre-run that failed, since then (Unix seconds)."""
-    with finding_runs(source, RunFilter(since=since, failed=True), 1) as found:
+def find_last_failure_records(source: RecordSource, since: float) -> FoundRuns:
+    """Return the newest failed run and the newest failed pre-run since then (Unix seconds)."""
+    with open_run_selection(source, RunFilter(since=since, failed=True), 1) as found:
         return replace(found, runs=tuple(found.runs))
 
 
-def _in_site(database: Database, run_filter: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
-    stopped, in_all, names = _stopped_in(database, run_filter, limit)
+def _select_site_runs(database: Database, run_filter: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
+    stopped, in_all, names = _find_stopped_jobs(database, run_filter, limit)
     return FoundRuns(
         runs=list_queries.iterate_runs(database, run_filter, limit=limit, as_listed=as_listed),
         stopped=stopped,
@@ -68,11 +70,11 @@ def _in_site(database: Database, run_filter: RunFilter, limit: int | None, as_li
     )
 
 
-def _stopped_in(
+def _find_stopped_jobs(
     database: Database, run_filter: RunFilter, limit: int | None
 ) -> tuple[tuple[PrerunRecord, ...], int, _Names]:
-    """The newest jobs that a pre-run stopped, how many there are, and what they are called."""
-    if _of_runs_alone(run_filter):
+    """Return the newest jobs that a pre-run stopped, how many there are, and their names."""
+    if _has_run_only_criteria(run_filter):
         return (), 0, {}
     uids = [uid for name in run_filter.users for uid in list_queries.find_uids(database, name)]
     if run_filter.users and not uids:
@@ -85,14 +87,16 @@ def _stopped_in(
     return mine[:limit], in_all, names
 
 
-def _of_runs_alone(run_filter: RunFilter) -> bool:
-    """A job that never began has no partition, node or state of a run."""
+def _has_run_only_criteria(run_filter: RunFilter) -> bool:
+    """Whether a filter matches runs only: a job that never began has no account, partition, node or state of a run."""
     return bool(
         run_filter.accounts or run_filter.partitions or run_filter.decisions or run_filter.states or run_filter.nodes
     )
 
 
 def _select_runs(records: JobRecords, run_filter: RunFilter, limit: int | None) -> FoundRuns:
+    # Pre-runs are Slurm jobs of their own, and a job that its pre-run stopped has a record although it never ran.
+    # Neither counts as a run.
     trials = {(s.cluster, s.prerun_job_id) for s in records.submissions}
     trials |= {(p.cluster, p.prerun_job_id) for p in records.preruns}
     ended_early = list_stopped_jobs(records.preruns)
@@ -104,14 +108,14 @@ def _select_runs(records: JobRecords, run_filter: RunFilter, limit: int | None) 
         runs=tuple(sorted(runs, key=moment_of, reverse=True))[:limit],
         stopped=tuple(sorted(stopped, key=lambda p: p.at, reverse=True))[:limit],
         names=names,
-        sums=sums_of(runs),
+        sums=sum_run_records(runs),
         stopped_in_all=len(stopped),
         notes=records.notes,
     )
 
 
-def sums_of(runs: Sequence[JobRun]) -> Sums:
-    """What find.sums says of a database, of records."""
+def sum_run_records(runs: Sequence[JobRun]) -> Sums:
+    """Return the sums of records, as list_queries.sum_runs does for a database."""
     lost = [run for run in runs if failed(run)]
     return Sums(
         runs=len(runs),
@@ -121,13 +125,13 @@ def sums_of(runs: Sequence[JobRun]) -> Sums:
     )
 
 
-def only_stopped(found: FoundRuns) -> FoundRuns:
-    """Without the runs."""
+def drop_runs(found: FoundRuns) -> FoundRuns:
+    """Return the result without its runs."""
     return replace(found, runs=(), sums=Sums())
 
 
 def _is_wanted(record: PrerunRecord, names: _Names, run_filter: RunFilter) -> bool:
-    if _of_runs_alone(run_filter):
+    if _has_run_only_criteria(run_filter):
         return False
     name, user = names.get((record.cluster, record.job_id or 0), ("", ""))
     return (
@@ -141,7 +145,7 @@ def _is_wanted(record: PrerunRecord, names: _Names, run_filter: RunFilter) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
-    """Newest first; `in_all` counts those that were left out too."""
+    """The newest jobs first; `in_all` also counts those that were left out."""
 
     rows: tuple[JobRow, ...] = ()
     in_all: int = 0
@@ -149,25 +153,25 @@ class Jobs:
 
 
 def find_jobs(source: RecordSource, run_filter: RunFilter, limit: int | None, *, to_do: bool = False) -> Jobs:
-    """The newest `limit` jobs that have such a run; None: all. StoreError."""
+    """Return the newest `limit` jobs of which a run matches the filter; None: all. Raise StoreError."""
     if source.site:
         with Database.open(source.database, readonly=True) as database:
-            return _jobs_of_site(database, run_filter, limit, to_do)
-    known = of_period(source, run_filter.since or 0.0)
-    rows = _rows_of(known, run_filter)
+            return _find_site_jobs(database, run_filter, limit, to_do)
+    known = read_period_records(source, run_filter.since or 0.0)
+    rows = _make_user_rows(known, run_filter)
     rows = [row for row in rows if row.to_do] if to_do else rows
     return Jobs(rows=tuple(rows[:limit]), in_all=len(rows), notes=known.notes)
 
 
-def _jobs_of_site(database: Database, run_filter: RunFilter, limit: int | None, to_do: bool) -> Jobs:
-    # Few: they have an index of their own.
+def _find_site_jobs(database: Database, run_filter: RunFilter, limit: int | None, to_do: bool) -> Jobs:
+    # Runs that are not reconciled are few and have an index, so they are filtered here and not by SQL.
     if to_do:
         runs = [run for run in database.attempts(unreconciled=True) if matches(run_filter, run)]
         keys = tuple(dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs))
-        rows = [row for row in _standing_rows(database, keys) if row.to_do]
+        rows = [row for row in _make_summary_rows(database, keys) if row.to_do]
         rows.sort(key=lambda row: row.at, reverse=True)
         return Jobs(rows=tuple(rows[:limit]), in_all=len(rows))
-    rows = _standing_rows(database, list_queries.find_jobs(database, run_filter, limit=limit))
+    rows = _make_summary_rows(database, list_queries.find_jobs(database, run_filter, limit=limit))
     in_all = list_queries.count_jobs(database, run_filter) if limit is not None else len(rows)
     if not _needs_a_run(run_filter):
         waiting = list_queries.find_waiting_submissions(
@@ -179,11 +183,11 @@ def _jobs_of_site(database: Database, run_filter: RunFilter, limit: int | None, 
     return Jobs(rows=tuple(rows[:limit]), in_all=in_all)
 
 
-def _standing_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
+def _make_summary_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
     return [make_job_row(one.runs, one.to_do, one.submission) for one in summarize_jobs(database, keys)]
 
 
-def _rows_of(records: JobRecords, run_filter: RunFilter) -> list[JobRow]:
+def _make_user_rows(records: JobRecords, run_filter: RunFilter) -> list[JobRow]:
     meant = _select_runs(records, run_filter, None).runs
     keys = dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in meant)
     asked = {(s.cluster, s.job_id): s for s in sorted(records.submissions, key=lambda s: s.at)}
@@ -206,5 +210,5 @@ def _is_of_time(submission: Submission, run_filter: RunFilter) -> bool:
 
 
 def _needs_a_run(run_filter: RunFilter) -> bool:
-    """Whether only what ran can be meant."""
-    return bool(run_filter.failed or run_filter.categories or run_filter.names) or _of_runs_alone(run_filter)
+    """Whether only jobs that have run can match the filter."""
+    return bool(run_filter.failed or run_filter.categories or run_filter.names) or _has_run_only_criteria(run_filter)

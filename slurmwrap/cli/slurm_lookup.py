@@ -1,4 +1,4 @@
-"""What Slurm itself knows of a job that slurmwrap never saw: slurmctld while it remembers, else slurmdbd."""
+"""Look up in Slurm a job that slurmwrap did not record: in slurmctld while it keeps the job, else in slurmdbd."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, of_cluster
+from slurmwrap.cli.record_access import JobRecords, RecordSource, read_job_records, select_cluster_records
 from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.build_evidence import join
 from slurmwrap.diagnosis.classifier import make_classifier
@@ -21,11 +21,13 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import Sacct
 
 
-def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[JobRun, ...]:
-    """Its runs, judged by Slurm's record and the log, where we may read it. () where Slurm knows nothing.
-    SlurmwrapError for a submission that Slurm refused.
+def find_unrecorded_runs(
+    address: str, config: Config, environ: Mapping[str, str], uid: int | None
+) -> tuple[JobRun, ...]:
+    """Return the job's runs, diagnosed from Slurm's record and the log, if it may be read; () if Slurm has no record.
 
-    `uid`: whose runs alone are returned; None: everybody's, for administrators.
+    `uid`: return only the runs of this user; None: of all users, for administrators. Raise SlurmwrapError if Slurm
+    refused the submission.
     """
     commands = SlurmCommands(environ, timeout_s=config.slurm_timeout_s)
     try:
@@ -37,17 +39,17 @@ def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: in
             f"there is no job {address}: Slurm refused it when it was submitted ({now.reason})",
             hint="Ask for what the cluster has (sinfo -o '%P %D %c %m %G'), then submit again.",
         )
-    told = {} if now is None else {now.submit_time: now}
-    for one in _remembered(address, commands, config, environ):
-        told.setdefault(one.submit_time, one)
-    theirs = (told[at] for at in sorted(told) if uid in (None, told[at].uid))
-    return tuple(_judged(one, cluster, config) for one in theirs)
+    records = {} if now is None else {now.submit_time: now}
+    for one in _find_accounting_records(address, commands, config, environ):
+        records.setdefault(one.submit_time, one)
+    selected = (records[at] for at in sorted(records) if uid in (None, records[at].uid))
+    return tuple(_make_diagnosed_run(one, cluster, config) for one in selected)
 
 
-def _remembered(
+def _find_accounting_records(
     address: str, commands: SlurmCommands, config: Config, environ: Mapping[str, str]
 ) -> tuple[JobRecord, ...]:
-    """By slurmdbd; () where there is none, it does not answer, or a whole array is asked for."""
+    """Return slurmdbd's records; () if there is no slurmdbd, it does not answer, or `address` is a whole array."""
     try:
         if not Sacct.is_there(commands.config()):
             return ()
@@ -57,7 +59,7 @@ def _remembered(
     return tuple(one for one in found if address in (one.address, str(one.job_id)))
 
 
-def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
+def _make_diagnosed_run(job: JobRecord, cluster: str, config: Config) -> JobRun:
     record = record_of(job, cluster)
     if not job.ended:
         return record
@@ -66,35 +68,36 @@ def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
     return replace(record, diagnosis=judge(join(record.attempt, job, (), logs=logs)))
 
 
-# Which job an id means where clusters share a home: that of the cluster whose Slurm answers here. Edges.
-# Without an answer the newest job of this id is meant.
+# Where clusters share a home, a job id means the job of the cluster whose Slurm answers on this host. If Slurm does not
+# answer within this many seconds, the newest job with this id is meant.
 _SLURM_S = 3.0
 
 
 def find_records_of_cluster(source: RecordSource, address: str, config: Config) -> JobRecords:
-    """Everything about this cluster's job of that id; where it has none of the user's, about another cluster's.
+    """Return everything about this cluster's job with that id; if it has none of the user's, about another cluster's.
 
-    What is known of one id may hold runs of other jobs (sealed files are tried): only those of its story count.
+    The records found for an id may include runs of other jobs, since sealed files are tried; only those that belong to
+    the job's timeline count.
     """
-    known = about_job(source, address)
-    told = _build_timeline(address, known)
-    here = "" if source.site or told.empty else cluster_here(config)
-    if here in ("", told.cluster):
+    known = read_job_records(source, address)
+    timeline = _build_timeline(address, known)
+    here = "" if source.site or timeline.empty else find_local_cluster(config)
+    if here in ("", timeline.cluster):
         return known
-    mine = of_cluster(known, here)
+    mine = select_cluster_records(known, here)
     if not _build_timeline(address, mine).empty:
         return mine
-    if unrecorded(address, config, os.environ, source.uid or None):
+    if find_unrecorded_runs(address, config, os.environ, source.uid or None):
         return JobRecords(notes=known.notes)
-    return replace(known, notes=(*known.notes, f"job {address} is of cluster {told.cluster}; this is {here}"))
+    return replace(known, notes=(*known.notes, f"job {address} is of cluster {timeline.cluster}; this is {here}"))
 
 
 def _build_timeline(address: str, records: JobRecords) -> JobTimeline:
     return build_timeline(address, records.submissions, records.preruns, records.attempts, ())
 
 
-def cluster_here(config: Config) -> str:
-    """ClusterName; "" where Slurm does not say."""
+def find_local_cluster(config: Config) -> str:
+    """Return ClusterName of the Slurm on this host; "" if Slurm does not answer."""
     with suppress(SlurmError):
         return SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).cluster_name()
     return ""

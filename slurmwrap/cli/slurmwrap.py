@@ -1,4 +1,4 @@
-"""`slurmwrap`: the root of the commands, and the one place where their errors become a line and an exit code."""
+"""The `slurmwrap` command: load its subcommands on demand, and turn their errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.json_output import format_json_error, is_json_asked
 
 
-# The commands of `slurmwrap`: where each is defined, what `--help` says of it, in which order and under which title.
+# Where each command of `slurmwrap` is defined, its line in `--help`, and the order and titles of that list.
 #
-# A command's module is imported when that command runs: all of them together take half a second.
+# The module of a command is imported only when that command runs, because importing all of them takes half a second.
 class CommandSource(NamedTuple):
-    """Where a command is defined: a function, or the `typer.Typer` of a command with commands of its own."""
+    """Where a command is defined: a function, or the `typer.Typer` of a command that has subcommands."""
 
     module: str
     attribute: str
     short_help: str
-    # Whether long output goes to a pager on a terminal. Not where a command is live, asks, or shows its progress.
+    # Whether long output goes to a pager on a terminal. False for commands that are live, prompt, or show progress.
     paged: bool = False
 
 
@@ -38,7 +38,7 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
             "watch",
             "A job, live: why it waits, when it may start, how fast it goes.",
         ),
-        "why": CommandSource("slurmwrap.cli.why", "why", "Tell why a job failed, and what to do now.", paged=True),
+        "why": CommandSource("slurmwrap.cli.why", "why", "Explain why a job failed, and what to do now.", paged=True),
         "history": CommandSource(
             "slurmwrap.cli.history", "history", "List runs and how they ended, newest first.", paged=True
         ),
@@ -57,7 +57,7 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
     },
     "More for users": {
         "jobs": CommandSource(
-            "slurmwrap.cli.jobs", "app", "What is kept of jobs: runs, decisions, retries used and left.", paged=True
+            "slurmwrap.cli.jobs", "app", "What is stored of jobs: runs, decisions, retries used and left.", paged=True
         ),
         "inputs": CommandSource(
             "slurmwrap.cli.inputs", "app", "Input files that are refused until they change.", paged=True
@@ -65,13 +65,13 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         "classify": CommandSource(
             "slurmwrap.cli.classify",
             "classify_command",
-            "Say why a job failed, from its output and its exit.",
+            "Explain why a job failed, from its output and its exit code.",
             paged=True,
         ),
         "doctor": CommandSource(
             "slurmwrap.cli.doctor.doctor_command",
             "doctor",
-            "Check that everything works, and say how to fix what does not.",
+            "Check that everything works, and show how to fix what does not.",
             paged=True,
         ),
         "config": CommandSource(
@@ -116,10 +116,10 @@ _SOURCES = {name: source for commands in COMMANDS.values() for name, source in c
 
 
 def load_command(name: str) -> Any:
-    """Import a command of the table; returns typer's command object. KeyError: the table has no such name."""
+    """Import a command of the table and return typer's command object. KeyError if the table has no such name."""
     source = _SOURCES[name]
     found = getattr(import_module(source.module), source.attribute)
-    # A callback makes it a group.
+    # A callback makes `parent` a command group.
     parent = typer.Typer(rich_markup_mode=None, callback=lambda: None)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name, short_help=source.short_help)
@@ -129,7 +129,7 @@ def load_command(name: str) -> Any:
 
 
 class _LoadedCommands(MutableMapping[str, Any]):
-    """Name → command. One of the table is imported when it is first read; others may be added."""
+    """Mapping from name to command that imports a command of the table when it is first read; others may be added."""
 
     def __init__(self, added: MutableMapping[str, Any]) -> None:
         self._known: dict[str, Any] = dict.fromkeys(_SOURCES) | dict(added)
@@ -156,29 +156,29 @@ class _LoadedCommands(MutableMapping[str, Any]):
 
 
 class Commands(TyperGroup):
-    """The group `slurmwrap`. Its help reports what a researcher needs from what an administrator runs."""
+    """The group `slurmwrap`. Its help separates commands for researchers from commands for administrators."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _LoadedCommands(self.commands)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Names in the order of the table."""
+        """Return the names of the commands in the order of the table."""
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes one list per title, all of the same width; no command is imported for it."""
+        """Write one list of commands per title, all of the same width, without importing any command."""
         width = max(map(len, _SOURCES))
         for title, commands in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(f"{name:{width}}", source.short_help) for name, source in commands.items()])
 
 
-# A wrong command line, as most programs have it. gsub ends with sbatch's 255 (errors.UsageError).
+# Exit code for a wrong command line, as in most programs. gsub exits with sbatch's 255 instead (errors.UsageError).
 EX_USAGE = 2
-# sysexits.h: an internal error; output that cannot be written
+# Exit codes of sysexits.h: an internal error; output that cannot be written.
 EX_SOFTWARE, EX_IOERR = 70, 74
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_WRITE_FAILED_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 if TYPE_CHECKING:
     from slurmwrap.cli.terminal import PagedOutput
@@ -194,7 +194,7 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"slurmwrap {__version__}")
         raise typer.Exit
@@ -203,17 +203,17 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show it.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
     color: Annotated[
         str,
-        typer.Option(metavar="auto|always|never", help="Colour; also behind the command. auto: on a terminal."),
+        typer.Option(metavar="auto|always|never", help="Colour; also after the command. auto: on a terminal."),
     ] = "auto",
     no_pager: Annotated[
-        bool, typer.Option("--no-pager", help="Do not show long output with $PAGER; also behind the command.")
+        bool, typer.Option("--no-pager", help="Do not show long output with $PAGER; also after the command.")
     ] = False,
 ) -> None:
-    """Why jobs failed, what was done about it, and the parts that an administrator runs. Jobs go in by gsub.
+    """Show why jobs failed and what was done about it; run the services of a site. Jobs are submitted with gsub.
 
     \b
     A researcher's day:
@@ -235,9 +235,11 @@ def root(
 
 
 def main() -> None:
-    """The console script. Expected errors: one line, a hint, their own code; others: 70 and a file with the details.
+    """Run the console script.
 
-    With --json an error is also printed to stdout, as a JSON document (slurmwrap/json_output.py).
+    An expected error prints one line and a hint and exits with its own code. Any other exception exits with 70 and
+    leaves a file with the details. With --json an error is also printed to stdout, as a JSON document
+    (slurmwrap/json_output.py).
     """
     try:
         given = take_output_options(sys.argv[1:])
@@ -254,17 +256,17 @@ def main() -> None:
         if paged is not None:
             sys.stdout = sys.__stdout__
             paged.finish()
-        # It is where standard output is closed.
+        # sys.stdout is None when the process was started with standard output closed.
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
-        # Python itself would say "Exception ignored", and no more.
-        code = _not_written(error, console)
+        # Without this, Python would only print "Exception ignored".
+        code = _report_write_error(error, console)
     sys.exit(code)
 
 
 class OutputOptions(NamedTuple):
-    """A command line without the options that every command has."""
+    """A command line without the options that every command has, and the values of these options."""
 
     arguments: list[str]
     color: str = "auto"
@@ -272,7 +274,7 @@ class OutputOptions(NamedTuple):
 
 
 def take_output_options(words: list[str]) -> OutputOptions:
-    """Take --color and --no-pager out of a command line, wherever they stand before `--`. UsageError."""
+    """Remove --color and --no-pager from a command line, wherever they are before `--`. Raise UsageError."""
     end = words.index("--") if "--" in words else len(words)
     arguments, color, pager = [], "auto", True
     before = iter(words[:end])
@@ -291,7 +293,7 @@ def take_output_options(words: list[str]) -> OutputOptions:
 
 
 def _start_paging(given: OutputOptions) -> PagedOutput | None:
-    """Put a pager in the place of stdout: on a terminal, for a command that may print much."""
+    """Replace stdout by a pager if it is a terminal and the command may print much; None if no pager was started."""
     command = next((word for word in given.arguments if not word.startswith("-")), "")
     source = _SOURCES.get(command)
     wanted = given.pager and source is not None and source.paged and not is_json_asked(given.arguments)
@@ -302,7 +304,7 @@ def _start_paging(given: OutputOptions) -> PagedOutput | None:
     pager = find_pager(os.environ, os.geteuid())
     if not pager:
         return None
-    # A serial console says 0.
+    # A serial console reports 0 rows.
     rows = os.get_terminal_size(sys.stdout.fileno()).lines or 24
     paged = PagedOutput(sys.stdout, pager, rows)
     sys.stdout = cast("TextIO", paged)
@@ -311,10 +313,10 @@ def _start_paging(given: OutputOptions) -> PagedOutput | None:
 
 def _run(given: OutputOptions, console: Console) -> int:
     report = _ErrorReport(console, is_json_asked(given.arguments))
-    # typer.echo removes colours where stdout is no terminal, unless its context has color=True.
+    # typer.echo removes colours when stdout is not a terminal, unless its context has color=True.
     color = True if given.color == "always" else None
     try:
-        # typer's own handling of errors would print them before they can become JSON.
+        # typer's own error handling (standalone mode) would print errors before they can become JSON.
         ended = app(given.arguments, prog_name="slurmwrap", standalone_mode=False, color=color)
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
@@ -327,9 +329,9 @@ def _run(given: OutputOptions, console: Console) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-            return _not_written(error, console)
-        # An option or argument that typer refuses. It has no public name for the class.
+        if isinstance(error, OSError) and error.errno in _WRITE_FAILED_ERRNOS and error.filename is None:
+            return _report_write_error(error, console)
+        # An option or argument that typer refuses. typer exports no name for this exception class.
         if isinstance(error, _TYPER_ERROR):
             error.show()
             context = getattr(error, "ctx", None)
@@ -340,19 +342,19 @@ def _run(given: OutputOptions, console: Console) -> int:
     return ended if isinstance(ended, int) else 0
 
 
-# click's ClickException, of which every refused option is one: typer exports only some of its subclasses.
+# click's ClickException, the base class of every refused option: typer exports only some of its subclasses.
 _TYPER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
 def get_exit_code(error: SlurmwrapError) -> int:
-    """The exit code of `slurmwrap` for an error: 2 for a wrong command line, where gsub has sbatch's 255."""
-    # A UsageError may carry a code of its own. Another error's 255 is Slurm's, and stays.
+    """Return the exit code of `slurmwrap` for an error: 2 for a wrong command line, where gsub has sbatch's 255."""
+    # A UsageError may carry a code of its own. A 255 in any other error comes from Slurm and is kept.
     is_usage = isinstance(error, UsageError) and error.exit_code == UsageError.exit_code
     return EX_USAGE if is_usage else error.exit_code
 
 
 class _ErrorReport(NamedTuple):
-    """Prints errors as JSON where a program reads stdout."""
+    """Prints errors as JSON when --json was given."""
 
     console: Console
     as_json: bool
@@ -362,12 +364,12 @@ class _ErrorReport(NamedTuple):
             try:
                 print(format_json_error(name, message, hint, code), flush=True)
             except OSError as full:
-                return _not_written(full, self.console)
+                return _report_write_error(full, self.console)
         return code
 
 
-def _not_written(error: OSError, console: Console) -> int:
-    """Standard output takes no more: said once, and what is left of it goes nowhere."""
+def _report_write_error(error: OSError, console: Console) -> int:
+    """Report once that standard output cannot be written, discard the rest of the output, and return EX_IOERR."""
     if not isinstance(error, BrokenPipeError):
         console.error(SlurmwrapError(f"the output could not be written: {error.strerror}"))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

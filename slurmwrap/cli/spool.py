@@ -1,6 +1,6 @@
-"""`slurmwrap spool`: what waits for the reconciler, what it did not believe, and clearing that. Flags in, table out.
+"""`slurmwrap spool`: list the files that wait for the reconciler, show what it rejected, and remove rejected files.
 
-Names and owners are looked at, and no one's content: only the reconciler reads a spool file, by the rules of
+Only names and owners of spool files are read, not their content: the reconciler alone reads that, by the rules of
 store/spool_reader.py.
 """
 
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.record_access import RecordSource, place_of
+from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.config.load_config import Config, find_user_state_dir, load
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
@@ -31,15 +31,15 @@ from slurmwrap.store.user_state_files import SPOOL
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="""Files beside the database: what hooks, gsub and pre-runs left for the reconciler, what of it was not
-    believed, Slurm's answers that gsub keeps for seconds, and logs of faults of ours.
+    help="""Files next to the database: what hooks, gsub and pre-runs left for the reconciler, which of it was
+    rejected, Slurm's answers that gsub caches for seconds, and logs of slurmwrap's own errors.
 
     \b
     Examples:
       slurmwrap spool list
-      slurmwrap spool show                what was not believed, and why
-      slurmwrap spool clear               remove files that were not believed
-      slurmwrap spool clear --answers     what gsub keeps of Slurm, too
+        slurmwrap spool show                what was rejected, and why
+        slurmwrap spool clear               remove rejected files
+        slurmwrap spool clear --answers     also gsub's cache of Slurm's answers
     """,
 )
 
@@ -50,63 +50,64 @@ class SpoolFiles:
 
     spool: str
     directory: str
-    # "waiting" for the reconciler, "rejected": it was not believed, "unfinished": being written, "answers" of Slurm's
-    # that gsub keeps for seconds, "faults": logs of errors of slurmwrap's
+    # "waiting" for the reconciler; "rejected" by it; "unfinished": being written; "answers": gsub's cache of Slurm's
+    # answers; "faults": logs of slurmwrap's own errors.
     what: str
     owner: str
     files: int
-    size: int  # bytes
+    # In bytes.
+    size: int
     oldest: float
 
 
 @app.command("list")
 def list_spool(user: list_options.User = "", as_json: list_options.AsJson = False) -> None:
-    """List files that wait and files that were not believed, by spool and owner."""
+    """List waiting and rejected files, by spool and owner."""
     wanted = list_options.split_list(user)
-    rows = [one for one in _heaps() if not wanted or one.owner in wanted]
-    list_options.say_list("spool", [asdict(one) for one in rows], _table(rows), as_json=as_json)
+    rows = [one for one in _list_files() if not wanted or one.owner in wanted]
+    list_options.print_list("spool", [asdict(one) for one in rows], _format_table(rows), as_json=as_json)
 
 
 @app.command()
 def show(user: list_options.User = "", as_json: list_options.AsJson = False) -> None:
-    """Show what was not believed: whose files, how many, why, and the newest one's name."""
-    place, wanted = _place(), list_options.split_list(user)
+    """Show what was rejected: by owner, with the number, the reason, and the name of the newest file."""
+    source, wanted = _get_record_source(), list_options.split_list(user)
     counts = []
-    if place.database.exists():
-        with Database.open(place.database, readonly=True) as database:
+    if source.database.exists():
+        with Database.open(source.database, readonly=True) as database:
             counts = [{**row, "user": list_options.user_name(row["uid"])} for row in database.count_rejected_entries()]
     rows = [row for row in counts if not wanted or row["user"] in wanted]
-    list_options.say_list("spool_refused", rows, _refused(rows), as_json=as_json)
+    list_options.print_list("spool_refused", rows, _format_rejected(rows), as_json=as_json)
 
 
-@app.command(short_help="Remove files that were not believed.")
+@app.command(short_help="Remove rejected files.")
 def clear(
-    counts: Annotated[bool, typer.Option("--counts", help="The counts by owner and reason too.")] = False,
-    answers: Annotated[bool, typer.Option("--answers", help="Slurm's answers that your gsub keeps too.")] = False,
-    faults: Annotated[bool, typer.Option("--faults", help="Your logs of faults of ours too.")] = False,
+    counts: Annotated[bool, typer.Option("--counts", help="Also the counts by owner and reason.")] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Also your gsub's cache of Slurm's answers.")] = False,
+    faults: Annotated[bool, typer.Option("--faults", help="Also your logs of slurmwrap's own errors.")] = False,
 ) -> None:
-    """Remove files that were not believed. What waits for the reconciler is never touched.
+    """Remove rejected files. What waits for the reconciler is never touched.
 
     The site's for root and SlurmUser, else your own.
     """
-    place = _place()
-    removed = sum(_emptied(directory / REJECTED) for _, directory in _spools(place, load(os.environ)))
-    removed += _removed(_answers()) if answers else 0
-    removed += _removed(_faults()) if faults else 0
+    source = _get_record_source()
+    removed = sum(_remove_rejected(directory / REJECTED) for _, directory in _list_spools(source, load(os.environ)))
+    removed += _remove_files(_list_cached_answers()) if answers else 0
+    removed += _remove_files(_list_error_logs()) if faults else 0
     typer.echo(f"{text_format.count(removed, 'file')} removed")
-    if counts and place.database.exists():
-        with Database.open(place.database) as database:
+    if counts and source.database.exists():
+        with Database.open(source.database) as database:
             typer.echo(f"{text_format.count(forget_rejected_entries(database), 'count')} forgotten")
 
 
-# --- what lies there -----------------------------------------------------------------------------------------------
+# --- files in the spools --------------------------------------------------------------------------------------------
 
 
-def _place() -> RecordSource:
-    return place_of(load(os.environ), os.environ, os.geteuid())
+def _get_record_source() -> RecordSource:
+    return find_record_source(load(os.environ), os.environ, os.geteuid())
 
 
-def _spools(source: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
+def _list_spools(source: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
     if not source.site:
         yield "yours", find_user_state_dir(os.environ) / SPOOL
         return
@@ -115,34 +116,38 @@ def _spools(source: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
     yield "controller", Path(config.site.state_dir) / "controller"
 
 
-def _heaps() -> list[SpoolFiles]:
-    place, config = _place(), load(os.environ)
-    heaps = [
-        heap
-        for spool, directory in _spools(place, config)
+def _list_files() -> list[SpoolFiles]:
+    source, config = _get_record_source(), load(os.environ)
+    groups = [
+        group
+        for spool, directory in _list_spools(source, config)
         for folder, rejected in ((directory, False), (directory / REJECTED, True))
-        for heap in _in(spool, folder, rejected)
+        for group in _summarize_spool(spool, folder, rejected)
     ]
-    return [*heaps, *_of_files("answers", _answers()), *_of_files("faults", _faults())]
+    return [
+        *groups,
+        *_summarize_files("answers", _list_cached_answers()),
+        *_summarize_files("faults", _list_error_logs()),
+    ]
 
 
-def _answers() -> list[Path]:
-    """What gsub keeps of Slurm's words (slurm/response_cache.py), of the asking user."""
+def _list_cached_answers() -> list[Path]:
+    """Return the files of the calling user's cache of Slurm's answers (slurm/response_cache.py)."""
     try:
         folder = Path(find_cache_folder(os.environ, os.geteuid()))
-        ours = folder.lstat()
-        whole = stat.S_ISDIR(ours.st_mode) and ours.st_uid == os.geteuid()
-        return [path for path in folder.iterdir() if whole and path.is_file() and not path.is_symlink()]
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        return [path for path in folder.iterdir() if is_own and path.is_file() and not path.is_symlink()]
     except OSError:
         return []
 
 
-def _faults() -> list[Path]:
-    """Tracebacks of errors of slurmwrap's (console.py)."""
+def _list_error_logs() -> list[Path]:
+    """Return the logs with tracebacks of slurmwrap's own errors (console.py)."""
     return sorted(find_user_state_dir(os.environ).glob("fault-*.log"))
 
 
-def _of_files(what: str, files: list[Path]) -> list[SpoolFiles]:
+def _summarize_files(what: str, files: list[Path]) -> list[SpoolFiles]:
     found = []
     for path in files:
         with suppress(OSError):
@@ -154,7 +159,7 @@ def _of_files(what: str, files: list[Path]) -> list[SpoolFiles]:
             spool="yours",
             directory=str(files[0].parent),
             what=what,
-            owner=_owner(os.geteuid()),
+            owner=_format_owner(os.geteuid()),
             files=len(found),
             size=sum(one.st_size for one in found),
             oldest=min(one.st_mtime for one in found),
@@ -162,7 +167,7 @@ def _of_files(what: str, files: list[Path]) -> list[SpoolFiles]:
     ]
 
 
-def _removed(files: list[Path]) -> int:
+def _remove_files(files: list[Path]) -> int:
     gone = 0
     for path in files:
         with suppress(OSError):
@@ -171,9 +176,9 @@ def _removed(files: list[Path]) -> int:
     return gone
 
 
-def _in(spool: str, directory: Path, rejected: bool) -> list[SpoolFiles]:
+def _summarize_spool(spool: str, directory: Path, rejected: bool) -> list[SpoolFiles]:
     groups: dict[tuple[str, int], list[os.stat_result]] = {}
-    for name, found in _entries(directory):
+    for name, found in _iterate_entries(directory):
         what = "rejected" if rejected else "unfinished" if name.startswith(".") else "waiting"
         groups.setdefault((what, found.st_uid), []).append(found)
     return [
@@ -181,7 +186,7 @@ def _in(spool: str, directory: Path, rejected: bool) -> list[SpoolFiles]:
             spool=spool,
             directory=str(directory),
             what=what,
-            owner=_owner(uid),
+            owner=_format_owner(uid),
             files=len(files),
             size=sum(one.st_size for one in files),
             oldest=min(one.st_mtime for one in files),
@@ -190,7 +195,7 @@ def _in(spool: str, directory: Path, rejected: bool) -> list[SpoolFiles]:
     ]
 
 
-def _entries(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _iterate_entries(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
     try:
         with os.scandir(directory) as entries:
             for number, entry in enumerate(entries):
@@ -202,19 +207,22 @@ def _entries(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        hint = "may we read it? ls -ld shows whose it is"
+        hint = "check its owner and mode with ls -ld"
         raise StoreError(f"spool {directory}: {error.strerror}", hint=hint) from error
 
 
-def _owner(uid: int) -> str:
+def _format_owner(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
 
 
-def _emptied(directory: Path) -> int:
-    """Removes the regular files of a `rejected` directory that is ours; nothing where it is a link or another's."""
+def _remove_rejected(directory: Path) -> int:
+    """Remove the regular files of a `rejected` directory and return how many.
+
+    Raise RefusedError if it is neither the caller's nor of the spool's owner, StoreError if it is a symbolic link.
+    """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -223,11 +231,11 @@ def _emptied(directory: Path) -> int:
         raise StoreError(f"{directory}: {error.strerror}", hint="see what it is: ls -ld") from error
     try:
         if os.fstat(descriptor).st_uid not in (os.geteuid(), os.stat(directory.parent).st_uid):  # noqa: PTH116
-            raise RefusedError(f"{directory} belongs to somebody else: nothing was removed", hint=f"ls -ld {directory}")
+            raise RefusedError(f"{directory} belongs to someone else: nothing was removed", hint=f"ls -ld {directory}")
         names = [entry.name for entry in os.scandir(descriptor) if entry.is_file(follow_symlinks=False)]
         gone = 0
         for name in names:
-            # The reconciler keeps only so many, and was faster.
+            # The reconciler limits the number of rejected files and may have removed it first.
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=descriptor)
                 gone += 1
@@ -239,7 +247,7 @@ def _emptied(directory: Path) -> int:
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def _table(rows: list[SpoolFiles]) -> str:
+def _format_table(rows: list[SpoolFiles]) -> str:
     if not rows:
         return "Nothing waits, and nothing was refused."
     now = time.time()
@@ -250,7 +258,7 @@ def _table(rows: list[SpoolFiles]) -> str:
             one.owner,
             f"{one.files:,}",
             f"{one.size / 1024:,.0f}",
-            _age(now - one.oldest),
+            _format_age(now - one.oldest),
             one.directory,
         ]
         for one in rows
@@ -259,14 +267,14 @@ def _table(rows: list[SpoolFiles]) -> str:
     return text_format.table(head, lines, indent=0, columns=terminal.columns())
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     return text_format.duration(max(0.0, seconds))
 
 
-def _refused(rows: list[dict[str, Any]]) -> str:
+def _format_rejected(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "Nothing was refused."
-    zone = terminal.local_zone()
+    zone = terminal.get_local_zone()
     lines = [
         [row["user"], str(row["count"]), text_format.moment(row["last_at"], zone)[5:], row["reason"], row["last_name"]]
         for row in rows

@@ -17,41 +17,44 @@ from slurmwrap.console import STYLES, is_colour_wanted
 from slurmwrap.errors import UsageError
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 
-_UNITS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNIT_SECONDS = {"m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _PERIOD = re.compile(r"([0-9]{1,6})(m|min|h|d|w)")
 
 
-def painter(stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Paint:
-    """Colours for `stream` (stdout), where they are wanted (console.is_colour_wanted)."""
+def choose_painter(stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Paint:
+    """Return the function that colours text for `stream` (stdout), or one that does not (console.is_colour_wanted)."""
     stream = sys.stdout if stream is None else stream
     return paint if is_colour_wanted(stream, environ) else plain
 
 
 def paint(text: str, style: str) -> str:
-    """`text` in one of the styles of a terminal; every line by itself, so that a pager may cut between them."""
+    """Return `text` in a terminal style. Every line is coloured separately, so that a pager may cut between lines."""
     return "\n".join(f"\033[{STYLES[style]}m{line}\033[0m" for line in text.split("\n"))
 
 
-# Columns: longer lines are hard to read.
+# Largest width of a page in columns: longer lines are hard to read.
 WIDEST = 110
 
 
 def columns(stream: TextIO | None = None, *, least: int = 60, most: int = WIDEST) -> int:
-    """What a page may be wide: the terminal's width within limits, and 80 where `stream` (stdout) is none."""
+    """Return the width of a page in columns: the terminal's, within limits; 80 if `stream` (stdout) is no terminal."""
     stream = sys.stdout if stream is None else stream
     try:
         wide = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
         wide = 0
-    # A serial console says 0.
+    # A serial console reports 0 columns.
     return max(least, min(most, wide)) if wide else 80
 
 
 def since(text: str, now: float, zone: tzinfo | None = None, *, option: str = "--since") -> float:
-    """`24h`, `7d`, `2w`, `30min`, or a date (`2026-11-20`, `2026-11-20T06:00`) -> Unix seconds. UsageError."""
+    """Convert `24h`, `7d`, `2w`, `30min` or a date (`2026-11-20`, `2026-11-20T06:00`) to Unix seconds.
+
+    `option` is named in the error message. Raise UsageError.
+    """
     period = _PERIOD.fullmatch(text)
     if period:
-        return now - int(period[1]) * _UNITS[period[2]]
+        return now - int(period[1]) * _UNIT_SECONDS[period[2]]
     try:
         moment = datetime.fromisoformat(text)
         return (moment.replace(tzinfo=zone) if moment.tzinfo is None else moment).timestamp()
@@ -60,8 +63,8 @@ def since(text: str, now: float, zone: tzinfo | None = None, *, option: str = "-
         raise UsageError(f"{option} '{text}' is neither a period nor a date", hint=hint) from None
 
 
-def local_zone() -> tzinfo | None:
-    """The zone of the reader's clock."""
+def get_local_zone() -> tzinfo | None:
+    """Return the local time zone."""
     return datetime.now().astimezone().tzinfo
 
 
@@ -69,7 +72,7 @@ _LESS = "less"
 
 
 def find_pager(environ: Mapping[str, str], uid: int) -> list[str]:
-    """The pager's command line; empty where none is wanted or installed. `uid` is the effective user id."""
+    """Return the command line of the pager; [] if none is wanted or installed. `uid` is the effective user id."""
     named = environ.get("PAGER", _LESS)
     try:
         words = shlex.split(named)
@@ -83,11 +86,15 @@ def find_pager(environ: Mapping[str, str], uid: int) -> list[str]:
 
 
 def _must_be_secure(environ: Mapping[str, str], uid: int) -> bool:
+    # A pager can run commands, so $PAGER is not trusted when the process has root's rights.
     return uid == 0 or "SUDO_USER" in environ
 
 
 class PagedOutput:
-    """A text stream for `terminal`; `finish()` writes what is left and waits until the reader leaves the pager."""
+    """A text stream that starts a pager when more lines than the terminal has are written.
+
+    `finish()` writes what is left and waits until the user leaves the pager.
+    """
 
     def __init__(self, terminal: TextIO, pager: list[str], rows: int) -> None:
         self._terminal, self._pager, self._rows = terminal, pager, rows
@@ -98,8 +105,8 @@ class PagedOutput:
         self.errors = terminal.errors
 
     def write(self, text: str) -> int:
-        """Keep `text`, or pass it on. After the reader has left the pager it goes nowhere. TypeError, as io has it."""
-        # typer finds out by b"" whether a stream takes bytes.
+        """Keep `text`, or pass it to the pager; discard it if the user has left the pager. TypeError as in io."""
+        # typer writes b"" to find out whether a stream accepts bytes.
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if self._process is not None:
@@ -107,24 +114,24 @@ class PagedOutput:
         else:
             self._kept.append(text)
             self._lines += text.count("\n")
-            # The last row is the shell's prompt.
+            # The last row of the terminal is needed for the shell's prompt.
             if self._lines >= self._rows:
                 self._start()
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: whether a pager is needed is known at the end."""
+        """Do nothing: whether a pager is needed is only known at the end."""
 
     def isatty(self) -> bool:
-        """True: colours and width are the terminal's."""
+        """Return True: colours and width are those of the terminal."""
         return True
 
     def fileno(self) -> int:
-        """The terminal's, for its width."""
+        """Return the terminal's file descriptor, from which its width is read."""
         return self._terminal.fileno()
 
     def finish(self) -> None:
-        """Write what was kept, or wait for the pager."""
+        """Write the kept text to the terminal, or wait for the pager."""
         if self._process is None:
             self._terminal.write("".join(self._kept))
             self._terminal.flush()
@@ -133,7 +140,7 @@ class PagedOutput:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         while self._process.poll() is None:
-            # Ctrl-C in the pager is the pager's.
+            # Ctrl-C in the pager is handled by the pager itself.
             with contextlib.suppress(KeyboardInterrupt):
                 self._process.wait()
 

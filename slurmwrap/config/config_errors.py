@@ -1,4 +1,4 @@
-"""What an error in a configuration file needs: the line of a key, and the key that was probably meant."""
+"""Details for messages about configuration errors: the line of a key, and the key that was probably meant. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurmwrap.config.config_sections import RULES, Config
+from slurmwrap.config.config_defaults import RULES, Config
 from slurmwrap.fast_dataclasses import fields, is_dataclass
 from slurmwrap.nearest_name import find_nearest
 
 
-def place(path: str, text: str, key: str) -> str:
-    """`path:12`, or `path` alone where the line is not known. A key without a line has its table's."""
+def locate_key(path: str, text: str, key: str) -> str:
+    """Return where a key is set: `path:12`, or `path` alone if the line is not known.
+
+    If the key has no line of its own, the line of its table is used.
+    """
     lines = find_key_lines(text)
     names = key.split(".")
     known = [".".join(names[:size]) for size in range(len(names), 0, -1)]
@@ -21,13 +24,17 @@ def place(path: str, text: str, key: str) -> str:
 
 
 def find_key_lines(text: str) -> Mapping[str, int]:
-    """Dotted key or table → line, from 1. {} for what is no TOML."""
+    """Return the line (from 1) of each dotted key and each table; {} if the text is not TOML.
+
+    tomllib does not report the lines of keys. So the text is parsed again with each further line: the keys that a line
+    adds belong to the line where its statement began.
+    """
     found: dict[str, int] = {}
     lines, begun = text.splitlines(keepends=True), 0
     for number, line in enumerate(lines, start=1):
         if not begun and (not line.strip() or line.lstrip().startswith("#")):
             continue
-        # A value may go on over several lines.
+        # A value may continue over several lines: the statement began at the first of them.
         begun = begun or number
         tables = _parse_toml("".join(lines[:number]))
         if tables is not None:
@@ -51,17 +58,17 @@ def _list_keys(tables: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from _list_keys(value, f"{before}{name}.")
 
 
-# Of difflib's ratio: what is less alike would only be a guess.
-_ALIKE = 0.75
+# Smallest ratio of difflib for a suggestion from another section; less similar names would only be guesses.
+_MIN_SIMILARITY = 0.75
 
 
 def suggest_key(key: str) -> str:
-    """`; did you mean 'nodes.window_days'?`, or "" where nothing is near."""
+    """Return `; did you mean 'nodes.window_days'?`, or a hint at `slurmwrap config show` if no key is similar."""
     section, _, name = key.rpartition(".")
     known = list_sections()
     if section in known:
         return _format_suggestion(find_nearest(name, known[section]) or _find_in_other_section(name))
-    # Only where a table is in a table.
+    # The section is unknown, or the key is in a table inside a table.
     if section:
         return _format_suggestion(_find_in_other_section(name))
     return _format_suggestion(
@@ -72,7 +79,7 @@ def suggest_key(key: str) -> str:
 
 
 def list_sections() -> dict[str, tuple[str, ...]]:
-    """Section → its keys."""
+    """Return the keys of each section."""
     default = Config()
     found = {
         one.name: tuple(key.name for key in fields(value))
@@ -83,14 +90,17 @@ def list_sections() -> dict[str, tuple[str, ...]]:
 
 
 def _find_in_other_section(name: str, *, exactly: bool = False) -> str:
-    """The key of this name that stands somewhere else; of several those first that need no second guess."""
+    """Return the full names of the keys in other sections that are called `name` or, unless `exactly`, similarly.
+
+    "" if there is none. An equal name is preferred to a similar one.
+    """
     if name == "slurm_timeout_s":
-        return "slurm_timeout_s, which stands above the first [section]"
-    places = {
+        return "slurm_timeout_s, which belongs above the first [section]"
+    sections_of = {
         name: [section for section, names in list_sections().items() if name in names] for name in _list_all_names()
     }
-    near = name if name in places else "" if exactly else find_nearest(name, places, _ALIKE)
-    return " or ".join(f"{section}.{near}" for section in places[near]) if near else ""
+    near = name if name in sections_of else "" if exactly else find_nearest(name, sections_of, _MIN_SIMILARITY)
+    return " or ".join(f"{section}.{near}" for section in sections_of[near]) if near else ""
 
 
 def _list_all_names() -> set[str]:

@@ -1,7 +1,7 @@
-"""What every key of the configuration means: the one place. Pure.
+"""The meaning, unit and readers of every configuration key. Pure.
 
-docs/configuration.md, `slurmwrap config template` and `slurmwrap config show` are made of it; defaults come from
-config_sections.py's records, what is allowed from its bounds. A test holds both to the same keys.
+docs/configuration.md, `slurmwrap config template` and `slurmwrap config show` are generated from this module. Defaults
+and allowed values come from the records and bounds in config_defaults.py. A test checks that both have the same keys.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from slurmwrap.config.config_sections import BOUNDS, CHOICES, Config
+from slurmwrap.config.config_defaults import BOUNDS, CHOICES, Config
 from slurmwrap.config.load_config import NOUNS, make_variable_name
 from slurmwrap.fast_dataclasses import dataclass
 
-# The sentences of the configuration: section → key → (who reads it, unit, what it is for). A table, and nothing else.
-#
-# Who reads it: "gsub", "reconcile" or "site" (keys.Reader).
+# MEANINGS: section → key → (reader, unit, description). The reader is a value of KeyReader.
 _G, _R, _S = "gsub", "reconcile", "site"
 
 SECTIONS: Mapping[str, str] = {
@@ -300,7 +298,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
 
 
 class KeyReader(Enum):
-    """Whose programs read a key, and so what it does in a user's own file."""
+    """The programs that read a key. They determine what the key does in a user's own file."""
 
     GSUB = "gsub"
     RECONCILE = "reconcile"
@@ -308,12 +306,12 @@ class KeyReader(Enum):
 
     @property
     def in_a_users_file(self) -> str:
-        """The effect of the key there, in two words: docs/configuration.md has the legend."""
+        """The effect of the key there, in two words; docs/configuration.md explains them."""
         return _IN_A_USERS_FILE[self]
 
     @property
     def sentence(self) -> str:
-        """The same as a sentence, for output without the legend."""
+        """The effect as a sentence, for output without that explanation."""
         return _SENTENCES[self]
 
 
@@ -327,20 +325,17 @@ _SENTENCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key. `default` is a text, a number, a truth value or a tuple of texts."""
+    """One configuration key. `default` is a string, a number, a boolean or a tuple of strings."""
 
-    # "prerun.grace_s"; "slurm_timeout_s" is in no section
-    name: str
+    name: str  # "prerun.grace_s"; "slurm_timeout_s" is in no section
     default: Any
-    # "seconds"; "" where there is none
-    unit: str
-    # One sentence, with its full stop.
-    text: str
+    unit: str  # "seconds"; "" if it has none
+    text: str  # the description, with its full stop
     reader: KeyReader
 
     @property
     def section(self) -> str:
-        """ "" for a key that stands above all sections."""
+        """The name of the section; "" for a key above all sections."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -355,7 +350,7 @@ class Key:
 
     @property
     def allowed(self) -> str:
-        """What it may be: `one of auto, off`, `a whole number from 1 to 60`, `text`."""
+        """The allowed values: `one of auto, off`, `a whole number from 1 to 60`, `text`."""
         if self.name in CHOICES:
             return f"one of {', '.join(CHOICES[self.name])}"
         noun = NOUNS.get(type(self.default), "text")
@@ -366,17 +361,17 @@ class Key:
 
 
 def list_keys() -> tuple[Key, ...]:
-    """All keys, in the order in which the page and the template show them."""
+    """Return all keys, in the order of docs/configuration.md and the template."""
     return tuple(_make_key(section, name) for section, names in MEANINGS.items() for name in names)
 
 
 def describe_section(section: str) -> str:
-    """One or two sentences about a section; "" for none."""
+    """Return one or two sentences about a section; "" for an unknown one."""
     return SECTIONS.get(section, "")
 
 
 def get_value(config: Config, name: str) -> Any:
-    """What `config` has for a key."""
+    """Return the value of a key in `config`."""
     section, _, word = name.rpartition(".")
     if section == "rules":
         return config.mode_of(word)
@@ -384,7 +379,7 @@ def get_value(config: Config, name: str) -> Any:
 
 
 def format_toml(value: Any) -> str:
-    """A value as it is written in a file."""
+    """Return a value in TOML syntax."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -398,12 +393,12 @@ def _make_key(section: str, name: str) -> Key:
     return Key(name=full, default=get_value(Config(), full), unit=unit, text=text, reader=reader)
 
 
-def _parse_meaning(words: tuple[str, str, str]) -> tuple[KeyReader, str, str]:
-    return KeyReader(words[0]), words[1], " ".join(words[2].split())
+def _parse_meaning(meaning: tuple[str, str, str]) -> tuple[KeyReader, str, str]:
+    return KeyReader(meaning[0]), meaning[1], " ".join(meaning[2].split())
 
 
 def _quote_toml(text: str) -> str:
-    """A basic string of TOML."""
+    """Return a TOML basic string."""
     escaped = "".join(_ESCAPED.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
     return f'"{escaped}"'
 
@@ -412,11 +407,11 @@ _ESCAPED: Mapping[str, str] = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n
 
 
 def _format_number(value: float) -> str:
-    """Plain digits, never 1e+09: people read them, and TOML's whole numbers know no exponent."""
+    """Return plain digits, never 1e+09: they are easier to read, and a TOML integer has no exponent."""
     return str(int(value)) if isinstance(value, int) or value >= 1e6 else repr(value)
 
 
-# The template of a configuration file, and the reference in Markdown: both out of config_keys.py.
+# The template of a configuration file and the Markdown reference, both generated from MEANINGS.
 _WIDE = 80
 _HEAD = """\
 slurmwrap's configuration. The site's is /etc/slurmwrap/config.toml, a user's own
@@ -427,7 +422,7 @@ Every key is here with its default; remove the "#" in front of a key that you ch
 
 
 def make_template() -> str:
-    """A whole config.toml: every key as a comment with its default, so that it loads and changes nothing."""
+    """Return a complete config.toml. Every key is a comment with its default, so that the file changes nothing."""
     blocks = ["\n".join(_format_comment(_HEAD))]
     for section in dict.fromkeys(key.section for key in list_keys()):
         title = [f"[{section}]"] if section else []
@@ -437,8 +432,8 @@ def make_template() -> str:
 
 
 def _explain_key(key: Key) -> list[str]:
-    told = f"{key.text} {_capitalize(_format_terms(key))}."
-    return [*_format_comment(told), f"#{key.word} = {format_toml(key.default)}"]
+    description = f"{key.text} {_capitalize(_format_terms(key))}."
+    return [*_format_comment(description), f"#{key.word} = {format_toml(key.default)}"]
 
 
 def _format_terms(key: Key) -> str:
@@ -450,7 +445,7 @@ def _format_comment(text: str) -> list[str]:
 
 
 def format_reference() -> str:
-    """docs/configuration.md's tables: one per section."""
+    """Return the tables of docs/configuration.md, one per section, in Markdown."""
     return "\n\n".join(_format_section(section) for section in dict.fromkeys(key.section for key in list_keys()))
 
 

@@ -1,4 +1,4 @@
-"""Where the configuration and the user's state lie, and whose files are believed. Edge: stat of those files."""
+"""Find the configuration files and the user's state directory, and check who may write them (adapter: stat, pwd)."""
 
 from __future__ import annotations
 
@@ -9,57 +9,61 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slurmwrap.config.config_sections import Config
+    from slurmwrap.config.config_defaults import Config
 
 
 def find_site_file(environ: Mapping[str, str]) -> Path:
-    """The site's configuration file, which need not exist."""
-    return _make_path(name_of_site_file(environ))
+    """Return the path of the site's configuration file, which need not exist."""
+    return _path_from_name(find_site_file_name(environ))
 
 
 def find_user_file(environ: Mapping[str, str]) -> Path:
-    """The user's configuration file, which need not exist."""
-    return _make_path(name_of_user_file(environ))
+    """Return the path of the user's configuration file, which need not exist."""
+    return _path_from_name(find_user_file_name(environ))
 
 
 def find_user_state_dir(environ: Mapping[str, str]) -> Path:
-    """The user's own state: database, pre-runs' files, step counts ($XDG_STATE_HOME/slurmwrap)."""
-    return _make_path(find_state_dir(environ))
+    """Return the directory of the user's database, pre-run files and step counts ($XDG_STATE_HOME/slurmwrap)."""
+    return _path_from_name(find_state_dir(environ))
 
 
 def find_state_dir(environ: Mapping[str, str]) -> str:
-    """The same for gsub, which does without pathlib: its import costs 4 ms."""
+    """Return the user's state directory as a string, for gsub: it avoids pathlib, whose import costs 4 ms."""
     return os.path.join(
         _read_absolute_path(environ, "XDG_STATE_HOME") or f"{_find_home(environ)}/.local/state", "slurmwrap"
     )
 
 
-def name_of_site_file(environ: Mapping[str, str]) -> str:
-    """The same for gsub."""
+def find_site_file_name(environ: Mapping[str, str]) -> str:
+    """Return the path of the site's configuration file as a string, for gsub."""
     return environ.get("SLURMWRAP_CONFIG") or "/etc/slurmwrap/config.toml"
 
 
-def name_of_user_file(environ: Mapping[str, str]) -> str:
-    """The same for gsub."""
+def find_user_file_name(environ: Mapping[str, str]) -> str:
+    """Return the path of the user's configuration file as a string, for gsub."""
     base = _read_absolute_path(environ, "XDG_CONFIG_HOME") or f"{_find_home(environ)}/.config"
     return os.path.join(base, "slurmwrap", "config.toml")
 
 
-def _make_path(name: str) -> Path:
+def _path_from_name(name: str) -> Path:
     from pathlib import Path
 
     return Path(name)
 
 
 def _read_absolute_path(environ: Mapping[str, str], name: str) -> str:
-    """ "" for what is not set, for a relative path, which would mean another place in each directory, and as root for
-    another user's directory (`sudo -E`): their files are not to be believed, and they could not write to ours there."""
+    """Return the absolute path in a variable, or "" if the variable must not be used.
+
+    It must not be used when it is not set, when the path is relative (its meaning would depend on the working
+    directory), and, for root, when the directory belongs to another user (`sudo -E`): root must not trust the files
+    of that user, and the user could not write to files that root created there.
+    """
     value = environ.get(name, "")
     return value if value.startswith("/") and (os.geteuid() or not _find_owner(value)) else ""
 
 
 def _find_owner(path: str) -> int:
-    """0 too for what is not there yet."""
+    """Return the uid of the owner; 0 if the file does not exist yet."""
     try:
         return os.stat(path).st_uid
     except OSError:
@@ -67,7 +71,7 @@ def _find_owner(path: str) -> int:
 
 
 def _find_home(environ: Mapping[str, str]) -> str:
-    """$HOME, else what the password database says: cron, systemd and Slurm's hooks set none."""
+    """Return $HOME, else the home directory in the password database: cron, systemd and Slurm's hooks set no HOME."""
     if home := _read_absolute_path(environ, "HOME"):
         return home
     import pwd
@@ -79,8 +83,11 @@ def _find_home(environ: Mapping[str, str]) -> str:
 
 
 def find_other_writers(found: os.stat_result) -> str:
-    """Why someone else than root and ourselves may have written a file. A group that is the owner's own (many systems
-    give each user one, with a umask of 002) and root's are not someone else."""
+    """Return why someone other than root and this process's user may have written a file; "" if no one else can.
+
+    Write access of root's group and of the owner's primary group is accepted: many systems give each user a group of
+    their own, with a umask of 002.
+    """
     if found.st_uid not in (0, os.geteuid()):
         return f"it belongs to uid {found.st_uid}"
     if found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_own_group(found.st_uid, found.st_gid)):
@@ -98,7 +105,10 @@ def _is_own_group(uid: int, gid: int) -> bool:
 
 
 def is_site_process(config: Config) -> bool:
-    """Whether this process is root's or SlurmUser's, who act on other people's jobs."""
+    """Return whether this process runs as root or SlurmUser, which act on the jobs of other users.
+
+    SlurmUser is the user of site.slurm_user, or the owner of site.state_dir.
+    """
     import pwd
 
     if not os.geteuid():

@@ -1,12 +1,12 @@
-"""One configuration: defaults < site file < user file < SLURMWRAP_* variables. Pure but for reading the two files.
+"""Load the configuration: defaults < site file < user file < SLURMWRAP_* variables (adapter: reads the two files).
 
 Site file: $SLURMWRAP_CONFIG, else /etc/slurmwrap/config.toml. User file: $XDG_CONFIG_HOME/slurmwrap/config.toml.
-A key `section.name` is the variable SLURMWRAP_SECTION_NAME. An unknown key or a harmful value is an error that names
-the file and the line, and root and SlurmUser read no file that others may write.
+The variable SLURMWRAP_SECTION_NAME sets the key `section.name`. An unknown key or a harmful value is an error that
+names the file and the line. Root and SlurmUser refuse a file that others may write.
 
-paths.py knows the files, config_sections.py the keys and their bounds. The rest is for people's questions and mistakes,
-and gsub loads none of it: config_keys.py says what each key means, key_origins.py who set it, config_check.py what is
-wrong with a file.
+config_paths.py finds the files, config_defaults.py defines the keys and their bounds. gsub does not load the other
+modules of the package, which explain and check: config_keys.py describes each key, key_origins.py reports where each
+value was set, config_check.py finds the mistakes of a file.
 """
 
 from __future__ import annotations
@@ -16,17 +16,7 @@ import os
 from collections.abc import Mapping
 
 from slurmwrap import plain_toml
-from slurmwrap.config.config_paths import (
-    find_other_writers,
-    find_site_file,
-    find_state_dir,
-    find_user_file,
-    find_user_state_dir,
-    is_site_process,
-    name_of_site_file,
-    name_of_user_file,
-)
-from slurmwrap.config.config_sections import (
+from slurmwrap.config.config_defaults import (
     BOUNDS,
     CHOICES,
     RULES,
@@ -46,6 +36,16 @@ from slurmwrap.config.config_sections import (
     SlurmAccess,
     Submit,
     Tuning,
+)
+from slurmwrap.config.config_paths import (
+    find_other_writers,
+    find_site_file,
+    find_site_file_name,
+    find_state_dir,
+    find_user_file,
+    find_user_file_name,
+    find_user_state_dir,
+    is_site_process,
 )
 from slurmwrap.errors import ConfigError
 from slurmwrap.fast_dataclasses import dataclass, fields, is_dataclass, replace
@@ -89,52 +89,58 @@ __all__ = [
 
 
 class WrongKey(ConfigError):
-    """A key that does not exist, or a value that it cannot have. The message names no file: only `load` knows it."""
+    """A key that does not exist or has an invalid value. The message names no file: only `load` knows the file."""
 
-    def __init__(self, key: str, said: str, *, hint: str = "") -> None:
-        super().__init__(said, hint=hint)
+    def __init__(self, key: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
         self.key = key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One place that keys were read from. `path` and `text` are "" for the variables."""
+    """The keys of one source: a file or the environment. `path` and `text` are "" for the environment."""
 
     tables: Mapping[str, Any]
     path: str = ""
     text: str = ""
-    # Why others may have written it; "": they may not.
+    # Why other users may have written the file; "" if none can.
     others: str = ""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in force. ConfigError names the file and line, or the variable, and the key."""
-    config, read = Config(), read_layers(environ)
-    for layer in read:
+    """Return the configuration in force. Raise ConfigError, which names the file and line or the variable, and the key.
+
+    All layers are merged before the owners of the files are checked, since the configuration itself names SlurmUser.
+    """
+    config, layers = Config(), read_layers(environ)
+    for layer in layers:
         try:
             config = merge(config, layer.tables)
         except WrongKey as wrong:
             raise ConfigError(f"{_describe_origin(layer, wrong.key)}: {wrong}", hint=wrong.hint) from None
-    for layer in read:
+    for layer in layers:
         if layer.others and is_site_process(config):
             raise ConfigError(
-                f"{layer.path}: {layer.others}, and root and SlurmUser do what it says",
-                hint=f"see that nobody changed it, then: chown root: {layer.path}; chmod 644 {layer.path}",
+                f"{layer.path}: {layer.others}, but root and SlurmUser act on its contents",
+                hint=f"check that no one changed it, then: chown root: {layer.path}; chmod 644 {layer.path}",
             )
     return config
 
 
 def read_layers(environ: Mapping[str, str]) -> tuple[Layer, ...]:
-    """What is laid over the defaults, later ones over earlier ones. ConfigError for a file that is no TOML."""
+    """Return the layers that override the defaults; later ones override earlier ones.
+
+    Raise ConfigError for a file that is not TOML or cannot be read.
+    """
     return (
-        _read(name_of_site_file(environ)),
-        _read(name_of_user_file(environ)),
+        _read_layer(find_site_file_name(environ)),
+        _read_layer(find_user_file_name(environ)),
         Layer(tables=_read_environment(environ)),
     )
 
 
 def merge(config: Config, tables: Mapping[str, Any], origin: str = "") -> Config:
-    """`tables` laid over `config`. WrongKey; with an `origin` the message begins with it."""
+    """Return `config` with the values of `tables`. Raise WrongKey, with `origin` before its message if it is given."""
     try:
         for section, value in tables.items():
             config = _merge_section(config, section, value)
@@ -143,7 +149,7 @@ def merge(config: Config, tables: Mapping[str, Any], origin: str = "") -> Config
     return config
 
 
-def _read(path: str) -> Layer:
+def _read_layer(path: str) -> Layer:
     try:
         with open(path, encoding="utf-8") as file:
             text, others = file.read(), find_other_writers(os.fstat(file.fileno()))
@@ -155,7 +161,10 @@ def _read(path: str) -> Layer:
 
 
 def parse_config(text: str, path: str) -> Mapping[str, Any]:
-    """The tables of a file's text. ConfigError, which names `path`, for what is no TOML."""
+    """Return the tables of a file's text. Raise ConfigError, which names `path`, if the text is not TOML.
+
+    The small parser of plain_toml is tried first: gsub need not import tomllib then.
+    """
     if (tables := plain_toml.read(text)) is not None:
         return tables
     import tomllib
@@ -167,13 +176,13 @@ def parse_config(text: str, path: str) -> Mapping[str, Any]:
 
 
 def _describe_origin(layer: Layer, key: str) -> str:
-    from slurmwrap.config.config_errors import place
+    from slurmwrap.config.config_errors import locate_key
 
-    return place(layer.path, layer.text, key) if layer.path else make_variable_name(key)
+    return locate_key(layer.path, layer.text, key) if layer.path else make_variable_name(key)
 
 
 def make_variable_name(key: str) -> str:
-    """The variable that sets a key: SLURMWRAP_PRERUN_STEPS for prerun.steps."""
+    """Return the environment variable that sets a key: SLURMWRAP_PRERUN_STEPS for prerun.steps."""
     return f"SLURMWRAP_{key.replace('.', '_')}".upper()
 
 
@@ -207,7 +216,7 @@ def _merge_section(config: Config, section: str, value: Any) -> Config:
 
 
 def _merge_record(current: Any, table: Any, section: str) -> Any:
-    _reject_no_table(table, section)
+    _require_table(table, section)
     known = _list_field_names(current)
     for key in table:
         if key not in known:
@@ -218,7 +227,7 @@ def _merge_record(current: Any, table: Any, section: str) -> Any:
 
 
 def _check_rules(table: Any) -> dict[str, str]:
-    _reject_no_table(table, "rules")
+    _require_table(table, "rules")
     for rule, mode in table.items():
         if rule not in RULES:
             raise _make_unknown_key_error(f"rules.{rule}", f"rules.{rule}: unknown rule")
@@ -226,21 +235,22 @@ def _check_rules(table: Any) -> dict[str, str]:
     return dict(table)
 
 
-def _reject_no_table(table: Any, section: str) -> None:
+def _require_table(table: Any, section: str) -> None:
     if not isinstance(table, Mapping):
         raise WrongKey(section, f"{section} must be a table", hint=f"write [{section}] and its keys below it")
 
 
-def _make_unknown_key_error(key: str, said: str) -> WrongKey:
+def _make_unknown_key_error(key: str, message: str) -> WrongKey:
     from slurmwrap.config.config_errors import suggest_key
 
-    return WrongKey(key, f"{said}{suggest_key(key)}")
+    return WrongKey(key, f"{message}{suggest_key(key)}")
 
 
 def _check_value(name: str, value: Any) -> Any:
-    """`value`, if it can be meant."""
+    """Return `value` if it is within the key's bounds and among its choices; raise WrongKey otherwise."""
     least, most = BOUNDS.get(name, (-math.inf, math.inf))
-    if isinstance(value, int | float) and not least <= value <= most:  # also for NaN
+    # NaN compares false and is refused, too.
+    if isinstance(value, int | float) and not least <= value <= most:
         raise WrongKey(name, f"{name} must be from {least:g} to {most:g}, not {value:g}")
     choices = CHOICES.get(name)
     if choices and value not in choices:
@@ -249,6 +259,10 @@ def _check_value(name: str, value: Any) -> Any:
 
 
 def _convert(current: Any, value: Any, name: str) -> Any:
+    """Return `value` in the type of the key's current value; raise WrongKey if it cannot be converted.
+
+    Environment variables are text, so text is converted to numbers, booleans and tuples; a fraction is never cut.
+    """
     kind = type(current)
     try:
         if kind is bool:
@@ -267,7 +281,7 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "
 
 
 def _parse_texts(value: Any) -> tuple[str, ...]:
-    """A list of texts, or in a variable one text with commas. ValueError for anything else."""
+    """Return the strings of a list, or of a comma-separated environment variable. Raise ValueError for other values."""
     found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise ValueError

@@ -1,1 +1,1 @@
-"""Why a job failed: observations, evidence, taxonomy, signatures, classifier. Pure."""
+"""Find out why a job failed: evidence, taxonomy, signatures, root cause, classifier. Pure."""

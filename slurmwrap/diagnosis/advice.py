@@ -1,8 +1,8 @@
-"""One sentence of advice that names what the message names: the module, the option, the file, the port. Pure.
+"""Advice in one sentence that names what the message names: the module, the option, the file, the port. Pure.
 
-What a message names is the user's text: it is cut short and freed of control characters before it is put into a
-sentence. A signature's own advice may hold the names of its groups in braces, such as "Install {module}."; where a
-group took no part in the match, the category's advice is given.
+What a message names is the user's text: it is shortened and freed of control characters before it is put into a
+sentence. A signature's own advice may contain the names of its regex groups in braces, such as "Install {module}.". If
+such a group took no part in the match, the category's advice is used.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from slurmwrap.escape import marked
 
 _CAP = 120
-_PLACE = re.compile(r"\{([a-z_]{1,30})\}")
+_PLACEHOLDER = re.compile(r"\{([a-z_]{1,30})\}")
 
-# (categories that it is said of, expression over the line that decided, sentence)
+# Each entry: categories to which it applies, expression over the line that decided, sentence.
 _SENTENCES = (
     (
         ("import_error",),
@@ -135,7 +135,7 @@ _SENTENCES = (
 
 
 def find_specific_advice(category: str, text: str) -> str:
-    """The sentence that fits the deciding line `text` of a `category`; "" when none does."""
+    """Return the sentence that fits the deciding line `text` of a `category`; "" if none does."""
     for categories, pattern, sentence in _SENTENCES:
         if category in categories and (found := pattern.search(text)):
             groups = found.groupdict()
@@ -144,19 +144,19 @@ def find_specific_advice(category: str, text: str) -> str:
 
 
 def fill_template(template: str, groups: Mapping[str, str | None]) -> str:
-    """`template` with {name} replaced by what the message says; "" when a place has nothing to be filled with."""
+    """Return `template` with each {name} replaced from the message; "" if a placeholder has no value."""
     wanted = {name: make_printable(groups.get(name) or "") for name in list_places(template)}
     if not all(wanted.values()):
         return ""
-    return _PLACE.sub(lambda place: wanted[place[1]], template)
+    return _PLACEHOLDER.sub(lambda match: wanted[match[1]], template)
 
 
 def list_places(template: str) -> tuple[str, ...]:
-    """The names in braces."""
-    return tuple(_PLACE.findall(template))
+    """Return the names of the placeholders, which stand in braces."""
+    return tuple(_PLACEHOLDER.findall(template))
 
 
 def make_printable(text: str) -> str:
-    """At most 120 characters of a user's text without anything that a terminal would act on."""
+    """Return at most 120 characters of a user's text, without any that a terminal would act on."""
     kept = marked(text, "", 4 * _CAP).strip()
     return kept if len(kept) <= _CAP else kept[: _CAP - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,7 +1,7 @@
-"""Joins what the hooks saw of a job with Slurm's record on it: Observations and a JobRecord in, Evidence out. Pure.
+"""Join what the hooks observed about a job with Slurm's record of it into Evidence. Pure.
 
-A node knows a job by its raw id only, and ids come back (requeue, MaxJobId, a controller that lost its state), so an
-observation belongs to the run in whose time window it lies. Only observations whose seal is believed are given here.
+A node knows a job only by its raw id, and ids are reused (requeue, MaxJobId, a controller that lost its state). So an
+observation belongs to the run in whose time window it lies. Callers pass only observations whose seal was verified.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.resource_profile import Measurement
 
-# Clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min).
+# Largest difference between the clocks of nodes and controller. A requeued job waits longer than that (2 min).
 SLACK_S = 5.0
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
-_ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")  # slurmstepd's, 22.05
-_OVERLAP = 4096  # characters of an earlier tail's end that are looked for
-_MOST = 1e15  # seconds, steps or bytes beyond it are no measurement
-_OOM = 125  # Slurm's "signal" for an OOM kill (facts of 22.05: ExitCode 0:125 is OUT_OF_MEMORY)
+# The line that slurmstepd writes to stderr (22.05).
+_ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")
+# Number of characters at the end of an earlier tail that are searched for.
+_OVERLAP = 4096
+# A value of seconds, steps or bytes above this is not a measurement.
+_MOST = 1e15
+# Slurm's "signal" for an OOM kill (facts of 22.05: ExitCode 0:125 is OUT_OF_MEMORY).
+_OOM = 125
 
 
 def split_status(raw: int) -> tuple[int, int]:
-    """A raw wait status -> (exit code, signal); a signal hides the code, as Slurm shows it: 4021 -> (0, 53)."""
+    """Return (exit code, signal) of a raw wait status. As in Slurm, a signal hides the code: 4021 -> (0, 53)."""
     signal = raw & 0x7F
     return (0, signal) if signal else ((raw >> 8) & 0xFF, 0)
 
@@ -35,9 +39,10 @@ def split_status(raw: int) -> tuple[int, int]:
 def select_observations_of_run(
     observations: Iterable[Observation], *, uid: int, start: float | None, others: Iterable[float] = ()
 ) -> tuple[Observation, ...]:
-    """The hooks' observations of the run that started at `start`; `others`: starts of the other runs of the same id.
+    """Return the hooks' observations of the run that started at `start`.
 
-    One that names another user's uid speaks of an older job with the same id.
+    `others`: starts of the other runs with the same job id. An observation with another user's uid is about an older
+    job with the same id.
     """
     if start is None:
         return ()
@@ -49,21 +54,22 @@ def select_observations_of_run(
         if observation.context in _HOOKS
         and (uid < 0 or observation.facts.get("uid", uid) == uid)
         and _find_run_boundary(observation, before, start)
-        <= _time_of(observation)
+        <= _get_time(observation)
         < _find_run_boundary(observation, start, after)
     )
 
 
-def _time_of(observation: Observation) -> float:
-    """The run's start by the node's clock where the hook knows it, else when the hook ran."""
+def _get_time(observation: Observation) -> float:
+    """Return the run's start by the node's clock if the hook knows it, else the time when the hook ran."""
     return _parse_number(observation.facts, "started_at") or observation.at
 
 
 def _find_run_boundary(observation: Observation, start: float | None, following: float | None) -> float:
-    """Where the run that started at `start` gives way to the one that started at `following`.
+    """Return the time that separates the run that started at `start` from the one that started at `following`.
 
-    What carries a start may come early by a wrong clock, though never by more than half of the time between two runs.
-    What only knows the end (EpilogSlurmctld, an Epilog without a Prolog) comes before the next start.
+    An observation that carries a start may be early because of a wrong clock, but by no more than half of the time
+    between two runs. One that only knows the end (EpilogSlurmctld, an Epilog without a Prolog) comes before the next
+    start.
     """
     if following is None:
         return float("inf")
@@ -73,14 +79,14 @@ def _find_run_boundary(observation: Observation, start: float | None, following:
 
 
 def complete_job_record(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
-    """`job` completed from what Slurm gave the hooks, for a run that Slurm has forgotten or already requeued.
+    """Return `job` completed from what Slurm passed to the hooks, for a run that Slurm has forgotten or requeued.
 
-    Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four;
-    since 24.11 a node failure is 0:1); the state then stays unknown ("") and only the log can show it. The controller's
-    own record is preferred.
+    Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four; since
+    24.11 a node failure is 0:1). Then the state stays unknown ("") and only the log can show it. The record of the
+    controller's own hook is preferred.
     """
-    words = sorted(observations, key=lambda o: (o.context is not Context.EPILOG_SLURMCTLD, o.at))
-    facts = next((o.facts for o in words if isinstance(o.facts.get("wait_status"), int)), None)
+    by_controller_first = sorted(observations, key=lambda o: (o.context is not Context.EPILOG_SLURMCTLD, o.at))
+    facts = next((o.facts for o in by_controller_first if isinstance(o.facts.get("wait_status"), int)), None)
     if facts is None:
         return job
     (code, signal), (derived, derived_signal) = (
@@ -101,19 +107,20 @@ def complete_job_record(job: JobRecord, observations: Sequence[Observation]) -> 
 
 
 def drop_earlier_exit_code(job: JobRecord, earlier: Iterable[int | None]) -> JobRecord:
-    """`job` without the derived exit code of its earlier runs: Slurm 22.05 keeps the highest one over a requeue.
+    """Return `job` without the derived exit code of its earlier runs: Slurm 22.05 keeps the highest one over a requeue.
 
-    Measured: a first run whose srun ends with 5, requeued, ends well and still shows DerivedExitCode=5:0.
+    Measured: a job whose first run had an srun that ended with 5, and whose second run succeeded, still shows
+    DerivedExitCode=5:0.
     """
     inherited = max((code for code in earlier if code), default=0)
     return replace(job, derived_exit_code=0) if job.derived_exit_code <= inherited else job
 
 
 def cut_earlier_output(tail: LogTail, earlier: Iterable[LogTail]) -> LogTail:
-    """`tail` without what earlier runs of the job wrote to the same file (--open-mode=append).
+    """Return `tail` without what earlier runs of the job wrote to the same file (--open-mode=append).
 
-    Where the end of an earlier tail is not found in it, the file was begun anew, or has grown past it; where nothing
-    follows that end, a run that failed the same way wrote the same again.
+    If the end of an earlier tail is not found in it, the file was started anew or has grown too long. If nothing
+    follows that end, a run that failed in the same way wrote the same text again, and nothing is cut.
     """
     cut = 0
     for old in earlier:
@@ -134,21 +141,21 @@ def join(
     earlier: Sequence[Observation] = (),
     requeued: bool = False,
 ) -> Evidence:
-    """All facts of one run. `logs`: tails read by the caller, used where no Epilog brought any.
+    """Return all facts of one run. `logs`: tails that the caller read; used if no Epilog recorded any.
 
-    `earlier`: observations of earlier runs of the job, whose output is not this one's. `requeued`: Slurm shows the
-    next run already, so that 0:0 from a hook does not mean success.
+    `earlier`: observations of earlier runs of the job, whose output must be removed from this run's. `requeued`: Slurm
+    shows the next run already, so 0:0 from a hook does not mean success.
     """
     epilogs = [o for o in observations if o.context is Context.EPILOG]
-    brought = tuple(tail for o in epilogs for tail in _parse_tails(o.facts.get("logs")))
+    from_epilogs = tuple(tail for o in epilogs for tail in _parse_tails(o.facts.get("logs")))
     old = [tail for o in earlier if o.context is Context.EPILOG for tail in _parse_tails(o.facts.get("logs"))]
-    tails = tuple(cut_earlier_output(tail, old) for tail in brought or tuple(logs))
-    untold = not job.state and not job.exit_code and (requeued or _is_interrupted(tails, observations))
+    tails = tuple(cut_earlier_output(tail, old) for tail in from_epilogs or tuple(logs))
+    is_ending_unknown = not job.state and not job.exit_code and (requeued or _is_interrupted(tails, observations))
     return Evidence(
         attempt=attempt,
         state=job.state,
         reason="" if job.reason == "None" else job.reason.replace(" ", "_"),
-        exit_code=None if untold else job.exit_code,
+        exit_code=None if is_ending_unknown else job.exit_code,
         signal=job.signal or None,
         derived_exit_code=job.derived_exit_code,
         derived_signal=job.derived_signal or None,
@@ -156,7 +163,7 @@ def join(
         kernel=tuple(line for o in epilogs for line in _parse_kernel_lines(o, job.nodes)),
         nodes=job.nodes,
         gpus=job.gpus,
-        run_s=_run_s(job),
+        run_s=_compute_run_s(job),
         time_limit_s=job.time_limit_s,
         mem_limit_mib=compute_memory_limit_mib(job),
         mem_peak_mib=max((_parse_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
@@ -167,7 +174,7 @@ def join(
 
 
 def compute_memory_limit_mib(job: JobRecord) -> int | None:
-    """The job's limit on one node in MiB; None when it has none of its own."""
+    """Return the job's memory limit on one node in MiB; None if it has none of its own."""
     if job.mem_mib_per_node:
         return job.mem_mib_per_node
     if job.mem_mib_per_cpu:
@@ -176,14 +183,14 @@ def compute_memory_limit_mib(job: JobRecord) -> int | None:
 
 
 def build_measurement(job: JobRecord, observations: Sequence[Observation]) -> Measurement | None:
-    """What the Epilogs measured, on the node that used the most; None when they measured nothing."""
+    """Return what the Epilogs measured on the node with the highest use; None if they measured nothing."""
     epilogs = [o.facts for o in observations if o.context is Context.EPILOG]
     peak = max(epilogs, key=lambda facts: _parse_int(facts, "mem_peak_mib"), default={})
     cpu_s = max((_parse_number(facts, "cpu_s") for facts in epilogs), default=0.0)
     gpu_mem = max((_find_gpu_memory(facts) for facts in epilogs), default=0)
-    told = [facts["steps"] for facts in epilogs if isinstance(facts.get("steps"), Mapping)]
-    counts = [one for one in told if _parse_int(one, "count") > 0]
-    seconds = _run_s(job) or 0.0
+    readings = [facts["steps"] for facts in epilogs if isinstance(facts.get("steps"), Mapping)]
+    counts = [one for one in readings if _parse_int(one, "count") > 0]
+    seconds = _compute_run_s(job) or 0.0
     unused = [not processes for facts in epilogs for processes in _list_accounted_processes(facts)]
     if not _parse_int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts and not unused:
         return None
@@ -205,18 +212,18 @@ def build_measurement(job: JobRecord, observations: Sequence[Observation]) -> Me
 
 
 def add_counted_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
-    """`found` with what the step counter left (`node_hooks/step_counts.py`); all of it is the user's claim."""
+    """Return `found` with the counts of the step counter (node_hooks/step_counts.py); all of it is the user's claim."""
     steps, per_s = _parse_int(counted, "count"), _parse_number(counted, "per_s")
     if steps <= 0:
         return found
-    base = found or Measurement(seconds=_run_s(job) or 0.0, gpus=-(-job.gpus // max(1, len(job.nodes))))
+    base = found or Measurement(seconds=_compute_run_s(job) or 0.0, gpus=-(-job.gpus // max(1, len(job.nodes))))
     begun, last = job.start_time, _parse_number(counted, "last_at")
     until = last - begun if begun is not None and last >= begun else None
     return replace(base, steps=steps, steps_per_s=per_s if per_s > 0 else None, steps_until_s=until)
 
 
 def _list_accounted_processes(facts: Mapping[str, Any]) -> Iterable[Sequence[Mapping[str, Any]]]:
-    """The processes that NVML's accounting lists, GPU by GPU; none where that is off."""
+    """Yield the processes that NVML's accounting lists, for each GPU; nothing if accounting is off."""
     gpus = facts.get("gpu")
     for gpu in gpus if isinstance(gpus, list) else ():
         found = gpu.get("accounting") if isinstance(gpu, Mapping) else None
@@ -225,11 +232,11 @@ def _list_accounted_processes(facts: Mapping[str, Any]) -> Iterable[Sequence[Map
 
 
 def _list_gpu_use(facts: Mapping[str, Any], key: str) -> Iterable[float]:
-    """0..1 of each GPU: of the process that worked longest on it, over that process's life."""
+    """Yield the use of each GPU, 0..1, by the process that worked longest on it, over that process's lifetime."""
     for processes in _list_accounted_processes(facts):
-        told = [one for one in processes if isinstance(one.get(key), int) and 0 <= one[key] <= 100]
-        if told:
-            yield max(told, key=lambda one: _parse_int(one, "ms"))[key] / 100
+        with_use = [one for one in processes if isinstance(one.get(key), int) and 0 <= one[key] <= 100]
+        if with_use:
+            yield max(with_use, key=lambda one: _parse_int(one, "ms"))[key] / 100
 
 
 def _compute_mean(values: Iterable[float]) -> float | None:
@@ -238,20 +245,20 @@ def _compute_mean(values: Iterable[float]) -> float | None:
 
 
 def _find_gpu_memory(facts: Mapping[str, Any]) -> int:
-    """The most that one process had on one GPU, by NVML's accounting; 0 where that is off."""
+    """Return the most memory that one process had on one GPU, by NVML's accounting; 0 if accounting is off."""
     return max(
         (_parse_int(one, "max_mib") for processes in _list_accounted_processes(facts) for one in processes), default=0
     )
 
 
 def _is_interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
-    """Whether Slurm ended the run: its line in stderr, or a node that began it and never saw its end."""
+    """Return True if Slurm ended the run: by its line in stderr, or because a node with a Prolog sent no Epilog."""
     ended = {o.node for o in observations if o.context is Context.EPILOG}
     lost = any(o.context is Context.PROLOG and o.node not in ended for o in observations)
     return lost or any(_ENDED_BY_SLURM.search(tail.text) for tail in tails)
 
 
-def _run_s(job: JobRecord) -> float | None:
+def _compute_run_s(job: JobRecord) -> float | None:
     if job.start_time is None or job.end_time is None:
         return None
     return float(max(0, job.end_time - job.start_time))
@@ -264,7 +271,7 @@ def _parse_tails(logs: Any) -> Iterable[LogTail]:
 
 
 def _is_of(hook: Observation, nodes: Sequence[str]) -> bool:
-    """Whether Slurm says that the job ran on its node; root of another node has no say in it."""
+    """Return True if Slurm lists the hook's node as one of the job's. Root on another node must not influence it."""
     return not nodes or hook.node in nodes
 
 
@@ -290,5 +297,5 @@ def _parse_int(facts: Mapping[str, Any], key: str) -> int:
 
 def _parse_number(facts: Mapping[str, Any], key: str) -> float:
     value = facts.get(key)
-    # a record with an infinity in it could be stored and never read again
+    # A record that holds an infinity could be stored but never read again.
     return float(value) if isinstance(value, int | float) and abs(value) < _MOST else 0.0

@@ -1,7 +1,7 @@
-"""The lines around the one that decided, so that a person sees it where it stood. Pure.
+"""The lines around the one that decided, so that a person sees it in its context. Pure.
 
-Of a Python traceback these are the innermost frame of the user's own code and the lines just before the exception; of
-anything else the lines before and after. They are kept with the diagnosis: the log may be gone when someone asks why.
+For a Python traceback these are the innermost frame of the user's own code and the lines just before the exception;
+otherwise the lines before and after. They are stored with the diagnosis, because the log may be deleted later.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from slurmwrap.diagnosis.log_rows import LogRows, find_tracebacks
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
 
-BEFORE, AFTER = 3, 2  # lines
-CAP = 200  # characters of each
+BEFORE, AFTER = 3, 2  # number of lines before and after
+CAP = 200  # maximum number of characters of each line
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
-_PLACE = re.compile(r'File "([^"\n]{1,400})", line (\d{1,9})')
+_FRAME_WITH_LINE = re.compile(r'File "([^"\n]{1,400})", line (\d{1,9})')
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<")
-_ANOTHER = re.compile(r"Traceback \(most recent|^During handling of|^The above exception|^[*=-]{8}")
-_LOOKED = 200  # rows of a traceback
+_NEXT_BLOCK = re.compile(r"Traceback \(most recent|^During handling of|^The above exception|^[*=-]{8}")
+_MOST_ROWS = 200  # number of rows of a traceback that are searched
 LEFT_OUT = "..."
 
 
 def add_context(citation: Citation, logs: Sequence[LogRows]) -> Citation:
-    """`citation` with the lines around it, if it is the root's and one of the logs has it; unchanged otherwise."""
+    """Return `citation` with the lines around it, if it is the root and one of the logs has it; else unchanged."""
     if citation.role != "root" or not citation.line:
         return citation
     for log in logs:
@@ -36,17 +36,17 @@ def add_context(citation: Citation, logs: Sequence[LogRows]) -> Citation:
 
 
 def find_own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
-    """(file, line) of the user's own code that raised the exception, by the lines around the root's citation."""
+    """Return (file, line) of the user's code that raised the exception, by the root's context; None if unknown."""
     root = next((one for one in citations if one.role == "root"), None)
     for text in reversed(root.before if root is not None else ()):
-        frame = _PLACE.search(text)
+        frame = _FRAME_WITH_LINE.search(text)
         if frame and not _LIBRARY.search(frame[1]):
             return frame[1], int(frame[2])
     return None
 
 
 def _find_row(citation: Citation, log: LogRows) -> int | None:
-    """A line that was rewritten in place (a progress bar) has several rows of one number."""
+    """Return the row of a citation. A line rewritten in place (a progress bar) has several rows of one number."""
     row = bisect_left(log.numbers, citation.line)
     while row < len(log.rows) and log.numbers[row] == citation.line:
         if citation.text in log.rows[row]:
@@ -57,7 +57,7 @@ def _find_row(citation: Citation, log: LogRows) -> int | None:
 
 def _list_rows_before(log: LogRows, row: int) -> tuple[str, ...]:
     block = next((one for one in find_tracebacks(log) if one.end == row), None)
-    own = _find_own_frame(log, max(block.start, row - _LOOKED), row) if block is not None else None
+    own = _find_own_frame(log, max(block.start, row - _MOST_ROWS), row) if block is not None else None
     if own is None or own >= row - BEFORE:
         return _format_rows([at for at in range(max(0, row - 12), row) if log.rows[at].strip()][-BEFORE:], log)
     return (*_format_rows([own, own + 1], log), LEFT_OUT, *_format_rows([row - 1], log))
@@ -74,7 +74,7 @@ def _find_own_frame(log: LogRows, start: int, end: int) -> int | None:
 def _list_rows_after(log: LogRows, row: int) -> tuple[str, ...]:
     found: list[int] = []
     for at in range(row + 1, min(len(log.rows), row + 8)):
-        if _ANOTHER.search(log.rows[at]) or len(found) == AFTER:
+        if _NEXT_BLOCK.search(log.rows[at]) or len(found) == AFTER:
             break
         if log.rows[at].strip() and log.rows[at] != log.rows[row]:
             found.append(at)

@@ -1,8 +1,8 @@
-"""Turns Evidence into a Diagnosis: the root cause with the lines it rests on. Pure.
+"""Make a Diagnosis from Evidence: the root cause with the lines that show it. Pure.
 
-Who is believed, in this order: Slurm about its own doing (state, then its DUE TO lines), the kernel where the
-application is vague, then the application's first failure that it did not survive, then exit codes. Unknown stays
-unknown.
+Sources are trusted in this order: Slurm about its own actions (the state, then its DUE TO lines); the kernel, where the
+application's error is vague; the application's first failure that it did not survive; exit codes. What none of these
+explains stays unknown.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES, COMPLETED_WITH_ERROR, NO_SI
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence
 
-_SUMMARY = 30  # below are hints
-_SAYS = {"kernel": "kernel reports", "nvml": "GPU needs help"}
-# Rows at the end that are looked at for progress when nothing failed visibly.
+# Marks of less weight are hints.
+_SUMMARY_WEIGHT = 30
+_REPORTED_BY = {"kernel": "kernel reports", "nvml": "GPU needs help"}
+# Number of rows at the end that are searched for progress if no failure is visible.
 _END_ROWS = 200
-# Citations of a diagnosis at most.
-_CITED = 4
+# Maximum number of citations of a diagnosis.
+_MOST_CITATIONS = 4
 _TEXT_CAP = 500
 _NAN_CRASH = re.compile(r"[Aa]ssert|nan|NaN|NAN|\binf\b|Inf\b|FloatingPoint|LinAlgError|ValueError|multinomial")
-_GPU_SIDE = frozenset(
+_GPU_CATEGORIES = frozenset(
     (
         "cuda_failure",
         "invalid_memory_access",
@@ -45,13 +46,13 @@ _GPU_SIDE = frozenset(
         "cuda_init_failed",
     )
 )
-_OF_TRACEBACK = "traceback_from_crash"
+_TRACEBACK_CATEGORY = "traceback_from_crash"
 _RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80})(?:: ('[^'\n]{1,80}')$|:|$)")
-_HOOK_LINES = 2  # cited at most
-_HOOK_TELLS = re.compile(r"refused|let the job start|GPUs could not be read|failed|timed out")
+_HOOK_LINES = 2  # maximum number that is cited
+_RELEVANT_HOOK_LINE = re.compile(r"refused|let the job start|GPUs could not be read|failed|timed out")
 _HOOK_FAILED = re.compile(r"^(?:prolog|launch)\b.{0,80}\b(?:refused|failed|timed out)")
-# Exceptions that no fault of a machine raises.
-_BUG = re.compile(
+# Exceptions that a hardware fault does not raise.
+_PROGRAM_BUG = re.compile(
     r"^(?:\S{1,40} )?"
     r"(?:KeyError|IndexError|NameError|TypeError|UnboundLocalError|ZeroDivisionError|RecursionError)(?::|$)"
 )
@@ -61,13 +62,13 @@ _VAGUE = re.compile(
 
 
 def diagnose_run(evidence: Evidence, *, signatures: SignatureSet | None = None) -> Diagnosis:
-    """The diagnosis of one ended attempt. Never raises for what a log may hold."""
+    """Return the diagnosis of one run that ended. No content of a log makes it raise an exception."""
     if slurm_state.has_completed(evidence) and not slurm_state.has_hidden_failure(evidence):
         return _diagnose_completed(evidence, signatures)
     known = signatures or get_default_signatures()
     views = tuple(_make_log_view(read_log(tail), index, known) for index, tail in enumerate(evidence.logs))
     kernel = find_kernel_cause(evidence.kernel, known, evidence.nvml)
-    diagnosis = _add_node(_judge(evidence, views, kernel), evidence, kernel)
+    diagnosis = _add_node(_select_diagnosis(evidence, views, kernel), evidence, kernel)
     diagnosis = _add_steps(_add_context(_add_hook_reports(diagnosis, evidence), views), views)
     if diagnosis.category != "time_limit":
         return diagnosis
@@ -76,7 +77,7 @@ def diagnose_run(evidence: Evidence, *, signatures: SignatureSet | None = None) 
 
 
 def _diagnose_completed(evidence: Evidence, signatures: SignatureSet | None) -> Diagnosis:
-    """A success, unless the output ends with an error: that is neither a success nor a failure."""
+    """Return success, or completed_with_error (neither success nor failure) if the output ends with an error."""
     suspect = any(may_end_in_error(tail.text) for tail in evidence.logs)
     logs = tuple(map(read_log, evidence.logs)) if suspect else ()
     end = find_error_at_end(logs)
@@ -106,27 +107,27 @@ def _diagnose_completed(evidence: Evidence, signatures: SignatureSet | None) -> 
 
 
 def make_classifier(site: str) -> Callable[[Evidence], Diagnosis]:
-    """`classify` with the signatures of the site's own file next to the shipped ones; "" for none.
+    """Return diagnose_run() with the shipped signatures and those of the site's own file; "" for no file.
 
-    The shipped ones alone are loaded with the first failure: a pre-run that passes does without. Raises ConfigError
-    naming file, signature and reason.
+    The shipped ones alone are loaded with the first failure, so a pre-run that passes never loads them. Raises
+    ConfigError with file, signature and reason.
     """
     return partial(diagnose_run, signatures=get_signatures_with(site) if site else None)
 
 
 def _add_hook_reports(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
-    """What the nodes' hooks reported agrees with a fault of the node or the GPU; it never makes one."""
-    if diagnosis.category not in _GPU_SIDE | {"node_failure"} or diagnosis.signature == "hook.refused":
+    """Add hook reports that agree with a fault of the node or GPU. They support a diagnosis, but never make one."""
+    if diagnosis.category not in _GPU_CATEGORIES | {"node_failure"} or diagnosis.signature == "hook.refused":
         return diagnosis
-    told = [line for line in evidence.hooks if _HOOK_TELLS.search(line)]
-    lines = tuple(_cite("hook", 0, line) for line in told[:_HOOK_LINES])
+    relevant = [line for line in evidence.hooks if _RELEVANT_HOOK_LINE.search(line)]
+    lines = tuple(_cite("hook", 0, line) for line in relevant[:_HOOK_LINES])
     return replace(diagnosis, evidence=(*diagnosis.evidence, *(replace(line, role="support") for line in lines)))
 
 
 def _add_context(diagnosis: Diagnosis, views: tuple[LogView, ...]) -> Diagnosis:
     logs = [view.log for view in views]
     diagnosis = replace(diagnosis, evidence=tuple(add_context(cited, logs) for cited in diagnosis.evidence))
-    place = find_own_place(diagnosis.evidence) if _OF_TRACEBACK in (diagnosis.category, diagnosis.error) else None
+    place = find_own_place(diagnosis.evidence) if _TRACEBACK_CATEGORY in (diagnosis.category, diagnosis.error) else None
     raised = _RAISED.match(strip_prefix(diagnosis.evidence[0].text)) if place else None
     if place is None or raised is None:
         return diagnosis
@@ -147,13 +148,15 @@ def _make_log_view(log: LogRows, index: int, signatures: SignatureSet) -> LogVie
     return LogView(log=log, marks=marks, progress=find_progress(log, after=first))
 
 
-def _judge(evidence: Evidence, views: tuple[LogView, ...], kernel: KernelCause | None) -> Diagnosis:
+def _select_diagnosis(evidence: Evidence, views: tuple[LogView, ...], kernel: KernelCause | None) -> Diagnosis:
+    # The order of the checks is the order of trust. A decisive log line overrides only one decisive cause of Slurm, the
+    # cancellation.
     root = find_root(views)
-    said_more = root is not None and root.weight >= DECISIVE
-    word = slurm_state.find_decisive_cause(evidence)
-    if word is not None and not (word.category == "cancelled" and said_more):
-        line = _find_confirming_match(views, word.category)
-        return _diagnose_by_slurm(word, evidence, views, line)
+    has_decisive_match = root is not None and root.weight >= DECISIVE
+    slurm_cause = slurm_state.find_decisive_cause(evidence)
+    if slurm_cause is not None and not (slurm_cause.category == "cancelled" and has_decisive_match):
+        line = _find_confirming_match(views, slurm_cause.category)
+        return _diagnose_by_slurm(slurm_cause, evidence, views, line)
     if root is not None and root.weight >= DECISIVE:
         return _diagnose_by_match(root, views)
     if kernel is not None and _is_kernel_decisive(kernel, root):
@@ -162,15 +165,15 @@ def _judge(evidence: Evidence, views: tuple[LogView, ...], kernel: KernelCause |
         return _make_diagnosis("cpu_oom", "cgroup.oom_kill", 0.95, (_cite("slurm", 0, _describe_memory(evidence)),))
     if root is not None and (diverged := _diagnose_divergence(root, views)):
         return diverged
-    if root is not None and not (root.weight < _SUMMARY and _has_died_of_signal(evidence)):
+    if root is not None and not (root.weight < _SUMMARY_WEIGHT and _has_died_of_signal(evidence)):
         return _diagnose_by_match(root, views)
     return _diagnose_without_root(evidence, views)
 
 
 def _has_died_of_signal(evidence: Evidence) -> bool:
-    """Whether the exit code shows a crash: more than a line that is only a hint does."""
-    word = slurm_state.exit_word(evidence)
-    return word is not None and word.category in ("core_dump", "invalid_memory_access")
+    """Return True if the exit code shows a crash. That is stronger evidence than a line that is only a hint."""
+    exit_cause = slurm_state.find_exit_cause(evidence)
+    return exit_cause is not None and exit_cause.category in ("core_dump", "invalid_memory_access")
 
 
 def _find_confirming_match(views: tuple[LogView, ...], category: str) -> LogMatch | None:
@@ -182,9 +185,9 @@ def _is_kernel_decisive(kernel: KernelCause, root: LogMatch | None) -> bool:
     if root is None or root.weight < ORDINARY:
         return True
     if kernel.rank <= 1:
-        return root.category in AMBIGUOUS and not _BUG.search(root.text)
+        return root.category in AMBIGUOUS and not _PROGRAM_BUG.search(root.text)
     if kernel.rank == 2:
-        return root.category in _GPU_SIDE
+        return root.category in _GPU_CATEGORIES
     vague = root.category in ("nccl_error", "core_dump", "cuda_failure") and bool(_VAGUE.search(root.text))
     return vague or (root.weight < STRONG and root.category in ("nccl_error", "core_dump"))
 
@@ -204,7 +207,7 @@ def _describe_memory(evidence: Evidence) -> str:
 
 
 def _diagnose_divergence(root: LogMatch, views: tuple[LogView, ...]) -> Diagnosis | None:
-    """An assertion or device-side assert that follows a visible NaN is the NaN's."""
+    """Return model_diverged if an assertion or device-side assert follows a visible NaN, else None."""
     view = views[root.log]
     first = view.progress.nan_before(root.row)
     if first is None or root.category not in ("traceback_from_crash", "cuda_failure", "semantic_error"):
@@ -226,20 +229,20 @@ def _diagnose_without_root(evidence: Evidence, views: tuple[LogView, ...]) -> Di
             return _make_diagnosis("model_diverged", "log.nan_at_end", 0.5, (line,))
     if refused := next((line for line in evidence.hooks if _HOOK_FAILED.search(line)), None):
         return _make_diagnosis("node_failure", "hook.refused", 0.6, (_cite("hook", 0, refused),))
-    if word := slurm_state.exit_word(evidence):
-        return _make_diagnosis(word.category, word.signature, 0.5, (_cite("slurm", 0, word.text),))
+    if exit_cause := slurm_state.find_exit_cause(evidence):
+        return _make_diagnosis(exit_cause.category, exit_cause.signature, 0.5, (_cite("slurm", 0, exit_cause.text),))
     return _make_diagnosis(
         NO_SIGNATURE, "", 0.2, _cite_last_lines(views) or (*_cite_slurm(evidence), *_cite_unread_output(evidence))
     )
 
 
 def _diagnose_by_slurm(
-    word: slurm_state.SlurmCause, evidence: Evidence, views: tuple[LogView, ...], line: LogMatch | None
+    slurm_cause: slurm_state.SlurmCause, evidence: Evidence, views: tuple[LogView, ...], line: LogMatch | None
 ) -> Diagnosis:
-    cites = [_cite("slurm", 0, word.text)]
+    cites = [_cite("slurm", 0, slurm_cause.text)]
     if line is not None:
         cites.append(replace(_cite_mark(line, views), role="support"))
-    return _make_diagnosis(word.category, word.signature, 0.98, tuple(cites))
+    return _make_diagnosis(slurm_cause.category, slurm_cause.signature, 0.98, tuple(cites))
 
 
 def _diagnose_by_kernel(kernel: KernelCause, root: LogMatch | None, views: tuple[LogView, ...]) -> Diagnosis:
@@ -248,7 +251,7 @@ def _diagnose_by_kernel(kernel: KernelCause, root: LogMatch | None, views: tuple
     if root is not None:
         cites.append(replace(_cite_mark(root, views), role="cascade"))
     found = _make_diagnosis(kernel.category, kernel.signature, 0.97 if kernel.rank <= 1 else 0.85, tuple(cites))
-    advice = kernel.advice or f"{found.advice} The {_SAYS[kernel.source]}: {kernel.meaning}."
+    advice = kernel.advice or f"{found.advice} The {_REPORTED_BY[kernel.source]}: {kernel.meaning}."
     return replace(found, advice=advice, decision=kernel.decision or found.decision)
 
 
@@ -264,11 +267,11 @@ def _diagnose_by_match(root: LogMatch, views: tuple[LogView, ...]) -> Diagnosis:
 
 
 def _cite_consequences(root: LogMatch, views: tuple[LogView, ...]) -> Iterable[Citation]:
-    """The first line of each consequence that the log names, one per signature."""
+    """Yield the first line of each consequence in the log, one per signature."""
     seen = {root.signature}
     for mark in (mark for view in views for mark in view.marks):
         later = mark.log != root.log or mark.row > root.row or mark.category in SPEAKS_OF_PEERS
-        if later and mark.role in ("cascade", "root") and mark.signature not in seen and len(seen) < _CITED:
+        if later and mark.role in ("cascade", "root") and mark.signature not in seen and len(seen) < _MOST_CITATIONS:
             seen.add(mark.signature)
             yield replace(_cite_mark(mark, views), role="cascade")
 
@@ -321,13 +324,13 @@ def _cite_slurm(evidence: Evidence) -> tuple[Citation, ...]:
 
 
 def _cite_unread_output(evidence: Evidence) -> tuple[Citation, ...]:
-    """Why nothing is known of what the job wrote."""
-    told = next((line for line in evidence.hooks if UNREAD in line), None)
-    return () if told is None else (replace(_cite("hook", 0, told), role="support"),)
+    """Return why the job's output could not be read, if a hook reported that."""
+    hook_line = next((line for line in evidence.hooks if UNREAD in line), None)
+    return () if hook_line is None else (replace(_cite("hook", 0, hook_line), role="support"),)
 
 
 def _cite_last_lines(views: tuple[LogView, ...]) -> tuple[Citation, ...]:
-    """The last line that is not blank, so that a person can go on from there."""
+    """Return the last line that is not blank, as a starting point for a person."""
     for view in views:
         for row in range(len(view.log.rows) - 1, -1, -1):
             if view.log.rows[row].strip():

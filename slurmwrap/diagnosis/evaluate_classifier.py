@@ -1,4 +1,4 @@
-"""Measures predictions against labels: precision and recall per category, macro-F1, decisions, confusions. Pure."""
+"""Measure predictions against labels: precision and recall per category, macro-F1, decisions, confusions. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryScore:
-    """One category: how many are labelled so, how many predicted so, how many both."""
+    """The counts of one category: how many rows are labelled, how many predicted, and how many both."""
 
     category: str
     labelled: int
@@ -22,23 +22,23 @@ class CategoryScore:
 
     @property
     def precision(self) -> float:
-        """Share of the predictions that are right; 1 when there are none."""
+        """Return the share of the predictions that are right; 1 if there are none."""
         return self.right / self.predicted if self.predicted else 1.0
 
     @property
     def recall(self) -> float:
-        """Share of the labels that were found; 1 when there are none."""
+        """Return the share of the labels that were found; 1 if there are none."""
         return self.right / self.labelled if self.labelled else 1.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of both."""
+        """Return the harmonic mean of precision and recall."""
         return 2 * self.right / (self.labelled + self.predicted) if self.labelled + self.predicted else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """A label that was taken for another category, how often, and where."""
+    """A label that was mistaken for another category: how often, and in which rows."""
 
     labelled: str
     predicted: str
@@ -48,38 +48,38 @@ class Confusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierScore:
-    """The whole measurement. `macro_f1` is the mean over categories that are labelled at all."""
+    """The whole measurement. `macro_f1` is the mean over the categories that occur as labels."""
 
     total: int
     right: int
-    # The decision is the labelled category's default.
+    # Number of decisions that are the labelled category's default.
     decisions_default: int
-    # Or one that the taxonomy lets a signature override it with.
+    # Number of decisions that are the default, or an override that the taxonomy allows a signature.
     decisions_allowed: int
     categories: tuple[CategoryScore, ...]
     confusions: tuple[Confusion, ...]
 
     @property
     def accuracy(self) -> float:
-        """Share of categories that are right."""
+        """Return the share of categories that are right."""
         return self.right / self.total if self.total else 1.0
 
     @property
     def decision_accuracy(self) -> float:
-        """Share of decisions that are right, overrides of the taxonomy included."""
+        """Return the share of decisions that are right, including the taxonomy's overrides."""
         return self.decisions_allowed / self.total if self.total else 1.0
 
     @property
     def macro_f1(self) -> float:
-        """Mean F1 of the labelled categories."""
+        """Return the mean F1 of the labelled categories."""
         scores = [category.f1 for category in self.categories if category.labelled]
         return sum(scores) / len(scores) if scores else 1.0
 
 
 def make_evidence(row: Mapping[str, Any]) -> Evidence:
-    """Evidence from an object with the corpus's fields; what would give the answer away is not looked at.
+    """Return Evidence from an object with the corpus's fields, without those that would reveal the answer.
 
-    Raises ValueError naming a field that cannot be meant.
+    Raises ValueError with the name of a field that has no valid value.
     """
     kernel = row.get("kernel") or ""
     lines = kernel.splitlines() if isinstance(kernel, str) else [str(line) for line in kernel]
@@ -104,7 +104,7 @@ def _parse_number(row: Mapping[str, Any], key: str) -> int | None:
 
 
 def label_of(row: Mapping[str, Any]) -> str:
-    """The category that a row is labelled with. Raises ValueError where it has none that is known."""
+    """Return the category with which a row is labelled. Raises ValueError if it is missing or unknown."""
     label = row.get("category")
     if label not in CATEGORIES:
         raise ValueError(f"category is {label!r}, not one of the taxonomy's")
@@ -112,7 +112,7 @@ def label_of(row: Mapping[str, Any]) -> str:
 
 
 def score(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Diagnosis]) -> ClassifierScore:
-    """How well `predictions` fit the `category` of `rows`, pairwise."""
+    """Return how well `predictions` fit the `category` of `rows`, pairwise."""
     pairs = [(label_of(row), found, str(row.get("id", ""))) for row, found in zip(rows, predictions, strict=True)]
     return ClassifierScore(
         total=len(pairs),

@@ -1,7 +1,7 @@
-"""What the node's kernel log says about an attempt. Pure.
+"""Find the cause that a node's kernel log, or NVML, shows for the end of a run. Pure.
 
-Kernel lines decide where the application's text is ambiguous (an unspecified launch failure, a bare NCCL time-out);
-they do not turn a syntax error into a hardware fault. Only they, Slurm and NVML may name a node.
+Kernel lines decide where the application's text is ambiguous (an unspecified launch failure, a bare NCCL time-out).
+They do not turn a syntax error into a hardware fault. Only kernel, Slurm and NVML may blame a node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurmwrap.diagnosis.xid import XidEvent, get_action, get_category, get_mean
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import KernelLine
 
-# Causes that the application names too vaguely to stand against the kernel.
+# Categories of application errors that are too vague to outweigh the kernel.
 AMBIGUOUS = frozenset(
     (
         "cuda_failure",
@@ -34,15 +34,15 @@ AMBIGUOUS = frozenset(
         "network_error",
     )
 )
-_HARD = ("RESET", "REBOOT", "DRAIN")
-# A number is an action that the hook's binding does not know (node_hooks/nvml.py).
+_NODE_ACTIONS = ("RESET", "REBOOT", "DRAIN")
+# A number in place of a word is an action that the hook's NVML binding does not know (node_hooks/nvml.py).
 _NVML = re.compile(
     r"NVML on ([\w.-]{1,64}): (?:GPU \S+ \([^)]{0,40}\) )?"
     r"(?:asks for recovery action ([a-z]\w{2,40})|(is lost)|(has a failed row remapping)|(the driver hangs))"
 )
 
 
-_NVML_MEANS = {
+_NVML_MEANINGS = {
     "lost": "the GPU is lost",
     "row_remapping": "a row of its memory could not be remapped",
     "driver_hung": "its driver does not answer",
@@ -51,13 +51,15 @@ _NVML_MEANS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCause:
-    """The kernel's finding. `rank`: 0 conclusive · 1 hardware or host trouble · 2 informational · 3 the program's."""
+    """A cause that the kernel log shows. `rank` orders causes, 0 first.
+
+    0: conclusive; 1: hardware or host trouble; 2: informational; 3: the program's fault.
+    """
 
     category: str
     signature: str
     node: str
-    # 1-based among the kernel lines
-    line: int
+    line: int  # 1-based, among the kernel lines
     text: str
     meaning: str
     conclusive: bool
@@ -70,12 +72,12 @@ class KernelCause:
 def find_kernel_cause(
     lines: tuple[KernelLine, ...], signatures: SignatureSet, nvml: tuple[str, ...] = ()
 ) -> KernelCause | None:
-    """The finding that weighs most; the earliest among equals. None when nothing that matters is said.
+    """Return the most important cause, of equal ones the earliest; None if no line matters.
 
     `nvml`: Evidence.nvml, the driver's own report at the job's end.
     """
-    words = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
-    return min(words, key=lambda word: (word.rank, word.line), default=None)
+    causes = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
+    return min(causes, key=lambda cause: (cause.rank, cause.line), default=None)
 
 
 def _list_xid_causes(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:
@@ -87,7 +89,7 @@ def _list_xid_causes(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:
 def _make_xid_cause(event: XidEvent, category: str, node: str) -> KernelCause:
     conclusive, action = is_conclusive(event), get_action(event)
     infrastructure = CATEGORIES[category].domain == "IF"
-    rank = 0 if conclusive and event.code != 154 else 1 if action in _HARD else 2 if infrastructure else 3
+    rank = 0 if conclusive and event.code != 154 else 1 if action in _NODE_ACTIONS else 2 if infrastructure else 3
     return KernelCause(
         category=category,
         signature=f"kernel.xid_{event.code}" if event.code > 0 else f"kernel.sxid_{-event.code}",
@@ -103,8 +105,8 @@ def _make_xid_cause(event: XidEvent, category: str, node: str) -> KernelCause:
 def _list_signature_causes(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelCause]:
     needles = signatures.needles["kernel"]
     for number, line in enumerate(lines, 1):
-        wanted = sorted({place for needle in needles if needle.literal in line.text for place in needle.wanted_by})
-        for signature, pattern in (signatures.ranked[place] for place in wanted):
+        wanted = sorted({index for needle in needles if needle.literal in line.text for index in needle.wanted_by})
+        for signature, pattern in (signatures.ranked[index] for index in wanted):
             if signature.role == "root" and compile_pattern(pattern).search(line.text[:2000]):
                 infrastructure = CATEGORIES[signature.category].domain == "IF"
                 yield KernelCause(
@@ -123,21 +125,21 @@ def _list_signature_causes(lines: tuple[KernelLine, ...], signatures: SignatureS
 
 
 def _list_nvml_causes(lines: tuple[str, ...]) -> Iterable[KernelCause]:
-    """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well.
+    """Yield the lines of node_facts.py in which NVIDIA's driver itself reports that something is broken.
 
-    Of the lines that node_facts.py writes, those of NVIDIA's own statement that something is broken.
+    They are informational and never conclusive: a reset may be pending for days (a row remap) while jobs run well.
     """
     for text in lines:
         if found := _NVML.match(text):
             node, action, lost, remapping, _ = found.groups()
-            said = "lost" if lost else "row_remapping" if remapping else "recovery_action" if action else "driver_hung"
+            kind = "lost" if lost else "row_remapping" if remapping else "recovery_action" if action else "driver_hung"
             yield KernelCause(
                 category="gpu_ecc_error" if remapping else "gpu_hardware",
-                signature=f"nvml.{said}",
+                signature=f"nvml.{kind}",
                 node=node,
                 line=0,
                 text=text,
-                meaning=f"its driver asks for {action}" if action else _NVML_MEANS[said],
+                meaning=f"its driver asks for {action}" if action else _NVML_MEANINGS[kind],
                 conclusive=False,
                 rank=2,
                 source="nvml",

@@ -1,4 +1,4 @@
-"""Turns one log into marks: the rows that a signature or a traceback gives a meaning. Pure."""
+"""Find marks in one log: the rows to which a signature or a traceback gives a meaning. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ORDINARY = 40
 BARE = 35
 HINT = 20
 _CONTEXT_ROWS = 60
-_REPEATS = 4
+_MOST_REPEATS = 4
 
-# Exceptions that only pass on what another process or an inner exception said.
-_WRAPPERS = frozenset(
+# Exceptions that only pass on what another process or an inner exception reported.
+_WRAPPER_EXCEPTIONS = frozenset(
     (
         "ChildFailedError",
         "CalledProcessError",
@@ -56,24 +56,26 @@ _WRAPPERS = frozenset(
     )
 )
 _WRAPPED_MESSAGE = re.compile(r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)")
-_QUIET = re.compile(
+_WARNING_WORDS = re.compile(
     r"\bWARN(?:ING)?\b|Warning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
     r"|^\[[WI] |^[WI] tensorflow/|\b[Rr]etry(?:ing)?\b(?! (?:count|limit|budget))|\bwill retry\b|\battempt \d"
     r"|\b[Ff]alling back\b|\bcontinuing\b|\b[Ii]gnor(?:ed|ing)\b|\bskipping\b|\bnot a failure\b"
 )
-_LOUD = re.compile(r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error")
-# A line of a program's help: "  --abort-on-nan   abort the run when the loss is not finite".
-_HELP = re.compile(r"\s{1,12}-{1,2}[A-Za-z][\w-]{0,40}(?:[, =]|$)")
-# Where CPython says that text which is no file does not parse: ast.literal_eval, and eval or exec.
-_UNKNOWN = re.compile(r'File "<unknown>", line \d+$', re.MULTILINE)
-_STRING = re.compile(r'File "<string>", line \d+$', re.MULTILINE)
-# Innermost frames of these are the library's complaint about how it is used.
-_MISUSE = frozenset(("AssertionError", "ValueError", "TypeError", "NotImplementedError", "AttributeError"))
+_ERROR_WORDS = re.compile(
+    r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error"
+)
+# A line of a program's help text: "  --abort-on-nan   abort the run when the loss is not finite".
+_HELP_LINE = re.compile(r"\s{1,12}-{1,2}[A-Za-z][\w-]{0,40}(?:[, =]|$)")
+# CPython's location for a syntax error in text that is not a file: ast.literal_eval, and eval or exec.
+_FILE_UNKNOWN = re.compile(r'File "<unknown>", line \d+$', re.MULTILINE)
+_FILE_STRING = re.compile(r'File "<string>", line \d+$', re.MULTILINE)
+# If the innermost frame of one of these is in a library, the library complains about how it is used.
+_MISUSE_EXCEPTIONS = frozenset(("AssertionError", "ValueError", "TypeError", "NotImplementedError", "AttributeError"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMatch:
-    """One row with a meaning. `weight` first, then position, decides which mark is the root."""
+    """One row with a meaning, called a mark. `weight` first, then the position, decides which mark is the root."""
 
     log: int  # index of the log
     row: int
@@ -90,7 +92,7 @@ class LogMatch:
 
 
 def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogMatch, ...]:
-    """Marks of one log in order of rows. Source lines inside tracebacks and what Python ignored are left out."""
+    """Return the marks of one log in the order of rows, without source lines in tracebacks and what Python ignored."""
     blocks = find_tracebacks(log)
     by_end = {block.end: block for block in blocks}
     inside = _list_rows_inside(blocks)
@@ -100,7 +102,9 @@ def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogM
             continue
         candidates = (signatures.ranked[place] for place in wanted)
         if found := _find_best_signature(log, row, candidates, by_end.get(row)):
-            marks.append(_mark(log, index, row, *found))
+            marks.append(_make_mark(log, index, row, *found))
+    # A row that matched only a consequence may still be the only failure of the log. So tracebacks without a signature,
+    # exceptions that stand alone and exceptions without a traceback get marks of low weight.
     taken = {mark.row for mark in marks}
     consequences = {mark.row for mark in marks if mark.role == "cascade"}
     marks += [_match_traceback(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
@@ -109,13 +113,13 @@ def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogM
     marks += [
         _match_bare_exception(log, index, row, weak=row in taken)
         for row, name in find_bare_exceptions(log)
-        if row not in known and name not in _WRAPPERS
+        if row not in known and name not in _WRAPPER_EXCEPTIONS
     ]
     return tuple(sorted(marks, key=lambda mark: mark.row))
 
 
 def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
-    return block.end in consequences and block.exception not in _WRAPPERS and not block.ignored
+    return block.end in consequences and block.exception not in _WRAPPER_EXCEPTIONS and not block.ignored
 
 
 def _list_rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
@@ -126,32 +130,32 @@ def _list_rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
 
 
 def _find_candidate_rows(log: LogRows, signatures: SignatureSet) -> dict[int, list[int]]:
-    """Rows that hold a literal, with the expressions that want it, the heaviest first (places in `ranked`).
+    """Return the rows that hold a literal, with the expressions that need it (indexes in `ranked`), heaviest first.
 
-    Cheap for logs that repeat themselves: rows that differ only in digits are searched once. Cheap for many signatures:
-    a literal is searched for only where the log has its words.
+    The cost is low for logs that repeat themselves, because rows that differ only in digits are searched once. It is
+    low for many signatures, because a literal is searched for only if the log has its words.
     """
     shapes = _group_by_shape(log)
     rows_of = tuple(shapes.values())
-    text = _Text(tuple(shapes))
+    text = _TextIndex(tuple(shapes))
     found: dict[int, set[int]] = {}
     for word in text.places.keys() & signatures.probes.keys():
         for probe in signatures.probes[word]:
             if places := text.find(probe, word):
-                _seek_probe(log, [row for place in places for row in rows_of[place]], probe, found)
+                _seek_probe(log, [row for index in places for row in rows_of[index]], probe, found)
     for gram in ("", *(text.grams & signatures.partial.keys())):
         for probe in signatures.partial.get(gram, ()):
             if places := text.find(probe, ""):
-                _seek_probe(log, [row for place in places for row in rows_of[place]], probe, found)
+                _seek_probe(log, [row for index in places for row in rows_of[index]], probe, found)
     return {row: sorted(users) for row, users in found.items()}
 
 
-class _Text:
-    """Pieces of text by the words in them: where a literal is, found by its words."""
+class _TextIndex:
+    """Pieces of text, indexed by their words, to find quickly which pieces hold a literal."""
 
     def __init__(self, pieces: tuple[str, ...]) -> None:
         self.pieces = pieces
-        # Of each word; a piece that holds it twice is named twice.
+        # Word -> indexes of the pieces that hold it; a piece that holds it twice is listed twice.
         self.places: dict[str, list[int]] = {}
         for place, piece in enumerate(pieces):
             for word in WORD.findall(piece):
@@ -164,16 +168,16 @@ class _Text:
         self._starts = tuple(accumulate((len(word) + 1 for word in self._words), initial=0))
 
     def find(self, probe: Probe, word: str) -> list[int]:
-        """The pieces that hold `probe.bare`. `word` stands whole in it, or is ""."""
+        """Return the indexes of the pieces that hold `probe.bare`. `word` is a whole word of it, or ""."""
         places = self.places
         if probe.part not in self._vocabulary:
             return []
         for whole in probe.words:
             if whole not in places:
                 return []
-        if probe.tail and not _is_beginning(self._words, probe.tail):
+        if probe.tail and not _has_prefix(self._words, probe.tail):
             return []
-        if probe.head and not _is_beginning(self._backwards, probe.head[::-1]):
+        if probe.head and not _has_prefix(self._backwards, probe.head[::-1]):
             return []
         near = places[word] if word else self._find_near(probe)
         bare, pieces = probe.bare, self.pieces
@@ -185,22 +189,22 @@ class _Text:
         return [place for name in self._list_words(probe) for place in self.places[name]]
 
     def _list_words(self, probe: Probe) -> list[str]:
-        """Words that may be the one at the start or the end of a literal, or the one around all of it."""
+        """Return the words that may be the one at the start or the end of a literal, or the one around all of it."""
         if probe.tail:
-            return _list_beginning(self._words, probe.tail)
+            return _list_with_prefix(self._words, probe.tail)
         if probe.head:
-            return [name[::-1] for name in _list_beginning(self._backwards, probe.head[::-1])]
+            return [name[::-1] for name in _list_with_prefix(self._backwards, probe.head[::-1])]
         return [self._words[place] for place in _find_pieces(self._vocabulary, self._starts, probe.part)]
 
 
-def _is_beginning(ordered: list[str], piece: str) -> bool:
-    """Whether one of `ordered` begins with `piece`."""
+def _has_prefix(ordered: list[str], piece: str) -> bool:
+    """Return True if one of `ordered` begins with `piece`."""
     at = bisect_left(ordered, piece)
     return at < len(ordered) and ordered[at].startswith(piece)
 
 
-def _list_beginning(ordered: list[str], piece: str) -> list[str]:
-    """Those of `ordered` that begin with `piece`."""
+def _list_with_prefix(ordered: list[str], piece: str) -> list[str]:
+    """Return those of `ordered` that begin with `piece`."""
     at = end = bisect_left(ordered, piece)
     while end < len(ordered) and ordered[end].startswith(piece):
         end += 1
@@ -208,20 +212,20 @@ def _list_beginning(ordered: list[str], piece: str) -> list[str]:
 
 
 def _group_by_shape(log: LogRows) -> dict[str, list[int]]:
-    """Rows by their text without digits: of each shape the first rows, and the last one."""
+    """Return the rows by their text without digits: for each text its first rows and its last one."""
     shapes: dict[str, list[int]] = {}
     rows = strip_digits(log.text).split("\n")
-    # Of runs of one shape.
+    # Indexes at which a sequence of rows with the same shape begins.
     begins = [0, *compress(range(1, len(rows)), map(ne, islice(rows, 1, None), rows))]
     for begin, end in pairwise((*begins, len(rows))):
         places = shapes.setdefault(rows[begin], [])
-        places.extend(range(begin, min(end, begin + _REPEATS - len(places))))
+        places.extend(range(begin, min(end, begin + _MOST_REPEATS - len(places))))
         places[-1] = end - 1
     return shapes
 
 
 def _find_pieces(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
-    """Which pieces of `text`, that begin at `starts`, hold `literal`."""
+    """Return the indexes of the pieces of `text` that hold `literal`. `starts`: where each piece begins."""
     places: list[int] = []
     at = text.find(literal)
     while at >= 0:
@@ -241,18 +245,18 @@ def _seek_probe(log: LogRows, rows: list[int], probe: Probe, found: dict[int, se
 def _find_best_signature(
     log: LogRows, row: int, candidates: Iterable[tuple[LogSignature, str]], block: Traceback | None
 ) -> tuple[LogSignature, re.Match[str]] | None:
-    """The first signature whose conditions hold; `candidates` are ordered by weight.
+    """Return the first signature whose conditions hold, with its match; `candidates` are ordered by weight.
 
-    Advice that only follows on the line, after a cause, is no reason to leave the cause out.
+    Advice that follows a cause on the same line does not replace the cause.
     """
     advice: tuple[LogSignature, re.Match[str]] | None = None
-    of_data = block is not None and _is_parsing_data(block)
+    parses_data = block is not None and _is_parsing_data(block)
     text = log.rows[row]
     bare = strip_prefix(text)
-    if _HELP.match(text) and block is None:
+    if _HELP_LINE.match(text) and block is None:
         return None
     for signature, pattern in candidates:
-        if (signature.frame and block is None) or (of_data and signature.category == "syntax_error"):
+        if (signature.frame and block is None) or (parses_data and signature.category == "syntax_error"):
             continue
         match = compile_pattern(pattern).search(text) or (
             compile_pattern(pattern).search(bare) if bare is not text else None
@@ -267,8 +271,11 @@ def _find_best_signature(
 
 
 def _is_parsing_data(block: Traceback) -> bool:
-    """A SyntaxError in text that the program parsed, such as a damaged file's header: no program's own syntax."""
-    return bool(_UNKNOWN.search(block.frames)) or (block.followed and bool(_STRING.search(block.frames)))
+    """Return True for a SyntaxError in text that the program parsed, such as a damaged file's header.
+
+    It is not a syntax error of the program itself.
+    """
+    return bool(_FILE_UNKNOWN.search(block.frames)) or (block.followed and bool(_FILE_STRING.search(block.frames)))
 
 
 def _is_fulfilled(signature: LogSignature, log: LogRows, row: int, block: Traceback | None) -> bool:
@@ -282,7 +289,7 @@ def _is_fulfilled(signature: LogSignature, log: LogRows, row: int, block: Traceb
     return True
 
 
-def _mark(log: LogRows, index: int, row: int, signature: LogSignature, match: re.Match[str]) -> LogMatch:
+def _make_mark(log: LogRows, index: int, row: int, signature: LogSignature, match: re.Match[str]) -> LogMatch:
     text = log.rows[row]
     weight = signature.weight
     if signature.role == "root" and not signature.quiet and weight < DECISIVE and is_quiet(text):
@@ -303,8 +310,10 @@ def _mark(log: LogRows, index: int, row: int, signature: LogSignature, match: re
 
 
 def is_quiet(text: str) -> bool:
-    """Whether the line itself says that it is a warning, or that the program goes on."""
-    return bool(_QUIET.search(text) or _QUIET.search(strip_prefix(text))) and not _LOUD.search(text)
+    """Return True if the line itself says that it is a warning, or that the program continues."""
+    return bool(_WARNING_WORDS.search(text) or _WARNING_WORDS.search(strip_prefix(text))) and not _ERROR_WORDS.search(
+        text
+    )
 
 
 def _match_exception(log: LogRows, index: int, row: int, signature: str, weight: int) -> LogMatch:
@@ -321,22 +330,22 @@ def _match_exception(log: LogRows, index: int, row: int, signature: str, weight:
 
 
 def _match_lone_exception(log: LogRows, index: int, row: int) -> LogMatch:
-    """An exception that mostly follows from another failure, for a log that shows no other."""
+    """Return a mark for an exception that usually follows another failure, for a log that shows no other."""
     return _match_exception(log, index, row, "python.consequence_alone", HINT)
 
 
 def _match_bare_exception(log: LogRows, index: int, row: int, *, weak: bool) -> LogMatch:
-    """An exception that was printed without its traceback."""
+    """Return a mark for an exception that was printed without its traceback."""
     weak = weak or is_quiet(log.rows[row])
     return _match_exception(log, index, row, "python.exception_bare", HINT if weak else BARE)
 
 
 def _match_traceback(log: LogRows, index: int, block: Traceback) -> LogMatch:
-    """The mark of a traceback that no signature knows."""
+    """Return the mark of a traceback that no signature knows."""
     text = log.rows[block.end]
-    wrapper = block.exception in _WRAPPERS or bool(_WRAPPED_MESSAGE.search(block.message))
+    wrapper = block.exception in _WRAPPER_EXCEPTIONS or bool(_WRAPPED_MESSAGE.search(block.message))
     passed_on = block.followed and _is_parsing_data(block)
-    misuse = block.in_library and block.exception in _MISUSE and bool(block.message)
+    misuse = block.in_library and block.exception in _MISUSE_EXCEPTIONS and bool(block.message)
     return LogMatch(
         log=index,
         row=block.end,

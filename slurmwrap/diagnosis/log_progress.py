@@ -1,4 +1,4 @@
-"""Tells lines that show training progress or a good end, and whether an error was survived. Pure."""
+"""Find lines that show training progress or a good end, and decide whether an error was survived. Pure."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _PROGRESS = re.compile(
     r"|\b(?:it|steps?|samples|examples|tokens)/s(?:ec)?\b.{0,60}\d"
     r"|\bglobal_step/sec: "
 )
-# Bars of what comes before or next to training: they go on in another thread, or are drawn once more at the end.
-_BESIDE = re.compile(
+# Progress bars of work before or next to training: they continue in another thread, or are drawn again at the end.
+_NOT_TRAINING_BAR = re.compile(
     r"(?:[Dd]ownload|[Uu]pload|[Ll]oading|[Ff]etching|[Tt]okeniz|[Mm]ap\b|[Ff]ilter\b|[Gg]enerating|[Ee]xtracting|[Uu]npack"
     r"|[Ss]aving|[Rr]esolving|[Cc]aching|[Pp]reprocess|[Cc]reating)[^|]{0,80}\d{1,3}%\||\d[kMGT]?i?B/s\]"
 )
-# torch/distributed/elastic/agent/server/api.py, and what training scripts say when they begin again.
+# Messages of torch/distributed/elastic/agent/server/api.py, and of training scripts that start again.
 _RESTART = re.compile(
     r"will restart worker group|[Rr]estarting (?:worker|training|from|all|attempt|process)"
     r"|[Rr]esum(?:ing|ed) (?:training|from)|[Rr]estart attempt|attempts? left|[Rr]etrying training|[Ss]tarting attempt"
 )
-_HINTS = ("%|", "loss", "Loss", "/s", "iteration", "global_step/sec", " [=")
+_PROGRESS_HINTS = ("%|", "loss", "Loss", "/s", "iteration", "global_step/sec", " [=")
 _NAN = re.compile(
     r"\b\w{0,20}(?:[lL]oss|LOSS|ppl|perplexity|grad[_ ]?norm|gnorm)\w{0,12}['\"]?\)?\s{0,4}"
     r"(?:[=:]|\bis\b|became)?\s{0,4}"
     r"(?:tensor\()?\[?-?(?:nan|NaN|NAN|inf|Inf|INF)\b"
-    # a row of measurements that counts steps, whatever they are called: "iter 4200 | gen nan | disc nan"
+    # A row of measurements that counts steps, by any name: "iter 4200 | gen nan | disc nan".
     r"|^\W{0,3}(?:\S{1,40} ){0,3}(?:[Ii]ter(?:ation)?|[Ss]tep|[Ee]poch|batch)\b\W{0,3}\d"
     r".{0,200}[\w)] ?[=:|]? ?(?:nan|NaN)(?=[ |,;)\]]|$)"
 )
@@ -47,45 +47,42 @@ _FINISHED = re.compile(
 _END_HINTS = ("inish", "omplete", "train_runtime", "xit", "Saved final", "done", "ended", "Trainer.fit")
 _RESTART_HINTS = ("estart", "esum", "attempt", "etrying")
 _NAN_WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
-# Finds how much longer a program would have run, by what its output shows at its end.
-#
-# A progress bar says it itself ("308/5000 [01:03<16:18"), and so do lines with an ETA. Where only the step or the epoch
-# and their number are shown, the rest is assumed to take as long as the part that is done.
 _CAP = 400
-_ENOUGH = 64  # distinct progress lines
-# Distinct progress lines after an error: one may be another rank's, or tqdm's last redraw.
+_ENOUGH = 64  # number of distinct progress lines
+# Number of distinct progress lines after an error that prove survival. A single one may be another rank's, or tqdm's
+# last redraw.
 SURVIVED_BY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProgress:
-    """Rows of one log, ascending."""
+    """Rows of one log that show progress, ascending."""
 
-    # Progress, the last ones, each text once.
+    # The last rows that show progress, each text once.
     rows: tuple[int, ...]
-    # Progress lines or others that show a NaN or infinite loss.
+    # Rows that show a NaN or infinite loss, whether they show progress or not.
     nan: tuple[int, ...]
     finished: tuple[int, ...]
-    # Rows that say that training begins again.
+    # Rows that announce that training starts again.
     restarts: tuple[int, ...] = ()
 
     def survived(self, row: int) -> bool:
-        """Whether the program went on after `row`: more progress, or it says that it finished."""
+        """Return True if the program went on after `row`: more progress, or a message that it finished."""
         later = len(self.rows) - bisect_right(self.rows, row)
         if later >= SURVIVED_BY or (later >= 1 and bool(self.finished) and self.finished[-1] > row):
             return True
         return bool(later) and any(row < again < self.rows[-1] for again in self.restarts)
 
     def nan_before(self, row: int) -> int | None:
-        """The first row before `row` that shows NaN and was not followed by finite loss again."""
+        """Return the first row that shows NaN, if there is one up to `row`; else None."""
         at = bisect_right(self.nan, row)
         return self.nan[0] if at else None
 
 
 def find_progress(log: LogRows, *, after: int = 0) -> LogProgress:
-    """Progress, finishing and restarting lines of `log` after row `after`, and all lines with NaN.
+    """Find progress, finishing and restarting lines of `log` from row `after` on, and all lines with NaN.
 
-    Read from the end, until there is so much progress that whatever came before was survived.
+    The log is read from its end, until there is so much progress that any error before it was survived.
     """
     rows: list[int] = []
     finished: list[int] = []
@@ -112,24 +109,24 @@ def find_progress(log: LogRows, *, after: int = 0) -> LogProgress:
 
 
 def find_first_progress(log: LogRows) -> int | None:
-    """The first row that shows progress, None when none does."""
+    """Return the first row that shows progress; None if none does."""
     return next((row for row, text in enumerate(log.rows) if _classify_row(text[:_CAP]) == "progress"), None)
 
 
 def is_progress(row: str) -> bool:
-    """Whether the row shows training progress."""
+    """Return True if the row shows training progress."""
     return _classify_row(row[:_CAP]) == "progress"
 
 
 def has_finished(row: str) -> bool:
-    """Whether the row says that training, or what else ran, came to its end."""
+    """Return True if the row says that training, or another task, came to its end."""
     return _classify_row(row[:_CAP]) == "finished"
 
 
 def _classify_row(row: str) -> str:
-    """What a row shows about training: progress, finished, restart, or nothing."""
-    if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):
-        return "" if _BESIDE.search(row) else "progress"
+    """Return what a row shows about training: "progress", "finished", "restart" or ""."""
+    if any(hint in row for hint in _PROGRESS_HINTS) and _PROGRESS.search(row):
+        return "" if _NOT_TRAINING_BAR.search(row) else "progress"
     if any(hint in row for hint in _END_HINTS) and _FINISHED.search(row):
         return "finished"
     return "restart" if any(hint in row for hint in _RESTART_HINTS) and _RESTART.search(row) else ""
@@ -140,8 +137,10 @@ def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
     return tuple(row for row in rows if _NAN.search(log.rows[row][:_CAP]))
 
 
-# Rows at the end that are read.
-_ROWS = 200
+# Estimates of the remaining time, from what the output shows at its end. A progress bar shows it directly ("308/5000
+# [01:03<16:18"), and so do lines with an ETA. If only the step or epoch and their total are shown, the rest is assumed
+# to take as long in proportion. Number of rows at the end that are read:
+_END_ROWS = 200
 _LONGEST_S = 366 * 86400.0
 _CLOCK = r"(?:(?:(\d{1,3}) days?, ?|(\d{1,3})-)?(?:(\d{1,4}):)?(\d{1,3}):(\d\d))"
 _REMAINING_BAR = re.compile(
@@ -156,7 +155,7 @@ _REMAINING_STEP = re.compile(
 _REMAINING_EPOCH = re.compile(
     r"(?:^|[^\w-])epochs?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,4}(\d{1,7})\s{0,4}(?:/|of)\s{0,4}(\d{1,7})\b", re.IGNORECASE
 )
-_REMAINING_BESIDE = re.compile(
+_REMAINING_NOT_TRAINING = re.compile(
     r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|predict\w{0,4}|warm-?up|download\w{0,4}|load\w{0,4}|tokeniz\w{0,4}|map"
     r"|filter|generat\w{0,4}|fetch\w{0,4}|sanity|sav\w{0,4})\b|B/s\]",
     re.IGNORECASE,
@@ -165,17 +164,20 @@ _REMAINING_BESIDE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bar:
-    """A progress bar as it was drawn last. Seconds."""
+    """A progress bar as it was drawn last. Times in seconds."""
 
-    name: str  # what stands before it
+    name: str  # text before the bar
     elapsed_s: float
     left_s: float
 
 
 def find_remaining(logs: Sequence[LogRows], run_s: float | None, *, resumed: bool = False) -> float | None:
-    """Seconds that were left when the output ended; None where it does not say. `run_s`: how long the run lasted."""
+    """Return the seconds that were left when the output ended; None if it does not show them.
+
+    `run_s`: how long the run lasted.
+    """
     found = [
-        left for log in logs if (left := _estimate_from_rows(log.rows[-_ROWS:], run_s, resumed=resumed)) is not None
+        left for log in logs if (left := _estimate_from_rows(log.rows[-_END_ROWS:], run_s, resumed=resumed)) is not None
     ]
     left = max(found, default=None)
     return left if left is not None and 0 <= left <= _LONGEST_S else None
@@ -185,7 +187,7 @@ def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bo
     bars: dict[str, _Bar] = {}
     eta = step = epoch = None
     for row in (row[:_CAP] for row in rows):
-        if _REMAINING_BESIDE.search(row):
+        if _REMAINING_NOT_TRAINING.search(row):
             continue
         epoch = _parse_pair(_REMAINING_EPOCH.search(row)) or epoch
         step = _parse_pair(_REMAINING_STEP.search(row)) or step
@@ -217,7 +219,7 @@ def _split_clock(text: str) -> tuple[str | None, str, str]:
 
 
 def _estimate_further_epochs(bar: _Bar, epoch: tuple[int, int] | None, run_s: float | None) -> float:
-    """Seconds of the epochs after this one, where the bar is that of one epoch: it is as old as a part of the run."""
+    """Return the seconds of the later epochs if the bar is that of one epoch, i.e. covers only a part of the run."""
     if epoch is None or epoch[0] >= epoch[1]:
         return 0.0
     whole_run = run_s is not None and epoch[0] > 1 and bar.elapsed_s > 0.8 * run_s
@@ -225,7 +227,7 @@ def _estimate_further_epochs(bar: _Bar, epoch: tuple[int, int] | None, run_s: fl
 
 
 def _count_done_epochs(epoch: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The epoch that is shown may have just begun."""
+    """Return the completed epochs and their total. The epoch that is shown may have just begun."""
     return (epoch[0] - 1, epoch[1]) if epoch is not None and epoch[0] > 1 else None
 
 
@@ -240,19 +242,17 @@ def _parse_pair(found: re.Match[str] | None) -> tuple[int, int] | None:
 
 
 def _parse_seconds(clock: Sequence[str | None]) -> float:
-    """Of (days, days, hours, minutes, seconds); any but the last two may be missing."""
+    """Return seconds from (days, days, hours, minutes, seconds); all but the last two may be missing."""
     days, slurm_days, hours, minutes, seconds = (int(part) if part else 0 for part in clock)
     return float((days + slurm_days) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
-# How far training came, from what it printed: for the retry ledger (progress resets it) and for `resize`.
-#
-# All of it is the user's claim. Only the start and the end of each log are read: the furthest step stands near the end,
-# where a run resumed near the start.
-# Rows read at either end of a log.
+# Progress of training from the output, for the retry ledger (progress resets it) and for `resize`. All of it is the
+# user's claim. Only the start and the end of each log are read: the furthest step is near the end, and a message about
+# resuming is near the start. Number of rows read at either end:
 _FIRST, _LAST = 80, 160
 _STEPS_CAP = 300
-_MOST = 10**12
+_MOST_STEPS = 10**12
 _STEP = re.compile(
     r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update|batch_idx|num_updates)"
     r"['\"]?\s{0,3}[=:#\[]?\s{0,12}(\d{1,12})\b"
@@ -277,9 +277,10 @@ _RESUMED = re.compile(
 _NOT_RESUMED = re.compile(
     r"not (?:found|resum)|[Nn]o checkpoint|from scratch|shards|fail|[Ee]rror|[Cc]ould not|can't|cannot|None\b|False\b"
 )
-# Plain pieces without one of which an expression cannot match; those in lower case are looked for in lower case.
+# Plain strings, at least one of which is in every match of an expression. Those in lower case are searched for in
+# lower-case text.
 _RESUME_HINTS = ("esum", "oaded", "oading", "ontinuing", "estor")
-_ASIDE_HINTS = (
+_NOT_TRAINING_HINTS = (
     *("val", "test", "predict", "warm", "download", "loading", "tokeniz", "map", "filter", "generating", "fetching"),
     *("sanity", "b/s]"),
 )
@@ -312,16 +313,16 @@ _STEP_HINTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSteps:
-    """What an attempt's output shows; None where it shows nothing."""
+    """Progress that a run's output shows; None where it shows nothing."""
 
-    step: int | None = None  # the furthest; epochs where nothing else is counted
-    resumed: bool = False  # it said so, or began far beyond its first step
-    checkpoint_step: int | None = None  # of the newest checkpoint that was written to its end
+    step: int | None = None  # the furthest one; counts epochs if nothing else is counted
+    resumed: bool = False  # the output says so, or begins far beyond its first step
+    checkpoint_step: int | None = None  # step of the newest checkpoint that was written completely
 
 
 def find_last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
-    """How far the attempt came, over all of its logs."""
-    found = [_find_in_log(log) for log in logs]
+    """Return how far the run came, over all of its logs."""
+    found = [_find_steps_in_log(log) for log in logs]
     return TrainingSteps(
         step=max((one.step for one in found if one.step is not None), default=None),
         resumed=any(one.resumed for one in found),
@@ -329,11 +330,11 @@ def find_last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
     )
 
 
-def _find_in_log(log: LogRows) -> TrainingSteps:
+def _find_steps_in_log(log: LogRows) -> TrainingSteps:
     counted: list[int] = []
     epochs: list[int] = []
     saved: list[int] = []
-    # Begun, and not known to have ended.
+    # Step of a checkpoint whose writing began and is not known to be complete.
     pending: int | None = None
     resumed = False
     epoch = 0
@@ -354,7 +355,7 @@ def _find_in_log(log: LogRows) -> TrainingSteps:
         if "epoch" in lower and (found := _EPOCH.search(row)):
             epoch = int(found[1])
             epochs.append(epoch)
-        step = _step(row, lower, epoch)
+        step = _parse_step(row, lower, epoch)
         if step is not None:
             counted.append(step)
             if pending is not None:
@@ -370,7 +371,7 @@ def _find_in_log(log: LogRows) -> TrainingSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hints:
-    """Those of the hints that a log holds at all: most hold few, and each row need not be searched for the others."""
+    """The hints that a log holds at all. Most logs hold few of them, so rows need not be searched for the others."""
 
     save: tuple[str, ...]
     resume: tuple[str, ...]
@@ -385,7 +386,7 @@ def _find_hints(log: LogRows) -> _Hints:
         save=tuple(hint for hint in _SAVE_HINTS if hint in text),
         resume=tuple(hint for hint in _RESUME_HINTS if hint in text),
         step=tuple(hint for hint in _STEP_HINTS if hint in text),
-        aside=tuple(hint for hint in _ASIDE_HINTS if hint in lower),
+        aside=tuple(hint for hint in _NOT_TRAINING_HINTS if hint in lower),
     )
 
 
@@ -412,8 +413,8 @@ def _parse_saved_step(row: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _step(row: str, lower: str, epoch: int) -> int | None:
-    """The step a row shows; a bar that starts anew each epoch is counted on from the epochs before."""
+def _parse_step(row: str, lower: str, epoch: int) -> int | None:
+    """Return the step that a row shows. A bar that restarts in each epoch is added to the earlier epochs' steps."""
     if _has_hint(lower, _COUNTED_HINTS) and (found := _STEP.search(row)):
         return _check_step(int(found[1]))
     if "/" in row and (found := _BAR.search(row) or _KERAS.search(row)):
@@ -423,11 +424,11 @@ def _step(row: str, lower: str, epoch: int) -> int | None:
 
 
 def _check_step(step: int) -> int | None:
-    return step if step < _MOST else None
+    return step if step < _MOST_STEPS else None
 
 
 def _has_begun_late(counted: list[int]) -> bool:
-    """Whether the first step printed lies further from zero than two of its distances to the next ones."""
+    """Return True if the first printed step is further from zero than two of its distances to the next ones."""
     distinct = list(dict.fromkeys(counted[:6]))
     if len(distinct) < 3:
         return False

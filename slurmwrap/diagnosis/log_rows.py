@@ -1,7 +1,7 @@
-"""Turns log tails into rows of clean text with their line numbers, and finds the tracebacks among them. Pure.
+"""Split log tails into rows of clean text with their line numbers, and find the tracebacks among them. Pure.
 
-Everything is bounded: a window of the text's start and end, a length per row, a number of rows per traceback; so the
-cost is linear in the window whatever the log holds.
+Everything is bounded: a window of the text's start and end, a length per row, a number of rows per traceback. So the
+cost is linear in the window, whatever the log holds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ROW_CAP = 2000
 _KEEP_END = 500
 _MAX_TRACEBACKS = 300
 _MAX_FRAMES = 400
-# Rows of other ranks tolerated inside a traceback.
-_FOREIGN = 30
+# Number of rows from other ranks that are tolerated inside a traceback.
+_MOST_FOREIGN_ROWS = 30
 
 HEADER = "Traceback (most recent call last)"
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}\x07")
-# What launchers and loggers put before a line: [rank0]:, 0: (srun -l), [1,3]<stderr>: (mpirun), [default0]:, a date,
-# (Actor pid=1, ip=...), "worker-0 | ", "gpu12: " (pdsh, DeepSpeed).
+# Prefixes of launchers and loggers: [rank0]:, 0: (srun -l), [1,3]<stderr>: (mpirun), [default0]:, a date, (Actor pid=1,
+# ip=...), "worker-0 | ", "gpu12: " (pdsh, DeepSpeed).
 _PREFIX = re.compile(
     r"(?:\[rank ?\d{1,5}\]: ?|\[?(?:[\w.@-]{0,60}@)?\d{1,5}(?:, ?\d{1,5})?\]?<std(?:err|out|diag)>:? ?"
     r"|\[default\d{1,5}\]: ?|\d{1,5}: "
@@ -37,12 +37,13 @@ _RANK = re.compile(
     r"|(\d{1,5}): |\[[Rr]ank (\d{1,5})\])"
 )
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s?(.*))?$")
-_BARE_ROW = re.compile(r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Error|Exception))(?:: \S|$)")
-_BARE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
+_EXCEPTION_ROW = re.compile(r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Error|Exception))(?:: \S|$)")
+_EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
 _FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
 _RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")
-# Tracebacks of interpreters that end: no one waits for what raised them. The first is the row before, the other the
-# outermost frame (CPython 3.8 to 3.14; multiprocessing/util.py, resource_tracker.py, logging/__init__.py).
+# Tracebacks at the end of an interpreter, where nothing waits for what raised them. The first expression matches the
+# row before, the other one the outermost frame (CPython 3.8 to 3.14; multiprocessing/util.py, resource_tracker.py,
+# logging/__init__.py).
 _IGNORED = re.compile(r"Exception ignored (?:in|on|while|from)|Error in atexit\._run_exitfuncs|--- Logging error ---")
 _AT_EXIT = re.compile(
     r"in __del__$|in _exitfunc$|in _run_exitfuncs$|in _exit_function$|in _run_finalizers$"
@@ -53,14 +54,14 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRows:
-    """One tail in rows. `text` is the rows joined by newlines."""
+    """One tail, split into rows. `text` is the rows joined by newlines."""
 
     name: str
     rows: tuple[str, ...]
-    # Line number in the file of each row.
+    # Line number in the file, for each row.
     numbers: tuple[int, ...]
     text: str
-    # It begins where the file does.
+    # The tail begins at the start of the file.
     whole: bool = True
 
 
@@ -70,17 +71,21 @@ class Traceback:
 
     start: int
     end: int
-    # The type's last name, "KeyError".
+    # Last part of the exception's name, "KeyError".
     exception: str
     message: str
-    frames: str  # rows between, joined
-    in_library: bool  # the innermost frame lies in an installed package
-    ignored: bool  # "Exception ignored in": Python itself says that it does not matter
-    followed: bool = False  # another exception was raised while this one was handled, or because of it
+    frames: str  # the rows between, joined
+    in_library: bool  # the innermost frame is in an installed package
+    ignored: bool  # "Exception ignored in": Python itself says that it has no effect
+    # Another exception was raised while this one was handled, or because of it.
+    followed: bool = False
 
 
 def read_log(tail: LogTail) -> LogRows:
-    """Rows of one tail: escape sequences removed, carriage returns split, the middle of a huge text left out."""
+    """Return the rows of one tail.
+
+    Escape sequences are removed, carriage returns split rows, and the middle of a huge text is left out.
+    """
     rows: list[str] = []
     numbers: list[int] = []
     for first, text in _select_window(tail):
@@ -91,7 +96,7 @@ def read_log(tail: LogTail) -> LogRows:
 
 
 def cut_rows(log: LogRows, start: int) -> LogRows:
-    """`log` from row `start` on."""
+    """Return `log` from row `start` on."""
     rows = log.rows[start:]
     return LogRows(name=log.name, rows=rows, numbers=log.numbers[start:], text="\n".join(rows), whole=False)
 
@@ -126,7 +131,7 @@ def _append_rows(text: str, first: int, rows: list[str], numbers: list[int]) -> 
 
 
 def strip_prefix(row: str) -> str:
-    """`row` without what launchers and loggers put before it (at most four of them)."""
+    """Return `row` without the prefixes of launchers and loggers (at most four)."""
     for _ in range(4):
         found = _PREFIX.match(row)
         if not found or not found.end():
@@ -135,14 +140,14 @@ def strip_prefix(row: str) -> str:
     return row
 
 
-def rank_of(row: str) -> int | None:
-    """The rank that a launcher wrote before the row, None when none is there."""
+def parse_rank(row: str) -> int | None:
+    """Return the rank that a launcher wrote before the row; None if there is none."""
     found = _RANK.match(row)
     return int(next(group for group in found.groups() if group)) if found else None
 
 
 def find_tracebacks(log: LogRows) -> tuple[Traceback, ...]:
-    """All tracebacks of a log that end in an exception, in order; the middle ones are left out beyond 300."""
+    """Return all tracebacks of a log that end in an exception, in order; beyond 300 the middle ones are left out."""
     starts = find_rows_with(log, HEADER)
     if len(starts) > _MAX_TRACEBACKS:
         starts = starts[: _MAX_TRACEBACKS * 2 // 3] + starts[-_MAX_TRACEBACKS // 3 :]
@@ -151,9 +156,9 @@ def find_tracebacks(log: LogRows) -> tuple[Traceback, ...]:
 
 
 def find_rows_with(log: LogRows, literal: str) -> list[int]:
-    """The rows that hold `literal`, which no newline is part of. Looks at those alone, not at each row of the log."""
+    """Return the rows that hold `literal`, which contains no newline. Other rows are not examined one by one."""
     found: list[int] = []
-    # The end of the row before is where counting goes on.
+    # Newlines are counted from the end of the last row that was found.
     row = end = 0
     at = log.text.find(literal)
     while at >= 0:
@@ -181,13 +186,13 @@ def _parse_traceback(log: LogRows, start: int) -> Traceback | None:
             return _make_traceback(log, start, index, named, frames)
         else:
             foreign += 1
-            if foreign > _FOREIGN:
+            if foreign > _MOST_FOREIGN_ROWS:
                 return None
     return None
 
 
 def _is_continued(log: LogRows, row: int) -> bool:
-    """Whether the remote traceback follows that Ray passes on; it has no header of its own."""
+    """Return True if the remote traceback that Ray passes on follows; it has no header of its own."""
     return row + 1 < len(log.rows) and bool(_FRAME.match(strip_prefix(log.rows[row + 1])))
 
 
@@ -196,22 +201,22 @@ def _is_frame(body: str) -> bool:
 
 
 def find_bare_exceptions(log: LogRows) -> Iterator[tuple[int, str]]:
-    """Rows that look like the last line of a traceback, `module.SomeError: message`, with the name, `SomeError`."""
+    """Yield the rows that look like the last line of a traceback, `module.SomeError: message`, and `SomeError`."""
     for index in sorted({*find_rows_with(log, "Error"), *find_rows_with(log, "Exception")}):
-        if found := _BARE_ROW.match(strip_prefix(log.rows[index])):
+        if found := _EXCEPTION_ROW.match(strip_prefix(log.rows[index])):
             yield index, found[1]
 
 
 def _parse_exception(body: str) -> tuple[str, str] | None:
-    """Type and message of the line that ends a traceback, None if it is no such line."""
+    """Return type and message of the line that ends a traceback; None if it is not such a line."""
     found = _EXCEPTION.match(body)
     if not found:
         return None
     name = found[1].rpartition(".")[2]
     dotted = "." in found[1]
     if found[2] is None and not body.rstrip().endswith(":"):
-        return (name, "") if _BARE.search(name) else None
-    if _BARE.search(name) or name.lower().endswith("error") or (dotted and name[:1].isupper()):
+        return (name, "") if _EXCEPTION_NAME.search(name) else None
+    if _EXCEPTION_NAME.search(name) or name.lower().endswith("error") or (dotted and name[:1].isupper()):
         return name, found[2] or ""
     return None
 
@@ -232,9 +237,9 @@ def _make_traceback(log: LogRows, start: int, end: int, named: tuple[str, str], 
 
 
 def _has_hidden_frames(log: LogRows, end: int, frames: list[str]) -> bool:
-    """Whether the exception came out of JAX, that leaves its own frames out and says so below (traceback_util.py)."""
-    told = any("JAX has removed its internal frames" in row for row in log.rows[end + 1 : end + 4])
-    return told and bool(frames) and not frames[-1].lstrip().startswith(("raise", "assert"))
+    """Return True if the exception came out of JAX, which hides its frames and says so below (traceback_util.py)."""
+    hidden = any("JAX has removed its internal frames" in row for row in log.rows[end + 1 : end + 4])
+    return hidden and bool(frames) and not frames[-1].lstrip().startswith(("raise", "assert"))
 
 
 def _match_frame(frame: str) -> re.Match[str] | None:

@@ -1,7 +1,7 @@
-"""Turns what a node's hooks found out about its GPUs, and about themselves, into one line each. Pure.
+"""Format what a node's hooks recorded about its GPUs, and about themselves, as one line each. Pure.
 
-docs/records.md names the facts. They are root's on that node and yet not trusted for their types. Lines that NVIDIA's
-own word makes conclusive come first: a recovery action, a lost GPU, a row that could not be remapped.
+docs/records.md lists the facts. They are written by root on that node, yet their types are checked. Lines that are
+conclusive by NVIDIA's own statement come first: a recovery action, a lost GPU, a row that could not be remapped.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from slurmwrap.escape import marked
 from slurmwrap.model.observation import Context, Observation
 
 _LOST = 15  # NVML_ERROR_GPU_IS_LOST
-_LINES = 64  # of one Epilog
+_LINES = 64  # maximum number of one Epilog
 _CAP = 500
 UNREAD = "the output was not read"
-# What a hook says it could not do. Of errors that quote a user's path (log_error) the reason alone is reported.
-_TROUBLE = (
+# What a hook reports that it could not do. For errors that quote a user's path (log_error) only the reason is shown.
+_HOOK_PROBLEMS = (
     ("gpu_error", "GPUs could not be read"),
     ("kernel_error", "kernel log"),
     ("lost", "lost"),
@@ -27,14 +27,14 @@ _TROUBLE = (
 
 
 def format_gpu_lines(epilog: Observation) -> list[str]:
-    """Evidence.nvml of one Epilog: `NVML on n3: GPU 0 (0000:05:00.0) is lost` and the like, conclusive ones first."""
+    """Return Evidence.nvml of one Epilog, e.g. `NVML on n3: GPU 0 (0000:05:00.0) is lost`; conclusive lines first."""
     gpus = epilog.facts.get("gpu")
     found = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
     lines = [
         line
-        for say in (_list_conclusive_faults, _list_informative_facts)
+        for list_facts in (_list_conclusive_faults, _list_informative_facts)
         for gpu in found
-        for line in _format_lines(epilog.node, gpu, say(gpu))
+        for line in _format_lines(epilog.node, gpu, list_facts(gpu))
     ]
     hung = epilog.facts.get("driver_hung")
     if isinstance(hung, Mapping):
@@ -43,23 +43,23 @@ def format_gpu_lines(epilog: Observation) -> list[str]:
 
 
 def format_hook_lines(hook: Observation) -> list[str]:
-    """Evidence.hooks of one Prolog or Epilog: what its gate decided, and what it could not do."""
+    """Return Evidence.hooks of one Prolog or Epilog: what its gate decided, and what it could not do."""
     if hook.context not in (Context.PROLOG, Context.EPILOG):
         return []
     start = f"{hook.context.value} on {hook.node}:"
     gate = hook.facts.get("gate")
     lines = _format_gate_lines(hook.node, gate) if isinstance(gate, Mapping) else []
-    for key, words in _TROUBLE:
+    for key, problem in _HOOK_PROBLEMS:
         if value := hook.facts.get(key):
             text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
-            lines.append(f"{start} {words}: {_clean_line(text)}")
+            lines.append(f"{start} {problem}: {_clean_line(text)}")
     if (error := hook.facts.get("log_error")) and not hook.facts.get("logs"):
         lines.append(f"{start} {UNREAD}: {_clean_line(str(error).rpartition(': ')[2])}")
     return [line[:_CAP] for line in lines]
 
 
 def _format_gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
-    """A kernel line stays with the administrator: it may name the program of the user who was there before."""
+    """Return the gate's decision. A kernel line is left out: it may name the program of the previous user."""
     text = f": {_clean_line(gate['text'])}" if gate.get("source") == "nvml" and gate.get("text") else ""
     cause = f"{_clean_line(gate.get('cause'))}{text}" if gate.get("cause") else "no cause"
     if gate.get("refused"):
@@ -67,9 +67,9 @@ def _format_gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
     return [f"gate on {node}: let the job start ({_clean_line(gate.get('why_not'))}) in spite of {cause}"]
 
 
-def _format_lines(node: str, gpu: Mapping[str, Any], said: Iterable[str]) -> Iterable[str]:
+def _format_lines(node: str, gpu: Mapping[str, Any], facts: Iterable[str]) -> Iterable[str]:
     where = f"NVML on {node}: GPU {_clean_line(gpu.get('index'))} ({_clean_line(gpu.get('bus_id'))})"
-    return (f"{where} {words}"[:_CAP] for words in said)
+    return (f"{where} {fact}"[:_CAP] for fact in facts)
 
 
 def _list_conclusive_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
@@ -82,9 +82,9 @@ def _list_conclusive_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _list_informative_facts(gpu: Mapping[str, Any]) -> Iterable[str]:
-    """True of many a GPU that works: they support a finding, and never make one."""
+    """Yield facts that are also true of many working GPUs: they support a finding, and never make one."""
     yield from _describe_memory_faults(gpu)
-    yield from _link_words(gpu)
+    yield from _describe_link_faults(gpu)
     reasons = gpu.get("clock_reasons")
     if isinstance(reasons, list) and reasons:
         yield f"is slowed down: {_clean_line(', '.join(map(str, reasons)))}"
@@ -106,7 +106,7 @@ def _describe_memory_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
         yield "has pages to retire at the next reset"
 
 
-def _link_words(gpu: Mapping[str, Any]) -> Iterable[str]:
+def _describe_link_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
     links, pcie = _get_part(gpu, "nvlink"), _get_part(gpu, "pcie")
     if (before := _count(links, "was_active")) and (now := _count(links, "active")) < before:
         yield f"has {now} of {before} NVLinks left"
@@ -127,6 +127,6 @@ def _count(facts: Mapping[str, Any], key: str) -> int:
 
 
 def _clean_line(value: object) -> str:
-    """One line without control characters."""
+    """Return one line without control characters."""
     text = "" if value is None else str(value)
     return marked(text, " ", _CAP)

@@ -1,9 +1,9 @@
-"""Finds an error with which the output of a job ends that Slurm calls COMPLETED. Pure.
+"""Find an error with which the output of a job ends although Slurm calls the job COMPLETED. Pure.
 
-A crash behind `echo done`, `| tee log` or `|| true`, and training with a loss of NaN, end with exit code 0. Precision
-comes first: sound jobs print many errors that they survive. So only what a process writes as it dies counts (an
-uncaught Python exception, argparse's refusal, the shell's line about a killed process), and only where hardly anything
-follows it; a NaN loss counts when it is on each of the last lines that show the training loss.
+A crash before `echo done`, in a pipe to `tee log` or before `|| true`, and training with a loss of NaN, end with exit
+code 0. Precision has priority, because sound jobs print many errors that they survive. So only what a process writes as
+it dies counts (an uncaught Python exception, argparse's refusal, the shell's line about a killed process), and only if
+hardly anything follows it. A NaN loss counts if it is on each of the last lines that show the training loss.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from slurmwrap.diagnosis.log_progress import has_finished, is_progress
 from slurmwrap.diagnosis.log_rows import LogRows, Traceback, find_tracebacks, strip_prefix
 from slurmwrap.fast_dataclasses import dataclass
 
-NAN_LINES = 3  # lines with the training loss at the end, all of them NaN
-_OTHER_LINES = 5  # that may follow the error without a meaning that is known here
+NAN_LINES = 3  # number of lines at the end with the training loss, all of them NaN
+# Number of lines without a known meaning that may follow the error.
+_OTHER_LINES = 5
 _PROGRESS_LINES = 1  # a progress bar is drawn once more when its process dies
-_LOOKED = 400  # rows at the end
-_LONG = 200  # characters of a row that a script's own `echo` hardly writes
+_END_ROWS = 400  # number of rows at the end that are searched
+# Length of a row in characters that a script's own `echo` hardly reaches.
+_LONG_ROW = 200
 _USAGE_ROWS = 40
-# The outermost frame of an uncaught exception. What print_exc() and logging.exception() write begins where the
-# exception was caught, and a worker's or a thread's begins in multiprocessing or threading.
+# The outermost frame of an uncaught exception. Output of print_exc() and logging.exception() begins where the exception
+# was caught, that of a worker or thread in multiprocessing or threading.
 _OUTERMOST = re.compile(
     r'\s*(?:│ )?(?:File "[^"\n]{1,400}", line \d+, in <module>'
     r'|File "<frozen runpy>", line \d+, in _run_module_as_main|File "[^"\n]{1,400}runpy\.py", line \d+, in _run_module'
@@ -33,11 +35,11 @@ _WORKER = re.compile(r"multiprocessing/(?:spawn|forkserver|process)\.py")
 _LOGGED = re.compile(
     r"\b(?:ERROR|WARN(?:ING)?|CRITICAL|EXCEPTION|INFO|DEBUG)\b|[Rr]etry|[Ii]gnor|[Ss]kip|[Ff]all(?:ing)? back"
 )
-# Exceptions by which a program is ended from outside, or at its own end.
-_STOPPED = frozenset(
+# Exceptions with which a program is ended from outside, or at its own end.
+_STOP_EXCEPTIONS = frozenset(
     ("KeyboardInterrupt", "SystemExit", "SignalException", "BrokenPipeError", "CancelledError", "GeneratorExit")
 )
-_AT_THE_END = re.compile(
+_TEARDOWN = re.compile(
     r"[Dd]estroy|[Pp]rocess group|NCCL|TCPStore|[Cc]onnection (?:reset|refused|closed|aborted)|EOFError|wandb"
 )
 _MISSING_MODULE = ("ImportError", "ModuleNotFoundError")
@@ -50,7 +52,7 @@ _NO_PROGRAM = re.compile(
     r"(?:command not found|No such file or directory)|\S{0,200}python[\d.]*: can't open file "
 )
 _SYNTAX = re.compile(r"(?:SyntaxError|IndentationError|TabError): ")
-_REFUSED = re.compile(r"\S{1,200}\.py: error: ")
+_ARGPARSE_ERROR = re.compile(r"\S{1,200}\.py: error: ")
 _NOISE = re.compile(
     r"srun: |slurmstepd: |wandb: |\[?[WEI]\d{4} |\[[WEI]|\[rank ?\d+\]:? ?\[[WEI]|Exception ignored|warnings\.warn\("
     r"|.{0,300}(?:Warning: |resource_tracker|torch/distributed/elastic|HYDRA_FULL_ERROR|TORCH_USE_CUDA_DSA"
@@ -59,8 +61,8 @@ _NOISE = re.compile(
     r"|The above exception"
     r"|(?:real|user|sys)\s+\d+m|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) .{10,40}$|\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,20}$|\W*$"
 )
-_OVER = re.compile(r"\b(?:done|finish(?:ed)?|complete[d]?|end(?:ed|s)?|exit(?:ed|ing)?)\b", re.IGNORECASE)
-_OF_TRAINING = re.compile(
+_END_WORDS = re.compile(r"\b(?:done|finish(?:ed)?|complete[d]?|end(?:ed|s)?|exit(?:ed|ing)?)\b", re.IGNORECASE)
+_TRAINING_WORDS = re.compile(
     r"train|eval|test|valid|epoch|step|fit|tun(?:ed|ing)|sav|model|checkpoint|result|accura|loss|metric|predict|generat"
     r"|export|success|trial|sampl",
     re.IGNORECASE,
@@ -71,17 +73,17 @@ _LOSS = re.compile(
     rf"['\"]?\)?\s{{0,4}}[=:| ]?\s{{0,4}}\(?{_VALUE}",
     re.IGNORECASE,
 )
-_NOT_OF_TRAINING = re.compile(r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|dev|best|min|lowest)\b", re.IGNORECASE)
-_BROKEN = ("nan", "inf")
+_NOT_TRAINING_LOSS = re.compile(r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|dev|best|min|lowest)\b", re.IGNORECASE)
+_NAN_PREFIXES = ("nan", "inf")
 _HINTS = ("Traceback", "Error: ", "error: ", ": line ", "can't open file")
 _NAN_HINTS = ("nan", " inf", "=inf", ":inf", "(inf", "-inf", "+inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputEnd:
-    """The error with which a log ends: what died is described from row `start` on, and `row` is its last line.
+    """The error with which a log ends. Rows `start` to `row` show what died; `row` is the last of them.
 
-    `nan`: it is a loss of NaN, at `start` for the first time since it was finite.
+    `nan`: it is a loss of NaN, and `start` is the first row since the loss was last finite.
     """
 
     log: int  # index of the log
@@ -91,15 +93,15 @@ class OutputEnd:
 
 
 def may_end_in_error(text: str) -> bool:
-    """Whether it is worth reading: most jobs that complete have none of these words."""
+    """Return True if the text is worth reading: most jobs that complete have none of these words."""
     lower = text.lower()
     return any(hint in text for hint in _HINTS) or any(hint in lower for hint in _NAN_HINTS)
 
 
 def find_error_at_end(logs: Sequence[LogRows]) -> OutputEnd | None:
-    """The error with which the output ends; None where it ends well, or where that is in doubt."""
+    """Return the error with which the output ends; None if it ends well, or if that is in doubt."""
     for index, log in enumerate(logs):
-        start = max(0, len(log.rows) - _LOOKED)
+        start = max(0, len(log.rows) - _END_ROWS)
         died = _find_last_death(log, start)
         others = [other for other in logs if other is not log]
         if died is not None and not _is_contradicted(log, died, others):
@@ -115,43 +117,51 @@ def find_error_at_end(logs: Sequence[LogRows]) -> OutputEnd | None:
 
 
 def _find_last_death(log: LogRows, start: int) -> tuple[int, int] | None:
-    """(first row, last row) of what the last process to die wrote; None when none did, or the output went on well."""
+    """Return (first row, last row) of what the last process to die wrote.
+
+    None if no process died, or if the output went on well.
+    """
     blocks = find_tracebacks(log)
     fatal = [block for block in blocks if block.start >= start and _is_uncaught(log, block)]
     died = [(block.start, block.end) for block in fatal]
-    died += [(row, row) for row in range(start, len(log.rows)) if _is_last_word(log, row)]
+    died += [(row, row) for row in range(start, len(log.rows)) if _is_death_message(log, row)]
     if not died:
         return None
     last = max(died, key=lambda one: one[1])
     inside = frozenset(at for block in blocks for at in range(block.start, block.end + 1))
-    if not _is_the_end(log, last[1], inside):
+    if not _ends_output(log, last[1], inside):
         return None
     block = next((one for one in fatal if one.end == last[1]), None)
-    if block is not None and _AT_THE_END.search(log.rows[block.end]) and _has_finished_before(log, block.start):
+    if block is not None and _TEARDOWN.search(log.rows[block.end]) and _has_finished_before(log, block.start):
         return None
-    return _find_first_of(log, last[0], blocks, inside), last[1]
+    return _find_first_related_row(log, last[0], blocks, inside), last[1]
 
 
 def _is_uncaught(log: LogRows, block: Traceback) -> bool:
     first = next((frame for frame in block.frames.split("\n") if frame.strip("│╭╮─ \t")), "")
-    if block.ignored or block.exception in _STOPPED or not _OUTERMOST.match(first) or _WORKER.search(block.frames):
+    if (
+        block.ignored
+        or block.exception in _STOP_EXCEPTIONS
+        or not _OUTERMOST.match(first)
+        or _WORKER.search(block.frames)
+    ):
         return False
     before = next((row for row in reversed(log.rows[max(0, block.start - 2) : block.start]) if row.strip()), "")
     return "exitcode" in before or not _LOGGED.search(before) or "Warning: " in before
 
 
-def _is_last_word(log: LogRows, row: int) -> bool:
-    """Whether the row is what the shell, the interpreter or argparse writes about a process that ends of it."""
+def _is_death_message(log: LogRows, row: int) -> bool:
+    """Return True if the row is what the shell, the interpreter or argparse writes about a process that ends."""
     text = strip_prefix(log.rows[row])
     if _SYNTAX.match(text):
         return any(one.lstrip().startswith('File "') for one in log.rows[max(0, row - 6) : row])
-    if _REFUSED.match(text):
+    if _ARGPARSE_ERROR.match(text):
         return any(strip_prefix(one).startswith("usage: ") for one in log.rows[max(0, row - _USAGE_ROWS) : row])
     return bool(_KILLED.match(text) or _NO_PROGRAM.match(text))
 
 
-def _is_the_end(log: LogRows, row: int, inside: frozenset[int]) -> bool:
-    """Whether hardly anything follows `row`: other ranks' errors, launchers' words on them, a script's `echo done`."""
+def _ends_output(log: LogRows, row: int, inside: frozenset[int]) -> bool:
+    """Return True if hardly anything follows `row`: other ranks' errors, launcher messages, a script's `echo done`."""
     other, progress = 0, set()
     for text in _select_rows_between(log, row, len(log.rows), inside):
         if is_progress(text):
@@ -159,12 +169,12 @@ def _is_the_end(log: LogRows, row: int, inside: frozenset[int]) -> bool:
         elif has_finished(text) and not _is_echo(text):
             return False
         elif not _is_echo(text):
-            other += 1 if len(text) <= _LONG else _OTHER_LINES
+            other += 1 if len(text) <= _LONG_ROW else _OTHER_LINES
     return other <= _OTHER_LINES and len(progress) <= _PROGRESS_LINES
 
 
 def _select_rows_between(log: LogRows, row: int, end: int, inside: frozenset[int]) -> Iterator[str]:
-    """The rows that say something of their own: no part of a traceback (`inside`), of a long message, of a launcher."""
+    """Yield the rows with content of their own: not of a traceback (`inside`), a long message or a launcher."""
     for at in range(row + 1, end):
         text = strip_prefix(log.rows[at])
         if at not in inside and text.strip() and not text.startswith((" ", "\t")) and not _NOISE.match(text):
@@ -172,30 +182,30 @@ def _select_rows_between(log: LogRows, row: int, end: int, inside: frozenset[int
 
 
 def _is_echo(text: str) -> bool:
-    """Whether a batch script may have written it behind a program, whatever became of that: "job 81 finished"."""
-    return len(text) <= _LONG and bool(_OVER.search(text)) and not _OF_TRAINING.search(text)
+    """Return True if a batch script may have printed it after a program, whatever its result: "job 81 finished"."""
+    return len(text) <= _LONG_ROW and bool(_END_WORDS.search(text)) and not _TRAINING_WORDS.search(text)
 
 
 def _has_finished_before(log: LogRows, row: int) -> bool:
-    return any(has_finished(text) and not _is_echo(text) for text in log.rows[max(0, row - _LOOKED) : row])
+    return any(has_finished(text) and not _is_echo(text) for text in log.rows[max(0, row - _END_ROWS) : row])
 
 
-def _find_first_of(log: LogRows, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
-    """Where the first traceback begins of those that belong together: ranks die one after another."""
+def _find_first_related_row(log: LogRows, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
+    """Return the first row of the first of the tracebacks that belong together: ranks die one after another."""
     first = start
     for block in sorted((one for one in blocks if one.end < start), key=lambda one: -one.end):
         between = list(islice(_select_rows_between(log, block.end, first, inside), _OTHER_LINES + 1))
-        if first - block.end > _LOOKED or len(between) > _OTHER_LINES or any(map(is_progress, between)):
+        if first - block.end > _END_ROWS or len(between) > _OTHER_LINES or any(map(is_progress, between)):
             break
         first = block.start
     return first
 
 
 def _is_contradicted(log: LogRows, died: tuple[int, int], others: Sequence[LogRows]) -> bool:
-    """Whether another file of the job says that it went well: lines of two files have no order."""
+    """Return True if another file of the job shows a good end: the lines of two files have no known order."""
     missing = any(name in log.rows[died[1]] for name in _MISSING_MODULE)
     for other in others:
-        rows = other.rows[-_LOOKED:]
+        rows = other.rows[-_END_ROWS:]
         if any(has_finished(text) and not _is_echo(text) for text in rows) or (missing and any(map(is_progress, rows))):
             return True
         if any(_has_reached_end(text) for text in rows[-20:]):
@@ -214,8 +224,8 @@ def _has_reached_end(text: str) -> bool:
 
 
 def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
-    """Rows with the training loss from the first of those at the end that are NaN, at least NAN_LINES; else ()."""
-    if not any(word in log.text.lower() for word in _BROKEN):
+    """Return the rows with the training loss since it was last finite, if at least NAN_LINES show NaN; else ()."""
+    if not any(word in log.text.lower() for word in _NAN_PREFIXES):
         return ()
     found: list[int] = []
     seen: set[str] = set()
@@ -230,19 +240,19 @@ def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
 
 
 def _is_broken(row: str) -> bool | None:
-    """Whether the training loss of the row is NaN or infinite; None where the row shows none."""
+    """Return True if the training loss of the row is NaN or infinite; None if the row shows none."""
     text = row[:600]
     if "loss" not in text and "Loss" not in text and "LOSS" not in text:
         return None
     values = [
         one["value"].lower().lstrip("+-")
         for one in _LOSS.finditer(text)
-        if not _NOT_OF_TRAINING.search(text[max(0, one.start() - 12) : one.start()])
+        if not _NOT_TRAINING_LOSS.search(text[max(0, one.start() - 12) : one.start()])
     ]
-    return all(value.startswith(_BROKEN) for value in values) if values else None
+    return all(value.startswith(_NAN_PREFIXES) for value in values) if values else None
 
 
 def _is_counting_up(log: LogRows, rows: Sequence[int]) -> bool:
-    """Whether the rows count something up: steps, epochs, time. A table of settings does not."""
+    """Return True if the rows count something up: steps, epochs, time. A table of settings does not."""
     counts = [re.findall(r"\d+", log.rows[row]) for row in reversed(rows)]
     return any(before != after for before, after in pairwise(counts))

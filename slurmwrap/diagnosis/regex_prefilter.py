@@ -1,8 +1,8 @@
-"""Turns a regular expression into plain pieces of text, one of which every match holds. Pure.
+"""Derive plain strings from a regular expression, one of which is in every match. Pure.
 
-Used to skip expressions that cannot match. Understands what signatures are written in: literals, classes, escapes,
-groups, `?`, `*`, `+`, `{m,n}`, and alternatives at the top or in one required group. Whatever it does not understand
-yields no piece, never a wrong one.
+They are used to skip expressions that cannot match. The module understands the syntax that signatures use: literals,
+classes, escapes, groups, `?`, `*`, `+`, `{m,n}`, and alternatives at the top or in one required group. From anything
+else it derives no string, never a wrong one.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 
 MIN_LENGTH = 3
-# Any other brace is a plain character to re.
+# A quantifier in braces. To re, any other brace is a plain character.
 _COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")
 _SPECIAL = ".^$"
-# Characters that stand for themselves. One that a quantifier follows is not part of the run: it may be absent.
+# Characters that stand for themselves. One before a quantifier is not part of the run, because it may be absent.
 _PLAIN_RUN = re.compile(r"[^\\\[()|.^$?*+{]+(?![?*+{])")
-# What groups and alternatives are recognised by: themselves, and what may hold such a character and means another
-# thing.
+# Tokens by which groups and alternatives are found: the characters themselves, and tokens in which such a character has
+# another meaning.
 _STRUCTURE = re.compile(r"\\.?|\[\^?\]?(?:[^\]\\]|\\.?)*\]?|[()|]", re.DOTALL)
 _DEEPER = {"(": 1, ")": -1}
 
 
 def find_required_literals(pattern: str) -> tuple[str, ...]:
-    """The shortest list of literals such that each match of `pattern` holds at least one; empty when there is none."""
+    """Return the shortest list of literals of which each match of `pattern` holds at least one; () if there is none."""
     return _find_in_alternatives(_split_alternatives(pattern))
 
 
@@ -37,7 +37,7 @@ def _find_in_alternatives(branches: list[str]) -> tuple[str, ...]:
 
 
 def _find_in_branch(branch: str) -> tuple[str, ...]:
-    """The best single literal of a branch without top-level alternatives, else the best of its required groups."""
+    """Return the best single literal of a branch without top-level alternatives, or that of a required group."""
     runs, groups = _split_pieces(branch)
     best = max(runs, key=len, default="")
     if len(best) >= MIN_LENGTH + 2:
@@ -65,19 +65,22 @@ def _split_alternatives(pattern: str) -> list[str]:
 
 
 def _read_token(pattern: str, index: int) -> tuple[int, str, str]:
-    """Where the token at `index` ends; its kind: `plain`, `class`, or one of ( ) |; its character if plain."""
+    """Return where the token at `index` ends, its kind, and its character if it is plain.
+
+    The kind is `plain`, `class`, or one of ( ) |.
+    """
     char = pattern[index]
     if char == "\\":
         escaped = pattern[index + 1 : index + 2]
         return index + 2, "class" if escaped.isalnum() else "plain", escaped
     if char == "[":
-        return _end_of_class(pattern, index), "class", ""
+        return _find_end_of_class(pattern, index), "class", ""
     if char in "()|":
         return index + 1, char, ""
     return index + 1, "class" if char in _SPECIAL else "plain", char
 
 
-def _end_of_class(pattern: str, index: int) -> int:
+def _find_end_of_class(pattern: str, index: int) -> int:
     index += 1
     if pattern[index : index + 1] == "^":
         index += 1
@@ -89,7 +92,7 @@ def _end_of_class(pattern: str, index: int) -> int:
 
 
 def _split_pieces(branch: str) -> tuple[list[str], list[str]]:
-    """Runs of plain characters that a match must hold, and the bodies of groups that it must pass."""
+    """Return the runs of plain characters that a match must hold, and the bodies of groups that it must pass."""
     runs: list[str] = []
     groups: list[str] = []
     current, index = "", 0
@@ -100,7 +103,7 @@ def _split_pieces(branch: str) -> tuple[list[str], list[str]]:
         start = index
         index, kind, char = _read_token(branch, index)
         if kind == "(":
-            end = _end_of_group(branch, start)
+            end = _find_end_of_group(branch, start)
             index, low = _read_quantifier(branch, end, default=1)
             runs.append(current)
             current = ""
@@ -116,7 +119,7 @@ def _split_pieces(branch: str) -> tuple[list[str], list[str]]:
     return [*runs, current], groups
 
 
-def _end_of_group(pattern: str, index: int) -> int:
+def _find_end_of_group(pattern: str, index: int) -> int:
     depth = 0
     for found in _STRUCTURE.finditer(pattern, index):
         depth += _DEEPER.get(found[0], 0)
@@ -131,12 +134,12 @@ def _get_body(group: str) -> str:
         return inside[2:]
     if inside.startswith("?P<"):
         return inside[inside.index(">") + 1 :]
-    # look-around and flags promise nothing
+    # Look-around and flags guarantee no text.
     return "" if inside.startswith("?") else inside
 
 
 def _read_quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
-    """Where a quantifier at `index` ends and its least count; `default` when there is none."""
+    """Return where a quantifier at `index` ends, and its least count; `default` if there is none."""
     char = pattern[index : index + 1]
     if char in ("?", "*", "+"):
         low, index = int(char == "+"), index + 1
@@ -147,16 +150,16 @@ def _read_quantifier(pattern: str, index: int, *, default: int) -> tuple[int, in
     return index + (pattern[index : index + 1] == "?"), low
 
 
-# Repetitions of something that itself varies in length.
+# Largest number of repetitions that is harmless for something that itself varies in length.
 _MANY = 10
-# Unbounded classes in one expression: each more multiplies the cost by the length of a row.
+# Largest number of unbounded classes in one expression: each further one multiplies the cost by the length of a row.
 _WIDE = 3
 
 
 def find_harmful_shape(pattern: str) -> str:
-    """Why `pattern` may take more than linear time, in words; "" when it has none of the known shapes.
+    """Return why `pattern` may take more than linear time, in words; "" if it has none of the known shapes.
 
-    Meant for expressions that people write by hand; a row has about 2,000 characters at most (log_rows.py).
+    Meant for expressions that people write by hand; a row has at most about 2,000 characters (log_rows.py).
     """
     wide = _count_unbounded_classes(pattern)
     if wide > _WIDE:
@@ -176,21 +179,21 @@ def _find_harm(pattern: str) -> str:
 
 
 def _list_groups(pattern: str) -> list[tuple[str, str]]:
-    """Each outermost group's inside, and the quantifier after it."""
+    """Return the inside of each outermost group, and the quantifier after it."""
     found: list[tuple[str, str]] = []
     index = 0
     while index < len(pattern):
         start = index
         index, kind, _ = _read_token(pattern, index)
         if kind == "(":
-            end = _end_of_group(pattern, start)
+            end = _find_end_of_group(pattern, start)
             index, _ = _read_quantifier(pattern, end, default=1)
             found.append((pattern[start + 1 : end - 1], pattern[end:index]))
     return found
 
 
 def _list_quantifiers(pattern: str) -> list[str]:
-    """The quantifiers anywhere in `pattern`."""
+    """Return the quantifiers anywhere in `pattern`."""
     found: list[str] = []
     index = 0
     while index < len(pattern):
@@ -205,7 +208,7 @@ def _count_unbounded_classes(pattern: str) -> int:
 
 
 def _count_most_times(quantifier: str) -> float:
-    """How often at most; 1 for none, and for a fixed number, whose length does not vary."""
+    """Return the largest count of a quantifier; 1 without one, and for a fixed number, whose length does not vary."""
     if not quantifier or quantifier[0] == "?":
         return 1
     if quantifier[0] in "*+":

@@ -1,7 +1,7 @@
-"""Reads messages/*.toml (and a site's own files) into a SignatureSet. Pure but for reading the files.
+"""Read messages/*.toml, and a site's own files, into a SignatureSet. Pure except for reading the files.
 
 A signature names a cause or a consequence by a regular expression over one line. Before any expression runs, plain
-literals that it cannot match without are looked for, so that a log costs little however many signatures there are.
+literals that it needs are searched for, so that a log costs little however many signatures there are.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ ROLES = ("root", "cascade", "advice", "background")
 PLACES = ("log", "kernel")
 _STRENGTHS = {"strong": 70, "ordinary": 40, "summary": 30, "hint": 20}
 _SITE_WEIGHT = 79
-# On one line these beat a root of less weight.
+# On one line, signatures of these roles outrank a root of less weight.
 _ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}
-_OVERLAP = re.compile(r"(\\[Sw])([*+])((?:\\\(\)\?)?[\])]?(?: |:|\[: \])?\??(?:\(\?:)?\.\{0,)")
+_OVERLAPPING_REPEATS = re.compile(r"(\\[Sw])([*+])((?:\\\(\)\?)?[\])]?(?: |:|\[: \])?\??(?:\(\?:)?\.\{0,)")
 WORD = re.compile(r"[A-Za-z_]+")
 GRAM = 4
-_FOLDER = Path(__file__).with_name("messages")
-# By who prints them. Of two that match one line with the same weight, the one that is named first here wins.
-_FILES = (
+_MESSAGES_DIR = Path(__file__).with_name("messages")
+# By the program that prints the message. If two signatures of equal weight match a line, the file that is listed first
+# wins.
+_FILE_NAMES = (
     "common",
     "slurm",
     "shell",
@@ -51,7 +52,7 @@ _FILES = (
     "kernel",
     "generic",
 )
-SHIPPED = tuple(_FOLDER / f"{name}.toml" for name in _FILES)
+SHIPPED = tuple(_MESSAGES_DIR / f"{name}.toml" for name in _FILE_NAMES)
 _KEYS = frozenset(
     (
         "id",
@@ -76,30 +77,29 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSignature:
-    """One message. Expressions are kept as text and compiled when first needed."""
+    """One known message. Expressions are kept as text and compiled when first needed."""
 
     id: str
-    # "" for roles other than root, unless they mean something on their own
-    category: str
+    category: str  # "" for roles other than root, unless the message is meaningful on its own.
     patterns: tuple[str, ...]
-    # Which software prints it, with its source.
+    # The software that prints it, with the source.
     by: str
     examples: tuple[str, ...]
     role: str = "root"
     weight: int = 70  # the heaviest wins, then the earliest
-    where: str = "log"  # log: output of the job · kernel: the node's kernel log
-    frame: str = ""  # must be found in the traceback that the line ends
-    context: str = ""  # must be found in the lines before
-    unless: str = ""  # must not be found in the line
-    quiet: bool = False  # counts even where the line calls itself a warning
-    decision: str = ""  # "" = the category's
-    advice: str = ""  # "" = the category's
+    where: str = "log"  # "log": output of the job; "kernel": the node's kernel log
+    frame: str = ""  # must match in the traceback that the line ends
+    context: str = ""  # must match in the lines before
+    unless: str = ""  # must not match in the line
+    quiet: bool = False  # counts even if the line calls itself a warning
+    decision: str = ""  # "": the category's decision
+    advice: str = ""  # "": the category's advice
     counterexamples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needle:
-    """A literal and the expressions (places in SignatureSet.ranked) that need one such line."""
+    """A literal, and the expressions (indexes in SignatureSet.ranked) that need a line with it."""
 
     literal: str
     wanted_by: tuple[int, ...]
@@ -107,50 +107,52 @@ class Needle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What a text must hold for a needle to be worth a search: found in a set of words, not in the text."""
+    """What a text must hold before a search for a needle is worthwhile. It is looked up in a set of words."""
 
     bare: str  # the literal without its digits
-    words: frozenset[str]  # words that stand whole in it
-    head: str  # the word at its start, that may be the end of a longer one; "" for none
-    tail: str  # the word at its end, that may be the start of a longer one; "" for none
-    part: str  # its only word, that may be a part of a longer one
+    words: frozenset[str]  # words that are complete in it
+    head: str  # the word at its start, which may be the end of a longer one; "" if none
+    tail: str  # the word at its end, which may be the start of a longer one; "" if none
+    part: str  # its only word, which may be a part of a longer one
     needles: tuple[Needle, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureSet:
-    """All signatures of one version, with the literals that lead to them, per place."""
+    """All signatures of one version, with the literals that select them, for each place (log, kernel)."""
 
     version: str
     signatures: tuple[LogSignature, ...]
-    # All expressions, the heaviest first, then in the order of the files.
+    # All expressions with their signatures, the heaviest first, then in the order of the files.
     ranked: tuple[tuple[LogSignature, str], ...]
     needles: Mapping[str, tuple[Needle, ...]]
-    # Of the needles for the log, by a word that must stand whole.
+    # Needles for the log, by a word that must be complete in the text.
     probes: Mapping[str, tuple[Probe, ...]]
-    # The others, by GRAM characters of a word; "" for those with less.
+    # The other needles, by GRAM characters of a word; "" for those with fewer.
     partial: Mapping[str, tuple[Probe, ...]]
 
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """The expression, compiled once per process.
+    """Return the expression, compiled once per process.
 
-    Of `\\S*.{0,160}` both parts take the same characters, so that a row full of near misses costs their product: the
-    first is bounded.
+    In `\\S*.{0,160}` both parts match the same characters, so a row full of near misses would cost their product. The
+    first part is therefore bounded.
     """
-    return re.compile(_OVERLAP.sub(lambda found: f"{found[1]}{{{int(found[2] == '+')},30}}{found[3]}", pattern))
+    return re.compile(
+        _OVERLAPPING_REPEATS.sub(lambda found: f"{found[1]}{{{int(found[2] == '+')},30}}{found[3]}", pattern)
+    )
 
 
 @cache
 def get_default_signatures() -> SignatureSet:
-    """The set that ships with this version."""
+    """Return the set that ships with this version."""
     return load_signatures(*SHIPPED)
 
 
 @cache
 def get_signatures_with(site: str) -> SignatureSet:
-    """The shipped set and the file that a site names (diagnosis.signatures); the shipped set alone for "".
+    """Return the shipped set plus the file that a site names (diagnosis.signatures); the shipped set alone for "".
 
     Raises ConfigError as load_signatures does.
     """
@@ -158,14 +160,14 @@ def get_signatures_with(site: str) -> SignatureSet:
 
 
 def load_signatures(*paths: Path) -> SignatureSet:
-    """One set from several files; a later file's signature replaces an earlier one of the same id.
+    """Return one set from several files. A later file's signature replaces an earlier one with the same id.
 
-    Raises ConfigError naming file and signature.
+    Raises ConfigError with file and signature.
     """
     found: dict[str, LogSignature] = {}
     versions: list[str] = []
     for path in paths:
-        tables = _read(path)
+        tables = _read_toml(path)
         versions.extend(_list_texts(tables.get("version", ())))
         found.update(
             {signature.id: signature for signature in (_parse_signature(t, path) for t in tables["signature"])}
@@ -185,19 +187,19 @@ def load_signatures(*paths: Path) -> SignatureSet:
 
 
 def strip_digits(text: str) -> str:
-    """`text` as literals are first looked for in it: without digits, one `?` for each character beyond ASCII.
+    """Return `text` as literals are first searched for in it: no digits, one `?` for each non-ASCII character.
 
-    Python searches ASCII text several times faster than any other.
+    Python searches ASCII text several times faster than other text.
     """
     return text.encode("ascii", "replace").translate(None, b"0123456789").decode("ascii")
 
 
 def _build_probes(needles: tuple[Needle, ...]) -> tuple[dict[str, tuple[Probe, ...]], dict[str, tuple[Probe, ...]]]:
-    """By a whole word, and by a piece of a word, the rarest one among all of them."""
+    """Return the probes by a whole word; and those without one by a piece of a word, the rarest among all of them."""
     table: dict[str, list[Needle]] = {}
     for needle in needles:
         table.setdefault(strip_digits(needle.literal), []).append(needle)
-    probes = [_probe(bare, tuple(users)) for bare, users in table.items()]
+    probes = [_make_probe(bare, tuple(users)) for bare, users in table.items()]
     by_word: dict[str, list[Probe]] = {}
     for probe in probes:
         if probe.words:
@@ -219,7 +221,7 @@ def _list_grams(probe: Probe) -> set[str]:
     return {word[at : at + GRAM] for word in words for at in range(len(word) - GRAM + 1)}
 
 
-def _probe(bare: str, needles: tuple[Needle, ...]) -> Probe:
+def _make_probe(bare: str, needles: tuple[Needle, ...]) -> Probe:
     found = [(word.start() == 0, word.end() == len(bare), word[0]) for word in WORD.finditer(bare)]
     return Probe(
         bare=bare,
@@ -231,7 +233,7 @@ def _probe(bare: str, needles: tuple[Needle, ...]) -> Probe:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -263,15 +265,15 @@ def _parse_signature(table: Mapping[str, Any], path: Path) -> LogSignature:
         advice=str(table.get("advice", "")),
         counterexamples=_list_texts(table.get("counter", ())),
     )
-    _check(signature, where)
-    # The shipped ones are compiled when needed; a test checks them all.
+    _check_fields(signature, where)
+    # The shipped expressions are compiled only when needed; a test checks them all.
     if path not in SHIPPED:
         _check_expressions(signature, where)
     return signature
 
 
 def _parse_weight(table: Mapping[str, Any], path: Path) -> int:
-    """Of a site's own signature: above the shipped ones of its class that match the same line."""
+    """Return the weight by strength. A site's own signature outranks the shipped ones of its class on the same line."""
     if "strength" not in table and path not in SHIPPED:
         return _SITE_WEIGHT
     return _STRENGTHS.get(table.get("strength", "strong"), 70)
@@ -281,7 +283,7 @@ def _list_texts(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
 
 
-def _check(signature: LogSignature, where: str) -> None:
+def _check_fields(signature: LogSignature, where: str) -> None:
     problems = (
         ("no id", not signature.id),
         ("no pattern", not signature.patterns),
@@ -318,13 +320,13 @@ def _list_literals(signature: LogSignature, pattern: str) -> tuple[str, ...]:
 
 
 def _check_expressions(signature: LogSignature, where: str) -> None:
-    _check_each(signature, where)
+    _check_regexes(signature, where)
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
     if unknown := sorted(set(list_places(signature.advice)) - groups):
         raise ConfigError(f"{where}: advice names {{{unknown[0]}}}", hint="no pattern has a group (?P<name>…) of it")
 
 
-def _check_each(signature: LogSignature, where: str) -> None:
+def _check_regexes(signature: LogSignature, where: str) -> None:
     for pattern in (*signature.patterns, signature.frame, signature.context, signature.unless):
         try:
             re.compile(pattern)

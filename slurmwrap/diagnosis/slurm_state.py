@@ -1,9 +1,9 @@
-"""Slurm's own record on an ending: state, reason, exit codes. Pure.
+"""Slurm's own record of the end of a run: state, reason, exit codes. Pure.
 
-What Slurm says about its own doing (time limit, preemption, node failure, cancel) decides over the application's
-text. Traps measured on 22.05: a failed srun hidden by a later command shows only in the derived exit code; exit
-"signals" 125 and 53 mean out of memory and I/O set-up; `srun -K` and torchrun's teardown print CANCELLED for steps of
-jobs that no one cancelled, so a step's line alone says nothing.
+What Slurm reports about its own actions (time limit, preemption, node failure, cancel) outweighs the application's
+text. Pitfalls, measured on 22.05: a failed srun that a later command hides shows only in the derived exit code. The
+exit "signals" 125 and 53 mean out of memory and I/O set-up. `srun -K` and torchrun's teardown print CANCELLED for steps
+of jobs that were not cancelled, so a step's line alone proves nothing.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _SIGNALS = {
     IO_SETUP_CODE: ("permission_error", "exit.io_setup"),
     OOM_CODE: ("cpu_oom", "exit.oom"),
 }
-# "RaisedSignal:53(Real-time_signal_19)", Slurm 23.02 and later, where 22.05 says JobLaunchFailure.
+# "RaisedSignal:53(Real-time_signal_19)" in Slurm 23.02 and later, where 22.05 reports JobLaunchFailure.
 _RAISED = re.compile(r"RaisedSignal:(\d{1,3})\b")
 _CODES = {126: ("permission_error", "exit.126"), 127: ("syntax_error", "exit.127")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmCause:
-    """A category with the signature id under which it is reported, and Slurm's text."""
+    """A category with the id of the signature under which it is reported, and Slurm's text."""
 
     category: str
     signature: str
@@ -62,19 +62,18 @@ class SlurmCause:
 
 
 def parse_base_state(state: str) -> str:
-    """One word in capitals: sacct's "CANCELLED by 1000", "OUT_OF_ME+" and flags ("NODE_FAIL+REQUEUED") are undone."""
+    """Return the state as one word in capitals, e.g. of "CANCELLED by 1000", "OUT_OF_ME+", "NODE_FAIL+REQUEUED"."""
     word = state.strip().upper().split(" ")[0]
-    whole = word.split("+")[0]
-    return next((known for known in (*_STATES, "COMPLETED", "FAILED") if whole and known.startswith(whole)), whole)
+    base = word.split("+")[0]
+    return next((known for known in (*_STATES, "COMPLETED", "FAILED") if base and known.startswith(base)), base)
 
 
 def find_decisive_cause(evidence: Evidence) -> SlurmCause | None:
-    """What the final state, or else the reason, decides alone."""
+    """Return the cause that the final state, or else the reason, decides alone; None if neither does."""
     state = parse_base_state(evidence.state)
     if state in _STATES:
         return SlurmCause(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
-    # "launch failed requeued held", as 24.05 and later write it
-    reason = evidence.reason.strip().replace(" ", "_")
+    reason = evidence.reason.strip().replace(" ", "_")  # 24.05 and later write "launch failed requeued held".
     if reason in _REASONS and state in ("", "FAILED", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
         category, signature = _REASONS[reason]
         return SlurmCause(category=category, signature=signature, text=f"Reason {evidence.reason}")
@@ -82,19 +81,22 @@ def find_decisive_cause(evidence: Evidence) -> SlurmCause | None:
 
 
 def has_completed(evidence: Evidence) -> bool:
-    """Whether Slurm says that the job ended well; without a state, whether the exit code does."""
+    """Return True if Slurm reports success; without a state, if the exit code does."""
     state = parse_base_state(evidence.state)
     silent = not state and evidence.exit_code == 0 and not evidence.signal
     return state == "COMPLETED" or (silent and find_decisive_cause(evidence) is None)
 
 
 def has_hidden_failure(evidence: Evidence) -> bool:
-    """Whether a step failed although the script ended with 0 (its exit code is only in the derived one)."""
+    """Return True if a step failed although the script ended with 0; only the derived exit code shows that."""
     return bool(evidence.derived_exit_code or evidence.derived_signal)
 
 
-def exit_word(evidence: Evidence) -> SlurmCause | None:
-    """What the exit code or signal suggests when nothing else is known; a bare SIGKILL or SIGTERM suggests nothing."""
+def find_exit_cause(evidence: Evidence) -> SlurmCause | None:
+    """Return the cause that the exit code or signal suggests, if nothing else is known.
+
+    None if they suggest nothing, as a bare SIGKILL or SIGTERM.
+    """
     for code, signal in (
         (evidence.exit_code, evidence.signal),
         (evidence.derived_exit_code, evidence.derived_signal),

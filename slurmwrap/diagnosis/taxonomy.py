@@ -1,8 +1,8 @@
-"""The failure categories as data: a public contract that reports, the database and the JSON output share. Pure.
+"""The failure categories as data: a public contract shared by reports, the database and the JSON output. Pure.
 
-Philly's categories (USENIX ATC 2019, table 7) with what newer GPU clusters added. A category says what failed and
-what is done about it by default; a signature may override the decision where it knows better. It never drains a node:
-the Xid table does (xid.py).
+They are Philly's categories (USENIX ATC 2019, table 7) plus what newer GPU clusters added. A category states what
+failed and what is done about it by default; a signature may override the decision where it is more specific. A category
+never drains a node: the Xid table does (xid.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DECISIONS = ("stop", "blacklist_input", "retry", "retry_elsewhere", "resize", "n
 DOMAINS = MappingProxyType(
     {"U": "user program", "AE": "MPI / framework", "IF": "infrastructure", "RS": "resource scheduler"}
 )
-# What people read; the ids are for programs.
+# Titles for people; programs use the ids.
 TITLES = MappingProxyType(
     {
         "syntax_error": "syntax error or unknown command",
@@ -60,96 +60,95 @@ TITLES = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Category:
-    """One failure category. `overrides` are the decisions a signature may take instead of `decision`."""
+    """One failure category. `overrides` are the decisions that a signature may choose instead of `decision`."""
 
     id: str
-    # "U" | "AE" | "IF" | "RS" | ""
-    domain: str
+    domain: str  # "U", "AE", "IF", "RS" or ""
     decision: str  # one of DECISIONS
     meaning: str
-    # What the researcher can do about it; a signature may know better.
+    # What the researcher can do about it, unless a signature has more specific advice.
     advice: str
     overrides: tuple[str, ...] = ()
 
 
-def _category(
+def _make_category(
     id: str, domain: str, decision: str, meaning: str, advice: str, overrides: tuple[str, ...] = ()
 ) -> Category:
     return Category(id=id, domain=domain, decision=decision, meaning=meaning, advice=advice, overrides=overrides)
 
 
-_ALL = (
-    _category(
+_ALL_CATEGORIES = (
+    _make_category(
         "syntax_error",
         "U",
         "stop",
         "Python or shell syntax error, or a command that the batch script does not find",
         "Fix the line that is named; `bash -n` and `python -m py_compile` find it without a GPU.",
     ),
-    _category(
+    _make_category(
         "import_error",
         "U",
         "stop",
         "a Python module or name that cannot be imported",
         "Install the module into the environment that the job activates, or pin the version that still has the name.",
     ),
-    _category(
+    _make_category(
         "cannot_load_libs",
         "AE",
         "stop",
         "a shared library is missing, too old or lacks a symbol",
         "Rebuild the extension against this environment, or load the module or image that provides the library.",
     ),
-    _category(
+    _make_category(
         "semantic_error",
         "U",
         "stop",
         "a library or the program's own configuration is misused: shape, dtype, device, argument, option",
         "Fix the call or option that the error names; check it against the installed version of the library.",
     ),
-    _category(
+    _make_category(
         "incorrect_inputs",
         "U",
         "blacklist_input",
         "a data or model file is missing, truncated, corrupt or in the wrong format",
         "Check the named file (does it exist, is it complete?), fetch or write it again, then resubmit.",
     ),
-    _category(
+    _make_category(
         "permission_error",
         "U",
         "stop",
         "access is denied: file mode, read-only file system, or a token that a service refused",
         "Fix the mode or owner of the path, choose a writable directory, or renew the token or licence that is named.",
     ),
-    _category(
+    _make_category(
         "traceback_from_crash",
         "U",
         "stop",
         "the program raised an exception of its own",
         "Fix the exception at the line that the traceback names.",
     ),
-    _category(
+    _make_category(
         "gpu_oom",
         "U",
         "stop",
         "the job itself exhausted GPU memory",
         "Lower the batch size or sequence length, use activation checkpointing or sharding, or ask for larger GPUs.",
     ),
-    _category(
+    _make_category(
         "cpu_oom",
         "U",
         "resize",
         "host memory or /dev/shm was exhausted",
         "Ask for more memory (--mem), or use fewer or leaner data-loader workers.",
     ),
-    _category(
+    _make_category(
         "model_diverged",
         "U",
         "stop",
         "loss or gradients became NaN or Inf, or the loss scale hit its floor",
         "Lower the learning rate, clip gradients, use bf16, or resume from before the divergence and skip that data.",
     ),
-    _category(
+    _make_category(
         "checkpoint_error",
         "U",
         "retry",
@@ -157,7 +156,7 @@ _ALL = (
         "Check the checkpoint directory; if the newest checkpoint is incomplete, resume from the one before.",
         ("stop",),
     ),
-    _category(
+    _make_category(
         "storage_full",
         "IF",
         "stop",
@@ -165,112 +164,112 @@ _ALL = (
         "Free space or raise the quota of the file system that is named, then resubmit.",
         ("retry_elsewhere",),
     ),
-    _category(
+    _make_category(
         "core_dump",
         "AE",
         "stop",
         "the process aborted (SIGABRT, std::terminate, glibc) with no more specific cause",
         "Run once with PYTHONFAULTHANDLER=1 or a core file to see the native stack; suspect a compiled extension.",
     ),
-    _category(
+    _make_category(
         "invalid_memory_access",
         "AE",
         "stop",
         "an invalid memory access on host or GPU (SIGSEGV, SIGBUS, CUDA illegal address, Xid 31)",
         "Run once with CUDA_LAUNCH_BLOCKING=1 (or compute-sanitizer) to find the kernel; suspect custom extensions.",
     ),
-    _category(
+    _make_category(
         "cuda_failure",
         "AE",
         "stop",
         "another CUDA, cuDNN or cuBLAS runtime error",
         "Run once with CUDA_LAUNCH_BLOCKING=1 to see the failing call; for asserts check indices and label ranges.",
     ),
-    _category(
+    _make_category(
         "cuda_init_failed",
         "AE",
         "retry_elsewhere",
         "the GPU or its driver could not be initialised on this node",
         "Nothing to fix in the program if --gres and the container's --nv flag are right; another node will do.",
     ),
-    _category(
+    _make_category(
         "cuda_version_mismatch",
         "AE",
         "stop",
         "driver, CUDA runtime, libraries and GPU architecture do not fit together",
         "Install a build of the framework that matches the driver and the GPU's compute capability.",
     ),
-    _category(
+    _make_category(
         "mpi_error",
         "AE",
         "stop",
         "the application's ranks failed in MPI, or MPI was asked for the impossible",
         "Fix the MPI call or the rank count; launch with the MPI and PMI type that the program was built for.",
     ),
-    _category(
+    _make_category(
         "mpi_runtime_failure",
         "AE",
         "retry",
         "an MPI daemon or a PMIx, ORTE, PRTE or UCX peer was lost",
         "Nothing to fix in the program unless it repeats on the same nodes; submit it again.",
     ),
-    _category(
+    _make_category(
         "nccl_error",
         "AE",
         "retry",
         "collective communication among the job's own ranks failed",
         "Look for the first rank that stopped; if none did, run with NCCL_DEBUG=INFO and check the named interface.",
     ),
-    _category(
+    _make_category(
         "address_in_use",
         "AE",
         "retry",
         "the rendezvous port was taken",
         "Derive MASTER_PORT from the job id, or let torchrun choose one with --rdzv-endpoint=host:0.",
     ),
-    _category(
+    _make_category(
         "gpu_ecc_error",
         "IF",
         "retry_elsewhere",
         "uncorrectable GPU memory errors",
         "Nothing to fix in the program: the GPU's memory is at fault; the job must run on another node.",
     ),
-    _category(
+    _make_category(
         "gpu_hardware",
         "IF",
         "retry_elsewhere",
         "the GPU, its link or its firmware failed",
         "Nothing to fix in the program: the GPU or its link failed; the job must run on another node.",
     ),
-    _category(
+    _make_category(
         "node_failure",
         "IF",
         "retry_elsewhere",
         "the node went down, or launch, prolog or container start failed on it",
         "Nothing to fix in the program: the node failed; the job must run on another node.",
     ),
-    _category(
+    _make_category(
         "storage_io",
         "IF",
         "retry",
         "the file system returned errors or hung",
         "Nothing to fix in the program: the file system failed; tell the administrators if it repeats.",
     ),
-    _category(
+    _make_category(
         "network_error",
         "IF",
         "retry",
         "an outside service could not be resolved, reached or read",
         "Fetch models and data before the job (HF_HUB_OFFLINE=1, WANDB_MODE=offline) if nodes have no way out.",
     ),
-    _category(
+    _make_category(
         "job_preempted",
         "RS",
         "retry",
         "a job of higher priority took the nodes, or spot capacity was reclaimed",
         "Nothing to fix; write checkpoints often enough that the repeated part is cheap.",
     ),
-    _category(
+    _make_category(
         "time_limit",
         "RS",
         "resize",
@@ -278,8 +277,8 @@ _ALL = (
         "Ask for more time, or write checkpoints and resume; if it had finished, look for a hang at exit.",
         ("stop", "retry"),
     ),
-    _category("cancelled", "RS", "none", "scancel by the user or an administrator", "Nothing failed."),
-    _category(
+    _make_category("cancelled", "RS", "none", "scancel by the user or an administrator", "Nothing failed."),
+    _make_category(
         NO_SIGNATURE,
         "",
         "retry",
@@ -287,8 +286,8 @@ _ALL = (
         "Look at the last lines of the output; run with PYTHONFAULTHANDLER=1 and unbuffered output (python -u).",
         ("stop",),
     ),
-    _category(SUCCESS, "", "none", "the job completed, whatever alarming words its log holds", ""),
-    _category(
+    _make_category(SUCCESS, "", "none", "the job completed, whatever alarming words its log holds", ""),
+    _make_category(
         COMPLETED_WITH_ERROR,
         "",
         "none",
@@ -297,8 +296,8 @@ _ALL = (
     ),
 )
 
-CATEGORIES = MappingProxyType({category.id: category for category in _ALL})
-FAILURES = tuple(category.id for category in _ALL if category.id not in (SUCCESS, COMPLETED_WITH_ERROR))
+CATEGORIES = MappingProxyType({category.id: category for category in _ALL_CATEGORIES})
+FAILURES = tuple(category.id for category in _ALL_CATEGORIES if category.id not in (SUCCESS, COMPLETED_WITH_ERROR))
 
 
 DECISION_TITLES = MappingProxyType(
@@ -314,10 +313,10 @@ DECISION_TITLES = MappingProxyType(
 
 
 def get_title(category: str) -> str:
-    """The category in plain words; an id that is not known (of a newer version) as it is."""
+    """Return the category in plain words; an unknown id (of a newer version) unchanged."""
     return TITLES.get(category, category)
 
 
 def list_decisions(category: str) -> tuple[str, ...]:
-    """The decisions that are right for `category`: its default first, then what a signature may override it with."""
+    """Return the decisions that are right for `category`: its default first, then a signature's allowed overrides."""
     return (CATEGORIES[category].decision, *CATEGORIES[category].overrides)

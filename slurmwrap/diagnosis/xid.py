@@ -1,8 +1,8 @@
 """Xid and SXid lines of the kernel log, and what each code says about the node. Pure.
 
-The table is NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, catalogue of 2025-10) with the actions that this
-project takes. Only `conclusive` codes drain a node by themselves; a recovery action that the driver reports (Xid 154)
-is authoritative; an unknown code is logged and nothing else.
+The table is NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, catalogue of 2025-10), with the actions that
+this project takes. Only `conclusive` codes drain a node by themselves. A recovery action that the driver reports (Xid
+154) is authoritative. An unknown code is only logged.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ RECOVERY_ACTION_CHANGED = 154
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """One code. `category` is "" where the code names no cause by itself."""
+    """One Xid code. `category` is "" if the code alone names no cause."""
 
     code: int
     meaning: str
-    # APP: the program's fault · FOLLOW: another code decides · RESET, REBOOT, DRAIN: the node's · LOG.
+    # APP: the program's fault; FOLLOW: another code decides; RESET, REBOOT, DRAIN: the node's fault; LOG: recorded
+    # only.
     action: str
-    # Drains the node by itself.
+    # The code alone is a reason to drain the node.
     conclusive: bool
     category: str
 
@@ -97,8 +98,8 @@ XIDS = MappingProxyType(
     }
 )
 
-# Xid 154's text, and NVML field 230 (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), longest names first.
-# Only "None" leaves the node alone; the others name what must be done before another job may use the GPU.
+# Recovery actions in Xid 154's text and NVML field 230 (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), longest names first. Only
+# "None" leaves the node in use; the others name what must be done before another job may use the GPU.
 _RECOVERY = (
     ("drain and reset", "RESET"),
     ("gpu reset", "RESET"),
@@ -112,16 +113,16 @@ _RECOVERY = (
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\)[^:]{0,80}: (\d{1,4})\b")
 _SXID = re.compile(r"nvidia-nvswitch\d{1,3}: SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): (\d{4,6})\b")
-# Two forms without "Xid": both mean 79 (open-gpu-kernel-modules osinit.c and nv-pci.c).
+# Two forms without "Xid"; both mean 79 (open-gpu-kernel-modules osinit.c and nv-pci.c).
 _OFF_BUS = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{4,20}): GPU has fallen off the bus")
 _OFF_BUS_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})")
 _LINE_CAP = 2000
-# Lines over which the multi-line form is printed.
+# Number of lines over which the multi-line form is printed.
 _SPREAD = 4
 
 
 def parse_xids(lines: Iterable[str]) -> tuple[XidEvent, ...]:
-    """Every Xid, SXid and "fallen off the bus" form among kernel lines, in their order."""
+    """Return every Xid, SXid and "fallen off the bus" line among kernel lines, in their order."""
     rows = [line[:_LINE_CAP] for line in lines]
     events = (_parse_event(rows, index) for index in range(len(rows)))
     return tuple(event for event in events if event is not None)
@@ -148,7 +149,7 @@ def _make_event(code: int, bus_id: str, text: str, index: int) -> XidEvent:
 
 
 def get_action(event: XidEvent) -> str:
-    """One of ACTIONS for this very line: Xid 154 and the NVLink 5 codes say it in their text; unknown codes LOG."""
+    """Return one of ACTIONS for this line; LOG for unknown codes. Xid 154 and NVLink 5 codes give it in the text."""
     if event.code < 0:
         return "RESET" if _is_fatal(event.text) else "LOG"
     if event.code == RECOVERY_ACTION_CHANGED:
@@ -162,7 +163,7 @@ def get_action(event: XidEvent) -> str:
 
 
 def is_conclusive(event: XidEvent) -> bool:
-    """Whether this line alone drains the node. A fatal NVLink 5 code (144-150) does not: Xid 154 follows it."""
+    """Return True if this line alone drains the node. A fatal NVLink 5 code (144-150) does not: Xid 154 follows it."""
     if event.code == RECOVERY_ACTION_CHANGED:
         return get_action(event) in ("RESET", "REBOOT", "DRAIN")
     known = XIDS.get(event.code)
@@ -170,7 +171,7 @@ def is_conclusive(event: XidEvent) -> bool:
 
 
 def get_category(event: XidEvent) -> str:
-    """The failure category this line speaks of, "" for none."""
+    """Return the failure category of this line, "" if it has none."""
     if event.code < 0:
         return "gpu_hardware"
     if event.code == RECOVERY_ACTION_CHANGED:
@@ -180,7 +181,7 @@ def get_category(event: XidEvent) -> str:
 
 
 def get_meaning(event: XidEvent) -> str:
-    """What the code means, in words."""
+    """Return the meaning of the code, in words."""
     if event.code < 0:
         return f"NVSwitch error (SXid {-event.code})"
     known = XIDS.get(event.code)

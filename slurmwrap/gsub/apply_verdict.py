@@ -1,4 +1,7 @@
-"""Last step, on the node, as the user: a pre-run's verdict becomes the waiting job's fate."""
+"""Apply a pre-run's verdict to the job that waits for it: release it with an updated plan, or explain and cancel it.
+
+Runs on the pre-run's node, as the user.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,25 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 
-# Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
+# Seconds between attempts while the controller does not answer. A restart of it takes less than all of them, and a job
+# submitted with --prerun=gate starts only if the pre-run releases it.
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
-# Where squeue knew no such job.
+# Seconds to wait before asking again when squeue did not know the job.
 AGAIN_S = 2.0
-# Such answers in a row are believed.
-_SURE = 3
+# Number of equal consecutive answers that are accepted as final.
+_CONFIRMATIONS = 3
 
-# It may not start when its pre-run releases it.
-_HELD = ("dependency", "hold")
+# Options that can keep a job from starting at once when its pre-run releases it.
+_DELAYING_OPTIONS = ("dependency", "hold")
 
 T = TypeVar("T")
-# What was asked of Slurm, each with its error or None.
+# The actions sent to Slurm, as dictionaries with the key `error`: Slurm's error message, or None.
 Applied = tuple[Mapping[str, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldJob:
-    """The real job that a pre-run speaks for, as its submission left it. `job_id` None: nothing waits."""
+    """The real job that waits for a pre-run, as it was submitted. `job_id` None: no job waits."""
 
     request: JobRequest
     plan: PlacementPlan
@@ -56,17 +60,17 @@ class HeldJob:
     profile_key: str
     fingerprint: str
     cluster: str = ""  # "": ask Slurm
-    given: tuple[float, ...] = ()  # the begin times that gsub may have given it (gsub/waiting_job.py)
-    job: JobIdentity | None = None  # which distinguishes it from another one of its id; None: not known
+    given: tuple[float, ...] = ()  # the begin times that gsub may have set, Unix seconds (gsub/waiting_job.py)
+    job: JobIdentity | None = None  # distinguishes it from a later job with the same id; None: not known
     output: str = ""  # the file that the script wrote to in the pre-run
-    borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
+    borrowed: bool = False  # the verdict is that of a job with the same script and code but other arguments
 
 
 def apply_verdict(waiting: HeldJob, verdict: Verdict, context: SubmitContext) -> PrerunRecord:
-    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and released.
+    """Act on a verdict, as the user: for `fail` cancel the waiting job with the reason, else tune and release it.
 
-    The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
-    nothing, and who sees the job cancelled finds the reason.
+    The verdict is recorded before any change in Slurm, and again with the results. So nothing is lost if this process
+    is killed in between, and a user who sees a cancelled job finds the reason.
     """
     record = _build_prerun_record(waiting, verdict, context)
     keep(lambda: context.memory.remember_prerun(record), context)
@@ -88,7 +92,7 @@ def _build_prerun_record(waiting: HeldJob, verdict: Verdict, context: SubmitCont
         prerun_job_id=waiting.prerun_job_id,
         uid=context.uid,
         at=context.clock.now(),
-        # borrowed: these arguments were never tried; what was measured is counted once, where it was measured
+        # Borrowed: these arguments were never tried. The measurement is stored only with the job it was made for.
         verdict=replace(verdict, measurement=None) if waiting.borrowed else verdict,
         fingerprint="" if waiting.borrowed else waiting.fingerprint,
         profile_key=waiting.profile_key,
@@ -104,7 +108,7 @@ def _build_prerun_record(waiting: HeldJob, verdict: Verdict, context: SubmitCont
 
 
 def read_measured_profile(waiting: HeldJob, verdict: Verdict, context: SubmitContext) -> ResourceProfile | None:
-    """What is known of this job after its pre-run; a failed one teaches nothing about needs."""
+    """Return the job's resource profile, merged with the measurement of the pre-run unless that failed."""
     old = find_known_profile(waiting.profile_key, context)
     if verdict.measurement is None or verdict.outcome is Outcome.FAIL:
         return old
@@ -122,9 +126,10 @@ def read_measured_profile(waiting: HeldJob, verdict: Verdict, context: SubmitCon
 
 
 def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, context: SubmitContext) -> Applied:
-    """Comment first, so that the reason is there when the job is gone. A job that already started is left alone.
+    """Set the job's Comment to the reason, then cancel it. The comment comes first, so that it survives the job.
 
-    Where Slurm cannot be asked the job is neither cancelled nor released: it starts after its grace.
+    A job that has already started is left alone. If Slurm does not answer, the job is neither cancelled nor released:
+    it starts when its grace period is over.
     """
     try:
         record = _retry_while_unreachable(lambda: find_waiting_job(job_id, context, waiting.job), context)
@@ -134,19 +139,22 @@ def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, context: SubmitCont
         return (_describe_action(refused, str(error)),)
     if record is None:
         return ()
-    told = comment(f"slurmwrap: pre-run failed: {verdict.reason}", record.comment)
+    text = comment(f"slurmwrap: pre-run failed: {verdict.reason}", record.comment)
     target = str(job_id)
     actions = (
-        SlurmAction(verb=Verb.UPDATE_JOB, target=target, key="Comment", value=told, reason="the reason stays visible"),
+        SlurmAction(verb=Verb.UPDATE_JOB, target=target, key="Comment", value=text, reason="the reason stays visible"),
         SlurmAction(verb=Verb.CANCEL, target=target, reason=verdict.reason),
     )
     return _apply_each(actions, context)
 
 
 def find_waiting_job(job_id: int, context: SubmitContext, meant: JobIdentity | None = None) -> JobRecord | None:
-    """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
-    one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
-    task to start keeps the array's id as its own). None also where the id is no more that of the job `meant`."""
+    """Return the job's record while the whole job waits; None once it started, ended or was cancelled.
+
+    For an array, return None as soon as one task has started or ended: its id addresses all tasks, and a running task
+    must not be changed (Slurm 22.05: the last task to start keeps the array's id as its own). Return None also if the
+    id no longer belongs to the job `meant`.
+    """
     record = _read_job_record(job_id, context)
     if record is not None and meant is not None and meant.is_not(record):
         context.say(f"job {job_id} is left alone: Slurm gave the id to another job since")
@@ -159,8 +167,11 @@ def find_waiting_job(job_id: int, context: SubmitContext, meant: JobIdentity | N
 
 
 def _read_job_record(job_id: int, context: SubmitContext) -> JobRecord | None:
-    """Slurm's record on the job; None only after several such answers: squeue once missed a job that was there."""
-    for _ in range(_SURE - 1):
+    """Return Slurm's record of the job; None only if several queries in a row did not find it.
+
+    squeue has been observed to miss a job that existed.
+    """
+    for _ in range(_CONFIRMATIONS - 1):
         record = context.slurm.job(str(job_id))
         if record is not None:
             return record
@@ -171,10 +182,11 @@ def _read_job_record(job_id: int, context: SubmitContext) -> JobRecord | None:
 def _plan_again(
     waiting: HeldJob, profile: ResourceProfile | None, context: SubmitContext
 ) -> tuple[PlacementPlan, Applied, bool]:
-    """A second plan on what was measured and a fresh snapshot, applied one key per call; then StartTime.
+    """Plan again with the measurement and a new snapshot, apply the changes one key per call, then set StartTime.
 
-    A refused update takes the others back: Slurm may refuse one and keep its value all the same (placement/retune.py).
-    A job that runs, ended or was cancelled meanwhile is left alone, and so is a start that its user has moved.
+    If Slurm refuses one update, all are undone: Slurm may refuse an update and keep its value (placement/retune.py). A
+    job that has started, ended or been cancelled is left alone, and so is a StartTime that the user has changed.
+    Return (plan in force, applied actions, whether the job was released).
     """
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
@@ -183,38 +195,40 @@ def _plan_again(
         if record is None:
             return (chosen, *_release_rest_of_array(waiting, context))
         if has_user_changed_start_time(record, waiting.given, context.clock.now()):
-            context.say(f"job {target} starts when its user has said meanwhile")
+            context.say(f"job {target} keeps the start time that its user has set meanwhile")
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
             chosen, applied = _apply_second_plan(waiting, profile, record, context)
     except (SlurmError, ValueError) as error:
-        # The job is good; a plan we cannot make must not hold it.
+        # The job passed its pre-run, so a failure to plan must not keep it waiting.
         context.say(f"not tuned again: {error}")
     if not waiting.release_at:
         return chosen, applied, False
     start = start_action(target, waiting.release_at, "its pre-run found no error that stops it")
-    went = _apply_each((start,), context)
-    return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
+    release = _apply_each((start,), context)
+    return chosen, (*applied, *release), bool(release) and release[0]["error"] is None
 
 
 def _release_rest_of_array(waiting: HeldJob, context: SubmitContext) -> tuple[Applied, bool]:
-    """Releases what still waits of an array of which a task has begun, since its user released that one."""
+    """Release the waiting tasks of an array of which a task has started because its user released it."""
     record = _retry_while_unreachable(lambda: context.slurm.job(str(waiting.job_id)), context)
     if record is None or record.array_job_id is None or not record.pending or not record.waiting_address:
         return (), False
     if has_user_changed_start_time(record, waiting.given, context.clock.now()):
         return (), False
     start = start_action(record.waiting_address, waiting.release_at, "its pre-run found no error that stops it")
-    went = _apply_each((start,), context)
-    return went, went[0]["error"] is None
+    release = _apply_each((start,), context)
+    return release, release[0]["error"] is None
 
 
 def _apply_second_plan(
     waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, context: SubmitContext
 ) -> tuple[PlacementPlan, Applied]:
-    # Tasks of an array would all want the same nodes.
+    # All tasks of an array would get the same nodes, so only a job that is no array is planned as starting at once.
     alone = record.array_job_id is None
-    at_once = alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _HELD)
+    at_once = (
+        alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _DELAYING_OPTIONS)
+    )
     known = read_planning_facts(context, starts_now=at_once)
     seen = replace(known, qos=record.qos, account=record.account)
     second = plan(
@@ -229,7 +243,7 @@ def _apply_second_plan(
 
 
 def _apply_each(actions: Sequence[SlurmAction], context: SubmitContext) -> Applied:
-    """Applies in order; a refusal is kept next to its action and does not stop the rest."""
+    """Apply the actions in order. A refused action is reported in the result and does not stop the others."""
     outcome: list[Mapping[str, str | None]] = []
     for action in actions:
         error = None
@@ -247,7 +261,7 @@ def _describe_action(action: SlurmAction, error: str | None) -> Mapping[str, str
 
 
 def _retry_while_unreachable(ask: Callable[[], T], context: SubmitContext) -> T:
-    """Asks again while the controller does not answer. Only for what may be said twice: reads and updates."""
+    """Call `ask`, and again while the controller does not answer. Only for calls that may be repeated safely."""
     for pause in PAUSES_S:
         try:
             return ask()
@@ -256,22 +270,22 @@ def _retry_while_unreachable(ask: Callable[[], T], context: SubmitContext) -> T:
     return ask()
 
 
-# A pre-run that waited for its job's dependency speaks first all the same.
-#
-# Both are eligible from the moment at which the dependency is met. Where the job's grace was over by then, its pre-
-# run's first act is to give it a new one, counted from that moment: so the job is never delayed by more than its
-# grace.
-# Of a grace: less is not worth another update.
-_WORTH = 0.1
+# A job and its pre-run that wait for the same dependency become eligible at the same moment. If the job's grace period
+# is over by then, the pre-run first sets a new one, counted from that moment. So the pre-run still runs first, and the
+# job is never delayed by more than its grace period.
+
+# Minimum extension as a share of the grace period; a shorter one is not worth an update.
+_MIN_EXTENSION_SHARE = 0.1
 
 
 def extend_grace(
     waiting: HeldJob, grace_s: float, context: SubmitContext, note: Callable[[float], None]
 ) -> float | None:
-    """Moves the job's StartTime; returns it (Unix seconds), or None where the job is left as it is.
+    """Extend the job's grace period and return its new StartTime (Unix seconds); None if the job is not changed.
 
-    A start that its user has moved stays, and so does a job that has started. `note` gets the new time before Slurm
-    is: anyone who releases the job must know it for ours. SlurmError when Slurm does not answer or refuses.
+    A StartTime that the user has changed is kept, and a job that has started is left alone. `note` is called with the
+    new time before Slurm is updated, so that a later release recognizes the time as slurmwrap's own. Raise SlurmError
+    if Slurm does not answer or refuses.
     """
     if waiting.job_id is None or not waiting.request.value("dependency"):
         return None
@@ -282,7 +296,7 @@ def extend_grace(
     if until <= context.clock.now():
         return None
     record = find_waiting_job(waiting.job_id, context, waiting.job)
-    if record is None or record.eligible_time is None or until - record.eligible_time < _WORTH * grace_s:
+    if record is None or record.eligible_time is None or until - record.eligible_time < _MIN_EXTENSION_SHARE * grace_s:
         return None
     if not is_as_given(record.eligible_time, waiting.given, own.eligible_time):
         return None

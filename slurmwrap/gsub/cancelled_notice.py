@@ -1,7 +1,7 @@
-"""Tells the user of a job that its pre-run cancelled it: in the job's output file, at the next gsub, by mail.
+"""Notify the user that a pre-run cancelled their job: in the job's output file, at the next gsub call, and by mail.
 
-Runs in the pre-run's job, as the user. Nothing here changes a verdict: what cannot be written is said in the pre-run's
-own output and left out.
+Runs in the pre-run's job, as the user. Nothing here changes a verdict: a notice that cannot be written is reported in
+the pre-run's own output and skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.sbatch.array_indices import parse_indices
 from slurmwrap.slurm.squeue_parser import resolve_output
-from slurmwrap.store.job_notices import News, leave_news
+from slurmwrap.store.job_notices import News, leave_notice
 
 if TYPE_CHECKING:
     from slurmwrap.gsub.apply_verdict import HeldJob
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 _MAIL_S = 10.0
-# For these Slurm itself mails that a waiting job was cancelled (22.05, measured).
-_BY_SLURM = frozenset({"END", "ALL"})
+# Values of --mail-type for which Slurm itself mails that a pending job was cancelled (22.05, measured).
+_MAILED_BY_SLURM = frozenset({"END", "ALL"})
 
 
 def was_cancelled(record: PrerunRecord) -> bool:
-    """Whether Slurm took the cancellation that the verdict asked for."""
+    """Return whether Slurm accepted the cancellation that the verdict required."""
     return any(done["verb"] == Verb.CANCEL.value and not done["error"] for done in record.changes)
 
 
@@ -46,8 +46,10 @@ def notify_of_cancelled_job(
     config: Callable[[], Mapping[str, str]],
     say: Callable[[str], None],
 ) -> None:
-    """By all three ways, each for itself. `node`: the short name of this host, `place`: the user's state directory,
-    `config`: `scontrol show config`."""
+    """Notify the user in all three ways; a failure of one does not stop the others.
+
+    `node`: the short name of this host. `place`: the user's state directory. `config`: reads `scontrol show config`.
+    """
     if waiting.job_id is None:
         return
     text = format_cancelled_notice(waiting, record)
@@ -58,7 +60,7 @@ def notify_of_cancelled_job(
         say(f"not written into the job's output file: {error}")
     reason = record.verdict.reason
     try:
-        leave_news(place, News(job_id=waiting.job_id, name=waiting.request.job_name, reason=reason, at=record.at))
+        leave_notice(place, News(job_id=waiting.job_id, name=waiting.request.job_name, reason=reason, at=record.at))
     except OSError as error:
         say(f"gsub will not report it: {error}")
     if should_mail_failure(waiting.request):
@@ -69,13 +71,13 @@ def notify_of_cancelled_job(
 
 
 def format_cancelled_notice(waiting: HeldJob, record: PrerunRecord) -> str:
-    """What is in the job's output file: what happened, why, what to do."""
+    """Return the notice for the job's output file: what happened, why, and what to do."""
     script = waiting.request.script.path
     again = f"gsub --prerun=off {shlex.quote(script)}" if script else "repeat the gsub call with --prerun=off"
-    whole = "all tasks of job" if waiting.request.value("array") else "job"
+    subject = "all tasks of job" if waiting.request.value("array") else "job"
     verb = "were" if waiting.request.value("array") else "was"
     lines = (
-        f"{whole} {waiting.job_id} {verb} cancelled by the pre-run (job {waiting.prerun_job_id}) before the start: "
+        f"{subject} {waiting.job_id} {verb} cancelled by the pre-run (job {waiting.prerun_job_id}) before the start: "
         f"{record.verdict.reason}",
         f"More: slurmwrap why {waiting.job_id}",
         f"Submit it without a pre-run: {again}",
@@ -84,8 +86,10 @@ def format_cancelled_notice(waiting: HeldJob, record: PrerunRecord) -> str:
 
 
 def resolve_output_path(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
-    """Where the job would have written: --output by Slurm's rules. Of an array the file of its first task; `node`
-    stands for the one that it would have had."""
+    """Return the path of the job's output file by Slurm's rules for --output; for an array that of its first task.
+
+    `node` is used where the pattern contains the name of the node, because the job never got one.
+    """
     array = request.value("array")
     indices = parse_indices(array) if array else None
     task = indices.first if indices is not None else None
@@ -103,13 +107,13 @@ def resolve_output_path(request: JobRequest, job_id: int, *, user: str, node: st
 
 
 def should_mail_failure(request: JobRequest) -> bool:
-    """Whether --mail-type asks for failures, and Slurm itself will not report the cancellation."""
+    """Return whether --mail-type asks for failures and Slurm itself does not mail the cancellation."""
     kinds = {kind.strip().upper() for kind in (request.value("mail-type") or "").split(",")}
-    return "FAIL" in kinds and not kinds & _BY_SLURM
+    return "FAIL" in kinds and not kinds & _MAILED_BY_SLURM
 
 
 def _mail(waiting: HeldJob, text: str, user: str, program: str, say: Callable[[str], None]) -> None:
-    """As Slurm would: MailProg, if it is on this node, with Slurm's own arguments; the text on standard input."""
+    """Mail `text` as Slurm would: by MailProg, if it is on this node, with Slurm's arguments and the text on stdin."""
     to = waiting.request.value("mail-user") or user
     if not program.startswith("/") or not os.access(program, os.X_OK) or to.startswith("-"):
         say("not mailed: Slurm's MailProg cannot be run here")

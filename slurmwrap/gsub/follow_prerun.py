@@ -1,6 +1,7 @@
-"""Follows a pre-run live: stage, steps, seconds, GPU, the last line of its output. Ctrl-C detaches, it does not cancel.
+"""Follow a pre-run live: show its stage, steps, seconds, GPU use and last line of output, until it has a verdict.
 
-On a terminal one line is rewritten in place; elsewhere a plain line comes with each new stage, and now and then.
+On a terminal one line is rewritten in place; elsewhere a line is printed for each new stage and every PLAIN_S seconds.
+Ctrl-C stops watching and does not cancel the pre-run.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from slurmwrap.model.verdict import Outcome, Verdict, verdict_from_json
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 
 POLL_S = 0.25
-PLAIN_S = 30.0  # between two lines where nothing can be rewritten
-_ASK_SLURM_EVERY = 8  # polls: two seconds
-_SURE = 3  # answers in a row that it has ended: a file may be seen late (NFS), and squeue once missed a job that ran
-_BAR = 12  # cells
+PLAIN_S = 30.0  # seconds between two lines if the output is not a terminal
+_ASK_SLURM_EVERY = 8  # polls between two queries of Slurm: two seconds
+# Consecutive answers that the pre-run has ended before it is accepted: the verdict's file may appear late (NFS), and
+# squeue has been observed to miss a running job.
+_CONFIRMATIONS = 3
+_BAR_WIDTH = 12  # width of the progress bar in characters
 LIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerunSnapshot:
-    """A pre-run at one moment. `steps_wanted` counted steps end it; `gpu_percent` None: not known."""
+    """The state of a pre-run at one moment. It ends after `steps_wanted` steps. `gpu_percent` None: not known."""
 
     # "waiting for one GPU" | "starting" | "running" | "stepping" | "profiling" | "stopped" | "ending"
     stage: str
@@ -36,12 +39,15 @@ class PrerunSnapshot:
     steps_wanted: int = 0
     gpu_percent: float | None = None
     last_line: str = ""
-    reason: str = ""  # Slurm's, while it pends
+    reason: str = ""  # Slurm's Reason while the pre-run is pending
 
 
 def follow(directory: Path, job_id: int, context: SubmitContext, console: Console) -> Verdict:
-    """Returns the verdict; `inconclusive` when the pre-run ended without one. KeyboardInterrupt passes through."""
-    view, began, polls = _View(console), context.clock.now(), 0
+    """Show the pre-run until it ends and return its verdict; `inconclusive` if it ended without one.
+
+    A KeyboardInterrupt is not caught here.
+    """
+    view, began, polls = _LiveView(console), context.clock.now(), 0
     state, reason, wanted, ended = "PENDING", "", read_wanted_steps(directory), 0
     try:
         while True:
@@ -51,7 +57,7 @@ def follow(directory: Path, job_id: int, context: SubmitContext, console: Consol
             if polls % _ASK_SLURM_EVERY == 0:
                 state, reason = _read_prerun_state(job_id, context) or (state, reason)
                 ended = ended + 1 if state not in LIVE else 0
-                if ended >= _SURE:
+                if ended >= _CONFIRMATIONS:
                     return _report_verdict(read_verdict(directory) or _make_missing_verdict(job_id, state), console)
             seconds = context.clock.now() - began
             view.show(
@@ -66,7 +72,7 @@ def follow(directory: Path, job_id: int, context: SubmitContext, console: Consol
 def take_prerun_snapshot(
     state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int
 ) -> PrerunSnapshot:
-    """What to show, from Slurm's record and what the supervisor left in progress.json."""
+    """Return the state to show, from Slurm's job state and the supervisor's progress.json."""
     if state in ("PENDING", "CONFIGURING"):
         waits = "waiting for other jobs" if reason.startswith("Dependency") else "waiting for one GPU"
         stage = waits if state == "PENDING" else "starting"
@@ -80,9 +86,9 @@ def take_prerun_snapshot(
             stage="ending" if state == "COMPLETING" else "starting", seconds=waited_s, steps_wanted=wanted
         )
     steps = _parse_whole_number(progress.get("steps"))
-    said = str(progress.get("stage") or "")
-    inside = "profiling" if said.startswith("prof") else "stepping" if steps else "running"
-    stage = "ending" if state == "COMPLETING" else inside
+    reported = str(progress.get("stage") or "")
+    active = "profiling" if reported.startswith("prof") else "stepping" if steps else "running"
+    stage = "ending" if state == "COMPLETING" else active
     gpu = progress.get("gpu_percent")
     return PrerunSnapshot(
         stage=stage,
@@ -95,7 +101,10 @@ def take_prerun_snapshot(
 
 
 def describe(now: PrerunSnapshot, *, bar: bool = False) -> str:
-    """One line without the output's last line: "pre-run running 17 s  [####--------] 1/3 steps  GPU 40 %"."""
+    """Format one status line without the last line of output.
+
+    Example: "pre-run running 17 s  [####--------] 1/3 steps  GPU 40 %".
+    """
     parts = [f"pre-run {now.stage} {now.seconds:.0f} s"]
     if now.reason:
         parts.append(f"({now.reason})")
@@ -108,8 +117,8 @@ def describe(now: PrerunSnapshot, *, bar: bool = False) -> str:
 
 
 @dataclass(slots=True)
-class _View:
-    """How it is shown, and what was shown last."""
+class _LiveView:
+    """The display of a pre-run, with the stage and the time of the last printed line."""
 
     console: Console
     stage: str = ""
@@ -118,8 +127,8 @@ class _View:
     def show(self, now: PrerunSnapshot, at: float) -> None:
         if self.console.tty:
             head = describe(now, bar=True)
-            room = max(0, columns() - len(head) - 2)
-            tail = harmless(now.last_line).replace("\n", " ").replace("\t", " ")[:room]
+            width = max(0, columns() - len(head) - 2)
+            tail = harmless(now.last_line).replace("\n", " ").replace("\t", " ")[:width]
             styled = self.console.style(head, "bold") + ("  " + self.console.style(tail, "dim") if tail else "")
             self.console.redraw(styled if len(head) < columns() else head[: columns()])
         elif now.stage != self.stage or at - self.at >= PLAIN_S:
@@ -128,8 +137,8 @@ class _View:
 
 
 def _format_progress_bar(now: PrerunSnapshot) -> str:
-    full = _BAR if not now.steps_wanted else min(_BAR, round(_BAR * now.steps / now.steps_wanted))
-    return f"[{'#' * full}{'-' * (_BAR - full)}]"
+    full = _BAR_WIDTH if not now.steps_wanted else min(_BAR_WIDTH, round(_BAR_WIDTH * now.steps / now.steps_wanted))
+    return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}]"
 
 
 def _report_verdict(verdict: Verdict, console: Console) -> Verdict:
@@ -148,7 +157,7 @@ def _read_prerun_state(job_id: int, context: SubmitContext) -> tuple[str, str] |
     try:
         record = context.slurm.job(str(job_id))
     except SlurmError:
-        # The controller is away: the verdict's file may still come.
+        # The controller does not answer. The verdict's file may still appear.
         return None
     return ("gone", "") if record is None else (record.state, record.reason)
 
@@ -162,8 +171,8 @@ def _make_missing_verdict(job_id: int, state: str) -> Verdict:
 
 
 def read_verdict(directory: Path) -> Verdict | None:
-    """The verdict that a pre-run left in its directory; None while there is none."""
-    plain = _read(directory / "verdict.json")
+    """Return the verdict from the pre-run's directory; None while there is none."""
+    plain = _read_json(directory / "verdict.json")
     try:
         return verdict_from_json(plain) if plain else None
     except (KeyError, TypeError, ValueError):
@@ -171,20 +180,20 @@ def read_verdict(directory: Path) -> Verdict | None:
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
-    """What the supervisor last said; empty before it started."""
-    return _read(directory / "progress.json")
+    """Return the content of the supervisor's progress.json; empty before it has started."""
+    return _read_json(directory / "progress.json")
 
 
 def read_wanted_steps(directory: Path) -> int:
-    """How many steps this trial counts to."""
-    return _parse_whole_number(_read(directory / "spec.json").get("steps"))
+    """Return the number of steps after which this trial ends."""
+    return _parse_whole_number(_read_json(directory / "spec.json").get("steps"))
 
 
 def _parse_whole_number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         plain = json.loads(path.read_bytes())
     except (OSError, ValueError):

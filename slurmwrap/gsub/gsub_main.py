@@ -1,7 +1,7 @@
-"""gsub: sbatch's own options in, the job's loop started, sbatch's own words out.
+"""The command line of gsub: parse the call, choose between plain sbatch and a submission by slurmwrap, and run it.
 
-On the fast path: standard library only (no Typer, Jinja2, sqlite-utils, psutil). stdout carries what sbatch prints
-there and nothing else; what gsub itself has to say goes to stderr.
+This module is on the fast path: standard library only (no Typer, Jinja2, sqlite-utils, psutil). stdout carries what
+sbatch prints there and nothing else; gsub's own messages go to stderr.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ retried, if you wish).
 
 gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --prerun=MODE            auto: the job waits for its pre-run, 10 minutes at most, unless there is nothing to learn
-                           (it passed or completed before, or does not train); said by name it is tried again
+                           (it passed or completed before, or does not train); given explicitly, only a pass counts
                            profile: the same, always, and some minutes more to learn which CPUs the job needs
                            wait: the pre-run goes first, live; gate: the job waits without bound; off: no pre-run
                            only: the pre-run and nothing else; ends with 0 (pass), 3 (fail) or 4 (inconclusive)
   --prerun-gpus N          GPUs of the pre-run, for a job that cannot shrink to one
   --prerun-steps N         training steps that the pre-run must reach, 3 by default: to find what fails later
   --prerun-command COMMAND what the pre-run runs in the script's place
-  --resource-profile NAME  keep what is learnt of this job under NAME, and use it
+  --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile
   --retry, --no-retry      may this job be requeued after a failure that is not its own?
   --no-tune, --no-place    leave CPUs and memory, or nodes and switches, as asked
@@ -82,13 +82,13 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
 
-Afterwards: slurmwrap why JOBID tells what was changed, what happened and what to do; slurmwrap prerun list shows the
+Afterwards: slurmwrap why JOBID shows what was changed, what happened and what to do; slurmwrap prerun list shows the
 pre-runs. sbatch's own options stand above.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
+    """Run gsub and return its exit code (slurmwrap/errors.py lists them)."""
     process_env.normalize_process()
     words = list(sys.argv[1:] if argv is None else argv)
     console = Console.of_terminal("gsub")
@@ -101,19 +101,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         process_env.end_by_interrupt()
     except Exception as error:
-        # After sbatch was called: nothing is submitted again.
+        # sbatch may have been called already. A second submission could duplicate the job, so there is none.
         console.fault(error)
-        console.say("it is not known how far the submission came")
+        console.say("it is not known whether the job was submitted")
         console.say("look with squeue --me before you try again")
         return 70
 
 
 def _print_json_error(words: list[str], error: SlurmwrapError) -> None:
-    """With --json the error goes to stdout too, in the envelope of all commands."""
+    """Print `error` to stdout too if --json was given, in the JSON format of all slurmwrap commands."""
     if any(one.option == "json" for one in parse_own_options(words)):
         from slurmwrap.json_output import format_json_error
 
-        # Without a usable stdout the exit code remains.
+        # If stdout is not usable, the exit code still reports the error.
         with suppress(OSError, ValueError):
             print(format_json_error(type(error).__name__, str(error), error.hint, error.exit_code), flush=True)
 
@@ -133,9 +133,9 @@ def _run_gsub(words: list[str], console: Console) -> int:
     if off and not _has_gsub_option(words, environ):
         return exec_sbatch(words)
     try:
-        here = os.getcwd()
+        work_dir = os.getcwd()
     except OSError:
-        # The directory is gone: sbatch has words and an exit code for that.
+        # The working directory was removed: sbatch reports that with its own message and exit code.
         return _pass_unchanged(words, stdin)
     if _has_template_option(words):
         from slurmwrap.gsub.new_script import make_from_template
@@ -145,13 +145,12 @@ def _run_gsub(words: list[str], console: Console) -> int:
             return 0
         words, stdin.content = made.words, made.content
     try:
-        request = _parse_call(words, environ, here, stdin)
+        request = _parse_call(words, environ, work_dir, stdin)
     except (UsageError, ScriptError) as error:
-        # One of our own options is concerned.
-        ours = isinstance(error, UsageError) and error.hint
-        if ours or _is_only_shown(words, environ):
+        # A UsageError with a hint concerns one of gsub's own options. sbatch itself reports all other errors.
+        is_own_option = isinstance(error, UsageError) and error.hint
+        if is_own_option or _is_only_shown(words, environ):
             raise
-        # sbatch says it best itself
         return _pass_unchanged(words, stdin)
     except Exception as error:
         return _fall_back_after_fault(error, _is_only_shown(words, environ), words, console, stdin)
@@ -166,11 +165,14 @@ def _run_gsub(words: list[str], console: Console) -> int:
     timing.reached("parse")
     if reason is None:
         return _submit(words, request, remove_outer_job(environ), console, stdin)
-    return _pass(reason, words, request, console, stdin)
+    return _pass_with_reason(reason, words, request, console, stdin)
 
 
-def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: _Stdin) -> JobRequest:
-    """Read by our table of sbatch's options; only for one that it lacks sbatch is asked what site plugins add."""
+def _parse_call(words: Sequence[str], environ: Mapping[str, str], work_dir: str, stdin: _Stdin) -> JobRequest:
+    """Parse the call by slurmwrap's table of sbatch's options.
+
+    Only if an option is not in the table, sbatch is asked which options the site's plugins add.
+    """
     script = b""
 
     def read(path: str) -> bytes:
@@ -179,7 +181,7 @@ def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, std
         return script
 
     def parsed(extra: Sequence[SbatchOption] = ()) -> JobRequest:
-        return parse_request(words, environ=environ, cwd=here, read_script=read, read_stdin=stdin.read, extra=extra)
+        return parse_request(words, environ=environ, cwd=work_dir, read_script=read, read_stdin=stdin.read, extra=extra)
 
     try:
         return parsed()
@@ -189,14 +191,15 @@ def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, std
         plugins = PluginOptions(environ)
         if not plugins.names:
             raise
-    # With the options of the command line known the script is found and read.
+    # Once the plugin options of the command line are known, the parser finds and reads the script. Its directives may
+    # use further plugin options, so the call is parsed a second time.
     with suppress(UsageError, ScriptError):
         parsed(plugins.used_in(words))
     return parsed(plugins.used_in((*words, *list_directive_words(script or stdin.content or b""))))
 
 
-def _pass(reason: str, words: list[str], request: JobRequest, console: Console, stdin: _Stdin) -> int:
-    """The call is not for us. Silent, unless the user asked to be shown something."""
+def _pass_with_reason(reason: str, words: list[str], request: JobRequest, console: Console, stdin: _Stdin) -> int:
+    """Pass the call to plain sbatch. Print `reason` only if the user asked for an explanation or a dry run."""
     if request.own.dry_run:
         _reject_json_of_dry_run(request)
         sys.stdout.buffer.write(request.script.content)
@@ -215,21 +218,21 @@ def _pass(reason: str, words: list[str], request: JobRequest, console: Console, 
 
 
 def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], console: Console, stdin: _Stdin) -> int:
-    """The loop; whatever of slurmwrap's fails before sbatch was called leaves a plain submission."""
-    nothing = request.own.dry_run or request.own.prerun == "only"
+    """Prepare and submit the job. If slurmwrap fails before sbatch was called, submit the job unchanged."""
+    submit_nothing = request.own.dry_run or request.own.prerun == "only"
     _reject_json_of_dry_run(request)
     try:
         config = configuration.load(environ)
         reason = find_site_reason(request, config.submit, _get_user_name() if config.submit.pass_users else "")
     except Exception as error:
-        return _fall_back_after_fault(error, nothing, words, console, stdin)
+        return _fall_back_after_fault(error, submit_nothing, words, console, stdin)
     if reason is not None:
-        return _pass(reason, words, request, console, stdin)
+        return _pass_with_reason(reason, words, request, console, stdin)
     try:
         from slurmwrap.gsub.prefetch import ask
 
         timing.reached("configuration")
-        # It answers while the next line loads what is made of the answer.
+        # Slurm answers while the next import loads the modules that use the answer.
         slurm = ask(config, environ, console)
         timing.reached("ask Slurm")
         from slurmwrap.gsub import submit
@@ -249,7 +252,7 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], c
     except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
         raise
     except Exception as error:
-        return _fall_back_after_fault(error, nothing, words, console, stdin)
+        return _fall_back_after_fault(error, submit_nothing, words, console, stdin)
     return submit.run(prepared, context, console)
 
 
@@ -259,15 +262,15 @@ def _reject_json_of_dry_run(request: JobRequest) -> None:
 
 
 def _fall_back_after_fault(
-    error: Exception, nothing: bool, words: Sequence[str], console: Console, stdin: _Stdin
+    error: Exception, submit_nothing: bool, words: Sequence[str], console: Console, stdin: _Stdin
 ) -> int:
-    """After a failure in slurmwrap before sbatch was called: a plain submission, or `nothing` as asked."""
+    """Submit the job unchanged after slurmwrap failed before calling sbatch; raise an error if `submit_nothing`."""
     silent = isinstance(error, SlurmUnreachable)
-    if silent and not nothing:
+    if silent and not submit_nothing:
         console.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")
         return _pass_unchanged(words, stdin)
     console.fault(error)
-    if nothing:
+    if submit_nothing:
         raise SlurmwrapError("nothing was submitted") from error
     console.say("the job is handed to sbatch unchanged")
     return _pass_unchanged(words, stdin)
@@ -283,38 +286,41 @@ def _get_user_name() -> str:
 
 
 def _report_no_prerun(reason: str, request: JobRequest) -> int:
-    """--prerun=only for a call that is not for us: its verdict is that nothing is proven."""
+    """Print an inconclusive verdict for --prerun=only in a call that slurmwrap passes on to sbatch."""
     from slurmwrap.gsub.verdict_output import make_unproven_verdict, print_alone
 
     return print_alone(make_unproven_verdict(f"no pre-run: {reason}"), request.own.json)
 
 
 def _is_only_shown(words: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the call asks only to be shown or tried: then it must not reach sbatch, whatever is wrong with it."""
+    """Return whether the call is a dry run or --prerun=only. Such a call must never reach sbatch, even if invalid."""
     if environ.get("GSUB_PRERUN") == "only" or is_switched_on(environ, "GSUB_DRY_RUN"):
         return True
     return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in parse_own_options(words))
 
 
 def _has_template_option(words: Sequence[str]) -> bool:
-    """Whether the script is to be made (sbatch/launch_templates.py): the program's own arguments do not count."""
-    said = any(word.startswith(("--template", "--values")) for word in words)
-    return said and any(one.option in MAKING for one in parse_own_options(words))
+    """Return whether gsub must generate the script from a template (sbatch/launch_templates.py).
+
+    The program's own arguments do not count.
+    """
+    has_such_word = any(word.startswith(("--template", "--values")) for word in words)
+    return has_such_word and any(one.option in MAKING for one in parse_own_options(words))
 
 
 def _has_gsub_option(words: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the call has one of our own options: then it is read although gsub is switched off."""
+    """Return whether the call has one of gsub's own options: then it is parsed although gsub is switched off."""
     return bool(parse_own_options(words)) or _is_only_shown(words, environ)
 
 
 def _pass_unchanged(words: Sequence[str], stdin: _Stdin, names: Names | None = None) -> int:
-    """Hands the call to sbatch as it came, without gsub's own options."""
+    """Replace this process by sbatch, with the words of the call except gsub's own options."""
     return exec_sbatch(select_words_for_sbatch(words, names), stdin.content)
 
 
 def _read_script(path: str) -> bytes:
     if open_file(path) is None and _can_be_read_once(path):
-        # sbatch would wait at it for ever
+        # sbatch would read it a second time and block forever.
         raise ScriptError(f"{path} cannot be read twice: it is no regular file")
     with open(path, "rb") as file:
         content = file.read()
@@ -325,21 +331,21 @@ def _read_script(path: str) -> bytes:
 
 
 def _can_be_read_once(path: str) -> bool:
-    """A named pipe, or a terminal."""
-    # The module `stat` is not loaded for it.
+    """Return whether `path` is a named pipe or a character device such as a terminal."""
+    # File type bits as literals, so that the module `stat` need not be imported.
     kind = os.stat(path).st_mode & 0o170000
     return kind in (0o010000, 0o020000)
 
 
 class _Stdin:
-    """The script on standard input: it can be read only once, so it is kept for a plain submission."""
+    """The batch script on standard input. It can be read only once, so its content is kept for a plain submission."""
 
     content: bytes | None = None
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return the whole script."""
         if self.content is None:
-            # A person may wait for us, and we for them.
+            # On a terminal, tell the user that gsub waits for input.
             if os.isatty(0) and os.isatty(2):
                 Console.of_terminal("gsub").say("reading the batch script from standard input; end it with Ctrl-D")
             self.content = sys.stdin.buffer.read()

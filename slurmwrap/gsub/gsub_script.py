@@ -1,10 +1,10 @@
 #!python
-"""gsub as a program: installed as it stands here (pyproject.toml, shared-scripts), since who calls sbatch has any
-Python variables at all. They are meant for their job: they go there, and change nothing here.
+"""The program gsub. This file is installed unchanged (pyproject.toml, shared-scripts) instead of a console script.
 
-A console script made by an installer imports from PYTHONPATH before the first line of slurmwrap: an old enum.py
-there, or an empty entry in a directory with a types.py, and there would be no sbatch any more. Modules that this file
-imports itself are frozen into Python or were imported by it already.
+A user of sbatch may have set any PYTHON* variables for the job. They must reach the job, and must not change gsub. A
+console script made by an installer imports from PYTHONPATH before the first line of slurmwrap runs, so an old enum.py
+there, or an empty entry and a types.py in the working directory, would make sbatch unusable. The modules that this file
+imports at the top are frozen into Python or already imported at its start.
 """
 
 import gc
@@ -13,17 +13,17 @@ import sys
 
 
 def main() -> None:
-    """Does not return: a Python that winds itself up would go on to PYTHONINSPECT's prompt."""
-    _standard_library_first()
-    _no_warnings()
+    """Run gsub and end the process by os._exit: a normal end of Python would open the prompt of PYTHONINSPECT."""
+    _put_standard_library_first()
+    _ignore_warnings()
     try:
         from slurmwrap import timing
 
         timing.reached("Python")
-        from slurmwrap.gsub.exec_sbatch import pass_at_a_glance
+        from slurmwrap.gsub.exec_sbatch import exec_sbatch_if_certain
 
-        pass_at_a_glance(sys.argv[1:])
-        # Nothing of a submission is ever garbage: a tenth of our time would go into looking for it.
+        exec_sbatch_if_certain(sys.argv[1:])
+        # A submission creates no cyclic garbage, and the collector would take a tenth of gsub's time.
         gc.disable()
         from slurmwrap.gsub.gsub_main import main as gsub
 
@@ -31,30 +31,33 @@ def main() -> None:
         code = gsub()
         timing.leave()
     except KeyboardInterrupt:
-        # Before gsub could see to it.
-        code = _interrupted()
-    _flush()
+        # Ctrl-C before gsub_main handles it.
+        code = _end_by_interrupt()
+    _flush_streams()
     os._exit(code)
 
 
-def _standard_library_first() -> None:
-    """PYTHONPATH goes behind, this script's directory to the end: a slurmwrap that is only there is still found."""
+def _put_standard_library_first() -> None:
+    """Move the PYTHONPATH entries after the standard library, and this script's directory to the end of sys.path.
+
+    They are not removed, so that a slurmwrap that is installed only there is still found.
+    """
     given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
-    theirs = {_absolute(folder) for folder in given.split(os.pathsep)} if given else set()
+    from_pythonpath = {_absolute(folder) for folder in given.split(os.pathsep)} if given else set()
     own = None if sys.flags.safe_path else sys.path[0]
-    sys.path.sort(key=lambda folder: 2 if folder == own else folder in theirs)
+    sys.path.sort(key=lambda folder: 2 if folder == own else folder in from_pythonpath)
 
 
 def _absolute(folder: str) -> str:
-    """As Python's start leaves it in sys.path; where the working directory is gone that is the name itself."""
+    """Return `folder` as Python writes it into sys.path: absolute, or unchanged if the working directory is gone."""
     try:
         return os.path.abspath(folder)  # noqa: PTH100
     except OSError:
         return folder
 
 
-def _no_warnings() -> None:
-    """PYTHONWARNINGS=error would make an error of any library's deprecation."""
+def _ignore_warnings() -> None:
+    """Ignore all warnings: PYTHONWARNINGS=error would turn a library's deprecation warning into an error."""
     if sys.warnoptions:
         import warnings
 
@@ -62,8 +65,8 @@ def _no_warnings() -> None:
         warnings.simplefilter("ignore")
 
 
-def _interrupted() -> int:
-    """As Ctrl-C ends a C program, so that a shell's loop around it stops too."""
+def _end_by_interrupt() -> int:
+    """End this process by SIGINT, as Ctrl-C ends a C program, so that a shell loop around it stops too."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -71,11 +74,11 @@ def _interrupted() -> int:
     return 130  # not reached
 
 
-def _flush() -> None:
+def _flush_streams() -> None:
     from contextlib import suppress
 
     for stream in (sys.stdout, sys.stderr):
-        # Full, closed, or none at all.
+        # The stream may be full, closed or None.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 

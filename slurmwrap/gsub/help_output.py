@@ -1,4 +1,4 @@
-"""--help, --usage and --version: sbatch's own answer first, byte for byte, then what is to say about gsub."""
+"""--help, --usage and --version: print sbatch's own answer first, byte for byte, then the part about gsub."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.gsub import process_env
 from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
-_USAGE = "gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]; gsub --help tells its own\n"
+_USAGE = "gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]; gsub --help lists its own\n"
 
 
 def run_help_of_sbatch(words: Sequence[str], option: str, about_us: str) -> int:
-    """sbatch's exit code. Of ours nothing is said about --usage and --version on stdout: programs read it."""
+    """Run sbatch with `option`, print the part about gsub, and return sbatch's exit code.
+
+    For --usage and --version gsub prints its own part to stderr, because programs read stdout.
+    """
     try:
         code = _ask_sbatch(words)
     except SlurmwrapError:
         _print_gsub_help(option, about_us)
         raise
-    # Where Slurm is not set up one may still ask what gsub is.
+    # Print gsub's help even if sbatch fails, for example where Slurm is not configured.
     if code == 0 or option == "help":
         _print_gsub_help(option, about_us)
     return code
 
 
 def _ask_sbatch(words: Sequence[str]) -> int:
-    """Its output goes where ours does."""
+    """Run sbatch with the same standard streams and return its exit code."""
     from signal import SIGPIPE, SIGXFSZ
 
     program = find_sbatch(os.environ)

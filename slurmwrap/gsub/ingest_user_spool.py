@@ -1,6 +1,6 @@
-"""Takes into the user's database what their pre-runs left since the last call: profiles, blocked inputs.
+"""Read the user's own spool into their database: profiles and blocked inputs from pre-runs since the last call.
 
-Loads the database's library, so gsub calls it only when a pre-run left a mark (UserStateStore.remember_prerun).
+It imports the database library, so gsub calls it only if a pre-run has left a mark (UserStateStore.remember_prerun).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from slurmwrap.console import Console
 from slurmwrap.errors import StoreError
 from slurmwrap.host.lock import hold_exclusive_lock
 from slurmwrap.reconcile import SlurmJobs, ingest
-from slurmwrap.reconcile.wire_adapters import user_edges
+from slurmwrap.reconcile.wire_adapters import make_user_services
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 
 def ingest_user_spool(config: Config, slurm: SlurmCommands, console: Console, state: Path) -> bool:
-    """Empties the user's own spool into their database; judges nothing, acts on nothing.
+    """Move the observations from the user's own spool into their database, without diagnosing or acting.
 
-    False when the lock cannot be had: someone else is doing this work now, which is no fault.
+    Return False if the lock is taken: another process is doing this work, which is not an error.
     """
     database = state / DATABASE
     with ExitStack() as stack:
@@ -31,6 +31,6 @@ def ingest_user_spool(config: Config, slurm: SlurmCommands, console: Console, st
         except StoreError:
             return False
         store = stack.enter_context(Database.open(database))
-        edges = user_edges(config, slurm, store, console.say, state)
+        edges = make_user_services(config, slurm, store, console.say, state)
         ingest(edges, slurm.cluster_name(), SlurmJobs(ask=lambda: slurm.jobs(edges.scope.user)))
     return True

@@ -1,6 +1,6 @@
-"""`gsub --template NAME` and `gsub new --template NAME`: a batch script made for a program, submitted or written down.
+"""`gsub --template NAME` and `gsub new`: generate a batch script for a program from a launch template.
 
-Only a call that says one of the two loads this.
+The script is submitted (`gsub --template`) or written to a file (`gsub new`). Only these calls import this module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurmwrap.sbatch.launch_templates import (
     NodeKind,
     build_template_variables,
     check_options,
-    check_room,
+    check_partition_capacity,
     compute_job_layout,
     format_layout_summary,
     list_submission_words,
@@ -39,19 +39,19 @@ from slurmwrap.sbatch.launch_templates import (
 from slurmwrap.sbatch.option_table import OWN_BY_NAME, SbatchOption
 from slurmwrap.sbatch.parse_request import parse_request
 
-# Launch templates: where they lie, what each is for, and a batch script made from one. Jinja2 is loaded here alone.
+# Search and rendering of launch templates. Jinja2 is imported only here.
 #
-# The user's own come first, then the site's, then the shipped ones: the script runs as the user, so their own file can
-# harm no one but themselves. A file that someone else may write is never read.
+# The user's own templates take precedence over the site's, and those over the shipped ones. The script runs as the
+# user, so their own file can harm only themselves. A template that another user may write to is never used.
 SUFFIX = ".j2"
 _MARK = re.compile(r"\{#-?\s*(about|tasks):\s*(.*?)\s*-?#\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_MOST = 1 << 18  # bytes of a template
+_MAX_TEMPLATE_BYTES = 1 << 18  # maximum bytes that are read of a template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """One template as found. `tasks`: one per "node", one per "gpu", or "one" in all."""
+    """A launch template. `tasks`: it starts one task per "node", one per "gpu", or "one" in all."""
 
     name: str
     path: Path
@@ -63,14 +63,14 @@ class Template:
 
 
 def list_template_folders(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, Path], ...]:
-    """(whose, directory), the strongest first."""
+    """Return (origin, directory) of all template directories, in order of precedence."""
     site = [("the site's", Path(config.submit.templates))] if config.submit.templates.startswith("/") else []
     own = find_user_file(environ).parent / "templates"
     return (("yours", own), *site, ("shipped", shipped("templates") / "launch"))
 
 
 def find_templates(folders: tuple[tuple[str, Path], ...]) -> dict[str, Template]:
-    """Name → template, in the order of names. Files whose names begin with _ are parts of others."""
+    """Return name → template, sorted by name. Files whose names begin with _ are only included by others."""
     found: dict[str, Template] = {}
     for origin, folder in folders:
         for path in _list_template_files(folder):
@@ -80,7 +80,7 @@ def find_templates(folders: tuple[tuple[str, Path], ...]) -> dict[str, Template]
 
 
 def get_template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
-    """The template of this name. UsageError with the nearest one."""
+    """Return the template `name`. Raise UsageError, with the most similar name as a hint, if there is none."""
     for origin, folder in folders:
         path = folder / f"{name}{SUFFIX}"
         if _NAME.fullmatch(name) and path.is_file():
@@ -92,7 +92,7 @@ def get_template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
 
 
 def render_template(found: Template, variables: Mapping[str, object], folders: tuple[tuple[str, Path], ...]) -> bytes:
-    """The batch script. ConfigError for a template that does not work, with its line."""
+    """Render the batch script. Raise ConfigError with the line number if the template is faulty."""
     from jinja2 import TemplateError
 
     def load(name: str) -> tuple[str, str, None]:
@@ -104,7 +104,7 @@ def render_template(found: Template, variables: Mapping[str, object], folders: t
         raise ConfigError(f"{found.path}: there is no '{name}' to include")
 
     try:
-        # A script, not a page: sbatch/launch_templates.py quotes what is to be quoted.
+        # No HTML escaping: sbatch/launch_templates.py quotes the variables for the shell.
         made = make_sandbox_environment(load).get_template(found.path.name).render(variables)
     except TemplateError as error:
         line = getattr(error, "lineno", None)
@@ -125,20 +125,23 @@ def _read_template_file(path: Path, origin: str) -> Template:
     tasks = marks.get("tasks", "")
     if tasks not in TASKS:
         raise ConfigError(
-            f"{path}: it does not say how its tasks lie",
-            hint=f"One of {{# tasks: {' | '.join(TASKS)} #}} belongs there.",
+            f"{path}: it does not declare which tasks it starts",
+            hint=f"Add one of {{# tasks: {' | '.join(TASKS)} #}}.",
         )
     return Template(name=path.stem, path=path, origin=origin, about=marks.get("about", ""), tasks=tasks, text=text)
 
 
 def _read_template(path: Path, origin: str) -> str:
-    """The shipped ones are as good as the program itself, anyone who installed it."""
+    """Return the text of a template. Raise ConfigError if another user may write to it or its directory.
+
+    Shipped templates are exempt: they are as trustworthy as the installed program itself.
+    """
     try:
         with path.open("rb") as file:
             reason = find_other_writers(os.fstat(file.fileno())) or find_other_writers(path.parent.stat())
             if reason and origin != "shipped":
                 raise ConfigError(f"{path} is not used: {reason}", hint="Its script would run as you.")
-            return file.read(_MOST).decode("utf-8")
+            return file.read(_MAX_TEMPLATE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -158,8 +161,8 @@ gsub new writes a batch script for a program, from one of the launch templates; 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """A batch script, the words of the call that submits it, and what is to be said of it."""
+class GeneratedScript:
+    """A generated batch script, the words of the call that submits it, and the messages about it."""
 
     content: bytes
     words: list[str]
@@ -170,21 +173,24 @@ class Made:
 
 
 def is_new_command(words: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether `gsub new …` is this command. A script called new in the working directory is that script, as with
-    sbatch; one on PATH is, unless the words behind it are ours."""
+    """Return whether `gsub new …` is this command and not the submission of a script named `new`.
+
+    A file `new` in the working directory is the script, as with sbatch. An executable `new` on PATH is the script too,
+    unless the words that follow are options of this command.
+    """
     if words[:1] != ["new"] or os.path.exists("new"):  # noqa: PTH110
         return False
     rest = list(words[1:])
-    ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in parse_own_options(rest))
+    is_own = rest in (["--list"], ["--help"], ["-h"]) or any(o.option == "template" for o in parse_own_options(rest))
     folders = [folder for folder in environ.get("PATH", "").split(":") if folder]
     on_path = any(os.path.isfile(f"{folder}/new") for folder in folders)  # noqa: PTH113 - Path's raises
-    # There the real one's words are wanted.
+    # If gsub is installed under the name sbatch, `sbatch new` must behave like Slurm's sbatch.
     as_gsub = Path(sys.argv[0]).name != "sbatch"
-    return ours or (as_gsub and not on_path)
+    return is_own or (as_gsub and not on_path)
 
 
 def write_new_script(words: Sequence[str], environ: Mapping[str, str], console: Console) -> int:
-    """Writes the script. `words`: what follows `gsub new`."""
+    """Run `gsub new`: write the script and return the exit code. `words`: the arguments after `gsub new`."""
     if not words:
         sys.stderr.write(HELP)
         return UsageError.exit_code
@@ -214,12 +220,12 @@ def write_new_script(words: Sequence[str], environ: Mapping[str, str], console: 
 
 
 def _format_example_call(words: Sequence[str]) -> str:
-    """The call as it was probably meant."""
+    """Return the call that the user probably meant."""
     return " ".join(["torchrun", *(quote_for_bash(word) for word in words)]) if words else "torchrun -G 8 train.py"
 
 
-def make_from_template(words: Sequence[str], environ: Mapping[str, str], console: Console) -> Made | None:
-    """What `gsub --template NAME …` submits; None where the templates were asked for, and listed."""
+def make_from_template(words: Sequence[str], environ: Mapping[str, str], console: Console) -> GeneratedScript | None:
+    """Generate the script that `gsub --template NAME …` submits. For `--template list`, print the list; return None."""
     if _has_template_list_option(words):
         show_list(configuration.load(environ), environ)
         return None
@@ -230,11 +236,13 @@ def make_from_template(words: Sequence[str], environ: Mapping[str, str], console
     return made
 
 
-def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> Made:
-    """Reads the call, asks Slurm what its nodes are like, and fills in the template. UsageError, ScriptError,
-    ConfigError."""
+def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> GeneratedScript:
+    """Parse the call, ask Slurm for its nodes, and render the template.
+
+    Raise UsageError, ScriptError or ConfigError.
+    """
     config = configuration.load(environ)
-    command, request = _read(words, environ)
+    command, request = _parse_call(words, environ)
     name = request.own.template
     if name is None:
         raise UsageError("--values is for --template=array")
@@ -251,9 +259,9 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
     snapshot, unknown = _read_snapshot(config, environ, console)
     kinds = _list_node_kinds(snapshot, request)
     layout = compute_job_layout(request.shape, found.tasks, kinds)
-    check_room(layout, kinds, request.value("partition") or snapshot.default_partition)
+    check_partition_capacity(layout, kinds, request.value("partition") or snapshot.default_partition)
     content = render_template(found, build_template_variables(command, request, layout, name, found.tasks), folders)
-    return Made(
+    return GeneratedScript(
         content=content,
         words=list_submission_words(command, environ),
         layout=layout,
@@ -264,12 +272,12 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
 
 
 def show_list(config: Config, environ: Mapping[str, str]) -> int:
-    """The templates, one line each."""
+    """Print the templates, one line each."""
     found = find_templates(list_template_folders(config, environ)).values()
     width = max(len(one.name) for one in found)
     for one in found:
-        whose = "" if one.origin == "shipped" else f" ({one.origin}: {one.path})"
-        process_env.write_stdout(f"{one.name:{width}}  {one.about}{whose}\n")
+        origin = "" if one.origin == "shipped" else f" ({one.origin}: {one.path})"
+        process_env.write_stdout(f"{one.name:{width}}  {one.about}{origin}\n")
     return 0
 
 
@@ -277,8 +285,8 @@ def _has_template_list_option(words: Sequence[str]) -> bool:
     return any(one.option == "template" and one.value == "list" for one in parse_own_options(words))
 
 
-def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine, JobRequest]:
-    """The call as if its program were an empty batch script."""
+def _parse_call(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine, JobRequest]:
+    """Parse the call as if its program were an empty batch script."""
 
     def read(extra: Sequence[SbatchOption] = ()) -> tuple[CommandLine, JobRequest]:
         request = parse_request(
@@ -299,7 +307,7 @@ def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine
 
 
 def _split_output_file(words: Sequence[str]) -> tuple[list[str], str]:
-    """(the words without -o FILE, FILE)."""
+    """Return (words without -o FILE, FILE)."""
     files = [one for one in split_command_line(words).given if one.option == "output" and words[one.word][:2] != "--"]
     if not files:
         return list(words), ""
@@ -313,7 +321,10 @@ def _split_output_file(words: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _check_program(program: str, request: JobRequest) -> None:
-    """It is there, and it is no batch script. A directory that this host does not see is not looked into."""
+    """Raise ScriptError if the program does not exist, is a batch script, or cannot be executed.
+
+    Nothing is checked if this host does not have the job's working directory.
+    """
     folder = Path(request.chdir)
     path = folder / program
     if not folder.is_dir():
@@ -350,7 +361,7 @@ def _read_head(path: Path) -> bytes:
 
 
 def _read_snapshot(config: Config, environ: Mapping[str, str], console: Console) -> tuple[Snapshot, tuple[str, ...]]:
-    """What Slurm says of its nodes, or none of them and a remark."""
+    """Return (snapshot, ()), or (a snapshot without nodes, a note) if Slurm does not answer."""
     try:
         return make_slurm_commands(config, environ, console).snapshot(), ()
     except SlurmError as error:
@@ -359,7 +370,10 @@ def _read_snapshot(config: Config, environ: Mapping[str, str], console: Console)
 
 
 def _list_node_kinds(snapshot: Snapshot, request: JobRequest) -> tuple[NodeKind, ...]:
-    """The nodes of the job's partitions that have GPUs of its type, by what one has."""
+    """Return the GPU nodes of the job's partitions, counted by GPUs and CPUs per node.
+
+    Only nodes with the requested GPU type count, unless no node has it.
+    """
     named = (request.value("partition") or snapshot.default_partition).split(",")
     most = min((p.max_cpus_per_node for p in snapshot.partitions if p.name in named and p.max_cpus_per_node), default=0)
     nodes = [n for n in snapshot.nodes if n.gpus and set(n.partitions) & set(named)]
@@ -373,7 +387,7 @@ def _list_node_kinds(snapshot: Snapshot, request: JobRequest) -> tuple[NodeKind,
 
 
 def _list_script_notes(command: CommandLine, origin: str, path: str) -> list[str]:
-    """What may not be as it was meant."""
+    """Return notes about misplaced options and about a template that is not a shipped one."""
     misplaced = [word for word in command.args if word.partition("=")[0].removeprefix("--") in OWN_BY_NAME]
     misplaced = [word for word in misplaced if word.startswith("--")]
     notes = [f"{word} goes to {command.script}: gsub's own options stand before the program" for word in misplaced[:1]]

@@ -1,4 +1,4 @@
-"""What a plan may use: the job's known resource profile, and what the site publishes about nodes and queue."""
+"""Inputs of a placement plan: the job's known resource profile, and what the site publishes about nodes and queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.placement.slurm_options import PlanningFacts
-from slurmwrap.profiling.job_key import profile_key_of, published_key_of
+from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,37 +17,44 @@ if TYPE_CHECKING:
 
 
 def find_known_profile(key: str, context: SubmitContext) -> ResourceProfile | None:
-    """What is known under `key` for the user who submits."""
+    """Return the resource profile under `key` for the user who submits; None if there is none."""
     return choose_profile(key, context.uid, context.memory.profile(key), context.published.profiles)
 
 
 def choose_profile(
     key: str, uid: int, own: ResourceProfile | None, published: Iterable[ResourceProfile]
 ) -> ResourceProfile | None:
-    """The user's own, or the site's of the same user (a key is a user's claim): the one that rests on more runs."""
-    site_key = published_key_of(profile_key_of(uid, key))
+    """Return the user's own profile or the site's profile of the same user, whichever is based on more runs.
+
+    Profiles of other users are never used, because any user may choose any key.
+    """
+    site_key = derive_published_key(derive_site_key(uid, key))
     known = [replace(p, key=key) for p in published if p.key == site_key] + ([own] if own else [])
     return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
 
 
 def keep(write: Callable[[], None], context: SubmitContext) -> None:
-    """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
+    """Call `write`, and only print a message if it fails.
+
+    Slurm already has the job, so neither a full disk or a missing home directory nor a bug may make the call fail.
+    """
     try:
         write()
     except Exception as error:
-        # Nor must a fault of slurmwrap's.
         context.say(f"this is not remembered for `slurmwrap why`: {error}")
 
 
-# Slurm may start a job some seconds after it was submitted (batch_sched_delay, sched_interval): a second job planned
-# meanwhile would see the same nodes free and wait for them. So of a sweep only one gets a list of nodes.
+# Slurm may start a job some seconds after it was submitted (batch_sched_delay, sched_interval). A second job planned in
+# the meantime would see the same nodes as free and wait for them. So after a job got a list of nodes, jobs submitted
+# within this time get none.
 PICK_PAUSE_S = 60.0
 
 
 def read_planning_facts(context: SubmitContext, *, starts_now: bool) -> PlanningFacts:
-    """The outlook of a job. `starts_now`: it is eligible as soon as Slurm has it.
+    """Return the facts about nodes and queue for a plan. `starts_now`: the job is eligible as soon as it is submitted.
 
-    Firm things are for where the reconciler runs and will hear of the job: else no one would loosen them.
+    Constraints that must be relaxed later are allowed only if the reconciler runs and learns of the job; otherwise
+    nothing would ever relax them.
     """
     now = context.clock.now()
     alone = starts_now and now - context.memory.picked_at() >= PICK_PAUSE_S

@@ -1,4 +1,4 @@
-"""Asks Slurm before anything else: its answer comes while the rest of gsub is still being loaded."""
+"""Start the queries to Slurm early, so that Slurm answers while the rest of gsub is still being imported."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 def make_slurm_commands(
     config: Config, environ: Mapping[str, str], console: Console, kept: ResponseCache | None = None
 ) -> SlurmCommands:
-    """Slurm by its commands, as the configuration says."""
+    """Return the adapter that calls Slurm's commands, as configured."""
     network = SiteRacks(config.placement.topology_file, config.placement.topology_features, console.say)
     return SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ, network=network, kept=kept)
 
 
 def ask(config: Config, environ: Mapping[str, str], console: Console) -> SlurmCommands:
-    """The same with the reads of its first snapshot begun, as far as no call before this one has their answers."""
+    """Return the Slurm adapter after starting the queries of its first snapshot.
+
+    Queries whose answers an earlier call has cached are not repeated.
+    """
     from slurmwrap.slurm.response_cache import ResponseCache
 
     slurm = make_slurm_commands(config, environ, console, ResponseCache(environ, config.submit.snapshot_kept_s))

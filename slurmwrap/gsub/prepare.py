@@ -1,4 +1,7 @@
-"""First step: checks, looks up, places and renders a request. Nothing outside changes."""
+"""First step of a submission: check the request, plan placement and resources, choose the pre-run, render the script.
+
+Nothing outside the process changes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.candidates import LATER
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.prerun.code_fingerprint import SETTINGS
-from slurmwrap.prerun.static.impossible_requests import request_findings
+from slurmwrap.prerun.static.impossible_requests import find_impossible_requests
 from slurmwrap.profiling.job_key import compute_fingerprint, compute_sweep_group, derive_key, derive_variant
 from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
@@ -35,19 +38,20 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 
-# Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
+# Options of Slurm and of pyxis that run the batch script, and so the pre-run's script, in a container.
 _BATCH_CONTAINER = ("container", "container-id", "container-image")
-_OF_FILES = ("incorrect_inputs", "permission_error")
-# Of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler).
+_FILE_CATEGORIES = ("incorrect_inputs", "permission_error")
+# Minimum seconds for the CPU curve with --prerun=profile: two rounds over about eight points (see the profiler).
 PROFILE_S = 300
 
 
 def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
-    """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
+    """Check the request, plan it and render its script. Raise RefusedError or StaticFailed if it should not run."""
     entry_files = context.trials.entry_files(request)
     mark = compute_fingerprint(request, entry_files, context.environ)
     inputs = context.trials.named_files(request)
-    early = context.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
+    # The begin of a reservation decides whether the job is delayed, so the snapshot is needed before the checks.
+    early = context.slurm.snapshot() if request.setting("reservation") else None
     delay = _find_start_delay(request, early, context)
     findings, forced = _run_checks(request, context, mark, inputs, delay)
     timing.reached("fingerprint and checks")
@@ -63,7 +67,7 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
     profile = find_known_profile(key, context)
-    # As it counts today, and for this batch size.
+    # Adapt the profile to its age and to this job's variant (for example its batch size).
     if profile is not None:
         from slurmwrap.profiling.merge_profiles import adapt_profile
 
@@ -71,9 +75,9 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         profile = adapt_profile(profile, context.clock.now(), variant=derive_variant(request), gpu_type=kind)
         snapshot = _refresh_quotas(snapshot, context)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
-    # A home may serve several.
+    # Several clusters may share one home directory, so the cluster is part of the digest.
     group = compute_sweep_group(request, code, {**context.environ, "(cluster)": context.cluster})
-    # One pre-run speaks for jobs that wait for the same; one that did not wait proves nothing.
+    # Jobs share a pre-run only if they wait for the same dependency or begin: before it, files may be missing.
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     prerun, reason = choose_prerun(request, snapshot, context, mark, group)
@@ -81,12 +85,14 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     if context.config.prerun.holdout > 0:
         holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
-    # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
+    # A heterogeneous job is not changed: a change in one component may not fit the others.
     chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context)
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
-    added = _retry_wishes(request) if retry and not request.hetjob else ()
-    around = refusals.find_incident_warnings(context.published, request, chosen, inputs, snapshot, context.clock.now())
+    added = _make_retry_options(request) if retry and not request.hetjob else ()
+    incident_warnings = refusals.find_incident_warnings(
+        context.published, request, chosen, inputs, snapshot, context.clock.now()
+    )
     return PreparedJob(
         request=request,
         batch=render(request, chosen.lines, added=added),
@@ -100,15 +106,15 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         warnings=(
             *(_make_override_warning(text) for text in forced),
             *(f for f in findings if f.severity is Severity.WARNING),
-            *around,
-            *request_findings(request, snapshot, request.script.path or request.script.name),
+            *incident_warnings,
+            *find_impossible_requests(request, snapshot, request.script.path or request.script.name),
         ),
         prerun=prerun,
         prerun_reason=reason,
         retry=retry,
         forced=forced,
         group=group,
-        profile_s=_profile_s(prerun, profile, context.config.prerun.profile_s),
+        profile_s=_compute_profile_seconds(prerun, profile, context.config.prerun.profile_s),
         holdout_group=holdout_group,
         held_out=held_out,
         delay=delay,
@@ -116,7 +122,7 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
 
 
 def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: SubmitContext) -> str:
-    """Why the job cannot start yet by its own request; "" when it can."""
+    """Return why the job's own request (begin, dependency, reservation ...) delays its start; "" if it does not."""
     if not any(request.setting(option) for option in (*LATER, "priority", "reservation")):
         return ""
     from slurmwrap.sbatch.eligibility import find_delay
@@ -127,22 +133,25 @@ def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: S
 def _make_plan(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, context: SubmitContext
 ) -> PlacementPlan:
-    """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
-    # what was read for an earlier call does not show that call's own job: no node of it counts as free
+    """Plan the job. With the mode `wait`, the plan is made again after the pre-run, and then the job starts at once."""
+    # A cached snapshot does not show the job of the call that it was taken for, so its nodes do not count as free.
     at_once = prerun in ("off", "wait") and not snapshot.kept and not any(request.setting(o) for o in LATER)
     seen = read_planning_facts(context, starts_now=at_once)
     return plan(request, profile, snapshot, context.published.health, context.config, seen)
 
 
 def _refresh_quotas(snapshot: Snapshot, context: SubmitContext) -> Snapshot:
-    """For a job that may be raised: what was left some seconds ago may be what the user's own last job has taken."""
+    """Return the snapshot with current quotas, for a job whose request may be increased.
+
+    The user's previous job may have used up the quota since a cached snapshot was taken.
+    """
     if context.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
         return snapshot
     return replace(snapshot, quotas=context.quotas(), quotas_kept=False)
 
 
-def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:
-    """Seconds of the pre-run for the CPU curve: when asked, or by itself when none is known and the site allows it."""
+def _compute_profile_seconds(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:
+    """Return the seconds of the pre-run for the CPU curve: if requested, or if none is known and the site allows it."""
     if mode == "profile":
         return float(max(allowed_s, PROFILE_S))
     known = profile is not None and bool(profile.cpu_curve)
@@ -156,15 +165,18 @@ def _make_override_warning(text: str) -> Finding:
 def _run_checks(
     request: JobRequest, context: SubmitContext, mark: str, inputs: Sequence[str], delay: str
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
-    unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
+    """Return (findings of the static checks, refusals that --force overrode).
+
+    The job is refused for errors of the static checks, blocked inputs, and a script that failed twice unchanged. With a
+    `delay` it is refused only for what no other job can change before it starts.
+    """
     mode = request.own.prerun or context.config.prerun.mode
     refused = (
         []
         if delay
         else [*find_blocked_inputs(inputs, context), *find_repeated_failures(request, inputs, context, mark)]
     )
-    # A pre-run alone is how to find out.
+    # --prerun=only is not refused: it submits no job and shows whether the failure is fixed.
     if refused and not request.own.force and mode != "only":
         raise refused[0]
     forced = tuple(str(refusal) for refusal in refused)
@@ -180,7 +192,7 @@ def _run_checks(
     return findings, (*forced, *errors)
 
 
-# What a finding says of something that is not there, or may not be read; anyone who ends first may still make it.
+# Messages of findings about something that is missing or unreadable. A job that ends earlier may still create it.
 _MISSING = re.compile(
     r"no such file|there is no (?:file|directory)|does not exist|No module named|command not found on this machine"
     r"|cannot be read|you may not write"
@@ -188,17 +200,17 @@ _MISSING = re.compile(
 
 
 def downgrade_missing_files(findings: Sequence[Finding], delay: str) -> tuple[Finding, ...]:
-    """Errors of what is missing become warnings: it may be there when the job starts."""
+    """Turn errors about missing files into warnings, because the files may exist when the job starts."""
     return tuple(
         replace(f, severity=Severity.WARNING, message=f"{f.message}; {delay}, and it may be there when it starts")
-        if f.severity is Severity.ERROR and (f.category in _OF_FILES or _MISSING.search(f.message))
+        if f.severity is Severity.ERROR and (f.category in _FILE_CATEGORIES or _MISSING.search(f.message))
         else f
         for f in findings
     )
 
 
 def make_static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
-    """`fail` by the static stage; its category is the first that a finding with an error names."""
+    """Return a `fail` verdict of the static layer, with the category of the first error that has one."""
     from slurmwrap.model.verdict import Outcome, Verdict
 
     wrong = [f for f in findings if f.severity is Severity.ERROR]
@@ -213,13 +225,16 @@ def make_static_verdict(findings: Sequence[Finding], reason: str, seconds: float
 
 
 def describe(finding: Finding) -> str:
-    """One finding in one line: where, what, and the fix."""
+    """Format a finding in one line: location, message and fix."""
     where = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
     return f"{where}{finding.message}" + (f" ({finding.fix})" if finding.fix else "")
 
 
-def _retry_wishes(request: JobRequest) -> tuple[OptionChange, ...]:
-    """A retry needs Requeue=1 before the job ends, and must not truncate what the first run wrote (facts: requeue)."""
+def _make_retry_options(request: JobRequest) -> tuple[OptionChange, ...]:
+    """Return the options that a later retry needs: --requeue, and an output file that is not truncated.
+
+    Slurm accepts a requeue only if the job had Requeue=1 before it ended.
+    """
     wishes = []
     if request.setting("requeue") is None:
         wishes.append(
@@ -232,7 +247,7 @@ def _retry_wishes(request: JobRequest) -> tuple[OptionChange, ...]:
 
 
 def has_own_output_file(request: JobRequest) -> bool:
-    """True when no other job writes this job's output file: the pattern has the job id, or is Slurm's default."""
+    """Return whether no other job writes to this job's output file: its pattern has the job id or is the default."""
     patterns = [request.value("output"), request.value("error")]
     return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
 
@@ -240,9 +255,11 @@ def has_own_output_file(request: JobRequest) -> bool:
 def choose_prerun(
     request: JobRequest, snapshot: Snapshot, context: SubmitContext, mark: str, group: str = ""
 ) -> tuple[str, str]:
-    """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new.
+    """Return (pre-run mode, reason). An explicit mode is kept; `auto` skips a pre-run that would prove nothing new.
 
-    `group`: as of Prepared. Where a pre-run of it is in flight the job waits for that one, and nothing is asked."""
+    `group`: see PreparedJob. If a pre-run of the group is in flight, the job waits for it, and Slurm is not asked
+    about earlier runs.
+    """
     settings = context.config.prerun
     mode = request.own.prerun or settings.mode
     if mode == "profile" and request.setting("wait"):
@@ -264,18 +281,18 @@ def choose_prerun(
         return "off", "a 1-GPU job that can start now is its own pre-run"
     if why := _find_reason_to_skip(request, context, mark, group):
         return "off", why
-    # sbatch returns when the job has ended: too late to start its pre-run
+    # With --wait, sbatch returns when the job has ended, which is too late to start its pre-run.
     if request.setting("wait"):
         return "wait", "--wait: the pre-run goes first, then the job"
     return mode, "first run of this script, code and arguments"
 
 
 def _find_reason_to_skip(request: JobRequest, context: SubmitContext, mark: str, group: str) -> str:
-    """Why a pre-run would show nothing that is not known; "" when it may, and where the user asked for one."""
+    """Return why a pre-run would show nothing new; "" if it may show something, or if the user asked for one."""
     if request.own.prerun is not None or request.own.prerun_steps is not None:
         return ""
     if why := context.memory.undecided(mark):
-        return f"its pre-run could not tell before: {why}; --prerun=auto tries again"
+        return f"an earlier pre-run was inconclusive: {why}; --prerun=auto tries again"
     if program := context.trials.holder(request):
         return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
     if context.flights is not None and group and context.flights.of(group):
@@ -288,20 +305,22 @@ def _find_reason_to_skip(request: JobRequest, context: SubmitContext, mark: str,
     )
 
 
-# Whether a run of the very same script, code and arguments completed: the best pass there is.
-# Newest submissions about which Slurm is asked, one call each.
-_ASKED = 2
-# The controller's clock and ours.
+# Maximum number of recent submissions about which Slurm is asked, one call each.
+_MAX_QUERIES = 2
+# Tolerated difference between the clocks of the controller and of this host.
 _CLOCKS_S = 60.0
 
 
 def has_completed_before(request: JobRequest, context: SubmitContext, mark: str) -> bool:
-    """By what is remembered or, for the newest runs whose end no one has judged yet, by Slurm, which forgets a job
-    some minutes after its end (MinJobAge). What Slurm says is remembered."""
+    """Return whether a run of the same script, code and arguments completed, which proves more than any pre-run.
+
+    The user's stored records are read first. For the newest runs without a diagnosis Slurm is asked, which forgets a
+    job some minutes after its end (MinJobAge); a positive answer is stored.
+    """
     script = sha256_hex(request.script.content)
     if context.memory.completed(script, mark):
         return True
-    for job_id, submitted_at in context.memory.unjudged(script, mark, context.cluster)[:_ASKED]:
+    for job_id, submitted_at in context.memory.unjudged(script, mark, context.cluster)[:_MAX_QUERIES]:
         try:
             record = context.slurm.job(str(job_id))
         except SlurmError:
@@ -314,35 +333,40 @@ def has_completed_before(request: JobRequest, context: SubmitContext, mark: str)
 
 
 def _is_completed_run(record: JobRecord, submitted_at: float, uid: int) -> bool:
-    """Whether this is the job that was submitted then, and ended well. Of an array it is one task, which says nothing
-    of the others; a step that failed behind an exit code of 0 is no success."""
+    """Return whether `record` is the job submitted at `submitted_at` and it completed without any failed step.
+
+    Array jobs never count: the record describes one task and proves nothing about the others. A failed step is not a
+    success even if the batch script's exit code is 0.
+    """
     same = record.uid == uid and record.submit_time >= submitted_at - _CLOCKS_S
     well = record.state == "COMPLETED" and not (record.exit_code or record.signal or record.derived_exit_code)
     return same and well and record.array_job_id is None
 
 
-# The draw of prerun.holdout: a share of the jobs goes without its pre-run, so that its worth can be measured.
+# The random draw of prerun.holdout: a share of the jobs runs without a pre-run, so that the benefit of pre-runs can be
+# measured.
 #
-# What is drawn is not a job but what may share a pre-run: a user's script, code, environment and options, within one
-# week. Submitting the same again does not draw again, and a sweep is held out as a whole or not at all. Who asks for a
-# pre-run by --prerun has it, and takes part in no draw; so has who waits for it before they submit: a job that was then
-# never submitted could not be counted.
+# The unit of the draw is not a job but the set of jobs that may share a pre-run: one user's script, code, environment
+# and options, within one week. Submitting the same again does not draw again, and a sweep is held out as a whole or not
+# at all. A user who asks for a pre-run by --prerun always gets it and takes part in no draw. The mode `wait` is also
+# excluded: a job that is never submitted after a failed pre-run could not be counted.
 WEEK_S = 7 * 86400
-# The first one of Unix time: 5 January 1970.
+# The first Monday of Unix time, 5 January 1970. Weeks of the draw begin on Mondays.
 _MONDAY_S = 4 * 86400
-# Of the digest, 64 bits.
-_DIGITS = 16
+# Number of hexadecimal digits of the digest that are used: 64 bits.
+_DIGEST_DIGITS = 16
 WHY = "left out at random: prerun.holdout measures what pre-runs save"
 
 
 def draw(mode: str, asked: str | None, group: str, context: SubmitContext) -> tuple[str, bool]:
-    """(id of the draw, "" for none; whether it leaves the pre-run out).
+    """Return (id of the draw or "" for none, whether the job is held out).
 
-    `mode`: what would be done; `asked`: by --prerun; `group`: what may share a pre-run, else what identifies this job.
+    `mode`: the chosen pre-run mode. `asked`: the mode given by --prerun. `group`: see PreparedJob, else the fingerprint
+    of this job.
     """
     share = context.config.prerun.holdout
     if share <= 0 or asked is not None or mode not in ("auto", "gate"):
         return "", False
     week = int((context.clock.now() - _MONDAY_S) // WEEK_S)
-    found = sha256_hex(f"{context.cluster} {context.uid} {group} {week}".encode())[:_DIGITS]
-    return found, int(found, 16) < share * 16**_DIGITS
+    found = sha256_hex(f"{context.cluster} {context.uid} {group} {week}".encode())[:_DIGEST_DIGITS]
+    return found, int(found, 16) < share * 16**_DIGEST_DIGITS

@@ -1,7 +1,7 @@
-"""The pre-run job's program, started by templates/prerun/wrapper.sh on the node: trial → verdict → the real job.
+"""The program of the pre-run's Slurm job: run the trial, judge it, and apply the verdict to the real job.
 
-`python -I -m slurmwrap.gsub.prerun_job TRIAL_DIR`. Whatever of slurmwrap fails here releases the real job; nothing
-here can hold it.
+templates/prerun/wrapper.sh starts it on the node: `python -I -m slurmwrap.gsub.prerun_job TRIAL_DIR`. If any part of
+slurmwrap fails here, the real job is released.
 """
 
 from __future__ import annotations
@@ -45,59 +45,63 @@ from slurmwrap.store.atomic_write import replace_file
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.prerun_registry import WaitingJob
 
-# Which job of a sweep is tried next, and for how long one goes on.
 T = TypeVar("T")
 
 
 def choose_next(waiting: Mapping[T, Sequence[str]], passed: Collection[str]) -> T:
-    """The job with most words that no argument list of a passed one had; of several the first. `waiting`: job -> its
-    arguments; not empty."""
+    """Return the job of a sweep to try next: the one with the most arguments that no passed job had.
+
+    Of equal ones the first is returned. `waiting`: job -> its arguments; not empty.
+    """
     known = set(passed)
     return max(waiting, key=lambda job: len(set(waiting[job]) - known))
 
 
 def has_time(elapsed_s: float, longest_s: float, budget_s: float) -> bool:
-    """Whether another trial, as long as the longest so far, ends within the budget."""
+    """Return whether another trial, if it takes as long as the longest so far, ends within the budget."""
     return elapsed_s + longest_s <= budget_s
 
 
-LET_GO = 4  # not 1, which is the exit code of a Python that cannot import this module
-WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue
-AGAIN_S = 2.0  # where squeue knew no such job
-_SURE = 3  # such answers in a row: squeue once missed a job that was there
+# Exit code after slurmwrap failed and released the real job. Not 1, with which Python exits if it cannot import this
+# module.
+LET_GO = 4
+WATCH_S = 10.0  # seconds between two checks whether the real job still waits; each is one squeue
+AGAIN_S = 2.0  # seconds to wait before asking again when squeue did not know the job
+# Consecutive answers that the job does not exist before they are accepted: squeue has been observed to miss a job.
+_CONFIRMATIONS = 3
 _GIVEN_UP = "before its pre-run was done"
-_MARGIN_S = 30.0  # before the end of this Slurm job, for the last act
-_WORTH_S = 60.0  # less time is not worth another trial
-_LONG_S = 240.0  # a trial that got so far without a word would not say more the next time
+_MARGIN_S = 30.0  # seconds kept before the end of this Slurm job, to apply the last verdict
+_MIN_TRIAL_S = 60.0  # minimum seconds for another trial
+_LASTING_AFTER_S = 240.0  # a trial that ran for so long without a verdict would not reach one the next time either
 
 
 class PrerunTerminated(BaseException):
-    """scancel, preemption or the time limit ends this job: what is left to do is to let the real one go."""
+    """Raised on SIGTERM (scancel, preemption or time limit): all that is left to do is to release the real job."""
 
 
 class JobGone(Exception):
-    """The real job started, ended or was cancelled: a trial next to it would only write into its files."""
+    """The real job started, ended or was cancelled: a trial that ran next to it would only write into its files."""
 
-    # By the end of its grace, as far as is known.
+    # Whether the job has started, probably because its grace period was over.
     started = False
 
 
 @dataclass(frozen=True, slots=True)
 class PrerunFiles:
-    """What gsub left in the trial's directory."""
+    """The content of the files that gsub wrote to the trial's directory."""
 
     directory: Path
     spec: TrialSpec
     request: JobRequest
     plan: PlacementPlan
     release_at: str
-    given: tuple[float, ...]  # the begin times that gsub may have given the job that waits
-    job: JobIdentity | None  # that job
-    grace_s: float  # how long it may be delayed
+    given: tuple[float, ...]  # the begin times that gsub may have set for the waiting job, Unix seconds
+    job: JobIdentity | None  # the waiting job
+    grace_s: float  # grace period: how long the job may be delayed
 
     @classmethod
     def read(cls, directory: Path) -> PrerunFiles:
-        """OSError, ValueError, TypeError or KeyError when it is not what gsub writes."""
+        """Read the files. Raise OSError, ValueError, TypeError or KeyError if they are not as gsub writes them."""
         waiting = json.loads((directory / "waiting.json").read_bytes())
         return cls(
             directory,
@@ -105,14 +109,14 @@ class PrerunFiles:
             record_from_json(JobRequest, waiting["request"]),
             record_from_json(PlacementPlan, waiting["plan"]),
             waiting["release_at"],
-            # None in what an earlier version left.
+            # Files of an earlier version lack these keys.
             tuple(waiting.get("given", ())),
             read_job_identity(waiting.get("job")),
             float(waiting.get("grace_s", 0)),
         )
 
     def note_given(self, at: float) -> None:
-        """Remembers another begin time as ours. OSError when it cannot be written."""
+        """Record another begin time as set by slurmwrap. Raise OSError if it cannot be written."""
         path = self.directory / "waiting.json"
         plain = json.loads(path.read_bytes())
         replace_file(path, json.dumps({**plain, "given": [*plain.get("given", ()), at]}))
@@ -120,23 +124,24 @@ class PrerunFiles:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict of one trial. `if_delayed`: what a failure proves for a job that cannot start yet."""
+    """The verdict of one trial. `if_delayed`: the verdict for a job that cannot start yet, if the trial failed."""
 
     verdict: Verdict
     if_delayed: Verdict | None = None
-    # Why the job could not start yet, where the trial was judged by that.
+    # Why the job could not start yet, if the trial was judged for a delayed job.
     delay: str = ""
-    # The process was asked to end.
+    # Whether this process got SIGTERM during the trial.
     stopped: bool = False
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 once the verdict is acted upon; LET_GO when slurmwrap failed and the real job was released. After any other
-    exit code
-    the wrapper does that."""
+    """Run the pre-run. Return 0 once the verdict was applied; LET_GO if slurmwrap failed and released the real job.
+
+    After any other exit code the wrapper releases the real job.
+    """
     directory = Path((sys.argv[1:] if argv is None else argv)[0])
     console = Console.of_terminal("slurmwrap")
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         return _run_prerun_job(directory, console)
     except (Exception, PrerunTerminated) as error:
@@ -147,20 +152,20 @@ def main(argv: list[str] | None = None) -> int:
 def _run_prerun_job(directory: Path, console: Console) -> int:
     began, trial = time.time(), PrerunFiles.read(directory)
     context = open_submit_context(configuration.load(), os.environ, console)
-    # gsub writes it too, but it may have been killed before
+    # gsub writes this too, but it may have been killed before that.
     with suppress(OSError, ValueError):
         prerun_registry.mark_submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
     _renew_grace_periods(trial, context, console)
-    trial = PrerunFiles.read(directory)  # with what that gave
+    trial = PrerunFiles.read(directory)  # again, to include the new begin time
     judged = _judge_prerun(trial)
     _apply_and_publish(_make_held_job(trial), trial.directory, judged, context, console)
-    _judge_waiting_jobs(_Crowd(trial, context, console, began, _end_at(trial.spec, began)), judged)
+    _judge_waiting_jobs(_SharedPrerun(trial, context, console, began, _compute_end_time(trial.spec, began)), judged)
     clean_up_preruns(context)
     return 0
 
 
 def _renew_grace_periods(trial: PrerunFiles, context: SubmitContext, console: Console) -> None:
-    """Where the dependency was met late, the job and those that attached wait for this pre-run from now on."""
+    """Extend the grace periods of the job and of those that attached if their dependency was met only now."""
     if trial.spec.mode == "gate" or not trial.request.value("dependency"):
         return
     others = (Path(guest.trial_dir) for guest in prerun_registry.list_waiting_jobs(trial.directory))
@@ -170,12 +175,14 @@ def _renew_grace_periods(trial: PrerunFiles, context: SubmitContext, console: Co
             if until := extend_grace(_make_held_job(one), one.grace_s, context, one.note_given):
                 console.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
         except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
-            console.say(f"job of {directory} is not asked to wait: {error}")
+            console.say(f"the grace period of the job in {directory} is not extended: {error}")
 
 
 def _is_kept_from_starting(job: str) -> bool:
-    """Whether Slurm holds this job, or it waits for others: its user may have said so after its submission. True also
-    where Slurm does not answer for minutes: then nothing is cancelled."""
+    """Return whether the job is held or has a dependency, which its user may have set after its submission.
+
+    Return True also if Slurm does not answer for minutes, so that the job is not cancelled.
+    """
     for pause in (*PAUSES_S, 0.0):
         try:
             rows = SlurmCommands(timeout_s=30, environ=os.environ).watched(job)
@@ -190,7 +197,10 @@ def _is_kept_from_starting(job: str) -> bool:
 def _apply_and_publish(
     waiting: HeldJob, directory: Path, judged: Judged, context: SubmitContext, console: Console
 ) -> None:
-    """The verdict is acted upon and left for who follows. A signal does not interrupt it: it takes milliseconds."""
+    """Apply the verdict to the waiting job and write it to verdict.json for `gsub` calls that follow the pre-run.
+
+    SIGTERM is ignored meanwhile, which takes milliseconds.
+    """
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         verdict = judged.verdict
@@ -198,13 +208,13 @@ def _apply_and_publish(
         if harmless and judged.if_delayed and waiting.job_id and _is_kept_from_starting(str(waiting.job_id)):
             verdict = judged.if_delayed
         if verdict.reason.startswith(judged.delay or DELAYED_NOW):
-            # The same may end otherwise when the file is there.
+            # The verdict depends on a file that is missing now, so it must not be stored for this fingerprint.
             waiting = replace(waiting, fingerprint="")
         record = apply_verdict(waiting, verdict, context)
         try:
             replace_file(directory / prerun_registry.VERDICT, json.dumps(verdict_to_json(verdict)))
         except OSError as error:
-            console.say(f"nobody can follow this: {error}")
+            console.say(f"the verdict could not be written for `slurmwrap prerun show`: {error}")
         about = f"job {waiting.job_id}: " if waiting.borrowed else ""
         console.say(f"{about}{verdict.outcome.value}: {verdict.reason}")
         for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
@@ -218,15 +228,15 @@ def _apply_and_publish(
 
 
 def _notify_of_cancelled_job(waiting: HeldJob, record: PrerunRecord, context: SubmitContext, console: Console) -> None:
-    """The user hears of a cancelled job; a fault of this changes nothing."""
+    """Notify the user of the cancelled job. An error here is only reported."""
     try:
-        place, slurm = (
+        state_dir, slurm = (
             str(configuration.find_user_state_dir(os.environ)),
             SlurmCommands(timeout_s=10, environ=os.environ),
         )
         node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
         notify_of_cancelled_job(
-            waiting, record, user=context.user, node=node, place=place, config=slurm.config, say=console.say
+            waiting, record, user=context.user, node=node, place=state_dir, config=slurm.config, say=console.say
         )
     except Exception as error:
         console.fault(error)
@@ -236,8 +246,8 @@ def _notify_of_cancelled_job(waiting: HeldJob, record: PrerunRecord, context: Su
 
 
 @dataclass(frozen=True, slots=True)
-class _Crowd:
-    """The pre-run that others attached to, since when it runs and until when (Unix seconds) it may try them."""
+class _SharedPrerun:
+    """A pre-run that other jobs may have attached to. It runs since `began` and must end by `until` (Unix seconds)."""
 
     first: PrerunFiles
     context: SubmitContext
@@ -246,116 +256,121 @@ class _Crowd:
     until: float
 
 
-def _end_at(spec: TrialSpec, began: float) -> float:
-    """When Slurm ends this job (SLURM_JOB_END_TIME, since 23.02; else by the limit that gsub set), less a margin."""
+def _compute_end_time(spec: TrialSpec, began: float) -> float:
+    """Return when this Slurm job must be done: its end time less a margin, in Unix seconds.
+
+    The end time is SLURM_JOB_END_TIME (since Slurm 23.02), else it is computed from the time limit that gsub set.
+    """
     try:
         return float(os.environ["SLURM_JOB_END_TIME"]) - _MARGIN_S
     except (KeyError, ValueError):
         return began + spec.time_limit_s + spec.profile_s
 
 
-def _judge_waiting_jobs(crowd: _Crowd, first: Judged) -> None:
-    """The jobs that wait for this pre-run. One whose arguments were tried has its own verdict at once.
+def _judge_waiting_jobs(shared: _SharedPrerun, first: Judged) -> None:
+    """Give every job that attached to this pre-run a verdict. A job whose arguments were tried gets it at once.
 
-    The others are tried here, one after the other: as long as all fail, and after a pass while pre-runs are short. A
-    failure speaks for the same arguments alone; a pass and an inconclusive verdict speak for those that are left then,
-    and they are released untried.
+    The other jobs are tried here one after the other: as long as all fail, and after a pass while the time budget for
+    the sweep lasts. A failure counts only for jobs with the same arguments. A pass or an inconclusive verdict counts
+    for all jobs that remain then, and they are released untried.
     """
-    directory, console = crowd.first.directory, crowd.console
-    tried = {crowd.first.spec.fingerprint: first}
-    passed = set(crowd.first.spec.args) if first.verdict.outcome is Outcome.PASS else set()
-    last, longest, speaks = first, time.time() - crowd.began, first.verdict
+    directory, console = shared.first.directory, shared.console
+    tried = {shared.first.spec.fingerprint: first}
+    passed = set(shared.first.spec.args) if first.verdict.outcome is Outcome.PASS else set()
+    last, longest, untried_verdict = first, time.time() - shared.began, first.verdict
     try:
         while not last.stopped:
-            waiting = _find_untried(tried, crowd)
-            if not waiting or not _should_try_another(last.verdict, speaks, longest, crowd):
+            waiting = _find_untried(tried, shared)
+            if not waiting or not _should_try_another(last.verdict, untried_verdict, longest, shared):
                 break
             guest = choose_next({one: trial.spec.args for one, trial in waiting.items()}, passed)
             started = time.time()
-            last = _try(guest, _cut(waiting[guest], speaks, crowd), tried, crowd)
+            last = _try_waiting_job(guest, _limit_trial_time(waiting[guest], untried_verdict, shared), tried, shared)
             longest = max(longest, time.time() - started)
             if last.verdict.outcome is Outcome.PASS:
                 passed |= set(waiting[guest].spec.args)
-            if speaks.outcome is not Outcome.PASS:
-                speaks = last.verdict
+            if untried_verdict.outcome is not Outcome.PASS:
+                untried_verdict = last.verdict
             prerun_registry.take(directory, guest)
     except (Exception, PrerunTerminated) as error:
-        # Who is left is released.
+        # The remaining jobs are released below.
         last = replace(last, stopped=last.stopped or isinstance(error, PrerunTerminated))
         console.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for guest in prerun_registry.close(directory):
-        # KillWait leaves seconds for all of them.
+        # After SIGTERM, Slurm's KillWait leaves only seconds for all of them, so release them without planning.
         if last.stopped:
             _release(str(guest.job_id), guest.release_at, console)
         else:
-            _settle_waiting_job(guest, tried, speaks, crowd)
+            _settle_waiting_job(guest, tried, untried_verdict, shared)
         prerun_registry.take(directory, guest)
-    if crowd.context.flights is not None:
-        crowd.context.flights.drop(_read_text(directory / GROUP), str(directory))
+    if shared.context.flights is not None:
+        shared.context.flights.drop(_read_text(directory / GROUP), str(directory))
 
 
-def _should_try_another(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
-    """Whether one more is tried: as long as all failed; once one has passed, within the time that the site gives."""
+def _should_try_another(last: Verdict, untried_verdict: Verdict, longest_s: float, shared: _SharedPrerun) -> bool:
+    """Return whether to try another job: while all have failed, or after a pass within the site's time budget."""
     now = time.time()
-    if crowd.until - now < _WORTH_S:
+    if shared.until - now < _MIN_TRIAL_S:
         return False
-    if speaks.outcome is Outcome.PASS:
-        return has_time(now - crowd.began, longest_s, crowd.context.config.prerun.sweep_s)
+    if untried_verdict.outcome is Outcome.PASS:
+        return has_time(now - shared.began, longest_s, shared.context.config.prerun.sweep_s)
     return last.outcome is Outcome.FAIL or _is_given_up(last)
 
 
-def _cut(trial: PrerunFiles, speaks: Verdict, crowd: _Crowd) -> PrerunFiles:
-    """The trial of one that attached, within this Slurm job's time and, once one has passed, that of the sweep."""
+def _limit_trial_time(trial: PrerunFiles, untried_verdict: Verdict, shared: _SharedPrerun) -> PrerunFiles:
+    """Return the trial with its time reduced to that of this Slurm job and, after a pass, to the sweep's budget."""
     spec, now = trial.spec, time.time()
-    if speaks.outcome is not Outcome.PASS:
-        return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, crowd.until - now)))
-    left = min(spec.time_limit_s, crowd.until - now, crowd.began + crowd.context.config.prerun.sweep_s - now)
+    if untried_verdict.outcome is not Outcome.PASS:
+        return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, shared.until - now)))
+    left = min(spec.time_limit_s, shared.until - now, shared.began + shared.context.config.prerun.sweep_s - now)
     return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
 
 
-def _find_untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[WaitingJob, PrerunFiles]:
-    """Who waits with arguments that were not tried yet; of those that were, each has its verdict now."""
+def _find_untried(tried: Mapping[str, Judged], shared: _SharedPrerun) -> dict[WaitingJob, PrerunFiles]:
+    """Return the attached jobs with untried arguments. Apply the known verdict to those whose arguments were tried."""
     waiting: dict[WaitingJob, PrerunFiles] = {}
-    for guest in prerun_registry.list_waiting_jobs(crowd.first.directory):
+    for guest in prerun_registry.list_waiting_jobs(shared.first.directory):
         trial = PrerunFiles.read(Path(guest.trial_dir))
         known = tried.get(trial.spec.fingerprint)
         if known is None or _is_given_up(known.verdict):
             waiting[guest] = trial
         else:
-            _settle_waiting_job(guest, tried, known.verdict, crowd)
-            prerun_registry.take(crowd.first.directory, guest)
+            _settle_waiting_job(guest, tried, known.verdict, shared)
+            prerun_registry.take(shared.first.directory, guest)
     return waiting
 
 
-def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
-    """The fate of one that attached, by a trial of its own."""
-    crowd.console.say(f"job {guest.job_id} is tried next: its arguments are others")
+def _try_waiting_job(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], shared: _SharedPrerun) -> Judged:
+    """Run a trial of its own for an attached job and apply the verdict."""
+    shared.console.say(f"job {guest.job_id} is tried next: its arguments differ")
     judged = _judge_prerun(trial)
-    # Its time was cut: with all of it, there may be a verdict.
+    # Its time was reduced. With the full time another trial might reach a verdict, so this one is not final.
     if judged.verdict.layer == "timeout":
         judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
-    _apply_and_publish(_make_held_job(trial), trial.directory, judged, crowd.context, crowd.console)
+    _apply_and_publish(_make_held_job(trial), trial.directory, judged, shared.context, shared.console)
     return judged
 
 
-def _settle_waiting_job(guest: WaitingJob, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
-    """What the pre-run says of one that it did not try; whatever of slurmwrap's fails releases it."""
+def _settle_waiting_job(
+    guest: WaitingJob, tried: Mapping[str, Judged], untried_verdict: Verdict, shared: _SharedPrerun
+) -> None:
+    """Apply the pre-run's verdict to an attached job that was not tried itself. On any error, release the job."""
     try:
         trial = PrerunFiles.read(Path(guest.trial_dir))
-        judged = tried.get(trial.spec.fingerprint) or Judged(_derive_verdict(speaks))
+        judged = tried.get(trial.spec.fingerprint) or Judged(_derive_verdict(untried_verdict))
         borrowed = judged.verdict.outcome is not Outcome.FAIL
         _apply_and_publish(
-            replace(_make_held_job(trial), borrowed=borrowed), trial.directory, judged, crowd.context, crowd.console
+            replace(_make_held_job(trial), borrowed=borrowed), trial.directory, judged, shared.context, shared.console
         )
     except Exception as error:
-        crowd.console.fault(error)
-        _release(str(guest.job_id), guest.release_at, crowd.console)
+        shared.console.fault(error)
+        _release(str(guest.job_id), guest.release_at, shared.console)
 
 
 def _derive_verdict(verdict: Verdict) -> Verdict:
-    """`verdict` for a job with other arguments that was not tried itself: a failure proves nothing about it."""
+    """Return the verdict for an untried job with other arguments: a failure proves nothing about it."""
     if verdict.outcome is Outcome.FAIL:
         reason = f"not tried: the pre-run of the same script with other arguments failed ({verdict.reason})"
         return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)
@@ -363,7 +378,7 @@ def _derive_verdict(verdict: Verdict) -> Verdict:
 
 
 def _is_given_up(verdict: Verdict) -> bool:
-    """The trial was given up since its job was gone: it says nothing about the others."""
+    """Return whether the trial was given up because its job had gone; then it proves nothing about other jobs."""
     return verdict.layer == "supervisor" and verdict.reason.endswith(_GIVEN_UP)
 
 
@@ -376,7 +391,10 @@ def _release(job: str, release_at: str, console: Console) -> None:
 
 
 def _release_after_fault(console: Console, directory: Path) -> int:
-    """Ours failed: no job must wait for it. Needs nothing but the environment, its files and scontrol."""
+    """Release all jobs that wait for this pre-run after slurmwrap failed.
+
+    Uses only the environment, the files of the trial and scontrol.
+    """
     real_job = os.environ.get("SLURMWRAP_REAL_JOB")
     if real_job:
         _release(real_job, os.environ.get("SLURMWRAP_RELEASE_AT", "now"), console)
@@ -392,12 +410,12 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise PrerunTerminated
 
 
 def _judge_prerun(trial: PrerunFiles) -> Judged:
-    """The verdict says how long was tried, whatever ended the trial."""
+    """Run and judge the trial, and set the verdict's duration, whatever ended the trial."""
     began = time.monotonic()
     judged = _run_and_judge(trial, began)
     seconds = judged.verdict.seconds or round(time.monotonic() - began, 3)
@@ -405,13 +423,13 @@ def _judge_prerun(trial: PrerunFiles) -> Judged:
 
 
 def _run_and_judge(trial: PrerunFiles, began: float) -> Judged:
-    """`began`: of time.monotonic()."""
+    """Run the trial while watching the real job, and judge it. `began`: the start by time.monotonic()."""
     spec = trial.spec
     watch = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = make_classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
         watch.look()
-        report = _Reporter(trial.directory, watch)
+        report = _ProgressWriter(trial.directory, watch)
         result = run_trial(spec, environ=_read_slurm_environment(), on_progress=report)
         verdict = judge(spec, result, classify)
         if verdict.outcome is not Outcome.FAIL:
@@ -419,17 +437,20 @@ def _run_and_judge(trial: PrerunFiles, began: float) -> Judged:
         if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
         return Judged(verdict, replace(if_delayed, measurement=None))
     except PrerunTerminated:
-        reason = "the pre-run was stopped (cancelled, preempted or out of time) before it could tell"
+        reason = "the pre-run was stopped (cancelled, preempted or out of time) before it reached a verdict"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
     except JobGone as why:
-        lasting = time.monotonic() - began >= _LONG_S and why.started
+        lasting = time.monotonic() - began >= _LASTING_AFTER_S and why.started
         reason = f"{why} {_GIVEN_UP}"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
 
 
 def _read_slurm_environment() -> dict[str, str]:
-    """This job's environment as Slurm gave it: the wrapper's sh may drop what is no name of a variable, as dash does
-    with the functions that bash exports, `module` of Lmod among them."""
+    """Return this job's environment as Slurm set it.
+
+    The wrapper's sh may drop entries whose names are no identifiers. dash does so with functions exported by bash, for
+    example Lmod's `module`.
+    """
     given = b""
     with suppress(OSError):
         given = Path(f"/proc/{os.getppid()}/environ").read_bytes()
@@ -440,9 +461,9 @@ def _read_slurm_environment() -> dict[str, str]:
 
 @dataclass(slots=True)
 class RealJobWatcher:
-    """Looks now and then whether the real job still waits. An answer that does not come changes nothing.
+    """Checks at intervals whether the real job still waits. A query without an answer is ignored.
 
-    `missed`: answers in a row that knew no such job; a single one may be wrong.
+    `missed`: number of consecutive answers that did not know the job; a single one may be wrong.
     """
 
     job: str | None
@@ -452,20 +473,20 @@ class RealJobWatcher:
     missed: int = 0
 
     def look(self) -> None:
-        """Asks Slurm if it is time to. Raises JobGone."""
+        """Ask Slurm if the interval is over. Raise JobGone if the job no longer waits."""
         if self.job is None or self.clock() < self.next_at:
             return
         wait = WATCH_S
         with suppress(SlurmError):
             record = self.slurm.job(self.job)
             self.missed = 0 if record is not None else self.missed + 1
-            if self.missed >= _SURE or (record is not None and not record.pending):
+            if self.missed >= _CONFIRMATIONS or (record is not None and not record.pending):
                 became = _describe_end_state("" if record is None else record.state)
-                nobody = JobGone(f"job {self.job} {became}")
-                nobody.started = became == "started"
-                raise nobody
+                gone = JobGone(f"job {self.job} {became}")
+                gone.started = became == "started"
+                raise gone
             wait = AGAIN_S if self.missed else WATCH_S
-        # After the answer: a slow controller is not asked more often.
+        # The interval begins after the answer, so that a slow controller is not asked more often.
         self.next_at = self.clock() + wait
 
 
@@ -491,15 +512,15 @@ def _make_held_job(trial: PrerunFiles) -> HeldJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reporter:
-    """Leaves progress.json for who follows, and gives up a trial for which no one waits."""
+class _ProgressWriter:
+    """Writes progress.json for users who follow the pre-run, and gives up a trial whose job no longer waits."""
 
     directory: Path
     watch: RealJobWatcher
 
     def __call__(self, progress: TrialProgress) -> None:
         shown = asdict(progress)
-        # A full disk costs the live view, not the trial.
+        # If the disk is full, only the live view fails, not the trial.
         with suppress(OSError):
             replace_file(self.directory / "progress.json", json.dumps(shown))
         self.watch.look()

@@ -1,8 +1,9 @@
-"""One pre-run in flight per user, script, code and environment: a sweep's later jobs wait for the first one's.
+"""Sharing of pre-runs: one in flight per user, script, code and environment, for which later jobs of a sweep wait too.
 
-A job that attached has its gate and its own trial directory like any other, and is released by the same verdict (see
-gsub/prerun_job.py: a failure of other arguments proves nothing about it, so it then gets a trial of its own). A
-pre-run that is gone without a verdict releases all that waited for it, at the latest when the grace of each is over.
+A job that attaches to another job's pre-run waits like any other and has its own trial directory. The same verdict
+releases it; a failure with other arguments proves nothing about it, so it then gets a trial of its own
+(gsub/prerun_job.py). If a pre-run disappears without a verdict, all jobs that waited for it are released, at the latest
+when their grace periods are over.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
     from slurmwrap.model.job_record import JobRecord
 
-_TRIES = 3  # a pre-run may end, and another begin, between our looks
-GONE = "gone"  # file in a trial's directory: its pre-run is gone without a verdict, and what waited was released
-GROUP = "group"  # file in a trial's directory: what it speaks for, so that its end can be written to the pointer
-ATTACHED = "attached"  # file in a trial's directory: no Slurm job of its own, but that of this id
-OLD_S = 14 * 86400.0  # trials that nothing touched for so long are removed
+_TRIES = 3  # attempts: between two reads of the registry one pre-run may end and another begin
+# Files in a trial's directory:
+GONE = "gone"  # the pre-run disappeared without a verdict, and the jobs that waited for it were released
+GROUP = "group"  # the group that the pre-run is shared by, needed to remove its entry in the registry at its end
+ATTACHED = "attached"  # the trial has no Slurm job of its own; the file holds the job id of the shared pre-run
+OLD_S = 14 * 86400.0  # trials that were not modified for this time are removed
 
 
 def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, context: SubmitContext) -> InflightPrerun | None:
-    """The pre-run in flight that `guest` now waits for; None: the job needs one of its own, and others may attach to
-    it. OSError where the state directory cannot be written."""
+    """Attach `guest` to a pre-run in flight and return that; None if the job needs a pre-run of its own.
+
+    In the latter case later jobs may attach to the new pre-run. Raise OSError if the state directory is not writable.
+    """
+    # The registry holds one pre-run per group. Try to attach to it; if it is dead, release its jobs, remove it and
+    # claim the group. Another process may do the same at any moment, so the loop repeats if an attach or a claim fails.
     flights, group = context.flights, prepared.group
     if flights is None or not group:
         return None
@@ -50,28 +56,28 @@ def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, context: SubmitCon
             (Path(guest.trial_dir) / GROUP).write_text(group, encoding="ascii")
             return None
         if prepared.prerun == "profile":
-            # Another one speaks for the group; this one measures.
+            # Another pre-run holds the group. This one is only for the CPU curve and is not shared.
             return None
     return None
 
 
 def _wait_for_prerun_id(found: InflightPrerun, context: SubmitContext) -> InflightPrerun:
-    """Waits a moment for a pre-run that is being submitted, so that its id can be printed."""
+    """Wait up to 3 seconds for the job id of a pre-run that is being submitted, so that it can be printed."""
     for _ in range(60):
         if found.job_id is not None:
             break
         context.clock.sleep(0.05)
-        found = prerun_registry.read_flight(found.directory) or found
+        found = prerun_registry.read_inflight_prerun(found.directory) or found
     return found
 
 
 def withdraw_prerun(prepared: PreparedJob, directory: str, context: SubmitContext) -> None:
-    """The pre-run could not be submitted: no one shall wait for it."""
+    """Remove a pre-run that could not be submitted from the registry, and release the jobs that attached to it."""
     if context.flights is None or not prepared.group or not directory:
         return
     context.flights.drop(prepared.group, directory)
     for guest in prerun_registry.close(Path(directory)):
-        _start(guest, context, "the pre-run that it waited for could not be submitted")
+        _release_waiting_job(guest, context, "the pre-run that it waited for could not be submitted")
 
 
 def _is_alive(found: InflightPrerun, context: SubmitContext) -> bool:
@@ -80,13 +86,16 @@ def _is_alive(found: InflightPrerun, context: SubmitContext) -> bool:
     try:
         record = context.slurm.job(str(found.job_id))
     except SlurmError:
-        # No one knows; who attaches to a dead one waits for its grace at most.
+        # Slurm does not answer. A job that attaches to a dead pre-run waits for its grace period at most.
         return True
     return _is_at_work(found, record)
 
 
 def release_orphaned_jobs(directory: Path, context: SubmitContext) -> tuple[int, ...]:
-    """Lets go what waits for a pre-run that is gone without a verdict; returns the job ids. Once per pre-run."""
+    """Release the jobs that wait for a pre-run that disappeared without a verdict. Return their ids.
+
+    This is done once per pre-run.
+    """
     waiting = prerun_registry.close(directory)
     if not (directory / prerun_registry.VERDICT).exists():
         waiting = (*_read_main_job(directory), *waiting)
@@ -96,24 +105,28 @@ def release_orphaned_jobs(directory: Path, context: SubmitContext) -> tuple[int,
     try:
         gone.touch()
     except OSError:
-        # Else it would be done again and again.
+        # Without the mark, every later call would release the jobs again.
         return ()
-    return tuple(guest.job_id for guest in waiting if _start(guest, context, "its pre-run is gone"))
+    return tuple(guest.job_id for guest in waiting if _release_waiting_job(guest, context, "its pre-run is gone"))
 
 
 def release_all_orphans(
     flights: PrerunRegistry, context: SubmitContext, *, older_than_s: float = 0.0
 ) -> tuple[int, ...]:
-    """Lets go the jobs whose pre-run was cancelled, lost or forgotten; returns their ids. One question to Slurm."""
+    """Release all jobs whose pre-run was cancelled or lost. Return their ids. Slurm is asked once for all pre-runs."""
     now = context.clock.now()
-    found = [one for path in flights.trials() if not _is_settled(path) and (one := prerun_registry.read_flight(path))]
+    found = [
+        one
+        for path in flights.trials()
+        if not _is_settled(path) and (one := prerun_registry.read_inflight_prerun(path))
+    ]
     open_ones = [one for one in found if now - one.since >= older_than_s and not one.submitting(now)]
     open_ones = [one for one in open_ones if _read_cluster(one.directory) == context.cluster]
     if not open_ones:
         return ()
     known = {record.job_id: record for record in context.slurm.jobs(context.user)}
     dead = [one for one in open_ones if not _is_running(one, known)]
-    # read again: a pre-run writes its verdict before its job ends
+    # Check again for a verdict: a pre-run writes it before its job ends, so it may have appeared since the first check.
     return tuple(
         job_id
         for one in dead
@@ -123,7 +136,7 @@ def release_all_orphans(
 
 
 def list_live_trials(context: SubmitContext) -> tuple[Path, ...]:
-    """Directories of trials that are not at their end."""
+    """Return the directories of trials that have not ended."""
     return tuple(path for path in context.flights.trials() if not _is_settled(path)) if context.flights else ()
 
 
@@ -132,7 +145,7 @@ def _is_running(found: InflightPrerun, known: dict[int, JobRecord]) -> bool:
 
 
 def _is_at_work(found: InflightPrerun, record: JobRecord | None) -> bool:
-    """Whether the pre-run has not ended: another job may have its id since."""
+    """Return whether the pre-run has not ended. A record of a later job with the same id does not count."""
     if record is None or record.ended:
         return False
     meant = _read_meant_job(found.directory)
@@ -140,12 +153,12 @@ def _is_at_work(found: InflightPrerun, record: JobRecord | None) -> bool:
 
 
 def _is_settled(directory: Path) -> bool:
-    """Its verdict was acted upon, its job waits for another one's, or it was found dead before."""
+    """Return whether the trial needs no more attention: it has a verdict, is attached to another, or was found dead."""
     return any((directory / name).exists() for name in (prerun_registry.VERDICT, GONE, ATTACHED))
 
 
 def _read_cluster(directory: Path) -> str:
-    """The cluster that its job ids are of: several may share a home. "" when it cannot be read, which is none."""
+    """Return the cluster of the trial's job ids, since clusters may share a home directory; "" if it is unreadable."""
     try:
         return str(json.loads((directory / "spec.json").read_bytes())["cluster"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -162,7 +175,7 @@ def _read_main_job(directory: Path) -> Iterable[WaitingJob]:
 
 
 def _read_given_begin_times(directory: Path) -> tuple[float, ...]:
-    """The begin times that gsub may have given the job of this trial; () when they cannot be read."""
+    """Return the begin times that gsub may have set for the job of this trial; () if they cannot be read."""
     try:
         return tuple(float(at) for at in json.loads((directory / "waiting.json").read_bytes())["given"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -170,16 +183,19 @@ def _read_given_begin_times(directory: Path) -> tuple[float, ...]:
 
 
 def _read_meant_job(directory: Path) -> JobIdentity | None:
-    """The job of this trial as it was submitted; None when that cannot be read."""
+    """Return the identity of the trial's job as it was submitted; None if it cannot be read."""
     try:
         return read_job_identity(json.loads((directory / "waiting.json").read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _start(guest: WaitingJob, context: SubmitContext, reason: str) -> bool:
-    """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is, and
-    so does another job that has the id now."""
+def _release_waiting_job(guest: WaitingJob, context: SubmitContext, reason: str) -> bool:
+    """Release a job that still waits for its begin time, and return whether that succeeded.
+
+    A job that runs, has ended or got another start time from its user is left alone, and so is a later job with the
+    same id.
+    """
     try:
         record = context.slurm.job(str(guest.job_id))
         if record is None or not record.pending:
@@ -189,7 +205,7 @@ def _start(guest: WaitingJob, context: SubmitContext, reason: str) -> bool:
             return False
         if has_user_changed_start_time(record, _read_given_begin_times(Path(guest.trial_dir)), context.clock.now()):
             return False
-        # A task of an array may have begun: of the rest.
+        # If tasks of an array have started, address only those that still wait.
         address = record.waiting_address or str(guest.job_id)
         context.slurm.apply(start_action(address, guest.release_at, reason))
     except SlurmError as error:

@@ -1,6 +1,6 @@
-"""The pre-run as a Slurm job: its files, the call that submits it, and going first (--prerun=wait, only).
+"""Create the pre-run as a Slurm job: write its files, make its sbatch call, and run it first (--prerun=wait, only).
 
-Light imports only: gsub's fast path.
+Light imports only, because this is on gsub's fast path.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ if TYPE_CHECKING:
     from slurmwrap.model.cluster import Node
     from slurmwrap.sbatch.job_request import JobRequest
 
-# What no wait can fix: Slurm's words for a request that no node, partition or account of the cluster fits.
-_NEVER = re.compile(
+# Slurm's error messages for a request that can never start on this cluster, whatever node, partition or account.
+_NEVER_STARTS = re.compile(
     r"Requested node configuration is not available|Invalid (partition|account|qos|feature|node|generic resource"
     r"|job array|license|reservation|constraint)|can not be satisfied|specification|more processors|Node count",
     re.IGNORECASE,
 )
 
 
-_LAST_ACT_S = 60  # the supervisor's own limit comes first, so that a verdict is written
-_LONG_S = 3600.0  # for --prerun-steps, where the job itself has no time limit
-_STEPS_S = 120.0  # what is left for the steps where a partition's limit is short
+_VERDICT_MARGIN_S = 60  # Slurm's limit exceeds the supervisor's by this, so that there is time to write a verdict
+_DEFAULT_LIMIT_S = 3600.0  # time for --prerun-steps if the job itself has no time limit
+_STEPS_S = 120.0  # time reserved for the steps if the partition's limit is short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTimes:
-    """Seconds of a trial: until its steps are counted, for the CPU curve then, and the time limit of its Slurm job."""
+    """Time limits of a trial in seconds: for its steps, for the CPU curve after them, and of its Slurm job."""
 
     trial_s: float
     profile_s: float
@@ -76,26 +76,29 @@ class TrialTimes:
 
 
 def compute_trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
-    """As configured, but within the partition's time limit: beyond it Slurm would let the pre-run pend for ever."""
+    """Return the configured times, reduced to the partition's time limit. Beyond it a pre-run would pend forever."""
     named = settings.partition or prepared.request.value("partition") or prepared.snapshot.default_partition
     limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
-    most = max(_LAST_ACT_S, min(limits, default=86400 * 365) - _LAST_ACT_S)
+    most = max(_VERDICT_MARGIN_S, min(limits, default=86400 * 365) - _VERDICT_MARGIN_S)
     profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
     trial_s = min(_compute_wanted_seconds(prepared, settings), most - profile_s)
-    return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
+    return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _VERDICT_MARGIN_S)
 
 
 def _compute_wanted_seconds(prepared: PreparedJob, settings: Prerun) -> float:
-    """Seconds for the steps. Of --prerun-steps the job's own time limit is a bound that fits, where nothing waits for
-    the pre-run for a bounded time."""
+    """Return the seconds for the steps.
+
+    With more --prerun-steps than usual the limit is the job's own time limit, unless a job waits for the pre-run for a
+    limited time only.
+    """
     asked = prepared.request.own.prerun_steps or 0
     if asked <= settings.steps or prepared.prerun not in ("only", "wait", "gate"):
         return float(settings.time_limit_s)
-    return float(max(settings.time_limit_s, prepared.request.shape.time_limit_s or _LONG_S))
+    return float(max(settings.time_limit_s, prepared.request.shape.time_limit_s or _DEFAULT_LIMIT_S))
 
 
 def describe_many_steps(prepared: PreparedJob, settings: Prerun) -> str:
-    """What --prerun-steps means for the time that the pre-run may take, in a sentence; "" where nothing is new."""
+    """Return a sentence about the time that the pre-run may take with --prerun-steps; "" if it takes no longer."""
     asked = prepared.request.own.prerun_steps or 0
     if asked <= settings.steps or prepared.prerun == "off":
         return ""
@@ -110,12 +113,12 @@ def describe_many_steps(prepared: PreparedJob, settings: Prerun) -> str:
 
 
 def find_largest_node(prepared: PreparedJob) -> Node | None:
-    """The usable node with the most GPUs; None when none is known."""
+    """Return the usable node with the most GPUs; None if none is known."""
     return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
 
 
 def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, context: SubmitContext) -> TrialJob:
-    """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
+    """Write the trial's files and return the call that submits it. Raise OSError if they cannot be written."""
     request, settings = prepared.request, context.config.prerun
     directory = Path(context.memory.trial_dir())
     times = compute_trial_times(prepared, settings)
@@ -199,7 +202,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
 
 
 def _copy_dependency(request: JobRequest, context: SubmitContext) -> str:
-    """What the pre-run waits for: what its job waits for, so that it finds what that will find."""
+    """Return the pre-run's --dependency, which is that of its job, so that it finds the same files; "" for none."""
     value = request.value("dependency") or ""
     if not value or not can_share_dependency(value):
         return ""
@@ -212,19 +215,20 @@ def _copy_dependency(request: JobRequest, context: SubmitContext) -> str:
 def run_prerun_first(
     prepared: PreparedJob, context: SubmitContext, console: Console, live: Console | None = None
 ) -> Verdict:
-    """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
+    """Validate the request, submit its pre-run alone and follow it on `live`; for --prerun=wait and --prerun=only.
 
-    With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
-    user stopped watching; the pre-run goes on, nothing else was submitted, and they were informed.
+    If Slurm refuses, return that as a verdict with `only`, else raise SlurmError with sbatch's message and exit code.
+    On KeyboardInterrupt the user stopped watching: the pre-run goes on, nothing else is submitted, a message says so,
+    and the exception is raised again.
     """
     import gc
 
     from slurmwrap.gsub.follow_prerun import follow
 
-    # A submission goes without (gsub/gsub_script.py), but this may take hours.
+    # gsub_script.py switches the garbage collector off for a submission, but following a pre-run may take hours.
     gc.enable()
     alone = prepared.prerun == "only"
-    # A refused plan is no reason to refuse the job.
+    # Test the job as the user asked for it: if Slurm refuses the plan, the job is submitted without it.
     as_asked = render(prepared.request, (), added=prepared.added)
     tested = context.slurm.sbatch(make_sbatch_call(prepared.request, as_asked, context, ("--test-only",)))
     if tested.exit_code != 0:
@@ -232,7 +236,7 @@ def run_prerun_first(
             raise SlurmError(_format_sbatch_errors(tested), exit_code=tested.exit_code)
         reason = f"Slurm refuses the job: {_format_sbatch_errors(tested)}"
         refused = Finding(severity=Severity.ERROR, message=reason, fix="ask for what the cluster has: sinfo")
-        never = _NEVER.search(reason) is not None
+        never = _NEVER_STARTS.search(reason) is not None
         return (
             make_static_verdict((refused, *prepared.warnings), reason, 0.0) if never else make_unproven_verdict(reason)
         )
@@ -244,7 +248,7 @@ def run_prerun_first(
         ) from error
     result = context.slurm.sbatch(job.call)
     if result.job_id is None:
-        # Else it would be listed as a pre-run that got lost.
+        # Otherwise it would be listed as a lost pre-run.
         shutil.rmtree(job.directory, ignore_errors=True)
         if alone:
             return make_unproven_verdict(f"Slurm refuses the pre-run: {_format_sbatch_errors(result)}")
@@ -274,7 +278,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def format_gpu_count(prepared: PreparedJob) -> str:
-    """ "one GPU", or how many --prerun-gpus asked for."""
+    """Return "one GPU", or the number of --prerun-gpus with "GPUs"."""
     asked = prepared.request.own.prerun_gpus or 1
     return "one GPU" if asked == 1 else f"{asked} GPUs"
 

@@ -1,8 +1,8 @@
-"""What the caller gave this process, as a C program finds it: Python changes some of it before our first line.
+"""Restore the process environment that the caller passed to gsub, so that sbatch and the job see it unchanged.
 
-sbatch takes over its environment, open files and signals as they are, and hands the environment to the job. So gsub
-takes Python's own LC_CTYPE out again, never opens a file in the place of a closed standard stream, and gives SIGPIPE
-back before it becomes sbatch.
+Python changes some of it at its start. sbatch inherits the environment, open files and signals, and passes the
+environment on to the job. So gsub removes the LC_CTYPE that Python set, never opens a file in the place of a closed
+standard stream, and restores the default action of SIGPIPE before it becomes sbatch.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import os
 import sys
 from contextlib import suppress
 
-# typing's own loads re, half of what a call that is passed on costs
+# `from typing import TYPE_CHECKING` would import re, half of the cost of a call that is passed on to sbatch.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-# What Python may put there: PEP 538.
+# The values of LC_CTYPE that Python itself may set (PEP 538).
 _COERCED = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})
 
 
 def normalize_process() -> None:
-    """Once, before anything else is done."""
+    """Undo Python's changes and open missing standard streams. Call once, before anything else."""
     _undo_locale_coercion()
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _fill_closed()
@@ -33,7 +33,7 @@ def normalize_process() -> None:
 
 
 def restore_signals() -> None:
-    """Signals that Python ignores are given back: sbatch in a closed pipe ends by SIGPIPE."""
+    """Restore the default action of signals that Python ignores, so that SIGPIPE ends sbatch at a closed pipe."""
     from signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
     signal(SIGPIPE, SIG_DFL)
@@ -41,34 +41,37 @@ def restore_signals() -> None:
 
 
 def end_by_interrupt() -> NoReturn:
-    """Ctrl-C."""
+    """End this process by SIGINT, as Ctrl-C does."""
     from signal import SIGINT
 
     _end_by(SIGINT)
 
 
 def end_by_exit_code(exit_code: int) -> int:
-    """An exit code as it is; -N, which stands for sbatch's end by signal N, ends us by that signal too."""
+    """Return `exit_code`; if it is -N (sbatch was ended by signal N), end this process by the same signal."""
     if exit_code < 0:
         _end_by(-exit_code)
     return exit_code
 
 
 def is_one_stream() -> bool:
-    """Whether standard output and standard error are one, and no terminal: a program reads them, and may take the last
-    word for the job's number (Nextflow and many `subprocess` calls join them)."""
+    """Return whether stdout and stderr are the same file and not a terminal.
+
+    Then a program reads both and may parse the last word as the job id (Nextflow and many `subprocess` calls join
+    them).
+    """
     with suppress(OSError):
         return os.path.sameopenfile(1, 2) and not os.isatty(1)
     return False
 
 
 def is_at_terminal() -> bool:
-    """Whether a person types the call, or reads what it says."""
+    """Return whether standard input or standard error is a terminal."""
     return os.isatty(0) or os.isatty(2)
 
 
 def write_stdout(text: str) -> None:
-    """`text` on standard output; into a closed pipe it ends us as it would end sbatch, when all is done."""
+    """Write `text` to standard output. At a closed pipe, end this process by SIGPIPE as it would end sbatch."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -77,15 +80,15 @@ def write_stdout(text: str) -> None:
 
         _end_by(SIGPIPE)
     except OSError:
-        # A full disk, say: sbatch does not mind either.
+        # For example a full disk: sbatch ignores that too.
         pass
 
 
 def _end_by(number: int) -> NoReturn:
-    """Ends as a C program does by that signal, so that a shell's loop around it stops too."""
+    """End this process by the signal, as a C program would, so that a shell loop around it stops too."""
     from signal import SIG_DFL, SIG_UNBLOCK, pthread_sigmask, signal
 
-    with suppress(OSError):  # SIGKILL takes no handler
+    with suppress(OSError):  # SIGKILL accepts no handler
         signal(number, SIG_DFL)
     pthread_sigmask(SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
@@ -93,7 +96,7 @@ def _end_by(number: int) -> NoReturn:
 
 
 def _undo_locale_coercion() -> None:
-    """In the C locale Python sets LC_CTYPE for its children; the job would get it."""
+    """Remove the LC_CTYPE that Python sets in the C locale; otherwise the job would inherit it."""
     if os.environ.get("LC_CTYPE") not in _COERCED:
         return
     found = _read_given_variable(b"LC_CTYPE")
@@ -106,7 +109,7 @@ def _undo_locale_coercion() -> None:
 
 
 def _read_given_variable(name: bytes) -> list[bytes] | None:
-    """The values of a variable as this process was started with it: one, or none; None where the kernel hides it."""
+    """Return the value with which this process was started, as a list of at most one; None if it is not readable."""
     with suppress(OSError), open("/proc/self/environ", "rb") as file:  # noqa: PTH123
         started_with = file.read().split(b"\0")
         return [entry.partition(b"=")[2] for entry in started_with if entry.startswith(name + b"=")][:1]
@@ -114,8 +117,11 @@ def _read_given_variable(name: bytes) -> list[bytes] | None:
 
 
 def _fill_closed() -> None:
-    """/dev/null is in for closed standard streams: else a database or the script would be opened in their place,
-    and written to. Like all that Python opens it is closed again at exec, so that sbatch finds them closed."""
+    """Open /dev/null for closed standard streams.
+
+    Otherwise a database or the script would get descriptor 0, 1 or 2 and be written to. Python opens files
+    close-on-exec, so sbatch still finds the streams closed.
+    """
     with suppress(OSError):
         while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass

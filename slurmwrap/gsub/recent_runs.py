@@ -1,6 +1,6 @@
-"""The user's newest runs for TAB: `SLURMWRAP_COMPLETE=jobs gsub` prints them as squeue does, since gsub starts fast.
+"""List the user's newest jobs for shell completion: `SLURMWRAP_COMPLETE=jobs gsub`, because gsub starts fast.
 
-Standard library only. Slurm is not asked, nothing is written, and what cannot be read is left out.
+Standard library only. It calls no Slurm command, writes nothing, and skips what cannot be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN = 30
 
 
 def list_recent_jobs(environ: Mapping[str, str]) -> str:
-    """`ID|STATE|NAME` per line, newest first; an array is one job, and a job that is not judged yet has no state."""
+    """Return one line `ID|STATE|NAME` per job, newest first. An array is one job; an undiagnosed job has no state."""
     state = UserState(find_state_dir(environ))
     found: dict[int, tuple[float, str, str]] = {}
     for job_id, at, name in (*state.newest_submissions(_SHOWN), *_list_spooled_submissions(state)):
@@ -33,17 +33,17 @@ def list_recent_jobs(environ: Mapping[str, str]) -> str:
 
 
 def _list_spooled_submissions(state: UserState) -> list[tuple[int, float, str]]:
-    """Submissions that no reconcile has taken in."""
+    """Return (job id, time, name) of submissions in the spool that no reconcile has read yet."""
     found = []
     for content in state.fresh("submit"):
         with suppress(ValueError, KeyError, TypeError, RecursionError):
-            told = json.loads(content)["facts"]["submission"]
-            found.append((int(told["job_id"]), float(told["at"]), str(told.get("name", ""))))
+            record = json.loads(content)["facts"]["submission"]
+            found.append((int(record["job_id"]), float(record["at"]), str(record.get("name", ""))))
     return found
 
 
 def print_recent(environ: Mapping[str, str]) -> int:
-    """The answer to TAB; never an error."""
+    """Print the jobs for completion. Always return 0: completion must not print errors."""
     from slurmwrap.gsub import process_env
 
     with suppress(StoreError, OSError):

@@ -1,6 +1,6 @@
-"""What a submission is refused for before anything is asked of Slurm: blocked inputs, and the same failure again.
+"""Find reasons to refuse a submission: blocked inputs, repeated failures, impossible requests; warn about incidents.
 
-Refusals are values: --force overrides them, and what it overrode is remembered.
+Refusals are returned, not raised: --force overrides them, and the overridden ones are recorded.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 
-_EVERYBODY = -1
-_TIMES = 2  # Philly retried blindly; two failures of the very same are proof enough
-_MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))  # node state flags, scontrol(1)
-_SHOWN = 2  # different errors
+_ALL_USERS = -1  # uid of a block that applies to all users
+# Number of unchanged failures after which a job is refused. Microsoft's Philly cluster retried blindly; two failures of
+# the same job are proof enough.
+_FAILURES_TO_REFUSE = 2
+# Flags in a node's state that mean that nodes may join while Slurm runs, scontrol(1).
+_MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))
+_MAX_ERRORS_SHOWN = 2  # maximum number of different errors in a message
 
 
 def find_blocked_inputs(inputs: Sequence[str], context: SubmitContext) -> list[RefusedError]:
-    """One refusal per input whose content is blocked for this user or for everybody."""
+    """Return one refusal per input whose content is blocked for this user or for all users."""
     blocked = _list_blocks_in_force(context)
     if not blocked:
         return []
@@ -46,14 +49,14 @@ def find_blocked_inputs(inputs: Sequence[str], context: SubmitContext) -> list[R
 def find_repeated_failures(
     request: JobRequest, inputs: Sequence[str], context: SubmitContext, mark: str
 ) -> list[RefusedError]:
-    """A refusal when the very same failed twice, and nothing changed since that could have fixed it.
+    """Return a refusal if the same job failed twice and nothing has changed since that could have fixed it.
 
-    `mark`: its fingerprint: the same script, code, arguments, options and environment.
+    `mark`: the job's fingerprint, that is its script, code, arguments, options and environment.
     """
     failures = context.memory.failures(sha256_hex(request.script.content), mark)
-    if len(failures) >= _TIMES:
+    if len(failures) >= _FAILURES_TO_REFUSE:
         failures = select_unfixed_failures(failures, _build_surroundings(request, inputs, context))
-    if len(failures) < _TIMES:
+    if len(failures) < _FAILURES_TO_REFUSE:
         return []
     return [
         RefusedError(
@@ -64,9 +67,11 @@ def find_repeated_failures(
 
 
 def find_impossible_request(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
-    """A refusal for more nodes than each of the job's partitions has, drained ones and those of a cloud counted: Slurm
-    takes such a job and lets it wait for ever (EnforcePartLimits=NO, slurm.conf(5)). Where nodes may join while Slurm
-    runs, nothing is certain."""
+    """Return a refusal if the job requests more nodes than each of its partitions has, including drained nodes.
+
+    Slurm accepts such a job and lets it pend forever (EnforcePartLimits=NO, slurm.conf(5)). There is no refusal if
+    nodes may join while Slurm runs (cloud or dynamic nodes).
+    """
     asked = request.shape.nodes or 0
     names = (request.value("partition") or snapshot.default_partition).split(",")
     sizes = {p.name: p.total_nodes for p in snapshot.partitions if p.name in names}
@@ -98,24 +103,24 @@ def _build_surroundings(request: JobRequest, inputs: Sequence[str], context: Sub
 
 
 def _format_times(count: int) -> str:
-    return "twice" if count == _TIMES else f"{count} times"
+    return "twice" if count == _FAILURES_TO_REFUSE else f"{count} times"
 
 
 def _format_errors(failures: Sequence[PastFailure]) -> str:
-    """Each different error once, newest first, with the newest job that ended so."""
+    """Format each different error once, newest first, with the newest job that ended with it."""
     newest: dict[str, PastFailure] = {}
     for failure in failures:
         newest.setdefault(sub(r"^(?:srun|slurmstepd|sbatch): (?:error|fatal): ", "", failure.error), failure)
-    told = [
+    errors = [
         f"{error.rstrip('.')} ({'pre-run ' if one.prerun else ''}job {one.job_id})" for error, one in newest.items()
     ]
-    return "; before that: ".join(told[:_SHOWN])
+    return "; before that: ".join(errors[:_MAX_ERRORS_SHOWN])
 
 
 def _list_blocks_in_force(context: SubmitContext) -> dict[str, BlockedInput]:
-    """By digest; the user's own claim, which knows the line, before what everybody sees."""
-    # One user's log binds them alone.
-    everyone = [b for b in context.published.blocked if b.uid in (_EVERYBODY, context.uid)]
+    """Return digest → block. The user's own block, which knows the log line, replaces the published one."""
+    # A block that rests on one user's log applies to that user only.
+    everyone = [b for b in context.published.blocked if b.uid in (_ALL_USERS, context.uid)]
     known = [*everyone, *context.memory.blocked_inputs()]
     return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == context.uid, bool(b.path)))}
 
@@ -129,9 +134,9 @@ def _make_block_refusal(path: str, blocked: BlockedInput, context: SubmitContext
 
 
 def _format_block_evidence(blocked: BlockedInput, context: SubmitContext) -> str:
-    """What is known of it, by whose job, and since when."""
+    """Format the reason of a block, the job that caused it, and its time."""
     when = strftime("%Y-%m-%d %H:%M", localtime(blocked.at))
-    if blocked.uid != _EVERYBODY:
+    if blocked.uid != _ALL_USERS:
         who = f"your job {blocked.job_id} failed of it on {when}" if blocked.job_id else f"by yourself on {when}"
     elif blocked.job_id:
         who = f"for all users, since job {blocked.job_id} on {when}"
@@ -141,82 +146,84 @@ def _format_block_evidence(blocked: BlockedInput, context: SubmitContext) -> str
     return who if generic else f"{blocked.reason} ({who})"
 
 
-# Whether what an earlier failure blamed is still as it was: only then does the same script fail the same way again.
+# Check whether the cause of an earlier failure may have been fixed. Only if not, the same script will fail again.
 #
-# Everything that may have fixed the failure counts as a change, and doubt counts as a change: a job that is refused
-# wrongly costs its user more than one that fails a third time. Pure; the caller hands in what looks at files.
+# Every change that may have fixed the failure counts, and so does every doubt: a job that is wrongly refused costs its
+# user more than a job that fails a third time. This part is pure; the caller passes in the functions that read files.
 
-# A node, a driver or a neighbor may be the cause: another run may end well.
-_MAY_BE_THE_NODE = frozenset(("core_dump", "invalid_memory_access", "cuda_failure"))
-_OF_THE_ENVIRONMENT = frozenset(("import_error", "cannot_load_libs", "cuda_version_mismatch"))
+# Categories that a node, a driver or a job on the same node may have caused: another run may succeed.
+_NODE_CATEGORIES = frozenset(("core_dump", "invalid_memory_access", "cuda_failure"))
+_ENVIRONMENT_CATEGORIES = frozenset(("import_error", "cannot_load_libs", "cuda_version_mismatch"))
 _MISSING = re.compile(r"No such file|does not exist|FileNotFoundError|not found|cannot find", re.IGNORECASE)
 _NO_COMMAND = re.compile(r"command not found|execve\(\)|: not found", re.IGNORECASE)
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,500})['"]""")
 _ABSOLUTE = re.compile(r"(?<![\w/])/[\w.@%+=~-]+(?:/[\w.@%+=~-]+)*")
-# What chooses the job's packages where no mark of the caller's environment shows it.
-_ELSEWHERE = re.compile(
+# Commands in a script that choose the job's packages in a way that the caller's environment does not show.
+_PACKAGE_COMMANDS = re.compile(
     r"(?m)^[^#\n]*\b(?:module|ml|conda|mamba|micromamba|spack|guix|apptainer|singularity|podman|docker|enroot|pixi|uv)\b"
 )
 _PREFIX = re.compile(r"([\w/.~${}-]+)/bin/(?:activate|python[\w.]*)\b")
 _WRITTEN_BY_JOBS = (".out", ".err", ".log")
-_FILES = 500  # of one directory
-# Slurm's times are whole seconds.
-_SECOND = 1.0
+_MAX_FILES = 500  # maximum number of files examined in one directory
+# Tolerance, because Slurm's times are whole seconds.
+_TIME_TOLERANCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a submission rests on besides its fingerprint, and how to look at it."""
+    """What the outcome of a job may depend on besides its fingerprint, and the functions to examine it."""
 
     script: str
     chdir: str
     environ: Mapping[str, str]
     inputs: Sequence[str]  # files that the job names
     code: Sequence[str]  # paths of its programs
-    changed_at: Callable[[str], float | None]  # newest of mtime and ctime, Unix seconds; None: it is not there
-    files_in: Callable[[str], Iterable[str]]  # names of the files in a directory; () where it cannot be read
+    changed_at: Callable[[str], float | None]  # newer of mtime and ctime, Unix seconds; None: the file does not exist
+    files_in: Callable[[str], Iterable[str]]  # names of the files in a directory; () if it cannot be read
 
 
 def select_unfixed_failures(failures: Sequence[PastFailure], around: Surroundings) -> tuple[PastFailure, ...]:
-    """Those of `failures` that nothing changed since could have fixed."""
+    """Return the failures whose cause no later change can have fixed."""
     return tuple(failure for failure in failures if not _may_be_fixed(failure, around))
 
 
 def _may_be_fixed(failure: PastFailure, around: Surroundings) -> bool:
-    if failure.node or failure.category in _MAY_BE_THE_NODE:
+    # First collect the paths that the failure's messages name. Then look for a change since the failure: of these
+    # paths, of the packages (if the failure concerns them), of the inputs, and of files next to the code.
+    if failure.node or failure.category in _NODE_CATEGORIES:
         return True
     texts = [c.text for c in failure.evidence if c.role != "cascade"]
-    said = "\n".join([failure.reason, *texts] if failure.prerun else texts)
-    blamed = [posixpath.join(around.chdir, path) for path in _find_named_paths(failure.input_path, said)]
+    text = "\n".join([failure.reason, *texts] if failure.prerun else texts)
+    blamed = [posixpath.join(around.chdir, path) for path in _find_named_paths(failure.input_path, text)]
     if failure.category == "permission_error":
         if not blamed:
-            # A token or a licence: it cannot be looked at.
+            # The permission of a token or a licence cannot be examined, so it may have changed.
             return True
         blamed += [posixpath.dirname(path) for path in blamed]
-    missing = bool(_MISSING.search(said))
+    missing = bool(_MISSING.search(text))
     if any(_has_appeared(path, missing, around) or _has_changed(path, failure.at, around) for path in blamed):
         return True
-    needs_packages = failure.category in _OF_THE_ENVIRONMENT or bool(_NO_COMMAND.search(said))
+    needs_packages = failure.category in _ENVIRONMENT_CATEGORIES or bool(_NO_COMMAND.search(text))
     if needs_packages and _may_packages_have_changed(failure.at, around):
         return True
     return any(_has_changed(path, failure.at, around) for path in (*around.inputs, *_list_neighbouring_files(around)))
 
 
-def _find_named_paths(first: str, said: str) -> Iterator[str]:
-    """What the failure names and may be a file; a word too many only makes a refusal rarer."""
+def _find_named_paths(first: str, message: str) -> Iterator[str]:
+    """Yield what the failure's message names and may be a path. A false path only makes refusals rarer."""
     if first:
         yield first
-    yield from _ABSOLUTE.findall(said)
-    yield from (text for text in _QUOTED.findall(said) if "\0" not in text and ("/" in text or "." in text))
+    yield from _ABSOLUTE.findall(message)
+    yield from (text for text in _QUOTED.findall(message) if "\0" not in text and ("/" in text or "." in text))
 
 
 def _has_appeared(path: str, missing: bool, around: Surroundings) -> bool:
-    """A script or a program of the job's own is named in every message: that it is there says nothing."""
+    """Return whether a missing path exists now. The job's own programs do not count: every message names them."""
     return missing and path not in around.code and _is_specific(path, around) and around.changed_at(path) is not None
 
 
 def _is_specific(path: str, around: Surroundings) -> bool:
-    """No directory that the message only mentions on its way to the file, and no program of the system."""
+    """Return False for parents of the working directory and for system paths, which messages mention by the way."""
     if around.chdir == path or around.chdir.startswith(path.rstrip("/") + "/"):
         return False
     return not path.startswith(("/usr/", "/bin/", "/lib", "/opt/", "/var/spool/", "/proc/", "/dev/"))
@@ -224,12 +231,12 @@ def _is_specific(path: str, around: Surroundings) -> bool:
 
 def _has_changed(path: str, since: float, around: Surroundings) -> bool:
     at = around.changed_at(path)
-    return at is not None and at > since + _SECOND
+    return at is not None and at > since + _TIME_TOLERANCE_S
 
 
 def _may_packages_have_changed(since: float, around: Surroundings) -> bool:
-    """True when it is not known which packages the job has, or where they are kept was written to."""
-    if _ELSEWHERE.search(around.script):
+    """Return True if it is unknown which packages the job uses, or if a directory of its packages has changed."""
+    if _PACKAGE_COMMANDS.search(around.script):
         return True
     home = around.environ.get("HOME", "")
     prefixes = [around.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
@@ -241,8 +248,8 @@ def _may_packages_have_changed(since: float, around: Surroundings) -> bool:
     path = [folder for folder in around.environ.get("PATH", "").split(":") if folder.startswith("/")]
     prefixes += [posixpath.dirname(folder) for folder in path if posixpath.basename(folder) == "bin"]
     libraries = [folder for folder in around.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    places = [*path, *libraries, *_list_package_folders([*prefixes, f"{home}/.local"], around)]
-    return any(_has_changed(place, since, around) for place in dict.fromkeys(places))
+    folders = [*path, *libraries, *_list_package_folders([*prefixes, f"{home}/.local"], around)]
+    return any(_has_changed(folder, since, around) for folder in dict.fromkeys(folders))
 
 
 def _list_package_folders(prefixes: Sequence[str], around: Surroundings) -> Iterator[str]:
@@ -254,16 +261,17 @@ def _list_package_folders(prefixes: Sequence[str], around: Surroundings) -> Iter
 
 
 def _list_neighbouring_files(around: Surroundings) -> Iterator[str]:
-    """Files where the job runs and next to its programs: settings and data that the code names itself."""
+    """Yield files in the working directory and next to the job's programs, which the code may read."""
     for folder in dict.fromkeys([around.chdir, *(posixpath.dirname(path) for path in around.code if path[:1] == "/")]):
         names = [name for name in around.files_in(folder) if not name.startswith(".")]
-        yield from (f"{folder}/{name}" for name in names[:_FILES] if not name.endswith(_WRITTEN_BY_JOBS))
+        yield from (f"{folder}/{name}" for name in names[:_MAX_FILES] if not name.endswith(_WRITTEN_BY_JOBS))
 
 
-# Which open incidents may hit a job that is about to be submitted. It is warned about, never held back.
+# Find the open incidents that may affect a job that is about to be submitted. They cause a warning, never a refusal.
 #
-# Paths are compared as they are written: a file system that hangs would hang anyone who resolved a link on it.
-# The reconciler publishes every five minutes: older word is of one that no longer runs.
+# Paths are compared as they are written: resolving a link on a file system that hangs would hang gsub too.
+
+# The reconciler publishes every five minutes. Older data comes from a reconciler that no longer runs and is ignored.
 STALE_S = 1800.0
 
 
@@ -275,14 +283,14 @@ def find_incident_warnings(
     snapshot: Snapshot,
     now: float,
 ) -> tuple[Finding, ...]:
-    """One warning per open incident that may hit the job."""
+    """Return one warning per open incident that may affect the job."""
     if now > published.at + STALE_S:
         return ()
-    hits = (one for one in published.incidents if _may_hit(one, request, plan, inputs, snapshot))
+    hits = (one for one in published.incidents if _may_affect(one, request, plan, inputs, snapshot))
     return tuple(Finding(severity=Severity.WARNING, message=_describe_incident(one, now)) for one in hits)
 
 
-def _may_hit(
+def _may_affect(
     one: OpenIncident, request: JobRequest, plan: PlacementPlan, inputs: Sequence[str], snapshot: Snapshot
 ) -> bool:
     kind, _, what = one.scope.partition(" ")
@@ -299,7 +307,10 @@ def _list_paths(request: JobRequest, inputs: Sequence[str]) -> set[str]:
 
 
 def _may_be_below(switch: str, request: JobRequest, plan: PlacementPlan, snapshot: Snapshot) -> bool:
-    """By what the job asked for, else by where it would start now; unknown is yes."""
+    """Return whether the job may get nodes below `switch`: by its --nodelist, else by its candidate nodes.
+
+    If neither is known, any node of its partitions below the switch counts.
+    """
     leaf = next((one for one in snapshot.topology.leaves if one.name == switch), None)
     below = set(leaf.nodes) if leaf is not None else set()
     wanted = set((request.value("partition") or snapshot.default_partition).split(","))
@@ -314,7 +325,7 @@ def _expand_node_option(request: JobRequest, option: str) -> set[str]:
     try:
         return set(expand(request.value(option) or ""))
     except ValueError:
-        # A file of names, or what sbatch will refuse.
+        # The name of a file with node names, or a value that sbatch will refuse.
         return set()
 
 

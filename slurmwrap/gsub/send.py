@@ -1,4 +1,7 @@
-"""Second step: the real job goes first, waiting; then its pre-run. Nothing is ever submitted twice by mistake."""
+"""Second step of a submission: submit the real job so that it waits, then its pre-run.
+
+No job is submitted again unless Slurm has clearly refused it.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,20 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
 
 
-# --count-steps: gives the real job the step counter through its environment. The script stays as it is.
+# --count-steps adds the step counter to the real job through environment variables. The script is not changed.
 #
-# The counter and its files lie below the user's state directory, which nodes and containers see where they see the home
-# directory. Whatever hinders it costs the count, never the job.
-_NAMES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
-_REASON = "--count-steps: the step counter is found by these variables"
+# The counter and its files are in the user's state directory, which nodes and containers can read if they can read the
+# home directory. If the counter cannot be enabled, the job is submitted without it.
+_COUNTER_VARIABLES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
+_EXPORT_REASON = "--count-steps: the step counter is found by these variables"
 
 
 def enable_step_counting(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
-    """`prepared` with what its job needs to count its steps, where it was asked to and can."""
+    """Return `prepared` with the environment of the step counter, if --count-steps was given and it is possible."""
     request = prepared.request
     if not request.own.count_steps:
         return prepared
-    why = find_hindrance(request)
+    why = find_step_counting_obstacle(request)
     if why:
         context.say(f"its steps are not counted: {why}")
         return prepared
@@ -52,30 +55,31 @@ def enable_step_counting(prepared: PreparedJob, context: SubmitContext) -> Prepa
         "SLURMWRAP_STEP_NAMED": "1",
         "PYTHONPATH": prepend_to_pythonpath(counter, context.environ.get("PYTHONPATH", "")),
     }
-    exported = export_with(request.value("export"), counter)
+    exported = add_counter_to_export(request.value("export"), counter)
     if exported is not None:
         context.say("its --export gets the step counter's variables: --count-steps")
-    wishes = () if exported is None else (OptionChange(option="export", value=exported, reason=_REASON),)
+    wishes = () if exported is None else (OptionChange(option="export", value=exported, reason=_EXPORT_REASON),)
     return replace(prepared, job_environ=environ, step_dir=directory, added=(*prepared.added, *wishes))
 
 
-def find_hindrance(request: JobRequest) -> str:
-    """Why the counter's variables cannot reach the job; "" when they can (sbatch(1), --export)."""
+def find_step_counting_obstacle(request: JobRequest) -> str:
+    """Return why the counter's variables cannot reach the job; "" if they can (sbatch(1), --export)."""
     if request.setting("export-file"):
         return "--export-file alone says what the job's environment is"
     value = request.value("export")
     if value is None:
         return ""
     if value.upper() in ("NONE", "NIL"):
-        # its sruns would not pass the variables on either: sbatch sets SLURM_EXPORT_ENV=NONE for them
+        # srun inside the job would not pass the variables on either: sbatch sets SLURM_EXPORT_ENV=NONE for it.
         return f"--export={value} keeps the counter's variables from the job; name the ones it needs instead"
     return "--export has a quoted value" if set(value) & set("'\"") else ""
 
 
-def export_with(value: str | None, counter: str) -> str | None:
-    """A list of --export with the counter in it; None where the list need not change.
+def add_counter_to_export(value: str | None, counter: str) -> str | None:
+    """Return the value of --export with the counter's variables added; None if the value need not change.
 
-    The user's own PYTHONPATH=… in it keeps its place behind the counter; a PYTHONPATH that they kept out stays out.
+    A PYTHONPATH=… that the user set in it follows the counter's directory. A PYTHONPATH that the user did not export is
+    not exported.
     """
     if value is None:
         return None
@@ -83,13 +87,13 @@ def export_with(value: str | None, counter: str) -> str | None:
     every = "ALL" in (word.upper() for word in words)
     chosen = [_add_counter(word, counter) for word in words]
     if not every:
-        chosen += [name for name in _NAMES if name not in words]
+        chosen += [name for name in _COUNTER_VARIABLES if name not in words]
         chosen += [] if _sets_pythonpath(words) else [f"PYTHONPATH={counter}"]
     return None if chosen == words else ",".join(chosen)
 
 
 def prepend_to_pythonpath(counter: str, path: str) -> str:
-    """A PYTHONPATH that begins with the counter's directory."""
+    """Return a PYTHONPATH that begins with the counter's directory."""
     return f"{counter}:{path}" if path else counter
 
 
@@ -104,9 +108,9 @@ def _sets_pythonpath(words: Sequence[str]) -> bool:
 
 _Accepted = Callable[[BatchScript, SbatchResult], None]
 
-# That are kept with a submission, for `slurmwrap why`.
+# Maximum number of warnings stored with a submission for `slurmwrap why`.
 WARNINGS = 20
-_LOUD = ("sbatch: error", "sbatch: fatal")
+_ERROR_PREFIXES = ("sbatch: error", "sbatch: fatal")
 
 
 def send(
@@ -116,10 +120,11 @@ def send(
     show: Callable[[SbatchResult], None] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> SubmitResult:
-    """Submits the real job, then its pre-run. An ambiguous or refused sbatch is returned as it is, never repeated.
+    """Submit the real job, then its pre-run. An ambiguous or refused answer of sbatch is returned, never repeated.
 
-    `show`: with --wait sbatch's words go there and the job is remembered as soon as Slurm has it; what is returned is
-    then the rest, when the job has ended. `meanwhile`: what may be done while sbatch is at work, twice at most.
+    `show`: with --wait it gets sbatch's output as soon as Slurm has accepted the job, and the submission is recorded
+    then; the returned result holds the rest of the output, after the job has ended. `meanwhile`: is called while sbatch
+    runs, at most twice.
     """
     now = context.clock.now()
     prepared = enable_step_counting(prepared, context)
@@ -139,7 +144,7 @@ def send(
     if result.job_id is None or early:
         return sent
     if begin is not None:
-        # Only where one is due: most calls start none.
+        # Imported only here, because most calls start no pre-run.
         from slurmwrap.gsub.start_prerun import start_trial
 
         sent = start_trial(prepared, sent, result.job_id, release_at, context, make_trial)
@@ -160,14 +165,17 @@ def _select_shown_result(prepared: PreparedJob, result: SbatchResult) -> SbatchR
 
 
 def is_quiet(request: JobRequest) -> bool:
-    """--quiet without --verbose, which sbatch refuses together and says so best itself."""
+    """Return whether --quiet was given without --verbose. sbatch itself refuses both together."""
     return request.setting("quiet") is not None and request.setting("verbose") is None
 
 
 def _remove_notices(result: SbatchResult) -> SbatchResult:
-    """sbatch's words as --quiet leaves them: we take the option away, since with it no one learns the job's id."""
+    """Return sbatch's output as --quiet would print it.
+
+    gsub does not pass --quiet to sbatch, because sbatch would then not print the job id.
+    """
     lines = result.stderr.splitlines(keepends=True)
-    kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_LOUD)]
+    kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_ERROR_PREFIXES)]
     return replace(result, stdout="", stderr="".join(kept))
 
 
@@ -178,10 +186,10 @@ def _call_sbatch(
     accepted: _Accepted | None,
     meanwhile: Callable[[], None] | None,
 ) -> tuple[BatchScript, SbatchResult]:
-    """Submits the planned job; one that Slurm clearly refuses goes once more as asked.
+    """Submit the planned job. If Slurm clearly refuses it, submit it once more as the user asked.
 
-    A plan knows nothing of QOS and association limits, so it may ask for what the user may not have. An answer that
-    leaves open whether the job was taken is never answered by submitting again.
+    A plan does not know QOS and association limits, so it may request what the user may not have. If the answer leaves
+    open whether Slurm accepted the job, it is never submitted again.
     """
     request, lines = prepared.request, prepared.plan.lines
     batch = render(request, lines, added=added)
@@ -211,9 +219,9 @@ def make_sbatch_call(
     extra: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
 ) -> SbatchCall:
-    """The call that submits `batch`: the user's own words, file and environment, and what is added behind their words.
+    """Return the sbatch call for `batch`: the user's own options, script and environment, then the added options.
 
-    `environ`: what the job is to find in its environment besides.
+    `environ`: variables that are added to the job's environment.
     """
     script = request.script
     wrapped = request.value("wrap") is not None
@@ -226,19 +234,19 @@ def make_sbatch_call(
         args=() if wrapped else batch.args,
         stdin=script.content if path is None and not wrapped else None,
         environ={**context.environ, **(environ or {})},
-        # --wait lasts as long as the job
+        # With --wait, sbatch runs as long as the job.
         timeout_s=math.inf if request.setting("wait") else None,
     )
 
 
 def _make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
-    """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
+    """Return (the --begin that makes the job wait for its pre-run, or None; the StartTime that releases it)."""
     if prepared.prerun not in ("auto", "gate", "profile"):
         return None, "now"
     from slurmwrap.sbatch.begin import select_later_begin
 
     grace = config.prerun.grace_s + math.ceil(prepared.profile_s)
-    # a gate has this bound too at first: start_trial takes it away once there is a pre-run
+    # With --prerun=gate the wait is bounded too at first; start_trial removes the bound once there is a pre-run.
     begin, release_at = select_later_begin(prepared.request.value("begin"), grace, now)
     bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
     return OptionChange(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
@@ -277,7 +285,7 @@ def _build_submission(
         warnings=prepared.warnings[:WARNINGS],
         shape=request.shape,
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
-        # in a reservation it does not compete for what the reconciler divides
+        # A job in a reservation does not compete for the resources that the reconciler distributes.
         tune=request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
         holdout_group=prepared.holdout_group,
@@ -286,7 +294,7 @@ def _build_submission(
 
 
 def _get_plan_in_force(plan: PlacementPlan, batch: BatchScript) -> PlacementPlan:
-    """The plan as it is in force: where Slurm refused it and the job went as asked, there is nothing to loosen."""
+    """Return the plan that is in force. If Slurm refused it and the job was submitted as asked, it has no lines."""
     changed = {change.option for change in batch.changes}
     taken = all(wish.option in changed for wish in plan.lines if wish.value is not None)
     return plan if taken else replace(plan, lines=(), levels=())

@@ -1,4 +1,4 @@
-"""The pre-run of a job that Slurm has taken: attached to one in flight, or submitted. Else the job is released."""
+"""Start the pre-run of a job that Slurm has accepted: attach to one in flight or submit one, else release the job."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def start_trial(
     context: SubmitContext,
     make_trial: MakeTrial,
 ) -> SubmitResult:
-    """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is released at once: it
-    runs
-    as without us."""
+    """Attach the job to a pre-run in flight, or submit one. If that fails in any way, release the real job at once."""
     directory = ""
     try:
         job = make_trial(prepared, job_id, release_at)
@@ -42,7 +40,7 @@ def start_trial(
     except (OSError, SlurmwrapError, KeyboardInterrupt) as error:
         why_not = str(error) or "interrupted"
     except Exception as error:
-        # A fault of slurmwrap's must not cost the word on a job that Slurm has.
+        # Slurm already has the job, so a bug in slurmwrap must not hide its job id from the user.
         why_not = f"{type(error).__name__}: {error}"
     if why_not or result.job_id is None:
         context.say(f"no pre-run: {why_not}; job {job_id} starts without")
@@ -56,8 +54,11 @@ def start_trial(
 
 
 def _hold_until_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, context: SubmitContext) -> None:
-    """A gate has no bound, but not before there is a pre-run: else who kills us in between would leave a job that
-    waits for ever. A pre-run that was quicker than this has its word kept."""
+    """With --prerun=gate, remove the bound of the job's wait, now that there is a pre-run.
+
+    If it were removed earlier and gsub were killed before the pre-run's submission, the job would wait forever. If the
+    pre-run already has a verdict, the job is released again.
+    """
     if prepared.prerun != "gate":
         return
     begin, _ = select_later_begin(prepared.request.value("begin"), UNBOUNDED_S, context.clock.now())

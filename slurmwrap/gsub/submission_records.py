@@ -1,4 +1,7 @@
-"""Leaves what is remembered of a submission or a pre-run. gsub loads this while it waits for sbatch."""
+"""Write the observation of a submission or a pre-run to the user's and the site's spool.
+
+gsub imports this module while it waits for sbatch.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_run import PrerunRecord
     from slurmwrap.model.submission import Submission
 
-    # A site that listens; once.
+    # Writes one observation to the site's spool. It can be called once.
     Tell = Callable[[Observation], str]
 
 
 def start_site_report(site: SiteSection) -> Tell:
-    """Starts what seals the site's copy: there is time for it while sbatch is waited for."""
+    """Start the process that seals the site's copy, which then runs while gsub waits for sbatch."""
     return start_sealed_write(site.spool, socket=site.munge_socket)
 
 
 def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None) -> None:
-    """In the user's own spool, and in that of a site that listens. StoreError where the user's own takes nothing."""
+    """Record a submission in the user's own spool, and by `tell` in the site's.
+
+    Raise StoreError if the user's own spool cannot be written.
+    """
     facts = {"submission": to_json_dict(record)}
     note = Observation(
         nonce=make_nonce(), cluster=record.cluster, job_id=record.job_id, context=Context.SUBMIT, at=record.at, uid=uid,
@@ -37,7 +43,7 @@ def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None
 
 
 def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) -> None:
-    """The same of a pre-run, under the number of the job that waits for it."""
+    """Record a pre-run in the same way, under the id of the job that waits for it."""
     facts = {"prerun": to_json_dict(record)}
     job_id = record.job_id or record.prerun_job_id
     note = Observation(
@@ -50,6 +56,6 @@ def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) 
 def _leave(note: Observation, spool: str, tell: Tell | None) -> None:
     write_plain(spool, note)
     if tell is not None:
-        # The site's copy is a courtesy: the user's own is kept already.
+        # The site's copy is optional: the user's own has been written.
         with suppress(OSError, StoreError):
             tell(note)

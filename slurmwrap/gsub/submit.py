@@ -1,7 +1,7 @@
-"""Wires gsub: opens the edges, calls submit's steps in order, and says what happened.
+"""One gsub submission: open the adapters, prepare the job, submit it, and print what happened.
 
-Every submission pays for what is imported here at the top: what only some calls need is imported where they need it
-(tests/gsub/test_fast_path.py holds the list).
+Every submission pays for the imports at the top of this module. What only some calls need is imported inside functions
+(tests/gsub/test_fast_path.py lists the permitted modules).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slurmwrap.gsub.send import send
 from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext, get_last_line
 from slurmwrap.gsub.user_state import UserStateStore, touch
 from slurmwrap.host.system_clock import SystemClock
-from slurmwrap.prerun.code_fingerprint import code_files, installed_marks
+from slurmwrap.prerun.code_fingerprint import list_installation_marks, read_code_files
 from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.trial_environment import select_passed_on
 from slurmwrap.protocols import Published
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 
-_LISTED = 2000  # names of one directory
-_NEWS = 3  # cancelled jobs that one call reports
-WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
+_MAX_NAMES = 2000  # maximum number of names read from one directory
+_MAX_NOTICES = 3  # maximum number of cancelled jobs that one call reports
+WATCHED_S = 60.0  # Slurm is not asked about pre-runs younger than this: most of them end normally
 
 
 def open_submit_context(
     config: Config, environ: Mapping[str, str], console: Console, slurm: SlurmCommands | None = None
 ) -> SubmitContext:
-    """The edges of one gsub call or one pre-run job. `slurm`: where it is asked already."""
+    """Return the adapters for one gsub call or one pre-run job. Pass `slurm` if it has been opened already."""
     slurm = slurm or make_slurm_commands(config, environ, console)
     uid = os.getuid()
     memory = UserStateStore(UserState(find_state_dir(environ)), uid, config)
@@ -74,20 +74,23 @@ def open_submit_context(
 
 
 def refresh(context: SubmitContext, console: Console) -> None:
-    """Takes in what a pre-run has just left."""
+    """Store in the user's database what a pre-run has just recorded."""
     memory, slurm = context.memory, context.slurm
     if isinstance(memory, UserStateStore) and isinstance(slurm, SlurmCommands) and os.path.exists(memory.mark):
         _ingest_user_spool(context.config, slurm, memory, console)
 
 
 def _ingest_user_spool(config: Config, slurm: SlurmCommands, memory: UserStateStore, console: Console) -> None:
-    """A failure costs what the last pre-runs found, not the submission; the next call tries again."""
+    """Store the records of recent pre-runs in the user's database.
+
+    A failure is reported and does not stop the submission; the next call tries again.
+    """
     from slurmwrap.gsub.ingest_user_spool import ingest_user_spool
 
     done = False
     try:
         with suppress(FileNotFoundError):
-            # Before reading: a pre-run that ends meanwhile leaves it anew.
+            # Remove the mark before reading: a pre-run that ends in the meantime creates it again.
             os.unlink(memory.mark)
         done = ingest_user_spool(config, slurm, console, memory.state.directory)
     except (SlurmwrapError, OSError) as error:
@@ -107,33 +110,33 @@ def prepare_and_warn(request: JobRequest, context: SubmitContext, console: Conso
         from slurmwrap.gsub.prerun_submission import describe_many_steps, find_largest_node
         from slurmwrap.prerun.trial.trial_spec import count_trial_gpus
 
-        if request.own.prerun_steps and (told := describe_many_steps(prepared, context.config.prerun)):
-            console.say(told)
-        # A --prerun-gpus that no node has is said before anything is submitted.
+        if request.own.prerun_steps and (sentence := describe_many_steps(prepared, context.config.prerun)):
+            console.say(sentence)
+        # Raises for a --prerun-gpus that no node has, before anything is submitted.
         count_trial_gpus(request, find_largest_node(prepared))
     return prepared
 
 
 def _report_news(request: JobRequest, context: SubmitContext, console: Console) -> None:
-    """Jobs that their pre-run cancelled since the last call: once, where a person reads it."""
+    """Print once which jobs their pre-runs have cancelled since the last call, unless a program reads the output."""
     memory = context.memory
     if not isinstance(memory, UserStateStore) or not os.path.exists(memory.news) or _is_terse(request):
         return
-    from slurmwrap.store.job_notices import take_news
+    from slurmwrap.store.job_notices import take_notices
 
-    told, in_all = take_news(memory.state.place, _NEWS)
-    for one in told:
+    notices, in_all = take_notices(memory.state.place, _MAX_NOTICES)
+    for one in notices:
         name = f" ({one.name})" if one.name else ""
         console.say(f"since your last call: job {one.job_id}{name} was cancelled by its pre-run: {one.reason}")
-    if len(told) == 1:
-        console.say(f"more: slurmwrap why {told[0].job_id}")
-    elif in_all > len(told):
-        console.say(f"and {in_all - len(told)} more: slurmwrap history --prerun")
-    elif told:
+    if len(notices) == 1:
+        console.say(f"more: slurmwrap why {notices[0].job_id}")
+    elif in_all > len(notices):
+        console.say(f"and {in_all - len(notices)} more: slurmwrap history --prerun")
+    elif notices:
         console.say("more: slurmwrap why JOBID")
 
 
-# What each is, for who reads its name for the first time (docs/prerun.md).
+# A short explanation of each pre-run mode, for users who see its name for the first time (docs/prerun.md).
 _MODES = {
     "auto": ", a separate 1-GPU job; your job waits for it, 10 minutes at most",
     "gate": ", a separate 1-GPU job; your job waits for it without a limit",
@@ -145,11 +148,11 @@ _MODES = {
 
 
 def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
-    """Everything after the preparation; returns the exit code."""
+    """Explain, dry-run or submit the prepared job, with its pre-run as chosen. Return the exit code."""
     own = prepared.request.own
     if own.explain:
         console.block(_format_explanation(prepared, console))
-        if not own.dry_run:  # which says it below
+        if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
     if own.dry_run:
         from slurmwrap.sbatch.explain import make_equivalent_script
@@ -166,7 +169,7 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
         from slurmwrap.gsub.prerun_submission import run_prerun_first
 
         verdict = run_prerun_first(
-            prepared, context, console, console.hushed() if _is_terse(prepared.request) else console
+            prepared, context, console, console.make_silent() if _is_terse(prepared.request) else console
         )
         if prepared.prerun == "only":
             from slurmwrap.gsub.verdict_output import print_alone
@@ -174,11 +177,11 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
             remarks = tuple(f for f in prepared.warnings if f not in verdict.findings)
             return print_alone(replace(verdict, findings=(*verdict.findings, *remarks)), own.json)
         if verdict.outcome.value == "fail":
-            # Else it was just said.
+            # Unless the output is terse, the reason has just been printed.
             why = f": {verdict.reason}" if _is_terse(prepared.request) else ""
             raise PrerunFailed(f"nothing was submitted, since the pre-run failed{why}")
         refresh(context, console)
-        # Again, on what was measured.
+        # Plan again with the measured resource profile.
         prepared = prepare(prepared.request, context)
         if own.explain:
             console.say("planned again on what the pre-run measured:")
@@ -198,17 +201,17 @@ def _format_explanation(prepared: PreparedJob, console: Console) -> str:
 
 
 def release_orphans(context: SubmitContext, older_than_s: float = WATCHED_S) -> None:
-    """Lets go the jobs whose pre-run is gone without a word. Costs nothing where every pre-run came to its end."""
+    """Release the jobs whose pre-run has disappeared without a verdict. Costs nothing if all pre-runs have ended."""
     if context.flights is not None and context.flights.trials():
         from slurmwrap.gsub.prerun_sharing import release_all_orphans
 
-        # The next call, a reconcile or the grace does it.
+        # On failure, the next call, a reconcile or the end of the grace period releases them.
         with suppress(Exception):
             release_all_orphans(context.flights, context, older_than_s=older_than_s)
 
 
 def clean_up_preruns(context: SubmitContext) -> None:
-    """The same for pre-runs of any age, and what old ones left is removed; never one in flight."""
+    """Release the jobs of lost pre-runs of any age, and remove the files of old pre-runs, never of one in flight."""
     from slurmwrap.gsub.prerun_sharing import OLD_S, list_live_trials
 
     release_orphans(context, 0.0)
@@ -260,7 +263,7 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
 
 
 def _has_job_dependency(prepared: PreparedJob) -> bool:
-    """The pre-run has the job's dependency."""
+    """Return whether the pre-run has the same dependency as its job."""
     if prepared.prerun not in ("auto", "gate", "profile") or not (dependency := prepared.request.value("dependency")):
         return False
     from slurmwrap.sbatch.eligibility import can_share_dependency
@@ -269,12 +272,12 @@ def _has_job_dependency(prepared: PreparedJob) -> bool:
 
 
 def _is_terse(request: JobRequest) -> bool:
-    """Nothing is said of a pre-run: the caller wants few words, or a program reads them."""
+    """Return whether to print nothing about the pre-run: the user asked for short output, or a program reads it."""
     return bool(request.setting("quiet") or request.setting("parsable")) or process_env.is_one_stream()
 
 
 def _describe_lost_answer(result: SbatchResult) -> str:
-    """What hides the fate of a submission. sbatch's own words, where it had any, were shown."""
+    """Return why it is unknown whether the job was submitted. sbatch's own messages have been shown already."""
     from re import search
 
     if result.exit_code < 0:
@@ -285,7 +288,7 @@ def _describe_lost_answer(result: SbatchResult) -> str:
 
 
 def _show(result: SbatchResult) -> None:
-    """sbatch's own words."""
+    """Print the output of sbatch, stderr first."""
     _show_errors(result)
     process_env.write_stdout(result.stdout)
 
@@ -299,20 +302,20 @@ def _show_errors(result: SbatchResult) -> None:
 
 
 def _make_prerun_checks(environ: Mapping[str, str], config: Config) -> PrerunChecks:
-    here = os.getcwd()
+    cwd = os.getcwd()
 
     def check(request: JobRequest) -> tuple[Finding, ...]:
         from slurmwrap.host.run_command import run
         from slurmwrap.prerun.static import static_stage
 
-        return static_stage.check(request, run=run, environ=select_passed_on(request, environ, here))
+        return static_stage.check(request, run=run, environ=select_passed_on(request, environ, cwd))
 
     return PrerunChecks(
         check=check,
-        named_files=lambda request: job_inputs.list_named_files(request, select_passed_on(request, environ, here)),
+        named_files=lambda request: job_inputs.list_named_files(request, select_passed_on(request, environ, cwd)),
         digest=_digest,
-        entry_files=lambda request: _read_entry_files(request, select_passed_on(request, environ, here)),
-        holder=lambda request: _find_holder(request, select_passed_on(request, environ, here), config),
+        entry_files=lambda request: _read_entry_files(request, select_passed_on(request, environ, cwd)),
+        holder=lambda request: _find_holder(request, select_passed_on(request, environ, cwd), config),
         changed_at=_get_change_time,
         files_in=_list_files,
     )
@@ -328,7 +331,7 @@ def _get_change_time(path: str) -> float | None:
 
 def _list_files(folder: str) -> tuple[str, ...]:
     try:
-        return tuple(islice(os.listdir(folder), _LISTED))
+        return tuple(islice(os.listdir(folder), _MAX_NAMES))
     except OSError:
         return ()
 
@@ -341,23 +344,26 @@ def _digest(path: str) -> str | None:
 
 
 def _read_entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, bytes]:
-    """What the script runs, as far as it can be read: path → content; its entry programs first, in its order."""
-    # As the file system spells names.
+    """Return path → content of the code that the script runs, as far as it is readable.
+
+    The entry programs come first, in the script's order. "(installed)" stands for the marks of installed packages.
+    """
+    # surrogateescape: file names need not be valid UTF-8.
     text = request.script.content.decode("utf-8", "surrogateescape")
-    found = code_files(text, request.chdir, request.args, environ, job_inputs.list_named_files(request, environ))
-    marks = "\n".join(installed_marks(environ))
+    found = read_code_files(text, request.chdir, request.args, environ, job_inputs.list_named_files(request, environ))
+    marks = "\n".join(list_installation_marks(environ))
     return {**found, "(installed)": marks.encode()} if found and marks else found
 
 
 def _find_holder(request: JobRequest, environ: Mapping[str, str], config: Config) -> str:
-    from slurmwrap.prerun.static.training_expected import find_holder_of_script
+    from slurmwrap.prerun.static.training_expected import find_known_program_of_script
 
     text = request.script.content.decode("utf-8", "surrogateescape")
-    return find_holder_of_script(text, request.chdir, request.args, environ, config.prerun.no_training_programs)
+    return find_known_program_of_script(text, request.chdir, request.args, environ, config.prerun.no_training_programs)
 
 
 def _read_published(config: Config, state: UserState, uid: int) -> Published:
-    """What the site says, less the user's own inputs that they freed since (`slurmwrap inputs clear`)."""
+    """Return what the site publishes, without inputs that the user has unblocked since (`slurmwrap inputs clear`)."""
     if not config.site.published:
         return Published()
     from slurmwrap.store.published_files import list_trusted_uids, read_published
@@ -377,11 +383,11 @@ def _get_user_name(uid: int) -> str:
         return str(uid)
 
 
-# What `gsub --json` prints of a submission, in the place of sbatch's line. Standard library only.
+# The JSON object that `gsub --json` prints instead of sbatch's line. Standard library only.
 
 
 def format_submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:
-    """One JSON object; `job_id` is null where Slurm refused the job or its answer was lost (`error` says which)."""
+    """Return one JSON object. `job_id` is null if Slurm refused the job or its answer was lost (see `error`)."""
     from slurmwrap.json_output import format_json_document
 
     return format_json_document("submission", _submission_to_json_dict(prepared, sent, cluster))

@@ -1,4 +1,4 @@
-"""What a submission is handed, and the records that pass from step to step. Records only."""
+"""Data classes of a submission: its context (adapters and user) and the results passed from step to step."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerunChecks:
-    """What the pre-run stage gives to a submission; the caller wires the real functions."""
+    """Functions of the pre-run stage that a submission needs; the caller supplies the implementations."""
 
     check: Callable[[JobRequest], tuple[Finding, ...]]
     named_files: Callable[[JobRequest], tuple[str, ...]]
-    digest: Callable[[str], str | None]  # None: cannot be read
+    digest: Callable[[str], str | None]  # of a file's content; None: it cannot be read
     entry_files: Callable[[JobRequest], Mapping[str, bytes]]  # path -> content of the programs the script starts
-    holder: Callable[[JobRequest], str] = lambda request: ""  # the known server or tool that is all the script starts
-    changed_at: Callable[[str], float | None] = lambda path: None  # mtime or ctime, the newer; None: it is not there
-    files_in: Callable[[str], Iterable[str]] = lambda folder: ()  # names
+    # The known server or tool, if the script starts nothing else; else "".
+    holder: Callable[[JobRequest], str] = lambda request: ""
+    # The newer of mtime and ctime, Unix seconds; None: the file does not exist.
+    changed_at: Callable[[str], float | None] = lambda path: None
+    files_in: Callable[[str], Iterable[str]] = lambda folder: ()  # file names in a directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitContext:
-    """The edges and the caller's identity."""
+    """The adapters of one gsub call or pre-run job, its configuration, and the identity of its user."""
 
     slurm: Slurm
     clock: Clock
@@ -47,23 +49,23 @@ class SubmitContext:
     environ: Mapping[str, str]
     published: Published = field(default_factory=Published)
     say: Callable[[str], None] = lambda line: None
-    # None: pre-runs know nothing of each other.
+    # The pre-runs in flight; None: pre-runs are not shared between jobs.
     flights: PrerunRegistry | None = None
-    # Asks anew; None: no snapshot of this Slurm holds old ones.
+    # Asks Slurm for current quotas; None: snapshots of this Slurm never contain cached quotas.
     quotas: Callable[[], Quotas] | None = None
 
     @property
     def cluster(self) -> str:
-        """ClusterName; after a snapshot it costs no further question."""
+        """Slurm's ClusterName. After a snapshot this needs no further call to Slurm."""
         return self.slurm.cluster_name()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedJob:
-    """A request with everything decided about it, before anything outside has changed."""
+    """A request and all decisions about it. Nothing outside the process has changed yet."""
 
     request: JobRequest
-    batch: BatchScript  # without the pre-run's gate
+    batch: BatchScript  # without the --begin that makes the job wait for its pre-run
     plan: PlacementPlan
     snapshot: Snapshot
     added: tuple[OptionChange, ...]
@@ -72,23 +74,24 @@ class PreparedJob:
     fingerprint: str
     inputs: tuple[str, ...]
     warnings: tuple[Finding, ...]
-    # "auto" | "wait" | "gate" | "off" | "only" | "profile": what will be done
+    # The pre-run mode that will be used: "auto" | "wait" | "gate" | "off" | "only" | "profile"
     prerun: str
     prerun_reason: str
     retry: bool
     forced: tuple[str, ...] = ()  # refusals that --force overrode
-    group: str = ""  # script, code, environment and options: jobs that may share one pre-run; "": this one shares none
-    profile_s: float = 0.0  # seconds of the pre-run that are for the CPU curve
-    job_environ: Mapping[str, str] = field(default_factory=dict)  # laid over the real job's environment alone
-    step_dir: str = ""  # where the real job counts its steps; "" when it does not
-    holdout_group: str = ""  # the draw of prerun.holdout that it took part in; "": none
-    held_out: bool = False  # that draw left its pre-run out
-    delay: str = ""  # why the job cannot start yet by its own request; "": nothing keeps it
+    # Digest of script, code, environment and options. Jobs with the same one may share a pre-run; "": no sharing.
+    group: str = ""
+    profile_s: float = 0.0  # seconds of the pre-run that are spent on the CPU curve
+    job_environ: Mapping[str, str] = field(default_factory=dict)  # added to the environment of the real job only
+    step_dir: str = ""  # directory in which the real job counts its steps; "" when it does not
+    holdout_group: str = ""  # id of the draw of prerun.holdout that included the job; "": none
+    held_out: bool = False  # whether that draw selected the job to run without a pre-run
+    delay: str = ""  # why the job's own request delays its start; "": it may start at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialJob:
-    """The pre-run as a Slurm job, made by the caller for a given real job."""
+    """A pre-run that is ready for submission: the sbatch call, and the directory with its files."""
 
     call: SbatchCall
     directory: str
@@ -96,18 +99,18 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitResult:
-    """What became of one submission. `result` is sbatch's own record on the real job."""
+    """The outcome of one submission. `result` is sbatch's answer for the real job, `trial` that for its pre-run."""
 
     result: SbatchResult
     batch: BatchScript
     trial: SbatchResult | None = None
     trial_dir: str = ""
-    # The pre-run of an earlier submission that speaks for this job too; 0: no id yet.
+    # Job id of the earlier submission's pre-run that this job waits for; 0: it has no id yet; None: not shared.
     attached_to: int | None = None
 
 
 def get_last_line(text: str) -> str:
-    """What a command of Slurm said last: the word that decides."""
+    """Return the last line of a Slurm command's output, which gives the reason of a failure."""
     return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
 
 

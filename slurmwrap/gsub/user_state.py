@@ -1,4 +1,7 @@
-"""The user's own state behind edges.Memory: light reads by store/user_state_files, one file per thing to remember."""
+"""The user's state directory as implementation of protocols.Memory (adapter).
+
+It reads through store/user_state_files and writes one file per record.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,14 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
     from slurmwrap.store.user_state_files import UserState
 
-# Longer than a job waits, runs and is retried.
+# Step directories are removed after this time, which is longer than a job waits, runs and is retried.
 _STEPS_KEPT_S = 180 * 86400.0
-_STEPS_LOOKED_S = 86400.0
+# Minimum seconds between two searches for old step directories.
+_STEPS_CLEANUP_S = 86400.0
 
 
 class UserStateStore:
-    """edges.Memory in the user's state directory; what concerns the site's reconciler also goes to the site's spool."""
+    """protocols.Memory in the user's state directory. Records for the site's reconciler also go to the site's spool."""
 
     def __init__(self, state: UserState, uid: int, config: Config) -> None:
         self.state = state
@@ -41,52 +45,57 @@ class UserStateStore:
         self._begun: Tell | None = None
 
     def profile(self, key: str) -> ResourceProfile | None:
-        """What is known under `key`."""
+        """Return the resource profile under `key`; None if there is none."""
         return self.state.profile(key)
 
     def blocked_inputs(self) -> tuple[BlockedInput, ...]:
-        """Inputs blocked for this user."""
+        """Return the inputs that the user's own state blocks for them."""
         return self.state.blocked_inputs(self.uid)
 
     def passed(self, fingerprint: str) -> bool:
-        """The newest pre-run of this fingerprint passed."""
+        """Return whether the newest pre-run of this fingerprint passed."""
         return self.state.passed(fingerprint) is not None
 
     def undecided(self, fingerprint: str) -> str:
-        """Why the newest pre-run of this fingerprint could not say, where another one would not either."""
+        """Return why the newest pre-run of this fingerprint was inconclusive, if another would be too; else ""."""
         record = self.state.undecided(fingerprint)
         return "" if record is None else record.verdict.reason
 
     def completed(self, script_sha256: str, fingerprint: str) -> bool:
-        """By the user's own reconcile, by the site's judgement, or by what Slurm said to an earlier call."""
-        told = self._read_published_failures(script_sha256, fingerprint, least=1)
-        return self.state.completed(script_sha256, fingerprint, told) is not None
+        """Return whether such a job completed.
+
+        The sources are the user's own reconcile, the site's diagnoses, and Slurm's answer to an earlier call.
+        """
+        published = self._read_published_failures(script_sha256, fingerprint, least=1)
+        return self.state.completed(script_sha256, fingerprint, published) is not None
 
     def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
-        """(job id, when submitted), newest first, of those whose end the user's database does not know."""
+        """Return (job id, submission time), newest first, of the jobs whose end is not in the user's database."""
         return self.state.unjudged(script_sha256, fingerprint, cluster)
 
     def remember_completed(self, fingerprint: str, at: float) -> None:
-        """One line in a file of the state directory."""
+        """Record in the state directory that a job of this fingerprint completed."""
         self.state.remember_completed(fingerprint, at)
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
-        """Newest first: by the user's own reconcile and by the site's judgement."""
-        told = self._read_published_failures(script_sha256, fingerprint)
-        return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=told)
+        """Return the failures of the user's own reconcile and of the site's diagnoses, newest first."""
+        published = self._read_published_failures(script_sha256, fingerprint)
+        return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=published)
 
     def _read_published_failures(
         self, script_sha256: str, fingerprint: str, least: int = 2
     ) -> tuple[tuple[JobRun, Submission], ...]:
-        """What the site sealed for this user about their earlier submissions of the very same. () for less than `least`
-        of these."""
+        """Return the site's diagnoses, sealed for this user, of their earlier submissions of the same job.
+
+        Return () if there are fewer than `least` earlier submissions.
+        """
         if not self.config.site.published:
             return ()
         from slurmwrap.store.published_files import has_published, list_trusted_uids
 
         ids, directory = self.state.submitted_ids(script_sha256, fingerprint), self.config.site.published
         if len(ids) < least or not has_published(directory, ids):
-            # So it is for most calls, and the records below need not be loaded.
+            # Most calls end here, so the modules below are not imported for them.
             return ()
         from pathlib import Path
 
@@ -95,18 +104,18 @@ class UserStateStore:
 
         same = [one for one in self.state.submitted(script_sha256) if one.fingerprint == fingerprint]
         unseal = partial(munge.open_sealed, socket=self.config.site.munge_socket)
-        # No munged: gsub goes on without.
+        # If munged does not run, gsub continues without these diagnoses.
         with suppress(StoreError):
             return read_published_ends(same, Path(directory), unseal, list_trusted_uids(self.config))
         return ()
 
     def site_listens(self) -> bool:
-        """Its spool is there and takes files of slurmwrap's."""
+        """Return whether the site's spool exists and is writable."""
         site = self.config.site.spool
         return bool(site) and os.access(site, os.W_OK | os.X_OK)
 
     def picked_at(self) -> float:
-        """The age of a mark in the user's state directory."""
+        """Return when a job last got a list of nodes, in Unix seconds: the mtime of a mark; 0.0 if there is none."""
         with suppress(OSError):
             return os.stat(self._picked).st_mtime
         return 0.0
@@ -116,18 +125,18 @@ class UserStateStore:
         return f"{self.state.place}/picked"
 
     def expect_submission(self) -> None:
-        """Loads and starts what the next thing to remember will need, for who has to wait for sbatch anyhow."""
+        """Start the process that seals the next record for the site. gsub calls this while it waits for sbatch."""
         self._begun = self._begun or self._start_site_report()
 
     def remember_submission(self, submission: Submission) -> None:
-        """One file in the user's spool, one in the site's."""
+        """Write the submission to the user's spool and to the site's."""
         from slurmwrap.gsub.submission_records import leave_submission
 
         self._remember_picked(submission.plan)
         leave_submission(submission, self.uid, self._spool, self._get_site_report())
 
     def remember_prerun(self, record: PrerunRecord) -> None:
-        """One file in the user's spool, one in the site's where a job waits for it."""
+        """Write the pre-run to the user's spool and to the site's, and set the mark that there are unread records."""
         from slurmwrap.gsub.submission_records import leave_prerun
 
         self._remember_picked(record.plan)
@@ -146,7 +155,7 @@ class UserStateStore:
         return f"{self.state.place}/{SPOOL}"
 
     def _get_site_report(self) -> Tell | None:
-        """What reports to the site, once; None where it does not listen."""
+        """Return the function that writes one record to the site's spool; None if that is not writable."""
         begun, self._begun = self._begun, None
         return begun or self._start_site_report()
 
@@ -157,34 +166,41 @@ class UserStateStore:
 
     @property
     def mark(self) -> str:
-        """There when a pre-run has left something that the database does not know yet."""
+        """Return the path of a file that exists while the spool has records that are not in the user's database."""
         return f"{self.state.place}/unread"
 
     @property
     def news(self) -> str:
-        """There when a pre-run cancelled a job and no call has reported it (store/job_notices.py)."""
+        """Return the path of the file that exists while cancelled jobs are not yet reported (store/job_notices.py)."""
         return f"{self.state.place}/news"
 
     def trial_dir(self) -> str:
-        """prerun/<random>, mode 0700."""
+        """Create and return the directory prerun/<random>, mode 0700."""
         return str(self._make_private_directory("prerun", _make_unique_name()))
 
     def step_dir(self) -> str:
-        """steps/<random>, 0700; those of long ago go, once a day: a sweep leaves thousands on a slow file server."""
+        """Create and return the directory steps/<random>, mode 0700. Remove old ones once a day.
+
+        A sweep leaves thousands of them on a slow file server, so they are not searched on every call.
+        """
         from shutil import rmtree
 
-        place = self._make_private_directory("steps")
-        looked = place.parent / "steps_looked"
+        folder = self._make_private_directory("steps")
+        looked = folder.parent / "steps_looked"
         with suppress(OSError):
-            if not looked.exists() or abs(time() - looked.stat().st_mtime) > _STEPS_LOOKED_S:
+            if not looked.exists() or abs(time() - looked.stat().st_mtime) > _STEPS_CLEANUP_S:
                 looked.touch(mode=0o600)
-                for old in place.iterdir():
+                for old in folder.iterdir():
                     if time() - old.stat().st_mtime > _STEPS_KEPT_S:
                         rmtree(old, ignore_errors=True)
         return str(self._make_private_directory("steps", _make_unique_name()))
 
     def keep_counter(self) -> str:
-        """counter/<digest>: a copy, since nodes and containers see the home but perhaps not our installation."""
+        """Copy the step counter to counter/<digest> in the state directory, and return that path.
+
+        Nodes and containers can read the home directory, but perhaps not slurmwrap's installation. Raise OSError if the
+        copy cannot be written or its path contains a colon.
+        """
         from pathlib import Path
         from shutil import rmtree
 
@@ -200,7 +216,7 @@ class UserStateStore:
                 (aside / name).write_bytes(content)
             try:
                 aside.rename(final)
-            except OSError:  # another call was faster
+            except OSError:  # another call has created it
                 rmtree(aside, ignore_errors=True)
                 if not final.is_dir():
                     raise
@@ -215,7 +231,7 @@ class UserStateStore:
 
 
 def touch(path: str) -> None:
-    """Makes a file for no one else, or makes it young again. OSError."""
+    """Create a file with mode 0600, or set its times to now. Raise OSError if that fails."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     os.utime(path)
 

@@ -1,6 +1,6 @@
-"""What --prerun=only prints, and `slurmwrap prerun show --json`: a verdict under the names that programs rely on.
+"""Print a verdict as text or JSON, for --prerun=only and `slurmwrap prerun show --json`.
 
-Light imports only: gsub's fast path.
+The JSON keys are a stable interface. Light imports only, because this is on gsub's fast path.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCL
 
 
 def verdict_to_json_dict(verdict: Verdict, **more: Any) -> dict[str, Any]:
-    """`verdict` ("pass", "fail", "inconclusive"), `layer`, `reason`, `steps`, `seconds`, `category`, `findings`,
-    `evidence`, `measurement`, the blamed input, `failed_commands` (`file`, `line`, `text`), then `more`."""
+    """Return the verdict as a JSON object, then the keys of `more`.
+
+    Keys: `verdict` ("pass", "fail", "inconclusive"), `layer`, `reason`, `steps`, `seconds`, `category`, `findings`,
+    `evidence`, `measurement`, the blamed input, `failed_commands` (`file`, `line`, `text`).
+    """
     plain = verdict_to_json(verdict)
     return {"verdict": plain.pop("outcome"), **plain, **more}
 
 
 def print_alone(verdict: Verdict, as_json: bool, **more: Any) -> int:
-    """Prints it on stdout, as one JSON object or in a line; returns the exit code: 0, 3 or 4."""
+    """Print the verdict on stdout, as one JSON object or in one line, and return the exit code: 0, 3 or 4."""
     if as_json:
         print(format_json_document("verdict", verdict_to_json_dict(verdict, **more)))
     else:
@@ -33,5 +36,5 @@ def print_alone(verdict: Verdict, as_json: bool, **more: Any) -> int:
 
 
 def make_unproven_verdict(reason: str) -> Verdict:
-    """No pre-run took place."""
+    """Return an inconclusive verdict for a job that had no pre-run."""
     return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)

@@ -1,1 +1,1 @@
-"""Edge: the machine we run on. Processes, MUNGE, kernel log, the hooks' files."""
+"""Adapters to the local machine: processes, MUNGE, journald, mail, files of users, and the hooks' files."""

@@ -1,7 +1,7 @@
-"""Edge: builds the hooks that Slurm runs: shims with their paths filled in, one zipapp, one settings file.
+"""Build the hooks that Slurm runs: shims with their paths filled in, one zipapp, one settings file (adapter).
 
-Everything lands in one directory on the local disk, written aside and renamed, so that a hook that is just being
-started sees the old or the new file. slurm.conf is the matter of slurmwrap/install.
+All files go into one directory on the local disk. Each is written under another name and renamed, so that a hook that
+is just being started sees the old or the new file. slurm.conf is changed by slurmwrap/install, not here.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from slurmwrap.package_files import shipped
 from slurmwrap.store.atomic_write import replace_file
 
 MAIN = "import sys\n\nfrom node_hooks.hook_main import main\n\nsys.exit(main(sys.argv))\n"
-# The same input gives the same zipapp, byte for byte.
+# Fixed time stamp: the same input gives the same zipapp, byte for byte.
 STAMP = (1980, 1, 1, 0, 0, 0)
-# By the interpreter of the nodes; unchecked, since a zip keeps no exact times (PEP 552, Python 3.7).
+# Program for the nodes' interpreter. Byte code is unchecked, as a zip has no exact times (PEP 552, Python 3.7).
 COMPILE = (
     "import pathlib, py_compile, sys\n"
     "for path in pathlib.Path(sys.argv[1]).rglob('*.py'):\n"
@@ -41,7 +41,7 @@ COMPILE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledHookSettings:
-    """What installation fixes. `%n` in node_state_dir, kernel_log and nvidia_proc is the node's name."""
+    """Settings that are fixed at installation. `%n` in node_state_dir, kernel_log and nvidia_proc: name of the node."""
 
     directory: Path  # where the files go, on every node and on the controller
     python: str  # absolute; Python 3.6 or newer, on the nodes' local disk
@@ -53,14 +53,14 @@ class InstalledHookSettings:
     munge_socket: str  # "" = MUNGE's default
     kernel_log: str  # "/dev/kmsg" | "journal" | "file:PATH"
     nvidia_proc: str  # /proc/driver/nvidia
-    nvidia_control: str = "/dev/nvidiactl"  # NVML is asked only where it exists
+    nvidia_control: str = "/dev/nvidiactl"  # NVML is used only if it exists
     gate: str = "off"  # "on": the Prolog refuses a node with a conclusive fault, while the reconciler permits it
     published: str = ""  # site.published, which the gate reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookFiles:
-    """What was written and slurm.conf names."""
+    """Paths of the written files that slurm.conf names."""
 
     prolog: Path
     epilog: Path
@@ -70,7 +70,7 @@ class HookFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chained:
-    """A script `name` that runs our hook `first` and then becomes the site's program."""
+    """A script `name` that runs slurmwrap's hook `first` and then replaces itself by the site's program."""
 
     name: str
     first: str
@@ -87,7 +87,7 @@ class Rendered:
 
 
 def install(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -> HookFiles:
-    """Writes all files below `settings.directory`, which must be ours and writable by no one else."""
+    """Write all files into `settings.directory`, which must belong to this user and be writable by no other."""
     files = render_hook_files(settings, chains)
     settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     _reject_shared_directory(settings.directory)
@@ -97,9 +97,9 @@ def install(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -
 
 
 def render_hook_files(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -> tuple[Rendered, ...]:
-    """What belongs into the hooks' directory; what a hook needs comes before the hook. Nothing is written.
+    """Return the files of the hooks' directory without writing them; what a hook needs comes before the hook.
 
-    SlurmwrapError where a setting cannot be used.
+    Raises SlurmwrapError for an invalid setting.
     """
     _check(settings)
     files = make_hook_files(settings.directory)
@@ -109,18 +109,18 @@ def render_hook_files(settings: InstalledHookSettings, chains: tuple[Chained, ..
             name=_make_settings_path(settings.directory).name, content=_render_settings_json(settings), mode=0o644
         ),
     )
-    shims = (*_render_shims(settings, files), *(_chain(settings.directory, chain) for chain in chains))
+    shims = (*_render_shims(settings, files), *(_render_chain(settings.directory, chain) for chain in chains))
     return (*own, *(Rendered(name=path.name, content=text.encode(), mode=0o755) for path, text in shims))
 
 
-def _chain(directory: Path, chain: Chained) -> tuple[Path, str]:
+def _render_chain(directory: Path, chain: Chained) -> tuple[Path, str]:
     template = (shipped("hooks") / "site_chain.sh").read_text(encoding="utf-8")
     values = {"HOOK": shlex.quote(str(directory / chain.first)), "SITE": shlex.quote(chain.site)}
     return directory / chain.name, _fill(template, values)
 
 
 def make_hook_files(directory: Path) -> HookFiles:
-    """Where they lie."""
+    """Return the paths of the hooks' files."""
     return HookFiles(
         prolog=directory / "prolog",
         epilog=directory / "epilog",
@@ -134,12 +134,12 @@ def _make_settings_path(directory: Path) -> Path:
 
 
 def _check(settings: InstalledHookSettings) -> None:
-    """Relative paths would be looked up in a hook's working directory, and there is no PATH."""
-    named: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
-    named |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
-    named |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc, "nvidia_control": settings.nvidia_control}
-    named |= {"published": settings.published} if settings.published else {}
-    for name, path in named.items():
+    """Check the settings. Relative paths would depend on a hook's working directory, and hooks have no PATH."""
+    paths: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
+    paths |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
+    paths |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc, "nvidia_control": settings.nvidia_control}
+    paths |= {"published": settings.published} if settings.published else {}
+    for name, path in paths.items():
         if not Path(path).is_absolute() or "\n" in str(path):
             raise SlurmwrapError(f"hooks: {name} '{path}' is not an absolute path", hint="Give the full path.")
     if settings.kernel_log not in ("/dev/kmsg", "journal") and not settings.kernel_log.startswith("file:/"):
@@ -187,7 +187,7 @@ def _render_shims(settings: InstalledHookSettings, files: HookFiles) -> tuple[tu
 
 
 def _fill(template: str, values: dict[str, str]) -> str:
-    # One pass: values are not templates.
+    # One pass, so that values are not expanded as templates.
     return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], template)
 
 
@@ -200,7 +200,7 @@ def _render_settings_json(settings: InstalledHookSettings) -> bytes:
 
 @cache
 def _build_zipapp(python: str) -> bytes:
-    """The package node_hooks, NVIDIA's binding where it is installed, and byte code for speed.
+    """Build the zipapp: the package node_hooks, NVIDIA's binding if it is installed, and byte code for speed.
 
     Byte code belongs to one Python release; another one on a node reads the sources instead.
     """
@@ -221,7 +221,7 @@ def _build_zipapp(python: str) -> bytes:
 
 def _zip(root: Path) -> bytes:
     buffer = io.BytesIO()
-    # Stored: decompression costs more than it saves.
+    # Stored without compression: decompression costs more time than it saves.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             archive.writestr(zipfile.ZipInfo(path.relative_to(root).as_posix(), STAMP), path.read_bytes())

@@ -1,9 +1,9 @@
-"""Edge: the one sender of structured records to systemd-journald, by its native protocol. Never raises, never blocks.
+"""Send structured records to systemd-journald by its native protocol (adapter). Never raises, never blocks.
 
-https://systemd.io/JOURNAL_NATIVE_PROTOCOL/: one datagram of `FIELD=value` lines; a value with a line break goes with
-its length in front, so that no text of a user's can begin a field of its own. What is too large for a datagram goes as
-a sealed memfd. systemd-python and cysystemd do the same by libsystemd: they need a compiler and libsystemd's headers
-where they are installed, for what is written here in a few lines.
+https://systemd.io/JOURNAL_NATIVE_PROTOCOL/: one datagram of `FIELD=value` lines. A value with a line break is sent with
+its length first, so that text of a user cannot start a field of its own. A record that is too large for a datagram is
+sent as a sealed memfd. systemd-python and cysystemd do the same through libsystemd, but need a compiler and its headers
+at installation, for what takes a few lines here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import suppress
 from slurmwrap.escape import utf8
 
 SOCKET = "/run/systemd/journal/socket"
-# Of one value; journald itself cuts at its LineMax or takes up to 768 MB.
+# Maximum bytes of one value; journald itself cuts at its LineMax or accepts up to 768 MB.
 MOST = 64 << 10
 _FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -31,7 +31,7 @@ Fields = Iterable[tuple[str, str]]
 
 
 def is_our_stderr(environ: Mapping[str, str], descriptor: int = 2) -> bool:
-    """Whether stderr is the journal: systemd says so in JOURNAL_STREAM, and a redirection since then is noticed."""
+    """Return whether stderr goes to the journal: systemd sets JOURNAL_STREAM; a later redirection is detected."""
     device, _, inode = environ.get("JOURNAL_STREAM", "").partition(":")
     try:
         found = os.fstat(descriptor)
@@ -46,11 +46,11 @@ class Journal:
     def __init__(self, path: str = SOCKET) -> None:
         self._path = path
         self._socket: socket.socket | None = None
-        # Records that journald had no room for.
+        # Number of records that journald did not accept.
         self.lost = 0
 
     def is_there(self) -> bool:
-        """Whether someone listens."""
+        """Return whether journald listens on the socket."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
                 probe.connect(self._path)
@@ -59,9 +59,9 @@ class Journal:
         return True
 
     def send(self, fields: Fields) -> bool:
-        """One record. False when journald is not there or has no room: then it is lost, and counted."""
+        """Send one record. Return False when journald is not running or its queue is full; the record is then lost."""
         data = encode_datagram(fields)
-        # journald may have been restarted since the last one
+        # A second try, since journald may have been restarted after the previous record.
         for _ in range(1 if self._socket is None else 2):
             try:
                 self._send(data)
@@ -85,7 +85,7 @@ class Journal:
             _send_by_file(self._socket, data)
 
     def close(self) -> None:
-        """Gives the socket back; the next record opens another."""
+        """Close the socket; the next record opens a new one."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.close()
@@ -93,7 +93,7 @@ class Journal:
 
 
 def encode_datagram(fields: Fields) -> bytes:
-    """The record in the native protocol's form. Names that journald would drop are left out."""
+    """Return the record in the native protocol's format, without field names that journald would drop."""
     return b"".join(_encode_field(name, value) for name, value in fields if _FIELD.fullmatch(name))
 
 
@@ -105,7 +105,7 @@ def _encode_field(name: str, value: str) -> bytes:
 
 
 def _send_by_file(to: socket.socket, data: bytes) -> None:
-    """What no datagram holds: journald takes a memfd that no one can change any more."""
+    """Send a record that is too large for a datagram: journald accepts a memfd that is sealed against changes."""
     descriptor = os.memfd_create("slurmwrap-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         written = 0

@@ -1,4 +1,4 @@
-"""Edge: the only sender of mail. One message by SMTP, with a deadline."""
+"""Send mail: one message by SMTP, with a time-out (adapter). No other module sends mail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A file of text that travels with a message."""
+    """A text file that is attached to a message."""
 
     name: str
     subtype: str  # of text/: "html"
@@ -23,7 +23,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mailer:
-    """`server` is host or host:port (RFC 5321; port 25 when left out)."""
+    """An SMTP server and a sender. `server` is host or host:port (RFC 5321; default port 25)."""
 
     server: str
     sender: str
@@ -31,8 +31,10 @@ class Mailer:
     def send(
         self, to: str | Sequence[str], subject: str, text: str, *, html: str = "", attached: Sequence[Attachment] = ()
     ) -> None:
-        """Hands one message over; `html` is the same as `text` for programs that show it. StoreError names the server
-        and what it said, also where it took the message for some of the addresses only."""
+        """Send one message. `html` is an alternative to `text` for mail programs that show it.
+
+        StoreError names the server and its error, also if the server accepted the message only for some addresses.
+        """
         import smtplib
 
         names = (to,) if isinstance(to, str) else tuple(to)
@@ -55,7 +57,7 @@ class Mailer:
         message["From"], message["To"], message["Subject"] = self.sender, ", ".join(to), _to_one_line(subject)
         message["Date"] = formatdate(localtime=True)
         message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2] or "localhost")
-        # RFC 3834: no holiday notice answers it.
+        # RFC 3834: automatic replies must not answer it.
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(text)
         if html:
@@ -66,5 +68,5 @@ class Mailer:
 
 
 def _to_one_line(text: str) -> str:
-    """A header may not hold a line break: a job's name is its user's text."""
+    """Return the subject on one line: a header must not contain line breaks, and job names are user text."""
     return marked(text, "?", 200)

@@ -1,6 +1,6 @@
-"""Edge: the mount points of this machine, out of its own table (proc(5), /proc/self/mounts; fstab(5) for its format).
+"""Find mount points of this machine in its mount table (proc(5), /proc/self/mounts; format in fstab(5)) (adapter).
 
-Only the table is read. A path comes out of a user's log, and may lie on a file system that hangs: it is never touched.
+Only the table is read. A path comes from a user's log and may be on a file system that hangs, so it is never accessed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ TABLE = Path("/proc/self/mounts")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def mount_of(path: str, table: Path = TABLE) -> str:
-    """The longest mount point below "/" that `path` lies on; "" for none, or where there is no table."""
+def find_mount_point(path: str, table: Path = TABLE) -> str:
+    """Return the longest mount point below "/" that contains `path`; "" if there is none or no mount table."""
     try:
         text = table.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -23,6 +23,6 @@ def mount_of(path: str, table: Path = TABLE) -> str:
 
 
 def _parse_mount_point(line: str) -> str:
-    """The second field of a line; a blank in it is written \\040."""
-    words = line.split(" ")
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[1]) if len(words) > 1 else ""
+    """Return the second field of a line; a blank in it is written as \\040."""
+    fields = line.split(" ")
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[1]) if len(fields) > 1 else ""

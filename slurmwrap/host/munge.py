@@ -1,7 +1,7 @@
-"""Edge: MUNGE by its commands, for decoding by its library too. Bytes in, a credential out, and back with its maker.
+"""Encode and decode MUNGE credentials with the commands, or decode with libmunge (adapter).
 
-Expired, rewound and replayed credentials decode all the same (munge(7); the first and the last checked with 0.5.15):
-a spool file may be read late or twice, and its nonce keeps it from counting twice.
+Expired, rewound and replayed credentials are decoded too (munge(7); the first and the last checked with 0.5.15): a
+spool file may be read late or twice, and its nonce prevents that it counts twice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.run_command import CommandResult, run, start_unfed_command
 
 _ADDR4, _ENCODE_TIME, _SOCKET = 5, 6, 8  # munge_opt_t
-# munge_err_t: with these the payload and its maker are returned
+# munge_err_t: with these codes payload and encoding user are returned.
 _VALID = frozenset({0, 15, 16, 17})
 
 
 class Raw:
-    """What munge_decode gave: its error code, and for a genuine credential payload, maker, address and time."""
+    """Result of munge_decode: its error code, and for a genuine credential payload, user, address and time."""
 
     __slots__ = ("code", "encode_host", "encode_time", "gid", "payload", "said", "uid")
 
@@ -33,7 +33,7 @@ class Raw:
 
 @cache
 def load_libmunge() -> Any:
-    """libmunge, or None where it cannot be loaded."""
+    """Return libmunge, or None if it cannot be loaded."""
     try:
         found = ctypes.CDLL("libmunge.so.2")
         found.munge_ctx_create.restype = ctypes.c_void_p
@@ -45,15 +45,15 @@ def load_libmunge() -> Any:
 
 
 def decode_by_library(credential: bytes, socket: str) -> Raw:
-    """One credential; "": munged's default socket. `library()` must not be None."""
-    munge = load_libmunge()
-    context = ctypes.c_void_p(munge.munge_ctx_create())
+    """Decode one credential. `socket` "" is munged's default socket. load_libmunge() must not be None."""
+    library = load_libmunge()
+    context = ctypes.c_void_p(library.munge_ctx_create())
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint32(0xFFFFFFFF)
     try:
         if socket:
-            munge.munge_ctx_set(context, ctypes.c_int(_SOCKET), ctypes.c_char_p(socket.encode()))
-        code = munge.munge_decode(
+            library.munge_ctx_set(context, ctypes.c_int(_SOCKET), ctypes.c_char_p(socket.encode()))
+        code = library.munge_decode(
             ctypes.c_char_p(credential.strip()),
             context,
             ctypes.byref(payload),
@@ -61,22 +61,22 @@ def decode_by_library(credential: bytes, socket: str) -> Raw:
             ctypes.byref(uid),
             ctypes.byref(gid),
         )
-        raw = Raw(code, (munge.munge_ctx_strerror(context) or munge.munge_strerror(code) or b"").decode())
+        raw = Raw(code, (library.munge_ctx_strerror(context) or library.munge_strerror(code) or b"").decode())
         if code in _VALID:
             raw.payload = ctypes.string_at(payload, length.value) if length.value > 0 else b""
             raw.uid, raw.gid = uid.value, gid.value
-            raw.encode_host, raw.encode_time = _read_origin(munge, context)
+            raw.encode_host, raw.encode_time = _read_origin(library, context)
         return raw
     finally:
         _free(payload)
-        munge.munge_ctx_destroy(context)
+        library.munge_ctx_destroy(context)
 
 
 def _read_origin(munge: Any, context: ctypes.c_void_p) -> tuple[str, int]:
-    address, made = (ctypes.c_ubyte * 4)(), ctypes.c_long()
+    address, encode_time = (ctypes.c_ubyte * 4)(), ctypes.c_long()
     munge.munge_ctx_get(context, ctypes.c_int(_ADDR4), ctypes.byref(address))
-    munge.munge_ctx_get(context, ctypes.c_int(_ENCODE_TIME), ctypes.byref(made))
-    return str(IPv4Address(bytes(address))), made.value
+    munge.munge_ctx_get(context, ctypes.c_int(_ENCODE_TIME), ctypes.byref(encode_time))
+    return str(IPv4Address(bytes(address))), encode_time.value
 
 
 def _free(payload: ctypes.c_void_p) -> None:
@@ -93,7 +93,7 @@ __all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode", "open_seal
 
 SUCCESS, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 GENUINE = (SUCCESS, EXPIRED, REWOUND, REPLAYED)
-# EMUNGE_SOCKET, EMUNGE_TIMEOUT: nothing is said about the credential.
+# EMUNGE_SOCKET, EMUNGE_TIMEOUT: these say nothing about the credential.
 _UNREACHABLE = (6, 7)
 _KEYS = "STATUS,ENCODE_HOST,ENCODE_TIME,UID,GID"
 _TIMEOUT_S = 5.0
@@ -101,7 +101,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A payload and munged's statement on who sealed it."""
+    """A payload and munged's statement about the user that encoded it."""
 
     payload: bytes
     uid: int
@@ -112,26 +112,28 @@ class Decoded:
 
 
 def encode(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
-    """`payload` as a credential, which only `uid_restriction` can decode if given. StoreError without munged."""
+    """Return `payload` as a credential; only `uid_restriction`, if given, can decode it. StoreError without munged."""
     return start_encode(socket=socket, uid_restriction=uid_restriction)(payload)
 
 
 def start_encode(*, socket: str, uid_restriction: int | None = None) -> Callable[[bytes], bytes]:
-    """`encode` in two: what takes the payload, once. Meanwhile munge starts; it asks munged when it has the payload."""
+    """Start munge for `encode`. The returned function takes the payload, once; only then munge contacts munged."""
     restriction = () if uid_restriction is None else (f"--restrict-uid={uid_restriction}",)
-    fed = start_unfed_command(["munge", *_format_socket_option(socket), *restriction], timeout_s=_TIMEOUT_S)
+    finish_munge = start_unfed_command(["munge", *_format_socket_option(socket), *restriction], timeout_s=_TIMEOUT_S)
 
-    def credential(payload: bytes) -> bytes:
-        result = fed(payload)
+    def encode_payload(payload: bytes) -> bytes:
+        result = finish_munge(payload)
         if not result.ok:
-            raise StoreError(f"munge: {_format_munge_error(result)}", hint="Is munged running? `munge -n` tells.")
+            raise StoreError(
+                f"munge: {_format_munge_error(result)}", hint="Is munged running? Check it with `munge -n`."
+            )
         return result.stdout.strip()
 
-    return credential
+    return encode_payload
 
 
 def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:
-    """(payload, uid that sealed it); None: sealed for someone else, or no credential. StoreError without munged."""
+    """Return (payload, uid that encoded it); None if it is invalid or for another user. StoreError without munged."""
     try:
         decoded = decode(credential, socket=socket)
     except BadCredential:
@@ -140,14 +142,13 @@ def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:
 
 
 def decode(credential: bytes, *, socket: str) -> Decoded:
-    """What a credential holds. BadCredential when it is none; StoreError when munged cannot be asked."""
-    # Ctypes: not on gsub's fast path.
-
+    """Decode a credential. BadCredential if it is invalid; StoreError when munged cannot be reached."""
+    # The library needs ctypes, which is too slow to load for gsub; gsub does not decode.
     if load_libmunge() is None:
         return decode_by_command(credential, socket=socket)
     raw = decode_by_library(credential, socket)
     if raw.code in _UNREACHABLE:
-        raise StoreError(f"unmunge: Error: {raw.said}", hint="Is munged running? `munge -n | unmunge` tells.")
+        raise StoreError(f"unmunge: Error: {raw.said}", hint="Is munged running? Check it with `munge -n | unmunge`.")
     if raw.code not in GENUINE:
         raise BadCredential(f"unmunge: Error: {raw.said}")
     return Decoded(
@@ -161,16 +162,16 @@ def decode(credential: bytes, *, socket: str) -> Decoded:
 
 
 def decode_by_command(credential: bytes, *, socket: str) -> Decoded:
-    """The same where the library is not to be had: one process for each credential."""
+    """Decode with the command when the library cannot be loaded: one process per credential."""
     argv = ["unmunge", *_format_socket_option(socket), "--numeric", f"--keys={_KEYS}"]
     result = run(argv, timeout_s=_TIMEOUT_S, stdin=credential)
     if result.exit_code is None or result.exit_code in _UNREACHABLE:
         raise StoreError(
-            f"unmunge: {_format_munge_error(result)}", hint="Is munged running? `munge -n | unmunge` tells."
+            f"unmunge: {_format_munge_error(result)}", hint="Is munged running? Check it with `munge -n | unmunge`."
         )
     if result.exit_code not in GENUINE:
         raise BadCredential(f"unmunge: {_format_munge_error(result)}")
-    return _parse(result.stdout)
+    return _parse_unmunge_output(result.stdout)
 
 
 def _format_socket_option(socket: str) -> tuple[str, ...]:
@@ -184,8 +185,8 @@ def _format_munge_error(result: CommandResult) -> str:
     return lines[0].removeprefix("unmunge: ").removeprefix("munge: ") if lines else f"exit code {result.exit_code}"
 
 
-def _parse(output: bytes) -> Decoded:
-    """Metadata lines, an empty line, the payload as it was."""
+def _parse_unmunge_output(output: bytes) -> Decoded:
+    """Parse unmunge's output: metadata lines, an empty line, the payload unchanged."""
     head, _, payload = output.partition(b"\n\n")
     fields = {key: value.strip() for key, _, value in (line.partition(":") for line in head.decode().splitlines())}
     return Decoded(

@@ -1,4 +1,4 @@
-"""Edge: a few lines at the end of a job's own output file, written with the rights of the process's user."""
+"""Append lines to a job's own output file, with the rights of the process's user (adapter)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK 
 
 
 def append_lines(path: str, text: str) -> None:
-    """Adds `text` to a regular file, which is made where there is none, as slurmd would make it. What is there
-    stays. OSError for anything else: a link, a pipe, a device, no directory."""
+    """Append `text` to a regular file, which is created as slurmd would create it if it does not exist.
+
+    OSError for anything else: a link, a pipe, a device, a missing directory.
+    """
     try:
-        # Less the umask, as slurmstepd does.
+        # The umask applies, as in slurmstepd.
         descriptor = os.open(path, _FLAGS, 0o666)
     except ValueError as error:  # a NUL byte
         raise OSError(str(error)) from error
@@ -29,7 +31,7 @@ def append_lines(path: str, text: str) -> None:
 
 
 def _read_last_byte(path: str) -> bytes:
-    """Of the file, b"" where it may not be read."""
+    """Return the last byte of the file; b"" if it is empty or may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

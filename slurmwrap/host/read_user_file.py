@@ -16,16 +16,16 @@ from slurmwrap.node_hooks import deadline_child, log_tails, step_counts, user_fi
 from slurmwrap.node_hooks.user_files import may_become
 from slurmwrap.prerun.static import file_formats, job_inputs
 
-# The child may not be able to read our own files once it is the user.
-_LOADED = file_formats
+# Loaded before the child becomes the user, who may not be able to read slurmwrap's own files.
+_PRELOADED = file_formats
 _ANSWER_BYTES = 1 << 20
 _DEADLINE_S = 5.0
 
 
 def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
-    """Digest and fault of each path with the rights of `uid`; () when we may not read, or not in time."""
-    ours = os.geteuid()
-    if not paths or (uid != ours and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
+    """Return digest and fault of each path, read with the rights of `uid`; () if not allowed or not in time."""
+    own_uid = os.geteuid()
+    if not paths or (uid != own_uid and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
         return ()
     try:
         owner = pwd.getpwuid(uid)
@@ -33,7 +33,7 @@ def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
         return ()
 
     def read(send: Any) -> None:
-        if uid != ours:
+        if uid != own_uid:
             user_files.become(owner.pw_name, uid, owner.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
         send(json.dumps([_read(path, uid) for path in paths]).encode("ascii"))
 
@@ -50,7 +50,7 @@ def _read(path: str, uid: int) -> tuple[str, str, bool]:
 
 
 def _digest(path: str) -> str:
-    """A FIFO would block: regular files only."""
+    """Return the digest of a regular file, else "". Opening a FIFO would block."""
     try:
         return job_inputs.digest(path) if os.path.isfile(path) else ""  # noqa: PTH113 - takes any text
     except (OSError, ValueError):
@@ -58,8 +58,10 @@ def _digest(path: str) -> str:
 
 
 def _is_owned_by_another(path: str, uid: int) -> bool:
-    """Whether content and name are another user's: not `uid`'s to write, to link or to rename. An empty file is
-    no one's, for all empty files have one digest."""
+    """Return whether content and name belong to another user: `uid` can neither write, link nor rename the file.
+
+    An empty file belongs to no user, because all empty files have the same digest.
+    """
     try:
         real = os.path.realpath(path)
         found = os.stat(real)  # noqa: PTH116 - takes any text
@@ -71,18 +73,18 @@ def _is_owned_by_another(path: str, uid: int) -> bool:
     return not changeable and os.path.splitext(real)[1] == os.path.splitext(path)[1]  # noqa: PTH122
 
 
-# What the step counter left of a real run (gsub --count-steps), read as the job's user.
+# Time-out in seconds for logs and for what the step counter wrote in a real run (gsub --count-steps).
 DEADLINE_S = 3.0
 
 
 class UserLogs:
-    """The `Logs` edge: stdout and stderr of an attempt, read with the rights of its user and of no one else."""
+    """Implements `protocols.Logs`: stdout and stderr of a run, read with the rights of its user only."""
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
 
     def tails(self, run: JobRun) -> tuple[LogTail, ...]:
-        """The last 64 KiB of what this run wrote to each; empty when they cannot be read, or not in time."""
+        """Return the last 64 KiB that this run wrote to each; empty if they cannot be read, or not in time."""
         if not may_become(run.uid):  # type: ignore[no-untyped-call]
             return ()
         try:
@@ -96,25 +98,25 @@ class UserLogs:
         return tuple(LogTail(**log) for log in answer["logs"])
 
 
-# A user whose directory did not answer is not asked again for so long: one hung mount may hold many of their jobs.
+# Seconds without reads for a user whose directory did not answer: a hung mount may hold many of their jobs.
 LATE_S = 600.0
 _LIMIT = 1 << 16
 
 
 class StepFiles:
-    """The `steps` edge. Remembers whose directories hang, so that they hold up the reconciler once, not once a job."""
+    """Reader of step counts. It remembers users whose directories hang, so that they delay the reconciler only once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._not_before: dict[int, float] = {}
 
     def __call__(self, run: JobRun, directory: str) -> Mapping[str, Any]:
-        """The fact `steps` of this run (docs/records.md); {} when nothing was counted, or it cannot be read in time.
+        """Return the fact `steps` of this run (docs/records.md); {} if nothing was counted or the read takes too long.
 
-        `directory`: as the user's submission names it. Any caller that is neither root nor the user reads nothing.
+        `directory`: as the user's submission names it. A caller that is neither root nor the user reads nothing.
         """
-        uid, ours = run.uid, os.geteuid()
-        if not directory.startswith("/") or (uid != ours and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
+        uid, own_uid = run.uid, os.geteuid()
+        if not directory.startswith("/") or (uid != own_uid and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
             return {}
         if self._clock() < self._not_before.get(uid, 0.0):
             return {}
@@ -128,19 +130,19 @@ class StepFiles:
             self._not_before[uid] = self._clock() + LATE_S
         if not answer.complete:
             return {}
-        told: Mapping[str, Any] = json.loads(answer.data)
-        return told
+        steps: Mapping[str, Any] = json.loads(answer.data)
+        return steps
 
 
 def _make_step_reader(run: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
-    """What the child does; everything that it needs is loaded before it becomes the user."""
+    """Return the function that runs in the child; all that it needs is loaded before it becomes the user."""
     since = None if run.start_time is None else float(run.start_time)
-    place, job_id = os.fsencode(directory), run.attempt.job_id
+    path, job_id = os.fsencode(directory), run.attempt.job_id
 
-    def look(send: Any) -> None:
+    def read_counts(send: Any) -> None:
         if run.uid != os.geteuid():
             user_files.become(user.pw_name, run.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
-        found = step_counts.counted(place, job_id, run.uid, since, run.restarts)  # type: ignore[no-untyped-call]
+        found = step_counts.counted(path, job_id, run.uid, since, run.restarts)  # type: ignore[no-untyped-call]
         send(json.dumps(found).encode("ascii"))
 
-    return look
+    return read_counts

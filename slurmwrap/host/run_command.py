@@ -1,6 +1,6 @@
-"""Edge: the one place that runs another program. An argv list in, a result out; no shell, no exception for failure.
+"""Run other programs (adapter): takes an argv list and returns a result; no shell, and no exception for a failure.
 
-A program that cannot be started, fails or takes too long is a value, since every caller has a different answer to it.
+A program that cannot be started, fails or takes too long gives a result, since each caller reacts to it differently.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-# `threading` is made of these, and costs every gsub 1 ms
+# `threading` is built on these; its import costs every gsub 1 ms.
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     import subprocess
 
 
-# A child process and our ends of its three pipes, by posix_spawn. Only host/run_command.py makes them.
+# A child process and this process's ends of its three pipes, by posix_spawn.
 #
-# As `subprocess.Popen` does it: none of our files is left open in the child, what Python ignores is given back to it,
-# and the program is looked for in the PATH of its own environment. `subprocess` itself, whose import costs every gsub
-# 4 ms, is there for what posix_spawn cannot do: another user, another directory, a system that is too old for it.
+# It behaves as `subprocess.Popen`: no file of this process stays open in the child, signals that Python ignores get
+# their default action again, and the program is searched in the PATH of the child's environment. `subprocess` itself,
+# whose import costs every gsub 4 ms, is used only for what posix_spawn cannot do: another user, another directory, or
+# a system that is too old for it.
 _NO_GROUP = 65534  # Linux's overflow gid, "nogroup"
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-# Between two looks at whether it ended.
+# Seconds between two checks whether the child has ended.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.05
 
 
@@ -49,42 +50,42 @@ class SpawnedProcess:
         uid: int | None,
     ) -> None:
         self.pid = 0
-        # -N: ended by signal N
+        # -N: ended by signal N.
         self.returncode: int | None = None
         self._popen: subprocess.Popen[bytes] | None = None
-        theirs, ours = _open_pipes(fed)
-        self.stdin, self.stdout, self.stderr = ours
+        child_ends, own_ends = _open_pipes(fed)
+        self.stdin, self.stdout, self.stderr = own_ends
         try:
-            if cwd is None and uid is None and min(theirs) > 2:
-                # Sessions are glibc's since 2.26.
+            if cwd is None and uid is None and min(child_ends) > 2:
+                # glibc supports setsid here since 2.26.
                 with suppress(NotImplementedError):
-                    self.pid = _spawn_program(program or argv[0], argv, environ, theirs, session)
+                    self.pid = _spawn_program(program or argv[0], argv, environ, child_ends, session)
             if not self.pid:
-                self._popen = _open_by_popen(program, argv, environ, theirs, session, cwd, uid)
+                self._popen = _open_by_popen(program, argv, environ, child_ends, session, cwd, uid)
                 self.pid = self._popen.pid
         except BaseException:
             self.close()
             raise
         finally:
-            for descriptor in theirs:
+            for descriptor in child_ends:
                 os.close(descriptor)
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Return the exit code; None while the process runs."""
         if self._popen is not None:
             self.returncode = self._popen.poll()
         elif self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                # Someone ignores SIGCHLD: no one knows how.
+                # SIGCHLD is ignored, so the exit code is unknown.
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
     def wait(self, deadline: float) -> bool:
-        """Whether it has ended by then (time.monotonic)."""
+        """Wait until `deadline` (time.monotonic) and return whether the process has ended."""
         pause = _FIRST_PAUSE_S
         while self.poll() is None:
             left = deadline - time.monotonic()
@@ -95,37 +96,41 @@ class SpawnedProcess:
         return True
 
     def send(self, number: int) -> None:
-        """A signal to it; to no one once it is gone."""
+        """Send a signal to the process, unless it has ended."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def close_stdin(self) -> None:
-        """The end of what it reads."""
+        """Close the child's standard input."""
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
 
     def close(self) -> None:
-        """Our ends of its pipes."""
+        """Close this process's ends of the pipes."""
         self.close_stdin()
         for descriptor in (self.stdout, self.stderr):
             os.close(descriptor)
 
 
 def _open_pipes(fed: bool) -> tuple[tuple[int, int, int], tuple[int | None, int, int]]:
-    """(stdin, stdout, stderr of the child, our ends of them). OSError when too many files are open."""
-    made: list[int] = []
+    """Return (stdin, stdout, stderr of the child; this process's ends). OSError when too many files are open."""
+    descriptors: list[int] = []
     try:
-        made += os.pipe() if fed else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
-        made += os.pipe()
-        made += os.pipe()
+        descriptors += os.pipe() if fed else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+        descriptors += os.pipe()
+        descriptors += os.pipe()
     except OSError:
-        for descriptor in made:
+        for descriptor in descriptors:
             if descriptor >= 0:
                 os.close(descriptor)
         raise
-    return (made[0], made[3], made[5]), (made[1] if fed else None, made[2], made[4])
+    return (descriptors[0], descriptors[3], descriptors[5]), (
+        descriptors[1] if fed else None,
+        descriptors[2],
+        descriptors[4],
+    )
 
 
 def _spawn_program(
@@ -133,11 +138,11 @@ def _spawn_program(
 ) -> int:
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(streams)]
     closed = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _list_inherited_descriptors()]
-    refused: OSError | None = None
-    for place in _list_program_paths(name, environ):
+    first_error: OSError | None = None
+    for path in _list_program_paths(name, environ):
         try:
             return os.posix_spawn(
-                place,
+                path,
                 list(argv),
                 environ,
                 file_actions=[*actions, *closed],
@@ -147,21 +152,21 @@ def _spawn_program(
         except (FileNotFoundError, NotADirectoryError) as error:
             missing = error
         except OSError as error:
-            # There, but not to be run: perhaps a later one is.
-            refused = refused or error
-    raise refused or missing
+            # The file exists but cannot be run; a later directory of PATH may have another one.
+            first_error = first_error or error
+    raise first_error or missing
 
 
 def _list_program_paths(name: str, environ: Mapping[str, str]) -> list[str]:
-    """Where the program may be, at least one."""
+    """Return the paths where the program may be, at least one."""
     if "/" in name:
         return [name]
-    places = [os.path.join(folder, name) for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
-    return [place for place in places if os.path.lexists(place)] or [name]
+    candidates = [os.path.join(folder, name) for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
+    return [candidate for candidate in candidates if os.path.lexists(candidate)] or [name]
 
 
 def _list_inherited_descriptors() -> list[int]:
-    """What anyone who started us left open for their children: not meant for ours."""
+    """Return descriptors that this process inherited and left inheritable; its children must not get them."""
     found = (int(name) for name in os.listdir("/proc/self/fd"))
     return [descriptor for descriptor in found if descriptor > 2 and _is_inheritable(descriptor)]
 
@@ -170,7 +175,7 @@ def _is_inheritable(descriptor: int) -> bool:
     try:
         return os.get_inheritable(descriptor)
     except OSError:
-        # The listing's own, closed by now.
+        # This is the listing's own descriptor, which is closed by now.
         return False
 
 
@@ -202,33 +207,34 @@ def _open_by_popen(
 
 
 _CHUNK = 1 << 16  # the size of a pipe's buffer in Linux
-_TICK_S = 0.05  # how often to look whether a child ended whose pipes someone else still holds
-_MOST_OF_OTHERS = 1 << 14  # bytes of each output: a command that runs as someone else is theirs, and may say anything
+_POLL_INTERVAL_S = 0.05  # how often to check whether the child has ended while another process still holds its pipes
+# Maximum bytes of each output of a command that runs as another user, who controls it and may make it print anything.
+_MAX_OUTPUT_OF_OTHER_USERS = 1 << 14
 _GRACE_S = 0.4  # for the kernel to end a killed child; a child in D state may never end
 
 Heard = Callable[[bytes, bytes], None]
 
-# Killed, not yet dead; reaped when the next command runs.
-_abandoned: list[SpawnedProcess] = []
+# Children that were killed but have not ended yet; they are reaped when the next command runs.
+_killed_children: list[SpawnedProcess] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What became of one command."""
+    """Result of one command."""
 
     argv: tuple[str, ...]
-    # None: it never started or was killed by us; -N: ended by signal N.
+    # None: it never started or was killed here; -N: ended by signal N.
     exit_code: int | None
     stdout: bytes
     stderr: bytes
-    # Killed at the time-out; what it wrote until then is kept.
+    # Killed at the time-out; the output until then is kept.
     timed_out: bool = False
-    # It could not be started; `stderr` says why.
+    # It could not be started; `stderr` contains the reason.
     missing: bool = False
 
     @property
     def ok(self) -> bool:
-        """It ran to its end and said 0."""
+        """Whether the command ended with exit code 0."""
         return self.exit_code == 0
 
 
@@ -245,58 +251,59 @@ def run(
     heard: Heard | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> CommandResult:
-    """Runs `argv` in a session of its own and returns within `timeout_s` + 0.5 s, whatever the program does.
+    """Run `argv` in its own session and return within `timeout_s` + 0.5 s, whatever the program does.
 
-    `environ` None: ours with LC_ALL=C, so that texts can be compared. `stdin` None: /dev/null. Both outputs are kept
-    whole. A background process of the command that holds the pipes open is not waited for. `uid`: whom to become
-    first, without any group of slurmwrap's; only root can. Of what such a command says only the beginning is kept.
+    `environ` None: this process's environment with LC_ALL=C, so that texts can be compared. `stdin` None: /dev/null.
+    Both outputs are returned completely. A background process of the command that keeps the pipes open is not waited
+    for. `uid`: run as this user without any group of slurmwrap's; only root can do that, and only the beginning of each
+    output is returned.
 
-    `program`: the file to start, where argv[0] is to say something else. `session` False: it stays in our session and
-    process group, so that the terminal's Ctrl-C is for both, and what would end us goes to it: how it ends is then the
-    result. `heard` gets both outputs so far whenever they grew. `meanwhile`: something short of the caller's, done
-    once the program runs and before anything is read of it.
+    `program`: the file to start, if it differs from argv[0]. `session` False: the child stays in this session and
+    process group, so that the terminal's Ctrl-C reaches both, and SIGTERM and SIGHUP are forwarded to it; the result
+    is how it ends. `heard` is called with both outputs so far whenever they grow. `meanwhile`: a short function that is
+    called once the program runs, before its output is read.
     """
     deadline = time.monotonic() + timeout_s
     child = _start_process(argv, program, environ, stdin is not None, session, cwd, uid)
     if isinstance(child, CommandResult):
         return child
     _feed_small_input(child, stdin)
-    most = sys.maxsize if uid is None else _MOST_OF_OTHERS
+    most = sys.maxsize if uid is None else _MAX_OUTPUT_OF_OTHER_USERS
     return _wait_for_end(child, argv, stdin, deadline, most, session, heard, meanwhile)
 
 
 def start_command(
     argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None, environ: Mapping[str, str] | None = None
 ) -> Callable[[], CommandResult]:
-    """`run` in two: the program is started now, and what comes back, to be called once, waits for its end."""
+    """Start a program as `run` does. The returned function, to be called once, waits for its end."""
     deadline = time.monotonic() + timeout_s
     child = _start_process(argv, None, environ, stdin is not None, True, None, None)
     if isinstance(child, SpawnedProcess):
         _feed_small_input(child, stdin)
 
-    def ended() -> CommandResult:
+    def wait_for_result() -> CommandResult:
         if isinstance(child, CommandResult):
             return child
-        # Whenever we come back: what it has said by then is there to be read.
-        late = time.monotonic() + _GRACE_S
-        return _wait_for_end(child, argv, stdin, max(deadline, late), sys.maxsize, True, None)
+        # However late it is called, the output that was written until then can still be read.
+        earliest_deadline = time.monotonic() + _GRACE_S
+        return _wait_for_end(child, argv, stdin, max(deadline, earliest_deadline), sys.maxsize, True, None)
 
-    return ended
+    return wait_for_result
 
 
 def start_unfed_command(argv: Sequence[str], *, timeout_s: float) -> Callable[[bytes], CommandResult]:
-    """`run` in two, for an input that is not known yet: what comes back, to be called once, gives it and waits.
+    """Start a program whose input is not known yet. The returned function, to be called once, gives it and waits.
 
-    The time-out counts from then. Where it is never called the program reads an end of file when we end.
+    The time-out counts from that call. If it is never called, the program reads an end of file when this process ends.
     """
     child = _start_process(argv, None, None, True, True, None, None)
 
-    def fed(stdin: bytes) -> CommandResult:
+    def feed_and_wait(stdin: bytes) -> CommandResult:
         if isinstance(child, CommandResult):
             return child
         return _wait_for_end(child, argv, stdin, time.monotonic() + timeout_s, sys.maxsize, True, None)
 
-    return fed
+    return feed_and_wait
 
 
 def _start_process(
@@ -321,7 +328,7 @@ def _start_process(
 
 
 def _feed_small_input(child: SpawnedProcess, stdin: bytes | None) -> None:
-    """An empty pipe takes it whole: no one needs to come back for it."""
+    """Write input that fits into the empty pipe at once, so that no later call is needed."""
     if child.stdin is not None and stdin is not None and len(stdin) <= select.PIPE_BUF:
         with suppress(BrokenPipeError):
             os.write(child.stdin, stdin)
@@ -347,7 +354,7 @@ def _wait_for_end(
                 deadline
             )
     finally:
-        # Also on Ctrl-C: a child with its own session would not see it.
+        # Also on Ctrl-C, which a child in its own session would not receive.
         if not ended:
             _kill(child, session)
         child.close()
@@ -363,40 +370,40 @@ def _wait_for_end(
 
 @contextmanager
 def _forward_signals(child: SpawnedProcess) -> Iterator[None]:
-    """Our SIGTERM and SIGHUP are the child's, unless we were started with them ignored (nohup), or are a thread."""
-    kept = {}
+    """Forward SIGTERM and SIGHUP to the child, unless they are ignored (nohup) or this is not the main thread."""
+    old_handlers = {}
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:
                 with suppress(ValueError):
-                    kept[number] = signal.signal(number, lambda got, _: child.send(got))
+                    old_handlers[number] = signal.signal(number, lambda got, _: child.send(got))
         yield
     finally:
-        for number, before in kept.items():
+        for number, before in old_handlers.items():
             signal.signal(number, before)
 
 
 def _exchange_data(
     child: SpawnedProcess,
     stdin: bytes,
-    kept: tuple[bytearray, bytearray],
+    outputs: tuple[bytearray, bytearray],
     deadline: float,
     most: int,
     heard: Heard | None,
 ) -> bool:
-    """Feeds and reads all pipes at once until both outputs end or the child does; False at the deadline."""
-    pending, over = memoryview(stdin), False
-    buffers = {child.stdout: kept[0], child.stderr: kept[1]}
+    """Write input and read both outputs until they end or the child does; return False at the deadline."""
+    pending, ended = memoryview(stdin), False
+    buffers = {child.stdout: outputs[0], child.stderr: outputs[1]}
     poller = _make_poller(child)
     while buffers:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return False
-        events = poller.poll(0 if over else 1000 * min(left, _TICK_S))
-        if not events and over:
-            return True  # all it wrote is read; only a background process holds the pipes
-        # it may speak and end between these two calls: all of it is read when we look again after its end
-        over = not events and child.poll() is not None
+        events = poller.poll(0 if ended else 1000 * min(remaining, _POLL_INTERVAL_S))
+        if not events and ended:
+            return True  # all output of the child is read; only a background process holds the pipes
+        # The child may print and end between these two calls, so the pipes are read once more after its end.
+        ended = not events and child.poll() is not None
         for descriptor, _ in events:
             if descriptor == child.stdin:
                 pending = _feed_input(poller, child, pending)
@@ -404,7 +411,7 @@ def _exchange_data(
                 buffer = buffers[descriptor]
                 buffer.extend(chunk[: max(0, most - len(buffer))])
                 if heard is not None:
-                    heard(bytes(kept[0]), bytes(kept[1]))
+                    heard(bytes(outputs[0]), bytes(outputs[1]))
             else:
                 poller.unregister(descriptor)
                 del buffers[descriptor]
@@ -422,7 +429,7 @@ def _make_poller(child: SpawnedProcess) -> select.poll:
 
 
 def _feed_input(poller: select.poll, child: SpawnedProcess, pending: memoryview) -> memoryview:
-    """Writes what fits; closes stdin at its end, or when the child reads no more."""
+    """Write what fits; close stdin at the end of the input, or when the child has closed it."""
     assert child.stdin is not None
     try:
         pending = pending[os.write(child.stdin, pending[:_CHUNK]) :] if pending else pending
@@ -437,21 +444,21 @@ def _feed_input(poller: select.poll, child: SpawnedProcess, pending: memoryview)
 
 
 def _kill(child: SpawnedProcess, group: bool) -> None:
-    """Ends it, or its whole group. What does not die (D state) is left behind and reaped later: that may never end."""
+    """Kill the child or its process group. One that does not end (D state) is reaped later."""
     try:
         (os.killpg if group else os.kill)(child.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        # Gone already, or it changed its user.
+        # The process has ended or changed its user.
         child.send(signal.SIGKILL)
     if not child.wait(time.monotonic() + _GRACE_S):
-        _abandoned.append(child)
+        _killed_children.append(child)
 
 
 def _reap_abandoned() -> None:
-    for child in tuple(_abandoned):
+    for child in tuple(_killed_children):
         if child.poll() is not None:
-            with suppress(ValueError):  # another thread was quicker
-                _abandoned.remove(child)
+            with suppress(ValueError):  # another thread has removed it
+                _killed_children.remove(child)
 
 
 if TYPE_CHECKING:
@@ -460,9 +467,9 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-# One piece of work next to us, for what mostly waits for another process.
+# Run one function in a thread, for work that mostly waits for another process.
 def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
-    """Starts `work` at once; no one waits for it at the program's end. What comes back waits, and gives its value."""
+    """Start `work` in a thread that is not waited for at exit. The returned function waits and returns its value."""
     found: list[T] = []
     raised: list[BaseException] = []
     running = allocate_lock()

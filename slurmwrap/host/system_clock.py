@@ -1,4 +1,4 @@
-"""Edge: real time."""
+"""The real time (adapter)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 
 class SystemClock:
-    """The machine's clock, as `edges.Clock`."""
+    """Implements `protocols.Clock` with the machine's clock."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Return the time in Unix seconds."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Waits; a negative time is none."""
+        """Sleep; not at all for a negative number."""
         time.sleep(max(0.0, seconds))

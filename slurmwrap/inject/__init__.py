@@ -1,6 +1,6 @@
-"""What runs inside the user's Python: the step counter and its company. Standard library, Python 3.6 syntax.
+"""Code that runs inside the user's Python: the step counter and the write guard. Standard library, Python 3.6 syntax.
 
-`from slurmwrap.inject import step` is slurmwrap_step.step for programs whose environment has slurmwrap installed.
+Programs in an environment with slurmwrap installed can use `from slurmwrap.inject import step` (slurmwrap_step.step).
 """
 
 from .slurmwrap_step import step

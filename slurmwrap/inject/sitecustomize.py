@@ -1,7 +1,7 @@
-"""Loaded by every Python that a counted job starts: hooks the step counter in, then runs the shadowed sitecustomize.
+"""Install the step counter in every Python of a counted job, then run the sitecustomize that this file hides.
 
-Found through PYTHONPATH. Python 3.6 syntax; nothing but sys and os until torch itself is imported, and no exception
-of slurmwrap's ever leaves this file: the user's program must not notice it.
+Python finds this file through PYTHONPATH. Python 3.6 syntax. It imports only sys and os until torch itself is imported,
+and raises no exception of its own: the user's program must not notice it.
 """
 
 import sys
@@ -15,14 +15,14 @@ def _inject():
     if os.environ.get("SLURMWRAP_STEP_DIR"):
         _load("slurmwrap_step", [_HERE]).install()
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
-        _compiled("slurmwrap_launch").install()
+        _compiled("slurmwrap_launcher_options").install()
         for name in ("shadow", "calls", "standins", "children", "guard", "entries"):
             module = _compiled("slurmwrap_" + name)
         sys.modules["slurmwrap_guard"].install(module)
 
 
 def _compiled(name):
-    """Imports one of these modules and keeps it compiled in the trial's own directory: else each Python start would do that."""
+    """Import one of these modules and cache its bytecode in the trial's directory: this speeds up Python's start."""
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
         return _load(name, [_HERE])
@@ -31,16 +31,16 @@ def _compiled(name):
 
 
 def _shadowed():
-    """Runs the sitecustomize that ours hides (Debian ships one; so do some clusters' Python modules)."""
+    """Run the sitecustomize that this file hides (Debian ships one; so do the Python modules of some clusters)."""
     loading = sys.modules.get("sitecustomize")
     if getattr(loading, "__file__", "").rpartition("/")[0] != _HERE:
-        # Another one has run us, as we run it.
+        # Another sitecustomize, which runs the next one as this file does, has run this file.
         return
     _load("sitecustomize", [entry for entry in sys.path if entry.rstrip("/") != _HERE])
 
 
 def _load(name, path):
-    """Imports `name` from `path`, whatever sys.path says; None where there is none."""
+    """Import `name` from the directories `path` instead of sys.path. Return None if it is not found."""
     for finder in sys.meta_path:
         if getattr(finder, "__name__", "") != "PathFinder":
             continue
@@ -56,11 +56,11 @@ def _load(name, path):
 
 
 try:
-    # One that runs the next sitecustomize finds us again.
+    # If the hidden sitecustomize runs the next one too, this file is executed a second time.
     if not hasattr(sys, "_slurmwrap"):
         sys._slurmwrap = True
         _inject()
 except Exception:
     pass
-# What this raises, it raised without us, and site.py reports it as before.
+# An exception of the hidden sitecustomize is not caught: site.py reports it as it would without this file.
 _shadowed()

@@ -1,8 +1,8 @@
-"""Programs that the user's Python starts in a trial: they find what it wrote, and their redirections go there too.
+"""Change the command lines of child processes in a trial, so that they use the files in the shadow tree.
 
-An argument of the command line that names a file of the shadow tree is replaced by it; in the text of a shell each target
-of `>` is led through shims/redirect. What else such a program does to files has the shims of rm, cp, mv, ... Used by
-slurmwrap_guard only. Python 3.6 syntax, standard library.
+An argument that names a file with a copy in the shadow tree is replaced by the path of the copy. In shell text, each
+target of `>` is passed through shims/redirect. The shims of rm, cp, mv, ... handle other effects of such programs on
+files. Used only by slurmwrap_guard. Python 3.6 syntax, standard library.
 """
 
 import os
@@ -12,14 +12,19 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 _SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
-# And letters and digits: a word as it is. re would be imported at each start.
+# Characters of a word without shell syntax, in addition to letters and digits. The module re is not used, because it
+# would have to be imported at each start.
 _PLAIN = frozenset("_./@%+:,-")
 _ENDS = " \t\n;&|()<>"
 
 
 def led(text: str, redirect: str, place: "Callable[[Any], Any]" = lambda path: path) -> str:
-    """Shell `text` whose redirections into files go where the program `redirect` says, and whose plain words are
-    replaced by what `place` gives for them. Quotes are left alone."""
+    """Return the shell `text` with the targets of its redirections passed through the program `redirect`.
+
+    Words without shell syntax are replaced by the result of `place`. Quoted text is not changed.
+    """
+    # Scan the text from left to right: skip escapes, quotes and conditions, rewrite the target of each redirection,
+    # and replace plain words. `written` holds the targets so far, so that later commands read them from the new path.
     out, at, written = [], 0, set()
     while at < len(text):
         here = text[at]
@@ -47,7 +52,7 @@ def led(text: str, redirect: str, place: "Callable[[Any], Any]" = lambda path: p
             end = _word_end(text, at)
             word = text[at:end]
             placed = place(word) if _plain(word) else word
-            # `cmd > list && wc -l list`
+            # A file that the same text has written, as in `cmd > list && wc -l list`.
             if placed == word and word in written:
                 out.append('"$(%s "<" %s)"' % (_quoted(redirect), word))
             else:
@@ -97,7 +102,7 @@ def _redirect() -> str:
 
 
 def _words(args: "Any", place: "Callable[[Any], Any]") -> "Any":
-    """The command line with files of the shadow in it; of `sh -c text` the text is led."""
+    """Return the command line with paths replaced by those of the shadow tree; for `sh -c text` rewrite the text."""
     words = list(args)
     name = os.path.basename(os.fsdecode(words[0])) if words else ""
     for at in range(1, len(words)):
@@ -113,7 +118,7 @@ def _words(args: "Any", place: "Callable[[Any], Any]") -> "Any":
 
 
 def hook(module: "Any", place: "Callable[[Any], Any]") -> None:
-    """`module` is subprocess; `place` gives a path of the shadow for a path, or the path itself."""
+    """Patch subprocess.Popen. `module`: subprocess. `place`: returns the shadow path for a path, or the path itself."""
     plain = module.Popen.__init__
 
     def __init__(self: "Any", args: "Any", *more: "Any", **kwargs: "Any") -> None:
@@ -134,7 +139,7 @@ def hook(module: "Any", place: "Callable[[Any], Any]") -> None:
 
 
 def system(plain: "Callable[[Any], int]", place: "Callable[[Any], Any]") -> "Callable[[Any], int]":
-    """os.system, its text led."""
+    """Return a replacement of os.system that rewrites the shell text."""
 
     def call(command: "Any") -> int:
         try:

@@ -1,10 +1,10 @@
-"""What a process has counted, and the file that says it. Loaded with the first framework, or by an explicit step().
+"""The step counter of a process and its file. Imported with the first framework, or by an explicit step().
 
-One file per process in $SLURMWRAP_STEP_DIR, named by its pid: 69 bytes of text in fixed columns, so that one pwrite
-replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB) and `parked`.
-`<pid>.model` next to it: bytes of all parameters, of the largest of them, and the world size.
-With $SLURMWRAP_PARK_AFTER=N the process sleeps for good inside step N: no later line runs, no checkpoint is written,
-and anyone who supervises it ends it. Python 3.6 syntax, standard library; what it raises its callers swallow.
+Each process has a file in $SLURMWRAP_STEP_DIR, named by its pid. It holds 69 bytes of text in fixed columns, so that
+one pwrite replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB)
+and `parked`. The file `<pid>.model` holds the bytes of all parameters, those of the largest one, and the world size.
+With $SLURMWRAP_PARK_AFTER=N the process sleeps forever ("parks") inside step N: no later line runs, no checkpoint is
+written, and the supervisor kills it. Python 3.6 syntax, standard library; the callers ignore all exceptions.
 """
 
 import _thread
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 OF_SLURMWRAP = True
 RECORD = "%10d %-10s %16.6f %16.6f %10d %1d\n"
-# Of two sources in one process the later here decides: an engine calls optimizers as it likes (DeepSpeed's ZeRO-3 one
-# step() per group of parameters), a backward pass need not end in a step, a batch need not be trained on.
+# If a process has several sources of steps, the one with the highest rank decides: an engine may call its optimizers
+# several times per step (DeepSpeed's ZeRO-3 calls step() per group of parameters), a backward pass need not lead to a
+# step, and a batch need not be used for training.
 RANKS = {
     "": 0,
     "dataloader": 1,
@@ -31,23 +32,23 @@ RANKS = {
     "megatron": 5,
     "explicit": 6,
 }
-LATE_S = 0.5  # on a shared directory the record is at most so old
-# Where our descriptor's offset stands, which pwrite neither uses nor moves: the mark that it is still our file. A third
-# of what fstat costs; no file of the user's will be just there.
+LATE_S = 0.5  # maximum age of the record in a shared directory, in seconds
+# File offset of the counter's descriptor, which pwrite neither uses nor changes. It marks that the descriptor still
+# refers to the counter's file. Reading it costs a third of fstat, and no file of the user will have this offset.
 _MARK = 0x53777261
 _OF_OBJECT = "_slurmwrap_steps"
-# Taken now: the user's program may replace or clear all of them.
+# Saved at import, because the user's program may replace these functions or clear the environment.
 _getpid, _lseek, _pwrite = os.getpid, os.lseek, os.pwrite
 _step_dir = os.environ.get("SLURMWRAP_STEP_DIR", "")
 _park_after = os.environ.get("SLURMWRAP_PARK_AFTER", "")
 
 
 class Counter(object):
-    """What this process has counted. After a fork the child starts from zero in a file of its own."""
+    """The step counter of this process. After a fork the child counts from zero in a file of its own."""
 
     def __init__(self) -> None:
         self.clock, self.sleep = time.monotonic, time.sleep
-        # A signal handler of the user's may count in the middle of counting.
+        # Reentrant, because a signal handler of the user may count a step while another is being counted.
         self.make_lock = _thread.RLock
         self.lock = self.make_lock()
         self.step_dir, self.park_after = _step_dir, 0
@@ -65,12 +66,12 @@ class Counter(object):
         self.source, self.parked = "", False
         self.first = self.last = self.written = 0.0
         self.added = {}  # type: Any
-        # bytes of all parameters, and of the largest
+        # Bytes of all parameters, and of the largest one.
         self.model = (0, 0)
 
     def begin(self) -> None:
-        """Opens this process's file. Where that fails it counts on, and still parks: better than training on."""
-        # Held by a thread that did not survive the fork.
+        """Open the file of this process. If that fails, go on counting, so that the process still parks."""
+        # The lock may be held by a thread that does not exist after the fork, so replace it after a second.
         if not self.lock.acquire(timeout=1.0):
             self.lock = self.make_lock()
             self.lock.acquire()
@@ -97,36 +98,39 @@ class Counter(object):
             self.descriptor = -1
 
     def ready(self) -> None:
-        """Call before reading anything here: a forked child starts anew."""
+        """Restart the counter in a forked child. Call this before reading any attribute."""
         if self.pid != _getpid():
             self.begin()
 
     def enter(self, source: str) -> None:
-        """Steps of `source` have begun: what ranks below does not count from now on."""
+        """Announce that steps of `source` have begun, so that sources of lower rank no longer count."""
         self.ready()
         if RANKS[source] > self.rank:
             self.rank, self.source, self.count, self.first = RANKS[source], source, 0, 0.0
 
     def beaten(self, source: str) -> bool:
-        """True when steps were counted, of which `source` is only a sign."""
+        """Return whether real steps were counted, so that the weak sign `source` is no longer needed."""
         return self.rank > RANKS["backward"] >= RANKS[source]
 
     def add(self, source: str, by: int = 1) -> None:
-        """`by` more steps of `source` in this process."""
+        """Count `by` more steps of `source` in this process."""
         self.ready()
         with self.lock:
             self.added[source] = count = self.added.get(source, 0) + by
         self.saw(source, count)
 
     def add_of(self, thing: "Any", source: str) -> int:
-        """One more step of `thing` (an engine): the process's count is that of the busiest. Returns `thing`'s."""
+        """Count a step of `thing` (an engine) and return its count. The process has the count of its busiest engine."""
         count = self.of(thing) + 1
         thing.__dict__[_OF_OBJECT] = (_getpid(), count)
         self.saw(source, count)
         return count
 
     def of(self, thing: "Any") -> int:
-        """Steps of one optimizer or engine in this process. Written past its __setattr__, which may be the user's."""
+        """Return the steps of one optimizer or engine in this process.
+
+        The count is stored in its __dict__ directly, because its class may define __setattr__.
+        """
         known = thing.__dict__.get(_OF_OBJECT)
         return known[1] if known is not None and known[0] == _getpid() else 0
 
@@ -134,7 +138,10 @@ class Counter(object):
         thing.__dict__[_OF_OBJECT] = (_getpid(), count)
 
     def saw(self, source: str, count: int, parks: "Any" = None) -> None:
-        """`source` is at `count` steps. `parks`: whether the process ends here; None: by SLURMWRAP_PARK_AFTER."""
+        """Record that `source` has made `count` steps, and park the process if it is due.
+
+        `parks`: whether to park; None: decided by SLURMWRAP_PARK_AFTER.
+        """
         if self.pid != _getpid():
             self.begin()
         rank = RANKS[source]
@@ -146,7 +153,7 @@ class Counter(object):
                 if parks or (count == 3 and rank > RANKS["backward"]):
                     self.memory = _gpu_memory_mib()
                 self._reached(rank, source, count, parks)
-        # The other threads with it.
+        # All threads that count a step are parked too.
         while self.parked:
             _sleep_for_good(self.sleep)
 
@@ -160,7 +167,10 @@ class Counter(object):
             self.flush()
 
     def flush(self) -> None:
-        """Writes the record. The descriptor may be closed, and its number a file of the user's by now: never there."""
+        """Write the record to the file of this process.
+
+        The program may have closed the descriptor and opened another file with its number, which must not be changed.
+        """
         if self.pid != _getpid() or self.descriptor < 0:
             return
         try:
@@ -173,7 +183,7 @@ class Counter(object):
             pass
 
     def flush_late(self) -> None:
-        """At the end: the steps since the last write, with the time of the last of them as the file's."""
+        """Write the steps since the last write at the end of the process, with the last step's time as mtime."""
         try:
             if self.pid == _getpid() and self.written < self.last:
                 self.flush()
@@ -183,11 +193,11 @@ class Counter(object):
             pass
 
     def leave(self, name: str) -> None:
-        """An empty file in the step directory."""
+        """Create an empty file in the step directory as a mark."""
         os.close(_open_file(os.path.join(self.step_dir, name)))
 
     def model_of(self, sizes: "Any", world: int = 1) -> None:
-        """Adds a model: `sizes` are the bytes of its parameters."""
+        """Add a model and write the total size. `sizes`: the bytes of each of its parameters."""
         sizes = list(sizes)
         if not sizes:
             return
@@ -201,7 +211,7 @@ class Counter(object):
 
 
 def file_name(environ: "Any", pid: int, named: bool) -> str:
-    """The pid; where many nodes and attempts share a directory: job, restart, node and pid."""
+    """Return the name of the counter's file: the pid, or job, restart count, node and pid in a shared directory."""
     if not named:
         return str(pid)
     node = environ.get("SLURMD_NODENAME") or os.uname()[1]
@@ -219,11 +229,11 @@ def _is_ours(descriptor: int) -> bool:
     try:
         return _lseek(descriptor, 0, 1) == _MARK
     except OSError:
-        return False  # closed, or a pipe
+        return False  # the descriptor is closed or belongs to a pipe
 
 
 def _sleep_for_good(sleep: "Any") -> None:
-    """A handler of the user's for SIGTERM may save a checkpoint or leave by an exception: it does not get to run."""
+    """Sleep with signals blocked: a handler of the user could save a checkpoint or raise an exception."""
     try:
         import signal
 
@@ -235,13 +245,13 @@ def _sleep_for_good(sleep: "Any") -> None:
 
 
 def _settled() -> bool:
-    """Waits for the GPU: False when a kernel of these steps failed, which the program's next call will report."""
+    """Wait for the GPU. Return False if a kernel of these steps failed; the program's next call will report that."""
     try:
         cuda = sys.modules["torch"].cuda
         if not cuda.is_initialized():
             return True
     except Exception:
-        # No torch, or none with CUDA.
+        # torch is not imported or has no CUDA.
         return True
     try:
         cuda.synchronize()
@@ -251,7 +261,7 @@ def _settled() -> bool:
 
 
 def _gpu_memory_mib() -> int:
-    """Most GPU memory this process reserved, over its devices; 0 without CUDA."""
+    """Return the peak of the GPU memory that this process reserved, summed over its devices; 0 without CUDA."""
     try:
         cuda = sys.modules["torch"].cuda
         if not cuda.is_initialized():

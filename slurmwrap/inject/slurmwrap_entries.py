@@ -1,8 +1,8 @@
-"""Libraries that open files below Python, and frameworks that must know that this is one GPU: changed when imported.
+"""Patches, applied at import, for libraries that open files in native code and for frameworks that use many GPUs.
 
-Each row of PATHS names the Python call that takes a path which C, C++ or Rust then opens; slurmwrap_guard says where
-that shall be. Nothing is imported here; a finder waits for the modules. In a trial only. Python 3.6 syntax, standard
-library; a library that looks different from what is expected here stays as it is.
+Each row of PATHS names a Python call with a path that C, C++ or Rust code then opens; slurmwrap_guard decides which
+path it gets instead. The frameworks are limited to the trial's GPUs. No library is imported here; a finder waits for
+them. Used in a trial only. Python 3.6 syntax, standard library; a library with an unexpected structure is not changed.
 
 After torch 1.13-2.13, safetensors 0.4-0.8, h5py 3, pyarrow 14-21, lightning 1.8-2.6, transformers 4.30-5, lmdb 1.4.
 """
@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-# module -> (function or Class.method, index of the path, its keyword, "w" writes anew, "u" updates, "r" reads, "m": the
-# mode is the next argument, "d": a directory that is made and written into, "l": a library's path or bare name,
-# "b": a database whose files have endings of their own)
+# module -> (function or Class.method, index of the path argument, its keyword, kind of access). Kinds: "w" writes a new
+# file, "u" updates, "r" reads, "m" the mode is the next argument, "d" a directory that is created and written into,
+# "l" the path or bare name of a shared library, "b" a database whose files have suffixes of their own.
 PATHS: "Dict[str, List[Tuple[str, int, str, str]]]" = {
     "torch.serialization": [("save", 1, "f", "w"), ("load", 0, "f", "r")],
     "torch.jit._serialization": [("save", 1, "f", "w"), ("load", 0, "f", "r")],
@@ -96,7 +96,7 @@ def _place(value: "Any", mode: str, args: "Tuple[Any, ...]", kwargs: "Dict[str, 
 
 
 def _uri(value: str) -> str:
-    """SQLite's file:PATH?mode=... (sqlite.org/uri.html)."""
+    """Return an SQLite URI file:PATH?mode=... with its path replaced (sqlite.org/uri.html)."""
     path, mark, query = value[5:].partition("?")
     if path.startswith("//"):
         path = "/" + path[2:].partition("/")[2]
@@ -107,16 +107,16 @@ def _uri(value: str) -> str:
 
 
 def _directory(value: "Any") -> "Any":
-    """A directory that a library makes itself and writes into."""
+    """Return the shadow path for a directory that a library creates itself and writes into."""
     if value is None or os.path.isdir(value):
-        # What is written is new there: an empty shadow of the same name does.
+        # The library only adds new files to an existing directory, so an empty shadow of the same name is sufficient.
         marker = os.path.join(os.fspath(value), ".slurmwrap") if value is not None else None
         return value if marker is None else os.path.dirname(_written(marker))
     return _written(value)
 
 
 def _led(plain: "Any", at: int, keyword: str, mode: str) -> "Any":
-    """`plain` with its path led to where the trial may write."""
+    """Return a wrapper of `plain` that replaces its path argument by one to which the trial may write."""
 
     def call(*args: "Any", **kwargs: "Any") -> "Any":
         try:
@@ -156,7 +156,7 @@ def _lead(module: "Any", rows: "List[Tuple[str, int, str, str]]") -> None:
 
 
 def _one_device(module: "Any") -> None:
-    """Lightning's connectors: one device on one node, whatever Trainer(devices=8, num_nodes=4) says."""
+    """Limit Lightning's connectors to the trial's GPUs on one node, for example for Trainer(devices=8, num_nodes=4)."""
     for name in ("AcceleratorConnector", "_AcceleratorConnector", "_Connector"):
         kind = getattr(module, name, None)
         if kind is not None:
@@ -200,7 +200,7 @@ def _count(devices: "Any") -> int:
 
 
 def _no_requeue(module: "Any") -> None:
-    """Lightning under Slurm: its checks of --ntasks-per-node and --nodes are for the real job, its requeueing too."""
+    """Disable Lightning's checks of --ntasks-per-node and --nodes and its requeueing, which are for the real job."""
     kind = module.SLURMEnvironment
     kind.validate_settings = lambda self, num_devices, num_nodes: None
     kind._validate_srun_variables = staticmethod(lambda: None)
@@ -215,7 +215,7 @@ def _no_requeue(module: "Any") -> None:
 
 
 def _no_push(module: "Any") -> None:
-    """transformers' Trainer: nothing of a trial is published."""
+    """Keep the Trainer of transformers from publishing anything of a trial."""
     kind = module.Trainer
 
     def init_hf_repo(self: "Any", *args: "Any", **kwargs: "Any") -> None:
@@ -233,7 +233,7 @@ def _no_upload(module: "Any") -> None:
 
 
 def _disabled(module: "Any") -> None:
-    """wandb.init(mode="online"), swanlab.init(mode="cloud"): an argument beats the environment."""
+    """Disable wandb.init(mode="online") and swanlab.init(mode="cloud"), whose argument overrides the environment."""
     plain = module.init
 
     def init(*args: "Any", **kwargs: "Any") -> "Any":
@@ -246,18 +246,18 @@ def _disabled(module: "Any") -> None:
 
 
 def _own_server(module: "Any") -> None:
-    """mlflow.set_tracking_uri("http://..."): stays where MLFLOW_TRACKING_URI says."""
+    """Ignore mlflow.set_tracking_uri("http://..."), so that MLFLOW_TRACKING_URI remains in force."""
     module.set_tracking_uri = lambda uri=None: None
 
 
 def _no_pip(module: "Any") -> None:
-    """`python -m pip install`: its files would land in the shadow, where no import finds them."""
+    """End the trial at `python -m pip install`: its files would go to the shadow tree, where no import finds them."""
     guard = sys.modules["slurmwrap_guard"]
     guard.ends_unless_free("pip install", sys.prefix)
 
 
 def _children(module: "Any") -> None:
-    """subprocess: what is started finds what this program wrote."""
+    """Patch subprocess so that child processes find the files that this program wrote."""
     if _written is not None:
         sys.modules["slurmwrap_children"].hook(module, sys.modules["slurmwrap_guard"].for_child)
 
@@ -282,7 +282,7 @@ FRAMEWORKS: "Dict[str, Callable[[Any], None]]" = {
 
 
 class _Finder(object):
-    """Waits on sys.meta_path for the modules of both tables and changes each when it has run."""
+    """A finder on sys.meta_path that waits for the modules of both tables and patches each after its execution."""
 
     def __init__(self) -> None:
         self.busy: "Any" = set()
@@ -305,7 +305,10 @@ class _Finder(object):
 
 
 class _Made(object):
-    """Modules that the program wrote itself: import looks below Python's open, where they are not. Asked last."""
+    """A finder, the last on sys.meta_path, for modules that the program wrote itself.
+
+    Python's import does not use the replaced open and would not find them in the shadow tree.
+    """
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         try:
@@ -339,7 +342,10 @@ def _change(module: "Any", name: str) -> None:
 
 
 def install(written: "Optional[Callable[..., Any]]", read: "Optional[Callable[..., Any]]") -> None:
-    """`written`, `read`: of slurmwrap_guard; None where files are not led elsewhere."""
+    """Install the finders and patch modules that are already imported.
+
+    `written`, `read`: the functions of slurmwrap_guard; None if file accesses are not redirected.
+    """
     global _written, _read
     _written, _read = written, read
     for name in set(PATHS) | set(FRAMEWORKS):

@@ -1,7 +1,8 @@
-"""Counts what does not go through torch's optimizers one to one: Keras, DeepSpeed, Megatron, and JAX where asked for.
+"""Count the steps of frameworks that do not call a torch optimizer once per step: Keras, DeepSpeed, Megatron, JAX.
 
-Loaded by slurmwrap_step when one of them is imported. Python 3.6 syntax, standard library; never raises into the
-program. Sources: keras/src/callbacks/callback_list.py, deepspeed/runtime/engine.py, megatron/training/training.py.
+JAX is counted only on request. slurmwrap_step imports this module when one of the frameworks is imported. Python 3.6
+syntax, standard library; never raises into the program. Sources: keras/src/callbacks/callback_list.py,
+deepspeed/runtime/engine.py, megatron/training/training.py.
 """
 
 import functools
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
 OF_SLURMWRAP = True
 _WRAPPED = "_slurmwrap"
-# Of a type by the digits at its name's end.
+# Bytes of a type by the digits at the end of its name.
 _BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}
 
 
 def hook(name: str, module: "Any", counter: "Any") -> None:
-    """Lets `module`, just imported as `name`, be counted by `counter`."""
+    """Patch `module`, which was just imported as `name`, so that `counter` counts its steps."""
     if name == "jax":
         if os.environ.get("SLURMWRAP_COUNT_JAX") == "1":
             _hook_jax(module, counter)
@@ -51,7 +52,10 @@ def _quietly(action: "Any", *arguments: "Any") -> "Any":
 
 
 def _hook_keras(kind: "Any", counter: "Any") -> None:
-    """One call after each batch, or after each group of `steps_per_execution` batches with the last one's index."""
+    """Count the calls after each batch.
+
+    With `steps_per_execution` there is one call per group of batches, with the index of the last one.
+    """
     plain = kind.on_train_batch_end
     if getattr(plain, _WRAPPED, False):
         return
@@ -65,7 +69,7 @@ def _hook_keras(kind: "Any", counter: "Any") -> None:
 
 
 def _hook_keras_model(kind: "Any", counter: "Any") -> None:
-    """train_on_batch, which no callback hears of: loops over batches of one's own, GANs of two models."""
+    """Count train_on_batch, which calls no callback: custom training loops, GANs with two models."""
     plain = kind.train_on_batch
     if getattr(plain, _WRAPPED, False):
         return
@@ -81,7 +85,7 @@ def _hook_keras_model(kind: "Any", counter: "Any") -> None:
 def _keras_batch(counter: "Any", callbacks: "Any", batch: "Any") -> None:
     before = callbacks.__dict__.get("_slurmwrap_batch", -1)
     steps = (getattr(callbacks, "params", None) or {}).get("steps")
-    # A group may be longer than what is left of the epoch.
+    # The last group of an epoch may be shorter than `steps_per_execution`.
     batch = min(int(batch), steps - 1) if steps else int(batch)
     callbacks.__dict__["_slurmwrap_batch"] = batch
     if before < 0 and "keras" not in counter.added:
@@ -91,7 +95,7 @@ def _keras_batch(counter: "Any", callbacks: "Any", batch: "Any") -> None:
 
 def _keras_model(counter: "Any", callbacks: "Any") -> None:
     model = getattr(callbacks, "model", None)
-    # tf.keras hands it on and keeps it to itself
+    # The list of tf.keras has no attribute `model`, but its callbacks have.
     if model is None:
         model = callbacks.callbacks[0].model
     counter.model_of([_keras_bytes(variable) for variable in model.trainable_variables])
@@ -106,7 +110,7 @@ def _keras_bytes(variable: "Any") -> int:
 
 
 def _hook_deepspeed(kind: "Any", counter: "Any") -> None:
-    """_take_model_step is one step of the model, whatever it makes of the optimizer; with an overflow it is none."""
+    """Count calls of _take_model_step, each one step of the model; a step skipped for an overflow does not count."""
     plain = kind._take_model_step
     if getattr(plain, _WRAPPED, False):
         return
@@ -129,7 +133,7 @@ def _engine_step(counter: "Any", engine: "Any") -> None:
 
 
 def _hook_generate(kind: "Any", counter: "Any") -> None:
-    """Leaves a mark at the first text that is generated: no step, but a program at its work."""
+    """Leave a mark at the first generated text. It is no step, but shows that the program does its work."""
     plain = kind.generate
     if getattr(plain, _WRAPPED, False):
         return
@@ -137,7 +141,7 @@ def _hook_generate(kind: "Any", counter: "Any") -> None:
     def generate(self, *args: "Any", **kwargs: "Any") -> "Any":
         if kind.__dict__.get("generate") is wrapped:
             _quietly(counter.leave, "generate")
-            # The first one is enough.
+            # One mark is enough, so restore the original.
             kind.generate = plain
         return plain(self, *args, **kwargs)
 
@@ -146,7 +150,7 @@ def _hook_generate(kind: "Any", counter: "Any") -> None:
 
 
 def _hook_megatron(module: "Any", counter: "Any") -> None:
-    """train_step(forward_step_func, data_iterator, model, ...) returns (losses, skipped, ...)."""
+    """Count calls of train_step(forward_step_func, data_iterator, model, ...), which returns (losses, skipped, ...)."""
     plain = module.train_step
     if getattr(plain, _WRAPPED, False):
         return
@@ -175,14 +179,17 @@ def _model_of(counter: "Any", modules: "Any") -> None:
 
 
 def _hook_jax(jax: "Any", counter: "Any") -> None:
-    """Counts calls of the jitted function that is called most. Only where asked for: a proxy is no jitted function."""
+    """Count the calls of the jitted function that is called most.
+
+    Only on request, because the program gets a proxy instead of a jitted function.
+    """
     plain = jax.jit
     if getattr(plain, _WRAPPED, False):
         return
 
     def jit(*args: "Any", **kwargs: "Any") -> "Any":
         made = plain(*args, **kwargs)
-        # Options alone: it waits for the function.
+        # Called with options only, as a decorator factory: the function comes with the next call.
         if not args and "fun" not in kwargs:
             return lambda function: _Jitted(made(function), counter)
         return _Jitted(made, counter)

@@ -1,20 +1,20 @@
-"""Keeps what the user's Python writes in a trial away from their files: it goes to a shadow tree, where reads look first.
+"""The write guard: redirect the file writes of the user's Python in a trial to a shadow tree that reads search first.
 
 Opening for writing, mkdir, rename, remove, link, truncate, chmod and utime outside $SLURMWRAP_FREE act on
 $SLURMWRAP_TRIAL_DIR/outputs/<absolute path>; a removed file is marked in .../gone/<absolute path>. So a script finds
-again what it wrote, and the original stays as it was. Libraries that open paths in C, C++ or Rust are led there by
-the Python call that takes the path (slurmwrap_entries). Installed by sitecustomize only in a trial. Python 3.6 syntax,
-standard library; none of its own errors is raised into the user's process: what cannot be mapped is done as asked, except
-that a file too large to copy ends the trial.
+the files that it wrote, and the originals do not change. For libraries that open paths in C, C++ or Rust, the Python
+call that takes the path is patched (slurmwrap_entries). sitecustomize installs the guard only in a trial. Python 3.6
+syntax, standard library. The guard raises no errors of its own into the user's process: an operation that cannot be
+mapped is done unchanged, except that a file too large to copy ends the trial.
 
-A script may be in a directory that only the shadow tree has: getcwd and readlink give what the script knows, and
-relative paths lead from there.
+The working directory may exist only in the shadow tree: then getcwd and readlink return the path that the script knows,
+and relative paths start from there.
 
-Not held: C code that opens files without such an entry (TensorFlow's and TensorStore's own file systems, RocksDB),
-io.FileIO called with a path, programs started as children (those have the shims), and descriptors opened before.
+Not redirected are: C code without a patched call (the file systems of TensorFlow and TensorStore, RocksDB), io.FileIO
+called with a path, child processes (the shims handle those), and descriptors that were opened before.
 
-Where a path leads is slurmwrap_shadow's to say, what each function does instead slurmwrap_standins'. Here they are put
-in, and here the other ways out of this process ask: the entries of libraries, and programs that are started.
+slurmwrap_shadow maps the paths, and slurmwrap_os_functions implements the replacements of the functions. This module
+installs them, and maps paths for the patched libraries and for child processes.
 """
 
 import builtins
@@ -23,9 +23,8 @@ import os
 import sys
 
 import slurmwrap_children
-from slurmwrap_calls import _Call, _text
+from slurmwrap_os_functions import CALLS, _Call, _opens, _reads, _text
 from slurmwrap_shadow import _access, _busy, _end_the_trial, _open, _shadow, _there
-from slurmwrap_standins import CALLS, _opens, _reads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,26 +32,29 @@ if TYPE_CHECKING:
 
 
 def written(path: "Any", keeps: bool = False) -> "Any":
-    """Where a library that opens `path` itself shall write; anything but a path is given back as it is."""
+    """Return the path to which a library that opens `path` itself must write; return non-paths unchanged."""
     return _mapped(path, lambda text: _shadow.target(text, keeps=keeps) or _shadow.seen(text))
 
 
 def read(path: "Any") -> "Any":
-    """Where it shall read."""
+    """Return the path from which a library that opens `path` itself must read; return non-paths unchanged."""
     return _mapped(path, lambda text: _shadow.seen(text))
 
 
 def for_child(path: "Any") -> "Any":
-    """Where a program started by this one finds `path`, or makes it in a directory that only the shadow has."""
+    """Return the path under which a child process finds `path`.
+
+    If the directory of a new file exists only in the shadow tree, return the path there.
+    """
 
     def find(text: str) -> "Optional[str]":
         full = _shadow.resolved(text)
         folder = full.rpartition("/")[0] or "/"
         if _shadow.is_free(full):
             return None
-        # Of a merged one it sees the user's.
+        # If a directory exists in both trees, the child gets that of the user.
         shadowed = _there(_shadow.shadow(full)) and not _shadow.is_merged(full)
-        # It will be in the shadow tree as we do.
+        # The child inherits a working directory in the shadow tree, so relative paths are found there.
         if not text.startswith("/") and _is_away():
             return full if not shadowed and _there(full) else None
         made = not _there(folder) and _there(_shadow.shadow(folder))
@@ -62,7 +64,7 @@ def for_child(path: "Any") -> "Any":
 
 
 def shadowed(folder: str) -> "Optional[str]":
-    """The shadow of a directory, where it has one; for modules that the program wrote itself."""
+    """Return the shadow of a directory; None if there is none. Used to import modules that the program wrote itself."""
     full = _shadow.resolved(folder or ".")
     found = _shadow.shadow(full)
     return found if not _shadow.is_free(full) and os.path.isdir(found) else None
@@ -87,14 +89,14 @@ def _mapped(path: "Any", find: "Callable[[str], Optional[str]]") -> "Any":
 
 
 def ends_unless_free(what: str, folder: str) -> None:
-    """Ends the trial when `folder` is not one in which it may write."""
+    """End the trial if it must not write to `folder`."""
     folder = os.path.realpath(folder)
     if not _shadow.is_free(folder) and _access(folder, os.W_OK):
         _end_the_trial(what, folder)
 
 
 def start() -> bool:
-    """Replaces open and os's functions. False where the trial says nothing of places."""
+    """Replace open and the functions of os. Return False if the environment does not define where a trial may write."""
     trial = os.environ.get("SLURMWRAP_TRIAL_DIR")
     if not trial or "SLURMWRAP_FREE" not in os.environ:
         return False
@@ -113,21 +115,22 @@ def start() -> bool:
                     known.add(call)
             replaced[plain] = call
     builtins.open = io.open = replaced[_open] = _Call(_open, _opens)
-    # runpy's; import itself has its own
+    # Used by runpy; the import system has its own function.
     if hasattr(io, "open_code"):
         io.open_code = _Call(io.open_code, _reads)
     for module in ("tempfile", "pathlib", "shutil", "logging", "tarfile"):
         if module in sys.modules:
             _replace_kept(sys.modules[module], replaced)
     os.system = slurmwrap_children.system(os.system, for_child)
-    # rmtree by descriptors would list what is underneath. One that is imported later finds out by itself.
+    # shutil.rmtree by descriptors would list the original directory. A shutil that is imported later does not use
+    # descriptors, because the replaced os.scandir is not in os.supports_fd.
     if "shutil" in sys.modules:
         sys.modules["shutil"]._use_fd_functions = False
     return True
 
 
 def _is_away() -> bool:
-    """We are in the shadow tree, perhaps since our start."""
+    """Return whether the working directory is in the shadow tree; a child process may start there."""
     try:
         return os.getcwd().startswith(_shadow.inside)
     except OSError:
@@ -135,7 +138,10 @@ def _is_away() -> bool:
 
 
 def _replace_kept(module: "Any", replaced: "Dict[Any, _Call]") -> None:
-    """A module that a .pth file imported before us keeps the originals in its names, classes and default arguments."""
+    """Replace the original functions in a module that was imported before the guard, for example by a .pth file.
+
+    Such a module keeps them in its global names, classes and default arguments.
+    """
     holders = [module] + [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
     for holder in holders:
         for name, value in list(vars(holder).items()):
@@ -156,6 +162,6 @@ def _replacement(value: "Any", replaced: "Dict[Any, _Call]") -> "Any":
 
 
 def install(entries: "Any") -> None:
-    """Called once per process by sitecustomize, in a trial only. `entries`: the module slurmwrap_entries."""
+    """Install the guard. sitecustomize calls this once per process in a trial. `entries`: module slurmwrap_entries."""
     started = start()
     entries.install(written if started else None, read if started else None)

@@ -1,7 +1,7 @@
-"""Where a trial's Python writes instead of to the user's files: the shadow tree and the marks of what was removed.
+"""The shadow tree, to which a trial's Python writes instead of to the user's files, and the marks of removed files.
 
-Used by slurmwrap_guard and its stand-ins only. Holds the operating system's own functions, taken before they are
-replaced. Python 3.6 syntax, standard library.
+Used only by slurmwrap_guard and slurmwrap_os_functions. It also keeps the original functions of os and io, saved before
+they are replaced. Python 3.6 syntax, standard library.
 """
 
 import io
@@ -14,10 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Set, Tuple
 
-# A file that is changed in place is copied first; a larger one ends the trial.
+# Maximum size of a file that is copied before it is changed in place; a larger one ends the trial.
 COPIED_BYTES = 256 << 20
 _GONE = ".slurmwrap-gone"
-# The originals: ours call these only.
+# The original functions. slurmwrap's own code calls only these.
 _open, _os_open, _stat, _lstat, _mkdir, _rename = io.open, os.open, os.stat, os.lstat, os.mkdir, os.rename
 _unlink, _rmdir, _listdir, _scandir, _symlink = os.unlink, os.rmdir, os.listdir, os.scandir, os.symlink
 _access, _readlink, _fspath = os.access, os.readlink, os.fspath
@@ -29,29 +29,31 @@ def _below(path: str, folder: str) -> bool:
 
 
 class ShadowTrees(object):
-    """The two trees of one trial and what lies outside of them."""
+    """The two trees of one trial (written files, marks of removed files) and the mapping of paths into them."""
 
     def __init__(self, trial_dir: str, free: "List[str]", held: "List[str]") -> None:
         self.set_up(trial_dir, free, held)
 
     def set_up(self, trial_dir: str, free: "List[str]", held: "List[str]") -> None:
-        """In place, since all that asks for this process's one holds it already."""
+        """Set all attributes. The object is changed in place, because other modules have already imported it."""
         self.outputs = trial_dir + "/outputs"
         self.gone = trial_dir + "/gone"
         self.inside = self.outputs + "/"
         self.free = free + [trial_dir]
         self.held = held
         self.named = frozenset(self.free + held)
-        # Of what lies directly in a directory.
+        # Cache of is_free() per directory, for the paths directly in it.
         self.frees: "Dict[str, bool]" = {}
         self.used, self.looked = False, 0.0
         self.folders: "Dict[str, str]" = {}
-        # The working directory is one of the shadow tree, as far as we know.
+        # Whether the working directory is known to be in the shadow tree.
         self.away = False
 
     def is_used(self) -> bool:
-        """Anything was written or removed by any process of the trial. A no holds for two milliseconds: programs ask
-        for the state of a million files."""
+        """Return whether any process of the trial has written or removed a file.
+
+        A negative answer is cached for two milliseconds, because programs may call stat for a million files.
+        """
         if not self.used:
             now = monotonic()
             if now - self.looked < 0.002:
@@ -61,7 +63,11 @@ class ShadowTrees(object):
         return self.used
 
     def is_free(self, path: str) -> bool:
-        """The longest of both lists that holds `path` decides; a tie, and what no list names, is held."""
+        """Return whether the trial may write to `path` itself.
+
+        The longest entry of both lists that contains the path decides. It is held if the entries are equally long or if
+        no entry contains it.
+        """
         folder = path.rpartition("/")[0]
         if folder not in self.frees or path in self.named:
             if len(self.frees) > 4096:
@@ -82,7 +88,7 @@ class ShadowTrees(object):
         return best > 0 and not any(len(f) >= best and _below(path, f) for f in self.held)
 
     def resolved(self, path: str) -> str:
-        """Absolute, links of the directories resolved."""
+        """Return `path` as an absolute path with the links of its directories resolved."""
         if not path.startswith("/") or "/." in path or "//" in path or path.endswith("/"):
             path = os.path.abspath(path)
         path = self.users(path)
@@ -94,16 +100,19 @@ class ShadowTrees(object):
         return self.folders[folder].rstrip("/") + "/" + name
 
     def users(self, path: str) -> str:
-        """An absolute path as the user knows it, where it is one of the shadow tree."""
+        """Return an absolute path as the user knows it: without the prefix of the shadow tree."""
         return path[len(self.outputs) :] if path.startswith(self.inside) else path
 
     def as_is(self, path: str) -> "Optional[str]":
-        """For what is not led: its full path where only that leads to it, since we are in the shadow tree."""
+        """Return the full path of a path that is not redirected, if the program addresses it through the shadow tree.
+
+        Return None if `path` itself can be used.
+        """
         inside = path.startswith(self.inside) or (self.away and not path.startswith("/"))
         return self.resolved(path) if inside else None
 
     def is_gone(self, path: str) -> bool:
-        """It was removed, or a directory above it."""
+        """Return whether the path, or a directory above it, was removed by the trial."""
         if not _there(self.gone):
             return False
         at = path
@@ -117,13 +126,13 @@ class ShadowTrees(object):
         return self.outputs + path
 
     def made(self, path: str) -> str:
-        """Its shadow, with the directories above it."""
+        """Return the shadow of `path`, after creating the directories above it."""
         self.used = True
         _make_all(self.shadow(path).rpartition("/")[0])
         return self.shadow(path)
 
     def seen(self, path: str) -> "Optional[str]":
-        """Where to read `path`; None: where it says."""
+        """Return the path from which to read `path`; None if it is `path` itself."""
         if not self.is_used():
             return None
         asked, path = path, self.resolved(path)
@@ -135,16 +144,17 @@ class ShadowTrees(object):
         return shadow if self.is_gone(path) else self.as_is(asked)
 
     def is_merged(self, path: str) -> bool:
-        """A directory of the user's with something of the trial's in it."""
+        """Return whether `path` is a directory of the user into which the trial has written."""
         return os.path.isdir(path) and os.path.isdir(self.shadow(path)) and not self.is_gone(path)
 
     def exists(self, path: str) -> bool:
         return _there(self.shadow(path)) or (_there(path) and not self.is_gone(path))
 
     def target(self, path: str, keeps: bool, new: bool = False) -> "Optional[str]":
-        """Where to write `path`; None: where it says, because it is scratch or because that will fail as it should.
+        """Return the path to which to write `path`; None if it is `path` itself.
 
-        `keeps`: what is there already stays in it, so it is copied. `new`: it must not be there yet.
+        The latter is the case for scratch, and if the operation must fail as it would in the real job. `keeps`: the
+        existing content is kept, so the file is copied first. `new`: the file must not exist yet.
         """
         asked, path = path, self.resolved(path)
         if self.is_free(path):
@@ -176,7 +186,7 @@ class ShadowTrees(object):
         os.chmod(shadow, (found.st_mode & 0o777) | 0o600)
 
     def forget(self, path: str) -> None:
-        """`path` (resolved) is not there any more."""
+        """Mark `path` (resolved) as removed."""
         self.used = True
         if _there(path):
             _make_all(self.gone + path)
@@ -184,7 +194,7 @@ class ShadowTrees(object):
                 pass
 
     def names(self, path: str) -> "Optional[Tuple[Set[str], Set[str]]]":
-        """(names in the shadow of directory `path`, names under it that still hold); None where nothing changed."""
+        """Return (names in the shadow of the directory, names in the original that still exist); None if unchanged."""
         if not self.is_used():
             return None
         path = self.resolved(path)
@@ -202,7 +212,7 @@ class ShadowTrees(object):
         return over, set(n for n in under - over if not _there(self.gone + path + "/" + n + "/" + _GONE))
 
 
-# Of this process; all is free until slurmwrap_guard sets it up.
+# The trees of this process. All paths are free until slurmwrap_guard sets it up.
 _shadow = ShadowTrees("/nonexistent", ["/"], [])
 
 
@@ -226,7 +236,7 @@ def _make_all(folder: str) -> None:
 
 
 def _end_the_trial(what: str, path: str) -> None:
-    """The supervisor reads this and ends the tree; until then nothing goes on."""
+    """Report the operation to the supervisor, which kills the process tree, and wait for that."""
     import time
 
     try:

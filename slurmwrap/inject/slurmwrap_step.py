@@ -1,8 +1,8 @@
-"""Counts training steps inside the user's Python; `step()` counts explicitly and beats every other signal.
+"""Count training steps inside the user's Python. `step()` counts explicitly and takes precedence over all other signs.
 
-At a Python's start this is all that is loaded: a finder that waits for the frameworks. What they are hooked by
-(slurmwrap_torch, slurmwrap_frameworks) and what counts (slurmwrap_counter, which describes the files that are written)
-comes with the first of them. Python 3.6 syntax, standard library; never raises.
+At the start of Python only this module is imported. It installs a finder that waits for the frameworks. The patches of
+the frameworks (slurmwrap_torch, slurmwrap_frameworks) and the counter (slurmwrap_counter, which describes the files)
+are imported with the first framework. Python 3.6 syntax, standard library; never raises.
 """
 
 import os
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# module that is imported -> the layer that hooks it
+# Imported module -> the module here that patches it.
 LAYERS = {
     "torch.optim.optimizer": "slurmwrap_torch",
     "torch.autograd": "slurmwrap_torch",
@@ -38,7 +38,7 @@ _step_dir = os.environ.get("SLURMWRAP_STEP_DIR", "")
 
 
 def step() -> None:
-    """Counts one training step. Does nothing outside a job that slurmwrap counts."""
+    """Count one training step. Do nothing outside a job whose steps slurmwrap counts."""
     if _step_dir:
         try:
             _layer("slurmwrap_counter").counter.add("explicit")
@@ -47,7 +47,7 @@ def step() -> None:
 
 
 class Finder(object):
-    """Waits on sys.meta_path for the modules of LAYERS and hooks each when it has run."""
+    """A finder on sys.meta_path that waits for the modules of LAYERS and patches each after its execution."""
 
     def __init__(self) -> None:
         self.busy = set()  # type: Any
@@ -69,11 +69,12 @@ class Finder(object):
             if finder is self:
                 continue
             if find is None:
-                # Of an older kind (Python < 3.12 still asks it): no one is overtaken.
+                # A finder with the old interface, which Python < 3.12 still calls. It may find the module, so the
+                # finders after it must not be asked before it.
                 return None
             spec = find(name, path, target)
             if spec is not None:
-                # A class would be changed for every module.
+                # If the loader is a class, changing it would affect all modules.
                 if not isinstance(spec.loader, type):
                     _after_exec(spec.loader, name)
                 return spec
@@ -85,7 +86,7 @@ def _after_exec(loader: "Any", name: str) -> None:
 
     def exec_module(module: "Any") -> None:
         if loader.__dict__.get("exec_module") is exec_module:
-            # As it was; what hooked it after us stays.
+            # Restore the loader, unless someone else has patched it since.
             del loader.exec_module
         execute(module)
         if module.__name__ == name:
@@ -95,7 +96,7 @@ def _after_exec(loader: "Any", name: str) -> None:
 
 
 def hook(name: str, module: "Any") -> None:
-    """Lets `module`, just imported as `name`, be counted."""
+    """Patch `module`, which was just imported as `name`, so that its steps are counted."""
     try:
         _layer(LAYERS[name]).hook(name, module, _layer("slurmwrap_counter").counter)
     except Exception:
@@ -103,7 +104,10 @@ def hook(name: str, module: "Any") -> None:
 
 
 def _layer(name: str) -> "Any":
-    """A file next to this one, whatever stands first on sys.path. One of each in a process, so there is one count."""
+    """Import a module from the directory of this file, regardless of sys.path.
+
+    Each module is imported only once per process, so that there is a single counter.
+    """
     known = sys.modules.get(name)
     if known is not None and hasattr(known, "OF_SLURMWRAP"):
         return known
@@ -118,7 +122,10 @@ def _layer(name: str) -> "Any":
 
 
 def _words() -> str:
-    """What this Python was started with, as far as it names its program: paths by their last part, blanks as _."""
+    """Return the first words of this Python's command line, which name its program.
+
+    Paths are reduced to their last component, and blanks are replaced by _.
+    """
     try:
         with open("/proc/self/cmdline", "rb") as stream:
             said = stream.read(4096).split(b"\0")[1:9]
@@ -129,7 +136,7 @@ def _words() -> str:
 
 
 def _note(text: str, more: str = "") -> None:
-    """One line in the trial's journal: which Python started and which died of an exception, in order."""
+    """Append a line to the trial's journal, which records the start and the crash of each Python process in order."""
     try:
         path = os.path.join(_step_dir, "journal")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -142,10 +149,10 @@ def _note(text: str, more: str = "") -> None:
 
 
 def install() -> None:
-    """Called once per process by sitecustomize."""
+    """Install the finder and, in a pre-run, the journal. sitecustomize calls this once per process."""
     sys.meta_path.insert(0, Finder())
     for name in LAYERS:
-        # A .pth file was quicker.
+        # A .pth file may have imported the module already.
         if name in sys.modules:
             hook(name, sys.modules[name])
     if os.environ.get("SLURMWRAP_PRERUN") == "1":

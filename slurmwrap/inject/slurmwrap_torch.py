@@ -1,9 +1,9 @@
-"""Counts PyTorch: steps of every optimizer by torch's own hook, and before the first of them backward passes, batches.
+"""Count the steps of PyTorch optimizers by torch's own hook, and before the first step backward passes and batches.
 
-Loaded by slurmwrap_step when torch is imported. A process's count is that of its busiest optimizer (two in a GAN).
-Backward passes and DataLoader batches are only a sign of life: gradient accumulation makes many before one step. They
-end the trial only where no optimizer exists at all, after WEAK_STEPS of them and WEAK_S seconds, and their wrappers are
-taken off at the first real step. Python 3.6 syntax, standard library; never raises into the program.
+slurmwrap_step imports this module when torch is imported. The count of a process is that of its busiest optimizer (a
+GAN has two). Backward passes and DataLoader batches are only weak signs: with gradient accumulation there are many per
+step. They end the trial only if no optimizer exists at all, after WEAK_STEPS of them and WEAK_S seconds, and their
+wrappers are removed at the first real step. Python 3.6 syntax, standard library; never raises into the program.
 """
 
 import os
@@ -20,15 +20,15 @@ _WRAPPED = "_slurmwrap"
 
 
 def hook(name: str, module: "Any", counter: "Any") -> None:
-    """Lets `module`, just imported as `name`, be counted by `counter`."""
+    """Patch `module`, which was just imported as `name`, so that `counter` counts its steps."""
     if name == "torch.optim.optimizer":
         _hook_optimizers(module, Optimizers(counter))
         if os.environ.get("SLURMWRAP_PRERUN") == "1":
-            # A step of an optimizer is what to wait for.
+            # Tell the supervisor that torch is used, so that it waits for a step of an optimizer.
             quietly(counter.leave, "torch")
             _hook_making(module.Optimizer, counter)
     elif os.environ.get("SLURMWRAP_STEP_NAMED") == "1":
-        # A real run has no use for mere signs.
+        # Weak signs are not needed in a real job.
         return
     elif name == "torch.autograd":
         _hook_backward(module, Weak(counter, "backward"))
@@ -37,7 +37,7 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
 
 
 def quietly(action: "Any", *arguments: "Any") -> None:
-    """Nothing of slurmwrap's is the program's business."""
+    """Call `action` and ignore its exceptions, which must not reach the program."""
     try:
         action(*arguments)
     except Exception:
@@ -45,7 +45,7 @@ def quietly(action: "Any", *arguments: "Any") -> None:
 
 
 class Optimizers(object):
-    """Counts the steps of each optimizer, and notes once how large its parameters are."""
+    """Counts the steps of each optimizer, and records once how large its parameters are."""
 
     def __init__(self, counter: "Any") -> None:
         self.counter = counter
@@ -71,9 +71,10 @@ class Optimizers(object):
         counter.saw("optimizer", count)
 
     def _skipped(self, optimizer: "Any", count: int) -> int:
-        """A fused optimizer is called by GradScaler also when it must skip, and the GPU alone knows whether it did.
+        """Return the number of skipped steps of a fused optimizer.
 
-        Asking would stop the program's pipeline, so the answers are fetched when the process is about to park.
+        GradScaler also calls a fused optimizer if the step must be skipped, and only the GPU knows whether it was.
+        Reading that would stall the program, so the values are read when the process is about to park.
         """
         found = optimizer.found_inf
         if found.device.type == "cpu":
@@ -95,7 +96,7 @@ class Optimizers(object):
 
 
 def sizes(tensor: "Any") -> "Any":
-    """Bytes of the parameters that `tensor` holds: a DTensor counts whole, FSDP's flat parameter as its parts."""
+    """Return the bytes of each parameter in `tensor`: a DTensor in full size, FSDP's flat parameter as its parts."""
     each = tensor.element_size()
     parts = getattr(tensor, "_numels", None)
     if isinstance(parts, (tuple, list)) and parts:
@@ -104,7 +105,7 @@ def sizes(tensor: "Any") -> "Any":
 
 
 def world_size() -> int:
-    """Processes of torch.distributed; 1 without it."""
+    """Return the number of processes of torch.distributed; 1 without it."""
     try:
         distributed = sys.modules["torch.distributed"]
         return int(distributed.get_world_size()) if distributed.is_initialized() else 1
@@ -113,7 +114,10 @@ def world_size() -> int:
 
 
 def _inner(optimizer: "Any") -> bool:
-    """True inside a step() of the same optimizer: a subclass calls its parent's step(), and both are hooked."""
+    """Return whether this is a step() inside a step() of the same optimizer.
+
+    A subclass may call its parent's step(), and both are hooked; the inner call must not count.
+    """
     hooked = 0
     for kind in type(optimizer).__mro__:
         own = kind.__dict__.get("step")
@@ -121,7 +125,7 @@ def _inner(optimizer: "Any") -> bool:
             hooked += 1
     if hooked < 2:
         return False
-    # The same for all: torch makes each hooked step from one function.
+    # All hooked step functions have the same code, because torch creates them from one function.
     code = type(optimizer).step.__code__
     frame = sys._getframe(1)  # type: Any
     depth = 0
@@ -140,14 +144,14 @@ def _hook_optimizers(module: "Any", optimizers: "Optimizers") -> None:
     def after_step(optimizer: "Any", *_: "Any") -> None:
         optimizers.after_step(optimizer)
 
-    # Dynamo would trace the hook and warn about os.getpid; this only marks it, torch._dynamo is not imported here.
+    # Dynamo would trace the hook and warn about os.getpid. This only marks the hook and does not import torch._dynamo.
     disable = getattr(sys.modules["torch"], "_disable_dynamo", None)
     register(disable(after_step) if disable is not None else after_step)
 
 
 def _hook_making(base: "Any", counter: "Any") -> None:
-    """Leaves a mark when an optimizer is made: its steps will come, however long the program takes until then."""
-    # Called by every __init__ since torch 1.13.
+    """Leave a mark when an optimizer is created: its steps will come, however long the program takes until then."""
+    # Every __init__ calls this method since torch 1.13.
     plain = getattr(base, "_patch_step_function", None)
     if plain is None or getattr(plain, _WRAPPED, False):
         return
@@ -161,7 +165,7 @@ def _hook_making(base: "Any", counter: "Any") -> None:
 
 
 def _hook_by_class(base: "Any", optimizers: "Optimizers") -> None:
-    """torch < 2 has no hook for all optimizers: wraps `step` of each class when one is made."""
+    """Wrap `step` of each class when its first optimizer is created: torch < 2 has no hook for all optimizers."""
     init = base.__init__
     if getattr(init, _WRAPPED, False):
         return
@@ -202,7 +206,7 @@ _stepping = set()  # type: Any
 
 
 def like(wrapper: "Any", plain: "Any") -> None:
-    """Names of the wrapped function, as functools.wraps gives them, and our mark."""
+    """Copy the names of the wrapped function, as functools.wraps does, and mark the wrapper as slurmwrap's own."""
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         try:
             setattr(wrapper, name, getattr(plain, name))
@@ -213,14 +217,14 @@ def like(wrapper: "Any", plain: "Any") -> None:
 
 
 class Weak(object):
-    """A sign of life that counts until something better does."""
+    """A weak sign of training (backward passes or batches), used until real steps are counted."""
 
     def __init__(self, counter: "Any", source: str) -> None:
         self.counter, self.source = counter, source
-        # A checkpointed layer runs backward passes within the backward pass.
+        # Nesting depth: a checkpointed layer runs backward passes within the backward pass.
         self.inside = 0
         self.began = 0.0
-        # An optimizer exists, so its steps are what is waited for.
+        # Set if an optimizer exists: the supervisor waits for its steps, so the sign never parks the process.
         self.stays = False
         self.undo = lambda: None  # type: Any
 
@@ -245,7 +249,7 @@ class Weak(object):
 
 
 def optimizer_exists() -> bool:
-    """True when an optimizer of torch was made: one look at all objects, asking none of them anything."""
+    """Return whether a torch optimizer exists. Only the types of all objects are read; none of their code is called."""
     import gc
 
     kind = sys.modules["torch.optim.optimizer"].Optimizer
@@ -253,7 +257,11 @@ def optimizer_exists() -> bool:
 
 
 def _hook_backward(autograd: "Any", weak: "Weak") -> None:
-    """By the function that torch.autograd.backward and grad end in where there is one: no frame nearer to the user."""
+    """Count backward passes.
+
+    Patch the function that torch.autograd.backward and grad both call, if there is one, so that the wrapper adds no
+    frame between the user's code and torch.autograd.backward.
+    """
     name = "_engine_run_backward" if hasattr(autograd, "_engine_run_backward") else "backward"
     plain = getattr(autograd, name)
     if getattr(plain, _WRAPPED, False):

@@ -1,1 +1,1 @@
-"""Puts slurmwrap onto a cluster and takes it off again: plan, install, check, uninstall."""
+"""Install slurmwrap on a cluster and remove it again: plan, install, check, uninstall."""

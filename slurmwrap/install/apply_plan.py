@@ -1,7 +1,8 @@
-"""Edge: does what a plan says, in an order in which a crash at any point leaves a working cluster.
+"""Carry out an installation plan, in an order in which a crash at any point leaves a working cluster (adapter).
 
-slurm.conf names our files only after they lie on every node that shall run them; until then nothing of Slurm has
-changed. Before anything is written the manifest says what will be: a second `install` goes on, `uninstall` takes back.
+slurm.conf names slurmwrap's files only after every node that will run them has them; before that, nothing of Slurm
+changes. The manifest records the intended changes before they are made, so that a second `install` continues after an
+interruption and `uninstall` can revert it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from slurmwrap.install.safe_files import FileTree, FoundFile
 
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
 _PATIENCE_S = 60.0
-# slurmctld answers when it is done, on a large cluster that has jobs after a minute and more
+# slurmctld answers when it has reconfigured, which takes more than a minute on a large cluster with jobs.
 _RECONFIGURE_S = 300.0
 
 Say = Callable[[str], None]
@@ -37,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """Which running services are reloaded for the change. In an image (`tree.root` not "/") nothing is."""
+    """The system to install on, and which of its services are reloaded; in an image (`tree.root` not "/") none is."""
 
     tree: FileTree
     manifest_file: Path = FILE
@@ -47,7 +48,7 @@ class System:
 
     @property
     def alive(self) -> bool:
-        """Whether it is the system that we run in."""
+        """Whether this is the running system."""
         return self.tree.root == Path("/")
 
     @property
@@ -57,12 +58,15 @@ class System:
 
     @property
     def systemd_runs(self) -> bool:
-        """Whether systemctl would find someone."""
+        """Whether systemd runs here and may be used."""
         return self.systemd and self.alive and _SYSTEMD_RUNS.is_dir()
 
 
 def prepare(plan: InstallationPlan, system: System, before: Manifest | None) -> Manifest:
-    """Everything but Slurm's configuration: manifest, directories, files here. Returns what is now written down."""
+    """Write the manifest, and the directories and files on this machine, and return the manifest.
+
+    Slurm's configuration is not changed. Raise SlurmwrapError when the plan has conflicts.
+    """
     if plan.conflicts:
         raise SlurmwrapError("nothing was done: " + "; ".join(plan.conflicts), hint="`slurmwrap hooks plan` shows all.")
     manifest = join_manifests(before, _make_intended_manifest(plan, before))
@@ -77,10 +81,11 @@ def prepare(plan: InstallationPlan, system: System, before: Manifest | None) -> 
     return manifest
 
 
-def switch_on(plan: InstallationPlan, system: System, manifest: Manifest, *, unfinished: bool) -> Manifest:
-    """slurm.conf, slurmctld, systemd; then the files of an earlier release that no longer belong.
+def activate_installation(plan: InstallationPlan, system: System, manifest: Manifest, *, unfinished: bool) -> Manifest:
+    """Edit slurm.conf, reconfigure Slurm, enable the units, and remove files of an earlier release.
 
-    `unfinished`: an earlier attempt may have edited slurm.conf and not come to reconfigure Slurm.
+    Return the manifest.
+    `unfinished`: an earlier attempt may have edited slurm.conf without reconfiguring Slurm.
     """
     due = [change for change in plan.changes if change.before != change.after]
     if not plan.wanted.edit:
@@ -103,19 +108,22 @@ def switch_on(plan: InstallationPlan, system: System, manifest: Manifest, *, unf
 
 
 def write_change(change: FileChange, system: System) -> None:
-    """One of the site's files. SlurmwrapError where it is not any more what the plan was made of: minutes may pass
-    between, and no one's edit may be lost."""
+    """Write one of the site's files.
+
+    Raise SlurmwrapError when the file has changed since the plan was made, which may be minutes ago: no edit may be
+    lost.
+    """
     now = system.tree.read(change.path)
     if now is None or now.content != change.found.content:
         raise SlurmwrapError(
-            f"{change.path} was changed by somebody while this was at work",
-            hint="Nothing was done to it. Do the same again.",
+            f"{change.path} was changed while the command was running",
+            hint="The command did not change the file. Run it again.",
         )
     system.tree.write(change.path, replace(change.found, content=change.after.encode("latin-1")))
 
 
 def _keep_present_content(written: Written, plan: InstallationPlan) -> Written:
-    """Only what lies there now: an older content is no one's business any more."""
+    """Return the record with the digest of the present content alone; older contents no longer matter."""
     now = [digest(item.content) for item in plan.items if str(item.path) == written.path]
     return replace(written, digests=tuple(now)) if now else written
 
@@ -135,14 +143,14 @@ def _make_intended_manifest(plan: InstallationPlan, before: Manifest | None) -> 
 
 
 def reconfigure_slurm(system: System) -> None:
-    """`scontrol reconfigure`, which makes slurmctld and every slurmd read slurm.conf again."""
+    """Run `scontrol reconfigure`, which makes slurmctld and every slurmd read slurm.conf again."""
     if not system.alive or not system.reconfigure:
         return
-    told = run(["scontrol", "reconfigure"], timeout_s=_RECONFIGURE_S)
-    if not told.ok:
+    result = run(["scontrol", "reconfigure"], timeout_s=_RECONFIGURE_S)
+    if not result.ok:
         raise SlurmwrapError(
-            f"scontrol reconfigure: {told.stderr.decode('utf-8', 'replace').strip() or 'no answer'}",
-            hint="slurm.conf is written. Run `scontrol reconfigure` when slurmctld answers, then this again.",
+            f"scontrol reconfigure: {result.stderr.decode('utf-8', 'replace').strip() or 'no answer'}",
+            hint="slurm.conf was edited. Run `scontrol reconfigure` when slurmctld answers, then this command again.",
         )
     system.say("slurmctld and the nodes have read slurm.conf again")
 
@@ -152,23 +160,23 @@ def _enable(plan: InstallationPlan, system: System) -> tuple[str, ...]:
         return ()
     run_systemctl(["daemon-reload"])
     run_systemctl(["enable", *plan.enable])
-    # What ran before is of the release, and of the units, before.
+    # Units that already run were started from the earlier release.
     run_systemctl(["restart", *plan.enable])
     system.say(f"started {', '.join(plan.enable)}")
     return plan.enable
 
 
 def run_systemctl(arguments: Sequence[str], *, must: bool = True) -> None:
-    """SlurmwrapError with systemd's own words when it `must` work."""
-    told = run(["systemctl", *arguments], timeout_s=_PATIENCE_S)
-    if must and not told.ok:
-        text = told.stderr.decode("utf-8", "replace").strip()
+    """Run systemctl. If it fails and `must` is set, raise SlurmwrapError with systemd's own message."""
+    result = run(["systemctl", *arguments], timeout_s=_PATIENCE_S)
+    if must and not result.ok:
+        text = result.stderr.decode("utf-8", "replace").strip()
         raise SlurmwrapError(
             f"systemctl {' '.join(arguments)}: {text}", hint="The files are in place; see journalctl -xe."
         )
 
 
 def restore_labels(paths: Sequence[Path], system: System) -> None:
-    """SELinux's labels as the system's policy wants them, where there is SELinux."""
-    if system.alive and paths and os.path.exists("/sys/fs/selinux/enforce"):  # noqa: PTH110 - a flag of the kernel's
+    """Set the SELinux labels of `paths` according to the system's policy, if SELinux is active."""
+    if system.alive and paths and os.path.exists("/sys/fs/selinux/enforce"):  # noqa: PTH110 - a flag of the kernel
         run(["restorecon", "-F", *map(str, paths)], timeout_s=_PATIENCE_S)

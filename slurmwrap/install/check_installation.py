@@ -1,4 +1,4 @@
-"""Looks what of an installation still holds. Changes nothing."""
+"""Check whether an installation is still complete and in force. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurmwrap.install.apply_plan import System
 from slurmwrap.install.compose_hooks import select_node_lines
 from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, group_by_reason, send
 from slurmwrap.install.install_target import InstallTarget, find_account
-from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
+from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, wait_for_nodes
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
 from slurmwrap.install.plan_installation import InstallationPlan, read_configuration
 from slurmwrap.install.slurm_conf import Edit, holds, list_other_controllers
@@ -26,7 +26,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationCheck:
-    """One thing looked at. `hint`: how to fix it."""
+    """The result of one check. `hint`: how to fix it."""
 
     what: str
     state: str
@@ -35,9 +35,12 @@ class InstallationCheck:
 
 
 def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, str]]) -> tuple[InstallationCheck, ...]:
-    """`slurm`: what the controller has in force (`scontrol show config`), asked only of a living system."""
+    """Return the results of all checks.
+
+    `slurm()` returns the configuration in force (`scontrol show config`); it is called only on a running system.
+    """
     if manifest.state == REMOVED:
-        return (_check_taken_back(manifest),)
+        return (_check_removed(manifest),)
     looks = [
         _check_whole(manifest),
         *_check_files(manifest, system),
@@ -53,13 +56,13 @@ def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, s
 def _check_whole(manifest: Manifest) -> InstallationCheck:
     if manifest.state == INSTALLED:
         return InstallationCheck(what="installation", state=OK, text=f"slurmwrap {manifest.release}")
-    hint = "`slurmwrap hooks install` goes on, `slurmwrap hooks uninstall` takes back."
+    hint = "`slurmwrap hooks install` continues, `slurmwrap hooks uninstall` reverts."
     return InstallationCheck(what="installation", state=FAIL, text=f"was interrupted while {manifest.state}", hint=hint)
 
 
-def _check_taken_back(manifest: Manifest) -> InstallationCheck:
+def _check_removed(manifest: Manifest) -> InstallationCheck:
     left = [*manifest.directories[-3:], *([f"files on {len(manifest.nodes)} nodes"] if manifest.nodes else [])]
-    hint = "`slurmwrap hooks uninstall` tries the nodes again, with --purge the data too; `install` begins anew."
+    hint = "`slurmwrap hooks uninstall` tries the nodes again, --purge removes the data too; `install` starts anew."
     return InstallationCheck(
         what="installation", state=FAIL, text=f"was taken back; left: {', '.join(left)}", hint=hint
     )
@@ -91,7 +94,7 @@ def _check_edits(manifest: Manifest, system: System) -> list[InstallationCheck]:
         if there is None or not holds(there.content.decode("latin-1"), one.edit):
             hint = "`slurmwrap hooks plan` shows what belongs there, `slurmwrap hooks install` writes it."
             found.append(
-                InstallationCheck(what="slurm.conf", state=FAIL, text=f"{one.edit.file} has not our lines", hint=hint)
+                InstallationCheck(what="slurm.conf", state=FAIL, text=f"{one.edit.file} lacks our lines", hint=hint)
             )
     names = ", ".join(one.edit.file for one in manifest.edits)
     return found or [InstallationCheck(what="slurm.conf", state=OK, text=names)]
@@ -108,9 +111,9 @@ def _check_directories(manifest: Manifest, system: System) -> list[InstallationC
             found.append(InstallationCheck(what="directories", state=FAIL, text=str(error), hint=error.hint))
             continue
         if there is None or (there.st_mode & 0o7777, there.st_uid) != (mode, slurm.uid):
-            mend = f"install -d -m {mode:04o} -o {slurm.name} {path}"
+            fix = f"install -d -m {mode:04o} -o {slurm.name} {path}"
             found.append(
-                InstallationCheck(what="directories", state=FAIL, text=f"{path} is not as it must be", hint=mend)
+                InstallationCheck(what="directories", state=FAIL, text=f"{path} has a wrong owner or mode", hint=fix)
             )
     return found or [InstallationCheck(what="directories", state=OK, text=", ".join(wanted))]
 
@@ -118,10 +121,10 @@ def _check_directories(manifest: Manifest, system: System) -> list[InstallationC
 def _check_in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], here: str) -> list[InstallationCheck]:
     """Whether slurmctld has read the lines."""
     try:
-        told = slurm()
+        in_force = slurm()
     except SlurmwrapError as error:
         return [InstallationCheck(what="slurmctld", state=FAIL, text=str(error), hint=error.hint)]
-    missing = [line for one in manifest.edits for line in _list_lines(one.edit) if not _is_told(line, told)]
+    missing = [line for one in manifest.edits for line in _list_lines(one.edit) if not _is_in_force(line, in_force)]
     if missing:
         hint = "Run `scontrol reconfigure`."
         return [
@@ -129,13 +132,13 @@ def _check_in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], 
         ]
     return [
         InstallationCheck(what="slurmctld", state=OK, text="has all lines in force"),
-        *_check_controllers(told, here),
+        *_check_controllers(in_force, here),
     ]
 
 
-def _check_controllers(told: Mapping[str, str], here: str) -> list[InstallationCheck]:
-    """What cannot be seen from here is said, not judged."""
-    hosts = [name.partition("(")[0] for name in told.get("SlurmctldHost", "").split(",")]
+def _check_controllers(in_force: Mapping[str, str], here: str) -> list[InstallationCheck]:
+    """Name the other controllers, which cannot be checked from this machine."""
+    hosts = [name.partition("(")[0] for name in in_force.get("SlurmctldHost", "").split(",")]
     names = list_other_controllers(hosts, here)
     if not names:
         return []
@@ -144,14 +147,14 @@ def _check_controllers(told: Mapping[str, str], here: str) -> list[InstallationC
 
 
 def _list_lines(edit: Edit) -> tuple[str, ...]:
-    """Key=value that the edit sets."""
+    """Return the lines `Key=value` that the edit adds."""
     return (*edit.block, *(new for _, new in edit.swaps if not new.startswith("#")))
 
 
-def _is_told(line: str, told: Mapping[str, str]) -> bool:
-    """Each release spells lists and times in its own way."""
+def _is_in_force(line: str, in_force: Mapping[str, str]) -> bool:
+    """Return whether slurmctld reports the setting of `line`. Releases spell lists and times differently."""
     key, _, value = line.partition("=")
-    values = [text for name, text in told.items() if name.lower() == key.strip().lower()]
+    values = [text for name, text in in_force.items() if name.lower() == key.strip().lower()]
     words = {word.strip().lower() for text in values for word in text.replace(" sec", "").split(",")}
     return {word.strip().lower() for word in value.split("#")[0].split(",")} <= words
 
@@ -169,15 +172,15 @@ def _check_units(manifest: Manifest, system: System) -> list[InstallationCheck]:
             InstallationCheck(what="systemd", state=FAIL, text=f"not active: {', '.join(asleep) or 'none'}", hint=hint)
         ]
     if _list_outdated_units(manifest, system):
-        hint = "They may write only where they were told to: `slurmwrap hooks install` writes them again."
+        hint = "systemd lets services write only to the old ones: `slurmwrap hooks install` writes the units again."
         units = ", ".join(_list_outdated_units(manifest, system))
-        text = f"{units}: {manifest.settings['config']} names other places by now"
+        text = f"{units}: {manifest.settings['config']} now names other directories"
         return [InstallationCheck(what="systemd", state=WARN, text=text, hint=hint)]
     return [InstallationCheck(what="systemd", state=OK, text=", ".join(manifest.units))]
 
 
 def _list_outdated_units(manifest: Manifest, system: System) -> list[str]:
-    """Units that would be others with the site's configuration as it is now: a report directory set since then."""
+    """Return the units that would differ with the site's present configuration, as after setting a report directory."""
     wanted = InstallTarget(**manifest.settings)
     now = systemd_units.rendered(wanted, read_configuration(wanted, system.tree))
     found = ((name, system.tree.read(Path(wanted.units) / name)) for name, _ in now)
@@ -185,40 +188,46 @@ def _list_outdated_units(manifest: Manifest, system: System) -> list[str]:
     return [name for name, text in now if name in there and there[name] != text.encode()]
 
 
-# Which nodes read a slurm.conf that names the hooks: one with a copy of its own may not.
+# The following functions find nodes whose slurm.conf does not name the hooks, as a local copy may not.
 LOOK_S = 60.0
-TO_NODES = "Bring slurm.conf there, run `scontrol reconfigure`, then: slurmwrap hooks check --nodes all"
+TO_NODES = "Copy slurm.conf there, run `scontrol reconfigure`, then: slurmwrap hooks check --nodes all"
 
 
-def look_at_nodes(
+def check_conf_on_nodes(
     context: InstallContext, manifest: Manifest, names: Sequence[str], patience_s: float
 ) -> tuple[NodeResult, ...]:
-    """Asks each node whether the slurm.conf that its slurmd reads names the hooks; a copy of its own may not."""
+    """Run a job on each node that checks whether its slurmd's slurm.conf names the hooks.
+
+    Return one result per node.
+    """
     lines = select_node_lines(one.edit for one in manifest.edits)
     if not names or not lines or not context.system.alive:
         return ()
-    shipment = NodePayload(files=(), python=str(manifest.settings["python"]), named=lines)
-    nodes = settled_nodes(context)
-    return send(names, nodes, shipment, context.slurm, SystemClock(), action="look", patience_s=patience_s)
+    payload = NodePayload(files=(), python=str(manifest.settings["python"]), named=lines)
+    nodes = wait_for_nodes(context)
+    return send(names, nodes, payload, context.slurm, SystemClock(), action="look", patience_s=patience_s)
 
 
-def to_look_at(plan: InstallationPlan, manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
-    """After an installation: who got files now; where slurm.conf was edited, all who have them."""
+def select_nodes_to_check(plan: InstallationPlan, manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes to check after an installation.
+
+    If slurm.conf was edited these are all nodes that have the files, otherwise those to which files were sent now.
+    """
     edited = any(one.before != one.after for one in plan.changes)
     return tuple(manifest.nodes) if edited else tuple(name for name in names if name in manifest.nodes)
 
 
-def nodes_held(context: InstallContext, asked: str, patience_s: float) -> tuple[InstallationCheck, ...]:
-    """For `hooks check --nodes`."""
+def check_nodes(context: InstallContext, asked: str, patience_s: float) -> tuple[InstallationCheck, ...]:
+    """Return the checks of `hooks check --nodes`."""
     manifest = context.manifest
     if manifest is None or asked in ("", NONE) or not context.system.alive:
         return ()
     names = tuple(node.name for node in all_nodes(context)) if asked == ALL else hostlist.expand(asked)
-    looked = look_at_nodes(context, manifest, names, patience_s)
+    looked = check_conf_on_nodes(context, manifest, names, patience_s)
     found = [_node_held(reason, nodes) for reason, nodes in group_by_reason(looked)]
     seen = [one.node for one in looked if not one.reason]
     return (
-        *([InstallationCheck(what="nodes", state=OK, text=f"{hostlist.fold(seen)}: read our lines")] if seen else []),
+        *([InstallationCheck(what="nodes", state=OK, text=f"{hostlist.fold(seen)}: read the lines")] if seen else []),
         *found,
     )
 
@@ -227,16 +236,16 @@ def _node_held(reason: str, names: Sequence[str]) -> InstallationCheck:
     text = f"{hostlist.fold(names)}: {reason}"
     if reason in NOT_SEEN:
         return InstallationCheck(what="nodes", state=FAIL, text=text, hint=TO_NODES)
-    return InstallationCheck(what="nodes", state=WARN, text=f"not known of {text}")
+    return InstallationCheck(what="nodes", state=WARN, text=f"unknown for {text}")
 
 
 def print_node_checks(looked: Collection[NodeResult], console: Console) -> None:
-    """One line per reason, with what is to be done."""
+    """Print one line per reason, with what has to be done."""
     seen = len([one for one in looked if not one.reason])
     if seen:
         console.say(f"{seen} nodes read the new lines")
     for reason, names in group_by_reason(looked):
         if reason in NOT_SEEN:
-            console.say(f"no hook of ours runs on {hostlist.fold(names)}: {reason}. {TO_NODES}")
+            console.say(f"no hook of slurmwrap runs on {hostlist.fold(names)}: {reason}. {TO_NODES}")
         else:
-            console.say(f"not known of {hostlist.fold(names)}: {reason}")
+            console.say(f"unknown for {hostlist.fold(names)}: {reason}")

@@ -1,15 +1,17 @@
-"""How our hooks and the ones that a site has get on: which lines of slurm.conf change, which files that takes. Pure.
+"""Combine slurmwrap's hooks with the site's: determine the changes to slurm.conf and the files that they need. Pure.
 
-What a site set stays in force: its scripts run unchanged, under their own names, after ours. Ours run first: they only
-look, and the site's Epilog may clean up what they are to see, and a site's failing Prolog must not hide that the job
-came. Ours exit 0, so the site's run always (unless the gate, off by default, refuses the node).
-Where two readings are possible the conflict is named and nothing is done.
+The site's programs stay in force: they run unchanged, under their own names, after slurmwrap's hooks. slurmwrap's run
+first because they only read, because the site's Epilog may remove what they are to read, and because a failing Prolog
+of the site must not hide that the job started. slurmwrap's hooks exit 0, so the site's programs always run (unless the
+Prolog gate, off by default, refuses the node). When the site's intention is ambiguous, the conflict is reported and
+nothing is changed.
 
     site has                what is done
     nothing                 Prolog=HOOKS/prolog
-    one program             from 24.11 slurmwrap's line before its own; before that Prolog=HOOKS/prolog_site, a script
-                            that runs ours and then becomes the site's (same pid, environment and exit code)
-    a pattern /DIR/*        a file of slurmwrap's in DIR, named so that Slurm's reverse alphabetical order runs it first
+    one program             from 24.11 slurmwrap's line before the site's; before that Prolog=HOOKS/prolog_site, a
+    script
+                            that runs slurmwrap's hook and then execs the site's (same pid, environment and exit code)
+    a pattern /DIR/*        a file of slurmwrap in DIR whose name comes first in Slurm's reverse alphabetical order
 """
 
 from __future__ import annotations
@@ -21,23 +23,23 @@ from pathlib import Path, PurePosixPath
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.install.slurm_conf import KEPT, Edit, SlurmConfSetting, named
 
-# Since then a reconfigured slurmctld is a new process. Before, it does not take up an EpilogSlurmctld where none was
-# set when it started (seen on 22.05.8).
+# Since this release `scontrol reconfigure` starts a new slurmctld process. Before, slurmctld ignores an EpilogSlurmctld
+# if none was set when it started (seen on 22.05.8).
 FORKS_SINCE = (23, 11)
-# Prolog, Epilog and EpilogSlurmctld on several lines (slurm.conf(5) of that release).
+# Since this release, Prolog, Epilog and EpilogSlurmctld may be set on several lines (slurm.conf(5) of that release).
 MANY_SINCE = (24, 11)
-OUR_DEADLINE_S = 10  # of every hook (prolog/node_hook.sh)
+OUR_DEADLINE_S = 10  # deadline of each of slurmwrap's hooks (prolog/node_hook.sh)
 TIMEOUT_S = 60
 NODE_HOOKS = ("Prolog", "Epilog")
 PROGRAMS = (*NODE_HOOKS, "EpilogSlurmctld")
-# Flags that make the Prolog run when the allocation is made (slurm.conf(5), PrologFlags).
+# Flags with which the Prolog runs when the allocation is made (slurm.conf(5), PrologFlags).
 _IMPLY_ALLOC = frozenset(("alloc", "contain", "nohold", "x11", "deferbatch", "forcerequeueonfail", "runinjob"))
 _PATTERN = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A script of slurmwrap's in the hooks' directory that runs hook `first` and then becomes `site`."""
+    """A script of slurmwrap in the hooks' directory that runs hook `first` and then execs the site's program `site`."""
 
     name: str
     first: str
@@ -46,28 +48,31 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """`copies`: (path in a directory of the site's on every node, name of the hook it is a copy of)."""
+    """The combination of slurmwrap's and the site's hooks.
+
+    `copies`: (path in a directory of the site on every node, name of the hook that is copied there).
+    """
 
     edits: tuple[Edit, ...] = ()
     chains: tuple[Chain, ...] = ()
     copies: tuple[tuple[Path, str], ...] = ()
-    # Each with its way out; nothing may be done.
+    # Each names a solution; while there is one, nothing may be changed.
     conflicts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    # slurmctld has to be started again before EpilogSlurmctld runs
+    # slurmctld must be restarted before EpilogSlurmctld runs.
     restart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What one key asks for."""
+    """The changes for one key of slurm.conf."""
 
     lines: tuple[str, ...] = ()
-    # A setting, and its new value; "": the line becomes a comment.
+    # (setting, new value); with "" the line becomes a comment.
     swaps: tuple[tuple[SlurmConfSetting, str], ...] = ()
     chain: Chain | None = None
     copy: tuple[Path, str] | None = None
-    # Our line has to come before this one.
+    # slurmwrap's line must precede this one.
     first: SlurmConfSetting | None = None
     conflict: str = ""
     remark: str = ""
@@ -83,9 +88,12 @@ def compose(
     cli_filter: bool = False,
     spank: bool = False,
 ) -> Composition:
-    """`settings` without slurmwrap's; `directory`: of the hooks; `main`: slurm.conf; `names_in`: (directory, file name)
-    of what lies in the directories that the site's patterns name; `spank`: there are SPANK plugins, whose prolog
-    and epilog have the same timeout."""
+    """Return the changes that combine slurmwrap's hooks with the site's.
+
+    `settings`: without slurmwrap's own. `directory`: of the hooks. `main`: path of slurm.conf. `names_in`: (directory,
+    file name) of all files in directories that the site's patterns name. `spank`: there are SPANK plugins, whose prolog
+    and epilog have the same timeout.
+    """
     parts = [_compose_program(key, named(settings, key), directory, release, names_in) for key in PROGRAMS]
     others = spank or any(named(settings, key) for key in (*PROGRAMS, "PrologSlurmctld", "PlugStackConfig"))
     parts += [
@@ -107,23 +115,24 @@ def compose(
 
 
 def _make_space_for_line(part: _Part) -> _Part:
-    """A conflict instead, where a line to be changed sets something else as well."""
+    """Return `part`, or a conflict when a line to be changed also sets another key."""
     for setting, _ in part.swaps:
         if not setting.alone:
             return _Part(
-                conflict=f"{_place(setting)}: {setting.key} stands on a line with others: give it one of its own."
+                conflict=f"{_place(setting)}: {setting.key} is on a continued line or with other keys: give it "
+                "a line of its own."
             )
     return part
 
 
 def select_node_lines(edits: Iterable[Edit]) -> tuple[str, ...]:
-    """Of the lines that are added: those by which slurmd finds its hooks."""
+    """Return the added lines that name slurmd's hooks."""
     lines = (line for edit in edits for line in edit.block)
     return tuple(line for line in lines if line.partition("=")[0] in NODE_HOOKS)
 
 
 def get_hook_name(key: str) -> str:
-    """The hook's file for a key of slurm.conf."""
+    """Return the file name of the hook for a key of slurm.conf."""
     return {"Prolog": "prolog", "Epilog": "epilog", "EpilogSlurmctld": "epilog_slurmctld"}[key]
 
 
@@ -134,15 +143,15 @@ def _compose_program(
     release: tuple[int, int],
     names_in: Collection[tuple[str, str]],
 ) -> _Part:
-    ours, many = directory / get_hook_name(key), release >= MANY_SINCE
+    own_hook, many = directory / get_hook_name(key), release >= MANY_SINCE
     if not found:
-        return _Part(lines=(f"{key}={ours}",))
+        return _Part(lines=(f"{key}={own_hook}",))
+    # Before `hooks install` existed, administrators added such lines by hand.
     by_hand = [one for one in found if Path(one.value).parent == directory]
-    # As it was installed before there was `hooks install`.
     if by_hand:
         line = by_hand[0].text.strip()
-        return _Part(conflict=f"{_place(by_hand[0])}: {line} names a hook of ours, written by hand: take the line out, "
-                              "run no reconfigure, and install; the same is written again.")  # fmt: skip
+        return _Part(conflict=f"{_place(by_hand[0])}: {line} was written by hand and names a hook of slurmwrap: remove "
+                              "the line, do not reconfigure, and install; the same line is written again.")  # fmt: skip
     if len(found) > 1 and not many:
         where = ", ".join(_place(one) for one in found)
         return _Part(conflict=f"{key} is set {len(found)} times ({where}); Slurm {_release(release)} takes only the "
@@ -151,8 +160,8 @@ def _compose_program(
     if patterns and key in NODE_HOOKS:
         return _compose_into_pattern(key, patterns[0], names_in)
     if many:
-        remark = f"{key}: ours runs before {', '.join(one.value for one in found)}, which stays as it is."
-        return _Part(lines=(f"{key}={ours}",), first=found[0], remark=remark)
+        remark = f"{key}: slurmwrap's runs before {', '.join(one.value for one in found)}, which stays as it is."
+        return _Part(lines=(f"{key}={own_hook}",), first=found[0], remark=remark)
     return _compose_chained(key, found[0], directory, release)
 
 
@@ -164,29 +173,29 @@ def _compose_chained(key: str, site: SlurmConfSetting, directory: Path, release:
         return _Part(conflict=f"{_place(site)}: {key}={site.value} is not a full path: give it one, or install with "
                               f"Slurm {_release(MANY_SINCE)} or newer, which takes several lines.")  # fmt: skip
     chain = Chain(name=f"{get_hook_name(key)}_site", first=get_hook_name(key), site=site.value)
-    remark = f"{key}: {chain.name} runs ours and then becomes {site.value}, which stays as it is."
+    remark = f"{key}: {chain.name} runs slurmwrap's and then execs {site.value}, which stays as it is."
     return _Part(swaps=((site, ""),), lines=(f"{key}={directory / chain.name}",), chain=chain, remark=remark)
 
 
 def _compose_into_pattern(key: str, site: SlurmConfSetting, names_in: Collection[tuple[str, str]]) -> _Part:
     pattern = PurePosixPath(site.value)
     if not pattern.is_absolute() or _PATTERN & set(str(pattern.parent)):
-        return _Part(conflict=f"{_place(site)}: {key}={site.value}: where our file would go is not clear: name one "
-                              "directory by a full path and the pattern behind it, /etc/slurm/prolog.d/*.")  # fmt: skip
+        return _Part(conflict=f"{_place(site)}: {key}={site.value}: the directory for slurmwrap's file is not clear: "
+                              "give one directory by a full path and a pattern, /etc/slurm/prolog.d/*.")  # fmt: skip
     name = pattern.name.replace("*", "zz-slurmwrap", 1).replace("*", "")
     if "*" not in pattern.name or not fnmatch.fnmatchcase(name, pattern.name):
-        return _Part(conflict=f"{_place(site)}: {key}={site.value}: no name of ours would match: use a pattern "
-                              "with a *.")  # fmt: skip
+        return _Part(conflict=f"{_place(site)}: {key}={site.value}: no name for slurmwrap's file would match: use a "
+                              "pattern with a *.")  # fmt: skip
     later = sorted(
         n for d, n in names_in if d == str(pattern.parent) and fnmatch.fnmatchcase(n, pattern.name) and n > name
     )
     remark = f"{key}: {pattern.parent / name} on every node; Slurm runs what matches {site.value} from z to a"
-    remark += f", so {', '.join(later)} before it." if later else ", so ours first."
+    remark += f", so {', '.join(later)} before it." if later else ", so slurmwrap's first."
     return _Part(copy=(Path(pattern.parent / name), get_hook_name(key)), remark=remark)
 
 
 def _compose_flags(found: tuple[SlurmConfSetting, ...], theirs: bool) -> _Part:
-    """`theirs`: the site has a Prolog."""
+    """Return the change of PrologFlags. `theirs`: the site has a Prolog."""
     when = " With Alloc the Prolog, yours too, runs on every node of a job as it is allocated, not at the first step."
     if not found:
         return _Part(lines=("PrologFlags=Alloc",), remark=when.strip() if theirs else "")
@@ -207,18 +216,21 @@ def _check_timeout(found: tuple[SlurmConfSetting, ...], others: bool) -> _Part:
     if not found:
         if others:
             return _Part(remark="PrologEpilogTimeout is not set and stays so: it would end the site's programs too. "
-                                f"Ours end by themselves within {OUR_DEADLINE_S} s.")  # fmt: skip
+                                f"slurmwrap's end by themselves within {OUR_DEADLINE_S} s.")  # fmt: skip
         return _Part(lines=(f"PrologEpilogTimeout={TIMEOUT_S}",))
     return _remark_on_short_timeout(found)
 
 
 def _remark_on_short_timeout(found: tuple[SlurmConfSetting, ...]) -> _Part:
-    """A remark where the site's own timeout may end a hook of slurmwrap's; 26.05 has one for each of them as well."""
+    """Return a remark when the site's timeout may end a hook of slurmwrap.
+
+    Slurm 26.05 also has one timeout per hook.
+    """
     value = found[-1].value if found else ""
     if value.isdigit() and int(value) < OUR_DEADLINE_S + 5:
-        return _Part(remark=f"{found[-1].key}={value} is the site's and stays; a hook of ours may take "
-                            f"{OUR_DEADLINE_S} s where a driver or file system hangs, and Slurm drains the node of one "
-                            f"that it has to end: {OUR_DEADLINE_S + 5} or more is safer.")  # fmt: skip
+        return _Part(remark=f"{found[-1].key}={value} is the site's and stays. A hook of slurmwrap may take "
+                            f"{OUR_DEADLINE_S} s when a driver or file system hangs, and Slurm drains the node when it "
+                            f"has to end a hook: {OUR_DEADLINE_S + 5} or more is safer.")  # fmt: skip
     return _Part()
 
 
@@ -226,13 +238,13 @@ def _filter(found: tuple[SlurmConfSetting, ...]) -> _Part:
     if not found:
         return _Part(lines=("CliFilterPlugins=lua",))
     if "lua" in {word.strip().lower() for word in found[-1].value.split(",")}:
-        # Whether the file is free is the plan's to say.
+        # make_plan checks whether the file of the plugin can be written.
         return _Part()
     return _Part(swaps=((found[-1], f"{found[-1].value},lua"),))
 
 
 def _make_edits(parts: Iterable[_Part], main: str) -> tuple[Edit, ...]:
-    """One Edit per file; only slurm.conf itself gets a block."""
+    """Return one Edit per file; only slurm.conf itself gets a block."""
     parts = [part for part in parts if not part.conflict]
     swaps = [swap for part in parts for swap in part.swaps]
     lines = tuple(line for part in parts for line in part.lines)
@@ -249,7 +261,7 @@ def _edit(
     if file != main:
         return Edit(file=file, swaps=here)
     firsts = [part.first for part in parts if part.first is not None]
-    # In a file that slurm.conf includes: our lines before all of them.
+    # If such a line is in an included file, slurmwrap's lines are inserted at the start of slurm.conf.
     top = any(one.file != main for one in firsts)
     before = "" if top or not firsts else min(firsts, key=lambda one: one.line).text
     return Edit(file=file, swaps=here, block=lines, before=before, top=top)

@@ -1,7 +1,7 @@
-"""Edge: lays the hooks' files on the nodes' own disks, by Slurm itself: one short job of root's per node.
+"""Copy the hooks' files to the nodes' local disks by one short Slurm job of root per node (adapter).
 
-The files travel inside the batch script, so nothing has to be shared and no login is needed. The job writes, reads back
-and compares; its exit code says what went wrong. A node on which all of them lie already ends at once.
+The batch script contains the files, so that neither a shared directory nor a login is needed. The job writes the files,
+reads them back and compares; its exit code states what went wrong. On a node that has all files it ends at once.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from slurmwrap.node_hooks import unpack_hooks
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
 JOB_NAME = "slurmwrap-hooks"
-# Jobs: each carries some hundred KiB in slurmctld's state directory.
+# Most jobs at the same time; the script of each takes some hundred KiB in slurmctld's state directory.
 AT_ONCE = 64
-_LIMIT = 4 << 20  # SchedulerParameters=max_script_size, by default
+_LIMIT = 4 << 20  # bytes; default of SchedulerParameters=max_script_size
 _OVER = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
                    "OUT_OF_MEMORY"))  # fmt: skip
-_WORDS: Mapping[int, str] = {
+_REASONS: Mapping[int, str] = {
     unpack_hooks.NOT_ROOT: "its job did not run as root (is there a job_submit plugin, or DisableRootJobs?)",
-    unpack_hooks.OPEN_TO_OTHERS: "a directory on the way can be written by others than root",
+    unpack_hooks.OPEN_TO_OTHERS: "a directory of the path can be written by users other than root",
     unpack_hooks.NOT_OURS: "a file of the same name is there and is not slurmwrap's",
     unpack_hooks.NOT_WRITTEN: "its files could not be written (disk full, read-only?)",
     unpack_hooks.DIFFERS: "its files differ after the copy",
-    unpack_hooks.NOT_NAMED: "its slurmd reads a slurm.conf of its own, which has not the new lines",
+    unpack_hooks.NOT_NAMED: "its slurmd reads a slurm.conf of its own, which does not have the new lines",
     unpack_hooks.STALE: "its slurmd is configless and has not fetched the new lines yet (restart slurmd there)",
     unpack_hooks.NO_CONF: "the slurm.conf that its slurmd reads was not found",
     unpack_hooks.STILL_NAMED: "its slurmd reads a slurm.conf of its own, which still names the hooks",
 }
-STILL_NAMED = _WORDS[unpack_hooks.STILL_NAMED]
-# No hook of slurmwrap's runs there.
-NOT_SEEN = frozenset(_WORDS[code] for code in (unpack_hooks.NOT_NAMED, unpack_hooks.STALE))
+STILL_NAMED = _REASONS[unpack_hooks.STILL_NAMED]
+# With these reasons, no hook of slurmwrap runs on the node.
+NOT_SEEN = frozenset(_REASONS[code] for code in (unpack_hooks.NOT_NAMED, unpack_hooks.STALE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePayload:
-    """What goes to the nodes. `files`: (path, mode, content); `named`: what their slurm.conf shall set of them."""
+    """What is sent to a node. `files`: (path, mode, content). `named`: settings that its slurm.conf must contain."""
 
     files: tuple[tuple[Path, int, bytes], ...]
     python: str
     named: tuple[str, ...] = ()
-    # (path, mode, owner by name): of a controller alone
+    # (path, mode, name of the owner); only for a controller
     folders: tuple[tuple[Path, int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResult:
-    """What became of one node. `reason` "": all lies there as it should."""
+    """The result for one node. `reason`: what went wrong, "" if nothing did."""
 
     node: str
     reason: str = ""
@@ -69,43 +69,46 @@ class _Job:
     job_id: int
 
 
-def make_bundle(shipment: NodePayload) -> bytes:
-    """A tar.gz of the files by their full paths, the same bytes every time: `tar -C / -xzf` lays them."""
+def make_bundle(payload: NodePayload) -> bytes:
+    """Return a tar.gz of the files with their full paths, for `tar -C / -xzf`. Equal files give equal bytes."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, compresslevel=9) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for path, mode, owner in shipment.folders:
+        for path, mode, owner in payload.folders:
             entry = tarfile.TarInfo(str(path).lstrip("/"))
             entry.type, entry.mode, entry.uname = tarfile.DIRTYPE, mode, owner
             archive.addfile(entry)
-        for path, mode, content in shipment.files:
+        for path, mode, content in payload.files:
             entry = tarfile.TarInfo(str(path).lstrip("/"))
             entry.size, entry.mode, entry.uname, entry.gname = len(content), mode, "root", "root"
             archive.addfile(entry, io.BytesIO(content))
     return packed.getvalue()
 
 
-def make_node_script(shipment: NodePayload, action: str) -> bytes:
-    """The batch script of one node: `action` of unpack_hooks.py. ValueError: larger than Slurm would take."""
+def make_node_script(payload: NodePayload, action: str) -> bytes:
+    """Return the batch script that runs `action` of unpack_hooks.py.
+
+    Raise ValueError when it is too large for Slurm.
+    """
     source = Path(unpack_hooks.__file__).read_text(encoding="utf-8")
-    contents = shipment if action == "lay" else _drop_contents(shipment)
+    contents = payload if action == "lay" else _drop_contents(payload)
     packed = base64.b64encode(make_bundle(contents)).decode("ascii")
-    text = f"#!{shipment.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}, {shipment.named!r}))\n".encode()
+    text = f"#!{payload.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}, {payload.named!r}))\n".encode()
     if len(text) > _LIMIT:
         raise ValueError(f"{len(text)} bytes are more than a batch script may have")
     return text
 
 
-def _drop_contents(shipment: NodePayload) -> NodePayload:
-    return replace(shipment, files=tuple((path, mode, b"") for path, mode, _ in shipment.files))
+def _drop_contents(payload: NodePayload) -> NodePayload:
+    return replace(payload, files=tuple((path, mode, b"") for path, mode, _ in payload.files))
 
 
 def send(
     nodes: Sequence[str],
     known: Iterable[Node],
-    shipment: NodePayload,
+    payload: NodePayload,
     slurm: Slurm,
     clock: Clock,
     *,
@@ -113,16 +116,19 @@ def send(
     patience_s: float = 300.0,
     done: Callable[[NodeResult], None] = lambda sent: None,
 ) -> tuple[NodeResult, ...]:
-    """One result per node, in the order given; `done` hears of each as it ends. Jobs that do not start in `patience_s`
-    are cancelled: the node is busy or down, and nothing was changed there."""
-    text, by_name = make_node_script(shipment, action), {node.name: node for node in known}
+    """Run `action` on each node and return one result per node, in the order given.
+
+    `done` is called with each result as soon as it is known. Jobs that do not end within `patience_s` seconds are
+    cancelled. A job that did not start because its node was busy or down has changed nothing there.
+    """
+    text, by_name = make_node_script(payload, action), {node.name: node for node in known}
     found: dict[str, NodeResult] = {}
 
     def ended(sent: NodeResult) -> None:
         found[sent.node] = sent
         done(sent)
 
-    # Jobs on full nodes wait, and only so many are in Slurm at once: those that can start at once come first.
+    # At most AT_ONCE jobs are in Slurm at a time. Jobs on full nodes wait, so nodes with free CPUs come first.
     waiting = sorted(nodes, key=lambda name: name in by_name and not by_name[name].cpus_free)
     running, deadline = list[_Job](), clock.now() + patience_s
     while waiting or running:
@@ -162,10 +168,10 @@ def _submit_job(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tupl
         f"--nodelist={name}", f"--partition={','.join(node.partitions)}", "--output=/dev/null", "--error=/dev/null",
         "--chdir=/", "--no-requeue", "--nice=-10000", "--export=NONE",
     )  # fmt: skip
-    told = slurm.sbatch(SbatchCall(options=options, script_path=None, stdin=text, environ=dict(os.environ)))
-    if told.job_id is None:
-        return None, f"sbatch: {told.stderr.strip().splitlines()[-1] if told.stderr.strip() else 'refused'}"
-    return _Job(name, told.job_id), ""
+    result = slurm.sbatch(SbatchCall(options=options, script_path=None, stdin=text, environ=dict(os.environ)))
+    if result.job_id is None:
+        return None, f"sbatch: {result.stderr.strip().splitlines()[-1] if result.stderr.strip() else 'refused'}"
+    return _Job(name, result.job_id), ""
 
 
 def _list_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult], None]) -> list[_Job]:
@@ -179,7 +185,7 @@ def _list_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult], 
             left.append(job)
             continue
         if record is None:
-            ended(NodeResult(node=job.node, reason=f"Slurm forgot job {job.job_id}"))
+            ended(NodeResult(node=job.node, reason=f"Slurm has no record of job {job.job_id} any more"))
         else:
             ended(NodeResult(node=job.node, reason=_describe_reason(record.state, record.exit_code)))
     return left
@@ -188,7 +194,7 @@ def _list_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult], 
 def _describe_reason(state: str, code: int) -> str:
     if state == "COMPLETED" and code == 0:
         return ""
-    return _WORDS.get(code, f"its job ended as {state}, exit code {code} (is there the Python of --python?)")
+    return _REASONS.get(code, f"its job ended as {state}, exit code {code} (is there the Python of --python?)")
 
 
 def _cancel(job_id: int, slurm: Slurm) -> None:
@@ -197,7 +203,7 @@ def _cancel(job_id: int, slurm: Slurm) -> None:
 
 
 def group_by_reason(sent: Collection[NodeResult]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """(reason, nodes) of those that failed: the same reason once."""
+    """Return (reason, nodes) of the nodes that failed, each reason once."""
     reasons: dict[str, list[str]] = {}
     for one in sent:
         if one.reason:

@@ -1,4 +1,4 @@
-"""Edge: a tiny job that shows whether the hooks run, and whether what they say arrives and is believed."""
+"""Run a small job on chosen nodes to test whether the hooks run and their observations are accepted (adapter)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from slurmwrap.model.cluster import Node
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
-# After the end of a job: its Epilogs have 10 s at most, and are done when Slurm says it ended.
+# Seconds to wait for observations after the end of a job. Epilogs take at most 10 s, and have ended when Slurm reports
+# that the job ended.
 AFTER_S = 8.0
 _ALIVE = frozenset(("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED"))
 SCRIPT = b"#!/bin/sh\ntrue\n"
@@ -24,7 +25,10 @@ _WHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookTestResult:
-    """One test job. `missing`: what was not heard of, with where to look; () all is well. `error`: it did not run."""
+    """The result of one test job.
+
+    `missing`: [(hook without an accepted observation, where to look for the cause)]. `error`: why the job did not run.
+    """
 
     node: str
     job_id: int | None = None
@@ -33,17 +37,17 @@ class HookTestResult:
 
     @property
     def well(self) -> bool:
-        """All three hooks were heard and believed."""
+        """Whether the observations of all three hooks were accepted."""
         return not self.error and not self.missing
 
     @property
     def only_controller(self) -> bool:
-        """Of the nodes' hooks all was heard, of EpilogSlurmctld nothing."""
+        """Whether only the observation of EpilogSlurmctld is missing."""
         return not self.error and [hook for hook, _ in self.missing] == [Context.EPILOG_SLURMCTLD.value]
 
 
 def select_representative_nodes(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """One usable node per partition; as few nodes as that takes."""
+    """Return the names of usable nodes, one for each partition; a node may stand for several partitions."""
     found: dict[str, str] = {}
     for node in nodes:
         if node.usable:
@@ -52,7 +56,7 @@ def select_representative_nodes(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found.values()))
 
 
-def try_out(
+def run_test_jobs(
     names: Sequence[str],
     nodes: Iterable[Node],
     slurm: Slurm,
@@ -63,8 +67,11 @@ def try_out(
     user: str = "",
     patience_s: float = 60.0,
 ) -> tuple[HookTestResult, ...]:
-    """One job on each of `names`, as `user` (root). `heard(job id)`: what is believed of a job by now; `aside()`: what
-    the spool holds and no one believes."""
+    """Run one job on each of `names`, as `user` ("": root), and return the results.
+
+    `heard(job id)` returns the accepted observations of a job so far; `aside()` returns the spool's entries, from which
+    the reasons of rejected ones are taken. Wait at most `patience_s` seconds.
+    """
     by_name = {node.name: node for node in nodes}
     jobs = {name: _submit_test_job(by_name.get(name), name, slurm, user) for name in names}
     contexts: dict[int, set[Context]] = {job: set() for job in jobs.values() if isinstance(job, int)}
@@ -81,7 +88,7 @@ def try_out(
 
 
 def _is_worth_waiting(job: int, found: set[Context], ended: Mapping[int, float], now: float, deadline: float) -> bool:
-    """Whether something may still be heard of a job."""
+    """Return whether further observations of a job may still arrive."""
     return not found.issuperset(_WANTED) and now < min(deadline, ended.get(job, now) + AFTER_S)
 
 
@@ -93,8 +100,8 @@ def _submit_test_job(node: Node | None, name: str, slurm: Slurm, user: str) -> i
         f"--nodelist={name}", f"--partition={','.join(node.partitions)}", "--output=/dev/null", "--error=/dev/null",
         "--chdir=/", "--no-requeue", "--export=NONE", *([f"--uid={user}"] if user else ["--nice=-10000"]),
     )  # fmt: skip
-    told = slurm.sbatch(SbatchCall(options=options, script_path=None, stdin=SCRIPT, environ=dict(os.environ)))
-    return told.job_id if told.job_id is not None else f"sbatch: {told.stderr.strip()}"
+    sent = slurm.sbatch(SbatchCall(options=options, script_path=None, stdin=SCRIPT, environ=dict(os.environ)))
+    return sent.job_id if sent.job_id is not None else f"sbatch: {sent.stderr.strip()}"
 
 
 def _make_result(
@@ -109,8 +116,8 @@ def _make_result(
             return HookTestResult(
                 node=name, job_id=job, error=f"the test job waits ({record.reason}); it may be tried again"
             )
-    word = f"; rejected: {'; '.join(reasons)}" if reasons else ""
-    return HookTestResult(node=name, job_id=job, missing=tuple((one.value, _WHERE[one] + word) for one in missing))
+    suffix = f"; rejected: {'; '.join(reasons)}" if reasons else ""
+    return HookTestResult(node=name, job_id=job, missing=tuple((one.value, _WHERE[one] + suffix) for one in missing))
 
 
 def _list_reasons(aside: Iterable[SpoolEntry]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What `slurmwrap hooks` shows, in words."""
+"""Format the output of `slurmwrap hooks`: plan, test results, check and uninstallation, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def make_lines_harmless(text: str) -> str:
-    """Bytes of slurm.conf must not speak to the terminal; our own colours may."""
+    """Escape control characters, which slurm.conf may contain, but keep slurmwrap's own colours."""
     return "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in _COLOUR.split(text))
 
 
 def print_test_results(tried: Sequence[HookTestResult], console: Console, restart: str) -> None:
-    """One line per job and what is missing. `restart`: what is to be done before EpilogSlurmctld can be heard, or "".
+    """Print one line per job, with what is missing.
 
-    SlurmwrapError where a hook should have been heard and was not.
+    `restart`: what has to be done before EpilogSlurmctld can run, or "". Raise SlurmwrapError when the observation of a
+    hook is missing that should have arrived.
     """
     for one in tried:
         for line in _format_lines(one, restart):
@@ -44,9 +45,9 @@ def print_test_results(tried: Sequence[HookTestResult], console: Console, restar
         console.say(f"still to do: {restart}")
     if not all(one.well or (restart and one.only_controller) for one in tried):
         raise SlurmwrapError(
-            "the hooks are installed, and not all of them were heard",
-            hint="The cluster goes on as before. Mend it and run `slurmwrap hooks install` again, or take it back: "
-            "slurmwrap hooks uninstall",
+            "the hooks are installed, but not all of them were heard from",
+            hint="The cluster works as before. Fix the cause and run `slurmwrap hooks install` again, or remove the "
+            "hooks: slurmwrap hooks uninstall",
         )
 
 
@@ -55,19 +56,19 @@ def _format_lines(one: HookTestResult, restart: str) -> list[str]:
     if one.error:
         return [f"{where}: {one.error}"]
     if one.well:
-        return [f"{where}: Prolog, Epilog and EpilogSlurmctld were heard and believed"]
+        return [f"{where}: observations of Prolog, Epilog and EpilogSlurmctld were accepted"]
     if restart and one.only_controller:
-        return [f"{where}: Prolog and Epilog were heard and believed, EpilogSlurmctld not yet"]
+        return [f"{where}: observations of Prolog and Epilog were accepted, of EpilogSlurmctld not yet"]
     return [f"{where}: nothing of {hook}. Look at {look}" for hook, look in one.missing]
 
 
-# A plan, a check and a taking as people and programs read them.
+# One sign and colour for each state of a file or directory in the plan.
 _SIGNS = {NEW: "+", UPGRADE: "~", SAME: "=", CONFLICT: "!"}
 _STYLES = {NEW: "green", UPGRADE: "yellow", SAME: "dim", CONFLICT: "red"}
 
 
 def diff(changes: Iterable[FileChange]) -> str:
-    """Unified, as `patch` takes it; bytes above ASCII as they are in latin-1."""
+    """Return the changes as a unified diff for `patch`; bytes above ASCII are decoded as latin-1."""
     parts = []
     for one in changes:
         lines = difflib.unified_diff(
@@ -83,7 +84,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def plan_text(plan: InstallationPlan, steps: Sequence[str], paint: Paint) -> str:
-    """What `hooks plan` prints: everything that installation would do, and nothing else."""
+    """Return the text of `hooks plan`: everything that the installation would do."""
     wanted = plan.wanted
     head = f"Cluster {wanted.cluster}, Slurm {plan.release[0]}.{plan.release[1]:02}, SlurmUser {wanted.slurm_user}"
     blocks = [paint(head, "bold")]
@@ -91,7 +92,7 @@ def plan_text(plan: InstallationPlan, steps: Sequence[str], paint: Paint) -> str
     blocks.append(_paint_lines(changed, paint) if changed else "slurm.conf: no change")
     blocks.append(_add_title("Directories (owner, mode)", [_place(one, paint) for one in plan.places], paint))
     blocks.append(
-        _add_title("Files of root's (* on every node too)", [_format_item(one, paint) for one in plan.items], paint)
+        _add_title("Files of root (* on every node too)", [_format_item(one, paint) for one in plan.items], paint)
     )
     blocks.append(_add_title("No longer needed, removed", [f"  - {path}" for path in plan.stale], paint))
     numbered = [_wrap_text(f"  {number}. ", step) for number, step in enumerate(steps, 1)]
@@ -109,7 +110,7 @@ def plan_text(plan: InstallationPlan, steps: Sequence[str], paint: Paint) -> str
 
 
 def _wrap_text(mark: str, text: str) -> str:
-    """At 80 columns; a path is never broken."""
+    """Wrap the text at 80 columns without breaking a path."""
     indent = " " * len(mark)
     return textwrap.fill(
         text, 80, initial_indent=mark, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -138,7 +139,7 @@ def _format_item(one: Any, paint: Paint) -> str:
 
 
 def plan_json(plan: InstallationPlan, steps: Sequence[str]) -> dict[str, Any]:
-    """For programs."""
+    """Return the plan as a JSON object."""
     return {
         "settings": plan.wanted.to_plain(),
         "slurm": f"{plan.release[0]}.{plan.release[1]:02}",
@@ -164,7 +165,7 @@ def plan_json(plan: InstallationPlan, steps: Sequence[str]) -> dict[str, Any]:
 
 
 def check_text(held: Sequence[InstallationCheck], paint: Paint) -> str:
-    """One line per thing, and what to do below it."""
+    """Return the text of `hooks check`: one line per check, and below it how to fix it."""
     styles, wide = {"ok": "green", "warn": "yellow", "fail": "red"}, max(len(one.what) for one in held)
     lines = []
     for one in held:
@@ -174,12 +175,12 @@ def check_text(held: Sequence[InstallationCheck], paint: Paint) -> str:
 
 
 def check_json(held: Sequence[InstallationCheck], state: str) -> dict[str, Any]:
-    """For programs."""
+    """Return the checks as a JSON object."""
     return {"state": state, "checks": [asdict(one) for one in held]}
 
 
 def format_uninstall_plan(taking: UninstallResult, purge: bool, paint: Paint) -> str:
-    """What `hooks uninstall --dry-run` prints."""
+    """Return the text of `hooks uninstall --dry-run`."""
     kept = () if purge else taking.data
     blocks = [_paint_lines(diff(taking.changes), paint) or "slurm.conf: no change"]
     blocks.append(

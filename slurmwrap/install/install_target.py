@@ -1,6 +1,6 @@
-"""What shall be installed where: asked, else as before, else what Slurm, the configuration and the distribution say.
+"""Determine what to install where: from the options, else the earlier installation, else slurm.conf and the system.
 
-Pure but for `told_by`, which reads /etc/os-release and /etc/passwd of the system that is installed into.
+Pure, except for the functions that read /etc/os-release and /etc/passwd of the target system.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO = ("", "no", "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallTarget:
-    """Everything that installation fixes. Paths are as they are called in the installed system; "" = not wanted."""
+    """All settings that the installation fixes. Paths are those of the installed system; "": not wanted."""
 
     slurm_conf: str
     cluster: str
@@ -40,7 +40,7 @@ class InstallTarget:
     state_dir: str = "/var/lib/slurmwrap"
     node_state_dir: str = "/run/slurmwrap"
     config: str = "/etc/slurmwrap/config.toml"
-    units: str = "/etc/systemd/system"  # "" = no systemd
+    units: str = "/etc/systemd/system"  # "": no systemd
     command: str = "/usr/bin/slurmwrap"
     python: str = "/usr/bin/python3"
     munge: str = "/usr/bin/munge"
@@ -48,14 +48,14 @@ class InstallTarget:
     kernel_log: str = "/dev/kmsg"
     nvidia_proc: str = "/proc/driver/nvidia"
     gate: str = "off"
-    cli_filter: str = "off"  # "files": cli_filter.lua is laid; "on": slurm.conf names it too
-    slurm_bin: str = ""  # of Slurm's commands, where they are not in the PATH that systemd gives to services
-    edit: bool = True  # False: slurm.conf is written by others, who bring the lines there
-    become_users: bool = False  # the reconciler may read users' files as these users where SlurmUser is not root
+    cli_filter: str = "off"  # "files": cli_filter.lua is installed; "on": slurm.conf names it too
+    slurm_bin: str = ""  # directory of Slurm's commands when it is not in the PATH of systemd's services
+    edit: bool = True  # False: slurmwrap does not edit slurm.conf; an administrator adds the lines
+    become_users: bool = False  # the reconciler may read users' files as these users although SlurmUser is not root
 
     @property
     def hooks(self) -> InstalledHookSettings:
-        """What the hooks' files are made of."""
+        """The settings with which the hooks' files are rendered."""
         return InstalledHookSettings(
             directory=Path(self.directory), python=self.python, spool=Path(self.spool), cluster=self.cluster,
             controller_dir=Path(self.state_dir) / "controller", node_state_dir=Path(self.node_state_dir),
@@ -64,7 +64,7 @@ class InstallTarget:
         )  # fmt: skip
 
     def to_plain(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the settings as a dict for the manifest."""
         return asdict(self)
 
 
@@ -80,9 +80,10 @@ class SystemAccount:
 def resolve_install_target(
     asked: Mapping[str, Any], before: Mapping[str, Any], told: Mapping[str, Any], config: Config, shared: str
 ) -> InstallTarget:
-    """`asked`: flags (None: not given); `before`: the manifest's settings; `told`: slurm.conf and distribution.
+    """Merge the settings from all sources; a later one in this list has priority: `told`, `config`, `before`, `asked`.
 
-    UsageError where it is not known what nodes and controller share.
+    `asked`: options (None: not given). `before`: the manifest's settings. `told`: from slurm.conf and distribution.
+    `shared`: a directory for spool and published files, or "". Raise UsageError when no shared directory is known.
     """
     site = {"spool": config.site.spool, "published": config.site.published, "state_dir": config.site.state_dir}
     site |= {"munge_socket": config.site.munge_socket}
@@ -94,14 +95,14 @@ def resolve_install_target(
         values |= {key: value for key, value in layer.items() if value is not None and key in known}
     if not values.get("spool") or not values.get("published"):
         raise UsageError(
-            "nodes and controller need a directory that they share, for what the hooks find",
-            hint="Say where: --shared /shared/slurmwrap (or site.spool and site.published in the configuration).",
+            "nodes and controller need a shared directory for the observations of the hooks",
+            hint="Name it: --shared /shared/slurmwrap (or site.spool and site.published in the configuration).",
         )
     return InstallTarget(**values)
 
 
 def read_system_settings(settings: tuple[SlurmConfSetting, ...], tree: FileTree, slurm_conf: Path) -> dict[str, Any]:
-    """What slurm.conf and the system itself say. SlurmwrapError where slurm.conf has no ClusterName."""
+    """Return the settings from slurm.conf and the system. Raise SlurmwrapError when slurm.conf has no ClusterName."""
 
     def value(key: str, default: str = "") -> str:
         found = named(settings, key)
@@ -112,7 +113,7 @@ def read_system_settings(settings: tuple[SlurmConfSetting, ...], tree: FileTree,
     socket = re.search(r"(?:^|,)\s*socket=([^,\s]+)", value("AuthInfo"))
     return {
         "slurm_conf": str(slurm_conf),
-        "cluster": value("ClusterName").lower(),  # slurmctld makes it so
+        "cluster": value("ClusterName").lower(),  # slurmctld converts it to lower case
         "slurm_user": value("SlurmUser", "root"),
         "munge_socket": socket[1] if socket else None,
         "python": _find_python(tree),
@@ -120,7 +121,7 @@ def read_system_settings(settings: tuple[SlurmConfSetting, ...], tree: FileTree,
 
 
 def _find_python(tree: FileTree) -> str:
-    """RHEL 8 has platform-python, and python3 only where someone installed it."""
+    """Return the path of Python. RHEL 8 has platform-python; python3 is there only if it was installed."""
     for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
         if (tree.root / path.lstrip("/")).exists():
             return path
@@ -128,7 +129,7 @@ def _find_python(tree: FileTree) -> str:
 
 
 def find_os_family(tree: FileTree) -> str:
-    """ "debian", "rhel" or "other", by /etc/os-release."""
+    """Return "debian", "rhel" or "other", according to /etc/os-release."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         text = tree.root / path.lstrip("/")
         if text.is_file():
@@ -144,7 +145,10 @@ def find_os_family(tree: FileTree) -> str:
 
 
 def find_account(tree: FileTree, user: str) -> SystemAccount:
-    """Of the installed system: its own /etc/passwd where it is an image. SlurmwrapError where there is none."""
+    """Return a user's account on the target system, from the image's own /etc/passwd for an image.
+
+    Raise SlurmwrapError when the user does not exist.
+    """
     if tree.root == Path("/"):
         import pwd
 

@@ -1,6 +1,7 @@
-"""What was done to a system, so that it can be taken back: written before each step, kept until all is gone.
+"""The manifest of an installation, by which it can be removed: written before each step, kept until all is removed.
 
-A JSON file of root's alone. It holds the digest of every file written and the original bytes of every file edited.
+A JSON file that only root can read. It has the digest of every file written and the original bytes of every file
+edited.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from slurmwrap.install.slurm_conf import Edit
 VERSION = 1
 FILE = Path("/var/lib/slurmwrap-install/manifest.json")
 INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
-# But for data, or for files on nodes that were away: a later `uninstall` takes these.
+# Removed, except for data or for files on nodes that were not available; a later `uninstall` removes these.
 REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A file of slurmwrap. `digests`: SHA-256 of every content that was written or planned since it was first made."""
+    """A file of slurmwrap. `digests`: SHA-256 of every content that was ever written or planned for it."""
 
     path: str
-    # "hook", "copy" (in a directory of the site's, on nodes too), "unit", "config", "filter"
+    # "hook", "copy" (in a directory of the site, on nodes too), "unit", "config", "filter"
     kind: str
     digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited:
-    """A file of the site's that we changed. `original`: its bytes before."""
+    """A file of the site that was edited. `original`: its bytes before the edit."""
 
     edit: Edit
     original: bytes
@@ -44,34 +45,37 @@ class Edited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """`settings`: what was asked for: an upgrade asks nothing again. `nodes`: name -> checksum of their hooks."""
+    """The record of an installation.
+
+    `settings`: the InstallTarget, so that an upgrade needs no options. `nodes`: name -> digest of the files sent there.
+    """
 
     state: str = INSTALLING
     release: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
-    # Made by us, parents first.
+    # Directories that the installation created, parents first.
     directories: tuple[str, ...] = ()
     files: tuple[Written, ...] = ()
     edits: tuple[Edited, ...] = ()
-    units: tuple[str, ...] = ()  # enabled by us
+    units: tuple[str, ...] = ()  # units that the installation enabled
     nodes: dict[str, str] = field(default_factory=dict)
 
     def digests_of(self, path: Path) -> tuple[str, ...]:
-        """() for a file that is not ours."""
+        """Return the digests of a file; () when it is not slurmwrap's."""
         return next((one.digests for one in self.files if one.path == str(path)), ())
 
     def edit_of(self, path: Path) -> Edited | None:
-        """None where we changed nothing."""
+        """Return the edit of a file; None when it was not edited."""
         return next((one for one in self.edits if one.edit.file == str(path)), None)
 
 
 def digest(content: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
+    """Return the SHA-256 digest in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def read_manifest(tree: FileTree, file: Path = FILE) -> Manifest | None:
-    """None where nothing is installed. SlurmwrapError for one that is damaged or newer."""
+    """Return the manifest; None when nothing is installed. Raise SlurmwrapError when it is damaged or newer."""
     found = tree.read(file)
     if found is None:
         return None
@@ -84,9 +88,9 @@ def read_manifest(tree: FileTree, file: Path = FILE) -> Manifest | None:
 
 
 def write_manifest(tree: FileTree, manifest: Manifest, file: Path = FILE) -> None:
-    """Replaces it in one step. Its directory is root's alone: it decides what root removes."""
+    """Replace the manifest atomically. Only root can enter its directory, because it determines what root removes."""
     if tree.directory(file.parent) is None:
-        # In a bare image not even /var need be there.
+        # A bare image may lack even /var.
         for parent in reversed(file.parent.parents):
             if tree.directory(parent) is None:
                 tree.make_directory(parent, 0o755, 0, 0)
@@ -96,13 +100,13 @@ def write_manifest(tree: FileTree, manifest: Manifest, file: Path = FILE) -> Non
 
 
 def remove_manifest(tree: FileTree, file: Path = FILE) -> None:
-    """The last step of taking back."""
+    """Remove the manifest and its directory; the last step of an uninstallation."""
     tree.remove(file)
     tree.remove_directory(file.parent)
 
 
 def join_manifests(old: Manifest | None, new: Manifest) -> Manifest:
-    """`new` with what `old` made: directories stay ours, and every content that may lie at a path is known."""
+    """Return `new` with the directories that `old` created and all contents that may be at each path."""
     old = old if old is not None else Manifest()
     before = {one.path: one for one in old.files}
     files = [_join_written(before.pop(one.path, one), one) for one in new.files] + list(before.values())

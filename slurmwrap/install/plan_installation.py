@@ -1,4 +1,4 @@
-"""Looks at a system and says what installing would do to it: directories, files, edits, units. Writes nothing."""
+"""Make the plan of an installation: the directories, files, edits and units that would change. Reads only."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from slurmwrap.install.slurm_conf import (
 from slurmwrap.package_files import shipped
 
 
-# Whether a site has SPANK plugins: they may have a prolog and an epilog, to which Slurm applies the hooks' timeout.
-def plugins_there(tree: FileTree, file: Path) -> bool:
-    """By plugstack.conf (spank(7)): a plugin named there, or a file that is included. Debian's own includes an empty
-    directory."""
+def has_spank_plugins(tree: FileTree, file: Path) -> bool:
+    """Return whether the site has SPANK plugins, according to plugstack.conf (spank(7)).
+
+    SPANK plugins may have a prolog and an epilog, to which Slurm applies the timeout of the hooks. A plugin that is
+    named counts, and a file that is included and exists. Debian's plugstack.conf includes an empty directory.
+    """
     found = tree.read(file)
     lines = found.content.decode("latin-1").splitlines() if found else []
     return any(_names_one(line.partition("#")[0].split(), tree, file) for line in lines)
@@ -42,7 +44,7 @@ def plugins_there(tree: FileTree, file: Path) -> bool:
 
 def _names_one(words: list[str], tree: FileTree, file: Path) -> bool:
     if len(words) > 1 and words[0] == "include":
-        # A full path stays as it is.
+        # An absolute path is not joined to the directory.
         pattern = file.parent / words[1]
         return any(fnmatch.fnmatchcase(name, pattern.name) for name in tree.names(pattern.parent))
     return bool(words)
@@ -54,7 +56,7 @@ _HEADER = "# The site's configuration of slurmwrap. `slurmwrap config show` expl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledDirectory:
-    """A directory that there has to be."""
+    """A directory that the installation needs."""
 
     path: Path
     uid: int
@@ -68,7 +70,7 @@ class InstalledDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file to be written: root's. `on_nodes`: it has to lie on every node too."""
+    """A file to be written, owned by root. `on_nodes`: every node needs it too."""
 
     path: Path
     kind: str
@@ -81,9 +83,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file of the site's that is edited. `base`: its text without any line of slurmwrap's."""
+    """A file of the site that is edited.
 
-    # The real one, links resolved.
+    `base`: its text without slurmwrap's lines; `after`: its text after the edit.
+    """
+
+    # With symbolic links resolved.
     path: Path
     found: FoundFile = field(repr=False)
     base: str = field(repr=False)
@@ -92,13 +97,13 @@ class FileChange:
 
     @property
     def before(self) -> str:
-        """As it is now."""
+        """The present text of the file."""
         return self.found.content.decode("latin-1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationPlan:
-    """All that installation does. `conflicts`: why it does nothing."""
+    """Everything that the installation would do. If there are `conflicts`, it does nothing."""
 
     wanted: InstallTarget
     release: tuple[int, int]
@@ -108,18 +113,18 @@ class InstallationPlan:
     enable: tuple[str, ...]
     conflicts: tuple[str, ...]
     remarks: tuple[str, ...]
-    restart: bool = False  # slurmctld has to be started again before EpilogSlurmctld runs
-    controllers: tuple[str, ...] = ()  # other hosts of slurmctld, on which nothing is done
-    stale: tuple[str, ...] = ()  # files of an earlier installation of slurmwrap's that no longer belong
+    restart: bool = False  # slurmctld must be restarted before EpilogSlurmctld runs
+    controllers: tuple[str, ...] = ()  # other hosts of slurmctld, on which nothing is changed
+    stale: tuple[str, ...] = ()  # files of an earlier installation that are no longer needed
 
     @property
     def node_items(self) -> tuple[Item, ...]:
-        """What lies on every node."""
+        """The files that every node needs."""
         return tuple(item for item in self.items if item.on_nodes)
 
     @property
     def nothing_to_do(self) -> bool:
-        """Everything is as it should be already."""
+        """Whether everything is installed already."""
         settled = {place.state for place in self.places} | {item.state for item in self.items} == {SAME}
         return settled and all(one.before == one.after for one in self.changes) and not self.stale
 
@@ -127,8 +132,11 @@ class InstallationPlan:
 def read_conf(
     tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool = True
 ) -> tuple[SlurmConfSetting, ...]:
-    """slurm.conf and what it includes, as they would be without us. `edit` False: lines that others brought there, as
-    we asked them to, are ours though no manifest knows of them."""
+    """Return the settings of slurm.conf and the files that it includes, without slurmwrap's own lines.
+
+    With `edit` False, an administrator added slurmwrap's lines by request. They are recognized although no manifest has
+    them.
+    """
     return settings_of(str(tree.real(path)), lambda name: _read_base(tree, Path(name), manifest, edit=edit)[0])
 
 
@@ -141,13 +149,13 @@ def make_plan(
     command_found: bool = True,
     here: str = "",
 ) -> InstallationPlan:
-    """SlurmwrapError where the system cannot even be looked at. `here`: this machine's name; "" for an image."""
+    """Return the plan. `here`: this machine's name; "" for an image. Raise SlurmwrapError when files cannot be read."""
     main = tree.real(Path(target.slurm_conf))
     settings = read_conf(tree, main, manifest, edit=target.edit)
     together = compose(
         settings, directory=Path(target.directory), release=release, main=str(main),
         names_in=_list_names(tree, settings, manifest), cli_filter=target.cli_filter == "on",
-        spank=plugins_there(tree, main.parent / "plugstack.conf"),
+        spank=has_spank_plugins(tree, main.parent / "plugstack.conf"),
     )  # fmt: skip
     slurm = find_account(tree, target.slurm_user)
     places = tuple(_check_directory(place, tree) for place in _list_directories(target, slurm, tree))
@@ -173,15 +181,15 @@ def make_plan(
 
 
 def _reject_open_paths(paths: list[Path], tree: FileTree) -> None:
-    """SlurmwrapError where anybody but root could put something in the place of what root runs; SlurmUser neither."""
+    """Raise SlurmwrapError when a user other than root, SlurmUser included, could replace a program that root runs."""
     strict = replace(tree, trusted=frozenset({0, os.geteuid()}))
     for folder in dict.fromkeys(path.parent for path in paths):
-        # Opens every directory on the way.
+        # This opens and checks every directory of the path.
         strict.names(folder)
 
 
 def _read_base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, FoundFile]:
-    """(a configuration file's text without our lines, the file)."""
+    """Return (a configuration file's text without slurmwrap's lines, the file as it is)."""
     found = tree.read(path)
     if found is None:
         raise SlurmwrapError(f"there is no {path}", hint="Name slurm.conf with --slurm-conf.")
@@ -194,7 +202,7 @@ def _read_base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: b
     if BEGIN in text:
         raise SlurmwrapError(
             f"{path} holds lines of slurmwrap that no installation here knows of",
-            hint=f"Take out by hand what stands from '{BEGIN[:17]}' to the line after it that ends it, and plan again.",
+            hint=f"Remove the lines from '{BEGIN[:17]}' to the next line that ends the block, and plan again.",
         )
     return text, found
 
@@ -202,11 +210,11 @@ def _read_base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: b
 def _list_names(
     tree: FileTree, settings: tuple[SlurmConfSetting, ...], manifest: Manifest | None
 ) -> tuple[tuple[str, str], ...]:
-    ours = {one.path for one in manifest.files} if manifest else set()
+    own_paths = {one.path for one in manifest.files} if manifest else set()
     folders = {str(Path(one.value).parent) for one in settings if one.key.lower() in ("prolog", "epilog")}
     found = []
     for folder in sorted(folder for folder in folders if folder.startswith("/") and not set("*?[") & set(folder)):
-        found += [(folder, name) for name in tree.names(Path(folder)) if f"{folder}/{name}" not in ours]
+        found += [(folder, name) for name in tree.names(Path(folder)) if f"{folder}/{name}" not in own_paths]
     return tuple(found)
 
 
@@ -214,10 +222,10 @@ def _list_directories(target: InstallTarget, slurm: SystemAccount, tree: FileTre
     own: dict[str, Any] = {"uid": slurm.uid, "gid": slurm.gid, "owner": slurm.name}
     state = Path(target.state_dir)
     named = [
-        InstalledDirectory(path=Path(target.spool), mode=0o1733, why="what the hooks found, until it is read", **own),
-        InstalledDirectory(path=Path(target.published), mode=0o755, why="what everybody may see", **own),
+        InstalledDirectory(path=Path(target.spool), mode=0o1733, why="observations of hooks until read", **own),
+        InstalledDirectory(path=Path(target.published), mode=0o755, why="what all users may read", **own),
         InstalledDirectory(path=state, mode=0o700, why="the site's database", **own),
-        InstalledDirectory(path=state / "controller", mode=0o700, why="what EpilogSlurmctld leaves", **own),
+        InstalledDirectory(path=state / "controller", mode=0o700, why="records of EpilogSlurmctld", **own),
         InstalledDirectory(path=state / "reports", mode=0o700, why="the night's reports", **own),
     ]
     roots = [Path(target.directory), Path(target.config).parent, *([Path(target.units)] if target.units else [])]
@@ -226,7 +234,7 @@ def _list_directories(target: InstallTarget, slurm: SystemAccount, tree: FileTre
 
 
 def _add_parents(named: list[InstalledDirectory], tree: FileTree) -> list[InstalledDirectory]:
-    """The missing directories above, root's, each once and before what is in it."""
+    """Add the missing parent directories, owned by root, each once and before its children."""
     found: dict[Path, InstalledDirectory] = {}
     mine = {place.path: place for place in named}
     for place in named:
@@ -238,22 +246,22 @@ def _add_parents(named: list[InstalledDirectory], tree: FileTree) -> list[Instal
 
 
 def _check_directory(place: InstalledDirectory, tree: FileTree) -> InstalledDirectory:
-    """A directory that is there is never changed: where it is not as it must be, that is said."""
+    """Return `place` with its state. An existing directory is never changed; wrong owner or mode is a conflict."""
     there = tree.directory(place.path)
     if there is None:
         return place
     mode = there.st_mode & 0o7777
-    # /etc/systemd/system and the like: safe is enough
+    # For shared directories as /etc/systemd/system it is enough that no other user can write there.
     plain = place.uid == 0 and place.mode == 0o755
     wrong = mode & 0o022 or there.st_uid != 0 if plain else (mode, there.st_uid) != (place.mode, place.uid)
     if not wrong:
         return _set_state(place, SAME, "")
-    mend = f"chown {place.owner} {place.path} && chmod {place.mode:04o} {place.path}"
+    fix = f"chown {place.owner} {place.path} && chmod {place.mode:04o} {place.path}"
     return _set_state(
         place,
         CONFLICT,
         f"{place.path} is uid {there.st_uid}'s with mode {mode:04o}; it has to be {place.owner}'s with "
-        f"{place.mode:04o}: {mend}",
+        f"{place.mode:04o}: {fix}",
     )
 
 
@@ -288,23 +296,23 @@ def _judge_item(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
     there = tree.read(item.path)
     if there is None:
         return item
-    ours = manifest.digests_of(item.path) if manifest else ()
+    own_digests = manifest.digests_of(item.path) if manifest else ()
     if there.content == item.content:
         return replace(item, state=SAME)
     if item.kind == "config":
-        # The administrator's, anyone who began it.
+        # The configuration belongs to the administrator, even if slurmwrap created it.
         return replace(item, state=SAME, content=there.content)
-    if digest(there.content) in ours or (not ours and _is_adoptable(item, there.content)):
+    if digest(there.content) in own_digests or (not own_digests and _is_adoptable(item, there.content)):
         return replace(item, state=UPGRADE)
-    if ours:
-        text = f"{item.path} was changed since slurmwrap wrote it: move it away, then again"
+    if own_digests:
+        text = f"{item.path} was changed since slurmwrap wrote it: move it away and run the command again"
     elif item.kind == "filter":
         text = (
-            f"{item.path} is there already and not ours: add to its slurm_cli_pre_submit what stands in "
-            f"{shipped('hooks') / 'cli_filter.lua'}, and install with --cli-filter off"
+            f"{item.path} is there already and not slurmwrap's: add the code of {shipped('hooks') / 'cli_filter.lua'} "
+            "to its slurm_cli_pre_submit, and install with --cli-filter off"
         )
     else:
-        text = f"{item.path} is there already and not ours: move it away, or choose another place"
+        text = f"{item.path} is there already and not slurmwrap's: move it away, or choose another place"
     return replace(item, state=CONFLICT, text=text)
 
 
@@ -315,7 +323,7 @@ def _change(edit: Edit, tree: FileTree, manifest: Manifest | None, target: Insta
 
 
 def make_config_text(target: InstallTarget) -> str:
-    """The [site] of a new configuration file; every other key has its default."""
+    """Return a new configuration file, whose [site] has the installation's settings; other keys have their defaults."""
     keys = {
         "spool": target.spool,
         "published": target.published,
@@ -328,12 +336,12 @@ def make_config_text(target: InstallTarget) -> str:
 
 
 def _format_toml(text: str) -> str:
-    # TOML's basic strings are JSON's.
+    # JSON strings are valid basic strings of TOML.
     return json.dumps(text)
 
 
 def read_configuration(target: InstallTarget, tree: FileTree) -> dict[str, Any]:
-    """The site's file as it is; {} where there is none, or one that slurmwrap itself will refuse."""
+    """Return the site's configuration file as a dict; {} when there is none or it is not valid TOML."""
     found = tree.read(Path(target.config))
     try:
         return tomllib.loads(found.content.decode("utf-8")) if found else {}
@@ -342,8 +350,11 @@ def read_configuration(target: InstallTarget, tree: FileTree) -> dict[str, Any]:
 
 
 def _remark_on_filter(target: InstallTarget, manifest: Manifest | None, main: Path) -> list[str]:
-    """Slurm refuses every sbatch and srun on a host whose configuration names the plugin and that lacks its file (seen
-    on 22.05.8), and we cannot write on login nodes."""
+    """Return why `--cli-filter on` is not possible yet, if so.
+
+    Slurm refuses every sbatch and srun on a host whose configuration names the plugin and that lacks its file (seen on
+    22.05.8), and slurmwrap cannot write to login nodes.
+    """
     if target.cli_filter not in ("off", "files", "on"):
         return [f"--cli-filter {target.cli_filter} is unknown: it is off, files or on"]
     laid = manifest is not None and any(one.kind == "filter" for one in manifest.files)
@@ -356,13 +367,13 @@ def _remark_on_filter(target: InstallTarget, manifest: Manifest | None, main: Pa
 
 
 def _is_adoptable(item: Item, there: bytes) -> bool:
-    """Whether a file in the hooks' directory is an older one of slurmwrap's, of which no manifest knows."""
+    """Return whether a file in the hooks' directory is an older one of slurmwrap that no manifest lists."""
     signs = {"node_hooks.pyz": b"node_hooks/hook_main.py", "hooks.json": b'"node_state_dir"'}
     return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
 
 
 def _remark_on_config(target: InstallTarget, tree: FileTree, items: tuple[Item, ...]) -> list[str]:
-    """Which keys the site's own file lacks, or has otherwise."""
+    """Return a remark with the keys that are missing or different in the site's own configuration file."""
     if any(item.kind == "config" and item.state == NEW for item in items):
         return []
     site = read_configuration(target, tree).get("site", {})
@@ -379,7 +390,7 @@ def _remark_on_config(target: InstallTarget, tree: FileTree, items: tuple[Item, 
 
 
 def list_edited(plan: InstallationPlan, manifest: Manifest | None) -> tuple[Edited, ...]:
-    """What the manifest has to know of the edits."""
+    """Return the edits as the manifest records them."""
     return tuple(
         Edited(edit=one.edit, original=one.base.encode("latin-1"), newline_at_end=one.base.endswith("\n"))
         for one in plan.changes

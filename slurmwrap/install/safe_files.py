@@ -1,8 +1,9 @@
-"""Edge: reads and writes below one root directory, never through what an ordinary user could have put there.
+"""Read and write files below one root directory without following anything that an ordinary user could have put there.
 
-Every directory on the way is opened by descriptor. It must belong to someone trusted (root, SlurmUser) and let no one
-else write, unless it is sticky, where no one can replace what is not their. A symbolic link is followed only if someone
-trusted made it. Files are written aside and renamed; the name aside is fixed, so that what a crash leaves is found.
+Every directory of a path is opened by descriptor (adapter). It must belong to a trusted user (root, SlurmUser), and no
+other user may write to it, unless it is sticky, where users cannot replace files of others. A symbolic link is followed
+only if a trusted user created it. Files are written under a temporary name and renamed. The temporary name is fixed, so
+that a file left by a crash is found.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MOST = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFile:
-    """A regular file as it is. `xattrs`: extended attributes, those that may be read."""
+    """The content and metadata of a regular file. `xattrs`: the extended attributes that could be read."""
 
     content: bytes
     mode: int
@@ -36,13 +37,16 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTree:
-    """The files of one system. `root`: "/" or an image's directory; paths are given as they are called in it."""
+    """The files of one system. `root`: "/" or an image's directory; all paths are relative to it."""
 
     root: Path
     trusted: frozenset[int]  # uids
 
     def directory(self, path: Path) -> os.stat_result | None:
-        """What `path` is, after trusted links; None where there is nothing. SlurmwrapError where it is no directory."""
+        """Return the status of a directory; None when it does not exist.
+
+        Trusted links are followed. Raise SlurmwrapError when `path` is not a directory.
+        """
         with self._open_parent(path) as (parent, name):
             if parent < 0:
                 return None
@@ -55,7 +59,7 @@ class FileTree:
         return found
 
     def read(self, path: Path) -> FoundFile | None:
-        """A regular file; None where there is nothing. SlurmwrapError for anything else, and for more than 64 MiB."""
+        """Return a regular file; None when it does not exist. Raise SlurmwrapError for others, and above 64 MiB."""
         with self._open_parent(path) as (parent, name):
             if parent < 0:
                 return None
@@ -75,12 +79,12 @@ class FileTree:
                 )  # fmt: skip
 
     def real(self, path: Path) -> Path:
-        """`path` with its trusted links resolved, the last one too: what an edit has to replace."""
+        """Return `path` with its trusted links resolved, the last part included: the file that an edit must replace."""
         real = PurePosixPath("/", *self._resolve_parts(path))
         return Path(real)
 
     def write(self, path: Path, file: FoundFile) -> None:
-        """Replaces or makes `path` in one step, with owner, mode and attributes, and on the disk before we go on."""
+        """Create or replace `path` atomically, with owner, mode and attributes, and flush it to disk."""
         with self._open_parent(path) as (parent, name):
             if parent < 0:
                 raise SlurmwrapError(f"{path.parent} does not exist")
@@ -104,13 +108,13 @@ class FileTree:
             _set_owner(handle, file.uid, file.gid)
             os.fchmod(handle, file.mode)
             for name, value in file.xattrs.items():
-                # A file system without them, or a label that policy sets itself.
+                # The file system may lack attributes, or the policy may set the label itself.
                 with contextlib.suppress(OSError):
                     os.setxattr(handle, name, value)
             os.fsync(handle)
 
     def make_directory(self, path: Path, mode: int, uid: int, gid: int) -> None:
-        """One directory whose parent is there. SlurmwrapError where it cannot be made."""
+        """Create one directory, whose parent must exist. Raise SlurmwrapError when it cannot be created."""
         with self._open_parent(path) as (parent, name):
             try:
                 if parent < 0:
@@ -131,25 +135,25 @@ class FileTree:
                 os.close(handle)
 
     def remove(self, path: Path) -> None:
-        """A file, and what a crash left next to it. Nothing to remove is well."""
+        """Remove a file, if it exists, and the temporary file that a crash may have left next to it."""
         with self._open_parent(path) as (parent, name):
             for one in (name, _make_temporary_name(name)) if parent >= 0 else ():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(one, dir_fd=parent)
 
     def remove_aside(self, path: Path) -> None:
-        """Only what a crash left next to it."""
+        """Remove only the temporary file that a crash may have left next to `path`."""
         self.remove(path.with_name(_make_temporary_name(path.name)))
 
     def is_link(self, path: Path) -> bool:
-        """Whether the last part of `path` is a symbolic link: what it leads to is not what we made."""
+        """Return whether the last part of `path` is a symbolic link, whose target slurmwrap did not create."""
         return self.real(path) != self.real(path.parent) / path.name
 
     def empty(self, path: Path) -> bool:
-        """Removes all that is in a directory, by descriptor; False where something stays.
+        """Remove everything in a directory, by descriptor. Return False when something stays.
 
-        No link is followed, neither `path` itself nor one below, nor on the way one that SlurmUser made: it could send
-        root anywhere.
+        No link is followed, neither at `path` nor below it. Links of SlurmUser in the path are not followed either,
+        because they could lead root to any directory.
         """
         if self.is_link(path):
             return False
@@ -164,7 +168,7 @@ class FileTree:
             os.close(handle)
 
     def remove_directory(self, path: Path) -> bool:
-        """Only an empty one; False where something is in it, and for a link."""
+        """Remove an empty directory. Return False when it is not empty or is a link."""
         if self.is_link(path):
             return False
         with self._open_parent(path) as (parent, name):
@@ -178,13 +182,13 @@ class FileTree:
         return True
 
     def names(self, path: Path) -> tuple[str, ...]:
-        """What lies in a directory; () where there is none."""
+        """Return the names in a directory; () when it does not exist."""
         with self._open_parent(path / "x") as (parent, _):
             return tuple(sorted(os.listdir(parent))) if parent >= 0 else ()  # noqa: PTH208 - by descriptor
 
     @contextmanager
     def _open_parent(self, path: Path) -> Iterator[tuple[int, str]]:
-        """(descriptor of the directory of `path`, -1 where there is none; the last name, "" for the root)."""
+        """Yield (descriptor of the parent of `path`, -1 when it does not exist; its last part, "" for "/")."""
         parts = self._resolve_parts(path)
         handle = self._open_parts(parts[:-1])
         try:
@@ -205,7 +209,7 @@ class FileTree:
                     return -1
                 os.close(handle)
                 handle, walked = below, f"{walked.rstrip('/')}/{part}"
-                self._check(os.fstat(handle), walked)
+                self._check_trusted(os.fstat(handle), walked)
         except OSError as error:
             os.close(handle)
             raise SlurmwrapError(f"{walked}: {part}: {error.strerror}") from error
@@ -215,7 +219,7 @@ class FileTree:
         return handle
 
     def _resolve_parts(self, path: Path) -> tuple[str, ...]:
-        """The names from the root on, links resolved as the kernel would, in this root."""
+        """Return the parts of `path` with links resolved as by the kernel, but within this root."""
         todo, done, links = [part for part in path.parts if part != "/"], list[str](), 0
         while todo:
             part = todo.pop(0)
@@ -236,7 +240,7 @@ class FileTree:
             todo = [name for name in target.parts if name != "/"] + todo
         return tuple(done)
 
-    def _check(self, found: os.stat_result, walked: str) -> None:
+    def _check_trusted(self, found: os.stat_result, walked: str) -> None:
         others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != 0)
         if found.st_uid not in self.trusted or (others and not found.st_mode & stat.S_ISVTX):
             raise SlurmwrapError(
@@ -247,7 +251,10 @@ class FileTree:
 
 
 def _remove_entry(name: str, folder: int) -> bool:
-    """Whether it is gone. A tree of a thousand levels stays, and what a file server lets root not remove."""
+    """Remove a file or directory tree and return whether it is gone.
+
+    A tree of a thousand levels stays, and a file that a file server does not let root remove.
+    """
     try:
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=folder)
@@ -266,7 +273,7 @@ def _set_owner(handle: int, uid: int, gid: int) -> None:
 
 
 def _make_temporary_name(name: str) -> str:
-    """A leading dot: no pattern of slurm.conf's matches it."""
+    """Return the temporary name. It begins with a dot, so that no pattern in slurm.conf matches it."""
     return f".{name}.slurmwrap-new"
 
 

@@ -1,7 +1,7 @@
-"""Is the reconciler at work, and was there a report last night? Reads two files; remembers what it said last.
+"""Detect a reconciler that makes no pass and a missing night report (adapter); remember what was reported last.
 
-The service touches `heartbeat` in site.state_dir after each pass. A reconciler that lives and cannot pass (Slurm, MUNGE
-or the database away) is late as well: what matters is that no one looks after the jobs.
+The service touches `heartbeat` in site.state_dir after each pass. A reconciler that runs but cannot complete a pass
+(Slurm, MUNGE or the database is unavailable) counts as late as well, because the jobs are not being handled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.store.atomic_write import replace_file
 
 HEARTBEAT, MEMORY, STATE, LAST = "heartbeat", "watchdog.json", "watchdog.late", "last"
-# A pass is due every 15 s; while Slurm is away it is tried every five minutes.
+# Seconds without a pass after which the reconciler is late. A pass is due every 15 s; while Slurm does not answer, it
+# is tried every five minutes.
 LATE_S = 900.0
 REPORT_S = 26 * 3600.0
 REMIND_S = 24 * 3600.0
@@ -25,7 +26,7 @@ REMIND_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverdueState:
-    """What should have been heard of. `at`: when it last was, Unix seconds; 0.0 never."""
+    """A service that is overdue. `at`: Unix seconds of its last sign of life; 0.0: never."""
 
     what: str  # "reconciler" or "report"
     at: float
@@ -34,7 +35,7 @@ class OverdueState:
 
 
 def beat(state_dir: Path, now: float) -> None:
-    """The reconciler's sign of life. That it cannot be left must not stop the work."""
+    """Touch the reconciler's heartbeat file. Errors are ignored, because they must not stop the reconciler."""
     with contextlib.suppress(OSError):
         path = state_dir / HEARTBEAT
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -45,36 +46,39 @@ def beat(state_dir: Path, now: float) -> None:
 
 
 def since(state_dir: Path, now: float) -> float:
-    """When the watchdog first looked here, Unix seconds; `now` where it never did."""
-    at = _remembered(state_dir / MEMORY).get("since")
+    """Return when the watchdog first ran here in Unix seconds; `now` if it never did."""
+    at = _read_memory(state_dir / MEMORY).get("since")
     return at if isinstance(at, float) else now
 
 
 def look(state_dir: Path, reports: Path, now: float, *, since: float = 0.0) -> tuple[OverdueState, ...]:
-    """() where all is well. `reports`: where the night's pages are kept. `since`: what was never heard of is due from
-    then on; before its first night a new installation is not late."""
-    heard, told = last_beat(state_dir), last_report(reports)
+    """Return the services that are late; () when none is.
+
+    `reports`: directory of the night reports. `since`: Unix seconds from which a service is due that has never run, so
+    that a new installation is not late before its first night.
+    """
+    heartbeat, report = last_beat(state_dir), last_report(reports)
     found = []
-    if not 0 <= now - (heard or since) < LATE_S:
+    if not 0 <= now - (heartbeat or since) < LATE_S:
         hint = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"
         found.append(
             OverdueState(
-                what="reconciler", at=heard, text=f"no pass of the reconciler for {_ago(now, heard)}", hint=hint
+                what="reconciler", at=heartbeat, text=f"no pass of the reconciler for {_ago(now, heartbeat)}", hint=hint
             )
         )
-    if not -3600 <= now - (told or since) < REPORT_S:
+    if not -3600 <= now - (report or since) < REPORT_S:
         hint = "systemctl list-timers slurmwrap-report.timer; journalctl -u slurmwrap-report"
-        found.append(OverdueState(what="report", at=told, text=f"no night report for {_ago(now, told)}", hint=hint))
+        found.append(OverdueState(what="report", at=report, text=f"no night report for {_ago(now, report)}", hint=hint))
     return tuple(found)
 
 
 def last_beat(state_dir: Path) -> float:
-    """When the reconciler last passed; 0.0 never."""
+    """Return when the reconciler last completed a pass, in Unix seconds; 0.0: never."""
     return _time(state_dir / HEARTBEAT)
 
 
 def last_report(reports: Path) -> float:
-    """When the last report was made whole, as `report --nightly` noted it; 0.0 never."""
+    """Return when the last report was completed, as `report --nightly` recorded it, in Unix seconds; 0.0: never."""
     try:
         return float((reports / LAST).read_text(encoding="ascii")[:32])
     except (OSError, ValueError):
@@ -82,23 +86,26 @@ def last_report(reports: Path) -> float:
 
 
 def news(state_dir: Path, late: tuple[OverdueState, ...], now: float) -> str:
-    """What people shall hear now: "late" when something new is late or a day has passed, "well" when all is well
-    again, "" when they know. Keeps what they heard. StoreError where that cannot be kept."""
+    """Return what to report now, and remember it.
+
+    "late" when something else became late or a day has passed since the last report, "well" when everything works
+    again, "" when there is nothing new. Raise StoreError when it cannot be remembered.
+    """
     path, began = state_dir / MEMORY, since(state_dir, now)
-    before = _remembered(path)
+    before = _read_memory(path)
     names = sorted(one.what for one in late)
     known, at = before.get("late"), before.get("at")
     known, at = known if isinstance(known, list) else [], at if isinstance(at, float) else 0.0
     if names and (set(names) - {str(name) for name in known} or not 0 <= now - at < REMIND_S):
-        word = "late"
+        change = "late"
     else:
-        word = "well" if known and not names else ""
-    _keep(state_dir, path, {"late": names, "at": now if word else at, "since": began}, late)
-    return word
+        change = "well" if known and not names else ""
+    _save(state_dir, path, {"late": names, "at": now if change else at, "since": began}, late)
+    return change
 
 
-def _keep(state_dir: Path, path: Path, memory: dict[str, Any], late: tuple[OverdueState, ...]) -> None:
-    """The memory, and a file that is there as long as something is late, for monitors that look at files."""
+def _save(state_dir: Path, path: Path, memory: dict[str, Any], late: tuple[OverdueState, ...]) -> None:
+    """Save the memory, and keep a file for monitoring tools that exists only while something is late."""
     state = state_dir / STATE
     try:
         replace_file(path, json.dumps(memory))
@@ -110,7 +117,7 @@ def _keep(state_dir: Path, path: Path, memory: dict[str, Any], late: tuple[Overd
         raise StoreError(f"{state_dir}: {error.strerror}", hint="Run it as SlurmUser or root.") from error
 
 
-def _remembered(path: Path) -> dict[str, Any]:
+def _read_memory(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -127,6 +134,6 @@ def _time(path: Path) -> float:
 
 def _ago(now: float, at: float) -> str:
     if not at:
-        return "as long as is known"
+        return "the whole time on record"
     minutes = max(0.0, now - at) / 60
     return f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"

@@ -1,8 +1,8 @@
-"""slurm.conf as text: which lines set what, and an edit that can be taken back after others changed the file. Pure.
+"""Parse slurm.conf, and make edits in it that can be reverted even after others changed the file. Pure.
 
-Slurm's grammar (slurm.conf(5)): `Key=Value` pairs, several to a line, keys in any case, `#` begins a comment unless a
-backslash is before it, a backslash at the end of a line continues it, `Include FILE` stands on a line of its own.
-Texts are latin-1: every byte comes back as it was.
+Slurm's grammar (slurm.conf(5)): `Key=Value` pairs, several to a line, keys in any case. `#` begins a comment unless a
+backslash precedes it. A backslash at the end of a line continues it. `Include FILE` has a line of its own. Texts are
+decoded as latin-1, so that every byte is preserved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT = "# slurmwrap keeps: "
 _PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*\+?=\s*("[^"]*"|\S+)')
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)#.*")
-# An odd backslash at the end, whatever blanks follow.
+# An odd number of backslashes at the end of the line, with or without blanks after them.
 _GOES_ON = re.compile(r"(?<!\\)(?:\\\\)*(\\)\s*\Z")
 _DEPTH = 8
 
@@ -29,12 +29,12 @@ Read = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmConfSetting:
-    """One `key=value` where it stands. `line` counts from 1; `text`: that line as it is in the file.
+    """One `key=value` with its position. `line` counts from 1; `text`: the line as it is in the file.
 
-    `alone`: nothing else is set on that line, and it is not continued.
+    `alone`: the line sets no other key and is not continued.
     """
 
-    # As slurm.conf(5) spells it or as it is written there; compare without case.
+    # As written in the file or in slurm.conf(5); compare case-insensitively.
     key: str
     value: str
     file: str
@@ -45,33 +45,33 @@ class SlurmConfSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """What is done to one file. `swaps`: whole lines (without their line end) and what stands for them."""
+    """The edit of one file. `swaps`: [(old line, new line)], without their line ends."""
 
     file: str
     swaps: tuple[tuple[str, str], ...] = ()
-    block: tuple[str, ...] = ()  # lines between BEGIN and END; () no block
-    before: str = ""  # the line that the block goes before; "": at the end of the file
-    top: bool = False  # the block goes before everything
+    block: tuple[str, ...] = ()  # lines between BEGIN and END; (): no block
+    before: str = ""  # the line before which the block is inserted; "": at the end of the file
+    top: bool = False  # the block is inserted at the start of the file
 
 
 def settings_of(main: str, read: Read) -> tuple[SlurmConfSetting, ...]:
-    """Everything that is set, in the order in which Slurm reads it. `read(path)` gives a file's text.
+    """Return all settings in the order in which Slurm reads them. `read(path)` returns the text of a file.
 
-    SlurmwrapError where an Include goes in circles. A value of a NodeName= line counts too; ask by key.
+    Raise SlurmwrapError when files include each other. Pairs on a NodeName= line are returned too; select by key.
     """
     return tuple(_walk(main, read, 0, []))
 
 
 def named(settings: Iterable[SlurmConfSetting], key: str) -> tuple[SlurmConfSetting, ...]:
-    """Those of one key, as Slurm compares keys."""
+    """Return the settings of one key, compared case-insensitively as in Slurm."""
     return tuple(one for one in settings if one.key.lower() == key.lower())
 
 
 def _walk(file: str, read: Read, depth: int, clusters: list[str]) -> Iterator[SlurmConfSetting]:
-    """`clusters`: ClusterName as far as it was read, for the %c of an Include."""
+    """Yield the settings of a file and its includes. `clusters`: values of ClusterName so far, for %c of an Include."""
     if depth > _DEPTH:
         raise SlurmwrapError(f"{file}: more than {_DEPTH} files include each other", hint="Look for a circle.")
-    for number, text, line, whole in _logical(read(file)):
+    for number, text, line, whole in _logical_lines(read(file)):
         include = _INCLUDE.match(text)
         if include:
             name = include[1].replace("%c", clusters[-1]) if clusters else include[1]
@@ -86,12 +86,15 @@ def _walk(file: str, read: Read, depth: int, clusters: list[str]) -> Iterator[Sl
 
 
 def _included(name: str, file: str) -> str:
-    """Relative to the file's own directory, as Slurm looks."""
+    """Return the path of an included file; like Slurm, relative to the directory of the including file."""
     return name if name.startswith("/") else str(PurePosixPath(file).parent / name)
 
 
-def _logical(text: str) -> Iterator[tuple[int, str, str, bool]]:
-    """(number of its first line, the line without comment, its first line as it is, whether that is all of it)."""
+def _logical_lines(text: str) -> Iterator[tuple[int, str, str, bool]]:
+    """Yield logical lines: (number of its first line, joined text, first line, whether it is the only line).
+
+    A backslash at the end of a line continues it.
+    """
     kept, began, first, parts = "", 0, "", 0
     for number, line in enumerate([*text.split("\n"), ""], 1):
         line = line.removesuffix("\r")
@@ -109,7 +112,7 @@ def _logical(text: str) -> Iterator[tuple[int, str, str, bool]]:
 
 
 def applied(text: str, edit: Edit) -> str:
-    """`text` with the edit. SlurmwrapError when a line that it names is not there, or there twice."""
+    """Return `text` with the edit. Raise SlurmwrapError when a line that it names is missing or occurs twice."""
     for old, new in edit.swaps:
         text = _swapped(text, old, new, edit.file)
     if not edit.block:
@@ -124,9 +127,10 @@ def applied(text: str, edit: Edit) -> str:
 
 
 def reverted(text: str, edit: Edit, *, newline_at_end: bool = True) -> str:
-    """`applied` taken back, whatever else was changed meanwhile. `newline_at_end`: the file ended in one before.
+    """Return `text` without the edit; other changes made since are kept.
 
-    SlurmwrapError when our lines are not there as we wrote them: then no one can say what the file should be.
+    `newline_at_end`: the file ended with a newline before the edit. Raise SlurmwrapError when slurmwrap's lines were
+    changed: then the original text cannot be determined.
     """
     if edit.block:
         text = _without_block(text, edit, newline_at_end)
@@ -140,7 +144,7 @@ def _without_block(text: str, edit: Edit, newline_at_end: bool) -> str:
     if text.count(block) != 1 or text.count(BEGIN) != 1:
         raise SlurmwrapError(
             f"{edit.file}: slurmwrap's lines are not as they were written",
-            hint=f"Take out by hand what stands from '{BEGIN[:17]}' to '{END}', and do this again.",
+            hint=f"Remove the lines from '{BEGIN[:17]}' to '{END}', and run the command again.",
         )
     at = text.index(block)
     rest, head = text[at + len(block) :], text[:at]
@@ -150,7 +154,7 @@ def _without_block(text: str, edit: Edit, newline_at_end: bool) -> str:
 
 
 def stripped(text: str) -> str:
-    """Without a block of slurmwrap's, and with the site's lines that it keeps as comments, whichever edit that was."""
+    """Return the text without any block of slurmwrap, with the site's lines restored that it keeps as comments."""
     kept, inside = list[str](), False
     for line in text.splitlines(keepends=True):
         inside = inside or line.rstrip() == BEGIN
@@ -161,7 +165,7 @@ def stripped(text: str) -> str:
 
 
 def holds(text: str, edit: Edit) -> bool:
-    """Whether the edit is in `text` as it was made."""
+    """Return whether `text` contains the edit unchanged."""
     try:
         reverted(text, edit)
     except SlurmwrapError:
@@ -175,20 +179,24 @@ def _swapped(text: str, old: str, new: str, file: str) -> str:
 
 
 def _line_at(text: str, line: str, file: str) -> int:
-    """Where the one line that reads `line` begins."""
+    """Return the offset of the only line that is equal to `line`. Raise SlurmwrapError unless it occurs once."""
     ends = "\r?(?=\n|\\Z)"
     found = [match.start() for match in re.finditer(f"^{re.escape(line)}{ends}", text, re.MULTILINE)]
     if len(found) != 1:
         raise SlurmwrapError(
             f"{file}: the line '{line}' is there {len(found)} times, not once",
-            hint="Make it one line, and do this again.",
+            hint="Leave one such line, and run the command again.",
         )
     return found[0]
 
 
-# Which hosts run slurmctld, and what those need on which nothing is written: a backup takes over at any time.
+# The following functions determine which hosts run slurmctld, and what a backup controller needs, on which slurmwrap
+# writes nothing but which may take over at any time.
 def list_controller_hosts(settings: Collection[SlurmConfSetting]) -> tuple[str, ...]:
-    """By name, the primary first: `SlurmctldHost=ctl0(10.0.0.1)` on lines of its own, or the keys of before 18.08."""
+    """Return the names of the controllers, the primary first.
+
+    They are in `SlurmctldHost=ctl0(10.0.0.1)`, one line each, or in the keys that Slurm had before 18.08.
+    """
     found = [one.value for one in named(settings, "SlurmctldHost")]
     if not found:
         older = (*named(settings, "ControlMachine"), *named(settings, "BackupController"))
@@ -197,7 +205,10 @@ def list_controller_hosts(settings: Collection[SlurmConfSetting]) -> tuple[str, 
 
 
 def list_other_controllers(hosts: Sequence[str], here: str) -> tuple[str, ...]:
-    """The controllers that this machine is not. `here`: its name; "" for an image, which is taken for the primary's."""
+    """Return the controllers other than this machine.
+
+    `here`: its name; "" for an image, which counts as the primary.
+    """
     mine = {_shorten_host(here), "localhost"} if here else {_shorten_host(name) for name in hosts[:1]}
     return tuple(name for name in hosts if _shorten_host(name) not in mine)
 
@@ -207,27 +218,27 @@ def _shorten_host(name: str) -> str:
 
 
 def needs(names: Collection[str], directory: str) -> tuple[str, ...]:
-    """What an administrator has to do for them, a sentence each."""
+    """Return what an administrator has to do for the controllers `names`, one paragraph each."""
     if not names:
         return ()
     who = ", ".join(names)
     return (
-        f"{who}: nothing is written there. Before a backup takes over it has to have the same slurm.conf (shared, or "
-        "brought by you), as Slurm itself demands.",
-        f"The hooks ({directory}), the configuration and SlurmUser's directory for EpilogSlurmctld go there by "
-        "`slurmwrap hooks bundle --controller FILE.tar.gz`, there `tar -C / -xzf FILE.tar.gz`; `tar -C / -dzf "
-        "FILE.tar.gz` compares. Without them jobs run as well, and EpilogSlurmctld is not heard.",
-        "No service there: reconciler, report and watchdog run on this machine alone, whichever controller is active; "
-        "two reconcilers would each hear half and both decide. While this machine is down, what the hooks found waits "
-        "in the spool.",
+        f"{who}: nothing is written there. Before a backup takes over it must have the same slurm.conf (shared, or "
+        "copied by you), as Slurm itself requires.",
+        f"It needs the hooks ({directory}), the configuration and SlurmUser's directory for EpilogSlurmctld: run "
+        "`slurmwrap hooks bundle --controller FILE.tar.gz` here and `tar -C / -xzf FILE.tar.gz` there; `tar -C / -dzf "
+        "FILE.tar.gz` compares. Without them jobs run as usual, but nothing is recorded by EpilogSlurmctld.",
+        "Start no service there: reconciler, report and watchdog run on this machine alone, whichever controller is "
+        "active; two reconcilers would each read half of the observations and both decide. While this machine is down, "
+        "observations wait in the spool.",
     )
 
 
 def explain_no_controller(hosts: Sequence[str], here: str) -> str:
-    """What is said where this machine is none of them; "" where it is."""
+    """Return a remark when this machine is not one of the controllers; "" when it is."""
     if not hosts or not here or len(list_other_controllers(hosts, here)) < len(hosts):
         return ""
     return (
         f"This machine ({here}) is none of slurm.conf's controllers ({', '.join(hosts)}): EpilogSlurmctld runs on "
-        "those, and leaves its word on their disk, where the reconciler of this machine does not see it."
+        "those and writes its records to their disk, where the reconciler of this machine does not see them."
     )

@@ -1,4 +1,4 @@
-"""systemd's units for the controller: reconciler, night report, watchdog. Pure but for reading the templates."""
+"""Render systemd's units for the controller: reconciler, night report, watchdog. Pure, except for reading templates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
 
 
 def rendered(target: InstallTarget, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(file name, text), by name. `configured`: the site's configuration, for the places that it names."""
+    """Return (file name, text) of all units, sorted by name. `configured`: the site's configuration, for its paths."""
     environment = make_template_environment("hooks")
     writable = _writable(target, configured)
     paths = (*writable, target.config, target.slurm_conf, target.munge_socket, target.command)
@@ -36,7 +36,7 @@ def rendered(target: InstallTarget, configured: Mapping[str, Any]) -> tuple[tupl
 
 
 def _writable(target: InstallTarget, configured: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the services write: the site's own places, and those that its configuration names."""
+    """Return the directories to which the services write: the installation's and those in the site's configuration."""
     found = [target.spool, target.published, target.state_dir]
     textfile = _named(configured, "metrics", "textfile")
     found += [str(Path(textfile).parent)] if textfile.startswith("/") else []
@@ -52,5 +52,5 @@ def _named(configured: Mapping[str, Any], section: str, key: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """As an item of ReadWritePaths= (systemd.syntax(7)): blanks and quotes escaped, % doubled."""
+    """Return a path as an item of ReadWritePaths= (systemd.syntax(7)): blanks and quotes are escaped, % is doubled."""
     return "".join(f"\\x{ord(c):02x}" if c in " \t\"'\\" else c for c in path).replace("%", "%%")

@@ -1,1 +1,1 @@
-"""A real Slurm with many nodes and GPUs on one machine."""
+"""The lab: a real Slurm with many nodes and simulated GPUs on one machine."""

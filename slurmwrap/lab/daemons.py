@@ -1,9 +1,10 @@
-"""Edge: starts the lab's daemons, and finds and ends what belongs to one lab and to nothing else.
+"""Start the lab's daemons, and find and end all processes of one lab and no others (adapter).
 
-A process is ours when /etc/hosts as it sees it is one of our nodes' files (everything on a node with namespaces), when
-it sits in our cgroups, when it carries our mark in its environment (daemons), when it is a slurmstepd that logs to us,
-when Slurm runs it as a hook out of our directory, or when Slurm gave it our SLURM_CONF together with a SLURMD_NODENAME
-(job processes without namespaces). A user's shell that evaluated `lab env` has none of these.
+A process belongs to the lab in any of these cases: its /etc/hosts is the file of one of the lab's nodes (everything on
+a node with namespaces); it is in the lab's cgroups; its environment has the lab's mark (daemons); it is a slurmstepd
+that logs to the lab's directory; Slurm runs it as a hook from the lab's directory; or its environment has the lab's
+SLURM_CONF together with a SLURMD_NODENAME (job processes without namespaces). None of these applies to a user's shell
+that evaluated `lab env`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def start(
     user: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[Daemon, subprocess.Popen[bytes]]:
-    """Starts `argv` in a session of its own, its output in D/log/NAME.err. LabError when it cannot."""
+    """Start `argv` in a new session with its output in D/log/NAME.err. Raise LabError when it cannot be started."""
     env = {
         "PATH": PATH,
         "LC_ALL": "C",
@@ -66,8 +67,11 @@ def start(
 
 
 def as_service_of(user: str) -> list[str]:
-    """argv before a command that root starts as `user`, who may read users' files as these users: as systemd does with
-    `slurmwrap hooks install --become-users`. [] where no other user is to be, or util-linux' setpriv is missing."""
+    """Return a command prefix with which root starts a program as `user` that may read users' files as these users.
+
+    systemd does the same after `slurmwrap hooks install --become-users`. [] when this process is not root, `user` is
+    root, or setpriv (util-linux) is missing.
+    """
     program = shutil.which("setpriv", path=PATH)
     if os.geteuid() != 0 or user == "root" or program is None:
         return []
@@ -78,30 +82,33 @@ def as_service_of(user: str) -> list[str]:
 
 
 def alive(daemon: Daemon) -> bool:
-    """Whether that very process still runs (a pid that was given to another one does not count; nor does a zombie)."""
+    """Return whether exactly this process still runs; another process with the same pid and a zombie do not count."""
     return started_at(daemon.pid) == daemon.started != 0
 
 
 def started_at(pid: int) -> int:
-    """Start time of a process in clock ticks since boot; 0 when it is gone or a zombie."""
+    """Return the start time of a process in clock ticks since boot; 0 when it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    # The command name may hold blanks and parentheses.
+    # The command name may contain blanks and parentheses.
     fields = stat.rpartition(")")[2].split()
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
 def owned(layout: LabDirectories) -> set[int]:
-    """All living processes of this lab, but never ourselves or who called us."""
+    """Return the pids of all processes of this lab, except for this process and its ancestors."""
     hosts = _hosts_files(layout)
-    found = {pid for pid in _pids() if _is_ours(pid, layout, hosts)} | set(lab_cgroups.members(layout.cgroup_name))
+    found = {pid for pid in _pids() if _is_of_lab(pid, layout, hosts)} | set(lab_cgroups.members(layout.cgroup_name))
     return {pid for pid in found - set(_ancestry()) if started_at(pid)}
 
 
 def kill_all(layout: LabDirectories) -> int:
-    """Ends every process of this lab and waits for it; how many there were. LabError when one will not go."""
+    """Kill every process of this lab, wait until all have ended, and return their number.
+
+    Raise LabError when a process does not end.
+    """
     deadline, total = time.monotonic() + _KILL_PATIENCE_S, set[int]()
     while pids := owned(layout):
         total |= pids
@@ -110,13 +117,13 @@ def kill_all(layout: LabDirectories) -> int:
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise LabError(
-                f"process {min(pids)} of {layout.root} does not end", hint="see what it waits for, then again"
+                f"process {min(pids)} of {layout.root} does not end", hint="find out what it waits for, then try again"
             )
         time.sleep(0.02)
     return len(total)
 
 
-def _is_ours(pid: int, layout: LabDirectories, hosts: set[tuple[int, int]]) -> bool:
+def _is_of_lab(pid: int, layout: LabDirectories, hosts: set[tuple[int, int]]) -> bool:
     with contextlib.suppress(OSError):
         seen = os.stat(f"/proc/{pid}/root/etc/hosts")  # noqa: PTH116 - follows the process's own mounts
         if (seen.st_dev, seen.st_ino) in hosts:
@@ -128,13 +135,16 @@ def _is_ours(pid: int, layout: LabDirectories, hosts: set[tuple[int, int]]) -> b
         return True
     if f"SLURM_CONF={layout.slurm_conf}" in environ and any(e.startswith("SLURMD_NODENAME=") for e in environ):
         return True
-    # slurmctld gives its hooks neither its own environment nor SLURM_CONF.
+    # slurmctld passes neither its own environment nor SLURM_CONF to its hooks.
     is_hook = any(entry.startswith("SLURM_SCRIPT_CONTEXT=") for entry in environ)
     return is_hook and any(argument.startswith(f"{layout.hooks}/") for argument in _strings(pid, "cmdline"))
 
 
 def _is_stepd(pid: int, layout: LabDirectories) -> bool:
-    """slurmstepd writes its title over its own environment; what remains is its open log file."""
+    """Return whether the process is a slurmstepd of this lab.
+
+    slurmstepd overwrites its environment with its title, so it is recognized by its open log file.
+    """
     with contextlib.suppress(OSError):
         if Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace") == "slurmstepd\n":
             logs = f"{layout.logs}/"

@@ -1,4 +1,4 @@
-"""Edge: the lab's own groups below the cgroup v1 controllers that Slurm constrains jobs with."""
+"""Create, list and remove the lab's cgroups below the v1 controllers with which Slurm constrains jobs (adapter)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# freezer: proctrack/cgroup; memory and devices: task/cgroup. Others are not constrained in a lab.
+# freezer is used by proctrack/cgroup, memory and devices by task/cgroup. A lab constrains nothing else.
 CONTROLLERS = ("freezer", "memory", "devices")
 
 
 def mountpoints(mounts_text: str) -> dict[str, Path]:
-    """Controller -> where it is mounted, from the text of /proc/mounts; v1 only."""
+    """Return controller -> mount point from the text of /proc/mounts; v1 only."""
     found: dict[str, Path] = {}
     for line in mounts_text.splitlines():
         fields = line.split(" ")
@@ -23,13 +23,13 @@ def mountpoints(mounts_text: str) -> dict[str, Path]:
 
 
 def lab_groups(name: str) -> dict[Path, Path]:
-    """Mount point -> the lab's directory in it (which need not exist), of every controller mounted."""
+    """Return mount point -> the lab's directory in it (which may not exist), for every mounted controller."""
     mounts = mountpoints(Path("/proc/mounts").read_text(encoding="utf-8", errors="replace"))
     return {mount: mount / name for mount in sorted(set(mounts.values()))}
 
 
 def why_not(name: str) -> str:
-    """Tries to make and remove the lab's groups; the reason when that fails, else ""."""
+    """Create and remove the lab's groups as a test. Return the reason when that fails, else ""."""
     mounts = mountpoints(Path("/proc/mounts").read_text(encoding="utf-8", errors="replace"))
     missing = [controller for controller in CONTROLLERS if controller not in mounts]
     if missing:
@@ -38,18 +38,18 @@ def why_not(name: str) -> str:
         create(name)
         remove(name)
     except OSError as error:
-        return f"cannot make a cgroup: {error.strerror or error}: {error.filename}"
+        return f"cannot create a cgroup: {error.strerror or error}: {error.filename}"
     return ""
 
 
 def create(name: str) -> None:
-    """Makes the lab's group in each controller."""
+    """Create the lab's group in each controller."""
     for group in lab_groups(name).values():
         group.mkdir(exist_ok=True)
 
 
 def members(name: str) -> Iterator[int]:
-    """Processes anywhere below the lab's groups. Thaws them, so that a signal reaches them."""
+    """Yield the processes in the lab's groups and all groups below. Thaw them, so that they receive signals."""
     for group in lab_groups(name).values():
         for directory in _tree(group):
             with contextlib.suppress(OSError):
@@ -59,7 +59,10 @@ def members(name: str) -> Iterator[int]:
 
 
 def remove(name: str, patience_s: float = 3.0) -> None:
-    """Removes the lab's groups, which must be empty of processes. OSError when one stays busy."""
+    """Remove the lab's groups, which must have no processes.
+
+    Raise OSError when one is still busy after `patience_s`.
+    """
     for group in lab_groups(name).values():
         deadline = time.monotonic() + patience_s
         while True:
@@ -70,14 +73,14 @@ def remove(name: str, patience_s: float = 3.0) -> None:
             except FileNotFoundError:
                 break
             except OSError:
-                # EBUSY: the kernel still buries the last member.
+                # EBUSY: the kernel has not removed the last process yet.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
 
 def _tree(group: Path) -> list[Path]:
-    """The group and all groups below, deepest first."""
+    """Return the group and all groups below it, deepest first."""
     if not group.is_dir():
         return []
     below = [child for entry in group.iterdir() if entry.is_dir() for child in _tree(entry)]

@@ -1,4 +1,4 @@
-"""Where everything of a lab lies below its directory. Pure."""
+"""Paths of all files of a lab, below its directory. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class LabDirectories:
 
     @property
     def state_file(self) -> Path:
-        """What is running: the mark by which a directory is known as a lab."""
+        """The state of the lab; a directory with this file is a lab."""
         return self.root / "lab.json"
 
     @property
     def etc(self) -> Path:
-        """slurm.conf and its companions."""
+        """Directory of slurm.conf and the other configuration files."""
         return self.root / "etc"
 
     @property
     def slurm_conf(self) -> Path:
-        """SLURM_CONF."""
+        """slurm.conf, the value of SLURM_CONF."""
         return self.etc / "slurm.conf"
 
     @property
     def site_config(self) -> Path:
-        """SLURMWRAP_CONFIG."""
+        """slurmwrap's configuration, the value of SLURMWRAP_CONFIG."""
         return self.etc / "slurmwrap" / "config.toml"
 
     @property
@@ -40,37 +40,37 @@ class LabDirectories:
 
     @property
     def munge_socket(self) -> Path:
-        """Reachable for every user."""
+        """The MUNGE socket, which every user can reach."""
         return self.root / "run" / "munge" / "munge.socket"
 
     @property
     def controller(self) -> Path:
-        """SlurmUser's: StateSaveLocation and slurmctld's pid file."""
+        """Directory of StateSaveLocation and slurmctld's pid file, owned by SlurmUser."""
         return self.root / "slurmctld"
 
     @property
     def accounting(self) -> Path:
-        """SlurmUser's: the database of --accounting."""
+        """Directory of the database of --accounting, owned by SlurmUser."""
         return self.root / "accounting"
 
     @property
     def database_socket(self) -> Path:
-        """SlurmUser's alone, as the directory it is in."""
+        """The database's socket; only SlurmUser can enter its directory."""
         return self.accounting / "mariadbd.socket"
 
     @property
     def logs(self) -> Path:
-        """One log per daemon."""
+        """Directory with one log per daemon."""
         return self.root / "log"
 
     @property
     def devices(self) -> Path:
-        """GPU files nvidia0, nvidia1, ..."""
+        """Directory of the GPU files nvidia0, nvidia1, ..."""
         return self.root / "dev"
 
     @property
     def hooks(self) -> Path:
-        """What hookfiles.install writes."""
+        """Directory of the hooks that host/hook_files.py writes."""
         return self.root / "hooks"
 
     @property
@@ -85,32 +85,37 @@ class LabDirectories:
 
     @property
     def state(self) -> Path:
-        """site.state_dir (0700, SlurmUser's)."""
+        """site.state_dir (mode 0700, owned by SlurmUser)."""
         return self.root / "state"
 
     @property
     def cgroup_name(self) -> str:
-        """Name of the lab's own cgroup in each controller; follows from the directory, so a crash cannot lose it."""
+        """Name of the lab's cgroup in each controller.
+
+        It is a digest of the directory, so that it is known after a crash.
+        """
         return f"slurmwrap-lab-{hashlib.sha256(str(self.root).encode()).hexdigest()[:10]}"
 
     def node(self, name: str) -> Path:
-        """Everything of one node; `name` may be Slurm's pattern %n."""
+        """Return the directory of one node; `name` may be Slurm's pattern %n."""
         return self.root / "nodes" / name
 
     def kernel_log(self, name: str) -> Path:
-        """The node's simulated kernel log."""
+        """Return the node's simulated kernel log."""
         return self.node(name) / "kmsg"
 
     def log(self, name: str) -> Path:
-        """Log of a daemon: `munged`, `slurmctld`, `slurmdbd`, `reconcile`, or a node's name for its slurmd."""
+        """Return a daemon's log: `munged`, `slurmctld`, `slurmdbd`, `reconcile`, or a node's name for its slurmd."""
         return self.logs / f"{name}.log"
 
     def errors(self, name: str) -> Path:
-        """What the daemon wrote to stdout and stderr; early fatal errors appear nowhere else. The reconciler has no
-        other log."""
+        """Return the file with a daemon's stdout and stderr; only this file has early fatal errors.
+
+        The reconciler has no other log.
+        """
         return self.log(name) if name == "reconcile" else self.logs / f"{name}.err"
 
 
 def exports(layout: LabDirectories) -> dict[str, str]:
-    """The variables by which Slurm's commands and slurmwrap find this lab."""
+    """Return the environment variables with which Slurm's commands and slurmwrap find this lab."""
     return {"SLURM_CONF": str(layout.slurm_conf), "SLURMWRAP_CONFIG": str(layout.site_config)}

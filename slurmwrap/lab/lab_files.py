@@ -1,4 +1,4 @@
-"""Edge: writes the directory of a lab: Slurm's configuration, nodes' private files, slurmwrap's places and hooks."""
+"""Write the directory of a lab (adapter): Slurm's configuration, nodes' private files, slurmwrap's hooks."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from slurmwrap.lab.render_slurm_conf import HookPaths, Means, render
 
 
 def make_skeleton(layout: LabDirectories) -> None:
-    """The directories that probing needs."""
+    """Create the directories that `machine.probe` needs."""
     for path in (layout.etc, layout.munge_key.parent, layout.munge_socket.parent, layout.logs, layout.devices):
-        _directory(path, 0o755)
+        _make_directory(path, 0o755)
 
 
 def fill(
     spec: LabSpec, layout: LabDirectories, means: Means, owner: pwd.struct_passwd, hooks: HookPaths | None
 ) -> None:
-    """Everything the daemons need before they start."""
+    """Write everything that the daemons need before they start."""
     _make_key(layout)
-    _make_slurmwrap_places(layout, owner)
+    _make_slurmwrap_directories(layout, owner)
     private = (layout.accounting,) if spec.accounting else ()
     for path in (layout.controller, layout.controller / "state", *private):
-        _directory(path, 0o700, owner)
+        _make_directory(path, 0o700, owner)
     for name in ("slurmctld", "slurmdbd") if spec.accounting else ("slurmctld",):
         layout.log(name).touch()
-        _give(layout.log(name), owner)
+        _set_owner(layout.log(name), owner)
     for name in spec.node_names:
         _make_node(spec, layout, name)
     for name, text in render(spec, layout, means, hooks).items():
         path = layout.etc / name
-        _directory(path.parent, 0o755)
+        _make_directory(path.parent, 0o755)
         path.write_text(text, encoding="utf-8")
-        # slurmdbd refuses one that others could read
+        # slurmdbd refuses a slurmdbd.conf that other users can read.
         if name == "slurmdbd.conf":
             path.chmod(0o600)
-            _give(path, owner)
+            _set_owner(path, owner)
 
 
 def install_hooks(spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passwd) -> HookPaths:
-    """This project's hooks, unpacked into D/hooks."""
+    """Install slurmwrap's hooks into D/hooks and return their paths."""
     controller_dir = layout.state / "controller"
-    _directory(layout.hooks, 0o755)
+    _make_directory(layout.hooks, 0o755)
     for path in (layout.state, controller_dir):
-        _directory(path, 0o700, owner)
+        _make_directory(path, 0o700, owner)
     settings = hook_files.InstalledHookSettings(
         directory=layout.hooks,
         python=str(Path(sys.executable).resolve()),
@@ -72,17 +72,17 @@ def _make_key(layout: LabDirectories) -> None:
     layout.munge_key.chmod(0o400)
 
 
-def _make_slurmwrap_places(layout: LabDirectories, owner: pwd.struct_passwd) -> None:
-    _directory(layout.spool, 0o1733, owner)
-    _directory(layout.published, 0o755, owner)
-    _directory(layout.state, 0o700, owner)
+def _make_slurmwrap_directories(layout: LabDirectories, owner: pwd.struct_passwd) -> None:
+    _make_directory(layout.spool, 0o1733, owner)
+    _make_directory(layout.published, 0o755, owner)
+    _make_directory(layout.state, 0o700, owner)
 
 
 def _make_node(spec: LabSpec, layout: LabDirectories, name: str) -> None:
     node = layout.node(name)
     for path in (node, node / "spool"):
-        _directory(path, 0o755)
-    _directory(node / "state", 0o700)
+        _make_directory(path, 0o755)
+    _make_directory(node / "state", 0o700)
     machine = Path("/etc/hosts").read_text(encoding="utf-8", errors="surrogateescape") if _has_hosts() else ""
     (node / "hosts").write_text(hosts_text(spec, machine), encoding="utf-8", errors="surrogateescape")
     os.close(os.open(layout.kernel_log(name), os.O_WRONLY | os.O_CREAT, 0o600))
@@ -96,14 +96,14 @@ def _has_hosts() -> bool:
     return Path("/etc/hosts").is_file()
 
 
-def _directory(path: Path, mode: int, owner: pwd.struct_passwd | None = None) -> None:
-    """Makes it with exactly this mode, whatever the umask, and owner."""
+def _make_directory(path: Path, mode: int, owner: pwd.struct_passwd | None = None) -> None:
+    """Create a directory with exactly this mode, independent of the umask, and this owner."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(mode)
     if owner is not None:
-        _give(path, owner)
+        _set_owner(path, owner)
 
 
-def _give(path: Path, owner: pwd.struct_passwd) -> None:
+def _set_owner(path: Path, owner: pwd.struct_passwd) -> None:
     if os.geteuid() == 0:
         shutil.chown(path, owner.pw_uid, owner.pw_gid)

@@ -1,4 +1,4 @@
-"""What a lab shall look like, and everything that follows from it: names, ports, switches, PCI addresses. Pure."""
+"""The specification of a lab, and what follows from it: names, ports, switches, PCI addresses. Pure."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from pathlib import Path
 from slurmwrap.errors import UsageError
 
 DEFAULT_BASE_PORT = 26800
-ROOTS_PLACE = Path("/var/lib/slurmwrap-lab")  # root's lab, which everybody of the machine may use
-ACCOUNT = "lab"  # everybody's, with --accounting
-HIGHEST_PORT = 32767  # above it the kernel hands out ephemeral ports (net.ipv4.ip_local_port_range)
-TOPOLOGIES = ("tree", "none")  # what Slurm knows of the network: topology/tree, or nothing
-_CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld makes it small, slurmdbd names tables by it
+ROOTS_PLACE = Path("/var/lib/slurmwrap-lab")  # directory of root's lab, which all users of the machine may use
+ACCOUNT = "lab"  # Slurm account of all users, with --accounting
+HIGHEST_PORT = 32767  # the kernel assigns higher ports as ephemeral ports (net.ipv4.ip_local_port_range)
+TOPOLOGIES = ("tree", "none")  # TopologyPlugin: topology/tree, or none
+_CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld converts it to lower case; slurmdbd's tables contain it
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
-# sun_path of a UNIX socket (unix(7)) less its final NUL
+# Size of sun_path of a UNIX socket (unix(7)) without its final NUL.
 _SOCKET_PATH_MAX = 107
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabSpec:
-    """One lab. Memory is MiB per node; `directory` is absolute and resolved; every GPU is of `gpu_type`."""
+    """The specification of one lab. Memory is in MiB per node; `directory` is absolute and resolved."""
 
     directory: Path
     nodes: int = 8
     gpus: int = 8  # per node
-    cpus: int = 32  # per node; invented, the machine need not have them
-    threads: int = 1  # CPUs of a core, of which Slurm gives all to one job
+    cpus: int = 32  # per node; simulated, the machine may have fewer
+    threads: int = 1  # CPUs per core; Slurm allocates all of a core to one job
     mem_mib: int = 256_000
-    # Leaf switches under one core switch.
+    # Number of leaf switches below one core switch.
     switches: int = 2
     topology: str = "tree"  # one of TOPOLOGIES
     slurm_user: str = "root"
     base_port: int = DEFAULT_BASE_PORT
-    gpu_type: str = "a100"
+    gpu_type: str = "a100"  # of every GPU
     cluster: str = "lab"  # ClusterName
-    # slurmdbd with a database of its own; limits of QOS and association are enforced
+    # Run slurmdbd with its own database, and enforce limits of QOS and association.
     accounting: bool = False
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """n0, n1, ..."""
+        """The names of the nodes: n0, n1, ..."""
         return tuple(f"n{index}" for index in range(self.nodes))
 
     @property
     def sockets(self) -> int:
-        """Per node: two where its cores can be divided so."""
+        """Sockets per node: two if the number of cores is even, else one."""
         return 2 if self.cpus // self.threads % 2 == 0 else 1
 
     @property
     def cores_per_socket(self) -> int:
-        """Whole ones: `checked` saw to that."""
+        """Cores per socket; `checked` ensures that this is an integer."""
         return self.cpus // self.threads // self.sockets
 
     @property
@@ -62,22 +62,22 @@ class LabSpec:
 
     @property
     def node_ports(self) -> tuple[int, ...]:
-        """Port of each slurmd, in the order of `node_names`."""
+        """The port of each slurmd, in the order of `node_names`."""
         return tuple(self.base_port + 1 + index for index in range(self.nodes))
 
     @property
     def accounting_port(self) -> int:
-        """DbdPort: the one above the nodes'."""
+        """DbdPort, the next port after the nodes'."""
         return self.base_port + self.nodes + 1
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All that the daemons take."""
+        """All ports that the daemons use."""
         return (self.controller_port, *self.node_ports, *((self.accounting_port,) if self.accounting else ()))
 
     @property
     def leaves(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Leaf switches with their nodes: ib0 holds the first share of the nodes, and so on. None without a tree."""
+        """(leaf switch, its nodes): ib0 has the first share of the nodes, and so on. () without a tree."""
         if self.topology != "tree":
             return ()
         bounds = [index * self.nodes // self.switches for index in range(self.switches + 1)]
@@ -86,7 +86,7 @@ class LabSpec:
 
 
 def checked(spec: LabSpec) -> LabSpec:
-    """`spec` itself; UsageError names the first flag that cannot be taken."""
+    """Return `spec`. Raise UsageError with the first option that is not valid."""
     for flag, value, low, high in (
         ("--nodes", spec.nodes, 1, 256),
         ("--gpus", spec.gpus, 0, 16),
@@ -99,7 +99,7 @@ def checked(spec: LabSpec) -> LabSpec:
         if not low <= value <= high:
             raise UsageError(f"{flag} must be between {low} and {high}, not {value}")
     if spec.cpus % spec.threads:
-        raise UsageError(f"--cpus={spec.cpus} are no whole cores of --threads={spec.threads}")
+        raise UsageError(f"--cpus={spec.cpus} is not a multiple of --threads={spec.threads}")
     if spec.topology not in TOPOLOGIES:
         raise UsageError(f"--topology must be {' or '.join(TOPOLOGIES)}, not '{spec.topology}'")
     if not _CLUSTER.match(spec.cluster):
@@ -111,9 +111,10 @@ def checked(spec: LabSpec) -> LabSpec:
 
 
 def cluster_of(directory: Path) -> str:
-    """A ClusterName for the lab in `directory` (absolute, resolved): "lab" for root's own place, else made of it.
+    """Return the ClusterName of the lab in `directory` (absolute, resolved).
 
-    Each lab counts its jobs from 1, and what a user keeps of their jobs goes by cluster and id.
+    It is "lab" for root's own directory and a digest of the path otherwise. The names must differ, because each lab
+    numbers its jobs from 1 and a user's database identifies jobs by cluster and id.
     """
     if directory == ROOTS_PLACE:
         return "lab"
@@ -123,11 +124,11 @@ def cluster_of(directory: Path) -> str:
 def _checked_directory(spec: LabSpec) -> LabSpec:
     text = str(spec.directory)
     if not _PLAIN_PATH.match(text) or text == "/":
-        # slurm.conf splits values at blanks, '#' and ',' and expands '%'; none of it can be escaped there.
+        # slurm.conf splits values at blanks, '#' and ',' and expands '%'. None of these can be escaped there.
         raise UsageError(
-            f"--dir '{text}' cannot stand in slurm.conf", hint="use letters, digits and ._+@- in an absolute path"
+            f"--dir '{text}' cannot be written in slurm.conf", hint="use letters, digits and ._+@- in an absolute path"
         )
-    socket = spec.directory / "run" / "munge" / "munge.socket.lock"  # longer than the database's
+    socket = spec.directory / "run" / "munge" / "munge.socket.lock"  # the longest path of all sockets
     if len(str(socket)) > _SOCKET_PATH_MAX:
         raise UsageError(
             f"--dir '{text}' is too long for MUNGE's socket", hint="choose a directory with a shorter path"
@@ -136,12 +137,12 @@ def _checked_directory(spec: LabSpec) -> LabSpec:
 
 
 def gpu_bus_id(index: int) -> str:
-    """PCI address of GPU `index` (0-15) on every node, as /proc/driver/nvidia/gpus/ and Xid lines spell it."""
+    """Return the PCI address of GPU `index` (0-15) of every node, as in /proc/driver/nvidia/gpus/ and Xid lines."""
     return f"0000:{0x07 + 0x10 * index:02x}:00.0"
 
 
 def gpu_information(spec: LabSpec, index: int) -> str:
-    """GPU `index` as the NVIDIA driver shows it in /proc/driver/nvidia/gpus/*/information."""
+    """Return GPU `index` as the NVIDIA driver shows it in /proc/driver/nvidia/gpus/*/information."""
     rows = (
         ("Model: \t\t", f"Simulated {spec.gpu_type.upper()}"),
         ("Bus Type: \t", "PCIe"),
@@ -153,5 +154,5 @@ def gpu_information(spec: LabSpec, index: int) -> str:
 
 
 def hosts_text(spec: LabSpec, host_text: str) -> str:
-    """/etc/hosts as the nodes see it: every node name is 127.0.0.1, before the machine's own lines `host_text`."""
+    """Return /etc/hosts of the nodes: every node name is 127.0.0.1, before the machine's own lines `host_text`."""
     return "".join(f"127.0.0.1 {name}\n" for name in spec.node_names) + host_text

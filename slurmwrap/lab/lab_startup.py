@@ -1,4 +1,4 @@
-"""Brings a lab up: LabSpec -> running daemons with every node IDLE -> LabState. A failure leaves nothing behind."""
+"""Start a lab: from a LabSpec to running daemons with every node IDLE. A failure leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ from slurmwrap.lab.lab_spec import LabSpec, checked
 from slurmwrap.lab.lab_state import LabState, locked, read_state, sweep, with_daemon, write_state
 from slurmwrap.lab.render_slurm_conf import Means
 
-# Finds in the daemons' logs the one line that reports why a lab did not come up.
-_COMPLAINT = re.compile(r"\bfatal\b|\berror:|\bError:|Traceback|refused|denied", re.IGNORECASE)
+# Lines in a daemon's log that may report why a lab did not start.
+_ERROR_LINE = re.compile(r"\bfatal\b|\berror:|\bError:|Traceback|refused|denied", re.IGNORECASE)
 
 
 def cause(layout: LabDirectories, names: Iterable[str]) -> str:
-    """': NAME said LINE' for an error message; "" when the daemons said nothing."""
+    """Return the suffix of an error message, ": NAME said 'LINE'"; "" when the daemons logged nothing."""
     chosen = telling([(name, line) for name in names for line in _log_lines(layout, name)])
     return "" if chosen is None else f": {described(chosen[0])} said '{chosen[1]}'"
 
 
 def telling(lines: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """Of (daemon, line): the first fatal one, else the last that complains, else the last; None of none. Pure."""
-    complaints = [pair for pair in lines if _COMPLAINT.search(pair[1])]
-    # Slurm complains about much that is harmless (missing PMIx, no accounting), but only one thing is fatal.
-    fatal = [pair for pair in complaints if "fatal" in pair[1].lower()]
-    return next(iter(fatal[:1] or complaints[-1:] or lines[-1:]), None)
+    """Return the (daemon, line) that best explains a failure; None when there are no lines. Pure.
+
+    It is the first line with "fatal", else the last line with another error, else the last line.
+    """
+    error_lines = [pair for pair in lines if _ERROR_LINE.search(pair[1])]
+    # Slurm logs errors that are harmless (missing PMIx, no accounting), but "fatal" only for the cause of its end.
+    fatal = [pair for pair in error_lines if "fatal" in pair[1].lower()]
+    return next(iter(fatal[:1] or error_lines[-1:] or lines[-1:]), None)
 
 
 def described(name: str) -> str:
-    """A daemon's name for people: a node's name stands for its slurmd."""
+    """Return a daemon's name for messages: a node's name becomes "slurmd of NODE"."""
     return name if name in ("munged", "mariadbd", "slurmdbd", "slurmctld", "reconcile") else f"slurmd of {name}"
 
 
@@ -57,7 +60,7 @@ _CONTROLLER_PATIENCE_S, _NODES_PATIENCE_S, _MUNGE_PATIENCE_S, _DATABASE_PATIENCE
 
 @dataclass(slots=True)
 class _Bringup:
-    """One attempt: the state so far and the children still watched."""
+    """One attempt to start a lab: its state so far and the processes that are still watched."""
 
     layout: LabDirectories
     state: LabState
@@ -70,7 +73,10 @@ class _Bringup:
         self.state = with_daemon(self.layout, self.state, daemon)
 
     def wait(self, what: str, patience_s: float, done: Callable[[], bool], watched: tuple[str, ...]) -> None:
-        """Until done(). LabError with the log line that shows why when a watched daemon ends or patience does."""
+        """Wait until done() is true.
+
+        Raise LabError, with a log line as the cause, when a watched daemon ends or after `patience_s` seconds.
+        """
         deadline = time.monotonic() + patience_s
         while not done():
             for name in watched:
@@ -82,8 +88,11 @@ class _Bringup:
 
 
 def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -> LabState:
-    """Starts the lab and returns when all nodes are idle. LabError when it runs already, ports are taken, the directory
-    holds something else, or Slurm does not come up (then the cause is Slurm's own log line)."""
+    """Start the lab and return its state when all nodes are idle.
+
+    Raise LabError when it is already running, when ports are in use, when the directory contains other files, or when
+    Slurm does not start (then the cause is Slurm's own log line).
+    """
     checked(spec)
     layout = LabDirectories(spec.directory)
     owner = machine.check_user(spec.slurm_user)
@@ -92,40 +101,40 @@ def up(spec: LabSpec, say: Say, *, hooks: bool = True, reconcile: bool = True) -
     if spec.accounting:
         machine.check_accounting()
     _refuse_running(layout)
-    with _root_directory(layout), locked(layout), _traversable(), _disk_errors():
+    with _root_directory(layout), locked(layout), _readable_umask(), _disk_errors():
         if _refuse_running(layout) is not None or daemons.owned(layout):
             say(f"Clearing what a crash left in {layout.root}")
             sweep(layout, keep_root=True)
         machine.check_place(layout.root)
         machine.check_ports(spec.ports)
-        with _nothing_left_on_failure(layout):
-            return _first_that_works(spec, layout, owner, say, hooks=hooks, reconcile=reconcile)
+        with _sweep_on_failure(layout):
+            return _start_with_or_without_cgroups(spec, layout, owner, say, hooks=hooks, reconcile=reconcile)
 
 
-def _first_that_works(
+def _start_with_or_without_cgroups(
     spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passwd, say: Say, *, hooks: bool, reconcile: bool
 ) -> LabState:
-    """With cgroups where they can be had; without, when Slurm's own plugin then refuses them."""
-    means = _prepared(spec, layout)
+    """Start the lab with cgroups if the machine permits them. If Slurm's plugin then refuses them, start without."""
+    means = _prepare_directory(spec, layout)
     try:
-        return _attempt(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
+        return _start_daemons(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
     except LabError as error:
         if means.no_cgroups or "cgroup" not in str(error):
             raise
         say("Slurm refused cgroups; trying without")
         sweep(layout, keep_root=True)
-        means = replace(_prepared(spec, layout), no_cgroups=f"Slurm's plugin refused: {error}")
-        return _attempt(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
+        means = replace(_prepare_directory(spec, layout), no_cgroups=f"Slurm's plugin refused: {error}")
+        return _start_daemons(spec, layout, means, owner, say, hooks=hooks, reconcile=reconcile)
 
 
-def _prepared(spec: LabSpec, layout: LabDirectories) -> Means:
-    """Marks the empty directory as a lab's and asks the machine what can be had in it."""
+def _prepare_directory(spec: LabSpec, layout: LabDirectories) -> Means:
+    """Mark the empty directory as a lab and find out what this machine supports."""
     write_state(layout, LabState(spec=spec, means=Means(release=(0, 0), root=os.geteuid() == 0)))
     lab_files.make_skeleton(layout)
     return machine.probe(layout, spec.gpus)
 
 
-def _attempt(
+def _start_daemons(
     spec: LabSpec,
     layout: LabDirectories,
     means: Means,
@@ -151,7 +160,7 @@ def _attempt(
     run.state = replace(run.state, ready=True)
     write_state(layout, run.state)
     for process in run.children.values():
-        # They live on without us: Popen need not warn of it.
+        # The daemons outlive this process. With a return code set, Popen does not warn about that.
         process.returncode = process.returncode or 0
     return run.state
 
@@ -159,23 +168,23 @@ def _attempt(
 def _start_munged(run: _Bringup) -> None:
     layout, key = run.layout, run.layout.munge_key
     run.say("Starting munged")
-    # The origin is what credentials name as their encoding host: it must equal the nodes' NodeAddr.
+    # Credentials name the origin as their encoding host. It must equal the nodes' NodeAddr.
     argv = [machine.program("munged"), "--foreground", f"--key-file={key}", f"--socket={layout.munge_socket}",
             f"--pid-file={layout.munge_socket.parent}/munged.pid", f"--log-file={layout.log('munged')}",
             f"--seed-file={key.parent}/munged.seed", "--origin=127.0.0.1"]  # fmt: skip
     if not run.state.means.root:
-        # munged wants its socket reachable for all; a home that is closed need not be opened
+        # munged requires a socket that all users can reach. With --force a private home directory is accepted too.
         argv.append("--force")
     run.start("munged", argv)
     run.wait("MUNGE", _MUNGE_PATIENCE_S, layout.munge_socket.is_socket, ("munged",))
 
 
 def _start_accounting(run: _Bringup) -> None:
-    """Before slurmctld, which does not start for the first time without its database."""
+    """Start MariaDB and slurmdbd. slurmctld must start later, because its first start fails without a database."""
     layout, user = run.layout, run.state.spec.slurm_user
     run.say("Starting MariaDB and slurmdbd")
     lab_accounting.make_database(layout, user)
-    # as root mariadbd becomes the user itself, after it has raised its limits
+    # Started as root, mariadbd raises its limits and then changes to the user itself.
     run.start("mariadbd", lab_accounting.mariadbd_argv(layout, user))
     run.wait("MariaDB", _DATABASE_PATIENCE_S, layout.database_socket.is_socket, ("mariadbd",))
     own = user if run.state.means.root and user != "root" else None
@@ -194,7 +203,9 @@ def _start_controller(run: _Bringup) -> None:
     run.say(f"Starting slurmctld as {spec.slurm_user}")
     user = spec.slurm_user if run.state.means.root and spec.slurm_user != "root" else None
     run.start("slurmctld", [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)], user)
-    run.wait("slurmctld", _CONTROLLER_PATIENCE_S, lambda: "is UP" in _ask(layout, "scontrol", "ping"), ("slurmctld",))
+    run.wait(
+        "slurmctld", _CONTROLLER_PATIENCE_S, lambda: "is UP" in _ask_slurm(layout, "scontrol", "ping"), ("slurmctld",)
+    )
 
 
 def _start_nodes(run: _Bringup) -> None:
@@ -210,7 +221,7 @@ def _start_nodes(run: _Bringup) -> None:
 
 
 def _start_reconciler(run: _Bringup) -> None:
-    """Never fatal: a lab without it is still a lab, and `status` says so."""
+    """Start the reconciler. A failure is not fatal: it becomes a note that `lab status` shows."""
     spec, package_root = run.state.spec, Path(__file__).resolve().parents[2]
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch"]
     user = spec.slurm_user if run.state.means.root and spec.slurm_user != "root" else None
@@ -243,7 +254,7 @@ def _refuse_running(layout: LabDirectories) -> LabState | None:
 
 @contextlib.contextmanager
 def _root_directory(layout: LabDirectories) -> Iterator[None]:
-    """Makes the directory; when nothing comes to live in it, it goes away again."""
+    """Create the lab's directory; remove it after an exception if it is empty."""
     try:
         layout.root.mkdir(parents=True, exist_ok=True)
         layout.root.chmod(0o755)
@@ -258,7 +269,7 @@ def _root_directory(layout: LabDirectories) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_left_on_failure(layout: LabDirectories) -> Iterator[None]:
+def _sweep_on_failure(layout: LabDirectories) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -267,8 +278,8 @@ def _nothing_left_on_failure(layout: LabDirectories) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _traversable() -> Iterator[None]:
-    """Whatever the caller's umask, ordinary users can read what is not closed on purpose."""
+def _readable_umask() -> Iterator[None]:
+    """Set the umask so that ordinary users can read everything that is not restricted explicitly."""
     before = os.umask(0o022)
     try:
         yield
@@ -287,7 +298,7 @@ def _disk_errors() -> Iterator[None]:
 def _notes(means: Means, *, hooks: bool) -> tuple[str, ...]:
     notes = [] if hooks else ["no hooks"]
     if not means.root:
-        notes.append("single user: only you can run jobs here (root's lab serves everybody)")
+        notes.append("single user: only you can run jobs here (all users can use a lab of root)")
     if means.no_namespaces:
         notes.append(f"nodes share this machine's host name and /etc/hosts: {means.no_namespaces}")
     if means.no_devices:
@@ -296,9 +307,9 @@ def _notes(means: Means, *, hooks: bool) -> tuple[str, ...]:
 
 
 def _all_idle(layout: LabDirectories, spec: LabSpec) -> bool:
-    words = _ask(layout, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%T").split()
+    words = _ask_slurm(layout, "sinfo", "-h", "-N", "-p", "gpu", "-o", "%T").split()
     return len(words) == spec.nodes and set(words) == {"idle"}
 
 
-def _ask(layout: LabDirectories, command: str, *arguments: str) -> str:
+def _ask_slurm(layout: LabDirectories, command: str, *arguments: str) -> str:
     return machine.output([machine.program(command), *arguments], environ=exports(layout))

@@ -1,4 +1,4 @@
-"""State of a lab: D/lab.json, the lock for commands that change it, and what its daemons and nodes are doing now."""
+"""Read, write, lock, show and remove the state of a lab: D/lab.json, its daemons and its nodes (adapter)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabState:
-    """What was asked, what the machine gave, what was started, and what people should know."""
+    """The state of a lab: its specification, the machine's means, the daemons started, and notes for users."""
 
     spec: LabSpec
     means: Means
     daemons: tuple[Daemon, ...] = ()
     notes: tuple[str, ...] = ()
-    # `up` saw every node idle
+    # All nodes were idle at the end of `lab up`.
     ready: bool = False
 
     @property
     def running(self) -> bool:
-        """Whether its controller lives: then the lab is up, however damaged."""
+        """Whether slurmctld runs; other daemons may have ended."""
         return any(daemon.name == "slurmctld" and alive(daemon) for daemon in self.daemons)
 
 
 def read_state(layout: LabDirectories) -> LabState | None:
-    """The lab of this directory; None when there is none (no directory, or an empty one). LabError when it holds
-    something else: it is never touched."""
+    """Return the lab of this directory; None when the directory is missing or empty.
+
+    Raise LabError when it contains something else, which is never changed.
+    """
     try:
         text = layout.state_file.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -60,7 +62,7 @@ def read_state(layout: LabDirectories) -> LabState | None:
 
 
 def write_state(layout: LabDirectories, state: LabState) -> None:
-    """Replaces D/lab.json in one step."""
+    """Replace D/lab.json atomically."""
     data = {"version": VERSION, **asdict(state), "spec": {**asdict(state.spec), "directory": str(state.spec.directory)}}
     aside = layout.state_file.with_suffix(".tmp")
     aside.write_text(json.dumps(data, indent=1), encoding="utf-8")
@@ -68,7 +70,7 @@ def write_state(layout: LabDirectories, state: LabState) -> None:
 
 
 def with_daemon(layout: LabDirectories, state: LabState, daemon: Daemon) -> LabState:
-    """`state` with one more daemon, written down."""
+    """Return `state` with one more daemon, after writing it to D/lab.json."""
     state = replace(state, daemons=(*state.daemons, daemon))
     write_state(layout, state)
     return state
@@ -76,7 +78,7 @@ def with_daemon(layout: LabDirectories, state: LabState, daemon: Daemon) -> LabS
 
 @contextlib.contextmanager
 def locked(layout: LabDirectories) -> Iterator[None]:
-    """Holds the lab's directory, which must exist. LabError when another command is changing it."""
+    """Lock the lab's directory, which must exist. Raise LabError when another command is changing the lab."""
     try:
         handle = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -85,7 +87,7 @@ def locked(layout: LabDirectories) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise LabError(f"another lab command is at work on {layout.root}", hint="wait for it") from None
+        raise LabError(f"another lab command is changing {layout.root}", hint="wait until it has ended") from None
     finally:
         os.close(handle)
 
@@ -117,10 +119,12 @@ def _from_json(data: dict[str, Any]) -> LabState:
     )
 
 
-# Takes a lab down: no process, mount, cgroup or file of it is left, whatever state it was in.
 def down(layout: LabDirectories) -> int:
-    """Ends every process of the lab (running jobs too) and removes its directory; returns how many processes ended.
-    LabError when there is no lab here, or it is another account's."""
+    """End every process of the lab, running jobs included, and remove its directory. Return the number of processes.
+
+    No process, mount, cgroup or file of the lab remains, whatever its state was. Raise LabError when the directory is
+    not a lab or belongs to another account.
+    """
     state = read_state(layout)
     if state is None:
         raise LabError(f"there is no lab in {layout.root}", hint="--dir names the directory given to `lab up`")
@@ -131,12 +135,12 @@ def down(layout: LabDirectories) -> int:
 
 
 def sweep(layout: LabDirectories, *, keep_root: bool = False) -> int:
-    """Ends and removes everything of this lab. The directory must be known to be a lab."""
+    """End all processes and remove all files of this lab. The caller must have checked that the directory is a lab."""
     ended = daemons.kill_all(layout)
     try:
         lab_cgroups.remove(layout.cgroup_name)
         for entry in list(layout.root.iterdir()):
-            # Last: without it the rest would look like foreign files.
+            # This file is removed last: without it, the directory would no longer count as a lab.
             if entry != layout.state_file:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         layout.state_file.unlink(missing_ok=True)
@@ -144,22 +148,22 @@ def sweep(layout: LabDirectories, *, keep_root: bool = False) -> int:
             layout.root.rmdir()
     except OSError as error:
         raise LabError(
-            f"cannot remove {error.filename}: {error.strerror}", hint="remove the cause, then again"
+            f"cannot remove {error.filename}: {error.strerror}", hint="remove the cause, then try again"
         ) from error
     return ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabStatus:
-    """A lab at one moment. `states`: Slurm's record per node ("idle", "drained", ...; none without a controller)."""
+    """The present status of a lab. `states`: Slurm's state per node ("idle", "drained"); {} without a controller."""
 
     state: LabState
     states: dict[str, str]
-    # Daemons that were started and are gone.
+    # Daemons that were started and have ended.
     dead: tuple[str, ...]
 
     def to_plain(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the status as a JSON object."""
         spec, layout = self.state.spec, LabDirectories(self.state.spec.directory)
         return {
             "directory": str(spec.directory),
@@ -188,28 +192,28 @@ class LabStatus:
 
 
 def status(layout: LabDirectories) -> LabStatus:
-    """LabError when there is no lab in the directory."""
+    """Return the present status. Raise LabError when there is no lab in the directory."""
     state = read_state(layout)
     if state is None:
         raise LabError(
-            f"there is no lab in {layout.root}", hint="`slurmwrap lab up` starts one; --dir names another place"
+            f"there is no lab in {layout.root}", hint="`slurmwrap lab up` starts one; --dir names another directory"
         )
     dead = tuple(daemon.name for daemon in state.daemons if not alive(daemon))
     return LabStatus(state=state, states=_node_states(layout) if state.running else {}, dead=dead)
 
 
 def text(status: LabStatus) -> str:
-    """For people."""
+    """Return the status as text."""
     plain = status.to_plain()
     spec = status.state.spec
     names = spec.node_names
     lines = [
         f"Lab in {spec.directory}: {'running' if plain['running'] else 'NOT running'}, Slurm {plain['slurm']}",
-        f"  nodes     {_counted(status)}: {names[0]} to {names[-1]}, leaf switches: {len(spec.leaves)}",
+        f"  nodes     {_count_states(status)}: {names[0]} to {names[-1]}, leaf switches: {len(spec.leaves)}",
         f"  each      {spec.gpus} {spec.gpu_type} GPUs, {spec.cpus} CPUs, {spec.mem_mib} MiB",
         f"  cluster   {spec.cluster}",
         f"  accounts  slurmctld runs as {spec.slurm_user}; ports {spec.base_port}-{spec.ports[-1]}",
-        *([f"  limits    enforced (slurmdbd); everybody is in the account '{ACCOUNT}'"] if spec.accounting else []),
+        *([f"  limits    enforced (slurmdbd); all users are in the account '{ACCOUNT}'"] if spec.accounting else []),
         *(f"  enforced  {what}: {how}" for what, how in plain["enforced"].items()),
         *(f"  note      {note}" for note in status.state.notes),
         *(f"  DEAD      {name}; its log was {LabDirectories(spec.directory).log(name)}" for name in status.dead),
@@ -218,7 +222,7 @@ def text(status: LabStatus) -> str:
 
 
 def environment_lines(layout: LabDirectories, path: str) -> list[str]:
-    """`export ...` lines for a POSIX shell; PATH only where `path` (the caller's PATH) does not lead to gsub."""
+    """Return `export ...` lines for a POSIX shell. PATH is set only if gsub is not in `path`, the caller's PATH."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in exports(layout).items()]
     programs = Path(sys.executable).parent
     if shutil.which("gsub", path=path) is None and (programs / "gsub").exists():
@@ -227,7 +231,7 @@ def environment_lines(layout: LabDirectories, path: str) -> list[str]:
 
 
 def append_kernel_line(layout: LabDirectories, node: str, line: str) -> None:
-    """Adds a line to the node's simulated kernel log. LabError for an unknown node or more than one line."""
+    """Add a line to the node's simulated kernel log. Raise LabError for an unknown node or more than one line."""
     state = read_state(layout)
     if state is None:
         raise LabError(f"there is no lab in {layout.root}", hint="`slurmwrap lab up` starts one")
@@ -245,9 +249,9 @@ def append_kernel_line(layout: LabDirectories, node: str, line: str) -> None:
         log.write(line.encode("utf-8", "surrogateescape") + b"\n")
 
 
-def _counted(status: LabStatus) -> str:
-    words = [status.states.get(name, "unknown") for name in status.state.spec.node_names]
-    return ", ".join(f"{words.count(word)} {word}" for word in sorted(set(words)))
+def _count_states(status: LabStatus) -> str:
+    states = [status.states.get(name, "unknown") for name in status.state.spec.node_names]
+    return ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
 
 
 def _node_states(layout: LabDirectories) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Edge: asks this machine what a lab can have here: programs, ports, namespaces, cgroups, device files."""
+"""Find out what this machine supports (adapter): programs, ports, namespaces, cgroups, device files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _ACCOUNTING_PACKAGES = {
 
 
 def program(name: str) -> str:
-    """Absolute path of a daemon or command; PATH first, then the usual places. LabError names the Debian package."""
+    """Return the absolute path of a daemon or command, from PATH or the usual directories.
+
+    Raise LabError with the name of the Debian package when it is not installed.
+    """
     path = shutil.which(name) or shutil.which(name, path=_SEARCH)
     if path is None:
         package = (_PACKAGES | _ACCOUNTING_PACKAGES).get(name, name)
@@ -48,12 +51,12 @@ def program(name: str) -> str:
 
 
 def missing_programs() -> tuple[str, ...]:
-    """Programs that a lab needs and this machine lacks."""
+    """Return the programs that a lab needs and that are not installed."""
     return _missing(_PACKAGES, _SEARCH)
 
 
 def check_accounting(search: str = _SEARCH) -> None:
-    """LabError names the Debian packages that `--accounting` needs and that are neither on PATH nor in `search`."""
+    """Raise LabError, with Debian's packages, when programs for `--accounting` are neither on PATH nor in `search`."""
     if missing := _missing(_ACCOUNTING_PACKAGES, search):
         packages = dict.fromkeys(_ACCOUNTING_PACKAGES[name] for name in missing)
         raise LabError(
@@ -67,7 +70,7 @@ def _missing(names: Iterable[str], search: str) -> tuple[str, ...]:
 
 
 def output(argv: list[str], *, environ: dict[str, str] | None = None, timeout_s: float = 10.0) -> str:
-    """stdout of a command; "" when it fails or takes too long."""
+    """Return the stdout of a command; "" when it fails or takes longer than `timeout_s`."""
     env = {**os.environ, "LC_ALL": "C", **(environ or {})}
     try:
         done = subprocess.run(
@@ -79,9 +82,10 @@ def output(argv: list[str], *, environ: dict[str, str] | None = None, timeout_s:
 
 
 def default_directory() -> Path:
-    """/var/lib/slurmwrap-lab as root, else ~/.local/share/slurmwrap-lab; root's where only that one is there.
+    """Return the default directory: /var/lib/slurmwrap-lab for root, else ~/.local/share/slurmwrap-lab.
 
-    So that after `sudo slurmwrap lab up` everyone's `slurmwrap lab env` means the same lab.
+    Root's directory is also used when only that one exists, so that after `sudo slurmwrap lab up` every user's
+    `slurmwrap lab env` refers to the same lab.
     """
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     own = Path(home) / "slurmwrap-lab"
@@ -89,9 +93,9 @@ def default_directory() -> Path:
 
 
 def probe(layout: LabDirectories, gpus: int) -> Means:
-    """What a lab in this (existing) directory can have."""
+    """Return what a lab in this (existing) directory can use."""
     root = os.geteuid() == 0
-    no_namespaces = _no_namespaces(layout)
+    no_namespaces = _why_no_namespaces(layout)
     no_cgroups = no_namespaces or lab_cgroups.why_not(layout.cgroup_name)
     return Means(
         release=parse_release(output([program("slurmctld"), "-V"])),
@@ -103,10 +107,10 @@ def probe(layout: LabDirectories, gpus: int) -> Means:
 
 
 def make_devices(layout: LabDirectories, gpus: int) -> str:
-    """Makes D/dev/nvidiaN: character devices, or links to /dev/null. Returns why mknod was refused, "" when it was not.
+    """Create D/dev/nvidiaN as character devices, or as links to /dev/null when mknod is refused.
 
-    Slurm numbers GPUs by the digits of the file's name, but only where stat() shows a character device: a plain file
-    leaves CUDA_VISIBLE_DEVICES unset (Slurm 22.05).
+    Return why mknod was refused, or "". Slurm numbers GPUs by the digits in the file's name, but only if stat() reports
+    a character device: with a regular file it does not set CUDA_VISIBLE_DEVICES (Slurm 22.05).
     """
     refused = ""
     for index in range(gpus):
@@ -121,7 +125,10 @@ def make_devices(layout: LabDirectories, gpus: int) -> str:
 
 
 def check_user(user: str) -> pwd.struct_passwd:
-    """SlurmUser's account. UsageError when it does not exist, or is another than ours and we are not root."""
+    """Return SlurmUser's account.
+
+    Raise UsageError when it does not exist, or when this process runs neither as root nor as that user.
+    """
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -132,21 +139,21 @@ def check_user(user: str) -> pwd.struct_passwd:
 
 
 def check_ports(ports: Iterable[int]) -> None:
-    """LabError names the first port that is in use, by whom if that can be seen, and the way out."""
+    """Raise LabError with the first port that is in use, the process that uses it if known, and a hint."""
     for port in ports:
         with socket.socket() as probe_socket:
             probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                # All addresses, as Slurm's daemons do.
+                # Slurm's daemons listen on all addresses.
                 probe_socket.bind(("0.0.0.0", port))
             except OSError as error:
                 raise LabError(
-                    f"port {port} is in use{_holder(port)}", hint="choose free ports with --base-port"
+                    f"port {port} is in use{_port_user(port)}", hint="choose free ports with --base-port"
                 ) from error
 
 
 def check_place(directory: Path) -> None:
-    """LabError when the nodes could not run anything below `directory`, or users could not reach a lab of root's."""
+    """Raise LabError when nodes could not execute files below `directory`, or users could not reach root's lab."""
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         raise LabError(f"{directory} is on a file system mounted noexec", hint="choose another --dir")
     blocked = unreachable_for_others(directory) if os.geteuid() == 0 else ""
@@ -157,7 +164,7 @@ def check_place(directory: Path) -> None:
 
 
 def unreachable_for_others(directory: Path) -> str:
-    """The first parent that other users cannot pass, with its mode; "" when all can."""
+    """Return the first directory of the path that other users cannot enter, with its mode; "" without one."""
     for parent in reversed((directory, *directory.parents)):
         mode = parent.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -166,12 +173,12 @@ def unreachable_for_others(directory: Path) -> str:
 
 
 def launcher(name: str, hosts: Path, groups: dict[Path, Path]) -> list[str]:
-    """argv that makes a process the node `name`; append the program to become."""
+    """Return the arguments that turn a process into the node `name`; append the program to run."""
     pairs = [f"{mount}={group}" for mount, group in groups.items()]
     return [sys.executable, "-I", "-S", str(Path(node_launcher.__file__)), name, str(hosts), *pairs, "--"]
 
 
-def _no_namespaces(layout: LabDirectories) -> str:
+def _why_no_namespaces(layout: LabDirectories) -> str:
     if os.geteuid() != 0:
         return "only root can give nodes namespaces of their own"
     with tempfile.NamedTemporaryFile(dir=layout.root, prefix=".hosts-") as hosts:
@@ -181,7 +188,7 @@ def _no_namespaces(layout: LabDirectories) -> str:
     return "" if done.returncode == 0 else f"namespaces are not permitted here: {last}"
 
 
-def _holder(port: int) -> str:
+def _port_user(port: int) -> str:
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):

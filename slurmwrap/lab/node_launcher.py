@@ -1,9 +1,9 @@
-"""Makes the calling process a node and becomes `argv`: python -I node_launcher.py NAME HOSTS GROUP... -- ARGV...
+"""Turn this process into a lab's node and exec `argv`: python -I node_launcher.py NAME HOSTS GROUP... -- ARGV...
 
-Runs as a file of its own, standard library only. In order: joins the lab's cgroups (GROUP is `MOUNTPOINT=DIRECTORY`),
-takes its own mount, UTS and cgroup namespace, lays HOSTS over /etc/hosts and each DIRECTORY over its MOUNTPOINT, takes
-the host name NAME. All of it is private to this process and what it starts (namespaces(7)); it is gone when the last of
-them ends.
+This file runs by itself, with the standard library only. In this order it joins the lab's cgroups (GROUP is
+`MOUNTPOINT=DIRECTORY`), enters new mount, UTS and cgroup namespaces, bind-mounts HOSTS over /etc/hosts and each
+DIRECTORY over its MOUNTPOINT, and sets the host name NAME. All of this applies only to this process and its children
+(namespaces(7)), and disappears when the last of them ends.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 
 
 def become_node(name: str, hosts: str, groups: list[tuple[str, str]]) -> None:
-    """Namespaces, mounts and host name. OSError says which call was refused."""
+    """Set up namespaces, mounts and host name. Raise OSError with the call that was refused."""
     for _, directory in groups:
         Path(directory, "cgroup.procs").write_text("0", encoding="ascii")
     _call("unshare", CLONE_NEWNS | CLONE_NEWUTS | (CLONE_NEWCGROUP if groups else 0))
-    # Nothing mounted here travels back to the machine; what the machine unmounts still goes away here.
+    # Mounts made here do not propagate to the machine, but unmounts of the machine propagate to here.
     _mount(None, "/", MS_REC | MS_SLAVE)
     _mount(hosts, "/etc/hosts", MS_BIND)
     for mountpoint, directory in groups:
-        # Slurm's v1 plugin hard-wires slurm_NODENAME at the root of each controller: two labs would share their jobs'
-        # groups. Below its own root each lab has a tree of its own.
+        # Slurm's v1 plugin always uses slurm_NODENAME at the root of each controller, so that two labs would share the
+        # cgroups of their jobs. With its own root, each lab has a separate tree.
         _mount(directory, mountpoint, MS_BIND)
     socket.sethostname(name)
 
 
 def main(arguments: list[str]) -> None:
-    """Does not return."""
+    """Set up the node and exec the program; does not return."""
     cut = arguments.index("--")
     name, hosts, *groups = arguments[:cut]
     become_node(name, hosts, [(pair.split("=", 1)[0], pair.split("=", 1)[1]) for pair in groups])

@@ -1,7 +1,7 @@
-"""Turns a LabSpec into the text of slurm.conf, gres.conf, cgroup.conf, topology.conf and config.toml. Pure.
+"""Render slurm.conf, gres.conf, cgroup.conf, topology.conf and config.toml of a lab. Pure.
 
-One slurm.conf serves 22.05, 24.11 and 26.05. Only cgroup.conf differs: from 23.02 on slurmd refuses to start where no
-cgroup can be used unless CgroupPlugin=disabled says so; 22.05 does not know that value, there the file is left out.
+The same slurm.conf works with 22.05, 24.11 and 26.05. Only cgroup.conf differs: since 23.02, slurmd does not start
+without a usable cgroup unless CgroupPlugin=disabled is set. 22.05 does not know that value, so the file is omitted.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ DATABASE = "slurm_acct_db"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What this machine gives the lab. Each `no_*` says why something is missing; empty: it is there."""
+    """What this machine supports. Each `no_*` is the reason why something is not available; "": it is available."""
 
     release: tuple[int, int]  # of Slurm: (22, 5)
     root: bool
-    no_namespaces: str = ""  # own mount and UTS namespace per node
+    no_namespaces: str = ""  # a mount and UTS namespace for each node
     no_cgroups: str = ""  # memory and device limits by cgroup v1
-    no_devices: str = ""  # character devices as GPUs
+    no_devices: str = ""  # character devices as GPU files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookPaths:
-    """What slurm.conf names; None where there are no hooks."""
+    """Paths of the hooks in slurm.conf."""
 
     prolog: str
     epilog: str
@@ -44,7 +44,10 @@ class HookPaths:
 
 
 def parse_release(version: str) -> tuple[int, int]:
-    """(22, 5) from `slurmctld -V`: "slurm-wlm 22.05.8", "slurm 24.11.5". LabError for anything else or too old."""
+    """Return (22, 5) for the output of `slurmctld -V`, "slurm-wlm 22.05.8" or "slurm 24.11.5".
+
+    Raise LabError for other text and for a release that is too old.
+    """
     match = re.search(r"\b(\d{2})\.(\d{2})\b", version)
     if match is None:
         raise LabError(f"cannot read Slurm's release from '{version.strip()}'")
@@ -55,7 +58,7 @@ def parse_release(version: str) -> tuple[int, int]:
 
 
 def render(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPaths | None) -> dict[str, str]:
-    """File name below D/etc -> text."""
+    """Return file name below D/etc -> text. `hooks`: None without hooks."""
     values = _values(spec, layout, means, hooks)
     names = ["slurm.conf", "gres.conf", "slurmwrap/config.toml"]
     if spec.topology == "tree":
@@ -69,7 +72,7 @@ def render(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPaths
 
 
 def enforcement(means: Means) -> dict[str, str]:
-    """What is enforced and how, or why not: memory, devices, cores."""
+    """Return for memory, devices and cores how they are enforced, or why not."""
     by_cgroup = f"no: {means.no_cgroups}" if means.no_cgroups else "yes: cgroup v1"
     devices = f"no: {means.no_devices}" if means.no_devices and not means.no_cgroups else by_cgroup
     return {"memory": by_cgroup, "devices": devices, "cores": "no: the nodes' CPUs are invented"}
@@ -86,16 +89,16 @@ def _values(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPath
         "slurmd_user": "root" if means.root else spec.slurm_user,
         "own_hostname": not means.no_namespaces,
         "nodes": tuple(zip(spec.node_names, spec.node_ports, strict=True)),
-        "first_to_last": _bracketed(spec.nodes),
-        "gpu_files": _bracketed(spec.gpus),
+        "first_to_last": _format_index_range(spec.nodes),
+        "gpu_files": _format_index_range(spec.gpus),
         "def_mem_per_cpu": max(1, spec.mem_mib // spec.cpus),
         "prerun_partition": PRERUN_PARTITION,
         "database": DATABASE,
         "rules": RULES,
-        # On a small lab the shipped cap of a tenth would round down to no node at all.
+        # On a small lab the default cap of a tenth would be rounded down to no node.
         "exclude_cap": max(0.1, round(1.0 / spec.nodes + 0.125, 3)) if spec.nodes > 1 else 0.1,
     }
 
 
-def _bracketed(count: int) -> str:
+def _format_index_range(count: int) -> str:
     return f"[0-{count - 1}]" if count > 1 else "0"

@@ -1,1 +1,1 @@
-"""The cluster at one moment: nodes, GPUs, partitions, topology, and intended changes to them. Pure."""
+"""Records that several packages share: cluster, jobs, runs, diagnoses, decisions, plans. Pure."""

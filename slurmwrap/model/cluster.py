@@ -1,4 +1,4 @@
-"""The cluster at one moment: Node, Partition, Reservation, Snapshot. Records only; MiB, Unix seconds."""
+"""Records of the cluster at one moment: Node, Partition, Reservation, Snapshot. MiB and Unix seconds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ class Node:
     """One line of `scontrol show node -d -o`."""
 
     name: str
-    # Base state, e.g. "IDLE", "MIXED", "ALLOCATED", "DOWN".
-    state: str
-    # "DRAIN", "MAINTENANCE", "NOT_RESPONDING", ... without decoration
-    flags: frozenset[str] = frozenset()
+    state: str  # base state, e.g. "IDLE", "MIXED", "ALLOCATED", "DOWN"
+    flags: frozenset[str] = frozenset()  # "DRAIN", "MAINTENANCE", "NOT_RESPONDING", ... without Slurm's punctuation
     cpus: int = 0
     cpus_alloc: int = 0
     mem_mib: int = 0
@@ -30,48 +28,51 @@ class Node:
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     sockets: int = 1
-    # Socket of each GPU by index, where gres.conf says; () unknown.
+    # Socket of each GPU, by GPU index, where gres.conf gives it; () if unknown.
     gpu_sockets: tuple[int, ...] = ()
-    # Indexes of the GPUs that are held, where Slurm says; () unknown or none.
+    # Indexes of the allocated GPUs, where Slurm reports them; () if unknown or none.
     gpus_used_at: tuple[int, ...] = ()
     weight: int = 1
     address: str = ""  # NodeAddr
-    # Free text: never parse it.
+    # Free text of the administrator or of slurmctld; it must not be parsed.
     reason: str = ""
 
     @property
     def usable(self) -> bool:
-        """True when Slurm would start a job here: up, not draining, not reserved for maintenance."""
+        """Return True when Slurm would start a job here: up, not draining, not reserved for maintenance."""
         return self.state in {"IDLE", "MIXED", "ALLOCATED"} and (not self.flags or self.flags.isdisjoint(_OUT))
 
     @property
     def prolog_failed(self) -> bool:
-        """slurmctld drained it for a Prolog's exit code; who and when follow in brackets (22.05)."""
+        """Return True when slurmctld drained the node because its Prolog failed.
+
+        Slurm 22.05 appends user and time to the Reason, in brackets.
+        """
         return "DRAIN" in self.flags and self.reason.partition(" [")[0] == "Prolog error"
 
     @property
     def gpus_free(self) -> int:
-        """GPUs no job holds."""
-        # Not max(): these three are asked of every node of 10,000, several times.
+        """Return the number of GPUs that no job holds."""
+        # A comparison is faster than max(). These three properties are read several times for each of 10,000 nodes.
         free = self.gpus - self.gpus_used
         return free if free > 0 else 0
 
     @property
     def cpus_free(self) -> int:
-        """CPUs no job holds."""
+        """Return the number of CPUs that no job holds."""
         free = self.cpus - self.cpus_alloc
         return free if free > 0 else 0
 
     @property
     def mem_free_mib(self) -> int:
-        """Memory no job holds, in MiB."""
+        """Return the memory in MiB that no job holds."""
         free = self.mem_mib - self.mem_alloc_mib
         return free if free > 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """One line of `scontrol show partition -o`: the limits that a tuned request must keep. None: no limit."""
+    """One line of `scontrol show partition -o`: the limits that a tuned request must respect. None: no limit."""
 
     name: str
     default: bool = False
@@ -84,8 +85,10 @@ class Partition:
     exclusive: bool = False  # OverSubscribe=EXCLUSIVE: whole nodes only
     qos: str = ""
     state: str = "UP"  # or "DOWN", "DRAIN", "INACTIVE"
-    total_nodes: int | None = None  # those that a user is not shown too; None: not said
-    topology: str = ""  # 25.05 and newer: a topology of its own (topology.yaml); "": the cluster's
+    # Includes the nodes that are hidden from this user; None if Slurm does not report it.
+    total_nodes: int | None = None
+    # Topology of this partition (topology.yaml, Slurm 25.05 and newer); "": the cluster's topology.
+    topology: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,23 +100,22 @@ class Reservation:
     end: int
     nodes: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()  # "MAINT", "IGNORE_JOBS", ...
-    # Of all its nodes together, so less than they have where it takes only some cores; 0: not said.
+    # CPUs of all its nodes together. Fewer than the nodes have if it reserves only some cores; 0: not reported.
     cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What is known of the jobs that run on one node, all together; published, so no one's job is named."""
+    """Sum of what the jobs on one node use. It is published, so it names no job and no user."""
 
     node: str
-    # Cores that the jobs with a profile keep busy.
-    cpus_busy: float = 0.0
-    mem_mib: int = 0  # their measured peaks
+    cpus_busy: float = 0.0  # mean number of busy cores, over the jobs with a profile
+    mem_mib: int = 0  # sum of their measured peaks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What one placement decision may know."""
+    """State of the cluster on which one placement decision is based."""
 
     taken_at: float
     nodes: tuple[Node, ...]
@@ -121,25 +123,24 @@ class Snapshot:
     default_partition: str = ""
     partitions: tuple[Partition, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    quotas: Quotas = field(default_factory=Quotas)  # of the user who asks; empty: unknown, or nothing is enforced
+    quotas: Quotas = field(default_factory=Quotas)  # of the calling user; empty: unknown, or nothing is enforced
     max_switch_wait_s: int = 300  # SchedulerParameters=max_switch_wait: Slurm clamps --switches=N@t to it
-    release: tuple[int, int] | None = None  # (24, 11): which options its sbatch has; None: unknown
-    preempts: bool = False  # PreemptType: a job that waits may end others to get what it asks for
-    kept: bool = False  # its nodes were read for an earlier call of this user, some seconds ago
-    quotas_kept: bool = False  # the same of its quotas: what they leave may be taken or changed since
+    release: tuple[int, int] | None = None  # e.g. (24, 11): decides which options sbatch has; None: unknown
+    preempts: bool = False  # PreemptType is set: a pending job may preempt others to get what it requests
+    kept: bool = False  # its nodes were read a few seconds ago, for an earlier call of this user
+    quotas_kept: bool = False  # the same for its quotas: what they leave may have changed since
 
     @property
     def reservation_begins(self) -> Mapping[str, int]:
-        """When each reservation begins, in Unix seconds."""
+        """Return the start of each reservation by name, in Unix seconds."""
         return {one.name: one.start for one in self.reservations}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth:
-    """What is published about one node: is it suspect or a lemon, since when and why."""
+    """Published health of one node: whether it is suspect, a lemon or drained, since when and why."""
 
     node: str
-    # "suspect" | "lemon" | "drained"
-    status: str
+    status: str  # "suspect" | "lemon" | "drained"
     since: float
     reason: str

@@ -1,4 +1,4 @@
-"""What is decided about a failure: SlurmAction, RetryDecision, BlockedInput. Records only."""
+"""Decisions about a failure and their parts: SlurmAction, RetryDecision, BlockedInput, Strike."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from slurmwrap.fast_dataclasses import dataclass
 
 
 class Verb(Enum):
-    """scontrol's and scancel's verbs; BLOCK_INPUT is our own, recorded next to them and never sent to Slurm."""
+    """Verbs of scontrol and scancel.
+
+    BLOCK_INPUT is slurmwrap's own: it is recorded next to them and never sent to Slurm.
+    """
 
     REQUEUE = "requeue"
     REQUEUEHOLD = "requeuehold"
     RELEASE = "release"
     HOLD = "hold"
-    # One key per action: a bad key aborts the rest of a call (facts/slurm.md 4).
+    # One key per action, because one bad key aborts the rest of a call (facts/slurm.md 4).
     UPDATE_JOB = "update job"
     CANCEL = "cancel"
     DRAIN = "drain"
     RESUME = "resume"
-    # Target: path, key: "user" or "site", value: digest.
+    # The target is the path, the key is "user" or "site", the value is the digest.
     BLOCK_INPUT = "block input"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmAction:
-    """`verb` on `target` (a job id, array task address "77_2", or a node name)."""
+    """One change: `verb` on `target`, which is a job id, an array task ("77_2") or a node name."""
 
     verb: Verb
     target: str
-    # For UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
-    key: str = ""
-    # For UPDATE_JOB its value; for DRAIN the Reason.
-    value: str = ""
+    key: str = ""  # for UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
+    value: str = ""  # the value of the key for UPDATE_JOB, the Reason for DRAIN
     reason: str = ""
 
 
-# What our Prolog gate refused: may replace slurmctld's own "Prolog error".
+# Beginning of the Reason of a node that the Prolog gate refused. It may replace slurmctld's own "Prolog error".
 GATE_PREFIX = "slurmwrap: gate: "
-# A drain whose Reason starts so is ours; no other is ever touched.
+# Beginning of the Reason of slurmwrap's own drains. slurmwrap changes no other drain.
 DRAIN_PREFIX = "slurmwrap:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedAction:
-    """One intended action under one rule of config.RULES. Applied only when the rule's mode is `act`."""
+    """One intended action under one rule of config.RULES. It is carried out only when the rule's mode is `act`."""
 
     rule: str
     action: SlurmAction
@@ -62,36 +63,41 @@ class Strike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRead:
-    """One input, read by ourselves with its user's rights. "" where it could not be read, or nothing is wrong."""
+    """One input file that slurmwrap read with its user's rights.
+
+    `digest` is "" if the file could not be read, `fault` is "" if it could not be read or nothing is wrong with it.
+    """
 
     path: str
     digest: str = ""
     fault: str = ""
-    # It is another user's, who also gave it its name: its fault is not of this user's making.
+    # Another user owns the file and created its name, so this user did not cause the fault.
     theirs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
-    """The outcome of one attempt. `decision` is the taxonomy's id after ledger and consent had their say."""
+    """Outcome of one run.
+
+    `decision` is a decision id of the taxonomy, after retry budget and the user's consent were applied to it.
+    """
 
     decision: str
     reason: str
     actions: tuple[PlannedAction, ...] = ()
     strikes: tuple[Strike, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
-    # Unix seconds when the next run may start, where the rule's mode is `act`.
+    # Unix seconds at which the next run may start, if the rule's mode is `act`; None: at once.
     start_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedInput:
-    """An input that made jobs fail; `digest` is of its size and first and last MiB."""
+    """An input that made jobs fail. `digest` covers its size and its first and last MiB."""
 
     digest: str
     path: str
-    # Whom it binds; -1: the whole site.
-    uid: int
+    uid: int  # user to whom the block applies; -1: the whole site
     reason: str
     at: float
     job_id: int = 0

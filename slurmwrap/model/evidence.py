@@ -1,4 +1,4 @@
-"""Evidence: all that is known of an attempt; and the Diagnosis made of it. Records only."""
+"""Evidence: the joined facts about one run, and the Diagnosis that is made of it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from slurmwrap.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
-    """The end of one output file. Text has had invalid UTF-8 replaced; nothing else is changed."""
+    """The end of one output file. Invalid UTF-8 in `text` is replaced; nothing else is changed."""
 
     name: str  # path, or "stdout"
     text: str
-    # Line number of the text's first line in the file, 1 when unknown.
+    # Line number of the first line of `text` in the file; 1 if unknown.
     first_line: int = 1
     truncated: bool = False
-    size: int | None = None  # bytes of the file when it was read; None when not known
-    mark: str = ""  # digest of the bytes before its end, to know the same file again
-    modified: float | None = None  # when the file was last written, Unix seconds; None when not known
+    size: int | None = None  # bytes of the file when it was read; None if unknown
+    mark: str = ""  # digest of the bytes before its end, to recognise the same file later
+    modified: float | None = None  # when the file was last written, Unix seconds; None if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
-    """A line of a node's kernel log within the job's window."""
+    """A line of a node's kernel log that was written while the job ran."""
 
     text: str
     node: str = ""
@@ -30,7 +30,7 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKey:
-    """The key of one run of a job."""
+    """The key of one run of a job. SubmitTime changes with each requeue."""
 
     cluster: str
     job_id: int
@@ -39,16 +39,14 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All facts of one attempt, joined. Everything but the log tails is Slurm's, the kernel's or root's record."""
+    """All facts about one run, joined. Everything but the log tails is a record of Slurm, the kernel or root."""
 
     attempt: RunKey | None = None
-    # Final Slurm state, "" when unknown.
-    state: str = ""
+    state: str = ""  # final Slurm state, "" if unknown
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    # Highest exit code of a step, where Slurm says it.
-    derived_exit_code: int | None = None
+    derived_exit_code: int | None = None  # highest exit code of a step, where Slurm reports it
     derived_signal: int | None = None
     logs: tuple[LogTail, ...] = ()
     kernel: tuple[KernelLine, ...] = ()
@@ -59,46 +57,46 @@ class Evidence:
     mem_limit_mib: int | None = None
     mem_peak_mib: int | None = None
     oom_kills: int | None = None
-    # "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset"
+    # For example "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset".
     nvml: tuple[str, ...] = ()
-    # What the nodes' own hooks reported: "prolog on n3: refused: GPU 0 has a fault".
+    # Reports of the nodes' own hooks: "prolog on n3: refused: GPU 0 has a fault".
     hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """A line that the diagnosis rests on."""
+    """A line on which the diagnosis is based."""
 
     source: str  # LogTail.name, "kernel:n3", "nvml:n3", "slurm"
-    # 1-based; 0 where lines have no numbers
-    line: int
+    line: int  # 1-based; 0 for a source without line numbers
     text: str
-    # root: the cause itself · support: agrees with it · cascade: follows from it
-    role: str = "root"
-    # Lines of the log just before it, for people (cited_context.py).
+    role: str = "root"  # "root": the cause itself; "support": agrees with it; "cascade": follows from it.
+    # Lines of the log just before and after it, for display (cited_context.py).
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Category with its evidence. `category` is an id of taxonomy.py, "success", or "no_signature".
+    """Category of a run with its evidence. `category` is an id of taxonomy.py, "success", or "no_signature".
 
-    Of "completed_with_error", that is no failure, `error` is the category of the error with which the output ends.
+    `error` is set for "completed_with_error", which is not a failure: the category of the error with which the output
+    ends.
     """
 
     category: str
     domain: str  # "U" | "AE" | "IF" | "RS" | ""
     decision: str  # an id of the taxonomy's decisions
     confidence: float  # 0..1
-    signature: str  # id of the signature that decided, "" for none
+    signature: str  # id of the signature that decided, "" if none did
     evidence: tuple[Citation, ...] = ()
-    advice: str = ""  # one sentence to the researcher
-    node: str = ""  # the node that kernel, Slurm or NVML blame, "" for none
-    conclusive: bool = False  # the fault drains the node by itself (Xid table)
-    input_path: str = ""  # the file named by the evidence (the user's claim), for incorrect_inputs
+    advice: str = ""  # one sentence for the researcher
+    node: str = ""  # the node that kernel, Slurm or NVML blame, "" if none
+    conclusive: bool = False  # the fault alone is a reason to drain the node (Xid table)
+    input_path: str = ""  # for incorrect_inputs: the file that the evidence names (the user's claim)
     step: int | None = None  # furthest training step seen (the user's claim)
-    resumed: bool = False  # it was seen to go on from a checkpoint (the user's claim)
+    resumed: bool = False  # the log shows that it continued from a checkpoint (the user's claim)
     checkpoint_step: int | None = None  # step of the newest checkpoint it wrote (the user's claim)
-    remaining_s: float | None = None  # of a run that its time limit ended: seconds to go, by its log (the user's claim)
-    error: str = ""  # of a job that Slurm calls COMPLETED: the category of the error in its output
+    # For a run that reached its time limit: seconds that it still needed, by its log (the user's claim).
+    remaining_s: float | None = None
+    error: str = ""  # for a job that Slurm calls COMPLETED: the category of the error in its output

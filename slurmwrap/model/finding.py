@@ -1,4 +1,4 @@
-"""Finding: one remark on a job. Apart from Verdict: every gsub may make one. Records only."""
+"""Finding: one result of a static check. A module of its own, because every gsub call may load it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slurmwrap.fast_dataclasses import dataclass
 
 
 class Severity(Enum):
-    """An ERROR finding refuses the job before anything is submitted; a WARNING is printed."""
+    """How serious a finding is: ERROR refuses the job before anything is submitted; WARNING is printed."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -16,12 +16,11 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One remark of the static stage: what, where, and how to fix it."""
+    """One result of a static check: what is wrong, where, and how to fix it."""
 
     severity: Severity
     message: str
     file: str = ""
     line: int = 0
     fix: str = ""
-    # Taxonomy id, where one fits.
-    category: str = ""
+    category: str = ""  # taxonomy id, where one applies

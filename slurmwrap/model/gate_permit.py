@@ -1,4 +1,4 @@
-"""What the nodes' Prolog gate knows. Records only."""
+"""Gate: the permit and the known faults that are published for the Prolog gate on the nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slurmwrap.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A conclusive fault that stands on a node, for the Prolog gate there."""
+    """A conclusive fault of a node that is not repaired yet, for the Prolog gate there."""
 
     node: str
     cause: str
@@ -17,7 +17,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What the Prolog gate knows; it refuses nothing after `until` or where it is not `allowed`. Unix seconds."""
+    """State published for the Prolog gate. It refuses no job after `until` or if not `allowed`. Unix seconds."""
 
     at: float
     until: float

@@ -1,7 +1,8 @@
-"""Turns Slurm's host lists ("n[1-3,05-07],login") into names and back. Pure.
+"""Expand Slurm's host lists ("n[1-3,05-07],login") to names, and fold names to host lists. Pure.
 
-The same names in the same order as `scontrol show hostnames` and `scontrol show hostlist`: duplicates and order are
-kept, since order carries rank placement. Suffixes after a bracket are understood as in 24.11; 22.05 refuses them.
+The result has the same names in the same order as `scontrol show hostnames` and `scontrol show hostlist`: duplicates
+and order are kept, since the order determines rank placement. Suffixes after a bracket are parsed as in Slurm 24.11;
+22.05 refuses them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 
-# Beyond any cluster; "n[0-999999999]" must not fill the memory.
+# More names than any cluster has. "n[0-999999999]" must not exhaust the memory.
 MAX_NAMES = 1 << 20
 
 _TOKEN = re.compile(r"([^\[\],\s]*)(?:\[([^\[\]]*)\])?")
@@ -20,7 +21,7 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII | re.DOTALL)
 
 
 def expand(hostlist: str) -> tuple[str, ...]:
-    """The names in Slurm's order. ValueError names the part that is no host list; empty text gives ()."""
+    """Return the names in Slurm's order; () for empty text. ValueError names the part that is not a host list."""
     names: list[str] = []
     for part in _split(hostlist):
         names.extend(_expand_one(part, hostlist))
@@ -30,7 +31,7 @@ def expand(hostlist: str) -> tuple[str, ...]:
 
 
 def names_in(hostlist: str) -> tuple[str, ...]:
-    """The same of what Slurm printed: () for "(null)", and for what is no host list; that costs only this field."""
+    """Return the names of a field that Slurm printed; () for "(null)" and for text that is not a host list."""
     try:
         return expand("" if hostlist == "(null)" else hostlist)
     except ValueError:
@@ -38,7 +39,10 @@ def names_in(hostlist: str) -> tuple[str, ...]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """The shortest list that keeps the order: neighbours with consecutive last numbers share a bracket."""
+    """Return the shortest host list that keeps the order.
+
+    Neighbours with consecutive last numbers share a bracket.
+    """
     parts: list[str] = []
     prefix, ranges = "", list[tuple[str, str]]()
     for name in names:
@@ -56,7 +60,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def _split(hostlist: str) -> Iterator[str]:
-    """Cuts at commas outside brackets."""
+    """Split at commas outside brackets."""
     start = depth = 0
     for at, character in enumerate(hostlist):
         depth += (character == "[") - (character == "]")
@@ -85,8 +89,11 @@ def _expand_one(part: str, hostlist: str) -> Iterable[str]:
 
 
 def _combine(literals: list[str], columns: list[list[str]]) -> list[str]:
-    """Slurm's odd order: the last bracket turns fastest, then the first, the second, ... (same in 22.05 to 26.05)."""
-    # Nearly every list there is, and a tree of 10,000 nodes names each at every level.
+    """Combine the brackets in Slurm's order, which is the same in 22.05 to 26.05.
+
+    The last bracket varies fastest, then the first, the second, and so on.
+    """
+    # Fast path for nearly every list: a tree of 10,000 nodes lists each of them at every level.
     if len(columns) == 1:
         return [literals[0] + number for number in columns[0]]
     brackets = [i for i, column in enumerate(columns) if len(column) > 1]
@@ -101,7 +108,7 @@ def _combine(literals: list[str], columns: list[list[str]]) -> list[str]:
 def _numbers(text: str, part: str) -> list[str]:
     numbers: list[str] = []
     for piece in text.split(","):
-        # Letters in brackets are refused by every Slurm too.
+        # Every Slurm version refuses letters in brackets as well.
         match = _RANGE.fullmatch(piece)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first or last - first >= MAX_NAMES:
@@ -111,7 +118,7 @@ def _numbers(text: str, part: str) -> list[str]:
 
 
 def _follows(last: str, number: str) -> bool:
-    """`expand` of a range from `last` on yields exactly `number` next."""
+    """Return True if `number` is the next name that `expand` would yield for a range that continues after `last`."""
     return number == str(int(last) + 1).zfill(len(last))
 
 

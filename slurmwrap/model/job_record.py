@@ -1,4 +1,4 @@
-"""JobRecord: Slurm's own record on one job, from squeue. Record only."""
+"""JobRecord: Slurm's own record of one job, as squeue shows it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from slurmwrap.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One run of a job as Slurm shows it. Times in Unix seconds, None when Unknown; exit codes already split."""
+    """One run of a job as Slurm shows it.
 
-    # Raw id: the key together with cluster and submit_time.
+    Times are in Unix seconds, None for "Unknown". Exit codes are already split into code and signal.
+    """
+
+    # Raw job id. It is the key together with cluster and submit_time.
     job_id: int
     array_job_id: int | None = None
     array_task_id: int | None = None
@@ -18,8 +21,7 @@ class JobRecord:
     uid: int = -1
     account: str = ""
     partition: str = ""
-    # Base state, "COMPLETING" while hooks run.
-    state: str = ""
+    state: str = ""  # base state; "COMPLETING" while Epilogs run
     reason: str = ""
     requeue: bool = False
     restarts: int = 0
@@ -40,18 +42,17 @@ class JobRecord:
     gpus: int = 0
     mem_mib_per_node: int | None = None
     mem_mib_per_cpu: int | None = None
-    # 0: held, or it no longer waits
-    priority: int = 0
-    # As asked for by --constraint.
-    features: str = ""
+    priority: int = 0  # 0: held, or no longer pending
+    features: str = ""  # as requested with --constraint
     qos: str = ""
     het_job_id: int | None = None
-    # On each node: scontrol's MinCPUsNode.
-    min_cpus: int = 0
+    min_cpus: int = 0  # per node; scontrol calls it MinCPUsNode
     cpus_per_task: int = 0
-    max_nodes: int = 0  # 0: as many as it likes
-    array_tasks: str = ""  # of a pending array: the tasks that this record stands for, "2-5"; "" one job or unknown
-    work_dir: str = ""  # user text from here on
+    max_nodes: int = 0  # 0: no maximum
+    # For a pending array, the tasks that this record stands for, e.g. "2-5"; "" for a single job or if unknown.
+    array_tasks: str = ""
+    # Text of the user, from here on.
+    work_dir: str = ""
     std_out: str = ""
     std_err: str = ""
     comment: str = ""
@@ -59,16 +60,20 @@ class JobRecord:
 
     @property
     def address(self) -> str:
-        """What scontrol must be given: a bare array master id would mean every task (facts/slurm.md 3)."""
+        """Return the job id or array task to pass to scontrol.
+
+        A bare array id would address every task (facts/slurm.md 3).
+        """
         if self.array_job_id is not None and self.array_task_id is not None:
             return f"{self.array_job_id}_{self.array_task_id}"
         return str(self.job_id)
 
     @property
     def waiting_address(self) -> str:
-        """What scontrol must be given to update what waits: of an array its pending tasks. "" where they are unknown.
+        """Return what to pass to scontrol to update the job, or the pending tasks of an array; "" if they are unknown.
 
-        The bare array id is refused for the tasks that run and changes what it may of them (measured, 22.05.8).
+        For running tasks Slurm refuses an update of the bare array id, or changes what it may of them (measured,
+        22.05.8).
         """
         if self.array_job_id is None or self.array_task_id is not None:
             return self.address
@@ -76,18 +81,21 @@ class JobRecord:
 
     @property
     def pending(self) -> bool:
-        """Not started, or already requeued."""
+        """Return True if the job has not started, or was requeued already."""
         return self.state == "PENDING"
 
     @property
     def ended(self) -> bool:
-        """True in a final state; COMPLETING and PENDING are none."""
+        """Return True in a final state. COMPLETING and PENDING are not final."""
         return self.state in FINAL_STATES
 
     @property
     def refused(self) -> bool:
-        """A submission that Slurm refused: it keeps a record of it, FAILED at the moment of its submission and without
-        a node (22.05.8, "Requested node configuration is not available"). sbatch printed no id: it was never a job."""
+        """Return True for a submission that Slurm refused: sbatch printed no id, so it was never a job.
+
+        Slurm keeps a record of it: FAILED at the moment of its submission and without a node (22.05.8, "Requested node
+        configuration is not available").
+        """
         if self.state != "FAILED" or self.nodes or self.restarts or self.end_time is None:
             return False
         return self.start_time in (None, self.end_time) and self.end_time - self.submit_time <= _AT_ONCE_S

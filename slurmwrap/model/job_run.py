@@ -1,6 +1,6 @@
-"""JobRun and others: what is remembered of each run. Records only.
+"""JobRun and related records: what the database stores about each run of a job.
 
-Times in Unix seconds. The key of an attempt is (cluster, raw job id, SubmitTime): SubmitTime changes on requeue.
+Times in Unix seconds. The key of a run is (cluster, raw job id, SubmitTime): SubmitTime changes with each requeue.
 """
 
 from __future__ import annotations
@@ -14,25 +14,23 @@ from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Verdict
 
-# What they do is about a job that waits, and over when it starts.
+# Rules that change a pending job. Their actions are void when it starts.
 WAITING_RULES = ("relax", "tune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One run of a job: Slurm's record, what was measured, the diagnosis and what was decided."""
+    """One run of a job: Slurm's record, what was measured, the diagnosis and the decision."""
 
     attempt: RunKey
-    # What scontrol is given: "81" or "77_2".
-    address: str = ""
+    address: str = ""  # job id or array task as scontrol takes it: "81" or "77_2"
     restarts: int = 0
     name: str = ""
     user: str = ""
     uid: int = -1
     account: str = ""
     partition: str = ""
-    # Final state; "" while it runs.
-    state: str = ""
+    state: str = ""  # final state; "" while it runs
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
@@ -44,50 +42,47 @@ class JobRun:
     start_time: int | None = None
     end_time: int | None = None
     time_limit_s: int | None = None
-    # As asked for, in the job's own unit.
+    # Memory as requested, in the job's own unit.
     mem_mib_per_node: int | None = None
     mem_mib_per_cpu: int | None = None
     std_out: str = ""
     std_err: str = ""
     measurement: Measurement | None = None
     diagnosis: Diagnosis | None = None  # None: not judged yet
-    # After ledger and consent; "" while undecided.
-    decision: str = ""
+    decision: str = ""  # after retry budget and consent were applied; "" while undecided
     decision_reason: str = ""
-    planned: tuple[
-        PlannedAction, ...
-    ] = ()  # what was decided with the diagnosis and is not all written as intended yet
-    retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of slurmwrap's
-    longest_s: int | None = None  # of a run that its time limit ended: the longest that its partition allows
+    # Actions that were decided with the diagnosis and are not all recorded as intended yet.
+    planned: tuple[PlannedAction, ...] = ()
+    retry_at: float | None = None  # Unix seconds at which slurmwrap's retry may start; None if there is none
+    longest_s: int | None = None  # for a run that reached its time limit: the longest limit that its partition allows
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
-    resize_refused: bool = False  # Slurm refused what the next run should have had more of
-    waited: QueueDelay | None = None  # before it started, for a job of gsub's
+    resize_refused: bool = False  # Slurm refused the larger request for the next run
+    waited: QueueDelay | None = None  # only for a job that was submitted with gsub
     reconciled: bool = False  # every intended action is done or given up
-    # Where this run's output begins, and where it ends: file -> [bytes, digest of what stands before]; a job that is
-    # run again may add to the same file.
+    # Where this run's output begins and ends: file -> [bytes, digest of the bytes before]. A later run of the same job
+    # may append to the same file.
     output_begins: Mapping[str, Any] = field(default_factory=dict)
     output_ends: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def run_s(self) -> float:
-        """Seconds it ran; 0 when it never started or still runs."""
+        """Return how long it ran in seconds; 0 if it never started or still runs."""
         if self.start_time is None or self.end_time is None:
             return 0.0
         return float(max(0, self.end_time - self.start_time))
 
     @property
     def gpu_hours(self) -> float:
-        """GPU-hours held."""
+        """Return the GPU-hours that it held."""
         return self.gpus * self.run_s / 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerunRecord:
-    """One ended pre-run, as its user reports it."""
+    """One pre-run that ended, as its user reports it."""
 
     cluster: str
-    # The real job; None for --prerun=wait|only.
-    job_id: int | None
+    job_id: int | None  # job id of the real job; None for --prerun=wait|only
     prerun_job_id: int
     uid: int
     at: float
@@ -95,27 +90,26 @@ class PrerunRecord:
     fingerprint: str = ""
     profile_key: str = ""
     profile_variant: str = ""  # profiling.key.derive_variant()
-    gpus: int = 0  # of the real job
-    plan: Mapping[str, Any] = field(default_factory=dict)  # the second plan, on what was measured
-    changes: tuple[Mapping[str, Any], ...] = ()  # what was applied to the waiting job
-    released: bool = False  # StartTime=now was accepted
+    gpus: int = 0  # GPUs of the real job
+    plan: Mapping[str, Any] = field(default_factory=dict)  # the second plan, made with what the pre-run measured
+    changes: tuple[Mapping[str, Any], ...] = ()  # changes that were applied to the waiting job
+    released: bool = False  # Slurm accepted StartTime=now
     user: str = ""
-    name: str = ""  # of the real job
+    name: str = ""  # name of the real job
     script_path: str = ""
     work_dir: str = ""
-    # The file that the script wrote to in the pre-run.
+    # File to which the script wrote during the pre-run.
     output: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRecord:
-    """One intended change of Slurm and what became of it."""
+    """One intended change of Slurm, and its result."""
 
     action_id: int
     attempt: RunKey | None
     rule: str
-    # Observe | advise | act.
-    mode: str
+    mode: str  # "observe", "advise" or "act".
     verb: str
     target: str
     key: str
@@ -123,11 +117,11 @@ class ActionRecord:
     reason: str
     intended_at: float
     done_at: float | None = None
-    error: str = ""  # "" when it worked
+    error: str = ""  # "" if it succeeded or is not done yet
 
 
 def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, action_id: int = 0) -> ActionRecord:
-    """The record of an action that is not done yet; `at` in Unix seconds."""
+    """Return the record of an action that is not done yet. `at` is in Unix seconds."""
     action = ruled.action
     return ActionRecord(
         action_id=action_id,
@@ -145,29 +139,29 @@ def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDelay:
-    """How long one run waited after it became eligible, and for what (Philly's split, ATC 2019). Seconds."""
+    """How long one run waited after it became eligible, and for what, in seconds (the split of Philly, ATC 2019)."""
 
     attempt: RunKey
     address: str = ""
     user: str = ""
     gpus: int = 0
     eligible_at: float = 0.0
-    seen_at: float = 0.0  # all up to here is counted
-    fair_share_s: float = 0.0  # priority, limits, or not enough free GPUs at all
-    fragmentation_s: float = 0.0  # enough free GPUs, but not in the shape or the place it insists on
-    unknown_s: float = 0.0  # no one looked
-    waits_for: str = ""  # "fair share" | "fragmentation" at the last look
-    over: bool = False  # it started, or is gone
+    seen_at: float = 0.0  # time up to which the waiting time is counted
+    fair_share_s: float = 0.0  # waited for priority, limits, or because too few GPUs were free at all
+    fragmentation_s: float = 0.0  # enough GPUs were free, but not in the shape or on the nodes that it requires
+    unknown_s: float = 0.0  # time during which the reconciler did not look
+    waits_for: str = ""  # "fair share" or "fragmentation", at the last look
+    over: bool = False  # it started, or left the queue
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Return the whole waiting time."""
         return self.fair_share_s + self.fragmentation_s + self.unknown_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrikeRecord:
-    """One strike against a node."""
+    """One strike against a node, as it is stored."""
 
     node: str
     cause: str
@@ -176,14 +170,15 @@ class StrikeRecord:
     at: float
     job_id: int = 0
     uid: int = -1
-    incident: str = ""  # Incident.incident_id: the failure was no node's, the strike counts no more
-    cleared_at: float | None = None  # a person said that it is void, and
-    cleared_by: str = ""  # who they were
+    # Incident.incident_id if the failure belongs to an incident: then no node caused it, and the strike does not count.
+    incident: str = ""
+    cleared_at: float | None = None  # when a person declared the strike void
+    cleared_by: str = ""  # and who
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReset:
-    """A person's decision that what a job failed of up to `at` counts no more against its retries."""
+    """A person's decision that the failures of a job up to `at` no longer count against its retry budget."""
 
     cluster: str
     job_id: int  # raw job id
@@ -194,34 +189,38 @@ class LedgerReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """`scope` is what its failures share: "path /scratch", "switch leaf0", "host hub.example", or "cluster"."""
+    """One infrastructure cause that made several jobs fail within minutes.
 
-    # Of category, scope and beginning: the same incident always has the same.
+    `scope` is what its failures share: "path /scratch", "switch leaf0", "host hub.example", or "cluster".
+    """
+
+    # Derived from category, scope and begin, so that the same incident always has the same id.
     incident_id: str
-    # Of taxonomy.py, domain IF or nccl_error.
+    # Category of taxonomy.py: one of domain IF, or nccl_error.
     category: str
     scope: str
     began: float  # Unix seconds, end of the first failed run
-    last: float  # end of the newest one that kernel, NVML or Slurm speak of, or a second user
+    # End of the newest failed run that kernel, NVML or Slurm reported, or that a second user had.
+    last: float
     over_at: float | None = None  # None: still open
-    jobs: tuple[int, ...] = ()  # ids as sbatch printed them: an array is one job
+    jobs: tuple[int, ...] = ()  # ids as sbatch printed them: an array counts as one job
     uids: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     reach: tuple[str, ...] = ()  # nodes below the switch of `scope`
-    quiet_s: float = 600.0  # it is over when no run failed of it for so long
-    spread_s: float = 900.0  # then its retries start within so long
-    max_s: float = 21600.0  # it is over so long after it began, whatever still fails
-    closed_by: str = ""  # a person said that it is over, and
-    note: str = ""  # why
+    quiet_s: float = 600.0  # the incident is over when no run failed of it for this long
+    spread_s: float = 900.0  # its delayed retries then start within this time
+    max_s: float = 21600.0  # the incident is over this long after it began, even if runs still fail
+    closed_by: str = ""  # a person who declared it over
+    note: str = ""  # and why
 
     @property
     def users(self) -> int:
-        """How many users' jobs failed of it."""
+        """Return the number of users whose jobs failed of it."""
         return len(self.uids)
 
     @property
     def ends(self) -> float:
-        """When it is over if no more runs fail of it, Unix seconds; when a person closed it, that."""
+        """Return when it is over if no more runs fail of it, in Unix seconds; if a person closed it, when they did."""
         if self.closed_by and self.over_at is not None:
             return self.over_at
         return min(self.last + self.quiet_s, self.began + self.max_s)

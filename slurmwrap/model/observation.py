@@ -1,4 +1,4 @@
-"""Observation: one dated fact with who saw it. Apart from Evidence: every gsub leaves one. Records only."""
+"""Observation: one dated fact with its observer. A module of its own, because every gsub call writes one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Context(Enum):
-    """Which part of slurmwrap's made an observation."""
+    """Part of slurmwrap that made an observation."""
 
     PROLOG = "prolog"
     EPILOG = "epilog"
     EPILOG_SLURMCTLD = "epilog_slurmctld"
     SUBMIT = "submit"
     PRERUN = "prerun"
-    # The reconciler's own read of Slurm.
+    # The reconciler's own query of Slurm.
     SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One file of the spool, unsealed. `nonce` is its key: ingesting it twice does nothing."""
+    """One file of the spool, with its seal verified. `nonce` is its key: to store it twice has no effect."""
 
     nonce: str
     cluster: str
@@ -34,14 +34,15 @@ class Observation:
     context: Context
     at: float  # Unix seconds, the observer's clock
     node: str = ""  # "" for the controller and for users
-    uid: int = -1  # of the encoding process, by MUNGE; -1 when the seal is directory ownership
-    facts: Mapping[str, Any] = field(default_factory=dict)  # see docs/records.md for the keys of each context
+    # Uid of the process that wrote it, as MUNGE reports it; -1 if the ownership of the directory is the proof.
+    uid: int = -1
+    facts: Mapping[str, Any] = field(default_factory=dict)  # docs/records.md lists the keys of each context
 
 
-# What reading a spool gives: an observation, or what was rejected and why.
+# The result of reading one spool file is an observation, or a rejected entry.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedEntry:
-    """A spool file that was not believed, and why. It is kept apart and counted."""
+    """A spool file that cannot be trusted, and why. It is kept separately and counted."""
 
     name: str
     reason: str
@@ -50,7 +51,7 @@ class RejectedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolEntry:
-    """One spool file read; `name` is handed back to `Spool.discard` once it is stored."""
+    """One spool file that was read. `name` is passed to `Spool.discard` once it is stored."""
 
     name: str
     item: Observation | RejectedEntry

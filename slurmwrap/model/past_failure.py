@@ -1,4 +1,4 @@
-"""PastFailure: how an earlier run of the same script failed. Records only."""
+"""PastFailure: how an earlier run of the same script failed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ from slurmwrap.model.evidence import Citation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastFailure:
-    """One earlier failure of a script that retrying cannot fix."""
+    """One earlier failure of a script, of a kind that another run cannot fix."""
 
-    # Of the job, or of the pre-run.
-    job_id: int
+    job_id: int  # job id of the failed job, or of the pre-run
     at: float
     category: str
-    # Advice of the diagnosis, or the verdict's reason.
-    reason: str
+    reason: str  # advice of the diagnosis, or the reason of the verdict
     signature: str = ""
-    # Of script, arguments, code and environment, as gsub computed it then.
+    # Digest of script, arguments, code and environment, as gsub computed it at that time.
     fingerprint: str = ""
     prerun: bool = False
     evidence: tuple[Citation, ...] = ()
-    # The file that was blamed.
-    input_path: str = ""
-    # That kernel, Slurm or NVML blame.
-    node: str = ""
+    input_path: str = ""  # the input file that was blamed
+    node: str = ""  # the node that kernel, Slurm or NVML blame
 
     @property
     def error(self) -> str:
-        """What went wrong, in the words of the job's output where they are known."""
+        """Return what went wrong: the cited root line of the job's output if there is one, else the reason."""
         root = next((c.text.strip() for c in self.evidence if c.role == "root" and c.text.strip()), "")
         return self.reason or self.category if self.prerun or not root else root

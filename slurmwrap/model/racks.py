@@ -1,12 +1,12 @@
-"""The network as the site describes it, where Slurm knows none: a file of racks, or node features that name them. Pure.
+"""Build a Topology from the site's own description, where Slurm knows none: a file of racks, or node features. Pure.
 
-The file is in topology.conf's grammar, since sites have one or know how to write it:
+The file has topology.conf's grammar, because sites have such a file or know how to write one:
 
     SwitchName=rack1 Nodes=n[0-3]
-    SwitchName=rack2 Nodes=n[4-7]        BlockName=… Nodes=… is taken too
+    SwitchName=rack2 Nodes=n[4-7]        BlockName=… Nodes=… is accepted too
     SwitchName=row1 Switches=rack[1-2]   levels above, as many as there are
 
-Features: with the prefixes "rack,row" a node with the features rack12 and row3 is in rack12, and that in row3.
+With the feature prefixes "rack,row", a node with the features rack12 and row3 is in rack12, which is in row3.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from slurmwrap.model.cluster import Node
 from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.model.topology import Domain, Topology
 
-# Names in a remark; the rest is counted.
+# Number of node names that a remark lists; the remaining ones are counted.
 SHOWN = 5
 _KEYS = {"switchname": "name", "blockname": "name", "nodes": "nodes", "switches": "switches", "blocks": "switches"}
-# Of topology.conf; means nothing here.
-_PASSED_OVER = ("blocksizes", "linkspeed", "aggregatedblock")
+# Keys of topology.conf that have no meaning here.
+_IGNORED_KEYS = ("blocksizes", "linkspeed", "aggregatedblock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """One switch or block of the file. Exactly one of `nodes` and `below` is filled."""
+    """One switch or block of the file. Exactly one of `nodes` and `below` is set."""
 
     number: int
     name: str
@@ -37,51 +37,62 @@ class _Line:
     below: tuple[str, ...] = ()
 
 
-def of_file(text: str, origin: str, nodes: Sequence[Node]) -> Topology:
-    """The topology of the site's file `origin`. Nodes that the cluster does not have are left out and remarked.
+def topology_from_file(text: str, origin: str, nodes: Sequence[Node]) -> Topology:
+    """Return the topology that the site's file `origin` describes.
 
-    Raises ConfigError naming file, line and culprit: a line that is none, a name twice, a node in two racks, a switch
-    under two others, under itself, or that does not exist.
+    Nodes that the cluster does not have are left out, with a remark. Raises ConfigError that names file, line and
+    culprit: a line that cannot be parsed, a name given twice, a node in two racks, a switch that is below two others,
+    below itself, or that does not exist.
     """
     try:
-        lines = _read(text)
-        parents = _parents(lines)
-        levels = _levels(lines, parents)
+        lines = _read_lines(text)
+        parents = _find_parents(lines)
+        levels = _find_levels(lines, parents)
         _refuse_overlap(lines)
     except _FaultError as fault:
         hint = 'see docs/placement.md, "The site\'s own topology"'
         raise ConfigError(f"{origin}: line {fault.line}: {fault}", hint=hint) from fault
     known = {node.name for node in nodes}
-    members = _members(lines, levels, known)
+    members = _list_members(lines, levels, known)
     racks = tuple(
         Domain(name=name, nodes=members[name], level=level, parent=parents.get(name, ""))
         for name, level in sorted(levels.items(), key=lambda item: item[1])
         if members[name]
     )
     missing = [name for line in lines.values() for name in line.nodes if name not in known]
-    said = {"no such node here": missing, "in no rack": _outside(nodes, racks)}
-    return _topology(racks, "file", _remarks(origin, said))
+    remarkable = {"no such node here": missing, "in no rack": _list_nodes_without_rack(nodes, racks)}
+    return _make_topology(racks, "file", _format_remarks(origin, remarkable))
 
 
-def of_features(prefixes: str, nodes: Sequence[Node]) -> Topology:
-    """The topology of node features that begin with one of `prefixes`: a comma list, the closest level first.
+def topology_from_features(prefixes: str, nodes: Sequence[Node]) -> Topology:
+    """Return the topology of node features that begin with one of `prefixes`.
 
-    A node with two features of one level is in the first one's domain, and remarked.
+    `prefixes` is a comma-separated list, closest level first. A node with two features of one level belongs to the
+    domain of the first one, and is remarked.
     """
     levels = [prefix.strip() for prefix in prefixes.split(",") if prefix.strip()]
-    kinds = {own: [_beginning(own, prefix) for prefix in levels] for own in {node.features for node in nodes}}
+    kinds = {
+        own: [_list_features_with_prefix(own, prefix) for prefix in levels] for own in {node.features for node in nodes}
+    }
     named = {node.name: kinds[node.features] for node in nodes}
     racks = [
         rack
         for level in range(len(levels))
-        for rack in _of_level(level, {name: own[level][0] for name, own in named.items() if own[level]}, named)
+        for rack in _make_domains_of_level(
+            level, {name: own[level][0] for name, own in named.items() if own[level]}, named
+        )
     ]
     twice = [name for name, own in named.items() if any(len(found) > 1 for found in own)]
-    said = {"several features of one level, the first counts": twice, "in no rack": _outside(nodes, racks)}
-    return _topology(tuple(racks), "features", _remarks(f"placement.topology_features={prefixes}", said))
+    remarkable = {
+        "several features of one level, the first counts": twice,
+        "in no rack": _list_nodes_without_rack(nodes, racks),
+    }
+    return _make_topology(
+        tuple(racks), "features", _format_remarks(f"placement.topology_features={prefixes}", remarkable)
+    )
 
 
-def _topology(racks: tuple[Domain, ...], source: str, remarks: tuple[str, ...]) -> Topology:
+def _make_topology(racks: tuple[Domain, ...], source: str, remarks: tuple[str, ...]) -> Topology:
     return Topology(racks=racks, source=source if racks else "", remarks=remarks)
 
 
@@ -89,18 +100,18 @@ def _topology(racks: tuple[Domain, ...], source: str, remarks: tuple[str, ...]) 
 
 
 class _FaultError(ValueError):
-    """What is wrong in one line of the file."""
+    """A fault in one line of the file, with its line number."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
         self.line = line
 
 
-def _read(text: str) -> Mapping[str, _Line]:
-    """Switches and blocks by name, in the file's order."""
+def _read_lines(text: str) -> Mapping[str, _Line]:
+    """Return the switches and blocks by name, in the order of the file."""
     found: dict[str, _Line] = {}
-    for number, words in _sentences(text):
-        line = _line(number, words)
+    for number, words in _join_continued_lines(text):
+        line = _parse_line(number, words)
         if line is None:
             continue
         if line.name in found:
@@ -109,8 +120,11 @@ def _read(text: str) -> Mapping[str, _Line]:
     return found
 
 
-def _sentences(text: str) -> Iterable[tuple[int, list[str]]]:
-    """(number of its first line, words) without comments; a backslash at the end goes on in the next line."""
+def _join_continued_lines(text: str) -> Iterable[tuple[int, list[str]]]:
+    """Yield the number of the first line and the words of each logical line, without comments.
+
+    A backslash at the end continues a line.
+    """
     words, start = list[str](), 0
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("#")[0].rstrip()
@@ -124,35 +138,35 @@ def _sentences(text: str) -> Iterable[tuple[int, list[str]]]:
         yield start, words
 
 
-def _line(number: int, words: Sequence[str]) -> _Line | None:
-    """None for a line that means nothing here."""
-    told = _told(number, words)
-    if not told:
+def _parse_line(number: int, words: Sequence[str]) -> _Line | None:
+    """Parse one logical line; None if it has only keys that have no meaning here."""
+    fields = _parse_fields(number, words)
+    if not fields:
         return None
-    if not told.get("name"):
+    if not fields.get("name"):
         raise _FaultError(number, "no SwitchName=")
-    if bool(told.get("nodes")) == bool(told.get("switches")):
-        raise _FaultError(number, f"'{told['name']}' needs either Nodes= or Switches=")
+    if bool(fields.get("nodes")) == bool(fields.get("switches")):
+        raise _FaultError(number, f"'{fields['name']}' needs either Nodes= or Switches=")
     try:
-        nodes, below = expand(told.get("nodes", "")), expand(told.get("switches", ""))
+        nodes, below = expand(fields.get("nodes", "")), expand(fields.get("switches", ""))
     except ValueError as error:
         raise _FaultError(number, str(error)) from error
-    return _Line(number=number, name=told["name"], nodes=nodes, below=below)
+    return _Line(number=number, name=fields["name"], nodes=nodes, below=below)
 
 
-def _told(number: int, words: Sequence[str]) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _parse_fields(number: int, words: Sequence[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if not equals or (key.lower() not in _KEYS and key.lower() not in _PASSED_OVER):
+        if not equals or (key.lower() not in _KEYS and key.lower() not in _IGNORED_KEYS):
             raise _FaultError(number, f"'{word[:80]}' is not one of SwitchName=, Nodes=, Switches=, BlockName=")
         if key.lower() in _KEYS:
-            told[_KEYS[key.lower()]] = value.strip('"')
-    return told
+            fields[_KEYS[key.lower()]] = value.strip('"')
+    return fields
 
 
-def _parents(lines: Mapping[str, _Line]) -> dict[str, str]:
-    """Child → the one switch above it."""
+def _find_parents(lines: Mapping[str, _Line]) -> dict[str, str]:
+    """Return the one switch above each switch."""
     parents: dict[str, str] = {}
     for line in lines.values():
         for child in line.below:
@@ -164,9 +178,11 @@ def _parents(lines: Mapping[str, _Line]) -> dict[str, str]:
     return parents
 
 
-def _levels(lines: Mapping[str, _Line], parents: Mapping[str, str]) -> dict[str, int]:
-    """Racks have level 0; a switch is one above its highest child."""
+def _find_levels(lines: Mapping[str, _Line], parents: Mapping[str, str]) -> dict[str, int]:
+    """Return the level of each name: 0 for racks, one above the highest child for a switch."""
     levels: dict[str, int] = {}
+    # Start from every rack and raise the levels along its parents. A chain longer than the number of lines is a cycle,
+    # and names that no rack reaches form a cycle of their own.
     for line in lines.values():
         level, name = 0, "" if line.below else line.name
         while name and levels.get(name, -1) < level <= len(lines):
@@ -188,8 +204,8 @@ def _refuse_overlap(lines: Mapping[str, _Line]) -> None:
                 raise _FaultError(line.number, f"node '{node}' is in '{other.name}' and in '{line.name}'")
 
 
-def _members(lines: Mapping[str, _Line], levels: Mapping[str, int], known: set[str]) -> dict[str, tuple[str, ...]]:
-    """Known nodes below each name; levels are worked from below."""
+def _list_members(lines: Mapping[str, _Line], levels: Mapping[str, int], known: set[str]) -> dict[str, tuple[str, ...]]:
+    """Return the known nodes below each name, working from the lowest level up."""
     members: dict[str, tuple[str, ...]] = {}
     for name in sorted(levels, key=lambda name: levels[name]):
         own = dict.fromkeys(node for node in lines[name].nodes if node in known)
@@ -200,12 +216,14 @@ def _members(lines: Mapping[str, _Line], levels: Mapping[str, int], known: set[s
 # --- features --------------------------------------------------------------------------------------------------------
 
 
-def _beginning(features: Iterable[str], prefix: str) -> list[str]:
+def _list_features_with_prefix(features: Iterable[str], prefix: str) -> list[str]:
     return [feature for feature in features if feature.startswith(prefix) and feature != prefix]
 
 
-def _of_level(level: int, rack_of: Mapping[str, str], named: Mapping[str, Sequence[Sequence[str]]]) -> Iterable[Domain]:
-    """The domains of one level; the parent is named where all nodes agree on it."""
+def _make_domains_of_level(
+    level: int, rack_of: Mapping[str, str], named: Mapping[str, Sequence[Sequence[str]]]
+) -> Iterable[Domain]:
+    """Yield the domains of one level. A parent is set only if all nodes of the domain agree on it."""
     members: dict[str, list[str]] = defaultdict(list)
     for node, rack in rack_of.items():
         members[rack].append(node)
@@ -217,16 +235,16 @@ def _of_level(level: int, rack_of: Mapping[str, str], named: Mapping[str, Sequen
 # --- remarks ---------------------------------------------------------------------------------------------------------
 
 
-def _remarks(origin: str, said: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """One remark for each kind of node that is remarkable."""
-    return tuple(f"{origin}: {what}: {_some(names)}" for what, names in said.items() if names)
+def _format_remarks(origin: str, remarkable: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return one remark for each kind of remarkable node."""
+    return tuple(f"{origin}: {what}: {_format_names(names)}" for what, names in remarkable.items() if names)
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return fold(names[:SHOWN]) + more
 
 
-def _outside(nodes: Iterable[Node], racks: Iterable[Domain]) -> list[str]:
+def _list_nodes_without_rack(nodes: Iterable[Node], racks: Iterable[Domain]) -> list[str]:
     inside = {name for rack in racks if rack.level == 0 for name in rack.nodes}
     return [node.name for node in nodes if node.name not in inside]

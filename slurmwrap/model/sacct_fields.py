@@ -1,4 +1,4 @@
-"""How sacct writes resources and times."""
+"""Parse resources (TRES), memory and times as sacct prints them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OLD_GPU = re.compile(r"(?:gres[:/])?gpu(?::[^:,()]*[^:,()\d][^:,()]*)?(?::(\d{1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tres:
-    """Of a whole job. None: not said."""
+    """Trackable resources of a whole job. None: not reported."""
 
     gpus: int | None = None
     cpus: int | None = None
@@ -25,12 +25,13 @@ class Tres:
     nodes: int | None = None
 
 
-# A month's jobs ask for few different things.
+# Cached, because the jobs of a month have few different requests.
 @lru_cache(maxsize=4096)
 def parse_tres(text: str) -> Tres:
-    """AllocTRES and ReqTRES. Other resources, gres/gpumem and gres/gpuutil among them, are none of slurmwrap's.
+    """Parse AllocTRES and ReqTRES. Other resources, such as gres/gpumem and gres/gpuutil, are ignored.
 
-    GPUs are "gres/gpu", else the sum over the types, each as "gres/gpu:a100". ValueError for what is no such list.
+    GPUs are "gres/gpu", or else the sum over the types, each as "gres/gpu:a100". ValueError for text that is no TRES
+    list.
     """
     found: dict[str, str] = {}
     for part in text.split(",") if text else ():
@@ -48,7 +49,7 @@ def parse_tres(text: str) -> Tres:
 
 
 def parse_memory(text: str) -> tuple[int, str]:
-    """MiB, and whose they are: "n" per node and "c" per CPU as Slurm before 21.08 printed it, "" of the whole job."""
+    """Return MiB and their scope: "n" per node or "c" per CPU (printed by Slurm before 21.08), "" for the whole job."""
     found = _AMOUNT.fullmatch(text)
     if found is None:
         raise ValueError(text)
@@ -56,7 +57,10 @@ def parse_memory(text: str) -> tuple[int, str]:
 
 
 def parse_old_gres(text: str) -> int:
-    """GPUs per node of AllocGRES and ReqGRES, which Slurm had before 21.08: "gpu:4", "gres:gpu:a100:2,craynet:1"."""
+    """Return the GPUs per node of AllocGRES and ReqGRES: "gpu:4", "gres:gpu:a100:2,craynet:1".
+
+    Slurm had these fields before 21.08.
+    """
     matches = (_OLD_GPU.fullmatch(part) for part in text.split(","))
     return sum(int(found[1] or 1) for found in matches if found)
 
@@ -75,24 +79,29 @@ _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})(?:\.\d+)
 
 
 def parse_stamp(text: str) -> float | None:
-    """Seconds since 1970; None where Slurm says that it did not happen. ValueError for anything else.
+    """Return Unix seconds; None if Slurm prints that the event did not happen. ValueError for anything else.
 
     Unix seconds (`SLURM_TIME_FORMAT=%s`) and times with a zone are exact. Slurm's usual "2026-11-01T03:04:05" is the
-    clock on the wall where sacct ran, without a zone: it is taken as if it were UTC, so that nothing depends on where
-    the dump is read. Where that clock jumps in spring and autumn, times on both sides of the jump are an hour apart.
+    local time where sacct ran, without a zone. It is read as UTC, so that the result does not depend on where the dump
+    is read. Around a change to or from daylight saving time, times before and after the change are off by an hour
+    against each other.
     """
     if text.isdecimal():
         return float(text) or None
     if text.lower() in UNSET:
         return None
-    if text[4:5] != "-":  # fromisoformat takes "20261101" too
+    # Datetime.fromisoformat also accepts "20261101", which sacct does not print.
+    if text[4:5] != "-":
         raise ValueError(text)
     found = datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def parse_elapsed(text: str) -> float | None:
-    """Seconds of "[days-][hours:]minutes:seconds" or of plain seconds; None: not said. ValueError for anything else."""
+    """Return the seconds of "[days-][hours:]minutes:seconds" or of plain seconds; None: not reported.
+
+    Raises ValueError for other text.
+    """
     if text.isdecimal():
         return float(text)
     if text.lower() in UNSET:
@@ -105,7 +114,10 @@ def parse_elapsed(text: str) -> float | None:
 
 
 def parse_limit(text: str) -> float | None:
-    """Seconds of a time limit: plain minutes (TimelimitRaw) or a duration; None: no limit, or the partition's."""
+    """Return the seconds of a time limit; None: no limit, or the partition's.
+
+    It is given in minutes (TimelimitRaw) or as a duration.
+    """
     if text.lower() in _NO_LIMIT:
         return None
     return float(text) * 60 if text.isdecimal() else parse_elapsed(text)

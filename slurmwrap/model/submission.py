@@ -1,4 +1,4 @@
-"""Submission: what is remembered of a gsub call. Apart from the other records: gsub alone pays for what it loads."""
+"""Submission: what is stored about one gsub call. A module of its own, so that gsub loads only what it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """One successful gsub call, as its user reports it; it speaks for that user's own job only."""
+    """One successful gsub call, as its user reports it. It is evidence about that user's own jobs only."""
 
     cluster: str
     job_id: int
@@ -31,24 +31,25 @@ class Submission:
     retry: bool = False
     profile_key: str = ""
     profile_variant: str = ""  # profiling.key.derive_variant()
-    # Where the step counter writes (--count-steps); "" when it does not.
+    # Directory to which the step counter writes (--count-steps); "" if it does not.
     step_dir: str = ""
     prerun_mode: str = "off"
     prerun_job_id: int | None = None
-    fingerprint: str = ""  # script + arguments + code + environment, for "passed already"
-    inputs: tuple[str, ...] = ()  # files the job names
-    output_appends: bool = False  # a retry may share the output file
+    # Digest of script, arguments, code and environment; it identifies programs that passed a pre-run already.
+    fingerprint: str = ""
+    inputs: tuple[str, ...] = ()  # files that the job names
+    output_appends: bool = False  # a retry may append to the same output file
     plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
-    changes: tuple[Mapping[str, Any], ...] = ()  # Change as JSON
+    changes: tuple[Mapping[str, Any], ...] = ()  # OptionChange as JSON
     forced: tuple[str, ...] = ()  # refusals that --force overrode
-    warnings: tuple[Finding, ...] = ()  # what the checks at submission remarked on
-    shape: ResourceShape | None = None  # as its user asked; None: of an older version, then nothing is changed
-    own: Mapping[str, Any] = field(default_factory=dict)  # what its user set of the options that placement may change
-    tune: bool = False  # CPUs and memory of the waiting job may be changed
-    place: bool = False  # and where it insists to run
-    holdout_group: str = (
-        # The draw of prerun.holdout that it took part in: submissions of one draw share it; "": none.
-        ""
-    )
-    # That draw left its pre-run out.
+    warnings: tuple[Finding, ...] = ()  # findings of the checks at submission
+    # The request of the user. None if an older version wrote the record; then slurmwrap changes nothing.
+    shape: ResourceShape | None = None
+    # What the user set of the options that placement may change.
+    own: Mapping[str, Any] = field(default_factory=dict)
+    tune: bool = False  # slurmwrap may change CPUs and memory while the job is pending
+    place: bool = False  # slurmwrap may change its node list and locality while it is pending
+    # Id of the random draw (prerun.holdout) in which it took part; submissions of one draw share it. "": none.
+    holdout_group: str = ""
+    # The draw selected it to run without a pre-run.
     held_out: bool = False

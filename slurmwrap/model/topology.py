@@ -1,14 +1,14 @@
-"""The network: Switch, Block, Domain, Topology. Records and what follows from them at once. Pure.
+"""Records of the network: Switch, Block, Domain, Topology, with properties that follow from them directly. Pure.
 
-What Slurm itself does with the two kinds differs (measured on 22.05.8, 24.11.5 and 26.05.5, November 2026):
+Slurm treats the two topology plugins differently (measured on 22.05.8, 24.11.5 and 26.05.5, November 2026):
 
-topology/tree is soft: a job takes the fewest leaves it can get now, and waits for fewer only with --switches=N@t, which
-its owner may change while the job waits (N@0 releases it; 0 does not in 24.11.5 and 26.05.5). Slurm takes a node under
-two leaves and switches without a common root with no more than a warning in its log.
+topology/tree is a soft constraint. A job takes the fewest leaf switches that it can get now, and waits for fewer only
+with --switches=N@t. Its owner may change that while the job is pending (N@0 releases it; 0 does not in 24.11.5 and
+26.05.5). Slurm accepts a node below two leaves, and switches without a common root, with only a warning in its log.
 
-topology/block is hard: a job must lie inside the smallest level that can hold its number of nodes, and waits for that
-without end; `--segment=G` loosens it to chunks of G nodes, each inside one base block (docs/placement.md). It cannot be
-changed on a pending job, and --switches means nothing there.
+topology/block is a hard constraint. A job must fit into the smallest level that can hold its number of nodes, and waits
+for that without end. `--segment=G` relaxes it to chunks of G nodes, each inside one base block (docs/placement.md). It
+cannot be changed on a pending job, and --switches has no effect there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """One line of `scontrol show topology` (topology/tree). Leaves have level 0 and nodes; a name may hold brackets."""
+    """One line of `scontrol show topology` (topology/tree). Leaves have level 0; a name may contain brackets."""
 
     name: str
     level: int
-    nodes: tuple[str, ...]  # everything below it
+    nodes: tuple[str, ...]  # all nodes below it, over all levels
     children: tuple[str, ...] = ()
 
 
@@ -34,10 +34,9 @@ class Block:
 
     name: str
     nodes: tuple[str, ...]
-    # BlockSize: what one job may use of it as one block, though it may have more nodes; 0: not said.
+    # BlockSize: the most nodes that one job may use as one block; the block may have more. 0: not reported.
     size: int = 0
-    # 0: base block; above: aggregates (BlockSizes=4,8,16)
-    level: int = 0
+    level: int = 0  # 0 for a base block, more for aggregates (BlockSizes=4,8,16).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,52 +45,51 @@ class Domain:
 
     name: str
     nodes: tuple[str, ...]
-    # 0: the closest; domains of one level do not overlap
-    level: int = 0
-    # Name of the domain of the next level; "": none.
+    level: int = 0  # 0 is the closest level. Domains of one level do not overlap.
+    # Name of the enclosing domain one level above; "" if there is none.
     parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What is known of the network, and by whom: `source` says what may be asked of Slurm.
+    """What is known of the network. `source` says where it comes from, and so what may be requested from Slurm.
 
-    "tree": Slurm knows switches (--switches); "block": it knows blocks (--segment); "file" (the site's own file) and
-    "features" (node features that name racks): only we know. "" where nothing is known.
+    "tree": Slurm knows switches (--switches). "block": Slurm knows blocks (--segment). "file" (the site's own file) and
+    "features" (node features that name racks): only slurmwrap knows the racks. "": nothing is known.
     """
 
     switches: tuple[Switch, ...] = ()
     blocks: tuple[Block, ...] = ()
-    # Of a site file or of node features.
+    # From a site file or from node features.
     racks: tuple[Domain, ...] = ()
     source: str = ""
-    # What is odd about the site's own description, for people.
+    # Problems in the site's own description, for display.
     remarks: tuple[str, ...] = ()
 
     @property
     def leaves(self) -> tuple[Switch, ...]:
-        """The leaf switches, in Slurm's order."""
+        """Return the leaf switches, in Slurm's order."""
         return tuple(s for s in self.switches if s.level == 0)
 
     @property
     def domains(self) -> tuple[Domain, ...]:
-        """Every domain of every level, the closest first, whatever the source. Time linear in nodes and levels."""
+        """Return all domains of all levels, closest first, from any source. Linear time in nodes and levels."""
         if self.racks:
             found = self.racks
         elif self.blocks:
-            found = _nested(Domain(name=b.name, nodes=b.nodes, level=b.level) for b in self.blocks)
+            found = _set_parents(Domain(name=b.name, nodes=b.nodes, level=b.level) for b in self.blocks)
         else:
             above = {child: switch.name for switch in self.switches for child in switch.children}
             found = tuple(
                 Domain(name=s.name, nodes=s.nodes, level=s.level, parent=above.get(s.name, "")) for s in self.switches
             )
-        return _apart(sorted(found, key=lambda domain: domain.level))
+        return _remove_overlaps(sorted(found, key=lambda domain: domain.level))
 
 
-def _nested(domains: Iterable[Domain]) -> tuple[Domain, ...]:
-    """With each one's parent: the closest domain above that holds its nodes."""
+def _set_parents(domains: Iterable[Domain]) -> tuple[Domain, ...]:
+    """Return `domains` with their parents set: the closest domain above that holds the same nodes."""
     order = sorted(domains, key=lambda domain: domain.level)
-    # Node → the closest domain above that was seen.
+    # Node -> the closest domain above it that was seen so far.
     over: dict[str, Domain] = {}
     found = list[Domain]()
     for domain in reversed(order):
@@ -101,8 +99,11 @@ def _nested(domains: Iterable[Domain]) -> tuple[Domain, ...]:
     return tuple(reversed(found))
 
 
-def _apart(domains: Iterable[Domain]) -> tuple[Domain, ...]:
-    """A node that several domains of one level claim stays in the first; what has no node is left out."""
+def _remove_overlaps(domains: Iterable[Domain]) -> tuple[Domain, ...]:
+    """Return `domains` without overlaps inside a level.
+
+    A node stays in the first domain that lists it; domains without nodes are dropped.
+    """
     taken: dict[int, set[str]] = {}
     found = list[Domain]()
     for domain in domains:

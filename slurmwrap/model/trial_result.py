@@ -1,4 +1,4 @@
-"""What a trial gave: records only."""
+"""Results of a trial, the one-GPU run of a pre-run: StepReading, TrialProgress, TrialResult."""
 
 from __future__ import annotations
 
@@ -7,53 +7,51 @@ from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import FailedCommand
 
-# Sources of something else than training steps: backward passes, batches, printed numbers, busy samples of the GPU.
+# Sources that count something other than training steps: backward passes, batches, printed numbers, GPU activity.
 SIGNS = frozenset({"backward", "dataloader", "text", "gpu"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReading:
-    """What the injected counter wrote, of the busiest process. Times in seconds of CLOCK_MONOTONIC."""
+    """Steps that the injected counter wrote, of the process with the most. Times in seconds of CLOCK_MONOTONIC."""
 
     count: int = 0
-    # Of inject/slurmwrap_counter.py's RANKS, "text" or "gpu"; "" when nothing was counted.
+    # One of RANKS in inject/slurmwrap_counter.py, "text" or "gpu"; "" if nothing was counted.
     source: str = ""
     first: float = 0.0
     last: float = 0.0
     gpu_mem_mib: int = 0
     parked: bool = False
-    model_mib: float | None = None  # the optimizers' parameters, as far as this process holds them
-    largest_tensor_mib: float | None = None  # the largest of them
-    world: int = 1  # processes of torch.distributed
+    model_mib: float | None = None  # size of the optimizers' parameters, as far as this process holds them
+    largest_tensor_mib: float | None = None  # size of the largest of them
+    world: int = 1  # number of processes of torch.distributed
 
     @property
     def exact(self) -> bool:
-        """`count` is of training steps; the other sources only show that something like training goes on."""
+        """Return True if `count` counts training steps; other sources only show some sign of training."""
         return self.source not in SIGNS and self.source != ""
 
     @property
     def steps(self) -> int:
-        """Training steps that were counted; 0 where there are only signs of them."""
+        """Return the number of counted training steps; 0 if there are only indirect signs of training."""
         return self.count if self.exact else 0
 
     @property
     def per_s(self) -> float | None:
-        """Steps per second between the first and the last; None below two steps."""
+        """Return the steps per second between the first and the last step; None with fewer than two steps."""
         span = self.last - self.first
         return (self.count - 1) / span if self.count > 1 and span > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialProgress:
-    """A live view of the trial."""
+    """State of a trial that is still running, for display."""
 
     seconds: float
     steps: int
     last_line: str = ""
-    # "profiles" while the CPU curve is measured
-    stage: str = ""
-    # Of the trial's GPUs, where NVML says it.
-    gpu_percent: float | None = None
+    stage: str = ""  # "profiles" while the CPU curve is measured
+    gpu_percent: float | None = None  # mean utilisation of the trial's GPUs, if NVML reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,24 +59,25 @@ class TrialResult:
     """How the trial ended. `layer` names what ended it: "step", "exit", "timeout", "no_training" or "supervisor"."""
 
     layer: str
-    # Of the user's script; None when we ended it.
-    exit_code: int | None = None
-    signal: int | None = None  # that killed the script
+    exit_code: int | None = None  # exit code of the user's script; None if slurmwrap ended it
+    signal: int | None = None  # signal that killed the script
     steps: int = 0
     step_source: str = ""
     seconds: float = 0.0
     logs: tuple[LogTail, ...] = ()
     measurement: Measurement = field(default_factory=Measurement)
-    crashed: bool = False  # the last Python that started died of an exception, whatever the script's exit code says
-    oom_kills: int | None = None  # of the job's cgroup; None when it cannot be read
-    refused: tuple[str, ...] = ()  # Slurm commands of the script that were left out
-    touched: tuple[str, ...] = ()  # files of the user's that the script would have changed; it was stopped before
-    no_training: str = ""  # why no step was waited for any longer
-    unproven: str = ""  # why a script that ended with 0 showed nothing
-    failed_commands: tuple[FailedCommand, ...] = ()  # of the script, by what its shell printed
-    error: str = ""  # why the trial could not be run at all, "" when it could
+    # The last Python process that started ended with an exception, whatever the exit code of the script is.
+    crashed: bool = False
+    oom_kills: int | None = None  # OOM kills in the job's cgroup; None if they cannot be read
+    refused: tuple[str, ...] = ()  # Slurm commands of the script that the shims did not carry out
+    # Files of the user that the script would have changed; the trial was stopped before.
+    touched: tuple[str, ...] = ()
+    no_training: str = ""  # why no training step is expected any more
+    unproven: str = ""  # why a script that ended with exit code 0 proved nothing
+    failed_commands: tuple[FailedCommand, ...] = ()  # commands of the script that failed, as its shell reported them
+    error: str = ""  # why the trial could not be run at all, "" if it could
 
     @property
     def timed_out(self) -> bool:
-        """The time limit ended it."""
+        """Return True if the time limit ended the trial."""
         return self.layer == "timeout"

@@ -1,4 +1,4 @@
-"""Verdict: what a pre-run says. Records only."""
+"""Verdict: the outcome of a pre-run, and its JSON form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.model.resource_profile import Measurement
 
 
 class Outcome(Enum):
-    """`inconclusive` is what one GPU cannot show: it never stops a job."""
+    """Outcome of a pre-run. `inconclusive` means that one GPU cannot show it; it never stops a job."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -21,22 +21,25 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCommand:
-    """One command of the script that failed while the script went on.
+    """One command of the script that failed while the script continued.
 
-    `file`: the script as its user calls it, or a file that it sourced; line 0: not known.
+    `file` is the script as its user calls it, or a file that it sourced; `line` is 0 if unknown.
     """
 
     file: str
     line: int
-    # The shell's words without the place.
+    # Message of the shell, without file and line.
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The sum of a pre-run. `layer` names what decided: "static"; where steps did, how they were counted ("explicit",
-    "optimizer", "keras", "deepspeed", "megatron", "jax", "backward", "dataloader", "text", "gpu"); "exit" (the script
-    ended), "timeout", "no_training" (no step is to come), "supervisor"."""
+    """Summary of a pre-run. `layer` names what decided.
+
+    It is "static", "exit" (the script ended), "timeout", "no_training" (no training step is expected), "supervisor",
+    or, if steps decided, how they were counted: "explicit", "optimizer", "keras", "deepspeed", "megatron", "jax",
+    "backward", "dataloader", "text" or "gpu".
+    """
 
     outcome: Outcome
     layer: str
@@ -47,15 +50,15 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
     evidence: tuple[Citation, ...] = ()
     measurement: Measurement | None = None
-    input_path: str = ""  # blamed input, read and found broken by ourselves
-    input_fault: str = ""  # what our own read of it said, "" when only the log names it
-    lasting: bool = False  # `inconclusive` for a reason that another pre-run of the very same would meet again
-    input_digest: str = ""  # inputs.digest() of it, "" when it could not be read
-    failed_commands: tuple[FailedCommand, ...] = ()  # of the script, which went on
+    input_path: str = ""  # the input that slurmwrap itself read and found broken
+    input_fault: str = ""  # the fault that slurmwrap found in it, "" if only the log names it
+    lasting: bool = False  # `inconclusive` for a reason that another pre-run of the same program would meet again
+    input_digest: str = ""  # inputs.digest() of the file, "" if it could not be read
+    failed_commands: tuple[FailedCommand, ...] = ()  # commands of the script that failed while it continued
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
-    """A dict of JSON types; `verdict_from_json` gives the same Verdict back."""
+    """Return a dict of JSON types from which `verdict_from_json` restores an equal Verdict."""
     plain = asdict(verdict)
     plain["outcome"] = verdict.outcome.value
     for finding, record in zip(plain["findings"], verdict.findings, strict=True):
@@ -64,7 +67,7 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def verdict_from_json(plain: dict[str, Any]) -> Verdict:
-    """Raises KeyError, TypeError or ValueError on anything but `verdict_to_json`'s output."""
+    """Restore a Verdict. Raises KeyError, TypeError or ValueError for anything but `verdict_to_json`'s output."""
     findings = tuple(Finding(**{**f, "severity": Severity(f["severity"])}) for f in plain["findings"])
     around = ("before", "after")
     evidence = tuple(Citation(**{**c, **{name: tuple(c.get(name, ())) for name in around}}) for c in plain["evidence"])

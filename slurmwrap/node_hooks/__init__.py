@@ -1,4 +1,5 @@
-"""What Slurm's hooks execute on nodes: one zipapp, standard library only, Python 3.6 and newer, nothing of the rest.
+"""The Python code that Slurm's hooks run on nodes: one zipapp, standard library only, Python 3.6 and newer.
 
-Put together and installed by host/hook_files.py. Record only: no Slurm command, no database, always exit 0.
+It imports no other part of slurmwrap. host/hook_files.py builds and installs the zipapp. The hooks only record: they
+run no Slurm command, open no database and always exit 0.
 """

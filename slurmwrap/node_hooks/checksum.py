@@ -1,7 +1,7 @@
-"""One word for the hooks' files as they lie on a machine: the same on every node where they were copied whole.
+"""Compute one checksum over the hooks' files on a machine; it is the same on every node that has complete copies.
 
-A CRC costs an Epilog a millisecond; it is there to find a node that was forgotten or half copied. Against someone who
-can write root's files no checksum helps.
+It finds nodes that were forgotten or copied in part. A CRC is enough for that and costs an Epilog one millisecond; no
+checksum protects against someone who can write root's files.
 """
 import binascii
 import os
@@ -10,7 +10,7 @@ FILES = ("prolog", "epilog", "epilog_slurmctld", "node_hooks.pyz", "hooks.json")
 
 
 def of(directory):
-    """Eight hexadecimal digits over the names and contents of FILES; OSError where one cannot be read."""
+    """Return eight hexadecimal digits over the names and contents of FILES. Raise OSError when one cannot be read."""
     found = 0
     for name in FILES:
         with open(os.path.join(directory, name), "rb") as stream:

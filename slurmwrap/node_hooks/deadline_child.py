@@ -1,6 +1,7 @@
-"""Edge: work that may hang, in a child that is abandoned when late. Never waits for a child in D state.
+"""Run work that may hang in a child process that is abandoned at its deadline (adapter).
 
-`subprocess.run(timeout=...)` waits again after its kill, without bound, when the child is stuck in the kernel.
+It never waits for a child in D state, unlike `subprocess.run(timeout=...)`, which waits again without limit after it
+has killed the child.
 """
 import os
 import select
@@ -13,9 +14,10 @@ ENVIRONMENT = {b"LC_ALL": b"C", b"PATH": b"/usr/bin:/bin"}
 
 
 class Result:
-    """`data`: what the child wrote. `complete`: it ended by itself with exit code 0 and wrote no more than allowed.
+    """The outcome of a child. `data`: what it wrote.
 
-    `left`: its pid when not even SIGKILL ended it, as in D state; else None.
+    `complete`: it ended by itself with exit code 0 and wrote no more than its limit. `late`: it was not finished at the
+    deadline. `left`: its pid when even SIGKILL did not end it, as in D state; else None.
     """
 
     def __init__(self, data, complete, late, left=None):
@@ -26,9 +28,10 @@ class Result:
 
 
 def call(function, deadline, limit):
-    """`function(write)` in a forked child without exec; `write(bytes)` sends up to `limit` bytes back. A Result.
+    """Run `function(write)` in a forked child without exec and return a Result.
 
-    `deadline` is of time.monotonic(). The child ends itself by SIGALRM when it outlives us.
+    `write(bytes)` sends data back, `limit` bytes in total. `deadline` is a value of time.monotonic(). SIGALRM ends the
+    child when it outlives its parent.
     """
     reader, writer = os.pipe()
     pid = os.fork()
@@ -36,7 +39,7 @@ def call(function, deadline, limit):
         status = 1
         try:
             os.close(reader)
-            _on_our_own(deadline)
+            _start_own_session(deadline)
             function(_sender(writer))
             status = 0
         finally:
@@ -46,13 +49,13 @@ def call(function, deadline, limit):
 
 
 def run(argv, data, deadline, limit):
-    """Runs the program `argv[0]` (an absolute path) with `data` on stdin. A Result with its stdout."""
+    """Run the program `argv[0]` (an absolute path) with `data` on stdin and return a Result with its stdout."""
     out_reader, out_writer = os.pipe()
     in_reader, in_writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _on_our_own(deadline)
+            _start_own_session(deadline)
             null = os.open("/dev/null", os.O_WRONLY)
             for source, target in ((in_reader, 0), (out_writer, 1), (null, 2)):
                 os.dup2(source, target)
@@ -64,11 +67,11 @@ def run(argv, data, deadline, limit):
     return _collect(pid, out_reader, in_writer, data, deadline, limit)
 
 
-def _on_our_own(deadline):
+def _start_own_session(deadline):
     os.setsid()
-    # Python ignores it, and that would be inherited.
+    # Python ignores SIGPIPE, and a program inherits that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    # After the parent gave up; survives exec.
+    # The alarm goes off after the parent has given up. It survives exec.
     signal.alarm(max(1, int(deadline - time.monotonic()) + 2))
 
 
@@ -85,7 +88,7 @@ def _sender(writer):
 def _collect(pid, reader, writer, data, deadline, limit):
     received = []
     try:
-        ended = _talk(reader, writer, data, deadline, limit, received)
+        ended = _exchange(reader, writer, data, deadline, limit, received)
     finally:
         os.close(reader)
     if ended is None:
@@ -96,8 +99,11 @@ def _collect(pid, reader, writer, data, deadline, limit):
     return Result(b"".join(received), status == 0, status is None, left)
 
 
-def _talk(reader, writer, data, deadline, limit, received):
-    """Feeds and reads until the child closes its end: True. None at the deadline or beyond `limit` bytes."""
+def _exchange(reader, writer, data, deadline, limit, received):
+    """Write `data` to the child and read from it until it closes its end of the pipe; then return True.
+
+    Return None at the deadline or when the child sends more than `limit` bytes.
+    """
     view, size = memoryview(data), 0
     try:
         if writer is not None:
@@ -131,12 +137,12 @@ def _feed(writer, view):
     except BlockingIOError:
         return view
     except BrokenPipeError:
-        # It reads no more; its exit code shows it.
+        # The child does not read any more; its exit code shows whether it failed.
         return view[:0]
 
 
 def _kill(pid):
-    """Ends the child's session. Returns `pid` when it does not die: it is left behind."""
+    """Kill the child and its process group. Return `pid` when the child does not die, else None."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, signal.SIGKILL)
@@ -146,7 +152,7 @@ def _kill(pid):
 
 
 def _reap(pid, deadline):
-    """The wait status, None when the child is not dead in time."""
+    """Return the child's wait status; None when it has not ended by `deadline`."""
     pause = 0.0005
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -1,7 +1,7 @@
-"""Edge: questions to NVIDIA's driver: one at a time on a node, each in a child that is abandoned when the driver hangs.
+"""Query NVIDIA's driver in a child process that is abandoned when the driver hangs (adapter). One query runs at a time.
 
-A process that waits in the driver survives SIGKILL (D state). Its pid and start time are kept; while it is there the
-driver is called hung and not asked again, so that stuck processes do not pile up with the jobs.
+A process that waits in the driver survives SIGKILL (D state). Its pid and start time are saved. As long as it exists,
+the driver counts as hung and is not asked again, so that stuck processes do not accumulate with every job.
 """
 import fcntl
 import json
@@ -11,12 +11,12 @@ import time
 from . import deadline_child, node_state
 
 MARKER = "driver.stuck"
-# For another hook of this node that is asking right now.
+# Seconds to wait while another hook of this node is asking the driver.
 TURN_S = 1.0
 
 
 class DriverAnswer:
-    """`data`: what the child sent. `error`: why there is no more, "" when it is whole. `hung`: see hung(), or None."""
+    """The driver's answer. `data`: what the child sent. `error`: why it is incomplete, else "". `hung`: see hung()."""
 
     def __init__(self, data, error, stuck=None):
         self.data = data
@@ -25,10 +25,10 @@ class DriverAnswer:
 
 
 def ask(settings, work, deadline, limit, doing):
-    """`work(send)` in a child, until `deadline` at the latest. An Answer.
+    """Run `work(send)` in a child, until `deadline` at the latest, and return a DriverAnswer.
 
-    `doing(data)` says in words what the child was at, from what it had sent. OSError when the node's private directory
-    cannot be used: then no one could say that a child is stuck, and none is started.
+    `doing(data)` returns a description of the call in which the child is stuck, given the data that it has sent. Raise
+    OSError when the node's private directory cannot be used: a stuck child could not be recorded, so none is started.
     """
     directory = node_state.ensure(settings.node_state_dir)
     stuck = hung(directory)
@@ -36,11 +36,11 @@ def ask(settings, work, deadline, limit, doing):
         return DriverAnswer(b"", said(stuck), stuck)
     lock = os.open(os.path.join(directory, "driver.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        if not _turn(lock, min(deadline, time.monotonic() + TURN_S)):
+        if not _acquire_lock(lock, min(deadline, time.monotonic() + TURN_S)):
             return DriverAnswer(b"", "another hook was asking the driver all the time")
         found = deadline_child.call(work, deadline, limit)
         if found.left is not None:
-            stuck = _mark(directory, found.left, doing(found.data))
+            stuck = _save_marker(directory, found.left, doing(found.data))
             return DriverAnswer(found.data, said(stuck), stuck)
     finally:
         os.close(lock)
@@ -51,7 +51,7 @@ def ask(settings, work, deadline, limit, doing):
 
 
 def hung(directory):
-    """`{"pid", "start", "since", "call"}` of a question that is still stuck in the driver, None when there is none."""
+    """Return {"pid", "start", "since", "call"} of the child that is still stuck in the driver; None without one."""
     path = os.path.join(directory, MARKER)
     try:
         with open(path, "rb") as stream:
@@ -60,19 +60,20 @@ def hung(directory):
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError):
-        return _forget(path)
+        return _remove_marker(path)
+    # A process with the same pid and another start time is a new process.
     if start is None or started(pid) != start:
-        return _forget(path)
+        return _remove_marker(path)
     return marker
 
 
 def said(stuck):
-    """A marker in words."""
+    """Return a description of the stuck child, given its marker."""
     return "driver hung: process %s waits in %s since %d" % (stuck["pid"], stuck.get("call"), stuck.get("since") or 0)
 
 
 def started(pid):
-    """A live process's start in clock ticks since boot (proc_pid_stat(5), field 22); None when it has ended."""
+    """Return a process's start in clock ticks since boot (proc_pid_stat(5), field 22); None when it has ended."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as stream:
             fields = stream.read(4096).rpartition(b")")[2].split()
@@ -81,24 +82,24 @@ def started(pid):
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _mark(directory, pid, call):
+def _save_marker(directory, pid, call):
     stuck = {"pid": pid, "start": started(pid), "since": int(time.time()), "call": call}
     try:
         node_state.write(os.path.join(directory, MARKER), json.dumps(stuck).encode("utf-8"))
     except OSError:
-        # It holds the lock as well.
+        # Without the marker, the lock that the stuck child still holds keeps other hooks from asking.
         pass
     return stuck
 
 
-def _forget(path):
+def _remove_marker(path):
     try:
         os.unlink(path)
     except OSError:
         pass
 
 
-def _turn(lock, until):
+def _acquire_lock(lock, until):
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,55 +1,56 @@
-"""Epilog: what root on this node can say about a job that ended here."""
+"""The Epilog hook: collects the facts about a job that ended on this node and sends them as one observation."""
 import time
 
 from . import checksum, gpu_addresses, hook_environment, nvml, munge_spool, node_state
 from . import kernel_log
-from . import kernel_log
 from . import log_tails
 
+# Seconds for reading the job's logs and for asking NVML.
 LOGS_S = 3.0
 NVML_S = 3.0
+# Seconds by which wall clock and monotonic clock must differ before the wall clock counts as having been set.
 JUMP_S = 5.0
-# No Unix time: the year 5138.
+# A larger start time is not a Unix time (this one is in the year 5138).
 LATEST = 1e11
-# Kept back for MUNGE and the spool.
+# Seconds reserved for MUNGE and the spool.
 SEND_S = 2.0
 
 
 def run(environ, settings, deadline):
-    """Collects the facts of the job and sends one observation. A part that fails is left out, the others are sent."""
+    """Collect the facts of the job and send one observation. A part that fails is omitted; the others are sent."""
     job_id = hook_environment.job_id(environ)
     facts = hook_environment.common(environ)
     facts.update(hook_environment.ending(environ))
-    facts.update(_collected(environ, settings, job_id, facts, deadline - SEND_S))
+    facts.update(_collect_facts(environ, settings, job_id, facts, deadline - SEND_S))
     munge_spool.send(munge_spool.observation(settings, job_id, "epilog", facts), settings, deadline)
 
 
-def _collected(environ, settings, job_id, facts, deadline):
-    mark = _part(facts, "mark", lambda: node_state.take_mark(settings, job_id)) or {}
-    facts["started_at"], since = _started(mark, environ, facts)
-    own = _part(facts, "gpus", lambda: _gpus(environ, settings, mark, deadline)) or []
-    found = _part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {}
-    found["hooks"] = _part(facts, "hooks", lambda: _hooks(settings)) or {}
-    found.update(_part(facts, "usage", lambda: node_state.take_usage(settings, job_id)) or {})
+def _collect_facts(environ, settings, job_id, facts, deadline):
+    mark = _collect_part(facts, "mark", lambda: node_state.take_mark(settings, job_id)) or {}
+    facts["started_at"], since = _start_times(mark, environ, facts)
+    own = _collect_part(facts, "gpus", lambda: _gpus(environ, settings, mark, deadline)) or []
+    found = _collect_part(facts, "kernel", lambda: _kernel(environ, settings, mark, own, deadline)) or {}
+    found["hooks"] = _collect_part(facts, "hooks", lambda: _hook_version(settings)) or {}
+    found.update(_collect_part(facts, "usage", lambda: node_state.take_usage(settings, job_id)) or {})
     if hook_environment.first_node(facts["nodes"]) == settings.node:
         late = min(deadline, time.monotonic() + LOGS_S)
-        found.update(_part(facts, "logs", lambda: log_tails.tails(environ, since, late)) or {})
+        found.update(_collect_part(facts, "logs", lambda: log_tails.tails(environ, since, late)) or {})
     if own:
         late = min(deadline, time.monotonic() + NVML_S)
         lost = found.pop("fallen", "")
-        found.update(_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})
+        found.update(_collect_part(facts, "gpu", lambda: nvml.states(settings, own, late, since, lost)) or {})
     return found
 
 
-def _hooks(settings):
-    """What ran here: `slurmwrap doctor` compares it with the controller's files."""
+def _hook_version(settings):
+    """Return release and checksum of this node's hooks. `slurmwrap doctor` compares them with the controller's."""
     return {"release": settings.release, "checksum": checksum.of(settings.directory)}
 
 
-def _started(mark, environ, facts):
-    """(the job's start by the clock of now, the earliest time that a file of the job's can bear), None where unknown.
+def _start_times(mark, environ, facts):
+    """Return (the job's start by the present clock, the earliest time stamp that a file of the job can have).
 
-    The two differ where the clock was set while the job ran; fact `clock_jump_s` then.
+    Both are None when unknown. They differ when the clock was set while the job ran; then fact `clock_jump_s` is added.
     """
     at = mark.get("at") or hook_environment.number(environ, "SLURM_JOB_START_TIME")
     if not isinstance(at, (int, float)) or not 0 < at < LATEST:
@@ -63,17 +64,20 @@ def _started(mark, environ, facts):
     return by_ticks, min(at, by_ticks)
 
 
-def _part(facts, name, collect):
+def _collect_part(facts, name, collect):
     try:
         return collect()
     except Exception as error:
-        # One unreadable source must not cost the others.
+        # One unreadable source must not prevent reading the others.
         facts.setdefault("errors", []).append("%s: %s: %s" % (name, type(error).__name__, error))
         return None
 
 
 def _gpus(environ, settings, mark, deadline):
-    """[(index, PCI address or None)]; as the Prolog saw them, since a lost GPU has no entry any more."""
+    """Return [(index, PCI address or None)] of the job's GPUs.
+
+    The addresses that the Prolog saved are preferred, since a GPU that was lost during the job has no entry any more.
+    """
     indices = hook_environment.gpu_indices(environ)
     known = mark.get("gpus") or (gpu_addresses.addresses(settings, deadline) if indices else {})
     return [(index, known.get(str(index))) for index in indices]

@@ -1,6 +1,7 @@
-"""Turns a record of the EpilogSlurmctld shim into an observation's facts. Pure; read by the spool, not by the hook.
+"""Convert a record of the EpilogSlurmctld shim into the facts of an observation. Pure.
 
-The shim writes the raw values and starts no Python (a budget of 10 ms on the controller), so they are taken apart here.
+The shim writes raw values and starts no Python, since its budget on the controller is 10 ms. The reader of the spool
+calls this module to parse them; the hook does not.
 """
 from . import hook_environment
 
@@ -9,7 +10,10 @@ END = b"end"
 
 
 def parse(data: bytes) -> dict:
-    """The variables of one record, {} unless it is whole: header, `name=value` items and `end`, each ended by NUL."""
+    """Return the variables of one record; {} unless the record is complete.
+
+    A complete record is a header, `name=value` items and `end`, each terminated by NUL.
+    """
     items = data.split(b"\0")
     if len(items) < 3 or items[0] != HEADER or items[-2:] != [END, b""]:
         return {}
@@ -17,7 +21,7 @@ def parse(data: bytes) -> dict:
 
 
 def facts(environ: dict) -> dict:
-    """The facts of context `epilog_slurmctld` (docs/records.md)."""
+    """Return the facts of context `epilog_slurmctld` (docs/records.md)."""
     found = hook_environment.common(environ)
     del found["gpus"]
     found.update(hook_environment.ending(environ))

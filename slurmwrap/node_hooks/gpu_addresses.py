@@ -1,4 +1,7 @@
-"""Edge: which PCI address a GPU of the job has, by the NVIDIA driver's own files. In a child: the driver may hang."""
+"""Read the PCI addresses of a node's GPUs from the NVIDIA driver's files in /proc (adapter).
+
+A child process reads them, because the driver may hang.
+"""
 import json
 import os
 import time
@@ -9,7 +12,10 @@ SECONDS = 1.0
 
 
 def addresses(settings, deadline):
-    """{"0": "0000:05:00.0"} by device minor, which is Slurm's GPU index; {} without the driver or when it hangs."""
+    """Return PCI addresses by device minor, which is Slurm's GPU index: {"0": "0000:05:00.0"}.
+
+    {} without the driver or when it hangs.
+    """
     directory = os.path.join(settings.nvidia_proc, "gpus")
     if not os.path.isdir(directory):
         return {}
@@ -29,7 +35,7 @@ def _read(directory):
             with open(os.path.join(directory, name, "information"), "rb") as stream:
                 fields = parse(stream.read(65536).decode("utf-8", "replace"))
         except OSError:
-            # This one is lost; the others are not.
+            # The other GPUs may still be readable.
             continue
         if fields.get("Device Minor", "").isdigit():
             found[str(int(fields["Device Minor"]))] = fields.get("Bus Location") or name
@@ -37,6 +43,6 @@ def _read(directory):
 
 
 def parse(text):
-    """The `Key: value` lines of /proc/driver/nvidia/gpus/*/information."""
+    """Return the `Key: value` lines of /proc/driver/nvidia/gpus/*/information as a dict."""
     pairs = [line.partition(":") for line in text.splitlines()]
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}

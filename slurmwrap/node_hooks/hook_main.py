@@ -1,6 +1,7 @@
-"""Edge: what a shim starts, `python -I -S node_hooks.pyz CONTEXT HOOKS.JSON [TOKEN]`. Never raises, always exits 0.
+"""Entry point of the hooks' zipapp: a shim runs `python -I -S node_hooks.pyz CONTEXT HOOKS.JSON [TOKEN]`.
 
-The shim's own watchdog is the last resort; the deadline here leaves it 2 s, so that what is known by then is sent.
+It never raises and always exits 0. The deadline here is 2 s before that of the shim's watchdog, so that a late hook can
+still send the facts that it has collected before the watchdog kills it.
 """
 import os
 import signal
@@ -10,23 +11,26 @@ DEADLINE_S = 8.0
 
 
 def main(argv):
-    """Runs one hook; `argv`: [program, context, path of hooks.json, the shim's token]. The exit code: always 0."""
+    """Run one hook and return the exit code, which is always 0.
+
+    `argv`: [program, context, path of hooks.json, the shim's token].
+    """
     deadline = time.monotonic() + DEADLINE_S
     settings = None
     try:
-        _start_clean()
+        _start_session()
         from . import hook_settings as settings_module
 
         settings = settings_module.load(argv[2], os.environb, "".join(argv[3:4]))
         hook(argv[1])(os.environb, settings, deadline)
     except BaseException as error:
-        # A hook's own fault must not drain a node: also SystemExit and KeyboardInterrupt.
-        _record(settings, argv, error)
+        # An error in a hook must not drain the node; this includes SystemExit and KeyboardInterrupt.
+        _record_failure(settings, argv, error)
     return 0
 
 
 def hook(context):
-    """The function of a context: `hook(environ, settings, deadline)`."""
+    """Return the function that runs the hook of `context`; it is called with (environ, settings, deadline)."""
     if context == "prolog":
         from .prolog import run
     elif context == "epilog":
@@ -36,18 +40,21 @@ def hook(context):
     return run
 
 
-def _start_clean():
-    """A session of its own, which the shim can end as a whole; no signal blocked, whatever Slurm's daemon blocks."""
+def _start_session():
+    """Start a new session, so that the shim can kill all processes of the hook, and unblock all signals.
+
+    Slurm's daemons start hooks with some signals blocked.
+    """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     try:
         os.setsid()
     except OSError:
-        # we lead a group already
+        # This process already leads a process group.
         pass
 
 
-def _record(settings, argv, error):
-    """Keeps the last failure on the node, where an administrator looks for it."""
+def _record_failure(settings, argv, error):
+    """Write the failure to the node's private directory, where an administrator can find it. Never raises."""
     try:
         from . import node_state
 

@@ -1,20 +1,20 @@
-"""Turns hooks.json, written at installation, into the Settings of this node. Reads one file of root's."""
+"""Read hooks.json, which the installation writes and root owns, into the settings of this node."""
 import json
 import os
 import re
 
 KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
-# Absent in files of older installations.
+# Keys that files of older installations lack, with their defaults.
 ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "release": ""}
 
 
 class HookSettings:
-    """What installation fixed. `%n` in a path has become the name of this node.
+    """The settings that were fixed at installation. `%n` in a path has been replaced with the name of this node.
 
-    `token`: the shim's number for this run, which the gate needs; "" where the gate is off.
+    `token`: a random identifier that the shim creates for this run, which the gate needs; "" where the gate is off.
     """
 
-    # Where the hooks' files lie, as far as it is known.
+    # Directory of the hooks' files; "" while it is not known.
     directory = ""
 
     def __init__(self, node, values, token=""):
@@ -27,7 +27,7 @@ class HookSettings:
 
 
 def load(path, environ, token=""):
-    """Settings from the JSON file at `path`. OSError, ValueError or KeyError when it cannot be used."""
+    """Return the settings from the JSON file `path`. Raise OSError, ValueError or KeyError when it cannot be used."""
     with open(path, "rb") as stream:
         values = json.loads(stream.read().decode("utf-8"))
     found = HookSettings(node_name(environ), values, token)
@@ -36,6 +36,6 @@ def load(path, environ, token=""):
 
 
 def node_name(environ):
-    """SLURMD_NODENAME where it can be part of a path, else "unknown"."""
+    """Return SLURMD_NODENAME when it is safe as part of a path, else "unknown"."""
     name = environ.get(b"SLURMD_NODENAME", b"").decode("utf-8", "replace")
     return name if re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,250}$", name) else "unknown"

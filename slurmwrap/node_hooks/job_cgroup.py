@@ -1,12 +1,13 @@
-"""Edge: what a job's processes use now and what they used so far, from its cgroup, version 1 or 2. Never an error.
+"""Read the memory and CPU time of a job from its cgroup, version 1 or 2 (adapter). Never raises: unreadable is omitted.
 
-Where Slurm puts a job, by its sources; <node>_ where several slurmd share a host (Debian builds it so):
+The cgroup of a job, according to Slurm's sources; <node>_ is there when several slurmd share a host (as Debian builds
+it):
 
     version 1, all releases   <controller>/slurm[_<node>]/uid_U/job_J/step_S/task_T
     version 2, 22.05          system.slice/[<node>_]slurmstepd.scope/job_J/step_S/user/task_T
-    23.02                     the same below the cgroup that init is in, which in a container is not the top
-    25.11                     another slice, where cgroup.conf says so (CgroupSlice)
-    26.05                     <SLUID> in job_J's place; job_J with CgroupJobIdPaths=yes (26.05.2)
+    23.02                     the same below the cgroup of init, which in a container is not the top
+    25.11                     another slice, if cgroup.conf sets one (CgroupSlice)
+    26.05                     <SLUID> instead of job_J; job_J with CgroupJobIdPaths=yes (26.05.2)
 
 S is a number, "batch", "extern" or "interactive". Slurm's own processes are in step_S/slurm (version 2).
 """
@@ -14,7 +15,6 @@ S is a number, "batch", "extern" or "interactive". Slurm's own processes are in 
 import os
 import re
 import json
-import os
 import time
 from . import node_state
 
@@ -27,17 +27,20 @@ _JOB = re.compile(r"/(?:uid_\d+/(job_\d+)|[^/,]*slurmstepd\.scope/(job_\d+|%s))(
 
 
 def jobs_named(text):
-    """Names of all Slurm jobs' cgroups in `text` (a path, a line of the kernel): "job_41" or a SLUID. Pure."""
+    """Return the names of all Slurm jobs' cgroups in `text` (a path or a kernel line): "job_41" or a SLUID. Pure."""
     return [first or second for first, second in _JOB.findall(text)]
 
 
 def names(job_id, sluid=""):
-    """What a job's directory may be called, likeliest first. Pure."""
+    """Return the possible names of a job's cgroup directory, most likely first. Pure."""
     return [sluid, "job_%d" % job_id] if sluid else ["job_%d" % job_id]
 
 
 def job_directory(path: str, job_id: int, sluid: str = "") -> "str | None":
-    """The job's part of `path`, as /proc/PID/cgroup has it; None when that is not this job's. Pure."""
+    """Return the part of `path` up to the job's cgroup; None when `path` belongs to another job or to none. Pure.
+
+    `path`: a path or line of /proc/PID/cgroup.
+    """
     for found in _JOB.finditer(path):
         if (found.group(1) or found.group(2)) in names(job_id, sluid):
             return path[: found.end()]
@@ -45,9 +48,10 @@ def job_directory(path: str, job_id: int, sluid: str = "") -> "str | None":
 
 
 def places(node, job_id, uid, sluid="", init="", slices=(SLICE,)):
-    """(directories of version 2, of version 1 below a controller) that may be the job's, likeliest first. Pure.
+    """Return (directories of version 2, of version 1 below a controller) that may be the job's, most likely first.
 
-    `init`: /proc/1/cgroup. `slices`: those of the host.
+    Pure.
+    `init`: content of /proc/1/cgroup. `slices`: names of the host's slices that may contain jobs.
     """
     below = _init_directory(init)
     second = [
@@ -62,7 +66,7 @@ def places(node, job_id, uid, sluid="", init="", slices=(SLICE,)):
 
 
 def _init_directory(init):
-    """The directory that init's cgroup lies in, relative to the mount: "docker/7f" of "0::/docker/7f/init.scope"."""
+    """Return the parent of init's cgroup, relative to the mount point: "docker/7f" for "0::/docker/7f/init.scope"."""
     for line in init.splitlines():
         if line.startswith("0::/"):
             return line[4:].rpartition("/")[0]
@@ -70,8 +74,11 @@ def _init_directory(init):
 
 
 def sample_cgroup(node, job_id, uid, root=ROOT, sluid="", init="/proc/1/cgroup"):
-    """Facts `mem_peak_mib` (anonymous and shared, now), `mem_high_mib` (the kernel's own peak, with the page cache),
-    `oom_kills`, `oom_events` (version 2: how often the limit left no way out) and `cpu_s`; {} without a cgroup.
+    """Return the present values of a job's cgroup as facts; {} without a cgroup.
+
+    `mem_peak_mib`: anonymous and shared memory now. `mem_high_mib`: the kernel's own peak, which includes the page
+    cache. `oom_kills`: processes killed. `oom_events`: how often memory could not be allocated within the limit
+    (version 2 only). `cpu_s`: CPU time in seconds. A fact whose file is missing is omitted.
 
     Some hosts mount version 2 below `unified` next to version 1.
     """
@@ -88,7 +95,7 @@ def sample_cgroup(node, job_id, uid, root=ROOT, sluid="", init="/proc/1/cgroup")
 
 
 def _other_slices(tops):
-    """The site's own slices, which one of CgroupSlice may be."""
+    """Return the names of the site's own slices, one of which CgroupSlice may name."""
     found = []
     for top in tops:
         try:
@@ -103,26 +110,29 @@ def _version_2(directory):
     if not os.path.isdir(directory):
         return {}
     found = _memory(_field(directory, "memory.stat", "anon"), _field(directory, "memory.stat", "shmem"))
-    found.update(_high(_number(directory, "memory.peak")))  # Linux 5.19
-    found.update(_counted("oom_kills", _field(directory, "memory.events", "oom_kill")))
-    found.update(_counted("oom_events", _field(directory, "memory.events", "oom")))
-    found.update(_counted("cpu_s", _field(directory, "cpu.stat", "usage_usec"), 1e-6))
+    found.update(_kernel_peak(_number(directory, "memory.peak")))  # Linux 5.19
+    found.update(_scaled("oom_kills", _field(directory, "memory.events", "oom_kill")))
+    found.update(_scaled("oom_events", _field(directory, "memory.events", "oom")))
+    found.update(_scaled("cpu_s", _field(directory, "cpu.stat", "usage_usec"), 1e-6))
     return found
 
 
 def _version_1(root, below):
     memory = os.path.join(root, "memory", below)
     found = _memory(_field(memory, "memory.stat", "total_rss"), _field(memory, "memory.stat", "total_shmem"))
-    found.update(_high(_number(memory, "memory.max_usage_in_bytes")))
-    found.update(_counted("oom_kills", oom_kills_below(memory)))
-    spent = _counted("cpu_s", _number(os.path.join(root, "cpuacct", below), "cpuacct.usage"), 1e-9)
-    found.update(spent or (_counted("cpu_s", _ticks(memory), TICK_S) if found else {}))
+    found.update(_kernel_peak(_number(memory, "memory.max_usage_in_bytes")))
+    found.update(_scaled("oom_kills", oom_kills_below(memory)))
+    spent = _scaled("cpu_s", _number(os.path.join(root, "cpuacct", below), "cpuacct.usage"), 1e-9)
+    found.update(spent or (_scaled("cpu_s", _ticks(memory), TICK_S) if found else {}))
     return found
 
 
 def oom_kills_below(directory: str) -> "int | None":
-    """OOM kills of a version 1 cgroup and all within, None without one: the kernel counts where the victim was, which
-    for a job is the task's cgroup, and names no parent (Linux 6.18). What a step counted is gone with the step."""
+    """Return the OOM kills of a version 1 cgroup and all cgroups below it; None without one.
+
+    The kernel counts a kill in the cgroup of the killed process, which for a job is the task's cgroup, and in no parent
+    (Linux 6.18). The count of a step is lost when Slurm removes the step's cgroup.
+    """
     kills = None
     for place, _, files in os.walk(directory):
         if "memory.oom_control" in files:
@@ -131,9 +141,10 @@ def oom_kills_below(directory: str) -> "int | None":
 
 
 def _ticks(directory):
-    """CPU time of the processes that are there, with that of their children that ended: the job's, or less.
+    """Return the CPU time, in clock ticks, of the present processes and of their children that ended; None without any.
 
-    Slurm 22.05 makes a cpuacct cgroup only with jobacct_gather/cgroup.
+    This is at most the CPU time of the job. It replaces the cpuacct cgroup, which Slurm 22.05 creates only with
+    jobacct_gather/cgroup.
     """
     ticks = None
     for place, _, files in os.walk(directory):
@@ -148,11 +159,11 @@ def _memory(anonymous, shared):
     return {} if anonymous is None else {"mem_peak_mib": (anonymous + (shared or 0)) >> 20}
 
 
-def _high(value):
+def _kernel_peak(value):
     return {} if value is None else {"mem_high_mib": value >> 20}
 
 
-def _counted(name, value, unit=None):
+def _scaled(name, value, unit=None):
     if value is None:
         return {}
     return {name: value if unit is None else round(value * unit, 3)}
@@ -179,20 +190,23 @@ def _read(path):
         return ""
 
 
-# Memory and CPU time of a job, read from its cgroup while it runs: at the Epilog Slurm has removed it.
+# The sampler reads memory and CPU time of a job from its cgroup while the job runs, because Slurm has removed the
+# cgroup when the Epilog starts.
 #
-# The Prolog leaves the sampler behind in a session of its own. It lives as long as the job's mark, which the Epilog takes
-# away, looks once a second (four times at first: most failing jobs are short) and keeps the highest values in one file.
-# Anonymous and shared memory count; the page cache, which cgroup peaks include, does not.
-# A job whose cgroup does not show up by then, or is gone for that long, is not waited for.
+# The Prolog starts the sampler in its own session. The sampler runs until the Epilog removes the job's mark. It reads
+# once a second (four times a second at first, because most failing jobs are short) and saves the highest values in one
+# file. Anonymous and shared memory count; the page cache, which the cgroup's own peak includes, does not.
+
+# The sampler ends when the job's cgroup has been missing for this many seconds.
 PATIENCE_S = 900
+# Seconds between two samples: SHORT_S during the first EARLY_S seconds, LONG_S afterwards.
 SHORT_S, LONG_S, EARLY_S = 0.25, 1.0, 20.0
-# The file is renewed at least so often while anything changes.
+# While values change, the file is written at least every WRITE_S seconds.
 WRITE_S = 30.0
 
 
 def start(settings, job_id, uid, root=ROOT, sluid=""):
-    """Leaves the sampler behind. OSError when the process cannot be made; the mark must be there already."""
+    """Start the sampler as a daemon process. The mark must exist already. Raise OSError when fork fails."""
     mark = node_state.mark_path(settings.node_state_dir, job_id)
     pid = os.fork()
     if pid:
@@ -201,7 +215,7 @@ def start(settings, job_id, uid, root=ROOT, sluid=""):
     try:
         os.setsid()
         if os.fork() == 0:
-            _alone()
+            _detach_from_slurmd()
             kept = node_state.usage_path(settings.node_state_dir, job_id)
             watch(mark, kept, settings.node, job_id, uid, root, sluid=sluid)
     finally:
@@ -209,10 +223,13 @@ def start(settings, job_id, uid, root=ROOT, sluid=""):
 
 
 def watch(mark, kept, node, job_id, uid, root=ROOT, sleep=time.sleep, clock=time.monotonic, sluid=""):
-    """Samples until the mark is gone or another one (the job runs again). Writes `kept`."""
+    """Sample until the mark is removed or replaced (the job runs again).
+
+    Write the highest values to the file `kept`.
+    """
     began = last_seen = written_at = clock()
-    first, highest, written = _identity(mark), {}, None
-    while first is not None and _identity(mark) == first and clock() - last_seen < PATIENCE_S:
+    first, highest, written = _device_and_inode(mark), {}, None
+    while first is not None and _device_and_inode(mark) == first and clock() - last_seen < PATIENCE_S:
         sample = sample_cgroup(node, job_id, uid, root, sluid)
         if sample:
             last_seen = clock()
@@ -224,7 +241,10 @@ def watch(mark, kept, node, job_id, uid, root=ROOT, sleep=time.sleep, clock=time
 
 
 def _grew(highest, written):
-    """Worth a write: the Epilog may come at any moment, yet a file in memory is not written for every kilobyte."""
+    """Return whether the values grew enough to be written at once.
+
+    The Epilog may run at any moment, but writing the file for every kilobyte would be wasteful.
+    """
     if written is None:
         return True
     more = highest.get("mem_peak_mib", 0) > 1.01 * written.get("mem_peak_mib", 0) + 1
@@ -232,7 +252,7 @@ def _grew(highest, written):
     return more or killed or highest.get("cpu_s", 0) > 1.05 * written.get("cpu_s", 0)
 
 
-def _identity(path):
+def _device_and_inode(path):
     try:
         found = os.stat(path)
     except OSError:
@@ -240,8 +260,8 @@ def _identity(path):
     return found.st_dev, found.st_ino
 
 
-def _alone():
-    """Nothing of slurmd's is held open, and the job's own work comes first."""
+def _detach_from_slurmd():
+    """Close all descriptors inherited from slurmd, and run at a lower priority than the job's processes."""
     null = os.open("/dev/null", os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)

@@ -1,6 +1,8 @@
-"""Edge: a node's kernel log from a mark on. Sources: /dev/kmsg (by sequence number), journal, file:PATH (by offset).
+"""Read a node's kernel log from a mark on (adapter), and select the lines that concern one job.
 
-A mark is opaque to everyone else. Lines come back as (text, Unix seconds or None); only the kernel's own records count.
+Sources: /dev/kmsg (the mark has a sequence number), the journal, and file:PATH (the mark has an offset). A mark is
+opaque to all other modules. Lines are returned as (text, Unix seconds or None); only records of the kernel itself
+count.
 """
 
 import os
@@ -8,12 +10,11 @@ import re
 import stat
 import time
 from . import deadline_child
-import re
 from . import job_cgroup
 
 
 KMSG = "/dev/kmsg"
-# A longer buffer is never needed (CONSOLE_EXT_LOG_MAX), a shorter one fails with EINVAL.
+# Size of the read buffer. No record is longer (CONSOLE_EXT_LOG_MAX); a buffer that is too short fails with EINVAL.
 RECORD = 8192
 RECORDS = 200000
 FILE_BYTES = 1 << 20
@@ -23,7 +24,7 @@ JOURNALCTL = ("/usr/bin/journalctl", "/bin/journalctl")
 
 
 class KernelLines:
-    """`lines`: (text, Unix seconds or None). `lost`: why some that were written since the mark are missing, or ""."""
+    """The lines read. `lines`: (text, Unix seconds or None). `lost`: why lines since the mark are missing, or ""."""
 
     def __init__(self, lines, lost=""):
         self.lines = lines
@@ -31,7 +32,7 @@ class KernelLines:
 
 
 def mark(source):
-    """Where the log ends now; None when it cannot be read."""
+    """Return a mark at the present end of the log; None when the log cannot be read."""
     try:
         if source == KMSG:
             last = -1
@@ -46,9 +47,9 @@ def mark(source):
 
 
 def since(source, marked, at, deadline):
-    """What came after `marked` (what `mark` gave) or, where there is none, after Unix time `at`; nothing with neither.
+    """Return the lines after the mark `marked` or, without one, after Unix time `at`; no lines without either.
 
-    A mark of an earlier boot stands before everything that is there now. Found.
+    After a reboot, all lines of the present boot count as later than the mark.
     """
     if not isinstance(marked, dict) or marked.get("source") != source:
         marked = {}
@@ -60,13 +61,13 @@ def since(source, marked, at, deadline):
 
 
 def boot():
-    """This boot's id."""
+    """Return the id of the present boot."""
     with open("/proc/sys/kernel/random/boot_id") as stream:
         return stream.read().strip()
 
 
 def _ring():
-    """The records of the ring buffer."""
+    """Yield the records of the kernel's ring buffer."""
     descriptor = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     try:
         for record in records(lambda: os.read(descriptor, RECORD)):
@@ -76,9 +77,9 @@ def _ring():
 
 
 def records(read):
-    """Raw records, oldest first, from `read()`, which gives one at a time and raises BlockingIOError at the end.
+    """Yield raw records, oldest first, from `read()`, which returns one record and raises BlockingIOError at the end.
 
-    None stands for those that were overwritten while we read (EPIPE): the next read goes on with the oldest there is.
+    None is yielded for records that were overwritten meanwhile (EPIPE); the next read continues with the oldest record.
     """
     for _ in range(RECORDS):
         try:
@@ -94,9 +95,9 @@ def _sequence(record):
 
 
 def _kmsg(found, marked, at):
-    """Kernel records with a higher sequence number than the mark's, or all since `at`.
+    """Return the lines with a higher sequence number than the mark's, or all since Unix time `at`.
 
-    The clock may have been set since: stamps count from boot, and so does everything but `at`.
+    The kernel's time stamps count seconds since boot, so that setting the clock changes none but `at`.
     """
     zero = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
     after = marked.get("seq", -1) if marked.get("boot") == boot() else -1
@@ -115,9 +116,9 @@ def _kmsg(found, marked, at):
 
 
 def parse_record(record):
-    """(sequence, seconds since boot, text) of a /dev/kmsg record; None unless facility 0, the kernel itself, wrote it.
+    """Return (sequence, seconds since boot, text) of a /dev/kmsg record; None unless the kernel (facility 0) wrote it.
 
-    What root's daemons print into /dev/kmsg gets another facility from the kernel, whatever they claim.
+    The kernel gives records that root's daemons write to /dev/kmsg another facility, even if they claim facility 0.
     """
     head, _, body = record.partition(b";")
     fields = head.split(b",")
@@ -145,7 +146,10 @@ def _file_mark(source):
 
 
 def _file(path, marked):
-    """Lines after the mark; all of them when the file was replaced or cut since. At most the last MiB."""
+    """Return the lines after the mark; all lines when the file was replaced or truncated since.
+
+    At most the last MiB.
+    """
     try:
         descriptor, found = _open_file(path)
     except FileNotFoundError:
@@ -162,13 +166,13 @@ def _file(path, marked):
 
 
 def strip_prefix(line):
-    """A line of dmesg or syslog without its date, host and "kernel:"."""
+    """Return a line of dmesg or syslog without its date, host and "kernel:"."""
     stamp = r"(?:<\d+>)?(?:[A-Z][a-z]{2} +\d+ [\d:]{8} \S+ kernel: |\d{4}-\d\d-\d\d[T ]\S+ \S+ kernel: )?"
     return re.sub(r"^" + stamp + r"(?:\[[\s\d.]+\] ?)?", "", line, count=1)
 
 
 def _journal(marked, at, deadline, programs=JOURNALCTL):
-    """Lines of this boot after the mark by the monotonic clock, since the other one may have been set meanwhile."""
+    """Return the lines of this boot after the mark, by the monotonic clock, since the wall clock may have been set."""
     program = [path for path in programs if os.access(path, os.X_OK)]
     if not program:
         raise OSError("journalctl is not installed")
@@ -176,10 +180,10 @@ def _journal(marked, at, deadline, programs=JOURNALCTL):
     after = -1.0
     if marked.get("boot") == boot() and isinstance(marked.get("monotonic"), float):
         after = marked["monotonic"]
-        # What the clock of now says of the mark's moment.
+        # The time of the mark by the present wall clock.
         at = min(at or now, now - (ticks - after))
     elif marked:
-        at = now - ticks  # all of this boot
+        at = now - ticks  # the mark is from an earlier boot: read all lines of this one
     argv = [program[0], "--dmesg", "--since=@%d" % at, "--output=short-monotonic", "--no-pager", "--quiet"]
     argv.append("--lines=%d" % JOURNAL_LINES)
     found = deadline_child.run(argv, b"", min(deadline, time.monotonic() + JOURNAL_S), 4 * FILE_BYTES)
@@ -193,21 +197,26 @@ def _journal(marked, at, deadline, programs=JOURNALCTL):
 
 
 def _journal_line(line):
-    """(text, seconds since boot) of `[   12.345678] host kernel: text`; None when the kernel did not write it."""
+    """Return (text, seconds since boot) of `[   12.345678] host kernel: text`; None for a line of another form."""
     parts = re.match(r"\[\s*([0-9]+\.[0-9]+)\] \S+ kernel: (.*)", line)
     return (parts.group(2), float(parts.group(1))) if parts else None
 
 
-# Turns kernel lines into those that bear on one job: its own GPUs, its own OOM kills, and faults of the whole node.
+# The following code selects the kernel lines that concern one job: its own GPUs, its own OOM kills, and faults of the
+# whole node.
 #
-# Pure. A process name is a user's text and may begin a line ("comm[pid]: segfault"): such lines are dropped first, and
-# all patterns are anchored, so that no one can name their program "NVRM: Xid".
+# Pure. A user chooses the name of their process, and a kernel line may begin with it ("comm[pid]: segfault"). Such
+# lines are dropped first, and all patterns are anchored, so that a program named "NVRM: Xid" is not mistaken for the
+# driver.
+
+# Most lines that are kept, and most characters of each.
 LINES = 200
 CHARACTERS = 1000
+# A line without any of these is skipped before the more expensive regular expressions are tried.
 HINTS = ("NVRM", "nvidia", "oom", "memory", "rror", "nfs", "Lustre", "LNet", "timeout", "timed out", "EDAC", "AER")
 HINTS += ("BUG", "blocked for more", "shut", "orruption", "achine", "mlx", "amdgpu", "abort", "BTRFS", "ceph")
 
-
+# Start of a line that begins with a process name and pid.
 BY_USER = r".{1,16}?(?:\[\d+\]|\(\d+\)| \(\d+\)):? "
 
 
@@ -226,29 +235,29 @@ def _compile():
 
 
 def bus_address(value):
-    """(domain, bus, device) of "0000:05:00.0" or "PCI:0000:05:00"; None when there is none."""
+    """Return (domain, bus, device) of "0000:05:00.0" or "PCI:0000:05:00"; None when `value` has no PCI address."""
     found = re.search(r"\b([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\b", value)
     return tuple(int(part, 16) for part in found.groups()) if found else None
 
 
 def fell_off(text):
-    """Whether the driver says in `text` that a GPU, any of the node's, fell off the bus (Xid 79 and forms without)."""
+    """Return whether the driver reports in `text` that a GPU of the node fell off the bus (with or without Xid 79)."""
     if not text.startswith("NVRM: ") or re.match(BY_USER, text):
         return False
     return "fallen off the bus" in text or xid(text) == 79
 
 
 def xid(text):
-    """The code of an Xid line of the driver, None when `text` is none or a program's name begins it."""
+    """Return the code of an Xid line of the driver; None for other lines, also those that begin with a process name."""
     found = re.match(r"NVRM: Xid \([^)]{1,40}\)[^,]{0,40}?: (\d{1,4}),", text)
     return int(found.group(1)) if found and not re.match(BY_USER, text) else None
 
 
 def relevant(lines, job_id, uid, own_gpus, has_gpus, sluid=""):
-    """(`[{"text", "at"}]`, number of lines about GPUs that are not the job's or not known to be).
+    """Return (`[{"text", "at"}]`, number of lines about GPUs that are not, or not known to be, the job's).
 
-    `lines` are (text, at); `own_gpus` PCI addresses as text, empty when unknown; `sluid` as the job's cgroup may be
-    called.
+    `lines`: (text, at). `own_gpus`: PCI addresses as text, empty when unknown. `sluid`: the job's SLUID, after which
+    its cgroup may be named.
     """
     lines = [line for line in lines if any(hint in line[0] for hint in HINTS)]
     if not lines:
@@ -259,7 +268,10 @@ def relevant(lines, job_id, uid, own_gpus, has_gpus, sluid=""):
 
 
 class _Judge:
-    """Reads lines in order: what follows a line without an address of its own goes with that line."""
+    """Decides line by line, in order, which lines concern the job.
+
+    A line of the GPU driver without an address, and an OOM line without a cgroup, is treated like the line before it.
+    """
 
     def __init__(self, job_id, uid, own, has_gpus, sluid):
         self.names, self.uid, self.own, self.has_gpus = job_cgroup.names(job_id, sluid), uid, own, has_gpus
@@ -293,7 +305,7 @@ class _Judge:
         if named or text.startswith(("oom-kill:", "Tasks in /")):
             self.last_oom_kept = any(name in self.names for name in named)
             return self.last_oom_kept
-        # The whole node's: it may have hit this user.
+        # An OOM kill of the whole node concerns the job if it killed a process of the job's user.
         if text.startswith("Out of memory"):
             return re.search(r"\bUID:%d\b" % self.uid, text) is not None if self.uid is not None else False
         return self.last_oom_kept

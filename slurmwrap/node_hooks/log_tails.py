@@ -1,48 +1,51 @@
-"""Turns the job's output patterns into log tails, read as the job's user. What comes back is the user's claim."""
+"""Read the ends of the job's output files, and of its ranks' files next to them, with the rights of the job's user.
 
-import os
-import re
-import os
-import re
-import stat
-from . import user_files
+The content is a claim of the user: they can write anything to these files.
+"""
+
 import json
 import os
 import re
+import stat
 from . import deadline_child, hook_environment, step_counts, user_files
 
 
-# Turns a file name pattern of sbatch's --output into path components that can be looked up.
+# The first part resolves a file name pattern of sbatch's --output (sbatch(1), "filename pattern") to path components.
 #
-# Slurm gives hooks the pattern unresolved (22.05.8), and a node's Epilog knows neither job name nor array. What is known
-# is filled in; for the rest a component becomes a regular expression. sbatch(1), "filename pattern".
-# What Slurm writes for %a outside an array.
+# Slurm passes the unresolved pattern to hooks (22.05.8), and a node's Epilog knows neither job name nor array. Known
+# values are inserted; a component with an unknown value becomes a regular expression.
+
+# The number that Slurm writes for %a when the job is not in an array.
 NO_TASK = 4294967294
+# Tokens whose value is a number.
 NUMBERS = b"jAaJbntUr"
-# No path holds a NUL.
+# Placeholders for unknown digits and unknown text. No path contains a NUL byte.
 DIGITS, ANY = b"\0d", b"\0a"
 
 
 def known(environ, host):
-    """Values of the tokens that this Epilog can know. `host`: the real short host name (%N is not NodeName)."""
+    """Return the values of the tokens that an Epilog can know.
+
+    `host`: the real short host name (%N is not NodeName).
+    """
     job_id = environ.get(b"SLURM_JOB_ID", b"")
     values = {b"j": job_id, b"J": job_id, b"u": environ.get(b"SLURM_JOB_USER", b"")}
     values.update({b"U": environ.get(b"SLURM_JOB_UID", b""), b"N": host, b"n": b"0", b"t": b"0", b"s": b"batch"})
     for token, name in ((b"A", b"SLURM_ARRAY_JOB_ID"), (b"a", b"SLURM_ARRAY_TASK_ID"), (b"x", b"SLURM_JOB_NAME")):
-        if environ.get(name):  # not set by 22.05
+        if environ.get(name):  # 22.05 does not set these variables
             values[token] = environ[name]
-    # 26.05, which has two tokens more
+    # Slurm 26.05 has two further tokens.
     if environ.get(b"SLURM_JOB_SLUID"):
         values.update({b"S": environ[b"SLURM_JOB_SLUID"], b"r": environ.get(b"SLURM_JOB_RESTART_COUNT", b"0")})
     return values
 
 
 def readings(pattern, values, work_dir):
-    """The ways to read `pattern`, best first: each a list of components, bytes or compiled expressions.
+    """Return the possible readings of `pattern`, best first, as lists of components (bytes or compiled expressions).
 
-    An absent array is tried before an array of unknown id.
+    The reading for a job outside an array precedes the one for an array of unknown id.
     """
-    # A backslash switches all replacement off.
+    # In a pattern with a backslash Slurm replaces no token.
     if b"\\" in pattern:
         return [_split(pattern.replace(b"\\", b""), work_dir)]
     alone = dict(values)
@@ -80,16 +83,19 @@ def _component(part):
     return re.compile(source + rb"\Z", re.DOTALL)
 
 
-# Turns what lies next to the job's output into the few rank files worth reading: `srun --output=log.%t` and the like.
+# The second part selects, from the files next to the job's output, the few files of ranks (`srun --output=log.%t` and
+# similar) that are worth reading.
 #
-# Runs as the job's user. Slurm gives no hook what a step's --output was, so a file counts when its name holds the job id
-# as a number of its own, or when it is one of a numbered family that begins at 0 and is named like output, and when the
-# user wrote it since the job began. What is read is the user's claim about their own job.
+# It runs with the rights of the job's user. Slurm passes no hook the --output of a step. So a file counts if the user
+# wrote it since the job began, and its name either contains the job id as a separate number or belongs to a numbered
+# family that begins at 0 and is named like output. The content is the user's claim about their own job.
+
+# Bytes that are read of each file.
 RANK_TAIL = 16 * 1024
 KEPT = 8  # files sent
-LOOKED = 64  # files opened: the ones that went quiet first, and the newest
-NAMED = 1024  # files whose status is asked for
-SKIPPED = 8  # named in the observation; the rest are counted
+LOOKED = 64  # files opened: those that were written last the longest time ago, and the newest
+NAMED = 1024  # files on which lstat is called
+SKIPPED = 8  # skipped files that the observation names; it counts the others
 _FAMILY = re.compile(
     rb"(?:log|out|err|output|stdout|stderr|rank|task|node|worker|proc|host)[._-]?"
     rb"(?P<number>[0-9]{1,6})(?P<suffix>(?:\.(?:log|out|err|txt|stdout|stderr))?)\Z",
@@ -102,9 +108,10 @@ _FAILED = re.compile(
 
 
 def beside(directory, job_id, uid, since, known, of_array=False):
-    """(found, skipped): found [(path, bytes, truncated)], the first to fail first; skipped ["name: why"].
+    """Return (found, skipped): [(path, bytes, truncated)] with the first rank to fail first, and ["name: reason"].
 
-    `known`: paths that are read anyway; `since`: Unix time, None reads nothing; `of_array`: see named_like.
+    `known`: paths that are read in any case. `since`: Unix time; when it is None no file is read. `of_array`: see
+    named_like.
     """
     if since is None:
         return [], []
@@ -112,7 +119,7 @@ def beside(directory, job_id, uid, since, known, of_array=False):
     names = named_like(user_files.listed(directory), job_id, of_array)
     for name in names[:NAMED]:
         other = os.path.join(directory, name)
-        at = _written(other, uid, since) if other not in known else None
+        at = _write_time(other, uid, since) if other not in known else None
         if at is not None:
             written.append((at, other))
     written.sort()
@@ -121,20 +128,20 @@ def beside(directory, job_id, uid, since, known, of_array=False):
     kept = preferred(read)
     left = len(written) - len(kept) - len(skipped) + max(0, len(names) - NAMED)
     if left:
-        skipped.append("%d more files beside it: no more than %d are kept" % (left, KEPT))
+        skipped.append("%d more files next to it: at most %d are kept" % (left, KEPT))
     return kept, skipped[-SKIPPED:]
 
 
 def named_like(names, job_id, of_array=False):
-    """Those of `names` (bytes) that belong to a job by their names alone.
+    """Return those of `names` (bytes) that belong to a job, judged by the names alone.
 
-    `of_array`: the job's output is named by %a. One task of each array has the array's id as its own, and what is
-    called 41_7 is then not a rank of it, but the output of another task.
+    `of_array`: the pattern of the job's output contains %a. One task of each array has the array's id as its own job
+    id. For this task, a file named 41_7 is not a rank's file, but the output of another task.
     """
     number = re.compile(rb"(?<![0-9])(?:(?<![0-9A-Za-z])(?P<array>[0-9]+)_)?%d(?![0-9])(?P<task>_[0-9])?" % job_id)
     found, families = [], {}
     for name in names:
-        if any(not _of_another(match, job_id, of_array) for match in number.finditer(name)):
+        if any(not _is_of_other_job(match, job_id, of_array) for match in number.finditer(name)):
             found.append(name)
             continue
         member = _FAMILY.search(name)
@@ -147,10 +154,12 @@ def named_like(names, job_id, of_array=False):
     return found
 
 
-def _of_another(match, job_id, of_array):
-    """Whether the id is the index of an array's task, as in slurm-16_18.out for job 18, or of_array holds.
+def _is_of_other_job(match, job_id, of_array):
+    """Return whether the file belongs to another job although its name contains the job id.
 
-    In 0_4711 and 20261121_4711 it is no index: jobs that run at the same time have ids of about the same size.
+    In slurm-16_18.out the number 18 is the index of an array task, not job 18. In 0_4711 and 20261121_4711 it is no
+    index: jobs that run at the same time have ids of about the same size, so the first number cannot be the id of an
+    array. With `of_array`, a name like 41_7 is the output of another task.
     """
     if of_array and match.group("task"):
         return True
@@ -159,19 +168,22 @@ def _of_another(match, job_id, of_array):
 
 
 def preferred(read):
-    """Up to KEPT of `read`, (path, data, truncated) by time of the last write: who failed first, then the newest."""
+    """Return up to KEPT of `read`, [(path, data, truncated)] ordered by time of last write.
+
+    Ranks whose text shows a failure come first, the earliest first, then the newest files.
+    """
     failed = [one for one in read if _FAILED.search(one[1])][: KEPT - 2]
     newest = [one for one in reversed(read) if one not in failed][: KEPT - len(failed)]
     return failed + newest
 
 
-def _written(path, uid, since):
+def _write_time(path, uid, since):
     try:
         found = os.lstat(path)
     except OSError:
         return None
-    ours = stat.S_ISREG(found.st_mode) and found.st_uid == uid and found.st_size and found.st_mtime >= since - 2.0
-    return found.st_mtime if ours else None
+    counts = stat.S_ISREG(found.st_mode) and found.st_uid == uid and found.st_size and found.st_mtime >= since - 2.0
+    return found.st_mtime if counts else None
 
 
 def _read(paths, uid):
@@ -186,16 +198,19 @@ def _read(paths, uid):
     return found, skipped
 
 
+# Bytes that are read of each of the job's output files.
 TAIL = 64 * 1024
-# Both tails as JSON, every byte escaped.
+# Most bytes that the child may send: both tails as JSON, every byte escaped.
 ANSWER = 4 << 20
 
 
 def tails(environ, started_at, deadline):
-    """Facts `logs` and, where a file was not read, `log_error`; `logs_skipped` names ranks' files that were left out;
-    `steps` where the job counts its steps (step_counts.py).
+    """Return the job's log tails and step counts as facts.
 
-    Returns by `deadline` whatever the file system does, with what was read by then.
+    `logs`; `log_error`: why a file was not read; `logs_skipped`: the ranks' files that were omitted; `steps`: when the
+    job counts its steps (step_counts.py).
+
+    Returns by `deadline` even when the file system hangs, with what was read by then.
     """
     uid, gid = hook_environment.number(environ, "SLURM_JOB_UID"), hook_environment.number(environ, "SLURM_JOB_GID")
     wanted = patterns(environ)
@@ -205,15 +220,15 @@ def tails(environ, started_at, deadline):
     values = known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
     work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
     files = [(name, readings(name, values, work_dir)) for name in wanted]
-    ranks_of = hook_environment.job_id(environ), work_dir, _by_task(wanted)
+    ranks_of = hook_environment.job_id(environ), work_dir, _is_named_by_task(wanted)
     return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of)
 
 
 def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
-    """The same for `paths` that are known (bytes, absolute); also for a caller that is that user themselves.
+    """Return the same facts for known `paths` (bytes, absolute). The caller may also be a process of that user.
 
-    `begins`: name -> [bytes, mark] of the file when an earlier run had ended. Each log then has `size`, `mark`,
-    `first_line` and `modified` as well.
+    `begins`: name -> [bytes, mark] of the file at the end of an earlier run. Each log then also has `size`, `mark`,
+    `first_line` and `modified`.
     """
     files = [(path, [[part for part in path.split(b"/") if part]]) for path in paths if path.startswith(b"/")]
     return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline, begins)
@@ -221,18 +236,19 @@ def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: d
 
 def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None):
     def look(send):
-        steps_place = step_counts.home_of(uid) if ranks_of is not None else None
+        steps_directory = step_counts.home_of(uid) if ranks_of is not None else None
         user_files.become(user, uid, gid, send.descriptor)
         read = []
         for name, readings in files:
-            path, log = _one(name, readings, uid, started_at, begins)
+            path, log = _read_output_file(name, readings, uid, started_at, begins)
             send(json.dumps(log).encode("utf-8") + b"\n")
             read += [path] if path else []
         if ranks_of is not None:
             job_id, work_dir, of_array = ranks_of
             place = os.path.dirname(read[0]) if read else work_dir
-            _ranks(place, job_id, uid, started_at, set(read), of_array, send)
-            send(json.dumps({"steps": step_counts.below(steps_place, job_id, uid, started_at)}).encode("utf-8") + b"\n")
+            _send_rank_files(place, job_id, uid, started_at, set(read), of_array, send)
+            steps = step_counts.below(steps_directory, job_id, uid, started_at)
+            send(json.dumps({"steps": steps}).encode("utf-8") + b"\n")
 
     answer = deadline_child.call(look, deadline, ANSWER)
     lines = [json.loads(line.decode("utf-8")) for line in answer.data.split(b"\n")[:-1]]
@@ -248,8 +264,8 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
     return facts
 
 
-def _ranks(directory, job_id, uid, started_at, known, of_array, send):
-    """Sends the ranks' files that lie next to the job's first output, or where the job ran if it wrote none."""
+def _send_rank_files(directory, job_id, uid, started_at, known, of_array, send):
+    """Send the ranks' files in the directory of the job's first output file, or without one in its work directory."""
     if not directory.startswith(b"/"):
         return
     try:
@@ -262,13 +278,13 @@ def _ranks(directory, job_id, uid, started_at, known, of_array, send):
     send(json.dumps({"skipped": skipped}).encode("utf-8") + b"\n")
 
 
-def _by_task(wanted):
-    """Whether the output is named by the index of an array's task."""
+def _is_named_by_task(wanted):
+    """Return whether a pattern of the output contains %a, the index of an array task."""
     return any(re.search(rb"%[0-9]*a", pattern) for pattern in wanted)
 
 
 def patterns(environ):
-    """The patterns of stdout and stderr that can name a file, each once."""
+    """Return the patterns of stdout and stderr that can name a file, without duplicates."""
     found = []
     for key in (b"SLURM_JOB_STDOUT", b"SLURM_JOB_STDERR"):
         value = environ.get(key, b"")
@@ -277,8 +293,8 @@ def patterns(environ):
     return found
 
 
-def _one(pattern, readings, uid, started_at, begins):
-    """(path when it was read, [name, text or None, truncated, error, more facts]) of one file."""
+def _read_output_file(pattern, readings, uid, started_at, begins):
+    """Return (path if the file was read, else None; [name, text or None, truncated, error, further facts])."""
     error = "no such file"
     for components in readings:
         path = pattern
@@ -306,7 +322,7 @@ def _text(path):
 
 
 def _whole_lines(data, more):
-    """Without the half line at the start, unless it is all there is."""
+    """Return `data` without an incomplete first line, unless there is no other line."""
     start = data.find(b"\n") + 1 if more else 0
     return data[start:] or data
 
@@ -317,7 +333,7 @@ def _facts(found):
         if error:
             errors.append("%s: %s" % (name, error))
         elif name not in names:
-            # Two patterns may name one file.
+            # Two patterns may name the same file.
             names.add(name)
             kept.append(dict(known, name=name, text=text, truncated=truncated))
     facts = {"logs": kept}

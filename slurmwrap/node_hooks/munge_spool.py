@@ -1,4 +1,4 @@
-"""Turns an observation into a MUNGE credential in the spool; what cannot be sent is kept on the node and sent later."""
+"""Write observations to the spool as MUNGE credentials; one that cannot be sent is kept on the node and sent later."""
 import binascii
 import json
 import os
@@ -7,16 +7,16 @@ import time
 from . import deadline_child, node_state
 
 VERSION = 1
-# As base64 with MUNGE's header: under 512 KiB.
+# Largest observation in bytes; as base64 with MUNGE's header it has less than 512 KiB.
 PAYLOAD = 380 * 1024
 CREDENTIAL = 1 << 20
 MUNGE_S = 3.0
-# Of those kept from before, by one hook.
+# Number of kept observations that one hook sends in addition to its own.
 RESENT = 4
 
 
 def observation(settings, job_id, context, facts):
-    """The JSON object of docs/records.md, with a fresh nonce."""
+    """Return an observation as the JSON object of docs/records.md, with a fresh nonce."""
     return {
         "version": VERSION,
         "nonce": binascii.hexlify(os.urandom(16)).decode("ascii"),
@@ -30,7 +30,10 @@ def observation(settings, job_id, context, facts):
 
 
 def send(found, settings, deadline, keep=True):
-    """Seals and spools one observation, then some of those kept from before. False when that fails; it is kept then."""
+    """Seal and spool one observation, then some that earlier hooks kept.
+
+    Return False when the observation could not be sent; then it is kept if `keep` is set.
+    """
     name = "%d-%s-%s.obs" % (found["at"] * 1e6, settings.node, found["nonce"])
     payload = fit(found)
     try:
@@ -43,7 +46,7 @@ def send(found, settings, deadline, keep=True):
     try:
         _resend(settings, deadline)
     except Exception as error:
-        # This hook's own is there.
+        # The observation of this hook has been sent.
         node_state.note(settings, "sent later: %s" % error)
     return True
 
@@ -64,12 +67,15 @@ def _deliver(payload, name, settings, deadline):
 
 
 def spool(directory, name, data):
-    """Writes a file aside and renames it. Readable by the spool's owner, and by no one else where we may say so."""
+    """Write a file to `directory` under a temporary name and rename it.
+
+    Only the owner of the directory can read it, if this process is allowed to change the file's owner.
+    """
     aside = os.path.join(directory, "." + name)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            _hand_over(descriptor, os.stat(directory).st_uid)
+            _change_owner(descriptor, os.stat(directory).st_uid)
             stream.write(data)
         os.rename(aside, os.path.join(directory, name))
     except BaseException:
@@ -77,8 +83,11 @@ def spool(directory, name, data):
         raise
 
 
-def _hand_over(descriptor, owner):
-    """To the reconciler's user. Over NFS with root_squash we may not; then the unguessable name has to do."""
+def _change_owner(descriptor, owner):
+    """Give the file to `owner`, the reconciler's user.
+
+    NFS with root_squash forbids this. Then every user may read the file and only its unguessable name protects it.
+    """
     if owner == os.geteuid():
         return
     try:
@@ -88,7 +97,10 @@ def _hand_over(descriptor, owner):
 
 
 def fit(found, limit=PAYLOAD):
-    """UTF-8 JSON of at most `limit` bytes: log tails lose their beginnings, then kernel lines their end, then all."""
+    """Return the observation as UTF-8 JSON of at most `limit` bytes.
+
+    If it is too long, the beginnings of log tails are removed first, then the last kernel lines, then most other facts.
+    """
     while True:
         payload = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         if len(payload) <= limit:

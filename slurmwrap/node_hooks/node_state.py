@@ -1,20 +1,26 @@
-"""Edge: this node's private directory: marks from Prolog to Epilog, observations not sent yet, the last failure."""
+"""Access the node's private directory (adapter).
+
+It holds marks that a Prolog leaves for the Epilog, observations that could not be sent yet, and a hook's last failure.
+"""
 import json
 import os
 import stat
 import time
 
-# An Epilog that never ran leaves its mark; longer than any job's time limit.
+# Age at which the mark of a job whose Epilog never ran is removed; longer than any job's time limit.
 MARK_DAYS = 30
-# No one reads a refusal or a file half written after so long.
+# Age in seconds at which a refusal or a half-written file is removed; no process reads it any more.
 LEFT_S = 3600
-_PASSING = (".mark", ".usage", ".refused", ".new")
-# Of at most 380 KiB: /run is memory.
+_TEMPORARY_SUFFIXES = (".mark", ".usage", ".refused", ".new")
+# Each has at most 380 KiB. The number is limited because /run is in memory.
 UNSENT_FILES = 64
 
 
 def ensure(path):
-    """`path` as a directory of slurmwrap's that no one else can enter. OSError when it cannot be had."""
+    """Create the directory `path` if it is missing and return it.
+
+    Raise OSError when that fails or when another user owns the directory or may access it.
+    """
     try:
         os.makedirs(path, mode=0o700)
     except FileExistsError:
@@ -26,7 +32,7 @@ def ensure(path):
 
 
 def write(path, data):
-    """Replaces `path` in one step; hooks of several jobs may do so at once."""
+    """Replace the file `path` atomically, because hooks of several jobs may write it at the same time."""
     aside = "%s.%d.new" % (path, os.getpid())
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
@@ -39,7 +45,7 @@ def write(path, data):
 
 
 def read_json(path):
-    """The JSON object that `write` left at `path`; {} when there is none that can be read."""
+    """Return the JSON object in the file `path`; {} when it is missing, unreadable or not a JSON object."""
     try:
         with open(path, "rb") as stream:
             found = json.loads(stream.read(1 << 20).decode("utf-8"))
@@ -49,13 +55,13 @@ def read_json(path):
 
 
 def save_mark(settings, job_id, mark):
-    """Keeps what the Epilog of the same job on this node needs. A requeued job's Prolog overwrites it."""
+    """Save what the Epilog of the same job on this node needs. The Prolog of a requeued job overwrites it."""
     directory = ensure(settings.node_state_dir)
     write(mark_path(directory, job_id), json.dumps(mark).encode("utf-8"))
 
 
 def take_mark(settings, job_id):
-    """The mark of a job, {} when no Prolog left one; it is removed, and very old ones of other jobs with it."""
+    """Return and remove the mark of a job; {} when no Prolog left one. Also remove outdated files of other jobs."""
     directory = ensure(settings.node_state_dir)
     path = mark_path(directory, job_id)
     try:
@@ -69,17 +75,17 @@ def take_mark(settings, job_id):
 
 
 def mark_path(directory, job_id):
-    """Where the Prolog of a job leaves its mark."""
+    """Return the path of the mark that the Prolog of a job leaves."""
     return os.path.join(directory, "%d.mark" % job_id)
 
 
 def usage_path(directory, job_id):
-    """Where the sampler of a job keeps the highest values."""
+    """Return the path of the file in which the sampler of a job keeps the highest values."""
     return os.path.join(directory, "%d.usage" % job_id)
 
 
 def take_usage(settings, job_id):
-    """What the sampler of a job kept, {} when there was nothing to sample; the file is removed."""
+    """Return what the sampler of a job kept and remove the file; {} when it kept nothing."""
     path = usage_path(settings.node_state_dir, job_id)
     try:
         with open(path, "rb") as stream:
@@ -96,14 +102,17 @@ def _prune(directory):
         age = MARK_DAYS * 86400 if name.endswith((".mark", ".usage")) else LEFT_S
         path = os.path.join(directory, name)
         try:
-            if name.endswith(_PASSING) and os.lstat(path).st_mtime < now - age:
+            if name.endswith(_TEMPORARY_SUFFIXES) and os.lstat(path).st_mtime < now - age:
                 os.unlink(path)
         except OSError:
-            pass  # another hook was faster
+            pass  # Another hook removed it first.
 
 
 def keep_unsent(settings, name, payload):
-    """Keeps an observation that could not be sealed or spooled; the node's next hook sends it. False when full."""
+    """Keep an observation that could not be sealed or spooled, so that the node's next hook sends it.
+
+    Return False, and keep nothing, when UNSENT_FILES observations are kept already.
+    """
     directory = ensure(os.path.join(ensure(settings.node_state_dir), "unsent"))
     if len(os.listdir(directory)) >= UNSENT_FILES:
         return False
@@ -112,7 +121,7 @@ def keep_unsent(settings, name, payload):
 
 
 def unsent(settings, limit):
-    """Up to `limit` paths of observations kept by `keep_unsent`, oldest first."""
+    """Return up to `limit` paths of observations that `keep_unsent` kept, oldest first."""
     directory = os.path.join(settings.node_state_dir, "unsent")
     try:
         names = sorted(name for name in os.listdir(directory) if name.endswith(".obs"))
@@ -122,6 +131,6 @@ def unsent(settings, limit):
 
 
 def note(settings, text):
-    """Writes the last failure of a hook to `failed` in the node's directory, replacing the one before."""
+    """Write the last failure of a hook to `failed` in the node's directory, replacing the previous one."""
     line = "%d %s\n" % (time.time(), text.replace("\n", " ")[:2000])
     write(os.path.join(ensure(settings.node_state_dir), "failed"), line.encode("utf-8", "replace"))

@@ -1,13 +1,12 @@
-"""Edge: the state of the job's GPUs through NVML (nvml_ask.py asks, driver_guard.py guards). Off without the driver.
+"""Collect the state of the job's GPUs through NVML (adapter). Does nothing without NVIDIA's driver.
 
-A GPU that fell off the bus makes the whole driver hang sooner or later: once the kernel said so, NVML is not asked on
-this node until the next boot.
+nvml_ask.py contains the queries; driver_guard.py runs them in a child. A GPU that fell off the bus makes the whole
+driver hang sooner or later. Once the kernel reported this, NVML is not asked on this node until the next boot.
 """
 import json
 import os
 
 from . import driver_guard, nvml_ask, node_state
-from . import kernel_log
 from . import kernel_log
 
 LIMIT = 1 << 20
@@ -16,10 +15,10 @@ COUNTERS = "gpu.counters"
 
 
 def states(settings, gpus, deadline, started_at=None, lost=""):
-    """Facts `gpu` (one object per GPU of the job), `gpu_error` and `driver_hung`; {} where there is no driver.
+    """Return the facts `gpu` (one object per GPU of the job), `gpu_error` and `driver_hung`; {} without a driver.
 
-    `gpus`: [(index, PCI address or None)]. NVML counts GPUs in an order of its own: without its address none is asked.
-    `lost`: what `fallen` found; then nothing is asked.
+    `gpus`: [(index, PCI address or None)]. NVML numbers GPUs in a different order, so a GPU without an address is not
+    asked. `lost`: the result of `fallen`; if it is not "", no GPU is asked.
     """
     if not os.path.exists(settings.nvidia_control):
         return {}
@@ -27,8 +26,8 @@ def states(settings, gpus, deadline, started_at=None, lost=""):
         return {"gpu_error": "not asked: the kernel says that a GPU of this node fell off the bus"}
     known = [(index, address) for index, address in gpus if address]
     if not known:
-        return _unknown(settings) if gpus else {}
-    answer = driver_guard.ask(settings, lambda send: nvml_ask.run(known, started_at, send), deadline, LIMIT, _doing)
+        return _facts_without_addresses(settings) if gpus else {}
+    answer = driver_guard.ask(settings, lambda send: nvml_ask.run(known, started_at, send), deadline, LIMIT, _last_call)
     lines = list(_lines(answer.data))
     facts = {"gpu": _by_gpu(known, lines)}
     errors = ["NVML: %s" % line["failed"] for line in lines if "failed" in line] + [answer.error]
@@ -37,41 +36,41 @@ def states(settings, gpus, deadline, started_at=None, lost=""):
     if any(errors):
         facts["gpu_error"] = "; ".join(error for error in errors if error)
     if answer.hung:
-        facts["driver_hung"] = _told(answer.hung)
-    _count(settings, facts["gpu"])
+        facts["driver_hung"] = _driver_hung_fact(answer.hung)
+    _add_new_errors(settings, facts["gpu"])
     return facts
 
 
-def _unknown(settings):
-    """Perhaps because the driver hung when it was asked for the addresses."""
+def _facts_without_addresses(settings):
+    """Return the facts when no PCI address is known, which may be because the driver hung when asked for them."""
     stuck = driver_guard.hung(node_state.ensure(settings.node_state_dir))
     if stuck:
-        return {"gpu_error": driver_guard.said(stuck), "driver_hung": _told(stuck)}
+        return {"gpu_error": driver_guard.said(stuck), "driver_hung": _driver_hung_fact(stuck)}
     return {"gpu_error": "which GPUs the job had is unknown"}
 
 
-def _told(stuck):
+def _driver_hung_fact(stuck):
     return dict((key, stuck.get(key)) for key in ("pid", "since", "call"))
 
 
 def fallen(settings, lines):
-    """The kernel's line that says that a GPU of this node fell off the bus, since the last boot; "" when none does.
+    """Return the kernel line since the last boot that reports that a GPU of this node fell off the bus; "" without one.
 
-    `lines`: (text, at) of the kernel, about any GPU. What is found is remembered on the node.
+    `lines`: (text, at) of the kernel, about any GPU. A line that is found is saved on the node for later hooks.
     """
     path = os.path.join(settings.node_state_dir, FALLEN)
     boot = kernel_log.boot()
-    said = [text for text, _ in lines if kernel_log.fell_off(text)]
-    if not said:
+    found_lines = [text for text, _ in lines if kernel_log.fell_off(text)]
+    if not found_lines:
         remembered = node_state.read_json(path)
         return str(remembered.get("text")) if remembered.get("boot") == boot else ""
     try:
         node_state.ensure(settings.node_state_dir)
-        node_state.write(path, json.dumps({"boot": boot, "text": said[0][:500]}).encode("utf-8"))
+        node_state.write(path, json.dumps({"boot": boot, "text": found_lines[0][:500]}).encode("utf-8"))
     except OSError:
-        # Known now, and the next hook will not know.
+        # Only this hook knows it then.
         pass
-    return said[0]
+    return found_lines[0]
 
 
 def _lines(data):
@@ -79,13 +78,13 @@ def _lines(data):
         yield json.loads(line.decode("utf-8"))
 
 
-def _doing(data):
+def _last_call(data):
     asked = [line["asking"] for line in _lines(data) if "asking" in line]
     return asked[-1] if asked else "the start"
 
 
 def _by_gpu(known, lines):
-    """[{"index", "bus_id", <check>: value, ..., "error", "error_code"}] of the GPUs that said anything."""
+    """Return [{"index", "bus_id", <check>: value, ..., "error", "error_code"}] of the GPUs with any result."""
     found = {}
     for line in lines:
         if "check" not in line:
@@ -100,21 +99,21 @@ def _by_gpu(known, lines):
     return [found[index] for index in sorted(found)]
 
 
-def _count(settings, gpus):
-    """Error counters only grow: what is new since a hook last looked is reported next to them."""
+def _add_new_errors(settings, gpus):
+    """Add the errors that are new since a hook last read the counters, which only grow; save the new values."""
     path = os.path.join(settings.node_state_dir, COUNTERS)
     kept = node_state.read_json(path)
     before = dict(kept)
     for gpu in gpus:
         now = _counters(gpu)
         if now:
-            _compare(gpu, before.get(gpu["bus_id"]), now)
+            _compare_counters(gpu, before.get(gpu["bus_id"]), now)
             kept[gpu["bus_id"]] = now
     try:
         if kept != before:
             node_state.write(path, json.dumps(kept).encode("utf-8"))
     except OSError:
-        # The next look compares with an older one.
+        # The next hook compares with older values.
         pass
 
 
@@ -127,7 +126,7 @@ def _counters(gpu):
     return now
 
 
-def _compare(gpu, before, now):
+def _compare_counters(gpu, before, now):
     if not isinstance(before, dict):
         return
     new = dict((key, value - before[key]) for key, value in now.items() if isinstance(before.get(key), int))

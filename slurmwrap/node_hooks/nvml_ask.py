@@ -1,13 +1,14 @@
-"""What the child asks NVIDIA's driver, through nvidia-ml-py's `pynvml` in the zipapp; only reads, only the job's GPUs.
+"""Read the state of the job's GPUs through nvidia-ml-py's `pynvml` in the zipapp; runs in a child and changes nothing.
 
-Check by check over all GPUs, what decides first, so that a hang costs the least. Before each call a line says which one
-comes, after it a line brings the result. What a GPU, driver or binding does not support is left out, it is no error.
+Each check is made on all GPUs before the next check, and the most important checks come first, so that a hang loses as
+little as possible. Before each call the child sends a line that names the call, and after it a line with the result.
+A check that the GPU, driver or binding does not support is omitted; that is no error.
 """
 import json
 import os
 import time
 
-# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, by number: older bindings have no name for it.
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, for which older bindings have no name.
 RECOVERY_ACTION = 230
 ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
 ACTIONS += ("recover_imex_domain", "bus_reset", "system_reboot")
@@ -18,42 +19,44 @@ MISSING = 13  # NVML_ERROR_FUNCTION_NOT_FOUND
 UNSUPPORTED = frozenset((2, 3, 4, 6, 13, 21, 25, 26, 27))
 NVLINK_ERRORS = (("crc_flit", 38), ("crc_data", 45), ("replay", 52), ("recovery", 59))  # totals over the links
 LINKS = 36
-HOLDS = (("hw_slowdown", 0x8), ("hw_thermal", 0x40), ("hw_power_brake", 0x80))  # a power cap and idling are normal
-LEFT = 16  # processes named per GPU
-ACCOUNTED, KEPT = 256, 64  # processes that accounting is asked about, and that are sent, per GPU
+# Reasons for a lowered clock that show a fault. A power cap and idling are normal and not among them.
+HOLDS = (("hw_slowdown", 0x8), ("hw_thermal", 0x40), ("hw_power_brake", 0x80))
+LEFT = 16  # processes sent per GPU that are still running
+# Processes per GPU whose accounting data are read, and processes that are sent.
+ACCOUNTED, KEPT = 256, 64
 
 
 def run(gpus, started_at, send):
-    """Sends JSON lines about `gpus`, [(index, PCI address)]. `started_at`: Unix time of the job's start, or None."""
+    """Send JSON lines about `gpus`, [(index, PCI address)]. `started_at`: Unix time of the job's start, or None."""
 
-    def say(item):
+    def send_line(item):
         send(json.dumps(item).encode("utf-8") + b"\n")
 
-    say({"asking": "the library"})
+    send_line({"asking": "the library"})
     try:
         import pynvml
     except ImportError as error:
-        say({"failed": "nvidia-ml-py is not in the zipapp: %s" % error})
+        send_line({"failed": "nvidia-ml-py is not in the zipapp: %s" % error})
         return
-    say({"asking": "nvmlInit"})
+    send_line({"asking": "nvmlInit"})
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        say({"failed": str(error), "code": error.value})
+        send_line({"failed": str(error), "code": error.value})
         return
     handles = {}
     for index, address in gpus:
-        say({"asking": "nvmlDeviceGetHandleByPciBusId of GPU %d" % index})
+        send_line({"asking": "nvmlDeviceGetHandleByPciBusId of GPU %d" % index})
         bus = address.encode("ascii")
-        _try(pynvml, say, handles, index, "handle", lambda: pynvml.nvmlDeviceGetHandleByPciBusId(bus))
+        _run_check(pynvml, send_line, handles, index, "handle", lambda: pynvml.nvmlDeviceGetHandleByPciBusId(bus))
     for name, read in CHECKS:
         for index in sorted(handles):
-            say({"asking": "%s of GPU %d" % (name, index)})
-            _try(pynvml, say, handles, index, name, lambda: read(pynvml, handles[index], started_at))
-    say({"done": True})
+            send_line({"asking": "%s of GPU %d" % (name, index)})
+            _run_check(pynvml, send_line, handles, index, name, lambda: read(pynvml, handles[index], started_at))
+    send_line({"done": True})
 
 
-def _try(pynvml, say, handles, index, name, read):
+def _run_check(pynvml, send_line, handles, index, name, read):
     try:
         value = read()
     except AttributeError:  # an older binding
@@ -61,19 +64,19 @@ def _try(pynvml, say, handles, index, name, read):
     except pynvml.NVMLError as error:
         if error.value in UNSUPPORTED and name != "handle":
             return
-        say({"index": index, "check": name, "error": str(error), "code": error.value})
-        # Every further call would end the same way, or hang.
+        send_line({"index": index, "check": name, "error": str(error), "code": error.value})
+        # Every further call for a lost GPU would fail in the same way or hang.
         if error.value == LOST:
             handles.pop(index, None)
         return
     except Exception as error:
-        # The binding's own trouble costs this check only.
-        say({"index": index, "check": name, "error": "%s: %s" % (type(error).__name__, error), "code": 0})
+        # An error in the binding ends only this check.
+        send_line({"index": index, "check": name, "error": "%s: %s" % (type(error).__name__, error), "code": 0})
         return
     if name == "handle":
         handles[index] = value
     else:
-        say({"index": index, "check": name, "value": value})
+        send_line({"index": index, "check": name, "value": value})
 
 
 def _recovery_action(pynvml, handle, _):
@@ -84,7 +87,7 @@ def _recovery_action(pynvml, handle, _):
 
 
 def _field(pynvml, handle, numbers):
-    """Counters and flags of nvmlDeviceGetFieldValues, None where one is not supported. The value's type is NVML's."""
+    """Return the values of nvmlDeviceGetFieldValues, in NVML's types; None for a field that is not supported."""
     names = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
     found = pynvml.nvmlDeviceGetFieldValues(handle, numbers)
     return [getattr(one.value, names.get(one.valueType, "uiVal")) if one.nvmlReturn == 0 else None for one in found]
@@ -96,7 +99,7 @@ def _remapped_rows(pynvml, handle, _):
 
 
 def _ecc_uncorrected(pynvml, handle, _):
-    """Since the driver was loaded or the GPU reset, and since it was made."""
+    """Return errors since the driver was loaded or the GPU was reset (volatile), and in its lifetime (aggregate)."""
     kind = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
     return {
         "volatile": pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC),
@@ -106,7 +109,7 @@ def _ecc_uncorrected(pynvml, handle, _):
 
 def _sram(pynvml, handle, _):
     found = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    # The binding takes a pointer here.
+    # The binding expects a pointer for this call.
     pynvml.nvmlDeviceGetSramEccErrorStatus(handle, pynvml.byref(found))
     return {
         "volatile": found.volatileUncParity + found.volatileUncSecDed,
@@ -116,14 +119,17 @@ def _sram(pynvml, handle, _):
 
 
 def _retired_pages(pynvml, handle, _):
-    """Before Ampere, which remaps rows instead."""
+    """Return the counts of retired pages, which GPUs before Ampere have; later GPUs remap rows instead."""
     single, double = (len(pynvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))
     pending = bool(pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle))
     return {"single_bit": single, "double_bit": double, "pending": pending}
 
 
 def _processes(pynvml, handle, _):
-    """At the Epilog Slurm has ended the job's processes: what is still there a moment later was left over."""
+    """Return processes that still run on the GPU. At the Epilog, Slurm has already ended the job's processes.
+
+    A process counts when it is still there after 0.3 s.
+    """
     found = _running(pynvml, handle)
     if found:
         time.sleep(0.3)
@@ -132,7 +138,10 @@ def _processes(pynvml, handle, _):
 
 
 def _running(pynvml, handle):
-    """By version: the binding's name without one raises an error of another kind on drivers before R510."""
+    """Return the running processes by a versioned function.
+
+    The binding's function without a version raises another kind of error on drivers before R510.
+    """
     for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
         try:
             return getattr(pynvml, name)(handle)
@@ -147,7 +156,7 @@ def _process(one):
     try:
         found["uid"] = os.stat("/proc/%d" % one.pid).st_uid
     except OSError:
-        # In a container of its own, or gone.
+        # The process has ended, or it is in another PID namespace (a container).
         pass
     return found
 
@@ -176,7 +185,7 @@ def _nvlink(pynvml, handle, _):
 
 
 def _pcie(pynvml, handle, _):
-    """The width only: an idle GPU lowers its generation, and none of the job's work runs any more."""
+    """Return the link width and the replay counter. The generation is not read, because an idle GPU lowers it."""
     found = {
         "width": pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle),
         "max_width": pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
@@ -204,19 +213,22 @@ def _persistence(pynvml, handle, _):
 
 
 def _accounting(pynvml, handle, started_at):
-    """What each process used at most, by the driver's own accounting, where an administrator switched it on."""
+    """Return the peak usage of each process by the driver's accounting mode, if an administrator has enabled it."""
     if not pynvml.nvmlDeviceGetAccountingMode(handle):
         raise AttributeError
     found = []
     for pid in pynvml.nvmlDeviceGetAccountingPids(handle)[-ACCOUNTED:]:
         stats = pynvml.nvmlDeviceGetAccountingStats(handle, pid)
-        if started_at is None or _unix(stats.startTime) >= started_at - 2.0:
+        if started_at is None or _unix_time(stats.startTime) >= started_at - 2.0:
             found.append(_accounted(pid, stats))
     return sorted(found, key=lambda one: -(one["max_mib"] or 0))[:KEPT]
 
 
-def _unix(start):
-    """NVML says "CPU timestamp in usec": Unix time, or counted from boot where the number is too small for that."""
+def _unix_time(start):
+    """Convert NVML's "CPU timestamp in usec" to Unix seconds.
+
+    A number that is too small for Unix time counts from boot.
+    """
     seconds = start / 1e6
     return seconds if seconds > 1e9 else seconds + time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 

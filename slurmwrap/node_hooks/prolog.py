@@ -1,6 +1,6 @@
-"""Prolog: marks the kernel log for the Epilog of the same job, starts the sampler, and says that the job starts here.
+"""The Prolog hook: marks the kernel log for the Epilog of the same job, starts the sampler and reports the job's start.
 
-Where the gate is on (prolog_gate.py) it may refuse the node instead; then no mark is left, since nothing will run.
+When the gate is on (prolog_gate.py) it may refuse the node instead. Then it leaves no mark, since the job will not run.
 """
 import time
 
@@ -8,12 +8,12 @@ from . import gpu_addresses, hook_environment, munge_spool, node_state
 from . import kernel_log
 from . import job_cgroup
 
-# Kept back for MUNGE and the spool.
+# Seconds reserved for MUNGE and the spool.
 SEND_S = 2.0
 
 
 def run(environ, settings, deadline):
-    """Leaves a mark on the node and sends one observation."""
+    """Leave a mark on the node and send one observation."""
     job_id = hook_environment.job_id(environ)
     mark = {"at": time.time(), "ticks": time.clock_gettime(time.CLOCK_MONOTONIC), "boot": kernel_log.boot()}
     mark["kernel"] = kernel_log.mark(settings.kernel_log)
@@ -25,32 +25,33 @@ def run(environ, settings, deadline):
     except OSError as error:
         facts["lost"] = "no PCI addresses: %s" % error
     if settings.gate == "on" and settings.token:
-        found = _gate(environ, settings, mark, deadline - SEND_S)
+        found = _ask_gate(environ, settings, mark, deadline - SEND_S)
         if found:
             facts["gate"] = found
-        if found.get("refused") and _told(settings, job_id, facts, deadline) and _refuse(settings, job_id):
+        # The node is refused only after the refusal is in the spool: otherwise no one could see why it was drained.
+        if found.get("refused") and _send_refusal(settings, job_id, facts, deadline) and _refuse(settings, job_id):
             return
     try:
         node_state.save_mark(settings, job_id, mark)
-        job_cgroup.start(settings, job_id, hook_environment.number(environ, "SLURM_JOB_UID"), sluid=hook_environment.sluid(environ))
+        uid, sluid = hook_environment.number(environ, "SLURM_JOB_UID"), hook_environment.sluid(environ)
+        job_cgroup.start(settings, job_id, uid, sluid=sluid)
     except OSError as error:
         facts["lost"] = "no kernel mark or sampler: %s" % error
-    # No one would know why the node is drained.
     if facts.get("gate", {}).get("refused"):
         facts["gate"].update(refused=False, why_not="the refusal could not be recorded")
-    munge_spool.send(_said(settings, job_id, facts), settings, deadline)
+    munge_spool.send(_observation(settings, job_id, facts), settings, deadline)
 
 
-def _said(settings, job_id, facts):
+def _observation(settings, job_id, facts):
     return munge_spool.observation(settings, job_id, "prolog", facts)
 
 
-def _told(settings, job_id, facts, deadline):
-    """Whether the refusal lies in the spool. It is not kept for later: the job would have started by then."""
-    return munge_spool.send(_said(settings, job_id, facts), settings, deadline, keep=False)
+def _send_refusal(settings, job_id, facts, deadline):
+    """Send the refusal; return whether it is in the spool. It is not kept for later, when the job will have started."""
+    return munge_spool.send(_observation(settings, job_id, facts), settings, deadline, keep=False)
 
 
-def _gate(environ, settings, mark, deadline):
+def _ask_gate(environ, settings, mark, deadline):
     from . import prolog_gate
 
     known = mark.get("gpus") or {}
@@ -58,14 +59,14 @@ def _gate(environ, settings, mark, deadline):
     try:
         return prolog_gate.look(settings, own, deadline)
     except Exception as error:
-        # A fault of slurmwrap's lets the job start.
+        # After an error in slurmwrap the job starts.
         return {"refused": False, "why_not": "%s: %s" % (type(error).__name__, error)}
 
 
 def _refuse(settings, job_id):
     from . import prolog_gate
 
-    # Of an earlier run that never ended here.
+    # An earlier run whose Epilog never ran here may have left a mark.
     node_state.take_mark(settings, job_id)
     try:
         prolog_gate.refuse(settings)

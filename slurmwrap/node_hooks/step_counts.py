@@ -1,7 +1,8 @@
-"""Turns the step counter's files of a real run (gsub --count-steps) into one fact. Runs as the job's user: their word.
+"""Convert the step counter's files of a run (gsub --count-steps) into the fact `steps`.
 
-The counter leaves "<job id>.<restart>.<node>.<pid>" in a directory of the submission below the user's state directory;
-each holds one line: count, source, first and last step (seconds of that node's CLOCK_MONOTONIC), and more behind.
+It runs with the rights of the job's user, who could have written these files: the fact is a claim of the user. The
+counter writes files "<job id>.<restart>.<node>.<pid>" to one directory per submission below the user's state directory.
+Each has one line: count, source, first and last step (seconds of that node's CLOCK_MONOTONIC), and further fields.
 """
 import os
 import pwd
@@ -11,20 +12,26 @@ import stat
 from . import user_files
 
 BELOW_HOME = b".local/state/slurmwrap/steps"
-DIRECTORIES = 512  # submissions looked through, the newest
-NAMED = 20000  # names read in one of them
-ALTOGETHER = 200000  # names read in all of them: about a fifth of a second on a local disk
-OPENED = 256  # files opened: the processes of one job count alike
-LINE = 512  # bytes of a file that are read
+# Limits: directories of submissions that are searched (the newest), names read in one directory, and names read in all
+# directories (about 0.2 s on a local disk).
+DIRECTORIES = 512
+NAMED = 20000
+ALTOGETHER = 200000
+# Files opened; all processes of one job count about the same steps.
+OPENED = 256
+LINE = 512  # bytes that are read of a file
 MOST = 10 ** 12
-FASTEST = 1e6  # steps per second; what is faster, or no number any more, is no speed
-SLACK_S = 2.0  # a file server's clock and ours
-_SOURCE = re.compile(r"[a-z_]{1,16}\Z")  # it is shown on terminals
+FASTEST = 1e6  # steps per second; a higher speed, or infinity, is discarded
+SLACK_S = 2.0  # allowed difference between the clocks of a file server and of this node
+_SOURCE = re.compile(r"[a-z_]{1,16}\Z")  # it is printed on terminals, so no other characters are accepted
 _NAME = re.compile(rb"([0-9]{1,10})\.([0-9]{1,6})\.[A-Za-z0-9._-]{1,200}\.[0-9]{1,10}\Z")
 
 
 def home_of(uid):
-    """The user's steps directory as far as root can know it (they may have set XDG_STATE_HOME); None without a home."""
+    """Return the user's default directory of step counts; None without a home directory.
+
+    The user may have set XDG_STATE_HOME, which root cannot know.
+    """
     try:
         home = os.fsencode(pwd.getpwuid(uid).pw_dir)
     except (KeyError, ValueError):
@@ -33,40 +40,43 @@ def home_of(uid):
 
 
 def below(place, job_id, uid, since):
-    """`counted` over the directories of one user's submissions; {} when nothing was counted."""
+    """Search the directories of one user's submissions, newest first, and return the first result as from `counted`.
+
+    {} when no steps of the job were counted.
+    """
     if place is None or since is None:
         return {}
     try:
-        found = _changed(place, since)
+        found = _changed_directories(place, since)
     except (user_files.Unreadable, OSError):
         return {}
     seen = 0
     for directory in found:
-        names = _listed(directory)
+        names = _list_names(directory)
         seen += len(names)
-        best = _of_names(directory, names, job_id, uid, since, None)
+        best = _best_of_names(directory, names, job_id, uid, since, None)
         if best or seen > ALTOGETHER:
             return best
     return {}
 
 
 def counted(directory, job_id, uid, since, restart=None):
-    """{"count", "source", "per_s", "processes", "first_at", "last_at"} of the busiest process; {} when none counted.
+    """Return {"count", "source", "per_s", "processes", "first_at", "last_at"} of the process with the most steps.
 
-    `since`: Unix time that the run began; `restart`: which run, None for the newest one. Times are Unix seconds by the
-    clock of the file system.
+    {} when no process counted steps. `since`: Unix time at which the run began. `restart`: restart count of the run,
+    None for the newest one. Times are Unix seconds by the clock of the file system.
     """
-    return _of_names(directory, _listed(directory), job_id, uid, since, restart)
+    return _best_of_names(directory, _list_names(directory), job_id, uid, since, restart)
 
 
-def _listed(directory):
+def _list_names(directory):
     try:
         return user_files.listed(directory, NAMED)
     except (user_files.Unreadable, OSError):
         return []
 
 
-def _of_names(directory, names, job_id, uid, since, restart):
+def _best_of_names(directory, names, job_id, uid, since, restart):
     runs = {}
     for name in names:
         match = _NAME.match(name)
@@ -74,13 +84,13 @@ def _of_names(directory, names, job_id, uid, since, restart):
             runs.setdefault(int(match.group(2)), []).append(name)
     for number in sorted(runs, reverse=True):
         if restart is None or number == restart:
-            best = _best(directory, sorted(runs[number]), uid, since)
+            best = _record_of_busiest(directory, sorted(runs[number]), uid, since)
             if best:
                 return best
     return {}
 
 
-def _changed(place, since):
+def _changed_directories(place, since):
     found = []
     for name in user_files.listed(place, NAMED):
         path = os.path.join(place, name)
@@ -93,7 +103,7 @@ def _changed(place, since):
     return [path for _, path in sorted(found, reverse=True)[:DIRECTORIES]]
 
 
-def _best(directory, names, uid, since):
+def _record_of_busiest(directory, names, uid, since):
     records = []
     for name in names[:OPENED]:
         try:
@@ -109,7 +119,7 @@ def _best(directory, names, uid, since):
 
 
 def _read(path, uid, since):
-    """One file's record; None for one of an earlier run. ValueError for what no counter wrote."""
+    """Return one file's record; None for a file of an earlier run. Raise ValueError for text that no counter wrote."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)
@@ -127,7 +137,7 @@ def _read(path, uid, since):
         raise ValueError("out of range")
     span = last - first
     per_s = (count - 1) / span if count > 1 and span > 0 else None
-    # Also infinity, which would spoil the whole observation's JSON.
+    # Infinity would make the JSON of the whole observation invalid.
     if per_s is not None and per_s > FASTEST:
         per_s = None
     return {

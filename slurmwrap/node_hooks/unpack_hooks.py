@@ -1,8 +1,8 @@
-"""Runs on a node as root, out of a batch script: lays the hooks' files there and compares, takes them away, or looks
-whether the slurm.conf that this node's slurmd reads names them.
+"""Install, verify or remove the hooks' files on one node, or check that its slurm.conf names them.
 
-It goes alone: the controller sends this text with the files in it. No link is followed, nothing is written where others
-than root may write, and no file is replaced or removed that is not slurmwrap's. The exit code says what went wrong.
+A batch script runs this module on the node as root. It imports nothing of slurmwrap: the controller sends its text
+together with the files. It follows no symbolic link, writes to no directory that other users than root can write, and
+replaces or removes only slurmwrap's own files. The exit code states what went wrong.
 """
 import base64
 import hashlib
@@ -23,7 +23,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class UnpackRefused(Exception):
-    """`code`: one of those above."""
+    """Raised when the action is refused; `code` is one of the exit codes above."""
 
     def __init__(self, code, text):
         Exception.__init__(self, text)
@@ -31,8 +31,12 @@ class UnpackRefused(Exception):
 
 
 def run(action, packed, named=()):
-    """`action`: "lay", "look", "free" (may they be taken?) or "take"; `packed`: a tar.gz as base64, its names without the first slash; `named`: what
-    slurm.conf shall set, "Prolog=/.../prolog". The exit code."""
+    """Carry out one action and return the exit code.
+
+    `action`: "lay" (install and verify the files), "look" (check slurm.conf), "free" (check that the files can be
+    removed) or "take" (remove them). `packed`: a tar.gz as base64 whose names lack the leading slash. `named`: settings
+    that slurm.conf must contain, as "Prolog=/.../prolog".
+    """
     try:
         if os.geteuid() != 0:
             raise UnpackRefused(NOT_ROOT, "not root")
@@ -55,7 +59,7 @@ def run(action, packed, named=()):
 
 
 def look(named):
-    """Whether the slurm.conf of this node's slurmd sets all of `named`."""
+    """Raise UnpackRefused unless the slurm.conf of this node's slurmd contains all settings of `named`."""
     path, found = conf()
     if not path:
         raise UnpackRefused(NO_CONF, "no slurm.conf")
@@ -67,7 +71,7 @@ def look(named):
 
 
 def refuse_named(paths):
-    """As long as slurmd would run one of these it must stay: Slurm drains a node whose Epilog is missing."""
+    """Raise UnpackRefused when slurm.conf names one of `paths`: Slurm drains a node whose Epilog is missing."""
     path, found = conf()
     named = [value for _, value in found if value in paths]
     if named:
@@ -75,7 +79,7 @@ def refuse_named(paths):
 
 
 def conf():
-    """(path, what it sets of Prolog and Epilog) of the slurm.conf that slurmd gives its jobs; ("", []): none."""
+    """Return (path, [(key, value)] of Prolog and Epilog) of slurmd's slurm.conf; ("", []) when there is none."""
     for path in (os.environ.get("SLURM_CONF", ""), CONFIGLESS, "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"):
         if path and os.path.isfile(path):
             return path, list(settings(path, 0))
@@ -83,7 +87,7 @@ def conf():
 
 
 def settings(path, depth):
-    """(key in lower case, value) of Prolog and Epilog, with what the file includes."""
+    """Yield (key in lower case, value) of Prolog and Epilog in the file and the files that it includes."""
     with io.open(path, encoding="latin-1") as stream:
         lines = stream.read().splitlines()
     for line in lines:
@@ -97,12 +101,15 @@ def settings(path, depth):
 
 
 def lay(name, mode, content):
-    """Writes one file unless it is there already, and reads it back."""
+    """Write one file, unless it exists with this content and mode, and read it back.
+
+    Raise UnpackRefused when a file there is not slurmwrap's own, or when the content read back differs.
+    """
     folder, last = opened(name, True)
     try:
         there = read(folder, last)
         if there is not None and there != content and MARK not in there:
-            raise UnpackRefused(NOT_OURS, "/%s is not ours" % name)
+            raise UnpackRefused(NOT_OURS, "/%s is not slurmwrap's" % name)
         if there != content or stat.S_IMODE(os.stat(last, dir_fd=folder, follow_symlinks=False).st_mode) != mode:
             write(folder, last, mode, content)
         back = read(folder, last)
@@ -113,7 +120,10 @@ def lay(name, mode, content):
 
 
 def take(name, mode, content):
-    """Removes one file of slurmwrap, and the directories above it that are named slurmwrap or hooks and are empty now."""
+    """Remove one file of slurmwrap, and the directories slurmwrap/hooks and slurmwrap above it when they are empty.
+
+    Raise UnpackRefused when the file is not slurmwrap's own.
+    """
     folder, last = opened(name, False)
     if folder < 0:
         return
@@ -121,10 +131,10 @@ def take(name, mode, content):
         there = read(folder, last)
         if there is not None:
             if MARK not in there:
-                raise UnpackRefused(NOT_OURS, "/%s is not ours" % name)
+                raise UnpackRefused(NOT_OURS, "/%s is not slurmwrap's" % name)
             os.unlink(last, dir_fd=folder)
     except FileNotFoundError:
-        # The nodes share this directory, and another one was faster.
+        # Nodes share this directory, and another node has removed the file.
         pass
     finally:
         os.close(folder)
@@ -138,7 +148,11 @@ def take(name, mode, content):
 
 
 def opened(name, make):
-    """(descriptor of the directory of `name`, its last part); -1 where it is not there and not made."""
+    """Open the directory of the file `name`, component by component and without following links.
+
+    Return (descriptor of the directory, last part of `name`). The descriptor is -1 when the directory is missing and
+    `make` is not set. Raise UnpackRefused when other users can write one of the directories, unless it is sticky.
+    """
     parts = name.split("/")
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     for part in parts[:-1]:
@@ -164,7 +178,7 @@ def opened(name, make):
 
 
 def read(folder, name):
-    """Content of a plain file; None where there is none."""
+    """Return the content of a regular file; None when it is missing. Raise UnpackRefused for another type of file."""
     try:
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except FileNotFoundError:
@@ -176,7 +190,7 @@ def read(folder, name):
 
 
 def write(folder, name, mode, content):
-    """Aside and renamed: a hook that is just being started sees the old file or the new one."""
+    """Write a file under a temporary name and rename it, so that a hook that starts meanwhile sees a complete file."""
     aside = ".%s.%d" % (name, os.getpid())
     handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
     try:

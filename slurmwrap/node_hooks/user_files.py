@@ -1,33 +1,41 @@
-"""Edge: a user's files, read as that user in a forked child. Nothing here opens a user's path with root's rights.
+"""Read a user's files with the rights of that user, in a forked child (adapter).
 
-The child never execs: a process that changed its uid cannot be traced by that user. It keeps one descriptor, a pipe.
+No function opens a user's path with root's rights. The child never calls exec: the user cannot trace a process that
+changed its uid and did not exec. It keeps one open descriptor, a pipe to its parent.
 """
 import os
 import resource
 import stat
 import zlib
 
-MARK = 1024  # bytes before a place in a file that report whether it is the same file still
-COUNTED = 4 << 20  # lines are counted in so much of what is left out
-_BECOMING = 1 << 6 | 1 << 7  # CAP_SETGID, CAP_SETUID: <linux/capability.h>
-ENTRIES = 20000  # directory entries looked at for one pattern
+# A file's mark is the checksum of this many bytes before a position; it shows whether the file is still the same.
+MARK = 1024
+# Lines that precede the bytes read are counted only if those bytes begin within this many bytes of the file's start.
+COUNTED = 4 << 20
+# CAP_SETGID and CAP_SETUID: <linux/capability.h>
+_CHANGE_IDS = 1 << 6 | 1 << 7
+# Directory entries that are read for one pattern.
+ENTRIES = 20000
 
 
 class Unreadable(Exception):
-    """Why a file is not read; the text goes into the observation."""
+    """Raised when a file is not read; its text is the reason and becomes part of the observation."""
 
 
 def become(user, uid, gid, keep):
-    """Drops to the user for good; all descriptors but `keep` are closed. Raises when anything of root is left."""
+    """Change permanently to the uid, gid and groups of the user, and close all descriptors but `keep`.
+
+    Raise Unreadable when the process still has another uid or could change it again. `uid` must not be 0.
+    """
     os.chdir("/")
-    if os.geteuid() != 0 and _capabilities() & _BECOMING == _BECOMING:
-        # From another uid the capabilities would stay; from root's the kernel takes them all.
+    if os.geteuid() != 0 and _capabilities() & _CHANGE_IDS == _CHANGE_IDS:
+        # The kernel drops all capabilities when a process changes from uid 0 to another uid, but not from other uids.
         os.setresuid(0, 0, 0)
     if os.geteuid() == 0:
         os.initgroups(user, gid)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-    if os.getresuid() != (uid, uid, uid) or uid == 0 or _capabilities() & _BECOMING:
+    if os.getresuid() != (uid, uid, uid) or uid == 0 or _capabilities() & _CHANGE_IDS:
         raise Unreadable("cannot become uid %d" % uid)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for descriptor in _open_descriptors():
@@ -35,19 +43,22 @@ def become(user, uid, gid, keep):
             try:
                 os.close(descriptor)
             except OSError:
-                # The one that listed the directory.
+                # This was the descriptor with which /proc/self/fd was listed.
                 pass
 
 
 def may_become(uid):
-    """Whether this process can read with the rights of `uid` and with no others: it is root, or has been given
-    CAP_SETUID and CAP_SETGID (capabilities(7)), as systemd gives SlurmUser's reconciler where the site wants that."""
-    ours = os.geteuid()
-    return uid > 0 and (ours in (0, uid) or _capabilities() & _BECOMING == _BECOMING)
+    """Return whether this process can read with exactly the rights of `uid`.
+
+    It can if it runs as `uid` or root, or has CAP_SETUID and CAP_SETGID (capabilities(7)), which systemd gives
+    SlurmUser's reconciler at sites that want this.
+    """
+    own_uid = os.geteuid()
+    return uid > 0 and (own_uid in (0, uid) or _capabilities() & _CHANGE_IDS == _CHANGE_IDS)
 
 
 def _capabilities():
-    """Those in force, as a bit mask; 0 where the kernel does not say."""
+    """Return the effective capabilities as a bit mask; 0 when the kernel does not report them."""
     try:
         with open("/proc/self/status", "rb") as stream:
             for line in stream:
@@ -66,9 +77,10 @@ def _open_descriptors():
 
 
 def find(components, uid, since):
-    """The one path that matches. Unreadable when none or several do.
+    """Return the only path that matches `components`. Raise FileNotFoundError for none and Unreadable for several.
 
-    Where a component is an expression, only regular files of `uid` modified after Unix time `since` count.
+    If a component is a regular expression, only regular files of `uid` that were modified after Unix time `since`
+    count.
     """
     paths = [b"/"]
     guessed = False
@@ -77,7 +89,7 @@ def find(components, uid, since):
             paths = [os.path.join(path, component) for path in paths]
         else:
             guessed = True
-            paths = [os.path.join(path, name) for path in paths for name in _matching(path, component)]
+            paths = [os.path.join(path, name) for path in paths for name in _matching_names(path, component)]
     if guessed:
         if since is None:
             raise Unreadable("the pattern leaves the name open and the job's start is unknown")
@@ -89,17 +101,17 @@ def find(components, uid, since):
     return paths[0]
 
 
-def _matching(directory, expression):
+def _matching_names(directory, expression):
     return [name for name in listed(directory) if expression.match(name)]
 
 
 def listed(directory, limit=ENTRIES):
-    """The names in a directory (bytes). Unreadable when there are more than `limit`."""
+    """Return the names in a directory (bytes). Raise Unreadable when there are more than `limit`."""
     names = []
     with os.scandir(directory) as entries:
         for entry in entries:
             if len(names) >= limit:
-                raise Unreadable("too many files beside it")
+                raise Unreadable("too many files in its directory")
             names.append(entry.name)
     return names
 
@@ -113,17 +125,18 @@ def _written_by(path, uid, since):
 
 
 def tail(path, uid, size):
-    """(the last `size` bytes, whether there is more before them) of a regular file that `uid` owns."""
+    """Return (the last `size` bytes, whether bytes precede them) of a regular file that `uid` owns."""
     found = span(path, uid, size, None, counted=0)
     return found["data"], found["start"] > 0
 
 
 def span(path, uid, size, begin, counted=COUNTED):
-    """The last `size` bytes of what was added since `begin` to a regular file that `uid` owns.
+    """Read the last `size` bytes of the data added since `begin` to a regular file that `uid` owns.
 
-    `begin`: [bytes, mark] as an earlier call gave them, or None. Where the mark is not found there the file was begun
-    anew, and all of it is read. Returns data, start (its offset), line (of its first byte, 1 when unknown), first
-    (where what was added begins), total (bytes of the file), mark, and modified (Unix seconds).
+    `begin`: [offset, mark], which are `total` and `mark` of an earlier call, or None. If the file has another mark
+    there it was written anew, and all of its data counts as added. Return a dict: data, start (its offset), line
+    (number of its first line; 1 when unknown), first (offset of the added data), total (size of the file in bytes),
+    mark, and modified (Unix seconds). Raise Unreadable for anything but a regular file of `uid`.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -133,11 +146,11 @@ def span(path, uid, size, begin, counted=COUNTED):
         if found.st_uid != uid:
             raise Unreadable("it belongs to uid %d" % found.st_uid)
         total = found.st_size
-        first = begin[0] if begin and begin[0] <= total and _mark(descriptor, begin[0]) == begin[1] else 0
+        first = begin[0] if begin and begin[0] <= total and _checksum_before(descriptor, begin[0]) == begin[1] else 0
         start = max(first, total - size)
         line = os.pread(descriptor, start, 0).count(b"\n") + 1 if start <= counted else 1
         data = os.pread(descriptor, total - start, start)
-        mark = _mark(descriptor, total)
+        mark = _checksum_before(descriptor, total)
         return {
             "data": data,
             "start": start,
@@ -151,6 +164,6 @@ def span(path, uid, size, begin, counted=COUNTED):
         os.close(descriptor)
 
 
-def _mark(descriptor, end):
+def _checksum_before(descriptor, end):
     start = max(0, end - MARK)
     return "%08x" % zlib.crc32(os.pread(descriptor, end - start, start))

@@ -1,9 +1,10 @@
-"""What `slurmwrap watch --gpus` runs on a node, in a step of the job: how busy its GPUs are, in JSON lines on stdout.
+"""Print how busy the job's GPUs on one node are, as JSON lines; `slurmwrap watch --gpus` runs it in a step of the job.
 
-It is sent as text, since the installation need not be visible there: nothing of slurmwrap is imported, and NVML is called
-through ctypes. A child asks the driver once a second; the parent never does: it passes the child's lines on, says when
-the driver hangs, and ends both when its stdin ends, when nothing comes from there for PATIENCE_S (srun closes nothing
-when it is killed), and at SIGTERM. It ends with 0 always: anything else would be the job's DerivedExitCode.
+The program is sent to the node as text, since the installation may not be visible there. So it imports nothing of
+slurmwrap and calls NVML through ctypes. A child queries the driver once a second. The parent never does: it forwards
+the child's lines and reports when the driver hangs. It ends both processes when its stdin is closed, when nothing was
+received on stdin for PATIENCE_S (a killed srun does not close it), and at SIGTERM. The exit code is always 0, because
+any other would become the job's DerivedExitCode.
 """
 import ctypes
 import json
@@ -12,18 +13,23 @@ import select
 import signal
 import time
 
-PAUSE_S = 1.0  # between two looks; a line is their mean
-PERIOD_S = 5.0  # between two lines about a GPU
-PATIENCE_S = 90.0  # without a word from the watch
-HANGS_S = 12.0  # without a word from the child: one answer of NVML takes milliseconds, its start some seconds
-LINE = 900  # bytes; srun cuts what is longer than 1024 into pieces and may mix them with those of other nodes
-MOST = 64  # GPUs of a node that are asked about
-INSUFFICIENT_SIZE = 7  # NVML_ERROR_INSUFFICIENT_SIZE: how a question for a count alone is answered
+PAUSE_S = 1.0  # seconds between two samples
+PERIOD_S = 5.0  # seconds between two lines about a GPU; a line has the mean of the samples
+PATIENCE_S = 90.0  # seconds without input from `slurmwrap watch` after which the program ends
+# Seconds without output of the child after which the driver counts as hung. A call to NVML takes milliseconds, its
+# start some seconds.
+HANGS_S = 12.0
+LINE = 900  # bytes; srun splits lines of more than 1024 bytes and may mix the parts with lines of other nodes
+MOST = 64  # most GPUs of a node that are queried
+INSUFFICIENT_SIZE = 7  # NVML_ERROR_INSUFFICIENT_SIZE, NVML's answer to a query for the number of processes alone
 WORDS = {9: "the NVIDIA driver is not loaded", 12: "there is no NVIDIA driver", 15: "a GPU is lost"}
 
 
 class Nvml:
-    """libnvidia-ml.so.1. OSError without it, RuntimeError when it does not start; what is not supported is None."""
+    """Calls to libnvidia-ml.so.1; a value that is not supported is None.
+
+    The constructor raises OSError when the library is missing and RuntimeError when it does not start.
+    """
 
     def __init__(self):
         self.library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -32,7 +38,7 @@ class Nvml:
             raise RuntimeError(WORDS.get(self.code, "NVML does not start (error %d)" % self.code))
 
     def call(self, name, *arguments):
-        """Whether the function is there and succeeded; `code` is its answer."""
+        """Call a function; return whether it exists and succeeded. `code` is then its return value."""
         function = getattr(self.library, name, None)
         self.code = 13 if function is None else function(*arguments)
         return self.code == 0
@@ -55,18 +61,21 @@ class Nvml:
         return text.value.decode("ascii", "replace") if known else ""
 
     def percent(self, handle):
-        """Share of the driver's last sample period (up to a second) in which anything ran on the GPU."""
+        """Return the percentage of the driver's last sample period (up to a second) in which the GPU was in use."""
         rates = (ctypes.c_uint * 2)()
         return rates[0] if self.call("nvmlDeviceGetUtilizationRates", handle, rates) else None
 
     def memory(self, handle):
-        """(total, used) in MiB."""
+        """Return (total, used) memory in MiB."""
         sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
         known = self.call("nvmlDeviceGetMemoryInfo", handle, sizes)
         return (sizes[0] >> 20, sizes[2] >> 20) if known else (None, None)
 
     def programs(self, handle):
-        """How many compute on it: asked with room for none, so that no version of NVML's record matters."""
+        """Return the number of processes that compute on the GPU.
+
+        The array passed has no space for a record, so that the version of NVML's record does not matter.
+        """
         for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
             count = ctypes.c_uint(0)
             self.call(name, handle, ctypes.byref(count), None)
@@ -76,21 +85,23 @@ class Nvml:
 
 
 def chosen(nvml, wanted):
-    """[(index, uuid, handle)] of the job's GPUs. Where devices are confined NVML shows no others: then all it shows.
+    """Return [(index, uuid, handle)] of the job's GPUs.
 
-    `wanted`: device minors as Slurm names them ("0,3"), which need not be NVML's order.
+    `wanted`: device minors as Slurm names them ("0,3"); NVML may number the GPUs in a different order. When cgroups
+    confine the devices, NVML shows no other GPUs. So all that it shows are returned, unless it shows more than the job
+    has.
     """
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     shown = []
     for index, handle in nvml.handles():
         minor = nvml.number("nvmlDeviceGetMinorNumber", handle)
         shown.append((index if minor is None else minor, nvml.uuid(handle), handle))
-    ours = [one for one in shown if str(one[0]) in names]
-    return ours if ours and len(shown) > len(names) else shown
+    of_job = [gpu for gpu in shown if str(gpu[0]) in names]
+    return of_job if of_job and len(shown) > len(names) else shown
 
 
 def ask(say, wanted, pause=PAUSE_S, period=PERIOD_S):
-    """The child: asks until no one listens. `say(plain)` sends one JSON object."""
+    """Query the GPUs until the parent has ended; runs in the child. `say(plain)` sends one JSON object."""
     say({"asking": "its start"})
     try:
         nvml = Nvml()
@@ -117,7 +128,8 @@ def ask(say, wanted, pause=PAUSE_S, period=PERIOD_S):
 
 
 def told(nvml, index, uuid, handle, percents):
-    known = [one for one in percents if one is not None]
+    """Return the JSON object for one GPU; `percents`: its samples since the previous line."""
+    known = [percent for percent in percents if percent is not None]
     total, used = nvml.memory(handle)
     power = nvml.number("nvmlDeviceGetPowerUsage", handle)
     return {
@@ -132,7 +144,7 @@ def told(nvml, index, uuid, handle, percents):
 
 
 class Parent:
-    """Passes on what the child says, under this node's name, and watches over it."""
+    """The parent process: forwards the child's lines with the node's name added and reports when the child is stuck."""
 
     def __init__(self, node, child, reader):
         self.node = node
@@ -143,7 +155,10 @@ class Parent:
         self.heard_child = self.heard_watch = self.complained = time.monotonic()
 
     def run(self):
-        """Until the watch is gone. The child's end alone is not the end: the watch may still want to know."""
+        """Run until `slurmwrap watch` ends.
+
+        When only the child ends, keep running: its last lines may still be read.
+        """
         while time.monotonic() - self.heard_watch < PATIENCE_S:
             listened = [0] if self.reader is None else [0, self.reader]
             ready = select.select(listened, [], [], 1.0)[0]
@@ -170,14 +185,14 @@ class Parent:
                 self.send(plain)
 
     def complain(self):
-        """A child that is stuck in the driver cannot be ended, and is not waited for."""
+        """Report a child that has sent nothing for HANGS_S. It cannot be killed while it is stuck in the driver."""
         now = time.monotonic()
         if self.reader is not None and now - max(self.heard_child, self.complained) >= HANGS_S:
             self.complained = now
             self.send({"error": "the NVIDIA driver does not answer (%s)" % self.doing})
 
     def send(self, plain):
-        """A line of one write, so that it comes whole. Dropped when no one reads: a full pipe must not hold us."""
+        """Write a line in one call, so that it arrives in one piece. Drop it when the pipe is full: do not block."""
         plain["node"] = self.node
         line = json.dumps(plain).encode("ascii")
         try:
@@ -198,7 +213,7 @@ def at_its_end(child):
 def main():
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
-        # Meant for the job: --signal, or scancel of a signal.
+        # These signals are meant for the job's own programs (--signal, scancel --signal).
         signal.signal(number, signal.SIG_IGN)
     os.nice(19)
     victim()
@@ -227,7 +242,7 @@ def main():
 
 
 def victim():
-    """Where the job is at its memory limit this is what the kernel ends, and not the job's own program."""
+    """Make the kernel kill this process, and not the job's own program, when the job exceeds its memory limit."""
     try:
         with open("/proc/self/oom_score_adj", "w") as stream:
             stream.write("1000")

@@ -1,16 +1,21 @@
-"""Where a job runs, and with how many CPUs and how much memory. Pure, on one snapshot; docs/placement.md describes it.
+"""Decide where a job runs and how many CPUs and how much memory it asks for. Pure: works on one snapshot of the
+cluster.
 
-One job, when it is submitted or released (plan_placement.py calls these in this order):
+docs/placement.md describes the method.
 
-    resource_units, candidates            what the job takes; the nodes that matter to it
-    tuning_bounds, quota, tuning          CPUs and memory that its profile justifies, within the limits, in its own unit
-    node_ranking, locality                excluded nodes, how well a node suits, the best place now, and how long the
-                                          job waits for it
-    slurm_options, plan_placement         what Slurm is asked for, how that is relaxed in time, and the reasons
+One job, when it is submitted or released (plan_placement.py calls these modules in this order):
 
-A job that waits: retune (from one plan to another), relaxation (level by level), fragmentation (what it waits for).
+    resource_units, candidates            what the job takes from each node; the nodes that can run it
+    tuning_bounds, quota, tuning          CPUs and memory that the job's profile justifies, within the limits of QOS and
+                                          association, in the unit that the user chose
+    node_ranking, locality                excluded nodes, how well a node suits the job, the best nodes now, and how
+                                          long the job waits for locality
+    slurm_options, plan_placement         sbatch options, the levels in which they are relaxed, and the reasons
 
-The whole queue (allocate.py): demand (records), throughput, allocation_options (what one job may be given),
-free_capacity (what is left), and the policies proportional, tune and graded. The simulator's rounds have a form of
-graded of their own: sim/mechanism/lease_rounds.py.
+A pending job: retune (the updates from one plan to the next), relaxation (level by level), fragmentation (whether the
+job waits because free GPUs are scattered).
+
+The whole queue (allocate.py): demand (records), throughput (speed by CPUs and memory), allocation_options (what one job
+may be given), free_capacity (what is left), and the policies proportional, tune and graded. The simulator's rounds use
+a variant of graded: sim/mechanism/lease_rounds.py.
 """

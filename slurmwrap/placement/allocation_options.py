@@ -1,13 +1,13 @@
-"""The rungs of one job: what it may be given, from its floor upwards, each worth its price. Pure.
+"""The allocation options of one job: pairs of CPUs and memory, from the base option upwards. Pure.
 
-The floor is the cheapest point that is as fast as the proportional share and as what the user asked, whichever is the
-faster. Above it stand only points on the upper hull of log(speed) over price: each rung gains more for its price than
-the next one, so that climbing rung by rung, the greatest gain first, is the best use of what there is. The logarithm
-makes it proportional fairness (Kelly 1997): the sum of log(speed) is greatest where no other division raises some jobs'
-speeds by more per cent, in sum, than it lowers others'.
+The base option is the cheapest point that is as fast as the proportional share and as what the user asked for,
+whichever is faster. Above it come only points on the upper hull of log(speed) over price. Each option gains more for
+its price than the next one, so choosing the greatest gain first is the best use of what is free. The logarithm makes it
+proportional fairness (Kelly 1997): the sum of log(speed) is greatest where no other division raises some jobs' speeds
+by more per cent, in sum, than it lowers others'.
 
-Nothing is interpolated here: a job is given only points that someone measured or derived (throughput.py), its share,
-or what it asked.
+Nothing is interpolated here. A job is given only points that were measured or derived (throughput.py), its share, or
+what it asked for.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationOption:
-    """CPUs and MiB per GPU; `speed` relative to the proportional share, None where no one knows."""
+    """CPUs and MiB per GPU; `speed` is relative to the proportional share, None if unknown."""
 
     cpus: float
     mem_mib: int
     price: float = 0.0
     speed: float | None = None
-    # Of log(speed) per price, from the rung below.
+    # Increase of log(speed) per price, from the next cheaper option.
     gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of one CPU and one MiB."""
+    """Price of one CPU and of one MiB."""
 
     cpu: float
     mib: float
@@ -45,18 +45,21 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one GPU of a job gets of the servers where it may run, at least, and the most that fits all of them."""
+    """What one GPU of a job gets at least on every server where it may run, and the most that fits all of them."""
 
     cpus: float
     mem_mib: int
     most_cpus: float
     most_mem_mib: int
-    # It owns all GPUs of a node.
+    # Whether the job owns all GPUs of a node.
     whole: bool
 
 
 def share_of(demand: JobDemand, servers: Sequence[Server]) -> Share | None:
-    """None where it could run nowhere. Whole CPUs per node, as Slurm gives them."""
+    """Return the job's proportional share of `servers`; None if the job can run on none of them.
+
+    CPUs per node are whole numbers, as Slurm allocates them.
+    """
     if not servers or demand.gpus_per_node < 1:
         return None
     gpus = demand.gpus_per_node
@@ -71,14 +74,17 @@ def share_of(demand: JobDemand, servers: Sequence[Server]) -> Share | None:
 
 
 def make_requested_option(demand: JobDemand, prices: Prices) -> AllocationOption:
-    """The one rung of a job of which no one knows how fast it would be elsewhere."""
+    """Return what the job asked for as its only option: its speed elsewhere is unknown."""
     return AllocationOption(
         cpus=demand.cpus, mem_mib=demand.mem_mib, price=demand.cpus * prices.cpu + demand.mem_mib * prices.mib
     )
 
 
 def list_allocation_options(demand: JobDemand, share: Share | None, prices: Prices) -> tuple[AllocationOption, ...]:
-    """The floor first. One rung, as asked, where nothing is known or nothing allowed is as fast."""
+    """Return the options of a job, the base option first.
+
+    Only the request itself if no speed is known, or if no allowed point is as fast as the base.
+    """
     if share is None or not demand.speeds:
         return (make_requested_option(demand, prices),)
     least = AllocationPoint(
@@ -116,7 +122,10 @@ def _build_options(
 def list_allowed_points(
     speeds: Sequence[SpeedPoint], asked: AllocationPoint, least: AllocationPoint, share: Share
 ) -> list[AllocationPoint]:
-    """Every point that is known, the share, and what the user asked: within all limits but the last, their own word."""
+    """Return the measured points, the share and the request that lie within all bounds.
+
+    Upper bounds do not apply to the request itself, because the user chose it.
+    """
     known = [(float(point.cpus), point.mem_mib) for point in speeds]
     wanted = {(max(c, least.cpus), max(m, least.mem_mib)) for c, m in [*known, (share.cpus, share.mem_mib)]}
     within = {p for p in wanted if p[0] <= share.most_cpus + _SAME and p[1] <= share.most_mem_mib}
@@ -126,23 +135,29 @@ def list_allowed_points(
 
 
 def compute_price(point: AllocationPoint, prices: Prices) -> float:
-    """Of a GPU's part. As graded.py prices it, a share's CPUs cost 1 and its memory Settings.memory_weight."""
+    """Return the price of what one GPU gets.
+
+    With the prices of graded.py a share's CPUs cost 1 and its memory `GradedSettings.memory_weight`.
+    """
     return point.cpus * prices.cpu + point.mem_mib * prices.mib
 
 
 def _is_no_less(point: AllocationPoint, asked: AllocationPoint, share: Share) -> bool:
-    """Where the speed at the share and as asked is unknown, only what is no less than either can be no slower."""
+    """Return whether `point` is no less than both the share and the request.
+
+    For a job whose speed at these two is unknown: only such a point can be no slower.
+    """
     return point.cpus >= max(share.cpus, asked.cpus) and point.mem_mib >= max(share.mem_mib, asked.mem_mib)
 
 
 def _select_hull(points: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
-    """From the cheapest, always to the point with the greatest gain, ever dearer and ever faster."""
+    """Return the points on the upper hull: from the cheapest point, always go to the one with the greatest gain."""
     if points[0].speed is None:  # nothing to compare
         return (min(points, key=lambda p: p.price),)
     steps = [min(points, key=lambda p: (p.price, -(p.speed or 0.0), p.cpus))]
     while True:
-        here = steps[-1]
-        above = [(_compute_gain(here, p), p) for p in points if _is_beyond(here, p)]
+        current = steps[-1]
+        above = [(_compute_gain(current, p), p) for p in points if _is_beyond(current, p)]
         if not above:
             return tuple(steps)
         gain, best = max(above, key=lambda item: (item[0], -item[1].price, item[1].cpus))
@@ -151,9 +166,9 @@ def _select_hull(points: Sequence[AllocationOption]) -> tuple[AllocationOption, 
         )
 
 
-def _is_beyond(here: AllocationOption, there: AllocationOption) -> bool:
-    return there.price > here.price and (there.speed or 0.0) > (here.speed or 0.0) * (1 + _SAME)
+def _is_beyond(current: AllocationOption, candidate: AllocationOption) -> bool:
+    return candidate.price > current.price and (candidate.speed or 0.0) > (current.speed or 0.0) * (1 + _SAME)
 
 
-def _compute_gain(here: AllocationOption, there: AllocationOption) -> float:
-    return log((there.speed or 1.0) / (here.speed or 1.0)) / (there.price - here.price)
+def _compute_gain(current: AllocationOption, candidate: AllocationOption) -> float:
+    return log((candidate.speed or 1.0) / (current.speed or 1.0)) / (candidate.price - current.price)

@@ -1,6 +1,6 @@
-"""The nodes that matter to one request: which could run it at all, which have room now, which lie close. Pure.
+"""Find the candidate nodes of a request: nodes that can run it, nodes free now, and their network domains. Pure.
 
-Linear in the nodes: one look at each node of the job's partitions, one at each node of each network domain.
+Linear in the number of nodes: one look at each node of the job's partitions, one at each node of each network domain.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 _SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
-# With one of these we cannot report which nodes may run the job.
+# With one of these options the set of nodes that may run the job is not known here.
 _OPAQUE = ("nodelist", "nodefile", "reservation", "contiguous", "cluster-constraint", "batch", "spread-job")
-# With one of these no one knows what is free when the job may start.
+# With one of these options it is unknown which nodes are free when the job may start.
 LATER = ("begin", "dependency", "hold")
 _UNFIT = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"})
 _OPEN = frozenset({"UP", ""})
@@ -29,7 +29,7 @@ _OPEN = frozenset({"UP", ""})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSlot:
-    """A node with room for `units` of the job now."""
+    """A node on which `units` of the job fit now."""
 
     node: Node
     units: int
@@ -37,35 +37,42 @@ class NodeSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateNodes:
-    """The nodes of one request. `capacity`: units that an able node holds when it is empty; `certain`: in whichever
-    of its partitions."""
+    """The candidate nodes of one request.
+
+    `capacity`: number of units that an able node holds when it is empty. `certain`: the same in whichever of the job's
+    partitions it runs.
+    """
 
     need: ResourceUnits
-    members: tuple[Node, ...]  # of its partitions
-    # Of these, whose size, GPU type and features allow it; whatever runs there now.
+    members: tuple[Node, ...]  # all nodes of the job's partitions
+    # Those of `members` whose size, GPU type and features allow the job, whatever runs there now.
     able: tuple[Node, ...]
     capacity: Mapping[str, int]
     certain: Mapping[str, int]
-    cpu_cap: int | None  # CPUs of one node that the tightest of its partitions gives a job
-    ready: frozenset[str]  # able nodes that are up and not reserved for others while the job would run
-    partitions: tuple[Partition, ...]  # those it names, as far as Slurm named them
-    free: tuple[tuple[NodeSlot, ...], ...]  # room now, for each partition: a job never lies in two
-    reserved: tuple[str, ...]  # able and free, but for a reservation that begins before the job would end
+    # CPUs of one node that the job may use in the most restrictive of its partitions.
+    cpu_cap: int | None
+    # Able nodes that are up and not reserved for others while the job would run.
+    ready: frozenset[str]
+    partitions: tuple[Partition, ...]  # partitions that the job names and the snapshot contains
+    # Nodes with free capacity now, per partition: a job never spans two partitions.
+    free: tuple[tuple[NodeSlot, ...], ...]
+    # Able and free nodes that the job cannot have because a reservation begins before it would end.
+    reserved: tuple[str, ...]
     levels: tuple[Mapping[str, str], ...]  # node -> network domain, the closest level first
-    fewest: int  # nodes that it needs at least, were the able ones empty
+    fewest: int  # least number of nodes, if the able ones were empty
 
     def holds_on(self, nodes: Iterable[Node], count: int) -> bool:
-        """Whether the best `count` of `nodes` would do, in each of the job's partitions."""
+        """Return whether the best `count` of `nodes` can hold the job, in each of its partitions."""
         for name in [partition.name for partition in self.partitions] or [""]:
-            here = [n for n in nodes if n.name in self.ready and (not name or name in n.partitions)]
-            best = sorted((self.certain.get(node.name, 0) for node in here), reverse=True)[:count]
-            tasks = sorted((_count_tasks(self.need, node, self.cpu_cap) for node in here), reverse=True)[:count]
+            matching = [n for n in nodes if n.name in self.ready and (not name or name in n.partitions)]
+            best = sorted((self.certain.get(node.name, 0) for node in matching), reverse=True)[:count]
+            tasks = sorted((_count_tasks(self.need, node, self.cpu_cap) for node in matching), reverse=True)[:count]
             if len(best) < count or sum(best) < self.need.units or sum(tasks) < self.need.tasks:
                 return False
         return True
 
     def holds(self, nodes: Iterable[Node], count: int) -> bool:
-        """Whether the job and so many nodes fit into those of `nodes` that are ready, were they empty, for certain."""
+        """Return whether the job certainly fits on at least `count` ready nodes among `nodes`, if they were empty."""
         need = self.need
         count = max(count, need.tasks) if need.blurred else count
         many = need.tasks > 1
@@ -83,7 +90,10 @@ class CandidateNodes:
 def find_candidate_nodes(
     request: JobRequest, units: ResourceUnits, snapshot: Snapshot, like: CandidateNodes | None = None
 ) -> CandidateNodes:
-    """The field of `request`, which takes `units`. `like`: one of the same partitions and snapshot, to build on."""
+    """Return the candidate nodes of `request`, which takes `units`.
+
+    `like`: a result for the same partitions and the same snapshot, from which the unchanged parts are reused.
+    """
     names = list_wanted_partitions(request, snapshot)
     members = like.members if like else _list_members(names, snapshot)
     partitions = tuple(p for p in snapshot.partitions if p.name in names)
@@ -94,7 +104,7 @@ def find_candidate_nodes(
     able = tuple(node for node in members if node.name in capacity)
     held = _count_reserved_cpus(request, snapshot, able, partitions)
     ready = _select_ready_nodes(able, request)
-    free, reserved = _free(ready, units, partitions, held)
+    free, reserved = _find_free_slots(ready, units, partitions, held)
     return CandidateNodes(
         need=units,
         members=members,
@@ -116,17 +126,17 @@ def _list_members(names: frozenset[str], snapshot: Snapshot) -> tuple[Node, ...]
 
 
 def list_wanted_partitions(request: JobRequest, snapshot: Snapshot) -> frozenset[str]:
-    """The partitions it may run in; none where Slurm has no default."""
+    """Return the partitions in which the job may run; empty if it names none and Slurm has no default."""
     return frozenset((request.value("partition") or snapshot.default_partition).split(",")) - {""}
 
 
 def has_opaque_node_choice(request: JobRequest) -> bool:
-    """Whether the request itself picks nodes in a way that we do not follow."""
+    """Return whether the request selects nodes in a way that slurmwrap does not evaluate."""
     return any(request.setting(option) for option in _OPAQUE) or _is_complex_feature(request)
 
 
 def build_domain_tables(topology: Topology) -> tuple[Mapping[str, str], ...]:
-    """Node name → domain, one table per level: asking the domains node by node would be quadratic."""
+    """Return one table per level: node name -> domain. Searching the domains for each node would be quadratic."""
     levels: dict[int, dict[str, str]] = {}
     for domain in topology.domains:
         levels.setdefault(domain.level, {}).update(dict.fromkeys(domain.nodes, domain.name))
@@ -138,12 +148,12 @@ def _is_complex_feature(request: JobRequest) -> bool:
     return bool(feature) and not re.fullmatch(_SIMPLE_FEATURE, feature or "")
 
 
-# CPUs and MiB that a job may have of one node; None: no limit.
+# CPUs and MiB that a job may use on one node; None: no limit.
 Caps = tuple[int | None, int | None]
 
 
 def _compute_caps(partitions: Sequence[Partition]) -> tuple[Caps, Caps]:
-    """The tightest and the loosest of these partitions."""
+    """Return the most restrictive and the least restrictive limits of these partitions."""
     cpus = [partition.max_cpus_per_node for partition in partitions]
     memory = [partition.max_mem_mib_per_node for partition in partitions]
     return (_find_least_cap(cpus), _find_least_cap(memory)), (_find_greatest_cap(cpus), _find_greatest_cap(memory))
@@ -160,7 +170,10 @@ def _find_greatest_cap(caps: Sequence[int | None]) -> int | None:
 def _compute_capacity(
     members: Sequence[Node], need: ResourceUnits, request: JobRequest, caps: Caps, *, strict: bool
 ) -> Mapping[str, int]:
-    """Units per able node. Not `strict`: by GPUs alone, for CPUs and memory that we do not know shut no node out."""
+    """Return the units that each able node holds when empty.
+
+    If not `strict`, only GPUs are counted: CPUs and memory that are not known must not exclude a node.
+    """
     kind = request.shape.gpu_type
     feature = "" if _is_complex_feature(request) else request.value("constraint") or ""
     by_size: dict[tuple[int, int, int], int] = {}
@@ -189,7 +202,7 @@ def _count_by_gpus(units: ResourceUnits, node: Node) -> int:
 
 
 def _count_fewest_nodes(capacities: Iterable[int], need: ResourceUnits) -> int:
-    """The least number of nodes that holds all units; the request's own where even all nodes do not."""
+    """Return the least number of nodes that hold all units; the request's own minimum if even all nodes do not."""
     units = count = 0
     for capacity in sorted(capacities, reverse=True):
         if units >= need.units:
@@ -203,18 +216,18 @@ def _count_fewest_nodes(capacities: Iterable[int], need: ResourceUnits) -> int:
 
 
 def _select_ready_nodes(able: Sequence[Node], request: JobRequest) -> list[Node]:
-    """Nodes that are up. Maintenance is no bar for a job that names its reservation."""
+    """Return the nodes that are up. Maintenance does not exclude a node if the job names a reservation."""
     if request.setting("reservation") is None:
         return [node for node in able if node.usable]
     up = ("IDLE", "MIXED", "ALLOCATED")
     return [node for node in able if node.state in up and not node.flags & _UNFIT]
 
 
-def _free(
+def _find_free_slots(
     ready: Sequence[Node], need: ResourceUnits, partitions: Sequence[Partition], held: Mapping[str, int]
 ) -> tuple[tuple[tuple[NodeSlot, ...], ...], tuple[str, ...]]:
-    """(room now per partition, nodes with room that a reservation takes away)."""
-    spots: list[NodeSlot] = []
+    """Return (nodes with free capacity per partition, nodes that only a reservation makes unavailable)."""
+    slots: list[NodeSlot] = []
     reserved: list[str] = []
     alone = need.whole or (bool(partitions) and all(p.exclusive for p in partitions))
     for node in ready:
@@ -226,22 +239,24 @@ def _free(
             if not units:
                 reserved.append(node.name)
         if units:
-            spots.append(NodeSlot(node=node, units=units))
+            slots.append(NodeSlot(node=node, units=units))
     if len(partitions) <= 1:
-        return (tuple(spots) if _open(partitions) else (),), tuple(reserved)
-    groups = (tuple(s for s in spots if one.name in s.node.partitions) for one in partitions if _open((one,)))
+        return (tuple(slots) if _are_open(partitions) else (),), tuple(reserved)
+    groups = (tuple(s for s in slots if one.name in s.node.partitions) for one in partitions if _are_open((one,)))
     return tuple(groups), tuple(reserved)
 
 
-def _open(partitions: Sequence[Partition]) -> bool:
+def _are_open(partitions: Sequence[Partition]) -> bool:
     return all(partition.state in _OPEN for partition in partitions)
 
 
 def _count_reserved_cpus(
     request: JobRequest, snapshot: Snapshot, able: Sequence[Node], partitions: Sequence[Partition]
 ) -> Mapping[str, int]:
-    """CPUs per node that the job cannot have since a reservation begins before it would end; all of the node's,
-    unless the reservation takes only some cores."""
+    """Return the CPUs per node that the job cannot have, because a reservation begins before the job would end.
+
+    All CPUs of the node, unless the reservation takes only some cores.
+    """
     if not snapshot.reservations:
         return {}
     end = snapshot.taken_at + _find_longest_end(request, partitions)
@@ -257,10 +272,12 @@ def _count_reserved_cpus(
 
 
 def _list_shares(one: Reservation, cpus: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    here = [name for name in one.nodes if name in cpus]
-    partial = one.cpus and one.nodes and len(here) == len(one.nodes) and one.cpus < sum(cpus[name] for name in here)
+    matching = [name for name in one.nodes if name in cpus]
+    partial = (
+        one.cpus and one.nodes and len(matching) == len(one.nodes) and one.cpus < sum(cpus[name] for name in matching)
+    )
     share = ceil(one.cpus / len(one.nodes)) if partial else None
-    return ((name, cpus[name] if share is None else share) for name in here)
+    return ((name, cpus[name] if share is None else share) for name in matching)
 
 
 def _list_reserved_nodes(names: frozenset[str], reservations: Sequence[Reservation]) -> set[str]:
@@ -268,8 +285,10 @@ def _list_reserved_nodes(names: frozenset[str], reservations: Sequence[Reservati
 
 
 def _find_longest_end(request: JobRequest, partitions: Sequence[Partition]) -> float:
-    """Until when it may run, from now: its time limit, else the longest that its partitions allow. Without end where
-    no one knows when it begins."""
+    """Return after how many seconds from now the job has ended at the latest.
+
+    This is its time limit, else the longest that its partitions allow; infinite if it is unknown when the job begins.
+    """
     if any(request.setting(option) for option in LATER):
         return float("inf")
     if request.shape.time_limit_s is not None:

@@ -1,4 +1,7 @@
-"""What the allocation of CPUs and memory works on, and the demand of one job from its request and profile. Pure."""
+"""Records for the allocation of CPUs and memory: server, job demand, allocation. Pure.
+
+`make_job_demand` computes the demand of one job from its request and its resource profile.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from slurmwrap.sbatch.job_request import MemUnit, ResourceShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A node as the allocation sees it: what it has, and what no running job holds."""
+    """A node as the allocation sees it: its total resources and those that no running job holds."""
 
     name: str
     gpus: int
@@ -32,43 +35,49 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDemand:
-    """One job of the queue. What its user asked, what it may be given at least and at most, and what it makes of it.
+    """The demand of one job in the queue: what its user asked for, its bounds, and its speed by CPUs and memory.
 
-    `cpus` and `mem_mib` are what the user asked, not what it was changed to since: else every pass would start from the
-    one before.
+    `cpus` and `mem_mib` are what the user asked for, not what an earlier update changed it to. Otherwise every pass
+    would start from the result of the pass before.
     """
 
-    # Address, or any id of the caller's.
+    # The job's address, or any id that the caller chooses.
     job: str
     gpus_per_node: int
     nodes: int = 1
-    cpus: float  # per GPU; the proportional share where no one said anything
+    # Per GPU; the GPU-proportional share if the user named no number.
+    cpus: float
     mem_mib: int  # per GPU
-    least_cpus: float = 1.0  # per GPU: never below
-    most_cpus: float | None = None  # per GPU: partition, QOS, association, node
+    least_cpus: float = 1.0  # per GPU; lower bound
+    most_cpus: float | None = None  # per GPU; upper bound from partition, QOS, association and node
     least_mem_mib: int = 0
     most_mem_mib: int | None = None
-    speeds: tuple[SpeedPoint, ...] = ()  # (): no one knows, it keeps what it asks
-    servers: frozenset[str] | None = None  # where it may run; None: anywhere
-    run_s: float | None = None  # expected at its proportional share; None: unknown
-    startable_s: float = 0.0  # for how long it could have started at its share, as the caller saw
+    # Empty if unknown; then the job keeps what it asks for.
+    speeds: tuple[SpeedPoint, ...] = ()
+    servers: frozenset[str] | None = None  # where the job may run; None: on every server
+    run_s: float | None = None  # expected run time at its proportional share; None: unknown
+    # For how many seconds the job could already have started at its share, as the caller observed.
+    startable_s: float = 0.0
 
     @property
     def gpus(self) -> int:
-        """Of all its nodes."""
+        """GPUs on all nodes together."""
         return self.gpus_per_node * self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What one job is to ask for. `servers`: where it would start now, one name per node; () when it must wait."""
+    """What one job should ask for.
+
+    `servers` names the servers on which the job would start now, one name per node; () if it must wait.
+    """
 
     job: str
-    # Per GPU; times gpus_per_node it is whole.
+    # Per GPU; `cpus` times `gpus_per_node` is a whole number.
     cpus: float
     mem_mib: int  # per GPU
     servers: tuple[str, ...] = ()
-    # Relative to its proportional share, where that is known.
+    # Speed relative to the speed at the job's proportional share; None if that is not known.
     speed: float | None = None
     cpu_reason: str = ""
     mem_reason: str = ""
@@ -76,17 +85,22 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedSettings:
-    """Settings of `graded`, chosen on generated queues (docs/placement.md): one setting for all.
+    """Settings of the policy `graded`, the same for every cluster. Chosen on generated queues (docs/placement.md).
 
     The simulator's mode *rounds* (sim/mechanism/lease_rounds.py) divides all servers anew each time and uses only
     `memory_weight` and `lead`.
     """
 
-    drain: float = 1.1  # a queue that no longer fills the GPUs asks for so much, in parts of what the servers have
-    reserve: float = 0.5  # of its share is kept for each idle GPU that no one waits for: someone may come
-    memory_weight: float = 0.25  # price of a share of memory, that of a share of CPUs being 1
-    assumed_run_s: float = 13_000.0  # where no one knows: the mean of Philly's jobs (Jeon et al., ATC 2019)
-    lead: float = 1.0  # only in rounds: speed at the queue's head counts e^lead times as much as one cluster behind it
+    # What a queue that no longer fills the GPUs may ask for, as a fraction of what the servers have.
+    drain: float = 1.1
+    # Fraction of its share that is kept for each idle GPU that no job waits for, because another job may arrive.
+    reserve: float = 0.5
+    memory_weight: float = 0.25  # price of one share of memory; one share of CPUs costs 1
+    # Run time to assume if none is known: the mean of Philly's jobs (Jeon et al., ATC 2019).
+    assumed_run_s: float = 13_000.0
+    # Only in rounds: the speed of the job at the head of the queue counts e^lead times as much as that of a job one
+    # cluster (as many GPUs as the cluster has) behind it.
+    lead: float = 1.0
 
 
 def make_job_demand(
@@ -99,11 +113,12 @@ def make_job_demand(
     nodes: int = 1,
     servers: frozenset[str] | None = None,
 ) -> JobDemand | None:
-    """What a job of `shape` may be given on nodes like `node` (bounds.least_node), all of one included.
+    """Return the demand of a job of `shape` on nodes like `node` (tuning_bounds.make_least_node).
 
-    None where its speed is unknown or in doubt, or where its shape does not fix CPUs and GPUs. With --mem-per-cpu a
-    change of the CPUs would change the memory too. Memory that was not named, or is all of the node, is not divided:
-    the share stands for it.
+    The upper bounds include the whole node. None if the job's speed is unknown or in doubt, or if the shape does not
+    fix CPUs and GPUs. With --mem-per-cpu a change of the CPUs would change the memory too, so the result is None as
+    well. Memory that the user did not name, or that is all of the node, is not divided: the proportional share is used
+    instead.
     """
     gpus, cpus = shape.gpus_per_node, compute_asked_cpus_per_gpu(shape)
     if profile is None or not gpus or not node.gpus or cpus is None or shape.exclusive or _is_in_doubt(profile):
@@ -112,7 +127,7 @@ def make_job_demand(
         return None
     asked = compute_asked_mem_mib_per_gpu(shape)
     least = node.mem_mib // node.gpus if asked is None else compute_least_mem_mib(shape, profile, node, tuning)
-    # Who is killed for memory has gained nothing by its speed.
+    # A faster job that is killed for memory has gained nothing, so memory is never below the least it needs.
     memory = least if asked is None else max(asked, least)
     speeds = list_speed_points(profile, memory, gpus=gpus)
     if not speeds:
@@ -133,7 +148,10 @@ def make_job_demand(
 
 
 def limit_to_share(demand: JobDemand, node: Node) -> JobDemand:
-    """For who cannot take anything back later: raised at most to the share, for the rest of the node is others'."""
+    """Return `demand` with upper bounds at the proportional share (or at the request, if that is greater).
+
+    For callers that cannot take resources back later: the rest of the node belongs to other jobs.
+    """
     share, memory = node.cpus / node.gpus, node.mem_mib // node.gpus
     return replace(
         demand,
@@ -143,12 +161,12 @@ def limit_to_share(demand: JobDemand, node: Node) -> JobDemand:
 
 
 def limit_to_request(demand: JobDemand) -> JobDemand:
-    """Nothing is raised."""
+    """Return `demand` with upper bounds at the request, so that nothing is raised."""
     return replace(demand, most_cpus=demand.cpus, most_mem_mib=demand.mem_mib)
 
 
 def make_empty_server(node: Node) -> Server:
-    """`node` without anybody on it."""
+    """Return `node` as a server without running jobs."""
     return Server(
         name=node.name,
         gpus=node.gpus,
@@ -161,6 +179,6 @@ def make_empty_server(node: Node) -> Server:
 
 
 def _is_in_doubt(profile: ResourceProfile) -> bool:
-    """Whether newer runs contradict the curve, or another variant of the job left it."""
+    """Return whether newer runs contradict the CPU curve, or another variant of the job measured it."""
     other = profile.variant and profile.curve_variant and profile.variant != profile.curve_variant
     return bool(profile.curve_doubts or other)

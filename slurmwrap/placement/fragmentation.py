@@ -1,7 +1,7 @@
-"""Whether a waiting job lacks GPUs, or only GPUs in the shape and the place it insists on. Pure.
+"""Decide whether a pending job lacks GPUs, or whether enough GPUs are free but scattered. Pure.
 
-Philly (Jeon et al., ATC 2019) splits queueing delay so: fair share, where priority, limits or the mere number of free
-GPUs hold a job back; fragmentation, where enough are free, but scattered.
+Philly (Jeon et al., ATC 2019) splits queueing delay in this way. Fair share: priority, limits or the mere number of
+free GPUs delay a job. Fragmentation: enough GPUs are free, but not in the shape or on the nodes that the job needs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ _PER_NODE = frozenset((GpuUnit.GRES, GpuUnit.PER_NODE, GpuUnit.PER_SOCKET))
 
 
 def is_scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *, one_domain: bool = False) -> bool:
-    """Enough GPUs are free on usable nodes of its partitions, but the job does not fit. False where it fits: then
-    Slurm only has not come to it. `ask_for_one_domain`: it insists on one switch."""
+    """Return whether enough GPUs are free on usable nodes of the job's partitions, but the job does not fit on them.
+
+    False if it fits: then Slurm has only not scheduled it yet. `one_domain`: the job insists on one switch.
+    """
     partitions = set(record.partition.split(","))
     usable = [
         node
@@ -31,18 +33,20 @@ def is_scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *,
     if not record.gpus or sum(node.gpus_free for node in usable) < record.gpus:
         return False
     allowed = _make_node_filter(record)
-    room = [node for node in usable if allowed(node) and _has_capacity(node, record)]
+    free = [node for node in usable if allowed(node) and _has_capacity(node, record)]
     if not one_domain:
-        return not _fits_on_nodes(room, record, shape)
+        return not _fits_on_nodes(free, record, shape)
     closest = [frozenset(domain.nodes) for domain in snapshot.topology.domains if domain.level == 0]
-    return not any(_fits_on_nodes([node for node in room if node.name in names], record, shape) for names in closest)
+    return not any(_fits_on_nodes([node for node in free if node.name in names], record, shape) for names in closest)
 
 
 def _make_node_filter(record: JobRecord) -> Callable[[Node], bool]:
-    """By its lists of nodes and its features; an expression of features that we do not read forbids nothing."""
+    """Return a filter by the job's node lists and features. A feature expression that is not evaluated excludes no
+    node.
+    """
     listed, out = frozenset(names_in(record.req_nodes)), frozenset(names_in(record.exc_nodes))
     wanted = record.features if record.features.replace("_", "").replace("-", "").isalnum() else ""
-    # A shorter list only says where some of its nodes must be.
+    # A list with fewer nodes than the job needs only requires that some of the job's nodes are in it.
     narrow = len(listed) >= record.num_nodes
     return lambda node: (
         node.name not in out

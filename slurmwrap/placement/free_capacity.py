@@ -1,4 +1,4 @@
-"""What is left on servers while jobs are being given CPUs and memory: the one mutable thing of the allocation."""
+"""Free capacity of servers while jobs are given CPUs and memory: the only mutable record of the allocation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.placement.demand import JobDemand, Server
 
-ROUNDING = 1e-6  # sums of fractional CPUs
+ROUNDING = 1e-6  # tolerance for sums of fractional CPUs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,11 +20,11 @@ class FreeCapacity:
     mem_mib: float
 
     def holds(self, gpus: int, cpus: float, mem_mib: float) -> bool:
-        """With so many CPUs and MiB per GPU."""
+        """Return whether `gpus` GPUs fit, with so many CPUs and MiB per GPU."""
         return self.gpus >= gpus and self.cpus + ROUNDING >= cpus * gpus and self.mem_mib + ROUNDING >= mem_mib * gpus
 
     def take(self, gpus: int, cpus: float, mem_mib: float) -> None:
-        """Negative numbers of GPUs give back."""
+        """Take `gpus` GPUs with so many CPUs and MiB per GPU; a negative number of GPUs gives them back."""
         self.gpus -= gpus
         self.cpus -= cpus * gpus
         self.mem_mib -= mem_mib * gpus
@@ -34,27 +34,32 @@ Order = Callable[[FreeCapacity], tuple[float | str, ...]]
 
 
 def list_free_capacity(servers: Iterable[Server]) -> tuple[FreeCapacity, ...]:
+    """Return the free capacity of each server."""
     return tuple(FreeCapacity(server=s, gpus=s.gpus_free, cpus=s.cpus_free, mem_mib=s.mem_free_mib) for s in servers)
 
 
-def list_eligible(demand: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
-    """Where the job may run, whatever runs there now."""
+def list_eligible(demand: JobDemand, capacities: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
+    """Return the servers on which the job may run, whatever runs there now."""
     if demand.servers is None:
-        return [room for room in rooms if room.server.gpus >= demand.gpus_per_node]
+        return [capacity for capacity in capacities if capacity.server.gpus >= demand.gpus_per_node]
     names = demand.servers
-    return [room for room in rooms if room.server.gpus >= demand.gpus_per_node and room.server.name in names]
+    return [
+        capacity
+        for capacity in capacities
+        if capacity.server.gpus >= demand.gpus_per_node and capacity.server.name in names
+    ]
 
 
-def rank_fullest(room: FreeCapacity) -> tuple[float | str, ...]:
-    """The order of Synergy's code (its simulator, commit 1bb2bed6): the server with fewest free GPUs first."""
-    return (room.gpus, room.server.name)
+def rank_fullest(capacity: FreeCapacity) -> tuple[float | str, ...]:
+    """Order servers as Synergy's code does (its simulator, commit 1bb2bed6): fewest free GPUs first."""
+    return (capacity.gpus, capacity.server.name)
 
 
 def choose(
-    demand: JobDemand, cpus: float, mem_mib: float, rooms: Iterable[FreeCapacity], order: Order
+    demand: JobDemand, cpus: float, mem_mib: float, capacities: Iterable[FreeCapacity], order: Order
 ) -> tuple[FreeCapacity, ...]:
-    """The best rooms by `order`, one per node; () where it does not fit now."""
-    fitting = [room for room in rooms if room.holds(demand.gpus_per_node, cpus, mem_mib)]
+    """Return the best servers by `order`, one per node of the job; () if it does not fit now."""
+    fitting = [capacity for capacity in capacities if capacity.holds(demand.gpus_per_node, cpus, mem_mib)]
     if len(fitting) < demand.nodes:
         return ()
     if demand.nodes == 1:

@@ -1,13 +1,15 @@
-"""Philly's rule: fewest servers inside one network domain; domains are ranked first, then the servers in them. Pure.
+"""Choose nodes by locality: fewest servers within one network domain (Philly's rule), and how long to wait for it.
+Pure.
 
-Jeon et al., ATC 2019: big jobs get the emptiest domain, small ones fill fragments. In order:
+Domains are ranked first, then the servers in them. Jeon et al., ATC 2019: big jobs get the emptiest domain, small ones
+fill fragments. The criteria, in order:
 
-1. the closest level of the network that holds the whole job; a job of one server has no network to mind
+1. the closest level of the network that holds the whole job; a job on one server needs no network
 2. fewest servers
-3. fewest whole nodes broken: a job that leaves GPUs free goes next to other jobs while any such place fits it
-4. Slurm's own Weight of a node, which is the site's choice of what to spare
-5. of several servers: the domain with most free GPUs; of one: the node with the best score (node_ranking.py), then the
-   domain with fewest
+3. fewest idle nodes that are only partly used: a job that leaves GPUs free shares a node with other jobs if possible
+4. Slurm's own Weight of a node, by which the site chooses what to spare
+5. for several servers: the domain with most free GPUs; for one: the node with the best score (node_ranking.py), then
+   the domain with fewest free GPUs
 """
 
 from __future__ import annotations
@@ -23,27 +25,29 @@ if TYPE_CHECKING:
     from slurmwrap.placement.resource_units import ResourceUnits
 
 
-# (breaks a whole node, weight, score) with so many units
+# Rank of a node for a number of units: (leaves an idle node partly used, weight, score).
 Rank = Callable[[NodeSlot, int], tuple[bool, int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChoice:
-    """The nodes that look best at this moment, all that the job needs; empty when it would not fit now."""
+    """The nodes that are best now, all that the job needs; empty if the job does not fit now."""
 
-    nodes: tuple[str, ...] = ()  # in Slurm's order
-    domain: str | None = None  # that holds them all; None: several, or no network is known
-    level: int | None = None  # of that domain
-    broken: int = 0  # whole nodes that would be left with free GPUs
-    spots: int = 0  # nodes that had room
+    nodes: tuple[str, ...] = ()  # node names in Slurm's order
+    # The domain that holds all nodes; None if they lie in several or no network is known.
+    domain: str | None = None
+    level: int | None = None  # level of that domain
+    # Number of idle nodes that the job would use only partly.
+    broken: int = 0
+    spots: int = 0  # number of nodes with free capacity
 
 
 def choose(candidates: CandidateNodes, avoided: frozenset[str], rank: Rank) -> NodeChoice:
-    """The best place now in any of the job's partitions."""
+    """Return the best nodes now in any of the job's partitions."""
     found = []
     for group in candidates.free:
-        spots = [spot for spot in group if spot.node.name not in avoided]
-        choice = _choose_one_server(spots, candidates, rank) or _choose_servers(spots, candidates, rank)
+        slots = [slot for slot in group if slot.node.name not in avoided]
+        choice = _choose_one_server(slots, candidates, rank) or _choose_servers(slots, candidates, rank)
         if choice is not None:
             found.append(choice)
     return min(found, key=_rank_closeness, default=NodeChoice())
@@ -53,148 +57,163 @@ def _rank_closeness(choice: NodeChoice) -> tuple[int, bool, int, int]:
     return len(choice.nodes), choice.domain is None, choice.level or 0, choice.broken
 
 
-def is_whole_node_broken(spot: NodeSlot, need: ResourceUnits, units: int) -> bool:
-    """Whether so many units would be the first on an idle node, and leave some of its GPUs."""
-    return spot.node.gpus_used == 0 and units * need.gpus < spot.node.gpus
+def is_whole_node_broken(slot: NodeSlot, need: ResourceUnits, units: int) -> bool:
+    """Return whether `units` units would be the first on an idle node and leave some of its GPUs free."""
+    return slot.node.gpus_used == 0 and units * need.gpus < slot.node.gpus
 
 
-def _choose_one_server(spots: Sequence[NodeSlot], candidates: CandidateNodes, rank: Rank) -> NodeChoice | None:
+def _choose_one_server(slots: Sequence[NodeSlot], candidates: CandidateNodes, rank: Rank) -> NodeChoice | None:
+    """Return the best node that holds the whole job now; None if the job needs several nodes or none holds it."""
     need = candidates.need
     if need.least_nodes > 1:
         return None
-    holding = [spot for spot in spots if spot.units >= need.units]
+    holding = [slot for slot in slots if slot.units >= need.units]
     if not holding:
         return None
-    # only the best by what costs nothing to know are scored
-    coarse = [(is_whole_node_broken(spot, need, need.units), spot.node.weight) for spot in holding]
+    # The score is costly: compute it only for the nodes that are best by the cheap criteria.
+    coarse = [(is_whole_node_broken(slot, need, need.units), slot.node.weight) for slot in holding]
     least = min(coarse)
     ranked = [(rank(s, need.units), s) for s, one in zip(holding, coarse, strict=True) if one == least]
     best = min(one for one, _ in ranked)
-    equal = [spot for one, spot in ranked if one == best]
+    equal = [slot for one, slot in ranked if one == best]
     leaf_of = candidates.levels[0] if candidates.levels else {}
-    free = _free_gpus(spots, leaf_of) if len(equal) > 1 else {}
-    chosen = min(equal, key=lambda spot: free.get(leaf_of.get(spot.node.name, ""), 0))  # the first of equals
+    free = _free_gpus(slots, leaf_of) if len(equal) > 1 else {}
+    # Of equal nodes, take one in the domain with fewest free GPUs, so that other domains stay free for large jobs; then
+    # the first in Slurm's order.
+    chosen = min(equal, key=lambda slot: free.get(leaf_of.get(slot.node.name, ""), 0))
     domain = leaf_of.get(chosen.node.name)
     return NodeChoice(
         nodes=(chosen.node.name,),
         domain=domain,
         level=None if domain is None else 0,
         broken=int(best[0]),
-        spots=len(spots),
+        spots=len(slots),
     )
 
 
-def _choose_servers(spots: Sequence[NodeSlot], candidates: CandidateNodes, rank: Rank) -> NodeChoice | None:
-    """Several servers: the closest level first, at last anywhere."""
-    if sum(spot.units for spot in spots) < candidates.need.units:
+def _choose_servers(slots: Sequence[NodeSlot], candidates: CandidateNodes, rank: Rank) -> NodeChoice | None:
+    """Return the best choice of several servers: the closest level first, then anywhere."""
+    if sum(slot.units for slot in slots) < candidates.need.units:
         return None
     for level, domain_of in enumerate(candidates.levels):
-        found = _choose_in_domains(spots, domain_of, level, candidates.need, rank)
+        found = _choose_in_domains(slots, domain_of, level, candidates.need, rank)
         if found is not None:
             return found
-    return _choose_within(spots, candidates.need, rank, domain=None, level=None)
+    return _choose_within(slots, candidates.need, rank, domain=None, level=None)
 
 
 def _choose_in_domains(
-    spots: Sequence[NodeSlot], domain_of: Mapping[str, str], level: int, units: ResourceUnits, rank: Rank
+    slots: Sequence[NodeSlot], domain_of: Mapping[str, str], level: int, units: ResourceUnits, rank: Rank
 ) -> NodeChoice | None:
+    """Return the best choice within one domain of this level; None if no domain holds the job now.
+
+    Best: fewest servers, then fewest idle nodes that are only partly used, then the domain with most free GPUs.
+    """
     domains: dict[str, list[NodeSlot]] = {}
-    for spot in spots:
-        if (name := domain_of.get(spot.node.name)) is not None:
-            domains.setdefault(name, []).append(spot)
+    for slot in slots:
+        if (name := domain_of.get(slot.node.name)) is not None:
+            domains.setdefault(name, []).append(slot)
     best: tuple[tuple[int, int, int], NodeChoice] | None = None
     for name, members in domains.items():
-        if len(members) < units.least_nodes or sum(spot.units for spot in members) < units.units:
+        if len(members) < units.least_nodes or sum(slot.units for slot in members) < units.units:
             continue
         choice = _choose_within(members, units, rank, domain=name, level=level)
         if choice is not None:
-            key = (len(choice.nodes), choice.broken, -sum(spot.node.gpus_free for spot in members))
+            key = (len(choice.nodes), choice.broken, -sum(slot.node.gpus_free for slot in members))
             best = (key, choice) if best is None or key < best[0] else best
     return None if best is None else best[1]
 
 
 def _choose_within(
-    spots: Sequence[NodeSlot], need: ResourceUnits, rank: Rank, *, domain: str | None, level: int | None
+    slots: Sequence[NodeSlot], need: ResourceUnits, rank: Rank, *, domain: str | None, level: int | None
 ) -> NodeChoice | None:
-    """The fewest of `spots` that hold the job; the last of them takes the rest, and is the one that this suits best."""
-    # the node's place in Slurm's list decides between equals, and is the order in which they are given back
-    ranked = sorted(range(len(spots)), key=lambda at: (-spots[at].units, rank(spots[at], spots[at].units), at))
+    """Return the fewest of `slots` that hold the job.
+
+    The last node takes the remaining units; it is the one that suits these best.
+    """
+    # The node's position in Slurm's list decides between equals, and is the order of the result.
+    ranked = sorted(range(len(slots)), key=lambda at: (-slots[at].units, rank(slots[at], slots[at].units), at))
     taken: list[int] = []
     units = 0
     while units < need.units or len(taken) < need.least_nodes:
         if len(taken) == len(ranked):
             return None
-        units += spots[ranked[len(taken)]].units
+        units += slots[ranked[len(taken)]].units
         taken.append(ranked[len(taken)])
     if need.most_nodes is not None and len(taken) > need.most_nodes:
         return None
     last = taken.pop()
-    rest = max(1, need.units - units + spots[last].units)
-    fitting = (at for at in ranked[len(taken) :] if spots[at].units >= rest)
-    taken.append(min(fitting, key=lambda at: (rank(spots[at], rest), at)))
-    chosen = [spots[at] for at in sorted(taken)]
-    shares = {at: spots[at].units for at in taken[:-1]} | {taken[-1]: rest}
-    broken = sum(is_whole_node_broken(spots[at], need, share) for at, share in shares.items())
+    rest = max(1, need.units - units + slots[last].units)
+    fitting = (at for at in ranked[len(taken) :] if slots[at].units >= rest)
+    taken.append(min(fitting, key=lambda at: (rank(slots[at], rest), at)))
+    chosen = [slots[at] for at in sorted(taken)]
+    shares = {at: slots[at].units for at in taken[:-1]} | {taken[-1]: rest}
+    broken = sum(is_whole_node_broken(slots[at], need, share) for at, share in shares.items())
     return NodeChoice(
-        nodes=tuple(spot.node.name for spot in chosen), domain=domain, level=level, broken=broken, spots=len(spots)
+        nodes=tuple(slot.node.name for slot in chosen), domain=domain, level=level, broken=broken, spots=len(slots)
     )
 
 
-def _free_gpus(spots: Iterable[NodeSlot], domain_of: Mapping[str, str]) -> Mapping[str, int]:
+def _free_gpus(slots: Iterable[NodeSlot], domain_of: Mapping[str, str]) -> Mapping[str, int]:
     free: dict[str, int] = {}
-    for spot in spots:
-        name = domain_of.get(spot.node.name, "")
-        free[name] = free.get(name, 0) + spot.node.gpus_free
+    for slot in slots:
+        name = domain_of.get(slot.node.name, "")
+        free[name] = free.get(name, 0) + slot.node.gpus_free
     return free
 
 
 def compute_fullest_domain(candidates: CandidateNodes, avoided: frozenset[str]) -> float:
-    """The part of the job, 0 to 1, that has room now in the one domain that has most, of the closest level where a
-    domain could hold it all. 1 where no network is known."""
+    """Return which part of the job, 0 to 1, fits now into the domain with most free capacity.
+
+    Domains of the closest level on which one domain could hold the whole job are considered. 1 if no network is known.
+    """
     domain_of = next((level for level in candidates.levels if _can_hold(candidates, level)), None)
     if domain_of is None:
         return 0.0 if candidates.levels else 1.0
     most = 0
     for group in candidates.free:
-        room: dict[str, int] = {}
-        for spot in group:
-            if spot.node.name not in avoided and (name := domain_of.get(spot.node.name)) is not None:
-                room[name] = room.get(name, 0) + spot.units
-        most = max(most, *room.values(), 0)
+        units_free: dict[str, int] = {}
+        for slot in group:
+            if slot.node.name not in avoided and (name := domain_of.get(slot.node.name)) is not None:
+                units_free[name] = units_free.get(name, 0) + slot.units
+        most = max(most, *units_free.values(), 0)
     return min(1.0, most / candidates.need.units)
 
 
 def _can_hold(candidates: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
-    room: dict[str, int] = {}
+    units_free: dict[str, int] = {}
     for node in candidates.able:
         if (name := domain_of.get(node.name)) is not None:
-            room[name] = room.get(name, 0) + candidates.capacity[node.name]
-    return max(room.values(), default=0) >= candidates.need.units
+            units_free[name] = units_free.get(name, 0) + candidates.capacity[node.name]
+    return max(units_free.values(), default=0) >= candidates.need.units
 
 
-# How much a job insists on lying close together, and how long.
+# How much a job insists on locality, and how long it waits for it.
 #
-# Tiresias (Gu et al., NSDI 2019): skew is the largest tensor over the model's size; only models above a limit lose
-# enough by spreading to be worth waiting for. The paper's own limit comes from a classifier over past runs; its
-# published models fall apart between 0.14 and 0.61, so `placement.skew_limit` = 0.3 gives the paper's split.
-# Everything else here is an assumption of slurmwrap's, in one place:
+# Tiresias (Gu et al., NSDI 2019): skew is the size of the largest tensor over the model's size; only models above a
+# limit lose enough on distant nodes to be worth a wait. The paper's own limit comes from a classifier over past runs.
+# Its published models separate between 0.14 and 0.61, so `placement.skew_limit` = 0.3 gives the paper's split.
+# Everything else here is an assumption of slurmwrap's, kept in one place:
 #
 #     wait = placement.switch_wait_s x keenness x size x room, at most a tenth of the job's time limit
 #
 #     keenness  0 up to the limit; from 0.5 at the limit to 1 at skew 1; 0.5 where the skew is not known
-#     size      (1 + log2 nodes) / 4, at most 1: 0.5 for two nodes, 1 for eight. The more nodes, the more traffic
-#     room      from 0.25 to 1 as the fullest domain's free part of what the job needs goes from 0 to all of it:
-#               a domain that is nearly free is worth waiting for, a hopeless one is not
-UNKNOWN = 0.5  # keenness where no one measured the skew
+#     size      (1 + log2 nodes) / 4, at most 1: 0.5 for two nodes, 1 for eight. More nodes mean more traffic
+#     room      from 0.25 to 1, as the free part of the fullest domain goes from none to all of what the job needs:
+#               a domain that is nearly free is worth a wait, a hopeless one is not
+UNKNOWN = 0.5  # keenness if the skew was not measured
 AT_LIMIT = 0.5  # keenness of a skew just above the limit
 FULL_SIZE_LOG2 = 3  # 2^3 nodes have the full wait
-HOPELESS = 0.25  # what is left of the wait where no domain has any room
-SHARE_OF_TIME = 0.1  # of the job's time limit: it never waits longer for a place
+HOPELESS = 0.25  # fraction of the wait that remains if no domain has free capacity
+SHARE_OF_TIME = 0.1  # of the job's time limit: a job never waits longer than this for locality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityDelay:
-    """How long a job may wait for locality; 0: it takes what is free. `firm`: it insists where someone loosens."""
+    """How long a job may wait for locality, in seconds; 0: it takes the nodes that are free.
+
+    `firm`: it may insist on locality if a reconciler relaxes it later.
+    """
 
     wait_s: int
     firm: bool
@@ -204,7 +223,10 @@ class LocalityDelay:
 def compute_locality_delay(
     *, skew: float | None, limit: float, nodes: int, room: float, base_s: int, time_limit_s: int | None
 ) -> LocalityDelay:
-    """For a job of `nodes` nodes (or that would be spread over so many) when `room` of it fits into one domain now."""
+    """Return the delay of a job on (or spread over) `nodes` nodes.
+
+    `room`: the part of the job, 0 to 1, that fits into one domain now. `base_s`: placement.switch_wait_s.
+    """
     keen = compute_keenness(skew, limit)
     size = min(1.0, (1 + log2(max(1, nodes))) / (1 + FULL_SIZE_LOG2))
     wait = base_s * keen * size * (HOPELESS + (1 - HOPELESS) * max(0.0, min(1.0, room)))
@@ -216,7 +238,7 @@ def compute_locality_delay(
 
 
 def compute_keenness(skew: float | None, limit: float) -> float:
-    """0 (spreading costs it little) to 1."""
+    """Return how much the job gains from locality: 0 (distant nodes cost it little) to 1."""
     if skew is None:
         return UNKNOWN
     if skew <= limit:

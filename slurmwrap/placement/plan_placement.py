@@ -1,10 +1,10 @@
-"""Turns a request, a profile and a snapshot into a PlacementPlan: what to ask Slurm for, with a reason each. Pure.
+"""Make the PlacementPlan of a job from request, profile and snapshot: sbatch options, each with its reason. Pure.
 
-The order: what the job needs (resource_units.py); the nodes that matter (candidates.py) and those to avoid
-(node_ranking.py); CPUs and memory (tuning.py, within tuning_bounds.py and quota.py); the best place now and how long
-the job waits for it (locality.py, node_ranking.py); what of that Slurm is asked for (slurm_options.py); the levels in
-which the request is relaxed, and the reasons in sentences (here). Nothing contradicts what the user set, and nothing
-takes away a node without which the job could not run at all.
+The steps, in order: what the job needs (resource_units.py); the candidate nodes (candidates.py) and those to avoid
+(node_ranking.py); CPUs and memory (submission_tuning.py, within tuning_bounds.py and quota.py); the best nodes now and
+how long the job waits for locality (locality.py, node_ranking.py); the options for Slurm (slurm_options.py); the levels
+in which the request is relaxed, and the reasons in sentences (here). The plan never contradicts what the user set and
+never excludes a node without which the job could not run at all.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
     from slurmwrap.placement.locality import NodeChoice
-    from slurmwrap.placement.tuning import TunedRequestPlan
+    from slurmwrap.placement.submission_tuning import TunedRequestPlan
     from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 
-# The ordered levels of what a job insists on, with their deadlines and the updates that loosen them.
+# Levels: what the job insists on, in order, each with its deadline and the updates that relax it.
 #
-# these nodes → fewest nodes, one domain → one domain → any place with the tuned CPUs and memory → as it asked
+# these nodes → fewest nodes, one domain → one domain → any node with the tuned CPUs and memory → as the user asked
 #
 # A level's `wait_s` counts from the moment when the job became eligible, so it grows from level to level.
 def make_levels(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
-    """One level per step, and the last where nothing is insisted on any more."""
+    """Return one level per step, and a last level in which the job insists on nothing."""
     levels: list[Level] = []
     waited, updates, reason = 0, tuple[tuple[str, str], ...](), ""
     for step in _name_steps(steps):
@@ -68,10 +68,10 @@ def make_levels(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
 
 
 def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Config) -> tuple[LocalityStep, ...]:
-    """What was raised above the request goes back to it, when waiting for it took too long: then it is no help."""
+    """Return the step that sets raised CPUs and memory back to the request after the job waited too long for them."""
     if not tuned:
         return ()
-    # Only a job with a profile is tuned.
+    # Imported here because only a job with a profile is tuned.
     from slurmwrap.placement.retune import list_restoring_updates
 
     updates = list_restoring_updates(tuned, request)
@@ -88,7 +88,7 @@ def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: 
 
 
 def _name_steps(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
-    """A domain is "fewest nodes, one switch" while the number of nodes is firm too."""
+    """Return the steps; "fewest nodes" becomes "fewest nodes, one switch" if a domain is required too."""
     places = [step.name for step in steps if step.name not in ("these nodes", "fewest nodes", "any")]
     return [
         replace(step, name=f"{step.name}, {places[0]}") if step.name == "fewest nodes" and places else step
@@ -96,7 +96,7 @@ def _name_steps(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
     ]
 
 
-# Why the place that looks best now looks best, in sentences for `--explain`.
+# Remarks for `--explain`: why these nodes are the best ones now.
 def list_placement_remarks(
     candidates: CandidateNodes,
     choice: NodeChoice,
@@ -104,7 +104,10 @@ def list_placement_remarks(
     profile: ResourceProfile | None,
     outlook: PlanningFacts,
 ) -> tuple[str, ...]:
-    """Clauses without a full stop; () where we know no node of the job. `avoided`: nodes that it does not get."""
+    """Return clauses without a full stop; () if no candidate node is known.
+
+    `avoided`: nodes that the job does not get.
+    """
     if not candidates.able:
         return ()
     found = [_describe_nodes(candidates, choice)]
@@ -113,9 +116,9 @@ def list_placement_remarks(
             f"{_format_names(candidates.reserved)} cannot be had: a reservation begins before the job would end"
         )
     if len(choice.nodes) == 1:
-        spot, group = next((s, group) for group in candidates.free for s in group if s.node.name == choice.nodes[0])
-        found += _explain_spared_nodes(spot, group, avoided, candidates)
-        found += _explain_choice(spot.node, min(spot.units, candidates.need.units), candidates, profile, outlook)
+        slot, group = next((s, group) for group in candidates.free for s in group if s.node.name == choice.nodes[0])
+        found += _explain_spared_nodes(slot, group, avoided, candidates)
+        found += _explain_choice(slot.node, min(slot.units, candidates.need.units), candidates, profile, outlook)
     return tuple(found)
 
 
@@ -142,7 +145,7 @@ def _explain_node(candidates: CandidateNodes, choice: NodeChoice) -> str:
 def _explain_spared_nodes(
     chosen: NodeSlot, group: Sequence[NodeSlot], avoided: frozenset[str], candidates: CandidateNodes
 ) -> Iterator[str]:
-    """Nodes with as many GPUs and as many free that only Slurm's Weight puts behind it."""
+    """Yield which equally free nodes rank lower only because of Slurm's Weight."""
     node, units = chosen.node, candidates.need.units
     heavier = (s for s in group if s.node.weight > node.weight and s.units >= units and s.node.name not in avoided)
     alike = tuple(s.node.name for s in heavier if (s.node.gpus, s.node.gpus_free) == (node.gpus, node.gpus_free))
@@ -153,7 +156,7 @@ def _explain_spared_nodes(
 def _explain_choice(
     node: Node, units: int, candidates: CandidateNodes, profile: ResourceProfile | None, outlook: PlanningFacts
 ) -> Iterator[str]:
-    """What made this node better than others with as many GPUs free."""
+    """Yield what made this node better than others with as many free GPUs."""
     gpus = candidates.need.on(units)[0]
     parts = score(node, units, candidates.need, profile, outlook.loads)
     if gpus > 1 and is_on_one_socket(node, gpus):
@@ -185,9 +188,10 @@ def plan(
     outlook: PlanningFacts = NOTHING,
     before: PlacementPlan | None = None,
 ) -> PlacementPlan:
-    """What to change about `request`, for cluster and node history as they are. Never raises for a strange request.
+    """Return what to change about `request`, given the present state of cluster and nodes.
 
-    `before`: the plan that the job was submitted with, when a waiting job is planned again.
+    Never raises, whatever the request contains. `before`: the plan with which the job was submitted, when a pending job
+    is planned again.
     """
     need = compute_resource_units(request)
     if request.hetjob or need is None:
@@ -201,13 +205,13 @@ def plan(
     rank = _make_ranking(field.need, profile, outlook)
     known = avoidance.readable and not has_opaque_node_choice(request)
     choice = choose(field, avoidance.nodes, rank) if known else NodeChoice()
-    eager = _compute_delay(request, profile, field, avoidance, config)
-    case = PlacementContext(
-        request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=eager, snapshot=snapshot,
+    delay = _compute_delay(request, profile, field, avoidance, config)
+    context = PlacementContext(
+        request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=delay, snapshot=snapshot,
         outlook=outlook, config=config,
     )  # fmt: skip
-    asked = _collect_options(case, avoidance, before) if placing else SlurmOptions()
-    told = list_placement_remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
+    asked = _collect_options(context, avoidance, before) if placing else SlurmOptions()
+    remarks = list_placement_remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
     return PlacementPlan(
         lines=(*asked.wishes, *wishes),
         node_count=field.fewest,
@@ -219,7 +223,7 @@ def plan(
         cpus_per_gpu=None if tuned is None or tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
         mem_mib_per_gpu=None if tuned is None else tuned.given.mem_mib_per_gpu,
         profile_key=profile.key if profile else "",
-        remarks=(*told, *asked.remarks, *snapshot.topology.remarks) if placing else (),
+        remarks=(*remarks, *asked.remarks, *snapshot.topology.remarks) if placing else (),
     )
 
 
@@ -231,9 +235,9 @@ def _tune_request(
     config: Config,
     outlook: PlanningFacts,
 ) -> TunedRequestPlan:
-    # Without a profile everything stays as asked.
+    # Imported here because without a profile everything stays as the user asked.
     from slurmwrap.placement.quota import compute_limits
-    from slurmwrap.placement.tuning import tune
+    from slurmwrap.placement.submission_tuning import tune
 
     limits = compute_limits(request, candidates.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
     return tune(request, profile, candidates, config, limits)
@@ -246,7 +250,7 @@ def _name_locality(choice: NodeChoice) -> str:
 
 
 def _collect_options(context: PlacementContext, avoidance: Avoidance, before: PlacementPlan | None) -> SlurmOptions:
-    """The nodes to avoid, then what is insisted on, in the order in which it is loosened."""
+    """Return the nodes to avoid, then what the job insists on, in the order in which it is relaxed."""
     avoided = SlurmOptions(wishes=(avoidance.wish,) if avoidance.wish else ())
     if has_opaque_node_choice(context.request):
         return avoided + SlurmOptions(remarks=("you pick the nodes yourself, so nothing is asked for about them",))
@@ -258,7 +262,7 @@ def _collect_options(context: PlacementContext, avoidance: Avoidance, before: Pl
 def _find_tuned_candidates(
     request: JobRequest, wishes: Sequence[OptionChange], candidates: CandidateNodes, snapshot: Snapshot
 ) -> CandidateNodes:
-    """The field of the job with the CPUs and memory that it will ask for."""
+    """Return the candidate nodes of the job with the CPUs and memory that it will ask for."""
     given = {wish.option: wish.value for wish in wishes if wish.value}
     if not given:
         return candidates
@@ -280,7 +284,7 @@ def _compute_delay(
     avoidance: Avoidance,
     config: Config,
 ) -> LocalityDelay:
-    """Not firm where we cannot report which nodes the user shuts out themselves."""
+    """Return how long the job waits for locality; never firm if the user's list of excluded nodes cannot be read."""
     found = compute_locality_delay(
         skew=profile.skew if profile else None,
         limit=config.placement.skew_limit,
@@ -293,11 +297,13 @@ def _compute_delay(
 
 
 def _make_ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook: PlanningFacts) -> Rank:
-    """Ranks nodes; those that look alike are scored once, and most of a large cluster looks alike."""
+    """Return a function that ranks nodes. Equal-looking nodes are scored once; on a large cluster most nodes look
+    alike.
+    """
     known: dict[tuple[object, ...], NodeRankScore] = {}
 
-    def rank(spot: NodeSlot, units: int) -> tuple[bool, int, float]:
-        node = spot.node
+    def rank(slot: NodeSlot, units: int) -> tuple[bool, int, float]:
+        node = slot.node
         alike = (
             units, node.gpus, node.gpus_used, node.cpus, node.cpus_alloc, node.mem_mib, node.mem_alloc_mib,
             node.gpus_used_at, node.gpu_sockets,
@@ -309,6 +315,6 @@ def _make_ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook:
         more = (
             compute_clash(node, units * need.gpus, load, profile) if load is not None and profile is not None else 0.0
         )
-        return is_whole_node_broken(spot, need, units), node.weight, alone.total_with(more)
+        return is_whole_node_broken(slot, need, units), node.weight, alone.total_with(more)
 
     return rank

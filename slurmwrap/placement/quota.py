@@ -1,8 +1,8 @@
-"""Keeps tuned CPUs and memory within what QOS and association leave: no job waits for what we raised. Pure.
+"""Keep tuned CPUs and memory within what QOS and association leave, so that no job waits because of a raise. Pure.
 
-Which QOS a job gets that names none, Slurm does not show (22.05.8): then those count in which the user has jobs or had
-some, and where there are none, all. Partition QOS always count. Nothing known: nothing is held back, and a submission
-that is refused goes again as it was asked for.
+Slurm does not show which QOS a job gets that names none (22.05.8). Then the QOS count in which the user has or had
+jobs; if there are none, all QOS count. A partition's QOS always counts. If no limit is known, nothing is reduced, and a
+submission that Slurm refuses is sent again as the user wrote it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """`given` within the limits; `cpu_cap`: CPUs per GPU that rounding must not pass. The reasons are for --explain."""
+class LimitedBounds:
+    """`given` within the limits, and reasons for `--explain`.
+
+    `cpu_cap`: CPUs per GPU that rounding must not exceed.
+    """
 
     given: Bounds
     cpu_cap: float | None = None
-    # ("cpus" | "mem", why it stays as asked)
+    # ("cpus" | "mem", why it stays as asked) per resource.
     reasons: tuple[tuple[str, str], ...] = ()
 
 
 def compute_limits(
     request: JobRequest, partitions: Sequence[Partition], quotas: Quotas, *, qos: str = "", account: str = ""
 ) -> Limits:
-    """The least of what may apply to `request` in `partitions`, those that it names. `qos` and `account`: those that it
-    has, where it is submitted already."""
+    """Return the strictest of the limits that may apply to `request` in `partitions`, the ones that it names.
+
+    `qos` and `account`: those that Slurm gave the job if it is submitted already; else "".
+    """
     held = tuple(_list_associations(account or request.value("account") or "", partitions, quotas.associations))
     applying = tuple(_list_applying_qos(qos or request.value("qos") or "", partitions, quotas.qos))
     accounts = {association.account for association in held}
@@ -50,7 +55,7 @@ def _list_associations(
     mine = [a for a in known if a.account in default]
     names = {partition.name for partition in partitions}
     own = {a.partition for a in mine if a.partition} & names
-    # a partition with an association of its own does not use the general one
+    # A partition with an association of its own does not use the general one.
     return (a for a in mine if a.partition in own or (not a.partition and (not names or names - own)))
 
 
@@ -61,26 +66,32 @@ def _list_applying_qos(named: str, partitions: Sequence[Partition], known: Seque
     return (qos for qos in known if qos in chosen or qos.name.lower() in of_partitions)
 
 
-def keep(given: Bounds, shape: ResourceShape, limits: Limits) -> Kept:
-    """`given` cut to `limits`. What was asked stays, even beyond them: that is between the user and Slurm."""
+def keep(given: Bounds, shape: ResourceShape, limits: Limits) -> LimitedBounds:
+    """Return `given` cut to `limits`.
+
+    What the user asked for stays, even beyond the limits: Slurm decides on that.
+    """
     if limits == NO_LIMITS or not shape.gpus:
-        return Kept(given=given)
+        return LimitedBounds(given=given)
     cpus, cpu_cap, cpu_why = _limit_cpus(given.cpus_per_gpu, shape, limits)
     memory, mem_why = _limit_memory(given.mem_mib_per_gpu, shape, limits)
     reasons = tuple((what, why) for what, why in (("cpus", cpu_why), ("mem", mem_why)) if why)
-    return Kept(given=replace(given, cpus_per_gpu=cpus, mem_mib_per_gpu=memory), cpu_cap=cpu_cap, reasons=reasons)
+    return LimitedBounds(
+        given=replace(given, cpus_per_gpu=cpus, mem_mib_per_gpu=memory), cpu_cap=cpu_cap, reasons=reasons
+    )
 
 
 def _limit_cpus(target: float | None, shape: ResourceShape, limits: Limits) -> tuple[float | None, float | None, str]:
+    """Return (CPUs per GPU to ask for, cap for rounding, reason for --explain if the CPUs stay as asked)."""
     asked = compute_asked_cpus_per_gpu(shape)
     if target is None or asked is None:
         return target, None, ""
     if target < asked:
         least = (limits.least_cpus_per_job or 0) / shape.gpus
-        return (max(target, least), None, "") if least < asked else (None, None, "its QOS wants no fewer CPUs")
+        return (max(target, least), None, "") if least < asked else (None, None, "its QOS allows no fewer CPUs")
     if shape.mem_mib is None and _is_memory_limited(limits):
         return None, None, "it names no memory, each CPU brings some by default, and QOS or association limit it"
-    cap = _cap(shape, limits, limits.cpus_per_job, limits.cpus_per_node, limits.cpus_left, limits.cpu_minutes_left)
+    cap = _find_cap(shape, limits, limits.cpus_per_job, limits.cpus_per_node, limits.cpus_left, limits.cpu_minutes_left)
     if cap is None:
         return target, None, ""
     if cap < min(target, asked + 1 / (shape.gpus_per_node or shape.gpus)):
@@ -89,19 +100,20 @@ def _limit_cpus(target: float | None, shape: ResourceShape, limits: Limits) -> t
 
 
 def _limit_memory(target: int | None, shape: ResourceShape, limits: Limits) -> tuple[int | None, str]:
-    # Not said: the site's default, which may be less than `target`.
+    """Return (MiB per GPU to ask for, reason for --explain if the memory stays as asked)."""
+    # Without an own number the site's default applies, which may be less than `target`.
     asked = compute_asked_mem_mib_per_gpu(shape) or 0
     if target is None:
         return target, ""
     if target < asked:
         least = -(-(limits.least_mem_mib_per_job or 0) // shape.gpus)
-        return (max(target, least), "") if least < asked else (None, "its QOS wants no less memory")
-    cap = _cap(
+        return (max(target, least), "") if least < asked else (None, "its QOS allows no less memory")
+    cap = _find_cap(
         shape, limits, limits.mem_mib_per_job, limits.mem_mib_per_node, limits.mem_mib_left, limits.mem_mib_minutes_left
     )
     if cap is None or cap >= target:
         return target, ""
-    # with --mem-per-cpu the value is rounded up once per CPU
+    # With --mem-per-cpu the value is rounded up once per CPU.
     most = int(cap) - (int(compute_asked_cpus_per_gpu(shape) or 0) + 1 if shape.mem_unit is MemUnit.PER_CPU else 0)
     if most <= asked or not asked:
         return None, f"QOS and association leave {_round_down(cap * shape.gpus)} MiB, no more than it asked for"
@@ -113,10 +125,10 @@ def _is_memory_limited(limits: Limits) -> bool:
     return any(limit is not None for limit in known)
 
 
-def _cap(
+def _find_cap(
     shape: ResourceShape, limits: Limits, job: int | None, node: int | None, left: int | None, minutes: int | None
 ) -> float | None:
-    """Per GPU; None: no limit. Nothing at all where the price is unknown, or how long the job runs."""
+    """Return the limit per GPU; None: no limit. 0.0 if the price, or for how long the job runs, is not known."""
     if limits.billed:
         return 0.0
     caps = [float(value) / shape.gpus for value in (job, left) if value is not None]

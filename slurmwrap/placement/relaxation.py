@@ -1,19 +1,19 @@
-"""Loosens what a waiting job insists on, level by level, back to what its user asked for. Pure.
+"""Relax what a pending job insists on, level by level, back to what its user asked for. Pure.
 
-A level of the plan is reached when its predecessors' time is over (`Level.wait_s`, counted from when the job became
-eligible); several at once where no one looked meanwhile. Which of its values are in force is read from Slurm's own
-word on the job, so nothing has to be remembered, and being killed between two updates loses nothing.
+A level of the plan is reached when the time of the levels before it is over (`Level.wait_s`, counted from when the job
+became eligible); several levels at once if no pass took place meanwhile. Which of a level's values are in force is read
+from Slurm's own record of the job. So no state has to be kept, and being killed between two updates loses nothing.
 
-Plan and levels are claims of the job's user. Nothing of it is believed:
-- only keys of `KEYS`, only those that the plan itself set, and of these only one whose value in force is the plan's
-  (else its user changed it since);
-- only what is looser than what is in force (`loosens`), in a grammar of its own for each key;
-- anyone who applies it asks Slurm in the owner's name.
+Plan and levels come from the job's user and are not trusted:
+- only keys of `KEYS` are changed, only those that the plan itself set, and of these only one whose value in force is
+  the plan's (otherwise the user changed it since);
+- only to a value that is less strict than the one in force (`is_less_strict`), in a grammar of its own for each key;
+- any caller that applies the actions asks Slurm in the owner's name.
 
-What Slurm makes of each update was measured on 22.05.8 (tests/slurm/test_relax_lab.py): all keys on a pending job;
-`NumNodes=2-4` leaves CPUs, memory and tasks alone and srun works wherever Slurm then starts it; a job that has started
-meanwhile refuses every key, but in newer releases a smaller minimum of nodes or a node list would shrink it, so the
-minimum stays and a node list is only ever cleared.
+The effect of each update on Slurm was measured on 22.05.8 (tests/slurm/test_relax_lab.py). All keys work on a pending
+job. `NumNodes=2-4` leaves CPUs, memory and tasks alone, and srun works wherever Slurm then starts the job. A job that
+has started meanwhile refuses every key, but in newer releases a smaller minimum of nodes or a node list would shrink
+it. So the minimum stays, and a node list is only ever cleared.
 """
 
 from __future__ import annotations
@@ -28,30 +28,33 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import OPTION_OF, Level, PlacementPlan
 from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
-# Slurm's reasons (squeue, %r) that name what was asked for, not what is busy: it could wait for ever.
+# Slurm's reasons (squeue, %r) that name what the job asked for, not what is busy: such a job could wait for ever.
 BLOCKED = re.compile(
     r"BadConstraints|PartitionConfig|PartitionNodeLimit|ReqNodeNotAvail|Nodes[ _]required[ _]for[ _]job[ _]are[ _]DOWN"
     r"|(QOS|Assoc)(Max|Grp)(Cpu|CPU|Mem|Node)",
     re.ASCII,
 )
 _NODES_MISSING = re.compile(r"ReqNodeNotAvail|Nodes[ _]required", re.ASCII)
-KEYS = frozenset(OPTION_OF)  # of scontrol update
-# Limits of QOS and association count them.
+KEYS = frozenset(OPTION_OF)  # keys of `scontrol update`
+# Keys that count against limits of QOS and association.
 SIZES = frozenset(("NumNodes", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 _TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
-# Levels, and updates of one.
+# Greatest number of levels, and of updates in one level.
 _MOST = 16
 _NODES = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 _RANGES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,.&-]+", re.ASCII)
-# Of a host list that is looked at.
+# Greatest length of a host list, and greatest number of its names, that is parsed.
 _LONGEST, _NAMES = 8192, 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedRequest:
-    """What was submitted for one job. `own`: option → what the user himself had set (None: nothing), where we changed
-    it. `place`, `tune`: whether its user allows it."""
+    """What was submitted for one job.
+
+    `own`: option → value that the user had set before the plan changed it (None: not set). `place`, `tune`: whether the
+    user allows placement and tuning.
+    """
 
     plan: PlacementPlan
     own: Mapping[str, str | None] = field(default_factory=dict)
@@ -62,13 +65,16 @@ class SubmittedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Urgent:
-    """Why not to wait for a deadline. `everything`: back to what the user asked for; else only the node list goes."""
+    """Why the next level must not wait for its deadline.
+
+    `everything`: go back to all that the user asked for; otherwise only the node list is cleared.
+    """
 
     reason: str
     everything: bool = True
 
 
-# Belong together: all of them, or none.
+# Actions that must be applied together: all of them, or none.
 Group = tuple[SlurmAction, ...]
 
 
@@ -81,13 +87,16 @@ def relax(
     urgent: Urgent | None = None,
     pin_s: float = 60.0,
 ) -> tuple[Group, ...]:
-    """What to ask of Slurm now, in order, one key per action; () where nothing is due.
+    """Return the updates that are due now, in order, one key per action; () if none is.
 
-    `unseen`: key → value that earlier actions set, for those that squeue does not show (Switches). `pin_s`: how long a
-    node list of slurmwrap's may stand, whatever the plan says.
+    `unseen`: key → value that earlier actions set, for keys that squeue does not show (Switches). `pin_s`: for how many
+    seconds slurmwrap's node list may stay in force, whatever the plan says.
     """
     if not may_be_touched(record, now):
         return ()
+    # All levels up to the due one are applied together. A key is updated only if its value in force is one that
+    # slurmwrap set before, so the result does not depend on what earlier passes did. The node list has a deadline of
+    # its own (`pin_s`).
     levels = (*check_levels(asked.plan.levels), *_make_requested_level(asked, record))
     goal = _find_goal_level(levels, now - float(record.eligible_time or 0), urgent)
     in_force = {**list_submitted_values(asked, record), **(unseen or {}), **list_values_in_force(record)}
@@ -99,13 +108,13 @@ def relax(
     actions = {
         key: SlurmAction(verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=values[key], reason=reason)
         for key in wanted
-        if _is_own_key(key, asked, record) and is_loosening(key, in_force.get(key, ""), values[key], record)
+        if _is_own_key(key, asked, record) and is_less_strict(key, in_force.get(key, ""), values[key], record)
     }
     return tuple(_group_actions(actions, asked.shape, record))
 
 
 def find_due_level(levels: Sequence[Level], waited_s: float) -> int:
-    """The index of the level that holds after so many seconds of waiting. Deadlines never go back."""
+    """Return the index of the level that is due after so many seconds of waiting. Deadlines never decrease."""
     deadline, reached = 0.0, 0
     for index, level in enumerate(levels[:-1]):
         deadline = max(deadline, level.wait_s)
@@ -116,14 +125,14 @@ def find_due_level(levels: Sequence[Level], waited_s: float) -> int:
 
 
 def find_blocking_reason(asked: SubmittedRequest, record: JobRecord) -> str:
-    """Slurm's reason where it may be what we asked for that blocks the job; else ""."""
-    ours = {wish.option for wish in asked.plan.lines if wish.value is not None}
-    nodes_alone = _NODES_MISSING.search(record.reason) and not ours & {"nodelist", "constraint"}
-    return record.reason if ours and BLOCKED.search(record.reason) and not nodes_alone else ""
+    """Return Slurm's reason if what slurmwrap asked for may block the job; else ""."""
+    planned = {wish.option for wish in asked.plan.lines if wish.value is not None}
+    nodes_alone = _NODES_MISSING.search(record.reason) and not planned & {"nodelist", "constraint"}
+    return record.reason if planned and BLOCKED.search(record.reason) and not nodes_alone else ""
 
 
 def list_submitted_values(asked: SubmittedRequest, record: JobRecord) -> dict[str, str]:
-    """Key → value that the plan set, for every key that it set."""
+    """Return key → value for every key that the plan set."""
     wishes = {wish.option: wish.value for wish in asked.plan.lines if wish.value is not None}
     found = {key: wishes[option] for key, option in OPTION_OF.items() if option in wishes and key != "MinCPUsNode"}
     values = {key: _to_slurm_form(key, value) for key, value in found.items()}
@@ -133,7 +142,7 @@ def list_submitted_values(asked: SubmittedRequest, record: JobRecord) -> dict[st
 
 
 def list_values_in_force(record: JobRecord) -> dict[str, str]:
-    """Key → value in force by Slurm's own record; what squeue does not show (Switches) is not in it."""
+    """Return key → value in force by Slurm's own record. Keys that squeue does not show (Switches) are missing."""
     return {
         "ExcNodeList": record.exc_nodes,
         "ReqNodeList": record.req_nodes,
@@ -146,7 +155,7 @@ def list_values_in_force(record: JobRecord) -> dict[str, str]:
 
 
 def is_same_value(key: str, one: str, other: str) -> bool:
-    """Whether two values of a key mean the same to Slurm."""
+    """Return whether two values of a key mean the same to Slurm."""
     if key in ("ExcNodeList", "ReqNodeList"):
         return one == other or ((names := _parse_names(one)) is not None and names == _parse_names(other))
     if key == "NumNodes":
@@ -154,8 +163,10 @@ def is_same_value(key: str, one: str, other: str) -> bool:
     return one == other
 
 
-def is_loosening(key: str, old: str, new: str, record: JobRecord) -> bool:
-    """Whether `new` lets the job run wherever `old` did, and in more places. False for all that is not understood."""
+def is_less_strict(key: str, old: str, new: str, record: JobRecord) -> bool:
+    """Return whether `new` lets the job run wherever `old` did, and in more places. False for a value that is not
+    understood.
+    """
     if key == "ReqNodeList":
         return bool(old) and not new
     if key == "ExcNodeList":
@@ -172,7 +183,7 @@ def is_loosening(key: str, old: str, new: str, record: JobRecord) -> bool:
 
 
 def check_levels(levels: Sequence[Level]) -> tuple[Level, ...]:
-    """Levels with what is no update of slurmwrap's cut away. At least one."""
+    """Return `levels` without anything that is not an update by slurmwrap. At least one level."""
     kept = [
         Level(
             name=_PLAIN.sub(" ", level.name)[:60].strip(),
@@ -185,13 +196,20 @@ def check_levels(levels: Sequence[Level]) -> tuple[Level, ...]:
 
 
 def may_be_touched(record: JobRecord, now: float) -> bool:
-    """Pending, eligible, not held, no component of a heterogeneous job, and its waiting tasks can be named briefly."""
+    """Return whether the job may be updated.
+
+    It is pending, eligible, not held and no component of a heterogeneous job, and the address of its pending tasks is
+    short enough.
+    """
     return is_waiting(record, now) and 0 < len(record.waiting_address) <= _LONGEST and not record.het_job_id
 
 
 def is_waiting(record: JobRecord, now: float) -> bool:
-    """Pending, eligible and not held. Slurm keeps priority 0 for a held job, and for one with BadConstraints, which
-    gets its priority back when the constraint goes (22.05.8)."""
+    """Return whether the job is pending, eligible and not held.
+
+    Slurm keeps priority 0 for a held job, and for one with BadConstraints, which gets its priority back when the
+    constraint is removed (22.05.8).
+    """
     eligible = record.eligible_time is not None and record.eligible_time <= now
     held = "held" in record.reason.lower() or (record.priority == 0 and record.reason != "BadConstraints")
     return record.pending and eligible and not held
@@ -200,7 +218,10 @@ def is_waiting(record: JobRecord, now: float) -> bool:
 def complete_cpu_updates(
     actions: Sequence[SlurmAction], shape: ResourceShape, record: JobRecord
 ) -> tuple[SlurmAction, ...]:
-    """`actions` with both CPUsPerTask and MinCPUsNode where one is among them: made, and undone, together."""
+    """Return `actions` with both CPUsPerTask and MinCPUsNode if it contains one of them.
+
+    The two keys are set, and undone, together.
+    """
     by_key = {action.key: action for action in actions}
     tasks = _count_tasks_per_node(shape, record)
     if "CPUsPerTask" in by_key:
@@ -213,16 +234,18 @@ def complete_cpu_updates(
     return tuple(by_key.values())
 
 
-# ---------------------------------------------------------------------------------------------------- the goal
+# ---------------------------------------------------------------------------------------------------- the due level
 
 
 def _find_goal_level(levels: Sequence[Level], waited_s: float, urgent: Urgent | None) -> int:
-    """The last of `levels` is what the user asked for; only what is urgent goes so far."""
+    """Return the index of the level to reach. The last of `levels` is the user's request; only an urgent case goes that
+    far.
+    """
     return len(levels) - 1 if urgent and urgent.everything else find_due_level(levels[:-1], waited_s)
 
 
 def _make_requested_level(asked: SubmittedRequest, record: JobRecord) -> tuple[Level]:
-    """One level more than the plan has: all that we changed, as its user had it."""
+    """Return the level after the plan's last one: everything that slurmwrap changed is as the user had it."""
     shape, updates = asked.shape, [("ReqNodeList", ""), ("Switches", "0")]
     own = {option: value for option, value in asked.own.items() if isinstance(value, str)}
     updates += [(key, own.get(OPTION_OF[key], "")) for key in ("ExcNodeList", "Features")]
@@ -237,14 +260,16 @@ def _make_requested_level(asked: SubmittedRequest, record: JobRecord) -> tuple[L
 
 
 def _list_level_values(levels: Sequence[Level]) -> dict[str, str]:
-    """Key → value once all of `levels` are reached."""
+    """Return key → value after all of `levels` were applied."""
     return {key: value for level in levels for key, value in level.updates}
 
 
 def _list_wanted_keys(
     levels: Sequence[Level], asked: SubmittedRequest, record: JobRecord, in_force: Mapping[str, str]
 ) -> Iterator[str]:
-    """Keys whose value in force is one that the plan set on the way to the last of `levels`, and not its value."""
+    """Yield the keys to update: the value in force was set by the plan or an earlier level, and differs from the wanted
+    one.
+    """
     before, values = list_submitted_values(asked, record), _list_level_values(levels)
     for key in values:
         path = [value for level in levels for k, value in level.updates if k == key]
@@ -260,7 +285,7 @@ def _is_pin_over(record: JobRecord, now: float, pin_s: float, urgent: Urgent | N
 
 
 def _is_own_key(key: str, asked: SubmittedRequest, record: JobRecord) -> bool:
-    """Whether the plan set it, no one changed it since, and its user lets us."""
+    """Return whether the plan set the key, nothing changed it since, and the user allows the update."""
     before = list_submitted_values(asked, record)
     if key not in before or not (asked.tune if key in _TUNED else asked.place):
         return False
@@ -270,8 +295,11 @@ def _is_own_key(key: str, asked: SubmittedRequest, record: JobRecord) -> bool:
 
 
 def _group_actions(actions: Mapping[str, SlurmAction], shape: ResourceShape, record: JobRecord) -> Iterator[Group]:
-    """CPUsPerTask and MinCPUsNode only together and in this order: one alone kills every srun (placement/retune.py).
-    The second alone is what is left of it when we were killed after the first."""
+    """Yield groups of actions: CPUsPerTask and MinCPUsNode only together and in this order, every other key alone.
+
+    Either of the two alone makes every srun fail (placement/retune.py). MinCPUsNode alone is what remains if slurmwrap
+    was killed after the first of the two updates.
+    """
     for key, action in actions.items():
         if key not in ("CPUsPerTask", "MinCPUsNode"):
             yield (action,)
@@ -294,7 +322,7 @@ def _format_wait_reason(level: Level, waited_s: float) -> str:
 
 
 def _to_slurm_form(key: str, value: str) -> str:
-    """sbatch's value as scontrol has it: memory in MiB, nodes as a range."""
+    """Return sbatch's value in the form of scontrol: memory in MiB, nodes as a range."""
     if key == "MinMemoryNode":
         return value.removesuffix("M")
     if key == "NumNodes":
@@ -304,12 +332,15 @@ def _to_slurm_form(key: str, value: str) -> str:
 
 
 def _count_tasks_per_node(shape: ResourceShape, record: JobRecord) -> int:
-    """Not from Slurm's record: between the two updates of CPUs that is neither the old nor the new."""
+    """Return the tasks per node by the request.
+
+    Slurm's record is not used: between the two updates of CPUs it shows neither the old nor the new number.
+    """
     return shape.tasks_per_node or max(1, (shape.tasks or 1) // max(1, record.num_nodes))
 
 
 def _parse_range(value: str) -> tuple[int, int]:
-    """(0, 0) for what is no number of nodes."""
+    """Return (least, most); (0, 0) if the value is no number of nodes."""
     match = _NODES.fullmatch(value)
     return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
 
@@ -319,7 +350,7 @@ def _parse_number(value: str) -> int:
 
 
 def _parse_names(hostlist: str) -> frozenset[str] | None:
-    """None for what is no host list, names a file, or stands for more nodes than any cluster has."""
+    """Return the names; None for what is no host list, names a file, or stands for more nodes than any cluster has."""
     spread = sum(max(0, int(high) - int(low)) for low, high in _RANGES.findall(hostlist))
     if len(hostlist) > _LONGEST or spread > _NAMES or "/" in hostlist or re.search(r"\][^,]*\[", hostlist):
         return None

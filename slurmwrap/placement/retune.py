@@ -1,19 +1,19 @@
-"""Turns two plans for one waiting job into the updates that carry it from the first to the second. Pure.
+"""Compute the updates that take a pending job from one plan to another. Pure.
 
-Measured on 22.05.8, 24.11.5 and 26.05.5 with `-N2 --ntasks-per-node=2 -c4 --mem=10000 --gres=gpu:2` (the proof for
-the installed Slurm: tests/slurm/test_retune.py):
+Measured on 22.05.8, 24.11.5 and 26.05.5 with `-N2 --ntasks-per-node=2 -c4 --mem=10000 --gres=gpu:2` (the test for the
+installed Slurm: tests/slurm/test_retune.py):
 
 - `MinMemoryNode` is right for a job submitted with --mem: SLURM_MEM_PER_NODE agrees and srun runs.
 - `CPUsPerTask=8`, then `MinCPUsNode=8 x tasks per node` is right for one submitted with -c: SLURM_CPUS_PER_TASK,
-  SLURM_TRES_PER_TASK and SLURM_JOB_CPUS_PER_NODE agree, NumCPUs follows by itself. Either of the two alone is wrong:
-  CPUsPerTask alone gives 15 and 8 CPUs on two nodes and a failing `srun -c8`; MinCPUsNode alone pends for ever
-  (BadConstraints). TresPerTask changes nothing or is ignored.
+  SLURM_TRES_PER_TASK and SLURM_JOB_CPUS_PER_NODE agree, and NumCPUs follows. Either of the two alone is wrong:
+  CPUsPerTask alone gives 15 and 8 CPUs on two nodes and a failing `srun -c8`; MinCPUsNode alone keeps the job pending
+  for ever (BadConstraints). TresPerTask changes nothing or is ignored.
 - `ExcNodeList`, `ReqNodeList` and `Switches` are replaced as a whole; `ExcNodeList=` and `ReqNodeList=` clear them.
-  `Switches=0` does, but in 24.11.5 and 26.05.5 the job waits on all the same; our action of that value is sent as
-  `Switches=1@0`, which releases it in all three.
-- Slurm may refuse ("Requested partition configuration not available now") and keep the refused values all the same, or
-  accept what no node can give (MinMemoryNode=999999999). So plans stay within what every able node has, and who
-  applies these updates answers a refusal with `undo`.
+  `Switches=0` clears the number, but in 24.11.5 and 26.05.5 the job keeps waiting; so slurmwrap sends this value as
+  `Switches=1@0`, which releases the job in all three.
+- Slurm may refuse an update ("Requested partition configuration not available now") and keep the refused values all
+  the same, or accept what no node can give (MinMemoryNode=999999999). So plans stay within what every able node has,
+  and a caller that applies these updates answers a refusal with `undo`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 def make_retune_actions(
     old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord
 ) -> tuple[SlurmAction, ...]:
-    """What to change, one key per action, in order. Nothing that the user changed themselves since the submission."""
+    """Return the updates from plan `old` to plan `new`, one key per action, in order.
+
+    Values that the user changed since the submission are left alone.
+    """
     if not record.pending or request.hetjob:
         return ()
     updates = (
-        *_exclude(old, new, request, record),
+        *_update_exclude(old, new, request, record),
         *_update_switches(old, new, request),
         *_update_node_list(old, new, request, record),
     )
@@ -56,7 +59,10 @@ def make_retune_actions(
 def undo(
     actions: Sequence[SlurmAction], old: PlacementPlan, request: JobRequest, record: JobRecord
 ) -> tuple[SlurmAction, ...]:
-    """Back to `record`, taken before `actions` of `retune(old, ..., request, record)`, for the keys they touched."""
+    """Return the actions that set the keys of `actions` back to `record`.
+
+    `record` was taken before `actions`, the result of `make_retune_actions(old, ..., request, record)`, were applied.
+    """
     keys = {action.key for action in actions}
     back = {
         "ExcNodeList": record.exc_nodes,
@@ -65,7 +71,7 @@ def undo(
         "MinMemoryNode": str(record.mem_mib_per_node or 0),
     }
     if (cpus := _get_task_cpus(old, request)) and (tasks := count_fixed_tasks(request.shape)):
-        # the other way round: Slurm checks the job after each key, and would refuse the first of them again
+        # In reverse order: Slurm checks the job after each key, and would refuse the first of them again.
         back |= {"MinCPUsNode": str(cpus * tasks), "CPUsPerTask": str(cpus)}
     return tuple(
         SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, reason="the update was refused")
@@ -75,7 +81,9 @@ def undo(
 
 
 def list_restoring_updates(wishes: Sequence[OptionChange], request: JobRequest) -> tuple[tuple[str, str], ...]:
-    """(key, value) of the updates that take what `wishes` raised back to the request; () where none is proven."""
+    """Return (key, value) of the updates that set what `wishes` raised back to the request; () if none is proven to
+    work.
+    """
     shape, tasks = request.shape, count_fixed_tasks(request.shape)
     plan = PlacementPlan(lines=tuple(wishes))
     if not request.own.tune or shape.mem_unit is not MemUnit.PER_NODE or not is_proven_shape(shape):
@@ -92,10 +100,11 @@ _CPU_KEYS = frozenset(("CPUsPerTask", "MinCPUsNode"))
 
 
 def group_calls(actions: Sequence[SlurmAction]) -> tuple[tuple[SlurmAction, ...], ...]:
-    """`actions` as calls, for a job that may start at any moment: one key each, but both keys of its CPUs in one.
+    """Return `actions` grouped into scontrol calls: one key each, but both keys of the CPUs in one call.
 
-    A job that starts between the two has CPUs that fit neither: srun fails, or runs three tasks for one (22.05.8; in
-    one call both are set under slurmctld's lock). All other keys go alone, since a bad one aborts the rest of a call.
+    The job may start at any moment. A job that starts between the two has CPUs that match neither value: srun fails, or
+    runs three tasks instead of one (22.05.8; in one call both are set under slurmctld's lock). All other keys go alone,
+    since a bad one aborts the rest of a call.
     """
     calls: list[tuple[SlurmAction, ...]] = []
     for action in actions:
@@ -110,7 +119,7 @@ def group_calls(actions: Sequence[SlurmAction]) -> tuple[tuple[SlurmAction, ...]
 Update = tuple[str, str, str]  # key, value, reason
 
 
-def _exclude(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+def _update_exclude(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
     before, after = (
         _parse_names(_get_submitted_value(old, request, "exclude")),
         _parse_names(_get_submitted_value(new, request, "exclude")),
@@ -131,8 +140,8 @@ def _update_node_list(
     old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord
 ) -> Iterator[Update]:
     before, after = _get_submitted_value(old, request, "nodelist"), _get_submitted_value(new, request, "nodelist")
-    theirs = request.setting("nodelist") or request.setting("nodefile") or record.array_job_id is not None
-    if before != after and not theirs and _parse_names(record.req_nodes) == _parse_names(before):
+    fixed_by_user = request.setting("nodelist") or request.setting("nodefile") or record.array_job_id is not None
+    if before != after and not fixed_by_user and _parse_names(record.req_nodes) == _parse_names(before):
         yield "ReqNodeList", after or "", _find_reason(new, "nodelist") or "other nodes may be as good now"
 
 
@@ -157,7 +166,10 @@ def _update_cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, re
 
 
 def is_proven_shape(shape: ResourceShape) -> bool:
-    """-c and --mem with GPUs per node: the updates of other units kill every later srun, or were not tried."""
+    """Return whether the job has -c and --mem with GPUs per node.
+
+    Updates of other units make every later srun fail, or were not tested.
+    """
     return (
         shape.cpu_unit is CpuUnit.PER_TASK
         and shape.gpu_unit in (GpuUnit.GRES, GpuUnit.PER_NODE)
@@ -167,8 +179,10 @@ def is_proven_shape(shape: ResourceShape) -> bool:
 
 
 def count_fixed_tasks(shape: ResourceShape) -> int | None:
-    """Tasks per node where Slurm can only spread them one way, so stricter than bounds.tasks_per_node: of 4 tasks on 2
-    nodes one may have 3."""
+    """Return the tasks per node if Slurm can spread them in one way only, else None.
+
+    This is stricter than tuning_bounds.get_tasks_per_node: of 4 tasks on 2 nodes one node may have 3.
+    """
     if shape.tasks_per_node:
         return shape.tasks_per_node
     nodes = shape.nodes or 1
@@ -178,7 +192,7 @@ def count_fixed_tasks(shape: ResourceShape) -> int | None:
 
 
 def _get_submitted_value(plan: PlacementPlan, request: JobRequest, option: str) -> str | None:
-    """What Slurm was asked for: the plan's wish, else the user's."""
+    """Return what Slurm was asked for: the plan's value, else the user's."""
     wished = (wish.value for wish in plan.lines if wish.option == option and wish.value is not None)
     return next(wished, None) or request.value(option)
 
@@ -200,7 +214,7 @@ def _get_task_cpus(plan: PlacementPlan, request: JobRequest) -> int | None:
 
 
 def _parse_names(hostlist: str | None) -> frozenset[str] | None:
-    """None for a file of nodes or what is no host list: then nothing is known and nothing is changed."""
+    """Return the names; None for a file of nodes or for what is no host list. Then nothing is changed."""
     try:
         return None if "/" in (hostlist or "") else frozenset(expand(hostlist or ""))
     except ValueError:
@@ -209,13 +223,16 @@ def _parse_names(hostlist: str | None) -> frozenset[str] | None:
 
 # Rules for the jobs of a queue whose CPUs and memory are divided together while they wait.
 #
-# The same for the site's reconciler (reconcile/tune_pending.py) and the simulator (sim/engines).
-# A change of speed below this is not worth an update of a job that cannot start yet.
+# The site's reconciler (reconcile/tune_pending.py) and the simulator (sim/engines) share them. A change of speed below
+# this fraction is not worth an update of a job that cannot start yet.
 MATTERS = 0.05
 
 
 def limit_to_share_of_servers(demand: JobDemand, servers: Sequence[Server]) -> JobDemand:
-    """It may be given less than it asks, but no more than its share: of what lies above others would be short."""
+    """Return `demand` with upper bounds at its share of the servers where it may run.
+
+    The job may get less than it asks for, but what it got above its share would be missing for other jobs.
+    """
     names = demand.servers
     may_run = [s for s in servers if s.gpus >= demand.gpus_per_node and (names is None or s.name in names)]
     share = share_of(demand, may_run)
@@ -229,9 +246,11 @@ def limit_to_share_of_servers(demand: JobDemand, servers: Sequence[Server]) -> J
 
 
 def list_hurried_jobs(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
-    """Tuned jobs with a job behind them that wants the same servers and is not tuned: no job gets more than its share,
-    nor waits for it, in front of such a job, which gains nothing by it. (job, servers where it may run, whether it is
-    tuned), the lowest priority first."""
+    """Return the tuned jobs with an untuned job behind them in the queue that wants the same servers.
+
+    Such a job gets no more than its share, and does not wait for more, because the untuned job behind it gains nothing
+    by that. `queue`: (job, servers where it may run, whether it is tuned), the lowest priority first.
+    """
     found, wanted = set[str](), set[str]()
     for job, servers, tuned in queue:
         if not tuned:
@@ -241,12 +260,14 @@ def list_hurried_jobs(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[
     return frozenset(found)
 
 
-def is_worth_an_update(demand: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
-    """Whether a job that asks for `cpus` and `mem_mib` per GPU now should ask for its grant instead: always where it
-    could start now. Else only a gain in speed, or something given back, is worth an update."""
-    if grant.servers:
+def is_worth_an_update(demand: JobDemand, allocation: Allocation, cpus: float, mem_mib: float) -> bool:
+    """Return whether a job that asks for `cpus` and `mem_mib` per GPU should be updated to its allocation.
+
+    Always if it could start now. Otherwise only a gain in speed, or resources given back, are worth an update.
+    """
+    if allocation.servers:
         return True
-    now, then = find_speed(demand.speeds, cpus, mem_mib), find_speed(demand.speeds, grant.cpus, grant.mem_mib)
+    now, then = find_speed(demand.speeds, cpus, mem_mib), find_speed(demand.speeds, allocation.cpus, allocation.mem_mib)
     if abs(then - now) > MATTERS * now:
         return True
-    return cpus - grant.cpus >= 1 or mem_mib > grant.mem_mib * (1 + MATTERS)
+    return cpus - allocation.cpus >= 1 or mem_mib > allocation.mem_mib * (1 + MATTERS)

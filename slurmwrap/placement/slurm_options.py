@@ -1,4 +1,4 @@
-"""What Slurm is asked for to get a place: nodes, network locality, excluded nodes. Pure."""
+"""Choose the sbatch options for placement: number of nodes, network locality, node list. Pure."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 
-# Option → level, its key.
+# Option that is firm → (name of its level, key of `scontrol update` that relaxes it).
 _FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningFacts:
-    """What is published, and what happens to the job next. The defaults promise nothing."""
+    """What is published about nodes, and what happens to the job next. The defaults assume nothing."""
 
-    loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node
-    relaxing: bool = False  # a reconciler loosens waiting jobs: firm things may be asked for
-    qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": no one knows yet
+    loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node name
+    # Whether a reconciler relaxes pending jobs; only then may firm options be asked for.
+    relaxing: bool = False
+    # QOS and account that Slurm gave a job that is submitted already; "": not known yet.
+    qos: str = ""
     account: str = ""
-    # It is eligible at once: no pre-run, --begin, --hold or dependency in between.
+    # The job is eligible at once: no pre-run, --begin, --hold or dependency delays it.
     starts_now: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityStep:
-    """Something that is insisted on: its name as a level, how long it holds, and what loosens it."""
+    """Something that the job insists on: its name as a level, how long it holds, and the updates that relax it."""
 
     name: str
     wait_s: int
@@ -53,7 +55,7 @@ class LocalityStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """Wishes for Slurm, steps in the order in which they are loosened, and remarks on what changes nothing."""
+    """Options for Slurm, steps in the order in which they are relaxed, and remarks that change nothing."""
 
     wishes: tuple[OptionChange, ...] = ()
     steps: tuple[LocalityStep, ...] = ()
@@ -67,7 +69,7 @@ class SlurmOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementContext:
-    """Everything that a question about one job's place may look at."""
+    """Everything that decisions on one job's placement may use."""
 
     request: JobRequest
     field: CandidateNodes
@@ -80,7 +82,7 @@ class PlacementContext:
 
     @property
     def most(self) -> int:
-        """Nodes that it takes at most, as far as we know."""
+        """Greatest number of nodes that the job takes, as far as is known."""
         return max(self.field.fewest, self.field.need.most_nodes or 0)
 
     @property
@@ -90,12 +92,12 @@ class PlacementContext:
 
     @property
     def firm(self) -> bool:
-        """Whether it may insist: it gains by that, someone loosens it again, and we know what it needs."""
+        """Whether the job may insist: it gains by that, a reconciler relaxes it later, and its needs are known."""
         return self.patience.firm and self.patience.wait_s > 0 and self.outlook.relaxing and self.field.need.sure
 
 
 def keep_submitted_options(before: PlacementPlan, options: Sequence[str], context: PlacementContext) -> SlurmOptions:
-    """The parts of the plan that the job was submitted with which only a reconciler may change now."""
+    """Return those options and steps of the submitted plan that only a reconciler may change now."""
     wishes = tuple(wish for wish in before.lines if wish.option in options and wish.value is not None)
     updates = {key: value for level in before.levels for key, value in level.updates}
     firm = [_FIRM[wish.option] for wish in wishes if wish.option in _FIRM]
@@ -109,30 +111,32 @@ def keep_submitted_options(before: PlacementPlan, options: Sequence[str], contex
     return SlurmOptions(wishes=wishes, steps=steps)
 
 
-# How Slurm is asked to place a job in one network domain, by who knows the network.
+# How Slurm is asked to place a job in one network domain, by the source of the topology.
 #
 # Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py) and, for blocks, on 24.11.5 and 26.05.5:
 #
 # tree      `--switches=N@t` is soft: Slurm waits t for N leaf switches, at most SchedulerParameters=max_switch_wait.
-#           A job whose least number of nodes is below what its GPUs need (--gpus=32 on nodes of 8) may be tried under a
-#           switch that has too few GPUs, and then shows it as one that can never run, though another switch
-#           could hold it:
-#           so --switches goes with a number of nodes.
+#           If the least number of nodes of a job is below what its GPUs need (--gpus=32 on nodes of 8), Slurm may try a
+#           switch that has too few GPUs, and then shows the job as one that can never run, though another switch could
+#           hold it. So --switches is used only together with a number of nodes.
 # block     is firm without any option: a job must lie in the smallest block that can hold it, however long it waits.
-#           `--segment=G` loosens that: pieces of G nodes, each in one block, spread even where they need not be. G must
-#           divide the number of nodes and be at most the base block's size; it cannot be changed on a waiting job, and
-#           --switches means nothing there.
-# features  `--prefer=[a|b]` is soft: all nodes with one of the features where that is free now, else any nodes. It is
-#           refused where no rack could ever hold the job, and takes the place of --constraint, so it is only for jobs
-#           that name no feature. `--constraint=[a|b]` is firm until `scontrol update Features=`.
-# file      Slurm knows nothing: only a list of nodes says it (slurm_options.py).
-# Alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass.
+#           `--segment=G` relaxes that: pieces of G nodes, each in one block, spread even where they need not be. G must
+#           divide the number of nodes and be at most the base block's size. It cannot be changed on a pending job, and
+#           --switches has no effect there.
+# features  `--prefer=[a|b]` is soft: all nodes with one of the features if they are free now, else any nodes. Slurm
+#           refuses it if no rack could ever hold the job, and it replaces --constraint, so it is only for jobs that
+#           name no feature. `--constraint=[a|b]` is firm until `scontrol update Features=`.
+# file      Slurm does not know the network: only a node list can express locality (ask_for_nodes).
+#
+# MAX_RACKS limits the alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass.
 MAX_RACKS = 32
 
 
 def ask_for_one_domain(context: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
-    """What to ask for a job of several nodes. `before`: the plan that it was submitted with; `count`: what is asked for
-    about the number of nodes."""
+    """Return the options that keep a job of several nodes in one network domain.
+
+    `before`: the plan with which the job was submitted. `count`: the options for the number of nodes.
+    """
     source = context.snapshot.topology.source
     if context.most < 2:
         return SlurmOptions()
@@ -140,12 +144,12 @@ def ask_for_one_domain(context: PlacementContext, before: PlacementPlan | None, 
         return SlurmOptions(remarks=("its partition has a network topology of its own, which we do not see",))
     if before is not None and source != "tree":
         return keep_submitted_options(before, ("constraint", "prefer", "segment"), context)
-    by_us = any(wish.option == "nodes" for wish in count.wishes)
+    count_planned = any(wish.option == "nodes" for wish in count.wishes)
     least = context.request.shape.nodes
-    said = context.field.need.exact or (least is not None and context.field.holds_on(context.usable, least))
-    if source == "tree" and not (by_us or said or context.request.setting("switches")):
+    count_named = context.field.need.exact or (least is not None and context.field.holds_on(context.usable, least))
+    if source == "tree" and not (count_planned or count_named or context.request.setting("switches")):
         return SlurmOptions(
-            remarks=("say the number of nodes (--nodes), and Slurm can be asked to keep it under one switch",)
+            remarks=("if you set the number of nodes (--nodes), Slurm can be asked to keep the job under one switch",)
         )
     return _BY_SOURCE.get(source, _explain_no_topology)(context)
 
@@ -164,6 +168,10 @@ def _explain_rack_file(context: PlacementContext) -> SlurmOptions:
 
 
 def _ask_for_switches(context: PlacementContext) -> SlurmOptions:
+    """Return --switches with the fewest leaf switches that can hold the job, and the time to wait for them.
+
+    The wait is at most max_switch_wait, because Slurm would cut it to that anyway.
+    """
     if context.request.setting("switches"):
         return SlurmOptions(remarks=("you ask for switches yourself",))
     count, leaves = _count_fewest_leaves(context)
@@ -183,7 +191,9 @@ def _ask_for_switches(context: PlacementContext) -> SlurmOptions:
 
 
 def _count_fewest_leaves(context: PlacementContext) -> tuple[int | None, int]:
-    """(leaf switches that it needs in the closest domain that can hold it, leaf switches with nodes for it)."""
+    """Return (leaf switches that the job needs in the closest domain that can hold it, leaf switches with nodes for
+    it).
+    """
     usable = context.usable
     if not context.field.levels:
         return None, 0
@@ -224,7 +234,9 @@ def _group_by_domain(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dic
 
 
 def _ask_for_segment(context: PlacementContext) -> SlurmOptions:
-    """Loosened only where the block that Slurm insists on has no room now, for a job that loses little by it."""
+    """Return --segment only if the block that Slurm requires is not free now and the job loses little on several
+    blocks.
+    """
     need, choice, level = context.field.need, context.choice, find_insisted_level(context)
     if context.request.setting("segment"):
         return SlurmOptions(remarks=("you ask for segments yourself",))
@@ -253,23 +265,27 @@ def _ask_for_segment(context: PlacementContext) -> SlurmOptions:
 
 
 def find_insisted_level(context: PlacementContext) -> int | None:
-    """The smallest level with a block of so many nodes: the job must lie in one of that. None: no block is so large."""
+    """Return the smallest level with a block of so many nodes: Slurm requires one block of it. None: no block is so
+    large.
+    """
     blocks = context.snapshot.topology.blocks
     return min((b.level for b in blocks if (b.size or len(b.nodes)) >= context.field.need.least_nodes), default=None)
 
 
 def _find_largest_segment(context: PlacementContext, *, now: bool) -> int | None:
-    """The largest piece that divides the job, fits a base block, and has room often enough: now, or with all idle."""
+    """Return the largest piece that divides the job, fits a base block, and fits often enough: now, or with all nodes
+    idle.
+    """
     nodes = context.field.need.least_nodes
     blocks = [block for block in context.snapshot.topology.blocks if block.level == 0]
     base = min((block.size or len(block.nodes) for block in blocks), default=0)
     idle = [node.name for node in context.usable if node.name in context.field.ready]
-    groups = [[spot.node.name for spot in group] for group in context.field.free] if now else [idle]
+    groups = [[slot.node.name for slot in group] for group in context.field.free] if now else [idle]
     for group in groups:
-        here = frozenset(group) - context.avoided
-        room = [min(len(here.intersection(block.nodes)), block.size or len(block.nodes)) for block in blocks]
+        available = frozenset(group) - context.avoided
+        free = [min(len(available.intersection(block.nodes)), block.size or len(block.nodes)) for block in blocks]
         for size in range(min(base, nodes - 1), 0, -1):
-            if nodes % size == 0 and sum(one // size for one in room) * size >= nodes:
+            if nodes % size == 0 and sum(one // size for one in free) * size >= nodes:
                 return size
     return None
 
@@ -278,7 +294,9 @@ def _find_largest_segment(context: PlacementContext, *, now: bool) -> int | None
 
 
 def _ask_for_racks(context: PlacementContext) -> SlurmOptions:
-    """Racks are the domains of the closest level, named as the features are."""
+    """Return --prefer or --constraint for one rack. Racks are the domains of the closest level, named like the
+    features.
+    """
     if context.request.setting("constraint") or context.request.setting("prefer"):
         return SlurmOptions(remarks=("you ask for node features yourself, so no rack is asked for",))
     racks = _group_by_domain(context.usable, context.field.levels[0])
@@ -304,27 +322,26 @@ _BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
 }
 
 
-# On how many nodes, and on which: what is asked of Slurm for Philly's "fewest servers".
+# The number of nodes and the node list: what Slurm is asked for to get Philly's "fewest servers".
 #
 # Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py):
 #
-# - Where no one says a number Slurm takes the fewest nodes that are free now. A job that insists gets `--nodes=k`, and
-#   `scontrol update NumNodes=k-m` loosens it: with --gpus and --gpus-per-task, srun and SLURM_* then agree with a job
+# - Without a number of nodes Slurm takes the fewest nodes that are free now. A job that insists gets `--nodes=k`, and
+#   `scontrol update NumNodes=k-m` relaxes it: with --gpus and --gpus-per-task, srun and SLURM_* then agree with a job
 #   that never named a number. `NumNodes=m` alone is refused.
-# - Of a range (-N1-4) Slurm takes the most, with --use-min-nodes the least that is free. With GPUs, CPUs or memory per
-#   node fewer nodes mean less of them in all: then the range is the user's to decide.
+# - Of a range (-N1-4) Slurm takes the most, with --use-min-nodes the fewest that are free. With GPUs, CPUs or memory
+#   per node, fewer nodes mean less of them in all: then the user decides on the range.
 # - `--nodelist` and `ReqNodeList=` are firm until `ReqNodeList=`. A job whose number of nodes is open could get others
-#   next to them, and tasks of an array would all want the same ones.
+#   in addition, and all tasks of an array would want the same nodes.
 #
-# On 24.11.5 and 26.05.5: `--gpus=4 --nodes=2 --ntasks-per-node=2` is refused with a list of its nodes, whichever they
-# are ("Requested node configuration is not available"), and so is each such job whose tasks are a multiple of its
-# GPUs.
-# What the releases between it and 24.11 do was not tried.
+# On 24.11.5 and 26.05.5, `--gpus=4 --nodes=2 --ntasks-per-node=2` is refused with any node list ("Requested node
+# configuration is not available"), and so is each such job whose tasks are a multiple of its GPUs. The releases between
+# 22.05 and 24.11 were not tested.
 _TAKES_EVERY_LIST = (22, 5)
 
 
 def ask_for_node_count(context: PlacementContext, before: PlacementPlan | None) -> SlurmOptions:
-    """The number of nodes. `before`: the plan that the job was submitted with."""
+    """Return the options for the number of nodes. `before`: the plan with which the job was submitted."""
     if before is not None:
         return keep_submitted_options(before, ("nodes",), context)
     shape = context.request.shape
@@ -336,13 +353,17 @@ def ask_for_node_count(context: PlacementContext, before: PlacementPlan | None) 
 
 
 def _ask_for_fewest(context: PlacementContext) -> SlurmOptions:
+    """Return --nodes with the fewest nodes that can hold a job that names no number of nodes.
+
+    Only for a job that may insist on it; NumNodes then relaxes it to the range that Slurm would have used.
+    """
     field, need = context.field, context.field.need
     if context.request.shape.gpu_unit not in (GpuUnit.GPUS, GpuUnit.PER_TASK) or need.per_node is not None:
         return SlurmOptions()
     if not context.firm or need.units < 2:
         return SlurmOptions(remarks=("Slurm takes the fewest nodes that are free",) if need.units > 1 else ())
     allowed = [p.max_nodes for p in field.partitions if p.max_nodes]
-    # No node without a task.
+    # Each node needs at least one task.
     most = min([need.units, need.tasks or need.units, len(field.able), *allowed])
     least = max([1, *(p.min_nodes for p in field.partitions)])
     if not least <= field.fewest < most or not field.holds_on(context.usable, field.fewest):
@@ -358,7 +379,7 @@ def _ask_for_fewest(context: PlacementContext) -> SlurmOptions:
 
 
 def ask_for_nodes(context: PlacementContext, others: SlurmOptions) -> SlurmOptions:
-    """The very nodes, for a job that would start on them at once. `others`: what else is asked for."""
+    """Return the node list for a job that would start on these nodes at once. `others`: the plan's other options."""
     seconds = context.config.placement.pin_s
     names = context.choice.nodes
     if not names or context.choice.spots <= len(names):
@@ -374,7 +395,7 @@ def ask_for_nodes(context: PlacementContext, others: SlurmOptions) -> SlurmOptio
 
 
 def _explain_no_node_list(context: PlacementContext, others: SlurmOptions) -> str:
-    """Why these nodes are not asked for, as a clause; "" when they are."""
+    """Return why these nodes are not asked for, as a clause; "" if they are."""
     planned = [n.name for n in context.field.able if "PLANNED" in n.flags and n.name in context.choice.nodes]
     waits = {wish.option for wish in others.wishes} & {"switches", "constraint"} or context.request.setting("switches")
     reasons = (
@@ -395,20 +416,23 @@ def _explain_no_node_list(context: PlacementContext, others: SlurmOptions) -> st
         (bool(planned), f"Slurm plans another job on {', '.join(planned[:3])}"),
         (
             len(context.choice.nodes) > 1 and context.choice.level != 0 and bool(waits),
-            "they lie apart, and it waits to lie close",
+            "they are in different network domains, and the job waits for a closer place",
         ),
     )
     return next((why for hit, why in reasons if hit), "")
 
 
 def _is_allowed_everywhere(context: PlacementContext) -> bool:
-    """With EnforcePartLimits=ALL Slurm refuses a list of nodes that one of the partitions does not have."""
+    """Return whether every partition of the job has these nodes.
+
+    With EnforcePartLimits=ALL Slurm refuses a node list that one of the partitions does not have.
+    """
     names = {partition.name for partition in context.field.partitions}
     return all(names <= set(node.partitions) for node in context.field.able if node.name in context.choice.nodes)
 
 
 def _is_refused_by_slurm(context: PlacementContext) -> bool:
-    """Several nodes, --gpus, and --ntasks-per-node that makes as many tasks for each GPU."""
+    """Return whether the job has several nodes, --gpus, and --ntasks-per-node with as many tasks for each GPU."""
     shape, nodes = context.request.shape, len(context.choice.nodes)
     if context.snapshot.release == _TAKES_EVERY_LIST or shape.gpu_unit is not GpuUnit.GPUS or nodes < 2:
         return False
@@ -416,7 +440,10 @@ def _is_refused_by_slurm(context: PlacementContext) -> bool:
 
 
 def _is_within_block(context: PlacementContext, others: SlurmOptions) -> bool:
-    """With topology/block Slurm never starts a job on nodes that its block, or its segments, do not hold."""
+    """Return whether the chosen nodes lie in one block that Slurm accepts.
+
+    With topology/block Slurm never starts a job on nodes that its block, or its segments, do not hold.
+    """
     if context.snapshot.topology.source != "block" or len(context.choice.nodes) < 2:
         return True
     cut = context.request.setting("segment") or any(wish.option == "segment" for wish in others.wishes)
@@ -425,9 +452,9 @@ def _is_within_block(context: PlacementContext, others: SlurmOptions) -> bool:
 
 
 def _get_fixed_count(context: PlacementContext, others: SlurmOptions) -> int | None:
-    """The number of nodes, where it is fixed: said outright or by us, or a single unit."""
+    """Return the number of nodes if it is fixed: by the request, by the plan, or because the job is a single unit."""
     need = context.field.need
-    by_us = next((int(wish.value) for wish in others.wishes if wish.option == "nodes" and wish.value), None)
-    if by_us is None and (need.exact or (need.units == 1 and need.most_nodes is None)):
+    count_planned = next((int(wish.value) for wish in others.wishes if wish.option == "nodes" and wish.value), None)
+    if count_planned is None and (need.exact or (need.units == 1 and need.most_nodes is None)):
         return need.least_nodes
-    return by_us
+    return count_planned

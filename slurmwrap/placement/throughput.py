@@ -1,13 +1,13 @@
-"""How fast a job is at so many CPUs and so much memory, from what its profile knows. Pure.
+"""Estimate the speed of a job by CPUs and memory, from its resource profile. Pure.
 
-Where both were measured together (`surface`), exactly that. Where only the CPU curve was, a step takes the longer of
-what the CPUs and what storage take (Synergy's assumption, OSDI'22), so the speed is the lesser of the curve's and the
-memory model's (profiling/memory_model.py). Where storage is unknown too, the curve holds with the memory that was
-asked for.
+If both were measured together (`surface`), exactly these points are used. If only the CPU curve was, a step takes the
+longer of what the CPUs and what storage take (Synergy's assumption, OSDI'22), so the speed is the lesser of the curve's
+and the memory model's (profiling/memory_model.py). If storage is unknown too, the curve holds with the memory that the
+user asked for.
 
-Nothing is guessed upwards but noise. It is levelled by the closest curve that never falls, since more CPUs do not slow
-a job down. Between two measured points the straight line is taken where it lies below every concave curve through
-the points around it, and only where they are no farther apart than WIDE times.
+The estimate is never optimistic, except for noise: noise is levelled by the closest curve that never decreases, since
+more CPUs do not slow a job down. Between two measured points the straight line is used only where it lies below every
+concave curve through the points around it, and only where the numbers of CPUs differ by at most a factor of WIDE.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.cpu_curve import AGREE, WIDE
+from slurmwrap.model.cpu_sweep import AGREE, WIDE
 from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.profiling.memory_model import MemoryModel, find_needed_mib
 from slurmwrap.profiling.memory_model import compute_speed as share_at
 
-# Points at most between two that were measured.
+# Greatest number of points between two measured ones.
 BETWEEN = 4
-# Of the best speed that memory allows: where the memory axis gets a point.
+# Parts of the best speed for which the memory axis gets a point.
 _PARTS = (0.5, 0.65, 0.8, 0.95)
 _ROUNDING = 1e-9
 
 
 def find_speed(points: Sequence[SpeedPoint], cpus: float, mem_mib: float) -> float:
-    """At least so fast: the best point that needs no more of either. 0.0 where no point does.
+    """Return a speed that the job reaches at least: the best of the points that need no more of either; 0.0 if none
+    does.
 
-    Sound without interpolation, since more of a resource never slows a job down.
+    Correct without interpolation, since more of a resource never slows a job down.
     """
     within = (p.speed for p in points if p.cpus <= cpus + _ROUNDING and p.mem_mib <= mem_mib + _ROUNDING)
     return max(within, default=0.0)
@@ -40,10 +41,10 @@ def find_speed(points: Sequence[SpeedPoint], cpus: float, mem_mib: float) -> flo
 def list_speed_points(
     profile: ResourceProfile, asked_mib: int, *, gpus: int = 1, storage_mib_per_s: float | None = None
 ) -> tuple[SpeedPoint, ...]:
-    """Points per GPU; () where nothing is known of its CPUs.
+    """Return the points per GPU; () if nothing is known of the job's CPUs.
 
-    `asked_mib`: memory per GPU that the user asks for; `gpus`: of the job on one node; `storage_mib_per_s`: what
-    storage gives the job on one node when nothing is cached, None where no one measured it.
+    `asked_mib`: memory per GPU that the user asks for; `gpus`: GPUs of the job on one node; `storage_mib_per_s`: what
+    storage gives the job on one node when nothing is cached, None if it was not measured.
     """
     if profile.surface or not profile.cpu_curve:
         return profile.surface
@@ -61,9 +62,9 @@ def list_speed_points(
 
 
 def level_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """The non-decreasing curve next to the points (least squares, by rounds): pool adjacent violators.
+    """Return the closest non-decreasing curve (least squares, weighted by rounds) by pool adjacent violators.
 
-    What is as good as the best within AGREE counts as the best: two rounds of one point differ by so much.
+    A speed within AGREE of the best counts as the best, because two measurements of one point differ by that much.
     """
     blocks: list[tuple[float, int, list[CurvePoint]]] = []
     for point in sorted(curve, key=lambda point: point.cpus):
@@ -82,10 +83,11 @@ def level_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
 
 
 def fill_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """A non-decreasing curve with points between the measured ones, where the straight line is no more than the truth.
+    """Return a non-decreasing curve with points between the measured ones, where the straight line is no optimistic
+    estimate.
 
-    A concave curve lies above its chords. Whether it is concave there show the chords on both sides: the one before
-    (from no CPUs and no speed, at the first point) is at least as steep, the one behind at most.
+    A concave curve lies above its chords. The chords on both sides show whether it is concave there: the one before
+    (from no CPUs and no speed, at the first point) is at least as steep, the one after at most.
     """
     ends = [(0, 0.0), *((point.cpus, point.steps_per_s) for point in curve)]
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(ends)]
@@ -109,7 +111,7 @@ def _list_points_between(low: int, high: int) -> list[int]:
 
 
 def _make_memory_model(profile: ResourceProfile, gpus: int, storage_mib_per_s: float | None) -> MemoryModel | None:
-    """Of the job's part on one node."""
+    """Return the memory model of the job's part on one node; None if memory or storage was not measured."""
     if profile.mem_mib_per_gpu is None or storage_mib_per_s is None:
         return None
     return MemoryModel(
@@ -121,7 +123,7 @@ def _make_memory_model(profile: ResourceProfile, gpus: int, storage_mib_per_s: f
 
 
 def _list_memory_points(model: MemoryModel, gpus: int) -> list[tuple[int, float]]:
-    """MiB per GPU and the share of the best speed there, from the floor to where more memory changes nothing."""
+    """Return MiB per GPU and the part of the best speed there, from the least memory to where more changes nothing."""
     wanted = {model.floor_mib, *(find_needed_mib(model, within=part) or model.floor_mib for part in _PARTS)}
     per_gpu = sorted({-(-mib // gpus) for mib in wanted})
     return [(mib, share_at(model, mib * gpus) or 0.0) for mib in per_gpu]

@@ -1,4 +1,4 @@
-"""How many changes of waiting jobs may be made now: a token bucket. Pure; a pass is never slept through."""
+"""Limit how many changes of pending jobs may be made: a token bucket. Pure; a caller never sleeps until it fills."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from slurmwrap.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """`tokens` updates may be made at `at` (Unix seconds). It holds one second's worth: no burst is worse than that."""
+    """The number of `tokens` (updates that may be made) at `at` (Unix seconds).
+
+    It holds the tokens of one second, so no burst is larger than that.
+    """
 
     tokens: float
     at: float
 
 
 def fill_bucket(bucket: Bucket | None, now: float, per_s: float) -> Bucket:
-    """The bucket as it is now; a new one is full. A clock that was put back fills nothing."""
+    """Return the bucket as it is now; a new one is full. A clock that was set back adds nothing."""
     most = max(1.0, per_s)
     if bucket is None:
         return Bucket(tokens=most, at=now)
@@ -23,9 +26,10 @@ def fill_bucket(bucket: Bucket | None, now: float, per_s: float) -> Bucket:
 
 
 def take(bucket: Bucket, count: int, per_s: float) -> Bucket | None:
-    """The bucket without `count` tokens, or None where it must fill first.
+    """Return the bucket without `count` tokens, or None if it must fill first.
 
-    What is greater than the bucket is done when it is full, and owed: the mean rate holds all the same.
+    A count above the bucket's size is allowed when the bucket is full and leaves it negative, so the mean rate still
+    holds.
     """
     needed = min(float(count), max(1.0, per_s))
     return Bucket(tokens=bucket.tokens - count, at=bucket.at) if bucket.tokens >= needed - 1e-9 else None

@@ -1,22 +1,22 @@
-"""What one job may be given, by its profile: CPUs and memory per GPU that help and never harm. Pure.
+"""Bounds on the CPUs and memory per GPU that one job may be given, by its profile: they help and never harm. Pure.
 
-The rules, in words (design 4, "Tuning may help, never harm"):
+The rules (docs/placement.md; "Tuning may help, never harm"):
 
-CPUs. Raised to the measured need, but not above the GPU-proportional share of the node: what lies above it belongs to
-the node's other GPUs. Lowered only if the job asked for more than it needs, and then
+CPUs. Raised to the measured need, but not above the GPU-proportional share of the node: the rest belongs to the node's
+other GPUs. Lowered only if the job asked for more than it needs, and then
 - after a pre-run alone (a few steps, one GPU) not below the proportional share;
 - after complete runs down to the need;
-- not at all while the job used all CPUs it had (the need is then only known to be higher), and
-- not below the proportional share where the job owns all GPUs of the node: no one else could use them.
+- not at all if the job used all CPUs it had (then it may need more), and
+- not below the proportional share if the job owns all GPUs of the node: no other job could use them.
 
-Memory. Raised to the measured peak with the configured margin, up to what every node that could run the job has: to be
-killed is worse than to wait. Lowered below what was asked only after `tuning.runs_before_shrink` complete successful
-runs, and not below the proportional share where the job owns all GPUs of the node.
+Memory. Raised to the measured peak with the configured margin, up to what every node that could run the job has: being
+killed is worse than waiting. Lowered below the request only after `tuning.runs_before_shrink` complete successful runs,
+and not below the proportional share if the job owns all GPUs of the node.
 
-Of an imported profile memory is a wish for page cache, no one's peak: nothing follows from it here.
+In an imported profile, memory is a wish for page cache and not a measured peak, so it is not used here.
 
-Where the speed of the job is known at several numbers of CPUs, placement/allocate.py divides within these bounds
-(demand.py); else they are all there is. Without a profile everything stays as asked.
+If the speed of the job is known at several numbers of CPUs, placement/allocate.py divides within these bounds
+(demand.py). Otherwise these bounds alone decide. Without a profile everything stays as the user asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """CPUs and MiB per GPU to ask for; None: leave as asked. The reasons are whole clauses for `--explain`."""
+    """CPUs and MiB per GPU to ask for; None: leave them as asked. The reasons are whole clauses for `--explain`."""
 
     cpus_per_gpu: float | None = None
     mem_mib_per_gpu: int | None = None
@@ -45,7 +45,7 @@ class Bounds:
 
 
 def compute_tuning_bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
-    """What one GPU of the job may get on nodes like `node` (make_least_node)."""
+    """Return what one GPU of the job may get on nodes like `node` (make_least_node)."""
     if profile is None or shape.exclusive or not node.gpus or not shape.gpus_per_node:
         return Bounds()
     cpus, cpu_reason = _compute_cpus(shape, profile, node)
@@ -54,7 +54,9 @@ def compute_tuning_bounds(shape: ResourceShape, profile: ResourceProfile | None,
 
 
 def make_least_node(nodes: Sequence[Node], partitions: Sequence[Partition]) -> Node:
-    """What each of `nodes` has at least, and what `partitions` give of it: for a job that may come to lie on any."""
+    """Return a node with what each of `nodes` has at least and `partitions` allow, for a job that may run on any of
+    them.
+    """
     cpus = min(node.cpus for node in nodes)
     memory = min(node.mem_mib for node in nodes)
     return replace(
@@ -66,8 +68,11 @@ def make_least_node(nodes: Sequence[Node], partitions: Sequence[Partition]) -> N
 
 
 def _compute_cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> tuple[float | None, str]:
+    """Return (CPUs per GPU to ask for, reason); (None, "") to leave them as asked. The rules are in the module
+    docstring.
+    """
     asked = compute_asked_cpus_per_gpu(shape)
-    # with --mem-per-cpu a change of the CPUs would change the memory too
+    # With --mem-per-cpu a change of the CPUs would change the memory too.
     if profile.cpus_per_gpu is None or asked is None or shape.mem_unit is MemUnit.PER_CPU:
         return None, ""
     need, share = max(1.0, profile.cpus_per_gpu), node.cpus / node.gpus
@@ -84,7 +89,10 @@ def _compute_cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) ->
 
 
 def compute_least_cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> float:
-    """CPUs per GPU that it keeps whatever its profile says; where all were busy, the share if it asked for less."""
+    """Return the CPUs per GPU that the job keeps, whatever its profile suggests.
+
+    If all its CPUs were busy, that is at least the proportional share.
+    """
     asked, share = compute_asked_cpus_per_gpu(shape) or 1.0, node.cpus / node.gpus
     if profile.cpu_bound:
         return max(asked, share)
@@ -96,11 +104,12 @@ def compute_least_cpus(shape: ResourceShape, profile: ResourceProfile, node: Nod
 def _compute_memory(
     shape: ResourceShape, profile: ResourceProfile, node: Node, config: Config
 ) -> tuple[int | None, str]:
-    # --mem=0: all of the node, on purpose
+    """Return (MiB per GPU to ask for, reason); (None, …) to leave it as asked. Rules: module docstring."""
+    # --mem=0 asks for all memory of the node on purpose.
     if shape.mem_mib == 0:
         return None, ""
     asked = compute_asked_mem_mib_per_gpu(shape)
-    # said nothing: Slurm's default holds, often the whole node
+    # Without an own number Slurm's default applies, which is often the whole node.
     held = node.mem_mib // (shape.gpus_per_node or 1) if asked is None else asked
     target = compute_least_mem_mib(shape, profile, node, config.tuning)
     measured = f"its peak was {profile.mem_mib_per_gpu} MiB per GPU ({describe_basis(profile)})"
@@ -108,12 +117,15 @@ def _compute_memory(
         cut = target < ceil((profile.mem_mib_per_gpu or 0) * config.tuning.memory_margin)
         least = ", as far as node and partition allow" if cut else ""
         return target, f"{measured}; with a margin more than the {held} MiB asked for{least}"
-    # what a job with a surface keeps in memory it reads faster: by the peak alone it would lose that
+    # A job with a measured surface reads faster what it keeps in memory; a cut to the peak would lose that.
     return (target, measured) if target < held and not profile.surface else (None, "")
 
 
 def compute_least_mem_mib(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning) -> int:
-    """MiB per GPU that it must have: its peak with the margin; no less than asked until enough runs showed the peak."""
+    """Return the MiB per GPU that the job must have: its peak with the margin.
+
+    No less than the request until enough runs have shown the peak.
+    """
     gpus, asked = shape.gpus_per_node or 1, compute_asked_mem_mib_per_gpu(shape)
     held = node.mem_mib // gpus if asked is None else asked
     if profile.mem_mib_per_gpu is None or profile.source == IMPORTED:
@@ -127,10 +139,10 @@ def compute_least_mem_mib(shape: ResourceShape, profile: ResourceProfile, node: 
 
 
 def compute_asked_cpus_per_gpu(shape: ResourceShape) -> float | None:
-    """CPUs per GPU as asked; None where the request does not fix it. Said nothing: Slurm gives one per task."""
+    """Return the CPUs per GPU that the request fixes, else None. Without an own number Slurm gives one CPU per task."""
     tasks = get_tasks_per_node(shape)
     if shape.cpu_unit is CpuUnit.PER_GPU:
-        # each task gets a CPU all the same: with more tasks than that it is not --cpus-per-gpu that counts (22.05.8)
+        # Each task gets at least one CPU. With more tasks than CPUs, --cpus-per-gpu does not decide (22.05.8).
         known = shape.tasks is None or tasks is not None
         crowded = (tasks or 1) > (shape.cpus or 0) * (shape.gpus_per_node or shape.gpus)
         return float(shape.cpus) if shape.cpus and known and not crowded else None
@@ -140,7 +152,7 @@ def compute_asked_cpus_per_gpu(shape: ResourceShape) -> float | None:
 
 
 def compute_asked_mem_mib_per_gpu(shape: ResourceShape) -> int | None:
-    """MiB per GPU as asked; None where the request does not fix it."""
+    """Return the MiB per GPU that the request fixes, else None."""
     if not shape.mem_mib or not shape.gpus_per_node:
         return None
     if shape.mem_unit is MemUnit.PER_GPU:
@@ -152,7 +164,7 @@ def compute_asked_mem_mib_per_gpu(shape: ResourceShape) -> int | None:
 
 
 def get_tasks_per_node(shape: ResourceShape) -> int | None:
-    """Tasks on each node where the request fixes it: sbatch's default is one per node."""
+    """Return the tasks on each node if the request fixes them, else None. sbatch's default is one per node."""
     if shape.tasks_per_node:
         return shape.tasks_per_node
     fixed = shape.nodes if shape.nodes and shape.max_nodes in (None, shape.nodes) else None
@@ -162,7 +174,7 @@ def get_tasks_per_node(shape: ResourceShape) -> int | None:
 
 
 def describe_basis(profile: ResourceProfile) -> str:
-    """What a number of the profile rests on, for a reason."""
+    """Return what a number of the profile is based on, as part of a reason."""
     if profile.runs:
         return f"{profile.runs} complete run{'s' if profile.runs > 1 else ''}"
     return "pre-run" if profile.preruns else profile.source or "profile"

@@ -1,1 +1,1 @@
-"""What to do about a failure: policy, ledger, strikes, blocked inputs. Pure."""
+"""Decide what to do about a failure: retries, retry budget, strikes against nodes, incidents, blocked inputs. Pure."""

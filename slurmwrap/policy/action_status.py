@@ -1,7 +1,8 @@
-"""Whether an intended action is still to be done, looking at what Slurm says now. Pure.
+"""Decide whether an intended action is still to be done, by comparing it with Slurm's present state. Pure.
 
-A reconciler can be killed between asking Slurm and ticking off. What was intended is therefore compared with Slurm's
-present state before it is done: nothing is done twice, and nothing is done to a job or node that moved on.
+A reconciler can be killed between asking Slurm and marking the action as done. So an intended action is compared with
+Slurm's present state before it is done: nothing is done twice, and nothing is done to a job or node whose state has
+changed.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.policy.requeue import HELD_LAUNCH
-from slurmwrap.policy.strikes import Fleet, drained_by_us
+from slurmwrap.policy.strikes import Fleet, is_drained_by_slurmwrap
 
-_ROUNDED_S = 2  # Slurm's times are whole seconds
-# squeue(1), JOB REASON CODES
+_ROUNDED_S = 2  # tolerance, because Slurm's times are whole seconds
+# Reasons of a held job (squeue(1), "JOB REASON CODES").
 HELD = frozenset({"job_requeued_in_held_state", "JobHeldAdmin", "JobHeldUser", HELD_LAUNCH})
 
 
 class ActionState(Enum):
-    """`VOID`: the world moved on and the action is given up."""
+    """What to do with an intended action. VOID: the job or node changed, and the action is given up."""
 
     NOW = "now"
     LATER = "later"
@@ -33,7 +34,7 @@ class ActionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionStatus:
-    """Whether, and for VOID why not."""
+    """The state of an intended action; `why` is the reason for VOID."""
 
     due: ActionState
     why: str = ""
@@ -47,7 +48,7 @@ _NOW, _LATER, _DONE = (
 
 
 def get_status_of_job_action(action: ActionRecord, run: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
-    """Of an action that runs `run`'s job again; `job` is Slurm's record at this moment."""
+    """Return the status of an action that runs `run`'s job again. `job` is Slurm's record at this moment."""
     if job is None:
         return _make_void_status("Slurm has forgotten the job")
     if job.uid != run.uid:
@@ -56,26 +57,29 @@ def get_status_of_job_action(action: ActionRecord, run: JobRun, job: JobRecord |
         return _make_void_status("it was cancelled meanwhile")
     if action.verb == Verb.REQUEUEHOLD.value:
         return _get_status_of_requeuehold(run, job)
-    # Not "later than": the controller's clock may have been put back meanwhile.
+    # Compared for equality, not order: the controller's clock may have been set back meanwhile.
     if job.submit_time == run.attempt.submit_time or job.restarts != run.restarts + 1:
         return _make_void_status("the job is not in the run that this belongs to")
     if action.verb == Verb.RELEASE.value:
         return _NOW if _is_held(job) else _DONE
     if action.key == "StartTime":
-        return _start_time(action, job, now)
+        return _get_status_of_start_time(action, job, now)
     if not job.pending:
         return _make_void_status("the next run has started already")
-    return _DONE if _set_already(action, job) else _NOW
+    return _DONE if _is_set_already(action, job) else _NOW
 
 
 def get_status_of_drain(action: ActionRecord, fleet: Fleet, share: float) -> ActionStatus:
-    """Of a drain; `fleet` is the job's partition at this moment, `share` the cap on nodes drained by us."""
+    """Return the status of a drain.
+
+    `fleet` is the job's partition at this moment, `share` the largest share of its nodes that slurmwrap may drain.
+    """
     node = next((node for node in fleet.nodes if node.name == action.target), None)
     if node is None:
         return _make_void_status(f"Slurm knows no node {action.target}")
-    if drained_by_us(node):
+    if is_drained_by_slurmwrap(node):
         return _DONE
-    # It is out already; only the Reason becomes ours.
+    # The node is drained already; only the Reason is replaced by slurmwrap's own.
     if action.rule == "gate":
         return (
             _NOW
@@ -83,11 +87,12 @@ def get_status_of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Act
             else _make_void_status(f"node {node.name} is not drained for a Prolog error any more")
         )
     if "DRAIN" in node.flags or (_is_down(node) and node.reason and not node.reason.startswith(DRAIN_PREFIX)):
-        return _make_void_status(f"node {node.name} was taken out by somebody else already")
-    ours = sum(drained_by_us(other) for other in fleet.nodes)
-    if ours >= fleet.allowance(share):
+        return _make_void_status(f"node {node.name} was already taken out of service by someone else")
+    own_drains = sum(is_drained_by_slurmwrap(other) for other in fleet.nodes)
+    if own_drains >= fleet.allowance(share):
         return _make_void_status(
-            f"{ours} of {len(fleet.nodes)} nodes are drained by us already: placement.exclude_cap is used up"
+            f"{own_drains} of {len(fleet.nodes)} nodes are already drained by slurmwrap: "
+            "placement.exclude_cap is used up"
         )
     return _NOW
 
@@ -97,14 +102,15 @@ def _get_status_of_requeuehold(run: JobRun, job: JobRecord) -> ActionStatus:
         if job.state == "COMPLETING":
             return _LATER
         return _NOW if job.ended else _make_void_status(f"Slurm says it is {job.state}")
-    ours = job.pending and job.restarts == run.restarts + 1 and _is_held(job)
-    return _DONE if ours else _make_void_status("it was requeued already")
+    held_requeue = job.pending and job.restarts == run.restarts + 1 and _is_held(job)
+    return _DONE if held_requeue else _make_void_status("it was requeued already")
 
 
-def _start_time(action: ActionRecord, job: JobRecord, now: float) -> ActionStatus:
-    """Done as soon as it starts neither later nor sooner than asked for; "now+60" counts from the moment of asking.
+def _get_status_of_start_time(action: ActionRecord, job: JobRecord, now: float) -> ActionStatus:
+    """Return DONE as soon as the job starts neither later nor sooner than intended.
 
-    Without it a requeued job starts two minutes after its SubmitTime: sooner than a long delay asks for.
+    "now+60" counts from the moment of the request. Without this action a requeued job starts two minutes after its
+    SubmitTime, which is sooner than a long delay asks for.
     """
     if not job.pending:
         return _DONE
@@ -113,8 +119,12 @@ def _start_time(action: ActionRecord, job: JobRecord, now: float) -> ActionStatu
     return _DONE if asked and not _is_held(job) else _NOW
 
 
-def _set_already(action: ActionRecord, job: JobRecord) -> bool:
-    """A size is asked for again even where Slurm shows it: 22.05 shows what it refused, too (requeue.undo)."""
+def _is_set_already(action: ActionRecord, job: JobRecord) -> bool:
+    """Return True if Slurm shows the intended value.
+
+    False for a size: it is requested again even if Slurm shows it, because 22.05 also shows what it refused
+    (requeue.undo).
+    """
     shown = {
         "ExcNodeList": lambda: _is_same_hosts(job.exc_nodes, action.value),
         "ReqNodeList": lambda: _is_same_hosts(job.req_nodes, action.value),
@@ -132,7 +142,7 @@ def _is_same_hosts(one: str, other: str) -> bool:
 
 
 def _is_held(job: JobRecord) -> bool:
-    # squeue prints blanks, scontrol underscores
+    # squeue prints blanks, scontrol underscores.
     return job.pending and job.reason.replace(" ", "_") in HELD
 
 

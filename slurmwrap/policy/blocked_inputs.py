@@ -1,9 +1,9 @@
-"""Inputs that made jobs fail: whom a block binds, and how it is recorded and reported. Pure.
+"""Blocked inputs, files that made jobs fail: to whom a block applies, how it is recorded and shown. Pure.
 
-A log is its user's claim and binds that user alone. Everybody is bound only after two users failed of the same
-content on two nodes, or when our own read of a file that is not their found it broken: anyone who copies a sound file
-under a name of another format, or spoils what the digest does not cover, would block the original. An administrator's
-block needs no job.
+A log is its user's claim, so a block that rests on it applies to that user alone. A block applies to all users only
+after two users failed because of the same content on two nodes, or when slurmwrap itself found a file broken that
+another user owns. Otherwise anyone could block the original file: with a copy of it under a name that means another
+format, or by damaging bytes that the digest does not cover. An administrator's block needs no failed job.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from slurmwrap.model.decision import BlockedInput, PlannedAction, SlurmAction, V
 from slurmwrap.policy.decision_context import DecisionContext
 
 EVERYBODY = -1
-# An I/O error of slurmwrap's may be a mount's, not the content's.
+# Beginning of the fault when slurmwrap could not read the file: that may be the mount's fault, not the content's.
 _UNREAD = "cannot be read"
 _SHOWN = 200
 
 
 def format_block_reason(context: DecisionContext) -> str:
-    """Why the input is blamed, with the line that names it."""
+    """Return why the input is blamed, with the line that names it."""
     path, line = context.diagnosis.input_path, _format_root_line(context)
     if not path:
         return context.diagnosis.advice or "an input is missing or broken"
@@ -29,7 +29,7 @@ def format_block_reason(context: DecisionContext) -> str:
 
 
 def make_blocks(context: DecisionContext) -> tuple[BlockedInput, ...]:
-    """The owner's block, and everybody's where there is more than one user's claim; () where nothing can be blocked."""
+    """Return the user's block, then the block for all users if there is a reason for one; () without a digest."""
     if not context.digest or context.record.uid < 0:
         return ()
     own = BlockedInput(
@@ -45,12 +45,12 @@ def make_blocks(context: DecisionContext) -> tuple[BlockedInput, ...]:
 
 
 def make_block_actions(blocks: tuple[BlockedInput, ...]) -> tuple[PlannedAction, ...]:
-    """What is recorded of the blocks under the rule's mode. Slurm is never asked."""
+    """Return the blocks as actions, to be recorded in the rule's mode. Slurm is never asked."""
     return tuple(PlannedAction(rule="block_input", action=make_block_action(block)) for block in blocks)
 
 
 def make_block_action(blocked: BlockedInput) -> SlurmAction:
-    """One block as a recorded change."""
+    """Return one block as an action."""
     whom = "site" if blocked.uid == EVERYBODY else "user"
     return SlurmAction(
         verb=Verb.BLOCK_INPUT, target=blocked.path, key=whom, value=blocked.digest, reason=blocked.reason[:_SHOWN]
@@ -58,8 +58,10 @@ def make_block_action(blocked: BlockedInput) -> SlurmAction:
 
 
 def make_published_block(blocked: BlockedInput) -> BlockedInput:
-    """`blocked` as everybody may see it: a path and a log line are its user's; the digest means something only to
-    those who can read the file."""
+    """Return `blocked` as all users may see it.
+
+    Path and log line belong to its user and are removed; the digest is meaningful only to those who can read the file.
+    """
     if blocked.uid == EVERYBODY:
         return replace(blocked, path="")
     return replace(
@@ -68,23 +70,26 @@ def make_published_block(blocked: BlockedInput) -> BlockedInput:
 
 
 def list_blamed_nodes(context: DecisionContext) -> frozenset[str]:
-    """Nodes on which this job failed of the input: single ones only, of several no one knows which one read it."""
-    here = context.record.nodes if len(context.record.nodes) == 1 else ()
+    """Return the nodes on which this job failed because of the input.
+
+    Only runs on a single node count: with several nodes it is unknown which one read the file.
+    """
+    present = context.record.nodes if len(context.record.nodes) == 1 else ()
     entity, category = context.diagnosis.input_path, context.diagnosis.category
     before = {e.node for e in context.ledger.entries if e.node and (e.category, e.entity) == (category, entity)}
-    return frozenset((*here, *before))
+    return frozenset((*present, *before))
 
 
 def _find_site_reason(context: DecisionContext) -> str:
-    """Why everybody is bound; "" when only the owner is. Without path or log line: everybody sees it."""
+    """Return why the block applies to all users; "" if it does not. The text is public: it has no path or log line."""
     if not context.site:
         return ""
     if context.fault and context.theirs and not context.fault.startswith(_UNREAD):
-        return f"our own read of it: {context.fault}"
-    here = list_blamed_nodes(context)
+        return f"slurmwrap's own check of it: {context.fault}"
+    blamed_nodes = list_blamed_nodes(context)
     for other in context.also_failed:
-        if other.uid != context.record.uid and any(a != b for a in here for b in other.nodes):
-            return "jobs of several users failed of it on several nodes"
+        if other.uid != context.record.uid and any(a != b for a in blamed_nodes for b in other.nodes):
+            return "jobs of several users failed because of it on several nodes"
     return ""
 
 

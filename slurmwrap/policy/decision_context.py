@@ -1,4 +1,4 @@
-"""Case: all that one decision may know. Record only."""
+"""DecisionContext: all facts on which one decision may be based, and the checks whether the job may run again. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurmwrap.policy.strikes import Fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFailure:
-    """A job of someone that failed of the same content: who, and on which nodes."""
+    """A failure of another user's job because of the same content: the user, and the nodes."""
 
     uid: int
     nodes: tuple[str, ...]
@@ -24,46 +24,46 @@ class InputFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionContext:
-    """One run that ended, and what surrounds it."""
+    """One run that ended, with the facts that the decision about it needs."""
 
     diagnosis: Diagnosis
     record: JobRun
-    # Slurm's record now; None: forgotten.
+    # Slurm's present record; None: Slurm has forgotten the job
     job: JobRecord | None
-    # Of this very job (record.speaks_for).
-    submission: Submission | None
+    submission: Submission | None  # the submission of this job (run_from_slurm.py checks that)
     ledger: Ledger = field(default_factory=Ledger)
     fleet: Fleet = field(default_factory=Fleet)
-    limits: tuple[Partition, ...] = ()  # of the job's partitions; () when unknown
-    digest: str = ""  # of diagnosis.input_path, read as the user; "" when it could not be read
-    fault: str = ""  # what our own read of the input said; "" when only the log names it
-    theirs: bool = False  # the file that we read is not the job's user's own (decision.InputRead)
-    also_failed: tuple[InputFailure, ...] = ()  # of the same digest, before
-    incident: Incident | None = None  # that this failure belongs to
-    starts: tuple[float, ...] = ()  # of all our retries of the last hour and to come, Unix seconds
-    gate: str = ""  # the cause for which our own Prolog gate refused a node, so that the launch failed; "" for none
-    gate_nodes: tuple[str, ...] = ()  # the nodes that it refused
-    site: bool = True  # the site's reconciler; a user's own binds no one else
+    limits: tuple[Partition, ...] = ()  # limits of the job's partitions; () if unknown
+    digest: str = ""  # digest of diagnosis.input_path, read as the user; "" if it could not be read
+    fault: str = ""  # fault that slurmwrap found in the input; "" if only the log names it
+    theirs: bool = False  # another user owns the file (model.decision.InputRead)
+    also_failed: tuple[InputFailure, ...] = ()  # earlier failures because of the same digest
+    incident: Incident | None = None  # the incident that this failure belongs to
+    starts: tuple[float, ...] = ()  # starts of slurmwrap's retries, of the last hour and planned; Unix seconds
+    # The cause for which the Prolog gate refused a node, so that the launch failed; "" if it did not.
+    gate: str = ""
+    gate_nodes: tuple[str, ...] = ()  # the nodes that the gate refused
+    site: bool = True  # False in user mode: then a block applies to that user only
     now: float = 0.0
 
 
-# Whether a job may be run again at all, and why not, in words for its user.
+# Checks whether a job may be run again, each with the reason in words for its user.
 def is_requeued(context: DecisionContext) -> bool:
-    """Slurm shows a later run already: it, or someone else, requeued the job."""
+    """Return True if Slurm shows a later run already, because Slurm, the user or an administrator requeued the job."""
     return context.job is not None and context.job.submit_time > context.record.attempt.submit_time
 
 
 def find_owner_refusal(context: DecisionContext) -> str:
-    """Why its user did not agree; "" when they did."""
+    """Return why the user has not agreed to a retry; "" if they have."""
     if context.submission is None:
         return "it was not submitted by gsub"
     return "" if context.submission.retry else "it was submitted without --retry"
 
 
 def find_refusal(context: DecisionContext) -> str:
-    """Why the job may not be run again by us, by its user's and Slurm's record; "" when it may."""
-    if unwilling := find_owner_refusal(context):
-        return unwilling
+    """Return why slurmwrap may not run the job again, by the user's consent and Slurm's record; "" if it may."""
+    if refusal := find_owner_refusal(context):
+        return refusal
     if context.job is None:
         return "Slurm has forgotten it"
     if context.job.uid != context.record.uid:
@@ -71,7 +71,7 @@ def find_refusal(context: DecisionContext) -> str:
     if not context.job.requeue:
         return "it is not requeueable (Requeue=0)"
     if "CANCELLED" in (context.record.state, context.job.state):
-        # scontrol would requeue it without complaint (facts/slurm.md 3)
+        # scontrol would requeue it without an error (facts/slurm.md 3).
         return "it was cancelled"
     if _is_bare_array(context):
         return f"Slurm gives no task of array {context.job.array_job_id}, and its bare id would mean every task"
@@ -85,7 +85,7 @@ def find_refusal(context: DecisionContext) -> str:
 
 
 def find_exhausted_budget(context: DecisionContext, spent: int, limit: int, config: Config) -> str:
-    """Which budget is used up; "" when none is. An incident's failures cost their root cause nothing."""
+    """Return which retry budget is used up; "" if none is. An incident's failures do not count for their root cause."""
     settings, ledger = config.retry, context.ledger
     if context.incident is None and spent >= limit:
         return f"failed {spent + 1} times of {context.diagnosis.category}; the limit is {limit} retries"

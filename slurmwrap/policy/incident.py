@@ -1,10 +1,10 @@
-"""Incident: one infrastructure cause that struck several jobs, users or nodes within minutes. Pure.
+"""Incidents: one infrastructure cause that made several jobs, users or nodes fail within minutes. Pure.
 
-Philly's advice: observe related failures and act ahead. While an incident is open its retries wait, no node is blamed
-for it, the report shows one line, and jobs about to start are warned (docs/incidents.md).
+Philly's advice is to observe related failures and to react early. While an incident is open its retries wait, no node
+is blamed for it, the report shows it as one line, and users of new jobs are warned (docs/incidents.md).
 
-A user writes what they like into their log. One user alone therefore neither opens an incident nor keeps one open: that
-takes a second user who says the same, or a record of kernel, NVML or Slurm; and no incident lasts longer than max_s.
+A user can write anything into a log. So one user alone neither opens an incident nor keeps one open. That takes a
+second user with the same failure, or a record of kernel, NVML or Slurm. No incident lasts longer than max_s.
 """
 
 from __future__ import annotations
@@ -37,38 +37,42 @@ __all__ = [
     "wait_s",
 ]  # fmt: skip
 
-# A path -> the mount point below "/" that it lies on; "": none is known.
+# Type of a function: path -> the mount point below "/" on which it lies; "" if none is known.
 Mounts = Callable[[str], str]
 
-# Of domain AE only what a network, a fabric or a driver roll-out does to several jobs at once.
+# Categories that can open an incident. Of domain AE only those that a network, a fabric or a driver update causes in
+# several jobs at once.
 SHARED = frozenset(
     (
         *(c.id for c in CATEGORIES.values() if c.domain == "IF"),
         *("nccl_error", "mpi_runtime_failure", "cuda_init_failed", "cuda_version_mismatch"),
     )
 )
-# A file system that is away looks like a missing file: such a failure joins an open storage incident, and opens none.
-_FOLLOW = {"storage_io": frozenset({"incorrect_inputs", "checkpoint_error"})}
-# That can belong to an incident.
-FAILURES = SHARED.union(*_FOLLOW.values())
-_VOUCHED = ("kernel", "nvml", "slurm")
+# An unreachable file system looks like a missing file. Such a failure can join an open storage incident, but not open
+# one.
+_FOLLOWING_CATEGORIES = {"storage_io": frozenset({"incorrect_inputs", "checkpoint_error"})}
+# Categories that can belong to an incident.
+FAILURES = SHARED.union(*_FOLLOWING_CATEGORIES.values())
+_TRUSTED_SOURCES = ("kernel", "nvml", "slurm")
 _PATH = re.compile(r"(?<![\w/.:])(/[\w.+@-]{1,64}(?:/[\w.+@-]{1,64}){0,3})")
 _HOST = re.compile(r"\b((?:[a-z0-9-]{1,63}\.){1,5}[a-z]{2,24})\b")
 _HOST_CATEGORY = "network_error"
-_LOCAL = frozenset(
+# Top-level directories that every node has of its own.
+_LOCAL_DIRECTORIES = frozenset(
     (
         *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt", "proc"),
         *("root", "run", "sbin", "snap", "sys", "tmp", "usr", "var"),
     )
 )
 _TEXT_CAP = 2000
-# Users who say the same.
+# Number of users whose logs must agree.
 _CONFIRMED = 2
-_FILES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "txt", "log", "out", "err")
+# Last parts of file names, which look like host names.
+_FILE_SUFFIXES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "txt", "log", "out", "err")
 
 
 def get_first_component(path: str) -> str:
-    """ "/scratch/ada/x" -> "/scratch": the Mounts of anyone who knows no mount points."""
+    """Return "/scratch" for "/scratch/ada/x": a Mounts function for callers that know no mount points."""
     return "/" + path.split("/")[1] if path.startswith("/") else ""
 
 
@@ -81,33 +85,37 @@ def find(
     settings: Incidents,
     mounts: Mounts = get_first_component,
 ) -> tuple[Incident, ...]:
-    """`known` brought up to `now`, and those that `attempts` show anew; oldest first. Known ones keep their id, and
-    their scope unless one that seemed a leaf switch's shows beyond it."""
+    """Return `known`, updated to `now`, with the new incidents that `attempts` show; oldest first.
+
+    A known incident keeps its id. It also keeps its scope, unless one that seemed to affect a single leaf switch shows
+    beyond it.
+    """
     failed = [a for a in attempts if a.diagnosis is not None and a.end_time is not None and a.end_time <= now]
     grown = [join_failures(incident, failed) if incident.over_at is None else incident for incident in known]
     taken = {a.attempt for a in failed if find_incident_of_run(grown, a) is not None}
     rest = sorted((a for a in failed if a.attempt not in taken and get_category(a) in SHARED), key=_end)
     for group in _group_failures(rest, settings):
         while opening := _find_opening_failures(group, settings):
-            _add(join_failures(_open_incident(opening, topology, settings, mounts), failed), grown, failed)
+            _add_or_widen(join_failures(_open_incident(opening, topology, settings, mounts), failed), grown, failed)
             group = [record for record in group[len(opening) :] if find_incident_of_run(grown, record) is None]
     return tuple(sorted((close_incident(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
 
 
 def can_be_of_incident(run: JobRun) -> bool:
-    """Whether this failure can belong to an incident at all, so that no other need be looked at."""
+    """Return True if this failure can belong to an incident at all."""
     return get_category(run) in FAILURES
 
 
 def find_incident_of_run(incidents: Iterable[Incident], run: JobRun) -> Incident | None:
-    """The incident that a failed run, with its diagnosis, belongs to; None: to none."""
+    """Return the incident that a failed run with a diagnosis belongs to; None if there is none."""
     return next((incident for incident in incidents if _is_part_of_incident(run, incident)), None)
 
 
 def wait_s(incident: Incident, job_id: int, now: float) -> int:
-    """Whole seconds a retry waits: until the incident is over, as far as is known now, and its own share of the spread.
+    """Return how long a retry waits, in whole seconds: until the incident ends, plus its share of the spread.
 
-    The share is the same for a job whenever it is asked for, so that a reconciler that was killed decides the same.
+    The end is estimated from what is known now. The share of a job is always the same, so that a reconciler that was
+    killed decides the same again.
     """
     over = incident.over_at if incident.over_at is not None else max(now, incident.ends)
     share = compute_spread(f"{incident.incident_id}:{job_id}") * incident.spread_s
@@ -118,14 +126,16 @@ def _is_part_of_incident(run: JobRun, incident: Incident) -> bool:
     category = get_category(run)
     if run.end_time is None or not incident.began <= run.end_time <= incident.ends:
         return False
-    followers = _FOLLOW.get(incident.category, frozenset()) if incident.scope.startswith("path ") else frozenset()
+    followers = (
+        _FOLLOWING_CATEGORIES.get(incident.category, frozenset()) if incident.scope.startswith("path ") else frozenset()
+    )
     return (category == incident.category or category in followers) and _is_within_scope(run, incident)
 
 
 def _is_within_scope(run: JobRun, incident: Incident) -> bool:
     kind, _, what = incident.scope.partition(" ")
     if kind == "path":
-        return any(path == what or path.startswith(f"{what}/") for path in _list_paths(run, believe_user=True))
+        return any(path == what or path.startswith(f"{what}/") for path in _list_paths(run, trust_user=True))
     if kind == "switch":
         return bool(run.nodes) and set(run.nodes) <= set(incident.reach)
     if kind == "host":
@@ -134,20 +144,21 @@ def _is_within_scope(run: JobRun, incident: Incident) -> bool:
 
 
 def join_failures(incident: Incident, failed: Iterable[JobRun]) -> Incident:
-    """With every failure that belongs to it. One that is believed lengthens it, so that the next may belong too.
+    """Return the incident with every failure that belongs to it.
 
-    Believed is what kernel, NVML or Slurm speak of, and what two users wrote since; a missing file lengthens nothing.
+    Trusted failures prolong it, so that later ones may join: records of kernel, NVML or Slurm, and what two users' logs
+    have reported since. A missing file prolongs nothing.
     """
-    members, said = [], set[int]()
+    members, users = [], set[int]()
     for record in sorted(failed, key=_end):
         if not _is_part_of_incident(record, incident):
             continue
         members.append(record)
-        believable = incident.over_at is None and get_category(record) == incident.category
-        if believable and _end(record) > incident.last:
-            said.add(record.uid)
-            if _list_verified_texts(record) or len(said) >= _CONFIRMED:
-                incident, said = replace(incident, last=_end(record)), set()
+        can_prolong = incident.over_at is None and get_category(record) == incident.category
+        if can_prolong and _end(record) > incident.last:
+            users.add(record.uid)
+            if _list_verified_texts(record) or len(users) >= _CONFIRMED:
+                incident, users = replace(incident, last=_end(record)), set()
     return _add_members(incident, members)
 
 
@@ -163,22 +174,25 @@ def _add_members(incident: Incident, members: Sequence[JobRun]) -> Incident:
 
 
 def close_incident(incident: Incident, now: float) -> Incident:
-    """Over, if its time has come."""
+    """Return the incident as over, if its time has come."""
     return replace(incident, over_at=incident.ends) if incident.over_at is None and now >= incident.ends else incident
 
 
-def _add(fresh: Incident, grown: list[Incident], failed: Sequence[JobRun]) -> None:
-    """What struck one leaf and then strikes beyond it is not that leaf's: the first one is widened, none is added."""
-    for place, old in enumerate(grown):
+def _add_or_widen(fresh: Incident, grown: list[Incident], failed: Sequence[JobRun]) -> None:
+    """Add a new incident, or widen an open one from one leaf switch to the cluster.
+
+    An incident that began on one leaf switch and then shows beyond it was not caused by that switch.
+    """
+    for index, old in enumerate(grown):
         alike = old.category == fresh.category and old.over_at is None and fresh.began <= old.ends
         if alike and {old.scope.split()[0], fresh.scope.split()[0]} <= {"switch", "cluster"}:
-            grown[place] = join_failures(replace(old, scope="cluster", reach=()), failed)
+            grown[index] = join_failures(replace(old, scope="cluster", reach=()), failed)
             return
     grown.append(fresh)
 
 
 def _group_failures(records: Sequence[JobRun], settings: Incidents) -> list[list[JobRun]]:
-    """Failures of one category, no two neighbours of which are further apart than the window."""
+    """Return groups of failures of one category, in which neighbours are no further apart than the window."""
     groups: list[list[JobRun]] = []
     newest: dict[str, list[JobRun]] = {}
     for record in records:
@@ -191,24 +205,24 @@ def _group_failures(records: Sequence[JobRun], settings: Incidents) -> list[list
 
 
 def _find_opening_failures(group: Sequence[JobRun], settings: Incidents) -> Sequence[JobRun]:
-    """The first failures of `group` that are an incident together; () when all of them are none.
+    """Return the first failures of `group` that form an incident together; () if they do not.
 
-    Not one user's tasks failing alike, not one job failing again and again, and not one node failing its jobs: enough
-    of them ran without the node that most of them share.
+    Tasks of one user that fail alike are none, nor is one job that fails repeatedly, nor one node that fails its jobs:
+    enough of the jobs must have run without the node that most of them share.
     """
-    jobs, uids, vouched = set[tuple[int, int]](), set[int](), set[str]()
-    on: dict[str, set[tuple[int, int]]] = {}
-    # Jobs that share one node, at most.
+    jobs, uids, trusted_nodes = set[tuple[int, int]](), set[int](), set[str]()
+    jobs_on_node: dict[str, set[tuple[int, int]]] = {}
+    # The largest number of jobs that share one node.
     worst = 0
     for count, record in enumerate(group, start=1):
         job = (submitted_id(record), record.uid)
         jobs.add(job)
         uids.add(record.uid)
         for node in record.nodes:
-            on.setdefault(node, set()).add(job)
-            worst = max(worst, len(on[node]))
-        vouched.update(record.nodes if _list_verified_texts(record) else ())
-        seen = len(uids) >= settings.min_users or len(vouched) >= settings.min_nodes
+            jobs_on_node.setdefault(node, set()).add(job)
+            worst = max(worst, len(jobs_on_node[node]))
+        trusted_nodes.update(record.nodes if _list_verified_texts(record) else ())
+        seen = len(uids) >= settings.min_users or len(trusted_nodes) >= settings.min_nodes
         if seen and len(jobs) >= settings.min_jobs and len(jobs) - worst >= settings.min_jobs - 1:
             return group[:count]
     return ()
@@ -233,9 +247,12 @@ def _open_incident(group: Sequence[JobRun], topology: Topology, settings: Incide
 
 
 def _find_scope(group: Sequence[JobRun], topology: Topology, mounts: Mounts) -> tuple[str, tuple[str, ...]]:
-    """The narrowest thing that all of them share. Users' text names a path or a host only if two users wrote it."""
+    """Return the narrowest scope that all failures share, and the nodes that it covers if it is a switch.
+
+    A path or host from users' logs counts only if two users' logs name it.
+    """
     several = len({record.uid for record in group}) >= 2
-    paths = set.intersection(*(_list_prefixes(_list_paths(record, believe_user=several)) for record in group))
+    paths = set.intersection(*(_list_prefixes(_list_paths(record, trust_user=several)) for record in group))
     if paths:
         longest = max(paths, key=lambda path: (path.count("/"), path))
         return f"path {mounts(longest) or get_first_component(longest)}", ()
@@ -251,25 +268,25 @@ def _find_scope(group: Sequence[JobRun], topology: Topology, mounts: Mounts) -> 
 
 
 def _list_prefixes(paths: Iterable[str]) -> set[str]:
-    """Each path and those above it: "/scratch/ada" also is "/scratch"."""
+    """Return each path and its parents: "/scratch/ada" is also in "/scratch"."""
     parts = [path.split("/") for path in paths]
     return {"/".join(words[:count]) for words in parts for count in range(2, len(words) + 1)}
 
 
-def _list_paths(run: JobRun, *, believe_user: bool) -> set[str]:
-    """The first components of the paths that the evidence names, but for those that every node has its own of."""
-    texts = _list_root_texts(run) if believe_user else _list_verified_texts(run)
+def _list_paths(run: JobRun, *, trust_user: bool) -> set[str]:
+    """Return the first components of the paths in the evidence, without directories that every node has of its own."""
+    texts = _list_root_texts(run) if trust_user else _list_verified_texts(run)
     found = {match for text in texts for match in _PATH.findall(text)}
-    return {path for path in found if path.split("/")[1] not in _LOCAL}
+    return {path for path in found if path.split("/")[1] not in _LOCAL_DIRECTORIES}
 
 
 def _list_hosts(run: JobRun) -> set[str]:
     found = {host for text in _list_root_texts(run) for host in _HOST.findall(text.lower())}
-    return {host for host in found if host.rpartition(".")[2] not in _FILES}
+    return {host for host in found if host.rpartition(".")[2] not in _FILE_SUFFIXES}
 
 
 def _list_root_texts(run: JobRun) -> tuple[str, ...]:
-    """The root's lines, and the input that they name."""
+    """Return the texts of the evidence, except consequences, and the input that is blamed."""
     found = run.diagnosis
     if found is None:
         return ()
@@ -278,12 +295,12 @@ def _list_root_texts(run: JobRun) -> tuple[str, ...]:
 
 def _list_verified_texts(run: JobRun) -> tuple[str, ...]:
     evidence = run.diagnosis.evidence if run.diagnosis is not None else ()
-    vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _VOUCHED and c.role != "cascade")
+    vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _TRUSTED_SOURCES and c.role != "cascade")
     return tuple(c.text[:_TEXT_CAP] for c in vouched)
 
 
 def get_category(run: JobRun) -> str:
-    """Of its diagnosis; "" while there is none."""
+    """Return the category of the run's diagnosis; "" without one."""
     return run.diagnosis.category if run.diagnosis is not None else ""
 
 

@@ -1,6 +1,6 @@
-"""NodeHistory: what kernel, NVML and Slurm said about nodes within the window, as records; times in Unix seconds.
+"""NodeHistory: faults, failures, removals and repairs of nodes within the window, as records. Times in Unix seconds.
 
-Filled by store/database.py, judged by node_score.py. Nothing in it is a user's claim.
+store/database.py fills it, node_score.py judges it. It has only what kernel, NVML and Slurm reported, no user's claim.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.model.observation import Context, Observation
 
 REPAIRED, LIFTED, CLEARED = "repaired", "lifted", "cleared"
-# Lines of one run on one node that are kept, and characters of each.
+# How many lines of one run on one node are kept, and how many characters of each.
 _LINES, _CAP = 64, 500
-# Lines over which the driver prints that a GPU fell off the bus.
+# Number of lines over which the driver prints that a GPU fell off the bus.
 _SPREAD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFault:
-    """One kernel line about a GPU (Xid, SXid) that an Epilog read on `node` while the job held it."""
+    """One kernel line about a GPU (Xid, SXid) that an Epilog read on `node` while the job held the GPU."""
 
     node: str
     at: float
     job_id: int
-    # Of the job; -1 when unknown.
-    uid: int
+    uid: int  # the job's user; -1 if unknown
     text: str
-    # Of a run of this job, as far as is known.
+    # Incident of a run of this job, as far as is known.
     incident: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:
-    """One run that Slurm ended because of a node. `named`: the node that kernel, NVML or Slurm blame, "" for none."""
+    """One run that Slurm ended because of a node. `named`: the node that kernel, NVML or Slurm blame, "" if none."""
 
     nodes: tuple[str, ...]
     at: float
@@ -47,7 +46,7 @@ class NodeFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """What ran on a node within the window: runs that ended there, and the hours they held it."""
+    """What ran on a node within the window: number of runs that ended there, and their hours on it."""
 
     node: str
     runs: int
@@ -56,19 +55,19 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A time that a node was taken out of service (drained, failed or down), as Slurm was seen to say."""
+    """One time out of service for a node (drained, failed or down), as seen in Slurm's state."""
 
     node: str
     began: float
     reason: str = ""
     ours: bool = False
-    # None: it is still out.
+    # None: it is still out of service
     ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """A mark that people left on a node. `kind`: REPAIRED, LIFTED (they lifted a drain of slurmwrap's), CLEARED."""
+    """A person's mark on a node. `kind`: REPAIRED, LIFTED (they lifted slurmwrap's drain) or CLEARED."""
 
     node: str
     at: float
@@ -79,7 +78,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHistory:
-    """All of it, for all nodes or one. `exposure` is always the whole fleet's: a node is compared with the others."""
+    """The history of all nodes, or of one. `exposure` is always that of the whole fleet, for the comparison."""
 
     strikes: tuple[StrikeRecord, ...] = ()
     gpu_faults: tuple[GpuFault, ...] = ()
@@ -90,7 +89,7 @@ class NodeHistory:
 
 
 def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
-    """What an Epilog's kernel lines say about GPUs; () for what any other hook or a user wrote."""
+    """Return what an Epilog's kernel lines report about GPUs; () for records of other hooks and of users."""
     found = observation.facts.get("kernel")
     if observation.context is not Context.EPILOG or not observation.node or not isinstance(found, list | tuple):
         return ()
@@ -119,7 +118,10 @@ def _select_gpu_lines(texts: list[str]) -> Iterable[str]:
 def find_changed_removals(
     known: Iterable[Removal], out: Mapping[str, tuple[str, bool]], nodes: Iterable[str], *, now: float
 ) -> tuple[Removal, ...]:
-    """Removals that began or ended since `known` (those still open) was written. `out`: node -> (Reason, ours)."""
+    """Return the removals that began or ended since `known` was written.
+
+    `known`: the removals that are still open. `out`: node -> (Reason, whether slurmwrap drained it).
+    """
     names = frozenset(nodes)
     still = {one.node: one for one in known}
     began = [Removal(node=n, began=now, reason=why, ours=ours) for n, (why, ours) in out.items() if n not in still]
@@ -128,12 +130,12 @@ def find_changed_removals(
 
 
 def list_lifted_drains(changed: Iterable[Removal], by_us: Mapping[str, float]) -> tuple[Repair, ...]:
-    """List drains of slurmwrap's that someone else lifted: they have looked at the node.
+    """Return slurmwrap's drains that someone else lifted, as marks: that person has looked at the node.
 
     `by_us`: node -> when slurmwrap last resumed it.
     """
     return tuple(
-        Repair(node=one.node, at=one.ended, who="whoever lifted our drain", kind=LIFTED, note=one.reason)
+        Repair(node=one.node, at=one.ended, who="the person who lifted slurmwrap's drain", kind=LIFTED, note=one.reason)
         for one in changed
         if one.ours and one.ended is not None and by_us.get(one.node, 0.0) < one.began
     )

@@ -1,7 +1,8 @@
-"""The history score of nodes: how many times the fleet's rate of faults a node shows, and what follows. Pure.
+"""The history score of nodes: how often a node shows faults compared with the fleet, and what follows. Pure.
 
-Signals as in Kokolis et al. 2024 ("Revisiting Reliability in Large-Scale Machine Learning Research Clusters", lemon
-nodes), without their users' excludes, which did not agree with failures. docs/nodes.md has the rule in words.
+The signals are those of Kokolis et al. 2024 ("Revisiting Reliability in Large-Scale Machine Learning Research
+Clusters", lemon nodes), without the users' exclude lists, which did not agree with failures. docs/nodes.md describes
+the rule in words.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, NodeHistory, Repair
 
 OK, SUSPECT, LEMON = "ok", "suspect", "lemon"
-_WORST_FIRST = (LEMON, SUSPECT, OK)
-# What a piece of evidence weighs, by how sure it is. docs/nodes.md gives the reasons.
+_STATUS_ORDER = (LEMON, SUSPECT, OK)
+# Weight of one piece of evidence, by how certain it is. docs/nodes.md gives the reasons.
 WEIGHTS: Mapping[str, float] = {
     "conclusive": 3.0,  # drains by itself (Xid table, NVML): three times what a doubt weighs
     "suspect": 1.0,  # hardware, or Slurm names this node, but a restart may cure it
@@ -25,60 +26,60 @@ WEIGHTS: Mapping[str, float] = {
     "removal": 0.5,  # taken out of service: people may have planned it
     "noted": 0.25,  # the driver repaired it by itself (row remapped, contained error)
 }
-_SURE = ("conclusive", "suspect")
-_APPLICATION_USERS, _APPLICATION_S = 3, 86400.0  # facts of the Xid table: as many users on one GPU within a day
-_START_HOURS = 0.25  # each run counts as so many hours more: faults show at starts too
-_FLEET_FAULTY = 10  # nodes with evidence from which the fleet's own spread is estimated
-_MOST_ALIKE = 4.0  # times the configured prior, where all nodes are alike
-_MAX_SHARES = 64  # a failure of a larger job, with no node named, says nothing about any of its nodes
+_CERTAIN_GRADES = ("conclusive", "suspect")
+# A program's fault counts if this many users met it on one GPU within a day (facts of the Xid table).
+_APPLICATION_USERS, _APPLICATION_S = 3, 86400.0
+_START_HOURS = 0.25  # hours added for each run, because faults also show when jobs start
+_FLEET_FAULTY = 10  # number of nodes with evidence from which the fleet's own spread is estimated
+_MOST_ALIKE = 4.0  # times the configured prior: the largest prior, used if all nodes are alike
+# A failure of a larger job that names no node says nothing about any of its nodes.
+_MAX_SHARES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerm:
-    """One addend of a node's sum. `weight` 0: it does not count, and `why_not` says why."""
+    """One term of a node's sum. `weight` 0: it does not count, for the reason in `why_not`."""
 
-    # Xid | strike | node_failure | multi_node_failure | removal.
-    kind: str
-    # A key of WEIGHTS, or "share": one of n nodes that may be at fault.
+    kind: str  # "xid", "strike", "node_failure", "multi_node_failure" or "removal".
+    # A key of WEIGHTS, or "share": one of several nodes that may be at fault.
     grade: str
     weight: float
     at: float
     job_id: int = 0
     uid: int = -1
     text: str = ""
-    # PCI address, for an Xid.
+    # PCI address, for an Xid
     gpu: str = ""
     why_not: str = ""
-    note: str = ""  # what changed its weight
+    note: str = ""  # why its weight was changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeScore:
-    """The sum of one node. `ratio` = (prior + weight) / (prior + expected), times the fleet's rate."""
+    """The score of one node. `ratio` = (prior + weight) / (prior + expected), a multiple of the fleet's rate."""
 
     node: str
     status: str  # OK, SUSPECT or LEMON
     ratio: float
     weight: float
-    # Weight that a node of the fleet would have, had it run as much.
+    # Weight that an average node of the fleet would have after the same exposure.
     expected: float
     prior: float
-    jobs: int  # distinct, that count
+    jobs: int  # number of distinct jobs in the terms that count
     users: int
-    # Distinct jobs with a conclusive fault.
+    # Number of distinct jobs with a conclusive fault.
     conclusive: int
     runs: int
     hours: float
-    # Of the first term that counts; 0 for none.
-    since: float
+    since: float  # time of the first term that counts; 0 if none does
     terms: tuple[ScoreTerm, ...] = ()
     repairs: tuple[Repair, ...] = ()
-    # Why it is no worse than it is, or what made it so.
+    # Why the status is not worse, or what made it so.
     why: str = ""
 
 
 def compute_node_scores(history: NodeHistory, node_settings: Nodes, *, now: float) -> tuple[NodeScore, ...]:
-    """Every node with evidence in the window, worst first. Linear in the evidence and in the nodes."""
+    """Return the scores of all nodes with evidence in the window, worst first. Linear in evidence and nodes."""
     since = now - node_settings.window_days * 86400
     repairs = _group_by_node(history.repairs)
     terms = {
@@ -88,21 +89,21 @@ def compute_node_scores(history: NodeHistory, node_settings: Nodes, *, now: floa
     ran = {one.node: one for one in history.exposure}
     weights = {node: sum(term.weight for term in found) for node, found in terms.items()}
     found: list[NodeScore] = []
-    # The second time without the lemons: in a small fleet one of them would hide the others.
+    # Computed twice, the second time without the lemons found first: in a small fleet one lemon would hide others.
     for _ in range(2):
         expected = _compute_expected_weights(
             weights, ran, frozenset(score.node for score in found if score.status == LEMON)
         )
         prior = _compute_prior_shape(weights, expected, node_settings.prior)
         found = [
-            _score(node, own, expected[node], prior, ran.get(node), repairs.get(node, ()), node_settings)
+            _make_node_score(node, own, expected[node], prior, ran.get(node), repairs.get(node, ()), node_settings)
             for node, own in terms.items()
         ]
-    return tuple(sorted(found, key=lambda score: (_WORST_FIRST.index(score.status), -score.ratio, score.node)))
+    return tuple(sorted(found, key=lambda score: (_STATUS_ORDER.index(score.status), -score.ratio, score.node)))
 
 
 def share_of(nodes: int) -> float:
-    """What the failure of a job of so many nodes says of each of them, where no one names one."""
+    """Return the weight of a failure for each of `nodes` nodes of the job, if no node is named."""
     return WEIGHTS["suspect"] / nodes if 0 < nodes <= _MAX_SHARES else 0.0
 
 
@@ -144,14 +145,14 @@ def _make_strike_term(strike: StrikeRecord) -> ScoreTerm:
 
 
 def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
-    """One term per code, GPU and job. The program's faults count only where several users met them on one GPU."""
+    """Yield one term for each code, GPU and job. Program faults count only if several users met them on one GPU."""
     events = [(fault, event) for fault in faults for event in parse_xids([fault.text])]
     first = {(f.node, e.bus_id, e.code, f.job_id): (f, e) for f, e in reversed(events)}
-    meeting: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
+    program_faults: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
     for fault, event in first.values():
         if _grade_event(event) == "application":
-            meeting[fault.node, event.bus_id].append(fault)
-    shared = {gpu: _select_shared_faults(found) for gpu, found in meeting.items()}
+            program_faults[fault.node, event.bus_id].append(fault)
+    shared = {gpu: _select_shared_faults(found) for gpu, found in program_faults.items()}
     for fault, event in first.values():
         grade = _grade_event(event)
         if not grade:
@@ -176,7 +177,7 @@ def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, Sco
 
 
 def _grade_event(event: XidEvent) -> str:
-    """A key of WEIGHTS by the Xid table; "" where another line decides, or the code is unknown."""
+    """Return the key of WEIGHTS by the Xid table; "" if another line decides or the code is unknown."""
     if is_conclusive(event):
         return "conclusive"
     action = get_action(event)
@@ -188,37 +189,37 @@ def _grade_event(event: XidEvent) -> str:
 
 
 def _select_shared_faults(faults: Sequence[GpuFault]) -> set[GpuFault]:
-    """Those within a day of which as many jobs of different users were struck on the same GPU."""
+    """Return the faults that lie within a day with faults of enough other users' jobs on the same GPU."""
     found: set[GpuFault] = set()
     ordered = sorted(faults, key=lambda fault: fault.at)
     start = 0
     for end, fault in enumerate(ordered):
         while ordered[start].at < fault.at - _APPLICATION_S:
             start += 1
-        together = ordered[start : end + 1]
-        if len({one.uid for one in together}) >= _APPLICATION_USERS:
-            found.update(together)
+        within_day = ordered[start : end + 1]
+        if len({one.uid for one in within_day}) >= _APPLICATION_USERS:
+            found.update(within_day)
     return found
 
 
 def _make_failure_terms(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]:
-    """Whole on the node that is named, or the only one; else a share on each."""
+    """Yield the full weight for the named node or the only one, else a share for each node."""
     many = len(failure.nodes) > 1
     kind = "multi_node_failure" if many else "node_failure"
     blamed = (failure.named,) if failure.named in failure.nodes else failure.nodes
-    whole = len(blamed) == 1
-    weight = WEIGHTS["suspect"] if whole else share_of(len(blamed))
+    single = len(blamed) == 1
+    weight = WEIGHTS["suspect"] if single else share_of(len(blamed))
     if not weight:
         return
     term = ScoreTerm(
         kind=kind,
-        grade="suspect" if whole else "share",
+        grade="suspect" if single else "share",
         weight=weight,
         at=failure.at,
         job_id=failure.job_id,
         uid=failure.uid,
         text=failure.text,
-        note="" if whole else f"one of {len(blamed)} nodes",
+        note="" if single else f"one of {len(blamed)} nodes",
     )
     if failure.incident:
         term = _make_void_term(term, f"part of incident {failure.incident}")
@@ -227,8 +228,11 @@ def _make_failure_terms(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]
 
 
 def _weigh_terms(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], node_settings: Nodes) -> tuple[ScoreTerm, ...]:
-    """Oldest first: what was cleared is void, what is older than a repair weighs less, what is newer weighs more; of
-    the terms of one job, before and after a repair, the heaviest counts."""
+    """Return the terms with their final weights, oldest first.
+
+    A cleared term is void, one from before a repair weighs less, one from after it weighs more. Of the terms of one
+    job, before and after a repair, only the heaviest counts.
+    """
     cleared = max((r.at for r in repairs if r.kind == CLEARED), default=0.0)
     repaired = max((r.at for r in repairs if r.kind != CLEARED), default=0.0)
     by = {r.at: r for r in repairs}
@@ -264,7 +268,10 @@ def _make_void_term(term: ScoreTerm, why: str) -> ScoreTerm:
 def _compute_expected_weights(
     weights: Mapping[str, float], ran: Mapping[str, Exposure], lemons: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """What each node would weigh at the rate of all others but lemons: none raises what it is measured by."""
+    """Return the weight each node would have at the rate of all other nodes except lemons.
+
+    A node's own weight is left out, so that it does not raise the rate it is compared with.
+    """
     total = sum(weight for node, weight in weights.items() if node not in lemons)
     hours = sum(_compute_exposure(one) for node, one in ran.items() if node not in lemons)
     expected = {}
@@ -281,9 +288,10 @@ def _compute_exposure(ran: Exposure) -> float:
 
 
 def _compute_prior_shape(weights: Mapping[str, float], expected: Mapping[str, float], usual: float) -> float:
-    """The shape of the Gamma prior by moments: Var = E + E²/shape; from the configured one to four times it.
+    """Return the shape of the Gamma prior, estimated by moments: Var = E + E²/shape.
 
-    Nodes that are alike give a high shape and are shrunk more; with few faulty nodes it is the configured one.
+    It lies between the configured shape and four times it. Nodes that are alike give a high shape, so their scores are
+    shrunk more. With few faulty nodes the configured shape is used.
     """
     squares = sum(one * one for one in expected.values())
     if sum(weight > 0 for weight in weights.values()) < _FLEET_FAULTY or squares <= 0:
@@ -292,7 +300,7 @@ def _compute_prior_shape(weights: Mapping[str, float], expected: Mapping[str, fl
     return min(max(1 / spread, usual), usual * _MOST_ALIKE) if spread > 0 else usual * _MOST_ALIKE
 
 
-def _score(
+def _make_node_score(
     node: str,
     terms: tuple[ScoreTerm, ...],
     expected: float,
@@ -302,7 +310,7 @@ def _score(
     node_settings: Nodes,
 ) -> NodeScore:
     counted = [term for term in terms if term.weight > 0]
-    struck = [term for term in counted if term.job_id]
+    job_terms = [term for term in counted if term.job_id]
     weight = sum(term.weight for term in counted)
     score = NodeScore(
         node=node,
@@ -311,8 +319,8 @@ def _score(
         weight=weight,
         expected=expected,
         prior=prior,
-        jobs=len({term.job_id for term in struck}),
-        users=len({term.uid for term in struck if term.uid >= 0}),
+        jobs=len({term.job_id for term in job_terms}),
+        users=len({term.uid for term in job_terms if term.uid >= 0}),
         conclusive=len({(t.job_id, t.at if not t.job_id else 0.0) for t in counted if t.grade == "conclusive"}),
         runs=ran.runs if ran else 0,
         hours=ran.hours if ran else 0.0,
@@ -325,14 +333,17 @@ def _score(
 
 
 def _find_missing_evidence(score: NodeScore, node_settings: Nodes) -> str:
-    """What of the evidence a lemon needs is not there."""
+    """Return which part of the evidence that a lemon needs is missing."""
     jobs = f"{score.jobs} of {node_settings.lemon_jobs} jobs" if score.jobs < node_settings.lemon_jobs else ""
     users = f"{score.users} of {node_settings.lemon_users} users" if score.users < node_settings.lemon_users else ""
-    return f"{' and '.join(part for part in (jobs, users) if part)} that it must have struck"
+    return f"{' and '.join(part for part in (jobs, users) if part)} that must have met faults on it"
 
 
 def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], node_settings: Nodes) -> tuple[str, str]:
-    """The ratio alone convicts no one: enough distinct jobs must be behind it, and since the last repair one."""
+    """Return the status of a node with its reason.
+
+    The ratio alone is not enough: enough distinct jobs must show faults, and at least one since the last repair.
+    """
     if not counted:
         return OK, "nothing counts against it"
     repaired = max((r.at for r in score.repairs), default=0.0)
@@ -340,7 +351,7 @@ def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], node_settings:
         return OK, "no fault since it was repaired" if repaired else "no job was struck"
     if score.ratio < node_settings.suspect_ratio:
         return OK, f"{score.ratio:.1f} times the fleet's rate is less than {node_settings.suspect_ratio:g}"
-    sure = len({term.job_id for term in counted if term.grade in _SURE and term.job_id})
+    sure = len({term.job_id for term in counted if term.grade in _CERTAIN_GRADES and term.job_id})
     if (
         not score.conclusive
         and sure < node_settings.suspect_jobs
@@ -350,12 +361,12 @@ def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], node_settings:
     if score.ratio < node_settings.lemon_ratio:
         return (
             SUSPECT,
-            f"no lemon yet: {score.ratio:.1f} times the fleet's rate, {node_settings.lemon_ratio:g} is needed",
+            f"not a lemon yet: {score.ratio:.1f} times the fleet's rate, {node_settings.lemon_ratio:g} is needed",
         )
     if score.conclusive >= 2:
         return LEMON, f"{score.conclusive} jobs met a conclusive fault"
     if score.jobs < node_settings.lemon_jobs or score.users < node_settings.lemon_users:
-        return SUSPECT, f"no lemon yet: {_find_missing_evidence(score, node_settings)}"
+        return SUSPECT, f"not a lemon yet: {_find_missing_evidence(score, node_settings)}"
     return LEMON, f"{score.jobs} jobs of {score.users} users were struck"
 
 

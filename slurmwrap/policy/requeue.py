@@ -1,4 +1,4 @@
-"""How a job is run again: Slurm actions in their order, and the release of jobs that could not be launched. Pure."""
+"""Run a job again: Slurm actions in their order, and the release of jobs that could not be launched. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy import decision_context
 from slurmwrap.policy.decision_context import DecisionContext
 
-# slurmd refuses a credential made in the second in which the last run was killed ("Job 81 already killed, do not launch
-# batch job"; seen with 22.05): that run fails with exit code 1 before its first line. Clocks of nodes differ a little.
+# slurmd refuses a credential that was created in the second in which the last run was killed ("Job 81 already killed,
+# do not launch batch job"; seen with 22.05). That run fails with exit code 1 before its first line. Clocks of nodes
+# differ a little, hence several seconds.
 SETTLE_S = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueSpec:
-    """What shall be different in the next run. "" and None: as it was."""
+    """What shall be different in the next run. "" and None: unchanged."""
 
     rule: str
     reason: str = ""
@@ -35,13 +36,13 @@ class RequeueSpec:
 
 
 def make_requeue_actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAction, ...]:
-    """All of it for one job or array task; never for a bare array id, which would mean every task."""
+    """Return all actions for one job or array task; never for a bare array id, which would address every task."""
     updates = (
         *_list_placement_updates(again.avoid, job),
         *_list_memory_updates(again.memory),
-        *_time(again.time_min),
-        *_output(again.std_out),
-        *_comment(again.comment, job),
+        *_list_time_updates(again.time_min),
+        *_list_output_updates(again.std_out),
+        *_list_comment_updates(again.comment, job),
     )
     start = f"now+{max(again.delay_s, SETTLE_S)}"
     steps = (
@@ -59,13 +60,14 @@ def make_requeue_actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAct
 
 
 COMMENT_PREFIX = "slurmwrap: "
-SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys of a resize
+SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys that a resize sets
 
 
 def undo(key: str, run: JobRun) -> str:
-    """The value that `run` ran with, for a key of SIZES that Slurm refused; "" where it is not known.
+    """Return the value with which `run` ran, for a key of SIZES that Slurm refused; "" if it is unknown.
 
-    22.05 keeps what it refused: beyond MaxMemPerNode the job showed the larger memory afterwards (measured).
+    Slurm 22.05 keeps what it refused: with a request beyond MaxMemPerNode the job showed the larger memory afterwards
+    (measured).
     """
     minutes = -(-run.time_limit_s // 60) if run.time_limit_s else None
     values = {"MinMemoryNode": run.mem_mib_per_node, "MinMemoryCPU": run.mem_mib_per_cpu, "TimeLimit": minutes}
@@ -73,14 +75,14 @@ def undo(key: str, run: JobRun) -> str:
 
 
 def list_suspect_nodes(diagnosis: Diagnosis, run: JobRun, blamed: str) -> tuple[str, ...]:
-    """The nodes the next run should avoid: the blamed one, else the only one it had."""
+    """Return the nodes that the next run should avoid: the blamed one, else the only one that this run had."""
     if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
         return ()
     return (blamed,) if blamed else run.nodes if len(run.nodes) == 1 else ()
 
 
 def retry_output(path: str, restarts: int) -> str:
-    """The file name of the next run's own output: `slurm-81.out` -> `slurm-81.retry1.out`; "" where none is needed."""
+    """Return the next run's own output file: `slurm-81.out` -> `slurm-81.retry1.out`; "" if none is needed."""
     name = PurePosixPath(path)
     if not path or name.parts[:2] == ("/", "dev"):
         return ""
@@ -92,7 +94,7 @@ def retry_output(path: str, restarts: int) -> str:
 
 
 def _list_placement_updates(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, str, str]]:
-    excluded, pinned = _names(job.exc_nodes), _names(job.req_nodes)
+    excluded, pinned = _expand_or_split(job.exc_nodes), _expand_or_split(job.req_nodes)
     added = tuple(node for node in avoid if node not in excluded)
     if added:
         yield "ExcNodeList", fold((*excluded, *added)), f"away from {', '.join(added)}"
@@ -105,46 +107,46 @@ def _list_memory_updates(memory: tuple[str, int] | None) -> Iterable[tuple[str, 
         yield memory[0], str(memory[1]), "it ran out of host memory"
 
 
-def _time(minutes: int | None) -> Iterable[tuple[str, str, str]]:
+def _list_time_updates(minutes: int | None) -> Iterable[tuple[str, str, str]]:
     if minutes is not None:
         yield "TimeLimit", str(minutes), "it ran into its time limit, and it resumes from its checkpoint"
 
 
-def _output(std_out: str) -> Iterable[tuple[str, str, str]]:
+def _list_output_updates(std_out: str) -> Iterable[tuple[str, str, str]]:
     if std_out:
         yield "StdOut", std_out, "a requeued job truncates its output file"
 
 
-def _comment(text: str, job: JobRecord) -> Iterable[tuple[str, str, str]]:
-    """What a user wrote themselves is theirs. Everybody sees a Comment: no paths, no words of a log."""
+def _list_comment_updates(text: str, job: JobRecord) -> Iterable[tuple[str, str, str]]:
+    """Yield the Comment, unless the user has set one. All users see it: it holds no paths and no text of a log."""
     if text and (not job.comment or job.comment.startswith(COMMENT_PREFIX)):
         yield "Comment", COMMENT_PREFIX + text, "squeue shows why it waits"
 
 
-def _names(hostlist: str) -> tuple[str, ...]:
+def _expand_or_split(hostlist: str) -> tuple[str, ...]:
     try:
         return expand(hostlist)
     except ValueError:
         return tuple(hostlist.split(","))
 
 
-# squeue prints it with blanks
+# Pending reason of a job whose launch failed. squeue prints it with blanks.
 HELD_LAUNCH = "launch_failed_requeued_held"
 
 
 def is_held_launch(job: JobRecord) -> bool:
-    """Slurm holds the job since a Prolog failed."""
+    """Return True if Slurm holds the job because a Prolog failed."""
     return job.pending and job.restarts > 0 and job.reason.replace(" ", "_") == HELD_LAUNCH
 
 
 def has_failed_to_launch(context: DecisionContext) -> bool:
-    """This run is the one that did not get off the ground, and Slurm holds the next one."""
+    """Return True if this run could not be launched, and Slurm holds the next one."""
     job = context.job
     return job is not None and is_held_launch(job) and job.restarts == context.record.restarts + 1
 
 
 def decide_launch(context: DecisionContext, config: Config) -> RetryDecision:
-    """What becomes of the held job. The gate's own refusals cost no budget and need no consent."""
+    """Decide about the held job. Refusals by slurmwrap's own gate cost no budget and need no consent."""
     if context.gate:
         return _decide_after_gate(context)
     where = f" on {', '.join(context.record.nodes)}" if context.record.nodes else ""
@@ -161,12 +163,12 @@ def decide_launch(context: DecisionContext, config: Config) -> RetryDecision:
 
 
 def make_launch_comment(context: DecisionContext) -> str:
-    """What is in the job's Comment while it waits for its next run."""
+    """Return the job's Comment while it waits for its next run."""
     return f"{context.diagnosis.category} (slurmwrap why {context.record.address or context.record.attempt.job_id})"
 
 
 def _decide_after_gate(context: DecisionContext) -> RetryDecision:
-    # Of several nodes only one need have refused.
+    # If the nodes are unknown, one node is relabelled: a single refusal is enough to fail the launch.
     nodes = context.gate_nodes or context.record.nodes[:1]
     reason = f"the Prolog gate refused {', '.join(nodes)}: {context.gate}"
     relabel = tuple(
@@ -190,6 +192,6 @@ def _decide_release(context: DecisionContext, rule: str, reason: str, avoid: tup
     again = RequeueSpec(
         rule=rule, reason=reason, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(context)
     )
-    # It is requeued and held already.
+    # The first action, requeuehold, is left out: Slurm has requeued and held the job already.
     actions = make_requeue_actions(again, context.job)[1:]
     return RetryDecision(decision="retry_elsewhere", reason=reason, actions=actions)

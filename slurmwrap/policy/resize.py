@@ -1,4 +1,4 @@
-"""How much more memory or time the next run asks for, in the job's own unit and within what the site allows. Pure."""
+"""Compute how much more memory or time the next run requests, in the job's own unit and the site's limits. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from slurmwrap.diagnosis.build_evidence import compute_memory_limit_mib
 from slurmwrap.model.cluster import Partition
 from slurmwrap.model.job_record import JobRecord
 
-# Over what progress says: it is never even.
+# Factor on estimates from the job's progress, which is never even.
 MARGIN = 1.2
-# (below so many seconds, to multiples of)
+# (limit in seconds below which it applies, multiple of seconds to which the limit is rounded up).
 _ROUNDED = ((600, 60), (2 * 3600, 300), (12 * 3600, 900))
 
 
-def memory_cap(job: JobRecord, largest_mib: int, limits: Iterable[Partition]) -> int:
-    """MiB that the job may have on one node: the largest node's, and what its partition allows.
+def compute_memory_cap(job: JobRecord, largest_mib: int, limits: Iterable[Partition]) -> int:
+    """Return the MiB that the job may have on one node: limited by the largest node and its partitions.
 
-    MaxMemPerCPU caps CPUs times it; beyond that Slurm would take more CPUs for the memory (slurm.conf(5)).
+    MaxMemPerCPU allows itself times the CPUs; beyond that Slurm would allocate more CPUs for the memory
+    (slurm.conf(5)).
     """
     caps = [largest_mib]
     for partition in limits:
@@ -29,10 +30,12 @@ def memory_cap(job: JobRecord, largest_mib: int, limits: Iterable[Partition]) ->
     return min(caps)
 
 
-def more_memory(job: JobRecord, peak_mib: int | None, *, factor: float, cap_mib: int) -> tuple[str, int] | None:
-    """(scontrol's key in the job's own unit, MiB) beyond what it had; None when it cannot have more.
+def compute_larger_memory(
+    job: JobRecord, peak_mib: int | None, *, factor: float, cap_mib: int
+) -> tuple[str, int] | None:
+    """Return (scontrol's key in the job's own unit, MiB) with more than it had; None if it cannot have more.
 
-    Both keys were seen to reach the next run's srun (Slurm 22.05); the other unit's key would break it.
+    Both keys were seen to reach the next run's srun (Slurm 22.05). The other unit's key would break it.
     """
     limit = compute_memory_limit_mib(job)
     if limit is None or cap_mib <= limit:
@@ -44,27 +47,27 @@ def more_memory(job: JobRecord, peak_mib: int | None, *, factor: float, cap_mib:
     return ("MinMemoryCPU", per_cpu) if per_cpu > (job.mem_mib_per_cpu or 0) else None
 
 
-def more_time(
+def compute_longer_time_limit(
     limit_s: int | None, limits: Iterable[Partition], *, factor: float, remaining_s: float | None = None
 ) -> int | None:
-    """Minutes (Slurm's resolution) beyond what it had; None when it has no limit, or the partition gives no more.
+    """Return a longer time limit in minutes, Slurm's resolution; None without a limit or if no more is allowed.
 
-    `remaining_s`: what is left to do by the job's own progress; None: not known.
+    `remaining_s`: seconds of work left by the job's own progress; None: unknown.
     """
     if not limit_s:
         return None
-    caps = [cap // 60] if (cap := time_cap_s(limits)) else []
+    caps = [cap // 60] if (cap := get_longest_time_limit_s(limits)) else []
     wanted = min([math.ceil(max(limit_s * factor, (remaining_s or 0) * MARGIN) / 60), *caps])
     return wanted if wanted * 60 > limit_s else None
 
 
-def time_cap_s(limits: Iterable[Partition]) -> int | None:
-    """The longest that a job may run in its partition, of several the shortest; None where there is no limit."""
+def get_longest_time_limit_s(limits: Iterable[Partition]) -> int | None:
+    """Return the longest time limit of the job's partition, of several the shortest; None without a limit."""
     return min((partition.max_time_s for partition in limits if partition.max_time_s), default=None)
 
 
-def time_needed_s(run_s: float, remaining_s: float) -> int:
-    """What to ask for when the whole job runs again: with a margin, and rounded up to what a person would write."""
+def compute_time_needed_s(run_s: float, remaining_s: float) -> int:
+    """Return the time limit for a complete new run: with a margin, rounded up to what a person would write. Seconds."""
     wanted = (run_s + remaining_s) * MARGIN
     unit = next((unit for below, unit in _ROUNDED if wanted < below), 3600)
     return math.ceil(wanted / unit) * unit

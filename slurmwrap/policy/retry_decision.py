@@ -1,7 +1,7 @@
-"""Turns a Diagnosis into a RetryDecision: what to do about the job, its nodes and its inputs. Pure.
+"""Make a RetryDecision from a diagnosis: what to do about the job, its nodes and its inputs. Pure.
 
-Every job gets a decision; Slurm is asked to change only the jobs of gsub whose user agreed to retries, and only after
-the ledger of the job's earlier failures was asked too.
+Every failed job gets a decision. Slurm is asked to change only gsub jobs whose user agreed to retries, and only within
+the retry budget that the job's earlier failures leave.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from slurmwrap.policy import blocked_inputs, decision_context, requeue, resize, 
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.incident import Incident, wait_s
 from slurmwrap.policy.requeue import RequeueSpec, decide_launch, has_failed_to_launch, make_launch_comment
-from slurmwrap.policy.retry_budget import retries_of
+from slurmwrap.policy.retry_budget import count_allowed_retries
 from slurmwrap.policy.run_from_slurm import REQUEUED
-from slurmwrap.policy.strikes import blamed_node, drains_of, strikes_of
+from slurmwrap.policy.strikes import find_blamed_node, make_drain_actions, make_strikes
 
 __all__ = ["REQUEUED_ALREADY", "DecisionContext", "decide"]
 
@@ -28,71 +28,71 @@ REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
 
 
 def decide(context: DecisionContext, config: Config) -> RetryDecision:
-    """The decision with its reason, the actions it asks for, strikes and blocked inputs.
+    """Return the decision with its reason, its actions, strikes and blocked inputs.
 
-    Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
+    No node is blamed for a failure of an incident, unless that node's own kernel shows a conclusive fault.
     """
     about_job = (
         decide_launch(context, config) if has_failed_to_launch(context) else _select_decider(context)(context, config)
     )
     blames = context.incident is None or _is_node_fault(context)
-    strikes = strikes_of(context.diagnosis, context.record) if blames else ()
-    drains = drains_of(context.diagnosis, context.record) if blames else ()
+    strikes = make_strikes(context.diagnosis, context.record) if blames else ()
+    drains = make_drain_actions(context.diagnosis, context.record) if blames else ()
     return replace(about_job, actions=(*drains, *about_job.actions), strikes=strikes)
 
 
 def _select_decider(context: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
     if context.incident is not None and context.diagnosis.decision == "blacklist_input":
-        # The file is where it was; what is under it was away.
-        return _retry
-    return _ABOUT.get(context.diagnosis.decision, _stop)
+        # The file itself is intact: the file system was unreachable.
+        return _decide_retry
+    return _DECIDERS.get(context.diagnosis.decision, _decide_stop)
 
 
 def _is_node_fault(context: DecisionContext) -> bool:
-    return context.diagnosis.conclusive and bool(blamed_node(context.diagnosis, context.record))
+    return context.diagnosis.conclusive and bool(find_blamed_node(context.diagnosis, context.record))
 
 
 def _decide_nothing(context: DecisionContext, config: Config) -> RetryDecision:
-    told = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
-    reason = told.get(context.record.state, "nothing failed")
+    reasons = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
+    reason = reasons.get(context.record.state, "nothing failed")
     if context.diagnosis.category == COMPLETED_WITH_ERROR:
         reason = "Slurm calls it COMPLETED, so it is not run again"
     return RetryDecision(decision="none", reason=reason)
 
 
-def _stop(context: DecisionContext, config: Config) -> RetryDecision:
+def _decide_stop(context: DecisionContext, config: Config) -> RetryDecision:
     return RetryDecision(decision="stop", reason=context.diagnosis.advice or "the same would happen again")
 
 
-def _retry(context: DecisionContext, config: Config) -> RetryDecision:
+def _decide_retry(context: DecisionContext, config: Config) -> RetryDecision:
     category = context.diagnosis.category
-    limit = retries_of(context.diagnosis, False, config.retry)
+    limit = count_allowed_retries(context.diagnosis, False, config.retry)
     spent = context.ledger.spent(category)
-    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _seed(context))
+    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _make_seed(context))
     return _decide_rerun(context, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
 
 
-def _retry_elsewhere(context: DecisionContext, config: Config) -> RetryDecision:
-    blamed = blamed_node(context.diagnosis, context.record)
-    limit = retries_of(context.diagnosis, bool(blamed), config.retry)
+def _decide_retry_elsewhere(context: DecisionContext, config: Config) -> RetryDecision:
+    blamed = find_blamed_node(context.diagnosis, context.record)
+    limit = count_allowed_retries(context.diagnosis, bool(blamed), config.retry)
     spent = context.ledger.spent(context.diagnosis.category)
     return _decide_rerun(
-        context, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_avoid(context, config))
+        context, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_list_nodes_to_avoid(context, config))
     )
 
 
-def _resize(context: DecisionContext, config: Config) -> RetryDecision:
-    return {"cpu_oom": _decide_more_memory, "time_limit": _decide_more_time}.get(context.diagnosis.category, _stop)(
-        context, config
-    )
+def _select_resize(context: DecisionContext, config: Config) -> RetryDecision:
+    return {"cpu_oom": _decide_more_memory, "time_limit": _decide_more_time}.get(
+        context.diagnosis.category, _decide_stop
+    )(context, config)
 
 
 def _decide_more_memory(context: DecisionContext, config: Config) -> RetryDecision:
     if context.job is None or decision_context.is_requeued(context) or decision_context.find_refusal(context):
         return _decide_rerun(context, config, 0, 1, RequeueSpec(rule="resize"))
     peak = context.record.measurement.mem_peak_mib if context.record.measurement else None
-    cap = resize.memory_cap(context.job, context.fleet.largest_mem_mib, context.limits)
-    memory = resize.more_memory(context.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
+    cap = resize.compute_memory_cap(context.job, context.fleet.largest_mem_mib, context.limits)
+    memory = resize.compute_larger_memory(context.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
     if memory is None:
         why = "it ran out of host memory, and no node of its partition has more for it"
         return RetryDecision(decision="stop", reason=why)
@@ -100,16 +100,18 @@ def _decide_more_memory(context: DecisionContext, config: Config) -> RetryDecisi
 
 
 def _decide_more_time(context: DecisionContext, config: Config) -> RetryDecision:
-    """Only for a job that was seen to resume: any other one would lose the longer time as well.
+    """Request more time, but only for a job that was seen to resume: any other one would lose the longer time as well.
 
-    At the partition's limit the same time again is enough, for it goes on from its checkpoint.
+    At the partition's limit the same time is requested again, because the job continues from its checkpoint.
     """
     if not context.diagnosis.resumed or context.diagnosis.checkpoint_step is None:
-        return _stop(context, config)
+        return _decide_stop(context, config)
     factor, remaining_s = config.retry.resize_time_factor, context.diagnosis.remaining_s
-    minutes = resize.more_time(context.record.time_limit_s, context.limits, factor=factor, remaining_s=remaining_s)
+    minutes = resize.compute_longer_time_limit(
+        context.record.time_limit_s, context.limits, factor=factor, remaining_s=remaining_s
+    )
     if minutes is None:
-        return _retry(context, config)
+        return _decide_retry(context, config)
     return _decide_resize(context, config, RequeueSpec(rule="resize", time_min=minutes))
 
 
@@ -123,6 +125,8 @@ def _decide_resize(context: DecisionContext, config: Config, again: RequeueSpec)
 
 def _decide_block_input(context: DecisionContext, config: Config) -> RetryDecision:
     path = context.diagnosis.input_path
+    # A file that only the log blames is confirmed by one run on another node, which distinguishes a bad file from a bad
+    # mount. After that, or if slurmwrap itself found the fault, the file is blocked.
     confirmed = context.ledger.confirmations(context.diagnosis.category, path) >= config.retry.confirmations
     possible = not decision_context.find_refusal(context) and config.mode_of("retry_elsewhere") == "act"
     if path and not context.fault and not confirmed and decision_context.is_requeued(context):
@@ -134,9 +138,11 @@ def _decide_block_input(context: DecisionContext, config: Config) -> RetryDecisi
         and possible
         and not decision_context.find_exhausted_budget(context, 0, 1, config)
     ):
-        reason = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
+        reason = f"once more on another node, to distinguish a bad file from a bad mount: {path}"
         return _schedule_rerun(
-            context, config, RequeueSpec(rule="retry_elsewhere", reason=reason, avoid=_avoid(context, config))
+            context,
+            config,
+            RequeueSpec(rule="retry_elsewhere", reason=reason, avoid=_list_nodes_to_avoid(context, config)),
         )
     blocks = blocked_inputs.make_blocks(context)
     return RetryDecision(
@@ -147,12 +153,12 @@ def _decide_block_input(context: DecisionContext, config: Config) -> RetryDecisi
     )
 
 
-_ABOUT: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
+_DECIDERS: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
     "none": _decide_nothing,
-    "stop": _stop,
-    "retry": _retry,
-    "retry_elsewhere": _retry_elsewhere,
-    "resize": _resize,
+    "stop": _decide_stop,
+    "retry": _decide_retry,
+    "retry_elsewhere": _decide_retry_elsewhere,
+    "resize": _select_resize,
     "blacklist_input": _decide_block_input,
 }
 
@@ -160,7 +166,7 @@ _ABOUT: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
 def _decide_rerun(
     context: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec
 ) -> RetryDecision:
-    """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
+    """Return `again` if Slurm, the retry budget and the user's consent allow it; else `stop` or `none`."""
     category = context.diagnosis.category
     if context.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
@@ -185,22 +191,24 @@ def _describe_incident(incident: Incident) -> str:
 
 
 def _schedule_rerun(context: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
-    """With the moment it may start: after back-off, incident and brake."""
+    """Return the rerun with the moment at which it may start: after back-off, incident and hourly limit."""
     assert context.job is not None and context.submission is not None
     delay = again.delay_s
     if context.incident is not None:
         delay = max(delay, wait_s(context.incident, context.record.attempt.job_id, context.now))
     acts = config.mode_of(again.rule) == "act"
-    brake = config.retry.max_per_hour if acts else 0
-    start_at = retry_budget.find_next_start(context.starts, context.now + delay, brake)
-    braked = start_at > context.now + delay
+    per_hour = config.retry.max_per_hour if acts else 0
+    start_at = retry_budget.find_next_start(context.starts, context.now + delay, per_hour)
+    delayed_by_limit = start_at > context.now + delay
     again = replace(
-        again, delay_s=math.ceil(start_at - context.now) if braked else delay, comment=make_launch_comment(context)
+        again,
+        delay_s=math.ceil(start_at - context.now) if delayed_by_limit else delay,
+        comment=make_launch_comment(context),
     )
     if not context.submission.output_appends:
         again = replace(again, std_out=requeue.retry_output(context.record.std_out, context.record.restarts))
     reason = _describe_requeue(again) + (
-        f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else ""
+        f", because {per_hour} retries an hour are the limit (retry.max_per_hour)" if delayed_by_limit else ""
     )
     return RetryDecision(
         decision=again.rule,
@@ -217,17 +225,17 @@ def _describe_requeue(again: RequeueSpec) -> str:
     if again.memory:
         details.append(f"with {again.memory[0]}={again.memory[1]}M")
     if again.time_min is not None:
-        details.append(f"with {again.time_min} minutes, for it resumes from its checkpoint")
+        details.append(f"with {again.time_min} minutes, because it resumes from its checkpoint")
     if again.delay_s:
         details.append(f"after {again.delay_s} s")
     return "; ".join(details)
 
 
-def _avoid(context: DecisionContext, config: Config) -> tuple[str, ...]:
-    """Nodes the next run should leave, within the share that may be excluded; none for an incident's sake."""
+def _list_nodes_to_avoid(context: DecisionContext, config: Config) -> tuple[str, ...]:
+    """Return the nodes that the next run should avoid, within the share that may be excluded; () for an incident."""
     if context.incident is not None and not _is_node_fault(context):
         return ()
-    blamed = blamed_node(context.diagnosis, context.record)
+    blamed = find_blamed_node(context.diagnosis, context.record)
     nodes = requeue.list_suspect_nodes(context.diagnosis, context.record, blamed)
     if not context.fleet.nodes:
         return nodes
@@ -235,6 +243,6 @@ def _avoid(context: DecisionContext, config: Config) -> tuple[str, ...]:
     return nodes if len(context.ledger.nodes | set(nodes)) <= allowed else ()
 
 
-def _seed(context: DecisionContext) -> str:
+def _make_seed(context: DecisionContext) -> str:
     attempt = context.record.attempt
     return f"{attempt.cluster}:{attempt.job_id}:{context.record.restarts}"

@@ -1,7 +1,7 @@
-"""Wanted: which runs a person asks to see, by the words of `slurmwrap history` and `slurmwrap jobs`. Pure.
+"""RunFilter: select the runs that the options of `slurmwrap history` and `slurmwrap jobs` ask for. Pure.
 
-`matches` tests a record; store/list_queries.py asks a database the same, so that what a large site keeps need not be
-read.
+`matches` tests one record. store/list_queries.py makes a database query of the same filter, so that a large site's
+records need not all be read.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from fnmatch import fnmatchcase
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.job_run import JobRun
 
-# Categories of a judged run that did not fail.
+# Categories of judged runs that did not fail.
 NO_FAILURES = ("success", "cancelled", "completed_with_error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """What is left empty asks for everything. Times in Unix seconds."""
+    """Conditions on runs. An empty field selects everything. Times in Unix seconds."""
 
     users: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()  # patterns: "sweep*"
+    names: tuple[str, ...] = ()  # patterns, e.g. "sweep*"
     categories: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
-    # Slurm's in capitals; PENDING and RUNNING: it has not ended.
+    # Slurm's states in capitals. PENDING and RUNNING select runs that have not ended.
     states: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    # It ended then or later, or not yet.
+    # It ended at this time or later, or has not ended.
     since: float | None = None
-    # It ended, or if it has not ended began, before.
+    # It ended before this time or, if it has not ended, began before it.
     until: float | None = None
     failed: bool = False
 
 
 def state_of(run: JobRun) -> str:
-    """Slurm's record; of a run that has not ended PENDING or RUNNING."""
+    """Return Slurm's final state, or PENDING or RUNNING for a run that has not ended."""
     return run.state or ("PENDING" if run.start_time is None else "RUNNING")
 
 
 def failed(run: JobRun) -> bool:
-    """Judged, and neither completed, with an error in the output or without, nor cancelled."""
+    """Return True if the run was judged as neither completed (with or without an error in its output) nor cancelled."""
     return run.diagnosis is not None and run.diagnosis.category not in NO_FAILURES
 
 
 def matches(run_filter: RunFilter, run: JobRun) -> bool:
-    """Whether the run is one of them."""
+    """Return True if the filter selects the run."""
     category = run.diagnosis.category if run.diagnosis is not None else ""
     chosen = (
         (run_filter.users, run.user),
@@ -56,7 +56,7 @@ def matches(run_filter: RunFilter, run: JobRun) -> bool:
         (run_filter.states, state_of(run)),
     )
     return (
-        all(not words or word in words for words, word in chosen)
+        all(not values or value in values for values, value in chosen)
         and (not run_filter.partitions or bool(set(run_filter.partitions) & set(run.partition.split(","))))
         and (not run_filter.names or any(fnmatchcase(run.name, pattern) for pattern in run_filter.names))
         and (not run_filter.nodes or bool(set(run_filter.nodes) & set(run.nodes)))
@@ -66,11 +66,11 @@ def matches(run_filter: RunFilter, run: JobRun) -> bool:
 
 
 def moment_of(run: JobRun) -> int:
-    """By what lists are sorted: its end, or its beginning while it runs or waits. Unix seconds."""
+    """Return the time by which lists are sorted: its end, or its begin while it runs or waits. Unix seconds."""
     return run.end_time or run.start_time or run.attempt.submit_time
 
 
 def within(run_filter: RunFilter, run: JobRun) -> bool:
-    """Whether it lies in the time that is asked for."""
+    """Return True if the run lies within the filter's times."""
     late_enough = run_filter.since is None or run.end_time is None or run.end_time >= run_filter.since
     return late_enough and (run_filter.until is None or moment_of(run) < run_filter.until)

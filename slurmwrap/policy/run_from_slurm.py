@@ -1,4 +1,4 @@
-"""Turns Slurm's record on a job into an JobRun and back. Pure."""
+"""Convert between Slurm's record of a job (JobRecord) and the stored run (JobRun). Pure."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from slurmwrap.model.submission import Submission
 if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import Measurement
 
-REQUEUED = "REQUEUED"  # sacct's record for a run that ended by a requeue; scontrol shows the next run instead
-CLOCKS_S = 300.0  # that clocks may differ: more is refused by MUNGE, whose credentials live that long
-_SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller, and sbatch's patience
+REQUEUED = "REQUEUED"  # sacct's state for a run that ended by a requeue; scontrol shows the next run instead.
+# Largest difference between clocks. MUNGE refuses more, because its credentials live that long.
+CLOCKS_S = 300.0
+# For the clocks of the submit host and the controller, and the time that sbatch may wait.
+_SUBMISSION_SLACK_S = 3600
 
 
-def key_of(job: JobRecord, cluster: str) -> RunKey:
-    """The key of the run that `job` shows."""
+def run_key_from_job(job: JobRecord, cluster: str) -> RunKey:
+    """Return the key of the run that `job` shows."""
     return RunKey(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time)
 
 
 def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> JobRun:
-    """What is remembered of the run that `job` shows; `before` keeps what was judged and what Slurm shows no longer.
+    """Return the run that `job` shows. From `before`, keep the judgement and what Slurm no longer shows.
 
-    While a requeued run is COMPLETING Slurm 22.05 already counts the restart and shows the present as StartTime, with
-    EndTime=Unknown, or after a lost node with one: the start that was seen while the job ran is kept.
+    While a requeued run is COMPLETING, Slurm 22.05 already counts the restart and shows the present time as StartTime,
+    with EndTime=Unknown or, after a lost node, with an end. So the start that was seen while the job ran is kept.
     """
     requeueing = job.state == "COMPLETING" and job.end_time is None
     fresh = JobRun(
-        attempt=key_of(job, cluster),
+        attempt=run_key_from_job(job, cluster),
         address=job.address,
         restarts=job.restarts,
         name=job.name,
@@ -63,8 +65,8 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
     return replace(
         fresh,
         restarts=before.restarts,
-        nodes=job.nodes if len(job.nodes) > len(before.nodes) else before.nodes,  # --no-kill: NodeList shrinks
-        start_time=before.start_time if requeueing or _completing_since(before, job) else job.start_time,
+        nodes=job.nodes if len(job.nodes) > len(before.nodes) else before.nodes,  # with --no-kill NodeList shrinks
+        start_time=before.start_time if requeueing or _keeps_seen_start(before, job) else job.start_time,
         measurement=before.measurement,
         diagnosis=before.diagnosis,
         decision=before.decision,
@@ -76,14 +78,15 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
     )
 
 
-def _completing_since(before: JobRun, job: JobRecord) -> bool:
+def _keeps_seen_start(before: JobRun, job: JobRecord) -> bool:
     return job.state == "COMPLETING" and before.start_time is not None
 
 
-def run_before(job: JobRecord, cluster: str) -> JobRun:
-    """The run before the one that `job` shows, for one that nothing reported: its launch failed.
+def make_previous_run(job: JobRecord, cluster: str) -> JobRun:
+    """Return the run before the one that `job` shows, if nothing reported it because its launch failed.
 
-    Its SubmitTime is lost with Slurm's record of it; the second before the present one keeps the keys rising with time.
+    Its SubmitTime is lost with Slurm's record of it. The second before the present SubmitTime keeps the keys in order
+    of time.
     """
     key = RunKey(cluster=cluster, job_id=job.job_id, submit_time=job.submit_time - 1)
     shown = record_of(job, cluster)
@@ -91,9 +94,9 @@ def run_before(job: JobRecord, cluster: str) -> JobRun:
 
 
 def remembered(run: JobRun, now: JobRecord | None = None) -> JobRecord:
-    """A run in Slurm's form as it was last seen, for one that Slurm has forgotten or overwritten.
+    """Return a run as a JobRecord, as it was last seen, if Slurm has forgotten or overwritten its record.
 
-    `now`: the same job's present run, whose request (memory, command) is the same one.
+    `now`: the record of the same job's present run, which has the same request (memory, command).
     """
     base = now if now is not None else JobRecord(job_id=run.attempt.job_id)
     return replace(
@@ -124,7 +127,7 @@ def remembered(run: JobRun, now: JobRecord | None = None) -> JobRecord:
 
 
 def ended(run: JobRun, job: JobRecord, measurement: Measurement | None) -> JobRun:
-    """`run` with the final word on it."""
+    """Return `run` with Slurm's final record of it."""
     return replace(
         run,
         state=job.state or run.state,
@@ -137,87 +140,93 @@ def ended(run: JobRun, job: JobRecord, measurement: Measurement | None) -> JobRu
     )
 
 
-def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, before: int | None = None) -> JobRun:
-    """A run that Slurm never showed us: known from its hooks alone, keyed by its first sign of life.
+def run_from_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, before: int | None = None) -> JobRun:
+    """Return a run that Slurm never showed, from its hooks' observations alone; its key is its first sign of life.
 
-    The true SubmitTime is lost with Slurm's record; the first sign is after it and before the next run's, so that keys
-    of one job still rise with time: `before` is the next run's SubmitTime, which a failed launch may share the second
-    with. `seen`: at least one observation of a hook.
+    The true SubmitTime is lost with Slurm's record. The first sign is after it and before the next run's SubmitTime, so
+    the keys of one job still rise with time. `before` is the next run's SubmitTime; a failed launch may fall into the
+    same second. `seen`: at least one observation of a hook.
     """
     facts: dict[str, object] = {}
     for observation in sorted(seen, key=lambda o: o.context is Context.EPILOG_SLURMCTLD):
         facts.update(observation.facts)
-    start = int(min(_started(o) for o in seen))
+    start = int(min(_get_start(o) for o in seen))
     return JobRun(
         attempt=RunKey(cluster=cluster, job_id=job_id, submit_time=min(start, before - 1) if before else start),
-        address=_address(job_id, facts),
-        restarts=min(_whole(o.facts.get("restarts"), 0) for o in seen),
+        address=_format_address(job_id, facts),
+        restarts=min(_parse_int(o.facts.get("restarts"), 0) for o in seen),
         name=str(facts.get("name", "")),
         user=str(facts.get("user", "")),
-        uid=_whole(facts.get("uid"), -1),
+        uid=_parse_int(facts.get("uid"), -1),
         account=str(facts.get("account", "")),
         partition=str(facts.get("partition", "")),
         nodes=tuple(dict.fromkeys(o.node for o in seen if o.node)),
-        gpus=sum(_count(str(o.facts["gpus"])) for o in _one_per_node(seen)),
+        gpus=sum(_count_gpus(str(o.facts["gpus"])) for o in _select_one_per_node(seen)),
         start_time=start,
     )
 
 
-def completed_by_hooks(run: JobRun, seen: Sequence[Observation]) -> JobRun:
-    """What is still unknown of a run, from its hooks."""
+def complete_run_from_hooks(run: JobRun, seen: Sequence[Observation]) -> JobRun:
+    """Return `run` with the fields that are still unknown, taken from its hooks."""
     if run.user or not seen:
         return run
-    told = run_of_hooks(run.attempt.cluster, run.attempt.job_id, seen)
+    from_hooks = run_from_hooks(run.attempt.cluster, run.attempt.job_id, seen)
     return replace(
         run,
-        address=told.address,
-        name=told.name,
-        user=told.user,
-        uid=told.uid if run.uid < 0 else run.uid,
-        account=told.account,
-        partition=told.partition,
-        nodes=run.nodes if len(run.nodes) > len(told.nodes) else told.nodes,
-        gpus=max(run.gpus, told.gpus),
+        address=from_hooks.address,
+        name=from_hooks.name,
+        user=from_hooks.user,
+        uid=from_hooks.uid if run.uid < 0 else run.uid,
+        account=from_hooks.account,
+        partition=from_hooks.partition,
+        nodes=run.nodes if len(run.nodes) > len(from_hooks.nodes) else from_hooks.nodes,
+        gpus=max(run.gpus, from_hooks.gpus),
     )
 
 
 def submitted_id(run: JobRun) -> int:
-    """The id sbatch printed: an array's tasks have raw ids of their own, and the array's id in their address."""
+    """Return the job id that sbatch printed.
+
+    Array tasks have raw ids of their own, and the array's id in their address.
+    """
     head = run.address.split("_")[0]
     return int(head) if head.isdecimal() else run.attempt.job_id
 
 
-def speaks_for(submission: Submission, run: JobRun) -> bool:
-    """Whether `submission` is of this very job: same owner, not before it, and a first run not long after it either:
-    ids come back."""
+def is_submission_of_run(submission: Submission, run: JobRun) -> bool:
+    """Return True if `submission` is of this very job.
+
+    The owner must be the same, the run must not be before the submission, and a first run not long after it either,
+    because job ids are reused.
+    """
     if submission.cluster != run.attempt.cluster or submission.uid != run.uid:
         return False
     later = run.attempt.submit_time - submission.at
     return later >= -CLOCKS_S and (run.restarts > 0 or later <= _SUBMISSION_SLACK_S)
 
 
-def _started(observation: Observation) -> float:
+def _get_start(observation: Observation) -> float:
     started = observation.facts.get("started_at")
     return float(started) if isinstance(started, int | float) and started else observation.at
 
 
-def _one_per_node(observations: Sequence[Observation]) -> Sequence[Observation]:
+def _select_one_per_node(observations: Sequence[Observation]) -> Sequence[Observation]:
     return tuple({o.node: o for o in observations if o.node and o.facts.get("gpus")}.values())
 
 
-def _count(indices: str) -> int:
-    """GPUs of SLURM_JOB_GPUS: "0,2" and "0-3,6" both occur."""
+def _count_gpus(indices: str) -> int:
+    """Return the number of GPUs in SLURM_JOB_GPUS: "0,2" and "0-3,6" both occur."""
     ranges = [part.partition("-") for part in indices.split(",")]
     pairs = [(first, last or first) for first, _, last in ranges]
     return sum(int(last) - int(first) + 1 for first, last in pairs if first.isdecimal() and last.isdecimal())
 
 
-def _address(job_id: int, facts: dict[str, object]) -> str:
-    array, task = _whole(facts.get("array_job_id"), -1), _whole(facts.get("array_task_id"), -1)
+def _format_address(job_id: int, facts: dict[str, object]) -> str:
+    array, task = _parse_int(facts.get("array_job_id"), -1), _parse_int(facts.get("array_task_id"), -1)
     return f"{array}_{task}" if array > 0 and task >= 0 else str(job_id)
 
 
-def _whole(value: object, default: int) -> int:
+def _parse_int(value: object, default: int) -> int:
     if isinstance(value, int):
         return value
     return int(value) if isinstance(value, str) and value.isdecimal() else default

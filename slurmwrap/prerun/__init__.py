@@ -1,1 +1,1 @@
-"""The single-GPU trial of a job: static checks, launch shims, supervisor, Verdict."""
+"""Pre-run of a job on one GPU: static checks, the trial, protection of the user's files, and the verdict."""

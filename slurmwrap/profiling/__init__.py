@@ -1,1 +1,1 @@
-"""What a job needs: resource profiles, their keys and how measurements merge. Pure."""
+"""Resource profiles of jobs: profile keys, the CPU and memory models, and merging of measurements. Pure."""

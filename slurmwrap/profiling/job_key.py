@@ -1,9 +1,9 @@
-"""Names what a profile and a passed pre-run belong to. Pure.
+"""Compute profile keys, job variants and fingerprints: which profile and which passed pre-run belong to a job. Pure.
 
-`derive_key` is coarse on purpose: it survives edits of the program, since its needs mostly do. `fingerprint` is exact:
-one changed byte of script, code, argument or option makes another. `derive_variant` lies between: it changes
-with the batch size, the loader's workers and whatever else shifts what a step costs, so that a profile knows how much
-of what it holds was measured on another job of the same key.
+The key of `derive_key` is coarse on purpose: it stays the same when the program is edited, since the program's needs
+mostly do. The fingerprint of `compute_fingerprint` is exact: it changes with one byte of script, code, argument or
+option. The variant of `derive_variant` is between both: it changes with the batch size, the loader's workers and other
+settings that change the cost of a step. So a profile can distinguish measurements of other jobs with the same key.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
-# Options that change what Slurm does with the job, not what the program does on one GPU.
-_WITHOUT_EFFECT = frozenset(
+# Options that change how Slurm handles the job, but not what the program does on one GPU.
+_OPTIONS_WITHOUT_EFFECT = frozenset(
     (
         *("begin", "comment", "deadline", "delay-boot", "dependency", "error", "exclude", "hold", "job-name"),
         *("kill-on-invalid-dep", "mail-type", "mail-user", "nice", "nodelist", "open-mode", "output", "parsable"),
         *("priority", "quiet", "requeue", "no-requeue", "switches", "test-only", "time-min", "verbose", "wait"),
     )
 )
-# Variables that decide which code runs; the rest of the environment changes with every login.
+# Variables that determine which code runs. The rest of the environment changes with every login.
 _CODE_VARIABLES = ("CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")
 
 _SHELL_VARIABLE = rb"\$\{?([A-Za-z_][A-Za-z0-9_]*)"
 _PYTHON_VARIABLE = rb"(?:environ(?:\.get|\.setdefault|\.pop)?|getenv)\s*[\[(]\s*[rb]?['\"]([A-Za-z_][A-Za-z0-9_]*)['\"]"
 _PLUGIN_VARIABLE = "_SLURM_SPANK_OPTION_"
 
-# Names of options and variables that shift what one step needs; matched in "per_device_train_batch_size", "BS", "-b".
-_SHAPING = re.compile(
+# Names of options and variables that change what one step needs, for example "per_device_train_batch_size" and "BS".
+_SHAPING_NAME = re.compile(
     r"batch|worker|num-proc|precision|fp16|bf16|fp8|tf32|(?:^|-)amp(?:$|-)|dtype|quant|seq|length|max-len|block-size|context|accum"
     r"|image-size|img|resolution|crop|hidden|layer|depth|width|heads|model|arch|config|compile|checkpointing|shard|zero"
     r"|(?:^|-)(?:bs|tp|pp|size)$"
 )
-# They name runs and places, not work.
-_PLACES = re.compile(r"dir|output|log|save|port|resume|seed|timestamp")
-# -b 64 and -j 8, as torchvision's and timm's scripts spell them
-_SHORT = frozenset(("b", "j", "bs"))
+# Names of settings that only name runs, directories and seeds; they do not change the work.
+_PLACE_NAME = re.compile(r"dir|output|log|save|port|resume|seed|timestamp")
+# Short options that change what one step needs: -b 64 and -j 8 in torchvision's and timm's scripts.
+_SHORT_SHAPING_OPTIONS = frozenset(("b", "j", "bs"))
 _WORD = re.compile(r"""[^\s"'();&|]+""")
-# Characters of a script that are looked at.
-_TEXT_CAP = 1 << 18
+# Bytes of a script that are searched.
+_SCRIPT_CAP = 1 << 18
 
 
 def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:
-    """Such as "train-a100x8-3f2a91c04be7": entry program (else the script itself), GPU type, GPUs per node.
+    """Return the profile key, such as "train-a100x8-3f2a91c04be7": program, GPU type, GPUs per node, and a digest.
 
-    `entry_program` is a path, relative ones from where the job runs; the script's own name means that there is none.
+    `entry_program` is the path of the program that the script starts; a relative path is relative to the job's working
+    directory. If it equals the script's name, there is no such program, and the script itself is the program.
     """
     shape, script = request.shape, request.script
     gpus = shape.gpus_per_node or shape.gpus
@@ -68,55 +69,55 @@ def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:
 
 
 def derive_variant(request: JobRequest) -> str:
-    """12 hexadecimal digits over the settings that look like batch size, workers, precision or model; "" for none.
+    """Return 12 hexadecimal digits over the settings for batch size, workers, precision, model etc.; "" if none.
 
-    From the command line and the script: "--batch-size 64", "--batch-size=64", "-b 64", "data.batch_size=64" and
-    "BATCH_SIZE=64" are one and the same setting. A program that has its numbers inside shows no variant.
+    Settings are taken from the command line and the script: "--batch-size 64", "--batch-size=64", "data.batch_size=64"
+    and "BATCH_SIZE=64" are the same setting. A program that contains its numbers has no variant.
     """
-    text = request.script.content[:_TEXT_CAP].decode("utf-8", "replace")
+    text = request.script.content[:_SCRIPT_CAP].decode("utf-8", "replace")
     body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     words = [_substitute_arguments(word, request.args) for word in _WORD.findall(body)]
-    found = set(_list_shaping_words([*words, "--", *request.args]))
+    found = set(_list_shaping_settings([*words, "--", *request.args]))
     return _digest(sorted(found))[:12] if found else ""
 
 
 def _substitute_arguments(word: str, args: Sequence[str]) -> str:
-    """`word` with the script's own arguments in place of $1 to $9."""
+    """Return `word` with $1 to $9 replaced by the script's arguments."""
     if "$" not in word:
         return word
     return re.sub(r"\$\{?([1-9])\}?", lambda m: args[int(m[1]) - 1] if len(args) >= int(m[1]) else m[0], word)
 
 
-def _list_shaping_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(name, value) of each word that sets what a step costs."""
+def _list_shaping_settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each setting in `words` that changes the cost of a step."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
         dashed = name.startswith("-")
         bare = name.lstrip("-+").rpartition(".")[2].replace("_", "-").lower()
-        if not (dashed or equals) or _PLACES.search(bare):
+        if not (dashed or equals) or _PLACE_NAME.search(bare):
             continue
-        if not (_SHAPING.search(bare) or (dashed and bare in _SHORT)):
+        if not (_SHAPING_NAME.search(bare) or (dashed and bare in _SHORT_SHAPING_OPTIONS)):
             continue
         yield bare, value if equals else "" if following.startswith("-") else following
 
 
-# Variables that say where and when someone logged in: they differ between two windows and mean nothing to a program.
-_OF_THE_LOGIN = frozenset(
+# Variables that describe the login session: they differ between two terminals and do not matter to a program.
+_LOGIN_VARIABLES = frozenset(
     (
         *("_", "COLUMNS", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "LINES", "OLDPWD", "PWD", "SHLVL", "WINDOWID"),
         *("STY", "TMUX", "TMUX_PANE", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "LS_COLORS", "HISTFILE"),
     )
 )
-_OF_THE_LOGINS = ("SSH_", "TERM", "VTE_", "GSUB_", "VSCODE_", "KRB5")
+_LOGIN_PREFIXES = ("SSH_", "TERM", "VTE_", "GSUB_", "VSCODE_", "KRB5")
 
 
 def compute_fingerprint(
     request: JobRequest, files: Mapping[str, bytes], environ: Mapping[str, str] | None = None
 ) -> str:
-    """64 hexadecimal digits over script, arguments, options that matter, environment of the code, and `files`.
+    """Return the fingerprint: 64 hexadecimal digits over script, arguments, options, code environment and `files`.
 
-    `files`: contents by path of the programs that the script starts and of the modules that they import. `environ`:
-    what the job will find; without it the few variables that the request itself keeps.
+    `files`: contents by path of the programs that the script starts and of the modules that they import. `environ`: the
+    job's environment; without it the few variables that the request itself keeps.
     """
     known = request.environ if environ is None else environ
     in_force = {setting.option: setting.value for setting in request.settings}
@@ -124,7 +125,7 @@ def compute_fingerprint(
         sha256_hex(request.script.content),
         list(request.args),
         request.chdir,
-        sorted((option, value or "") for option, value in in_force.items() if option not in _WITHOUT_EFFECT),
+        sorted((option, value or "") for option, value in in_force.items() if option not in _OPTIONS_WITHOUT_EFFECT),
         [(name, known.get(name, "")) for name in _CODE_VARIABLES],
         *([named] if (named := _list_named_variables(request, files, known)) else []),
         sorted((path, sha256_hex(content)) for path, content in files.items()),
@@ -141,46 +142,51 @@ def compute_fingerprint(
 def _list_named_variables(
     request: JobRequest, files: Mapping[str, bytes], known: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """The caller's variables that the script (`$LR`) or its programs (`os.environ["LR"]`) read by name."""
-    named = {name.decode("ascii") for name in re.findall(_SHELL_VARIABLE, request.script.content[:_TEXT_CAP])}
+    """Return the caller's variables that the script (`$LR`) or its programs (`os.environ["LR"]`) read by name."""
+    named = {name.decode("ascii") for name in re.findall(_SHELL_VARIABLE, request.script.content[:_SCRIPT_CAP])}
     for content in files.values():
         named.update(name.decode("ascii") for name in re.findall(_PYTHON_VARIABLE, content))
-    return sorted((name, known[name]) for name in named if name in known and not _is_of_no_matter(name))
+    return sorted((name, known[name]) for name in named if name in known and not _is_irrelevant_variable(name))
 
 
-def _is_of_no_matter(name: str) -> bool:
-    return name in _OF_THE_LOGIN or name in _CODE_VARIABLES or name.startswith((*_OF_THE_LOGINS, "SLURM"))
+def _is_irrelevant_variable(name: str) -> bool:
+    return name in _LOGIN_VARIABLES or name in _CODE_VARIABLES or name.startswith((*_LOGIN_PREFIXES, "SLURM"))
 
 
 def _list_plugin_settings(request: JobRequest, environ: Mapping[str, str]) -> list[str]:
-    """What site plugins get, which may be the container that all runs in: all of it, and its variables."""
-    words = [f"--{s.option}={s.value}" for s in request.settings if s.option in request.plugin_options]
-    return words + sorted(f"{name}={value}" for name, value in environ.items() if _PLUGIN_VARIABLE in name)
+    """Return the options and variables of site plugins (SPANK). They may select the container of the whole job."""
+    options = [f"--{s.option}={s.value}" for s in request.settings if s.option in request.plugin_options]
+    return options + sorted(f"{name}={value}" for name, value in environ.items() if _PLUGIN_VARIABLE in name)
 
 
 def compute_sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping[str, str]) -> str:
-    """What the jobs of a sweep share: all of `fingerprint` but the arguments, and the whole environment of the caller,
-    since one pre-run that speaks for several jobs runs in the environment of the first. `code`: without files that
-    only hold settings."""
-    whole = sorted(
+    """Return a digest of what the jobs of a sweep share: the fingerprint without arguments, and the environment.
+
+    The caller's whole environment counts, because one pre-run for several jobs runs in the environment of the first
+    job. `code`: as `files` of `compute_fingerprint`, but without files that only contain settings.
+    """
+    variables = sorted(
         (name, value)
         for name, value in environ.items()
-        if name not in _OF_THE_LOGIN and not name.startswith(_OF_THE_LOGINS)
+        if name not in _LOGIN_VARIABLES and not name.startswith(_LOGIN_PREFIXES)
     )
     steps = [] if request.own.prerun_steps is None else [request.own.prerun_steps]
-    return _digest([compute_fingerprint(replace(request, args=()), code, environ), whole, *steps])
+    return _digest([compute_fingerprint(replace(request, args=()), code, environ), variables, *steps])
 
 
-def profile_key_of(uid: int, key: str) -> str:
-    """The key of a profile in the site's database: anyone who names a key, names their own."""
+def derive_site_key(uid: int, key: str) -> str:
+    """Return the key of a profile in the site's database. It contains the uid, so users only name keys of their own."""
     return f"{uid}:{key}"
 
 
-def published_key_of(site_key: str) -> str:
-    """How everyone sees the key of a site's profile: only who knows whose it is, and its name, can ask for it."""
+def derive_published_key(site_key: str) -> str:
+    """Return the key of a profile in the published file: a digest of the site's key.
+
+    Only a reader who knows the owner and the key's name can find the profile.
+    """
     return sha256_hex(site_key.encode("utf-8", "surrogateescape"))
 
 
 def _digest(parts: object) -> str:
-    # ASCII: arguments may hold lone surrogates, from bytes that are no UTF-8
+    # ASCII, because arguments may contain lone surrogates from bytes that are not UTF-8.
     return sha256_hex(json.dumps(parts, ensure_ascii=True).encode("ascii"))

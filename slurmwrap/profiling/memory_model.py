@@ -1,10 +1,10 @@
-"""The memory a job needs, modelled: never less than it holds, and what more memory would save by caching. Pure.
+"""Model of a job's speed over its memory: the memory that it must have, and what more memory saves as a cache. Pure.
 
-As Synergy models it (OSDI'22): a cache of m MiB answers m of the D MiB that an epoch reads, at memory speed, and the
-rest comes from storage, so t(m) = max(t_compute, m / memory + (D - m) / storage). That holds for a cache which keeps
-what it has. The kernel's page cache drops the least recently used page instead: read in a new order each epoch, D a
-little larger than the cache, nearly every page is gone before it is read again. So between "none" and "all of it" this
-model promises less than Synergy's; `keeps` says which of the two caches is meant.
+Synergy's model (OSDI'22): a cache of m MiB serves m of the D MiB that an epoch reads at memory speed, and storage
+serves the rest, so t(m) = max(t_compute, m / memory + (D - m) / storage). That holds for a cache that keeps its
+content. The kernel's page cache drops the least recently used page instead. If files are read in a new order each epoch
+and D is a little larger than the cache, nearly every page is dropped before it is read again. So for a part of the data
+this model predicts less speed than Synergy's. The parameter `keeps` selects the kind of cache.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from math import ceil, log
 
 from slurmwrap.fast_dataclasses import dataclass
 
-# One process copying out of the page cache; storage is what binds, this hardly matters.
+# Rate at which one process copies from the page cache. It hardly matters, since storage is the bottleneck.
 MEMORY_MIB_PER_S = 4096.0
-# Over the peak of anonymous and shared memory (facts of C3).
+# Margin over the peak of anonymous and shared memory: factor and MiB (facts of C3).
 FLOOR_MARGIN, FLOOR_EXTRA_MIB = 1.2, 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryModel:
-    """Of one node's share of a job. MiB, MiB/s and seconds. None: unknown, and then nothing is promised of it."""
+    """Memory and reading of one node's share of a job. None: unknown; then no gain is predicted from it."""
 
-    peak_mib: float  # anonymous + shared memory: what cannot be dropped
-    read_mib_per_s: float | None = None  # that the job asks for at full speed, caches' answers included
-    dataset_mib: float | None = None  # what one epoch reads
-    storage_mib_per_s: float | None = None  # what storage gives this job when nothing is cached
+    peak_mib: float  # peak of anonymous + shared memory, which cannot be dropped
+    read_mib_per_s: float | None = None  # read at full speed, from caches as well
+    dataset_mib: float | None = None  # read by one epoch
+    storage_mib_per_s: float | None = None  # rate of the storage for this job if nothing is cached
     memory_mib_per_s: float = MEMORY_MIB_PER_S
 
     @property
     def floor_mib(self) -> int:
-        """Below this the job is killed: its peak with a margin."""
+        """The least memory with which the job is not killed: its peak with a margin."""
         return ceil(self.peak_mib * FLOOR_MARGIN) + FLOOR_EXTRA_MIB
 
     @property
     def epoch_s(self) -> float | None:
-        """Seconds of an epoch that never waits for storage."""
+        """Seconds of an epoch that never waits for storage; None if unknown."""
         if not self.read_mib_per_s or self.dataset_mib is None:
             return None
         return self.dataset_mib / self.read_mib_per_s
 
 
 def compute_speed(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> float | None:
-    """Speed with so much memory as a share of the best, 0..1: 0 below the floor, None where the model knows too little.
+    """Return the speed with `mem_mib` as a share of the best, 0..1: 0 below the floor, None if too little is known.
 
-    `keeps`: the cache keeps what it has (MinIO, CoorDL, a copy in local memory); else the kernel's page cache.
+    `keeps`: the cache keeps its content (MinIO, CoorDL, a copy in local memory); otherwise the kernel's page cache.
     """
     if mem_mib < model.floor_mib:
         return 0.0
     if model.read_mib_per_s is None or model.storage_mib_per_s is None:
         return None
-    # No one knows how much an epoch reads: as if nothing were ever read again.
+    # If the size of an epoch is unknown, it is assumed that nothing is read twice, so that a cache saves nothing.
     if model.dataset_mib is None:
         return min(1.0, model.storage_mib_per_s / model.read_mib_per_s) if model.read_mib_per_s else 1.0
     compute = model.epoch_s
@@ -64,16 +64,17 @@ def compute_speed(model: MemoryModel, mem_mib: float, *, keeps: bool = False) ->
 
 
 def compute_cache_mib(model: MemoryModel, mem_mib: float) -> float:
-    """What of `mem_mib` is left for cached files: Slurm charges the page cache to the job's own limit."""
+    """Return how much of `mem_mib` is left for cached files. Slurm counts the page cache towards the job's limit."""
     return max(0.0, mem_mib - model.floor_mib)
 
 
 def compute_lru_hits(cached: float, dataset: float) -> float:
-    """MiB of an epoch that a least-recently-used cache answers when each epoch reads all files once, in a new order.
+    """Return the MiB of an epoch that an LRU cache serves if each epoch reads all files once, in a new order.
 
-    A file read at u of the last epoch and at v of this one (both uniform in 0..1) saw 1 - u of the files go by in the
-    one and v in the other, v (1 - u) of them in both: 1 - u (1 - v) different ones. It is still there when these fit,
-    so the share of hits is P(u (1 - v) > 1 - c) = c + (1 - c) ln(1 - c), c being the share that fits.
+    Let a file be read at position u of the last epoch and at v of this one (both uniform in 0..1). In between, 1 - u of
+    the files were read in the last epoch and v in this one, v (1 - u) of them in both: 1 - u (1 - v) different files.
+    The file is still cached if these fit. So the share of hits is P(u (1 - v) > 1 - c) = c + (1 - c) ln(1 - c), where c
+    is the share of the data that fits.
     """
     if cached >= dataset:
         return dataset
@@ -82,9 +83,9 @@ def compute_lru_hits(cached: float, dataset: float) -> float:
 
 
 def find_needed_mib(model: MemoryModel, *, within: float = 0.95, keeps: bool = False) -> int | None:
-    """The least memory with `within` of the best speed; None where the model knows too little.
+    """Return the least memory in MiB that reaches the share `within` of the best speed; None if too little is known.
 
-    Where even all of the data cached is not enough (or storage is fast enough without), the floor.
+    The result is the floor if caching does not help, for example because storage is fast enough without a cache.
     """
     most = model.floor_mib + (model.dataset_mib or 0.0)
     best = compute_speed(model, most, keeps=keeps)
@@ -103,7 +104,10 @@ def find_needed_mib(model: MemoryModel, *, within: float = 0.95, keeps: bool = F
 
 
 def compute_needed_storage(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> float | None:
-    """MiB/s of storage that keep the job at full speed with so much memory (Synergy's storage demand)."""
+    """Return the MiB/s of storage that the job needs for full speed with `mem_mib` (Synergy's storage demand).
+
+    None if the job's reading is unknown, or if copying from the cache alone takes longer than the epoch.
+    """
     if model.read_mib_per_s is None:
         return None
     if model.dataset_mib is None or not model.epoch_s:

@@ -1,22 +1,23 @@
-"""Turns a measurement into a better ResourceProfile. Pure.
+"""Merge a measurement into a resource profile, without implausible values. Pure.
 
 The rules (docs/profile.md gives the reasons):
-- Memory: the highest peak per GPU ever seen, of any run, ended well or not; what was imported is none. Sums of RSS are
-  not taken: they count shared pages once per process.
-- CPUs by a curve: the least that are within 5 % of the best. While the curve holds it outranks the mean.
-- CPUs by mean cores busy per GPU, with CPU_MARGIN on top, since a mean hides bursts. Complete runs outrank pre-runs,
-  which see a few steps of one GPU; among equals the higher need holds. A run that kept all its CPUs busy shows only
-  that the need is at least that (`cpu_bound`); the next run with CPUs to spare settles it.
-- A new curve replaces one that agrees with it (the least CPUs differ by one at most), one that is older than
-  HALF_LIFE_S and one of another variant. Otherwise it is an outlier until a second one in a row contradicts the old
-  curve too.
-- A curve of another variant, one in doubt, and one older than HALF_LIFE_S only raise what the mean says.
-- Speed, reading, GPU use: the newest; a pre-run does not replace what complete runs measured. Model, skew, workers and
-  sensitivity: the newest that knows them.
-- A changed job (another variant, another GPU type): of its runs and of its pre-runs one counts on, so the confidence
-  falls, and memory is not taken away before the changed job has been seen to do with less.
-- Confidence: 0 without any run; each complete run halves the doubt, each of the first three pre-runs takes a quarter;
-  half of it while the curve is in doubt. Asked for later (`adapt_profile`) it halves with every HALF_LIFE_S of age.
+- Memory: the highest peak per GPU of any run, whether it ended well or not. An imported profile has no peak. Sums of
+  RSS are not used: they count shared pages once per process.
+- CPUs from a curve: the least CPUs within 5 % of the best speed. A valid curve takes precedence over the mean.
+- CPUs from the mean number of busy cores per GPU, times CPU_MARGIN, since a mean hides bursts. Complete runs take
+  precedence over pre-runs, which see a few steps of one GPU. Among equals the higher need is kept. A run that kept all
+  its CPUs busy shows only a lower bound of the need (`cpu_bound`); the next run with spare CPUs determines it.
+- A new curve replaces an old one that agrees with it (the least CPUs differ by at most one), that is older than
+  HALF_LIFE_S, or that is of another variant. Otherwise the new curve counts as an outlier until a second curve in a row
+  contradicts the old one, too.
+- A curve of another variant, one in doubt, and one older than HALF_LIFE_S can only raise the need found from the mean.
+- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, skew, workers
+  and sensitivity: the newest known values.
+- A changed job (another variant, another GPU type): only one of its runs and one of its pre-runs still count. So the
+  confidence falls, and memory is not reduced before runs of the changed job have shown that they need less.
+- Confidence: 0 without any run. Each complete run halves the doubt, each of the first three pre-runs reduces it by a
+  quarter. The confidence is halved while the curve is in doubt, and `adapt_profile` halves it with every HALF_LIFE_S of
+  age.
 """
 
 from __future__ import annotations
@@ -26,30 +27,32 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from slurmwrap.fast_dataclasses import dataclass, fields, replace
-from slurmwrap.model.cpu_curve import least_cpus
+from slurmwrap.model.cpu_sweep import least_cpus
 from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile, SpeedPoint
 
 if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import CurvePoint, Measurement
 
 
-# What of a measurement can be true. Pure. A pre-run's measurement is its user's claim, and a site keeps it.
+# Bounds of plausible measurements. A pre-run's measurement is a claim of its user, and the site stores it. A rate of
+# 1e-320 or a memory of 2**63 MiB would harm other users as well: no process could merge it or read the database again.
 #
-# A rate of 1e-320 or 2**63 MiB would not harm its user alone: no one could merge it, or read the database again.
-# Seconds, steps, MiB, watts; a PiB of memory is 1e9 MiB.
+# Largest number of seconds, steps, MiB or watts; a PiB of memory is 1e9 MiB.
 MOST = 1e12
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
 MOST_POINTS, MOST_ROUNDS = 256, 1000
 SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
-_SHARES = ("gpu_util", "gpu_mem_util")
-_MEMORY = ("", "cgroup", "pss", "rss")
-_ENDS = ("", "allocation", "workers", "pinned", "time")
-_RESOURCES = 16  # kinds of stressors
+_SHARE_FIELDS = ("gpu_util", "gpu_mem_util")
+_MEMORY_SOURCES = ("", "cgroup", "pss", "rss")
+_CURVE_ENDS = ("", "allocation", "workers", "pinned", "time")
+_MOST_STRESSORS = 16  # resources with a sensitivity
 
 
 def drop_implausible_values(measurement: Measurement) -> Measurement:
-    """`measurement` without what no run can have measured; the very same where nothing is wrong with it."""
-    changed = {name: None for name in _NUMBERS if not _is_amount(getattr(measurement, name), _get_upper_bound(name))}
+    """Return `measurement` without values that no run can have measured; the same object if all are plausible."""
+    changed = {
+        name: None for name in _OPTIONAL_FIELDS if not _is_amount(getattr(measurement, name), _get_upper_bound(name))
+    }
     rate = measurement.steps_per_s
     if rate is not None and not SLOWEST <= rate <= FASTEST:
         changed["steps_per_s"] = None
@@ -59,20 +62,20 @@ def drop_implausible_values(measurement: Measurement) -> Measurement:
         **changed,
         seconds=measurement.seconds if _is_amount(measurement.seconds, MOST) else 0.0,
         gpus=measurement.gpus if 1 <= measurement.gpus <= MOST_GPUS else 1,
-        mem_source=measurement.mem_source if measurement.mem_source in _MEMORY else "",
+        mem_source=measurement.mem_source if measurement.mem_source in _MEMORY_SOURCES else "",
         cpu_curve=points,
-        cpu_curve_end=measurement.cpu_curve_end if points and measurement.cpu_curve_end in _ENDS else "",
-        sensitivity=_select_plausible_sensitivity(measurement.sensitivity),
+        cpu_curve_end=measurement.cpu_curve_end if points and measurement.cpu_curve_end in _CURVE_ENDS else "",
+        sensitivity=_drop_implausible_sensitivity(measurement.sensitivity),
     )
     return measurement if sound == measurement else sound
 
 
-# All that may be None: numbers that are 0 or more.
-_NUMBERS = tuple(f.name for f in fields(Measurement) if f.default is None)
+# The fields that may be None; all of them are numbers of at least 0.
+_OPTIONAL_FIELDS = tuple(f.name for f in fields(Measurement) if f.default is None)
 
 
 def _get_upper_bound(name: str) -> float:
-    if name in _SHARES:
+    if name in _SHARE_FIELDS:
         return 1.0
     return MOST_CPUS if name in ("cpus_used", "cpus_allocated", "loader_workers") else MOST
 
@@ -82,8 +85,8 @@ def _is_amount(value: float | None, most: float) -> bool:
 
 
 def _drop_duplicate_points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
-    """One point per count of CPUs."""
-    sound = {
+    """Return the plausible points of a curve, one per number of CPUs."""
+    plausible = {
         point.cpus: point
         for point in curve[:MOST_POINTS]
         if 0 < point.cpus <= MOST_CPUS
@@ -91,32 +94,36 @@ def _drop_duplicate_points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, .
         and 0 <= point.spread <= MOST
         and 0 < point.rounds <= MOST_ROUNDS
     }
-    return tuple(sound.values())
+    return tuple(plausible.values())
 
 
 def is_plausible_surface(surface: tuple[SpeedPoint, ...]) -> bool:
-    """Whether every point can have been measured, and there are no more than someone would measure."""
+    """Return whether the values of all points are plausible, and there are at most MOST_POINTS."""
     return len(surface) <= MOST_POINTS and all(
         0 < point.cpus <= MOST_CPUS and 0 < point.mem_mib <= MOST and SLOWEST <= point.speed <= FASTEST
         for point in surface
     )
 
 
-def _select_plausible_sensitivity(told: Mapping[str, float]) -> Mapping[str, float]:
-    kept = [(name, slower) for name, slower in told.items() if name.isidentifier() and 0 <= slower <= MOST]
-    return {name: slower for name, slower in kept if len(name) <= 32} if len(kept) <= _RESOURCES else {}
+def _drop_implausible_sensitivity(sensitivity: Mapping[str, float]) -> Mapping[str, float]:
+    kept = [(name, factor) for name, factor in sensitivity.items() if name.isidentifier() and 0 <= factor <= MOST]
+    return {name: factor for name, factor in kept if len(name) <= 32} if len(kept) <= _MOST_STRESSORS else {}
 
 
 CPU_MARGIN = 1.25
-BOUND_SHARE = 0.9  # of the CPUs it had: busier than this, more of them might have made it faster
-HALF_LIFE_S = 90 * 86400.0  # a choice: code, libraries and data of a living project move within months
-AGREE_CPUS = 1  # least CPUs of two curves of the same job on a shared node differ by so much (docs/profile.md)
-_SATURATED = ("workers", "pinned")  # ends beyond which more CPUs of the same job change nothing
+# If a larger share of its CPUs was busy, more CPUs might have made the job faster.
+BOUND_SHARE = 0.9
+# A chosen value: code, libraries and data of an active project change within months.
+HALF_LIFE_S = 90 * 86400.0
+# The least CPUs of two curves of the same job on a shared node differ by up to this number (docs/profile.md).
+AGREE_CPUS = 1
+# Values of `cpu_curve_end` that mean that more CPUs would not change the speed of this job.
+_SATURATED_ENDS = ("workers", "pinned")
 
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """CPUs per GPU, and whether that is only the least it can be."""
+    """CPUs per GPU; `bound`: they are only a lower bound of the need."""
 
     cpus: float
     bound: bool
@@ -124,7 +131,7 @@ class _Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Curve:
-    """A CPU curve per GPU and what is thought of it."""
+    """A CPU curve per GPU. `at`: when it was measured, Unix seconds; `doubts`: curves that contradicted it."""
 
     points: tuple[CurvePoint, ...] = ()
     end: str = ""
@@ -145,12 +152,13 @@ def merge(
     complete: bool,
     variant: str = "",
 ) -> ResourceProfile:
-    """`old` with one measurement more. `complete`: a run that ended well, not a pre-run and not a failure.
+    """Return `old` with one more measurement.
 
-    `measurement` is of one node with `measurement.gpus` GPUs; `at` in Unix seconds; `variant`: of the job that ran.
+    `measurement` is of one node with `measurement.gpus` GPUs. `complete`: it is of a run that ended well, not of a
+    pre-run or a failure. `at`: Unix seconds. `variant`: the variant of the job that ran.
     """
     measurement = drop_implausible_values(measurement)
-    old = _carry_over(old or ResourceProfile(key=key), variant, gpu_type)
+    old = _discount_changed_job(old or ResourceProfile(key=key), variant, gpu_type)
     runs = old.runs + complete
     preruns = old.preruns + (source == "prerun")
     busy = _merge_needs(
@@ -161,7 +169,7 @@ def merge(
     curve = _merge_curves(_get_curve(old), _get_measured_curve(measurement, at, variant), at)
     need = _find_need(curve, busy, current, max(at, old.measured_at))
     return replace(
-        _take_newest(old, measurement, newer=newer, outranks=complete or not old.runs),
+        _merge_newest_values(old, measurement, newer=newer, outranks=complete or not old.runs),
         key=key,
         cpus_per_gpu=round(need.cpus, 2) if need else None,
         cpu_bound=need.bound if need else False,
@@ -187,22 +195,22 @@ def merge(
 
 
 def adapt_profile(profile: ResourceProfile, now: float, *, variant: str = "", gpu_type: str = "") -> ResourceProfile:
-    """`profile` as it counts at `now` (Unix seconds) for a job of this variant: confidence less its age and changes."""
-    carried = _carry_over(profile, variant, gpu_type)
+    """Return `profile` for a job of this variant at `now` (Unix seconds), with less confidence for age and changes."""
+    adapted = _discount_changed_job(profile, variant, gpu_type)
     confidence = profile.confidence
-    if carried is not profile:
-        confidence = min(confidence, _compute_confidence(carried.runs, carried.preruns, carried.curve_doubts))
+    if adapted is not profile:
+        confidence = min(confidence, _compute_confidence(adapted.runs, adapted.preruns, adapted.curve_doubts))
     age = max(0.0, now - profile.measured_at)
-    return replace(carried, confidence=round(confidence * 0.5 ** (age / HALF_LIFE_S), 3))
+    return replace(adapted, confidence=round(confidence * 0.5 ** (age / HALF_LIFE_S), 3))
 
 
 def _compute_confidence(runs: int, preruns: int, doubts: int) -> float:
-    told = 1 - 0.5**runs * 0.75 ** min(preruns, 3)
-    return round(told * (0.5 if doubts else 1.0), 3)
+    confidence = 1 - 0.5**runs * 0.75 ** min(preruns, 3)
+    return round(confidence * (0.5 if doubts else 1.0), 3)
 
 
-def _carry_over(old: ResourceProfile, variant: str, gpu_type: str) -> ResourceProfile:
-    """What of `old` still counts for a job of this variant on this GPU type."""
+def _discount_changed_job(old: ResourceProfile, variant: str, gpu_type: str) -> ResourceProfile:
+    """Return `old` with at most one run and one pre-run if the variant or the GPU type has changed."""
     changed = _is_different(old.variant, variant) or _is_different(old.gpu_type, gpu_type)
     return replace(old, runs=min(old.runs, 1), preruns=min(old.preruns, 1)) if changed else old
 
@@ -211,13 +219,18 @@ def _is_different(one: str, other: str) -> bool:
     return bool(one and other and one != other)
 
 
-def _take_newest(old: ResourceProfile, new: Measurement, *, newer: bool, outranks: bool) -> ResourceProfile:
-    """What is simply the newest."""
+def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool, outranks: bool) -> ResourceProfile:
+    """Return `old` with the values of `new` for which the newest known measurement counts.
+
+    `newer`: `new` was measured after `old`. `outranks`: it may replace speed, reading and GPU use, because it is of a
+    complete run or there is no complete run yet.
+    """
     gpus = max(1, new.gpus)
 
     def latest(known: float | None, measured: float | None, *, outranked: bool = True) -> float | None:
-        wins = measured is not None and (known is None or (newer and (outranks or not outranked)))
-        return measured if wins else known
+        """Return the value to keep. `outranked`: complete runs take precedence for this value."""
+        replaces = measured is not None and (known is None or (newer and (outranks or not outranked)))
+        return measured if replaces else known
 
     model = new.model_mib if new.model_mib else None
     skew = new.largest_tensor_mib / model if model and new.largest_tensor_mib is not None else None
@@ -240,7 +253,10 @@ def _take_newest(old: ResourceProfile, new: Measurement, *, newer: bool, outrank
 
 
 def _get_peak(old: ResourceProfile) -> int | None:
-    """Memory of an imported profile is what makes a job fast, page cache included: no peak."""
+    """Return the peak memory per GPU; None for an imported profile.
+
+    The memory of an imported profile is what makes a job fast, including the page cache. It is no peak.
+    """
     return None if old.source == IMPORTED else old.mem_mib_per_gpu
 
 
@@ -254,7 +270,7 @@ def _get_measured_memory(measurement: Measurement) -> int | None:
 
 
 def _get_busy_need(old: ResourceProfile) -> _Need | None:
-    """The need by the mean alone; profiles of before there were curves have only that."""
+    """Return the need found from the mean alone. Older profiles without curves have it in `cpus_per_gpu`."""
     if old.cpus_busy is not None:
         return _Need(cpus=old.cpus_busy, bound=old.cpus_busy_bound)
     if old.cpus_per_gpu is not None and not old.cpu_curve:
@@ -274,16 +290,17 @@ def _get_measured_need(measurement: Measurement) -> _Need | None:
 def _merge_needs(known: _Need | None, new: _Need | None, *, old_complete: bool, complete: bool) -> _Need | None:
     if known is None or new is None:
         return new or known
-    # The one of complete runs outranks.
+    # The need of complete runs takes precedence.
     if old_complete != complete:
         return known if old_complete else new
-    return _take_greater(known, new)
+    return _choose_greater_need(known, new)
 
 
-def _take_greater(known: _Need, new: _Need) -> _Need:
+def _choose_greater_need(known: _Need, new: _Need) -> _Need:
+    """Return the greater need. An exact need replaces a lower bound, unless the bound is higher."""
     if known.bound != new.bound:
-        free, least = (new, known) if known.bound else (known, new)
-        return least if least.cpus > free.cpus else free
+        exact, bound = (new, known) if known.bound else (known, new)
+        return bound if bound.cpus > exact.cpus else exact
     return max(known, new, key=lambda need: need.cpus)
 
 
@@ -301,7 +318,10 @@ def _get_curve(old: ResourceProfile) -> _Curve:
 
 
 def _get_measured_curve(measurement: Measurement, at: float, variant: str) -> _Curve:
-    """Per GPU. Of a trial on several GPUs only the counts that every GPU gets the same share of."""
+    """Return the measured curve per GPU.
+
+    Of a pre-run on several GPUs only the points are used whose CPUs are divisible by the number of GPUs.
+    """
     gpus = max(1, measurement.gpus)
     points = tuple(
         replace(point, cpus=point.cpus // gpus)
@@ -312,7 +332,7 @@ def _get_measured_curve(measurement: Measurement, at: float, variant: str) -> _C
 
 
 def _merge_curves(old: _Curve, new: _Curve, at: float) -> _Curve:
-    """`new`, unless it is the first to contradict an `old` one that still holds."""
+    """Return `new`, unless it is older than `old` or the first curve that contradicts a valid `old` one."""
     if not new.points:
         return old
     if not old.points:
@@ -325,13 +345,20 @@ def _merge_curves(old: _Curve, new: _Curve, at: float) -> _Curve:
 
 
 def _find_need(curve: _Curve, busy: _Need | None, variant: str, now: float) -> _Need | None:
+    """Return the need from the curve if it is valid for this variant at `now`; otherwise the greater of both needs.
+
+    If the least sufficient CPUs are the most that were measured, the curve gives only a lower bound of the need, unless
+    it ended because more CPUs would change nothing.
+    """
     least = least_cpus(curve.points)
     if least is None:
         return busy
     top = max(point.cpus for point in curve.points)
-    by_curve = _Need(cpus=float(least), bound=least == top and len(curve.points) > 1 and curve.end not in _SATURATED)
+    by_curve = _Need(
+        cpus=float(least), bound=least == top and len(curve.points) > 1 and curve.end not in _SATURATED_ENDS
+    )
     holds = not curve.doubts and not _is_different(curve.variant, variant) and now - curve.at <= HALF_LIFE_S
-    return by_curve if holds or busy is None else _take_greater(by_curve, busy)
+    return by_curve if holds or busy is None else _choose_greater_need(by_curve, busy)
 
 
 def _find_highest(*values: int | None) -> int | None:

@@ -1,12 +1,13 @@
-"""The order of steps from observations to actions: ingest, judge every run that ended, act, report. Edges are handed
-in.
+"""The reconciler: ingest observations, judge every run that ended, act, report. Adapters are passed in as arguments.
 
-Written so that being killed at any instruction loses nothing and does nothing twice:
-  - a run is on the to-do list (an attempt that is not reconciled) before its observations leave the spool;
-  - what was found out of it is one transaction; it is judged once;
-  - an action is written as intended, durably, before Slurm is asked, and only when all of the run's actions are;
-  - the first action that is not ticked off is compared with Slurm's present state before it is done.
-The key's SubmitTime is remembered while the run is seen; Slurm overwrites it with the requeue (see
+It can be killed at any instruction; then nothing is lost and nothing is done twice, because:
+  - a run is on the to-do list (stored and not reconciled) before its observations leave the spool;
+  - what was found out about it is stored in one transaction, so it is judged once;
+  - an action is stored as intended before Slurm is asked, and only when all actions of the run are stored;
+  - after a restart, the first action that is not marked as done is compared with Slurm's present state before it is
+    done.
+
+The key's SubmitTime is stored while the run is visible, because Slurm overwrites it with the requeue (see
 policy/run_from_slurm.py for runs that were never seen).
 """
 

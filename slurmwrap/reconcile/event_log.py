@@ -1,4 +1,4 @@
-"""What the reconciler's log says: each event with its text and its fields from one place, to the journal or to stderr.
+"""Events of the reconciler's log, each with text and fields, and the EventLog that writes them to journald or stderr.
 
 journalctl -t slurmwrap SLURM_JOB_ID=4711
 journalctl -t slurmwrap SLURMWRAP_EVENT=acted SLURM_NODE=gpu17 -o verbose
@@ -18,34 +18,36 @@ from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.report.text_format import visible
 
 IDENTIFIER = "slurmwrap"
-# What the target of an action is; of all others a job.
-_TARGETS = {Verb.DRAIN.value: "SLURM_NODE", Verb.RESUME.value: "SLURM_NODE", Verb.BLOCK_INPUT.value: "SLURMWRAP_INPUT"}
+# The journal field for the target of an action, by verb. For all other verbs the target is a job.
+_TARGET_FIELDS = {
+    Verb.DRAIN.value: "SLURM_NODE",
+    Verb.RESUME.value: "SLURM_NODE",
+    Verb.BLOCK_INPUT.value: "SLURMWRAP_INPUT",
+}
 
 
 class EventKind(Enum):
-    """SLURMWRAP_EVENT, and its syslog priority."""
+    """Value of the field SLURMWRAP_EVENT; it determines the syslog priority."""
 
     STARTED = "started"
     STOPPED = "stopped"
     JUDGED = "judged"
     ACTED = "acted"
     NOT_ACTED = "not_acted"
-    # Spool files that were not believed.
-    REFUSED = "refused"
+    REFUSED = "refused"  # spool files that were rejected
     ERROR = "error"
-    # The sum of one pass.
-    PASSED = "passed"
+    PASSED = "passed"  # summary of one pass
     NOTE = "note"
 
     @property
     def priority(self) -> int:
-        """syslog(3): 3 an error, 4 a warning, 6 information."""
+        """Return the priority of syslog(3): 3 for an error, 4 for a warning, 6 for information."""
         return {EventKind.ERROR: 3, EventKind.NOT_ACTED: 4, EventKind.REFUSED: 4}.get(self, 6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One line of the log. `fields`: what programs select by; a name may come several times."""
+    """One line of the log. Programs select by `fields`; a field name may occur several times."""
 
     kind: EventKind
     text: str
@@ -53,7 +55,7 @@ class Event:
 
 
 def make_judged_event(run: JobRun) -> Event:
-    """A run that ended, why, and what was decided."""
+    """Return the event for a run that ended: its category, the decision and the reason."""
     diagnosis = run.diagnosis
     category = diagnosis.category if diagnosis else "unknown"
     known = {
@@ -67,17 +69,19 @@ def make_judged_event(run: JobRun) -> Event:
         "SLURMWRAP_INCIDENT": run.incident,
     }
     text = f"job {run.address} of {run.user}: {category}, {run.decision}: {run.decision_reason}"
-    return Event(kind=EventKind.JUDGED, text=text, fields=(*_set(known), *(("SLURM_NODE", node) for node in run.nodes)))
+    return Event(
+        kind=EventKind.JUDGED, text=text, fields=(*_drop_empty(known), *(("SLURM_NODE", node) for node in run.nodes))
+    )
 
 
 def make_acted_event(action: ActionRecord) -> Event:
-    """A change of Slurm that was made."""
+    """Return the event for a change of Slurm that was made."""
     change = f"{action.verb} {action.target} {action.key}{'=' if action.key else ''}{action.value}".rstrip()
     return Event(kind=EventKind.ACTED, text=f"done: {change}", fields=_list_action_fields(action))
 
 
 def make_refused_action_event(action: ActionRecord) -> Event:
-    """One that Slurm refused."""
+    """Return the event for a change that Slurm refused."""
     text = f"not done: {action.verb} {action.target} {action.key}: {action.error}"
     return Event(
         kind=EventKind.NOT_ACTED, text=text, fields=(*_list_action_fields(action), ("SLURMWRAP_ERROR", action.error))
@@ -85,94 +89,107 @@ def make_refused_action_event(action: ActionRecord) -> Event:
 
 
 def make_rejected_files_event(count: int) -> Event:
-    """Spool files that were not believed."""
+    """Return the event for spool files that were rejected."""
     text = f"{count} spool files were rejected"
     return Event(kind=EventKind.REFUSED, text=text, fields=(("SLURMWRAP_COUNT", str(count)),))
 
 
 def make_error_event(text: str) -> Event:
-    """What one pass could not do."""
+    """Return the event for an error that one pass met."""
     return Event(kind=EventKind.ERROR, text=f"error: {text}")
 
 
 def make_pass_event(judged: int, applied: int, waiting: int) -> Event:
-    """The sum of one pass."""
+    """Return the summary event of one pass."""
     text = f"{judged} runs judged, {applied} actions done, {waiting} waiting"
     return Event(kind=EventKind.PASSED, text=text)
 
 
 def make_overdue_event(what: str, text: str) -> Event:
-    """The watchdog's: `what` should have been heard of."""
+    """Return the watchdog's event: nothing was heard of `what` for too long."""
     return Event(kind=EventKind.ERROR, text=text, fields=(("SLURMWRAP_LATE", what),))
 
 
 def make_note_event(text: str) -> Event:
-    """Anything else."""
+    """Return an event for any other text."""
     return Event(kind=EventKind.NOTE, text=text)
 
 
 def _list_action_fields(action: ActionRecord) -> tuple[tuple[str, str], ...]:
     known = {
-        _TARGETS.get(action.verb, "SLURM_JOB_ID"): action.target,
+        _TARGET_FIELDS.get(action.verb, "SLURM_JOB_ID"): action.target,
         "SLURMWRAP_RULE": action.rule,
         "SLURMWRAP_VERB": action.verb,
         "SLURMWRAP_REASON": action.reason,
     }
-    return _set(known)
+    return _drop_empty(known)
 
 
-def _set(known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _drop_empty(known: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in known.items() if value)
 
 
 class EventLog:
-    """Where events go. `journal` None: to stderr, as text. `both` False: what the journal has no room for is lost, and
-    said later: stderr leads to the same journal then, and writing to it would wait."""
+    """Destination of the events: `journal`, or stderr as text if `journal` is None.
+
+    `both` False: stderr leads to the same journal, so an event that the journal cannot take is not written to stderr,
+    where it would block. It is lost, and the number of lost events is reported later.
+    """
 
     def __init__(self, console: Console, journal: Journal | None = None, *, both: bool = True) -> None:
-        self._voice, self._journal, self._both = console, journal, both
+        self._console, self._journal, self._both = console, journal, both
 
     @classmethod
     def of(
         cls, config: Config, console: Console, environ: Mapping[str, str], journal: Journal | None = None
     ) -> EventLog:
-        """As log.to says. Where the journal was asked for by name and no one listens stderr has to do, and gets it."""
+        """Return the EventLog that the setting log.to asks for.
+
+        If it names the journal but no journald listens, events go to stderr, after a message.
+        """
         wanted, found = config.log.to, journal or Journal()
         if wanted == "journal" and not found.is_there():
-            console.say("log.to is journal, and no journald listens here: this goes to stderr")
+            console.say("log.to is journal, but no journald is listening here: events go to stderr")
         elif wanted == "journal" or (wanted == "auto" and is_our_stderr(environ) and found.is_there()):
             return cls(console, found, both=not is_our_stderr(environ))
         return cls(console)
 
     def tell(self, event: Event) -> None:
-        """One event. Text of users is harmless in both: journald's fields hold it whole."""
+        """Write one event.
+
+        Text from users cannot forge other lines: stderr shows it escaped, journald's fields keep it whole.
+        """
         if self._journal is None:
-            self._voice.say(event.text)
+            self._console.say(event.text)
         elif self._journal.send(record_of(event)):
             self._report_lost(self._journal)
         elif self._both:
-            self._voice.say(event.text)
+            self._console.say(event.text)
 
     def _report_lost(self, journal: Journal) -> None:
-        """Says once how much was lost before."""
+        """Report once how many events the journal could not take before."""
         lost = journal.lost
         if lost and not self._both:
-            said = journal.send(
-                record_of(Event(kind=EventKind.ERROR, text=f"error: journald had no room for {lost} lines"))
+            is_sent = journal.send(
+                record_of(
+                    Event(
+                        kind=EventKind.ERROR, text=f"error: {lost} lines are lost, because journald could not take them"
+                    )
+                )
             )
-            journal.lost = 0 if said else lost
+            journal.lost = 0 if is_sent else lost
 
     def tell_all(self, events: Sequence[Event]) -> None:
-        """In order."""
+        """Write the events in order."""
         for event in events:
             self.tell(event)
 
     def note(self, text: str) -> None:
-        """For who only knows texts."""
+        """Write a text without fields."""
         self.tell(make_note_event(text))
 
 
 def record_of(event: Event) -> Fields:
-    """journald's fields of an event."""
+    """Return journald's fields of an event."""
     head = [("MESSAGE", visible(event.text)), ("PRIORITY", str(event.kind.priority))]
     return [*head, ("SYSLOG_IDENTIFIER", IDENTIFIER), ("SLURMWRAP_EVENT", event.kind.value), *event.fields]

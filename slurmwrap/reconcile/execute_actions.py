@@ -1,4 +1,4 @@
-"""Does what was decided about one run: intends, compares with Slurm, acts, ticks off, informs the owner."""
+"""Carry out what was decided about one run: store intentions, compare with Slurm, act, mark as done, notify."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState
-from slurmwrap.policy.strikes import fleet_of
+from slurmwrap.policy.strikes import make_fleet
 from slurmwrap.reconcile.judge_run import find_submission
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user
 
@@ -19,11 +19,15 @@ _UNDONE = "the update was refused, so what it had is put back"
 
 
 def finish(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> None:
-    """Intends and does what was decided, informs the owner, and takes the run off the to-do list."""
+    """Store and carry out the run's actions, inform the owner, and take the run off the to-do list.
+
+    Returns early, with the run still on the list, if an action or the publishing must wait for a later pass.
+    """
     store = this_pass.edges.store
     actions = _drop_waiting_actions(store.actions(run.attempt), this_pass)
     if not any(action.done_at is not None for action in actions):
-        # Being killed while intending leaves some unwritten: the plan was stored with the diagnosis and adds the rest.
+        # A reconciler that was killed while storing intentions left some out. The plan was stored with the diagnosis,
+        # so the missing ones are added.
         actions = _store_intentions(run, actions, this_pass)
     open_ones = [action for action in actions if action.done_at is None and action.mode == "act"]
     if open_ones and not _execute_actions(run, open_ones, this_pass):
@@ -44,55 +48,61 @@ def _store_intentions(run: JobRun, known: Sequence[ActionRecord], this_pass: Rec
 
 
 def _drop_waiting_actions(actions: Sequence[ActionRecord], this_pass: ReconcilePass) -> tuple[ActionRecord, ...]:
-    """Without those that were about the job while it waited; what of them is not done is void now."""
+    """Return the actions without those that changed the job while it was pending.
+
+    Those that are unfinished are marked as void.
+    """
     for action in actions:
         if action.rule in WAITING_RULES and action.done_at is None and action.mode == "act":
-            _mark_done(action, "the job waits no longer", this_pass)
+            _mark_done(action, "the job is no longer pending", this_pass)
     return tuple(action for action in actions if action.rule not in WAITING_RULES)
 
 
 def _get_mode(ruled: PlannedAction, this_pass: ReconcilePass) -> str:
     if ruled.rule == "gate":
-        # The gate refused, so it did act: what it caused is put right whatever the rule says now.
+        # The gate refused the job, so it did act. Its consequences are repaired whatever mode the rule has now.
         return "act"
     mode = this_pass.edges.config.mode_of(ruled.rule)
     if mode == "act" and this_pass.edges.scope.user is not None and ruled.action.verb is Verb.DRAIN:
-        # For the administrator: a user cannot.
+        # Only an administrator can drain a node; in user mode the drain is advice.
         return "advise"
     return mode
 
 
 def _was_refused(run: JobRun, this_pass: ReconcilePass) -> bool:
-    """Whether an update was undone; what the world made void was not refused."""
+    """Return True if Slurm refused an update, so that it was undone. Actions that became void were not refused."""
     found = this_pass.edges.store.actions(run.attempt) if run.decision == "resize" else ()
     return any(action.reason == _UNDONE for action in found)
 
 
 def _execute_actions(run: JobRun, actions: Sequence[ActionRecord], this_pass: ReconcilePass) -> bool:
-    """Does the actions in order; False when some must wait for a later pass."""
+    """Carry out the actions in order. Return False if some must wait for a later pass."""
     for action in actions:
         if action.verb == Verb.BLOCK_INPUT.value:
-            # The block itself was stored with the diagnosis.
+            # The block was stored with the diagnosis; only the record of the action is completed here.
             _mark_done(action, "", this_pass)
         elif action.verb == Verb.DRAIN.value:
             _drain(action, run, this_pass)
     others = (Verb.BLOCK_INPUT.value, Verb.DRAIN.value)
-    return _run_again(run, [action for action in actions if action.verb not in others], this_pass)
+    return _requeue_and_update(run, [action for action in actions if action.verb not in others], this_pass)
 
 
 def _drain(action: ActionRecord, run: JobRun, this_pass: ReconcilePass) -> None:
-    # The cap and other people's drains are looked at as they are now.
+    # Read the nodes anew: the cap and drains by other people must be judged by their present state.
     this_pass.forget_snapshot()
-    fleet = fleet_of(this_pass.snapshot(), run.partition)
+    fleet = make_fleet(this_pass.snapshot(), run.partition)
     found = action_status.get_status_of_drain(action, fleet, this_pass.edges.config.placement.exclude_cap)
     _settle_action(action, found, this_pass)
     this_pass.forget_snapshot()
     this_pass.dirty = True
 
 
-def _run_again(run: JobRun, steps: Sequence[ActionRecord], this_pass: ReconcilePass) -> bool:
-    """requeuehold, updates, release, StartTime. Only the first can have been done without being ticked off, and only
-    it, and what a refusal of requeuehold makes void, is compared with Slurm."""
+def _requeue_and_update(run: JobRun, steps: Sequence[ActionRecord], this_pass: ReconcilePass) -> bool:
+    """Carry out requeuehold, updates, release and StartTime, in this order. Return False if some must wait.
+
+    Only the first open step can have been done without being marked. So only that step is compared with Slurm, and the
+    next ones as long as steps turn out done or void, or after a refused requeuehold.
+    """
     check = True
     for step in steps:
         if check:
@@ -116,12 +126,13 @@ def _run_again(run: JobRun, steps: Sequence[ActionRecord], this_pass: ReconcileP
 def _settle_action(
     action: ActionRecord, found: action_status.ActionStatus, this_pass: ReconcilePass, run: JobRun | None = None
 ) -> str | None:
-    """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass,
-    and so does None: no one knows.
+    """Carry out the action if it is due, and mark it as done. Return Slurm's refusal, "" if there was none.
 
-    A refused size is put back first, so that being killed in between cannot leave it with Slurm unnoticed.
+    None: the result is unknown, and the action stays open for the next pass. SlurmUnreachable leaves it open too. A
+    refused size is undone before the action is marked, so that a reconciler killed in between cannot leave the refused
+    size in Slurm unnoticed.
     """
-    error = _ask(action, run, this_pass) if found.due is ActionState.NOW else ""
+    error = _apply_to_slurm(action, run, this_pass) if found.due is ActionState.NOW else ""
     if error and run is not None and action.key in requeue.SIZES and action.reason != _UNDONE:
         error = error if _undo(action, run, this_pass) else None
     if error is not None:
@@ -129,9 +140,13 @@ def _settle_action(
     return error
 
 
-def _ask(action: ActionRecord, run: JobRun | None, this_pass: ReconcilePass) -> str | None:
-    """Slurm's refusal, "" when it obeyed. A size is asked for in the name of the job's owner, since limits of QOS and
-    association hold no more for what an administrator sets. None where they let no one through: then again later."""
+def _apply_to_slurm(action: ActionRecord, run: JobRun | None, this_pass: ReconcilePass) -> str | None:
+    """Apply the action in Slurm. Return Slurm's refusal, "" if it succeeded, None if it must be tried again later.
+
+    The site's reconciler asks for a size in the name of the job's owner, because Slurm exempts what an administrator
+    sets from the limits of QOS and association. None: Slurm could not be reached in the owner's name. If that happens a
+    second time, it counts as a refusal.
+    """
     sized = run is not None and action.key in requeue.SIZES and this_pass.edges.scope.user is None
     owner = run.uid if sized and run is not None else None
     try:
@@ -139,7 +154,7 @@ def _ask(action: ActionRecord, run: JobRun | None, this_pass: ReconcilePass) -> 
     except SlurmUnreachable as away:
         if owner is None:
             raise
-        # Raises where it is the controller that does not answer.
+        # Raises SlurmUnreachable if the controller itself does not answer.
         this_pass.edges.slurm.job(action.target)
         again = owner in this_pass.book.muted
         mute_user(owner, this_pass)
@@ -150,7 +165,10 @@ def _ask(action: ActionRecord, run: JobRun | None, this_pass: ReconcilePass) -> 
 
 
 def _undo(step: ActionRecord, run: JobRun, this_pass: ReconcilePass) -> bool:
-    """Puts back what a refused update left: the job could wait for ever for what it may not have. False: unknown."""
+    """Restore the value that a refused update may have changed. Return False if the result is unknown.
+
+    Otherwise the job could wait forever for what it may not have.
+    """
     value = requeue.undo(step.key, run)
     if not value or value == step.value:
         return True
@@ -175,7 +193,7 @@ def _to_slurm_action(action: ActionRecord) -> SlurmAction:
 
 
 def _publish_outcome(run: JobRun, this_pass: ReconcilePass) -> bool:
-    """Seals the outcome for its owner where there is one worth reporting; False to try again in the next pass."""
+    """Publish the sealed outcome for its owner, if it is worth reporting. Return False to try again next time."""
     publisher = this_pass.edges.publisher
     assert run.diagnosis is not None
     if publisher is None or (run.diagnosis.category == "success" and find_submission(run, this_pass) is None):
@@ -185,7 +203,7 @@ def _publish_outcome(run: JobRun, this_pass: ReconcilePass) -> bool:
     try:
         publisher.tell_owner(run, this_pass.edges.store.actions(run.attempt))
     except SlurmwrapError as error:
-        # One failure is enough for a pass.
+        # Do not try again in this pass after one failure.
         this_pass.telling = False
         this_pass.summary.errors.append(str(error))
         return False

@@ -1,8 +1,8 @@
-"""Turns what lies in the spools into rows of the database: observations, submissions, pre-runs. Edges are handed in.
+"""Store the entries of the spools in the database: observations, submissions, pre-runs. Adapters are passed in.
 
-Nothing is removed from a spool before it is stored, and what is stored twice is stored once: a reconciler that is
-killed at any instruction only does some of it again. A run that Slurm no longer shows becomes an open attempt here,
-which is the reconciler's durable to-do list.
+An entry is removed from its spool only after it is stored, and storing it twice has no effect. So a reconciler that is
+killed at any instruction only repeats some work. A run that Slurm no longer shows is stored as an open run; the open
+runs are the reconciler's durable to-do list.
 """
 
 from __future__ import annotations
@@ -18,77 +18,83 @@ from slurmwrap.model.observation import Context, Observation, RejectedEntry, Spo
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.blocked_inputs import make_block_actions
-from slurmwrap.policy.run_from_slurm import record_of, run_of_hooks
+from slurmwrap.policy.run_from_slurm import record_of, run_from_hooks
 from slurmwrap.protocols import Store
 from slurmwrap.reconcile.reconcile_context import IngestReport, Services, SlurmJobs, Unpack, learn
 
+# Number of entries that are stored in one transaction.
 BATCH = 200
-# Files of one spool in one pass.
+# Maximum number of files that are read from one spool in one pass.
 LIMIT = 200_000
-# Unix seconds; seconds, steps and GPUs that a user may claim.
+# Largest time (Unix seconds) and largest number of seconds, steps or GPUs that a user's record may claim.
 LATEST, MOST = 1e11, 1e12
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
-def ingest(services: Services, cluster: str, words: SlurmJobs) -> IngestReport:
-    """Takes in what lies in the spools now. StoreError when database or spool fail; what was not stored stays there.
+def ingest(services: Services, cluster: str, slurm_jobs: SlurmJobs) -> IngestReport:
+    """Store what is in the spools now.
 
-    Each spool is listed once: one that fills as fast as it is read, or that cannot be emptied, ends all the same.
+    Raises StoreError if database or spool fail; what was not stored stays in the spool. Each spool is listed once, so a
+    spool that fills as fast as it is read, or that cannot be emptied, does not loop forever.
     """
     report = IngestReport()
     for spool in services.spools:
         waiting = iter(spool.collect(LIMIT))
         while batch := list(islice(waiting, BATCH)):
-            words.know(_list_job_ids(batch))
+            slurm_jobs.know(_list_job_ids(batch))
             with services.store.transaction():
-                handled = [_ingest_entry(collected, services, cluster, words, report) for collected in batch]
-                _open_unseen(handled, services.store, cluster, words)
+                handled = [_ingest_entry(entry, services, cluster, slurm_jobs, report) for entry in batch]
+                _open_unseen(handled, services.store, cluster, slurm_jobs)
             report.blocked += sum(_block_from_prerun(one, services) for one in handled)
             spool.discard(handled)
     return report
 
 
 def _list_job_ids(batch: Sequence[SpoolEntry]) -> set[int]:
-    return {one.item.job_id for one in batch if isinstance(one.item, Observation)}
+    return {entry.item.job_id for entry in batch if isinstance(entry.item, Observation)}
 
 
 def _ingest_entry(
-    collected: SpoolEntry, services: Services, cluster: str, words: SlurmJobs, report: IngestReport
+    entry: SpoolEntry, services: Services, cluster: str, slurm_jobs: SlurmJobs, report: IngestReport
 ) -> SpoolEntry:
-    """Stores one file; a refused one comes back as RejectedEntry, which the spool keeps apart."""
-    item = collected.item
+    """Store one entry. A rejected one is returned as RejectedEntry, which the spool keeps separately."""
+    item = entry.item
     if isinstance(item, Observation):
-        reason = _find_refusal(item, services, cluster, words)
+        reason = _find_rejection_reason(item, services, cluster, slurm_jobs)
         if not reason:
             new = services.store.ingest(item)
             report.kept, report.known = report.kept + new, report.known + (not new)
-            _unpack(item, services, cluster, report, new)
-            return collected
-        item = RejectedEntry(name=collected.name, reason=reason, uid=item.uid)
+            _store_claim(item, services, cluster, report, new)
+            return entry
+        item = RejectedEntry(name=entry.name, reason=reason, uid=item.uid)
     report.refused += 1
     services.store.save_rejected_entry(item, services.clock.now())
-    return replace(collected, item=item)
+    return replace(entry, item=item)
 
 
-def _find_refusal(item: Observation, services: Services, cluster: str, words: SlurmJobs) -> str:
-    """Why an observation is not believed; "" when it is."""
+def _find_rejection_reason(item: Observation, services: Services, cluster: str, slurm_jobs: SlurmJobs) -> str:
+    """Return why an observation is rejected; "" if it is accepted.
+
+    Hooks' records need a trusted uid. Users' records (submissions, pre-runs) must be well-formed, have possible numbers
+    and be about the user's own jobs.
+    """
     if item.cluster != cluster and services.scope.user is None:
         return f"it is about another cluster, not {cluster}"
     if item.context in _HOOKS:
-        return "" if item.uid in services.scope.trusted else f"uid {item.uid} cannot speak for a hook"
+        return "" if item.uid in services.scope.trusted else f"uid {item.uid} is not trusted to report for a hook"
     if item.context is Context.SLURM:
-        return "Slurm's word does not arrive here"
+        return "records of Slurm are not accepted from a spool"
     try:
         claim = _read_claim(item, services.unpack)
     except ValueError as error:
-        return f"it is no {item.context.value} record: {str(error)[:100]}"
+        return f"it is not a {item.context.value} record: {str(error)[:100]}"
     if not _is_possible(claim):
         return "its numbers cannot be true"
-    return _find_foreign_claim(item, claim, services, cluster, words)
+    return _find_foreign_claim(item, claim, services, cluster, slurm_jobs)
 
 
 def _is_possible(claim: Submission | PrerunRecord) -> bool:
-    """Sums and dates of everybody's report are made of these: one number near a float's end would be the end of it."""
+    """Return True if the numbers are plausible: one near the end of a float's range would spoil all users' sums."""
     amounts: list[float] = [claim.gpus]
     if isinstance(claim, PrerunRecord):
         amounts += [claim.verdict.seconds, claim.verdict.steps]
@@ -102,30 +108,31 @@ def _read_claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
 
 
 def _find_foreign_claim(
-    item: Observation, claim: Submission | PrerunRecord, services: Services, cluster: str, words: SlurmJobs
+    item: Observation, claim: Submission | PrerunRecord, services: Services, cluster: str, slurm_jobs: SlurmJobs
 ) -> str:
-    """A user speaks of their own jobs only: the seal's uid must be the one Slurm says the job belongs to.
+    """Return why a user's record is not about their own job; "" if it is.
 
-    Clusters may share a home. What is of another one is their own word in their own database, of which this Slurm knows
-    nothing: it is kept for when they are there.
+    The uid of the seal must be the one to which Slurm assigns the job. Clusters may share a home directory: in user
+    mode a record of another cluster is kept for when the user works there, because this Slurm knows nothing of that
+    job.
     """
     sealed = services.scope.uid if item.uid == -1 and services.scope.user is not None else item.uid
     if sealed < 0 or claim.uid != sealed or claim.cluster != item.cluster:
-        return "it speaks for another user or cluster"
+        return "it is about another user or cluster"
     jobs = {claim.job_id} | ({claim.prerun_job_id} if isinstance(claim, PrerunRecord) else set())
     if item.job_id not in jobs:
-        return "it is about another job than it says"
+        return "its job id is not that of the record in it"
     if item.cluster != cluster:
         return ""
-    owners = {_find_owner(job_id, item.cluster, services.store, words) for job_id in jobs if job_id is not None}
+    owners = {_find_owner(job_id, item.cluster, services.store, slurm_jobs) for job_id in jobs if job_id is not None}
     if services.scope.user is not None and owners <= {None, sealed}:
         return ""
-    return "" if owners - {None} == {sealed} else "Slurm does not say that the job is his"
+    return "" if owners - {None} == {sealed} else "Slurm does not list the job as this user's"
 
 
-def _find_owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> int | None:
-    """By Slurm, else by what was remembered of Slurm or root's record."""
-    found = words.owner(job_id)
+def _find_owner(job_id: int, cluster: str, store: Store, slurm_jobs: SlurmJobs) -> int | None:
+    """Return the uid of a job, from Slurm, else from stored runs or hooks' records; None if unknown."""
+    found = slurm_jobs.owner(job_id)
     if found is not None:
         return found
     known = [record.uid for record in store.attempts(cluster=cluster, job_id=job_id)]
@@ -133,7 +140,7 @@ def _find_owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> in
     return next((uid for uid in reversed(known) if isinstance(uid, int) and uid >= 0), None)
 
 
-def _unpack(item: Observation, services: Services, cluster: str, report: IngestReport, new: bool) -> None:
+def _store_claim(item: Observation, services: Services, cluster: str, report: IngestReport, new: bool) -> None:
     if item.context not in (Context.SUBMIT, Context.PRERUN):
         return
     claim = _read_claim(item, services.unpack)
@@ -141,23 +148,25 @@ def _unpack(item: Observation, services: Services, cluster: str, report: IngestR
         services.store.save_submission(claim)
         report.submitted |= {claim.job_id} if claim.cluster == cluster else set()
         return
-    told = _find_earlier_report(claim, services.store)
-    if told is None or claim.changes or claim.released or not (told.changes or told.released):
+    earlier = _find_earlier_report(claim, services.store)
+    if earlier is None or claim.changes or claim.released or not (earlier.changes or earlier.released):
         services.store.save_prerun(claim)
-    if new and (told is None or told.verdict.measurement is None):
-        report.profiles += _learn_from_prerun(claim, services)
+    if new and (earlier is None or earlier.verdict.measurement is None):
+        report.profiles += _update_profile_from_prerun(claim, services)
 
 
 def _find_earlier_report(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
-    """The record of this very pre-run that is stored already. One that decides on a job reports twice, before it acts
-    and with what came of it (gsub/apply_verdict.py); the two may arrive in any order, and its measurement counts
-    once."""
+    """Return the stored record of the same pre-run, or None.
+
+    A pre-run that decides on a job reports twice: before it acts, and with the result (gsub/apply_verdict.py). The two
+    may arrive in any order, and its measurement must count once.
+    """
     same = store.preruns(job_id=claim.job_id, since=claim.at)
     key = (claim.cluster, claim.prerun_job_id, claim.at)
     return next((one for one in same if (one.cluster, one.prerun_job_id, one.at) == key), None)
 
 
-def _learn_from_prerun(record: PrerunRecord, services: Services) -> bool:
+def _update_profile_from_prerun(record: PrerunRecord, services: Services) -> bool:
     measurement = record.verdict.measurement
     if measurement is None or not record.profile_key or record.verdict.outcome is Outcome.FAIL:
         return False
@@ -174,11 +183,14 @@ def _learn_from_prerun(record: PrerunRecord, services: Services) -> bool:
     return True
 
 
-def _block_from_prerun(one: SpoolEntry, services: Services) -> bool:
-    """The pre-run read the file itself, as its user: their word, so it binds them alone. Before its spool file goes."""
-    if not isinstance(one.item, Observation) or one.item.context is not Context.PRERUN:
+def _block_from_prerun(entry: SpoolEntry, services: Services) -> bool:
+    """Block the input that a pre-run found broken, for its user alone. Runs before the spool file is removed.
+
+    The pre-run read the file itself, but as its user, so the report is that user's claim.
+    """
+    if not isinstance(entry.item, Observation) or entry.item.context is not Context.PRERUN:
         return False
-    record = services.unpack(PrerunRecord, one.item.facts["prerun"])
+    record = services.unpack(PrerunRecord, entry.item.facts["prerun"])
     verdict = record.verdict
     if not verdict.input_path or verdict.outcome is not Outcome.FAIL:
         return False
@@ -197,34 +209,36 @@ def _block_from_prerun(one: SpoolEntry, services: Services) -> bool:
     )
     mode = services.config.mode_of("block_input")
     if mode != "act":
-        # What would have been done.
+        # Record what would have been done.
         services.store.intend(None, make_block_actions((blocked,))[0], mode, record.at)
         return False
     services.store.block_input(blocked)
     return True
 
 
-def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, words: SlurmJobs) -> None:
-    """Opens an attempt for each run that only its hooks reported: Slurm has forgotten it or shows the next one."""
+def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, slurm_jobs: SlurmJobs) -> None:
+    """Store a run for each one that only its hooks reported: Slurm has forgotten it, or shows the next run."""
     heard: dict[int, list[Observation]] = {}
-    for one in handled:
-        if isinstance(one.item, Observation) and one.item.context in _HOOKS:
-            heard.setdefault(one.item.job_id, []).append(one.item)
+    for entry in handled:
+        if isinstance(entry.item, Observation) and entry.item.context in _HOOKS:
+            heard.setdefault(entry.item.job_id, []).append(entry.item)
     for job_id, observations in heard.items():
-        job = words.latest.get(job_id)
+        job = slurm_jobs.latest.get(job_id)
         if job is not None and not job.pending and job.restarts == 0:
-            # Its only run is the one that Slurm shows.
+            # The job was never requeued, so its only run is the one that Slurm shows.
             continue
         known = list(store.attempts(cluster=cluster, job_id=job_id))
         if job is not None and not job.pending:
             known.append(record_of(job, cluster))
         unseen = [o for o in observations if not _is_covered(o, known, forgotten=job is None)]
         for run in _split_into_runs(unseen):
-            store.save_attempt(run_of_hooks(cluster, job_id, run, before=job.submit_time if job is not None else None))
+            store.save_attempt(
+                run_from_hooks(cluster, job_id, run, before=job.submit_time if job is not None else None)
+            )
 
 
 def _split_into_runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]]:
-    """Observations of several unknown runs, one by one: their Prologs count them."""
+    """Split observations into one group for each run, by the restart counts of their Prologs."""
     prologs = [o for o in observations if o.context is Context.PROLOG]
     counts = sorted({int(o.facts.get("restarts") or 0) for o in prologs})
     if not counts:
@@ -233,8 +247,11 @@ def _split_into_runs(observations: Sequence[Observation]) -> Iterable[Sequence[O
 
 
 def _is_covered(observation: Observation, known: Sequence[JobRun], *, forgotten: bool) -> bool:
-    """Whether one of the known runs is the observation's. Where Slurm still knows the job only a Prolog opens a run:
-    an Epilog's restart count may already be the next run's (Slurm 22.05)."""
+    """Return True if one of the known runs is the observation's.
+
+    If Slurm still knows the job, only a Prolog shows a new run: an Epilog's restart count may already be that of the
+    next run (Slurm 22.05).
+    """
     if observation.context is not Context.PROLOG and not forgotten:
         return True
     starts = [float(r.start_time) for r in known if r.start_time is not None]

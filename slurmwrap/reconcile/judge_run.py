@@ -1,4 +1,4 @@
-"""Judges one run that ended: joins what is known of it, classifies, decides, stores all of it at once."""
+"""Judge one run that ended: join its facts, classify the failure, decide what to do, and store all of it at once."""
 
 from __future__ import annotations
 
@@ -25,31 +25,42 @@ from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
 from slurmwrap.policy.requeue import HELD_LAUNCH, is_held_launch
-from slurmwrap.policy.resize import time_cap_s
-from slurmwrap.policy.retry_budget import HOUR_S, ledger_of
+from slurmwrap.policy.resize import get_longest_time_limit_s
+from slurmwrap.policy.retry_budget import HOUR_S, make_ledger
 from slurmwrap.policy.retry_decision import decide
-from slurmwrap.policy.run_from_slurm import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
-from slurmwrap.policy.strikes import Fleet, fleet_of, lost_node
+from slurmwrap.policy.run_from_slurm import (
+    REQUEUED,
+    complete_run_from_hooks,
+    ended,
+    is_submission_of_run,
+    remembered,
+    submitted_id,
+)
+from slurmwrap.policy.strikes import Fleet, find_down_node, make_fleet
 from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
-from slurmwrap.reconcile.slurmdbd_lookup import completed, is_gone, past_of, told_by
+from slurmwrap.reconcile.slurmdbd_lookup import add_slurmdbd_record, completed, find_slurmdbd_record, is_gone
 
-# The wait status that slurmctld gives such a run since 24.11; before, it leaves 0.
+# The wait status that slurmctld gives a run that lost a node, since 24.11. Older versions leave 0.
 _NODE_FAILED = 1
-# That nothing failed in a run that was requeued and left no sign of a failure.
+# Confidence that nothing failed in a run that was requeued and left no sign of a failure.
 _REQUEUED_SURE = 0.8
-_RESTORE = "checkpoint_error"
-# Of one job are looked at.
-_INPUTS = 20
-# A file system's clock may differ by so much from Slurm's.
-_WRITTEN_S = 5.0
-_AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
-# Of a storm's delayed retries a new process remembers those that were decided since.
-_LATEST_START_S = 6 * 3600.0
+_CHECKPOINT_ERROR = "checkpoint_error"
+# Number of a job's inputs that are checked.
+_MOST_INPUTS = 20
+# Largest difference between a file system's clock and Slurm's.
+_CLOCK_SKEW_S = 5.0
+_RERUN_DECISIONS = ("retry", "retry_elsewhere", "resize", "blacklist_input")
+# How far back a new process reads stored retries, to learn their planned starts.
+_START_LOOK_BACK_S = 6 * 3600.0
 
 
 def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRun | None:
-    """Diagnoses and decides in one transaction; None when it still runs or not all of it is known."""
+    """Diagnose and decide, in one transaction. None if the run is not over or some of its facts are still missing.
+
+    `job` is Slurm's present record of the job. It shows this run, or a later run of the same job ("overwritten"), or is
+    None when Slurm has forgotten the job. In the last two cases slurmdbd is asked, and the record is reconstructed.
+    """
     overwritten = job is not None and job.submit_time > run.attempt.submit_time
     if job is not None and not overwritten and not job.ended:
         this_pass.summary.waiting += job.state == "COMPLETING"
@@ -57,9 +68,9 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     past = None
     if is_gone(run, job):
         try:
-            past = past_of(run, this_pass)
+            past = find_slurmdbd_record(run, this_pass)
         except SlurmError as error:
-            # It will answer again: what it knows is worth the wait.
+            # Its record is worth the wait, because slurmdbd will answer again.
             this_pass.summary.errors.append(f"job {run.address}: not judged before slurmdbd answers: {error}")
             return None
         run = completed(run, past) if past is not None else run
@@ -70,15 +81,15 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     if gone_at is not None and this_pass.now < gone_at + this_pass.edges.scope.patience_s and _is_epilog_missing(seen):
         this_pass.summary.waiting += 1
         return None
-    word = job if job is not None and not overwritten else _reconstruct_record(run, job, seen, past, this_pass)
+    slurm_record = job if job is not None and not overwritten else _reconstruct_record(run, job, seen, past, this_pass)
     before = [other for other in others if other.attempt.submit_time < run.attempt.submit_time]
-    word = drop_earlier_exit_code(word, (other.derived_exit_code for other in before))
-    run = ended(completed_by_hooks(run, seen), word, build_measurement(word, seen))
+    slurm_record = drop_earlier_exit_code(slurm_record, (other.derived_exit_code for other in before))
+    run = ended(complete_run_from_hooks(run, seen), slurm_record, build_measurement(slurm_record, seen))
     if overwritten and not run.state:
         run = replace(run, state=REQUEUED)
     run = replace(run, output_begins=_read_output_ends(before))
-    logs = _select_own_tails(_read_tails(run, seen, this_pass), word)
-    # Else the next run may have added to them already.
+    logs = _select_own_tails(_read_tails(run, seen, this_pass), slurm_record)
+    # Only before the next run starts: afterwards it may have appended to the same files.
     if not overwritten or job is None or job.pending:
         ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
         run = replace(run, output_ends=ends)
@@ -87,14 +98,14 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
         for other in before
         for observation in _select_observations(other, list_siblings(other, this_pass), this_pass)
     ]
-    evidence = join(run.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
+    evidence = join(run.attempt, slurm_record, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _add_lost_node(this_pass.edges.classify(evidence), run, this_pass)
     diagnosis = mark_requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
     submission = find_submission(run, this_pass)
     run = replace(
-        _add_counted_steps(run, submission, word, this_pass), waited=_compute_wait(run, submission, this_pass)
+        _add_counted_steps(run, submission, slurm_record, this_pass), waited=_compute_wait(run, submission, this_pass)
     )
-    blamed = _find_blamed_input(diagnosis, submission, run, word, this_pass)
+    blamed = _find_blamed_input(diagnosis, submission, run, slurm_record, this_pass)
     diagnosis = _add_blamed_input(diagnosis, blamed)
     case = build_decision_context(run, diagnosis, submission, job, others, this_pass)
     refused = _find_gate_refusals(seen)
@@ -104,10 +115,12 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     decision = decide(case, this_pass.edges.config)
     run = _add_decision(case.record, case, decision)
     if diagnosis.category == "time_limit":
-        run = replace(run, longest_s=time_cap_s(case.limits or _list_partition_limits(run.partition, this_pass)))
+        run = replace(
+            run, longest_s=get_longest_time_limit_s(case.limits or _list_partition_limits(run.partition, this_pass))
+        )
     with store.transaction():
         store.save_judged(run, decision, this_pass.now)
-        _learn(run, submission, this_pass)
+        _update_profile(run, submission, this_pass)
     if run.retry_at is not None and this_pass.book.starts is not None:
         this_pass.book.starts.append(run.retry_at)
     this_pass.dirty |= bool(decision.strikes or decision.blocked)
@@ -116,7 +129,7 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
 
 
 def _add_decision(run: JobRun, context: DecisionContext, decision: RetryDecision) -> JobRun:
-    """`run` with all that was decided, so that nothing is decided twice, however often we are killed."""
+    """Return `run` with all that was decided, so that it is decided once, however often the reconciler is killed."""
     return replace(
         run,
         decision=decision.decision,
@@ -128,20 +141,22 @@ def _add_decision(run: JobRun, context: DecisionContext, decision: RetryDecision
 
 
 def list_siblings(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
+    """Return the other stored runs of the same job."""
     found = this_pass.edges.store.attempts(cluster=run.attempt.cluster, job_id=run.attempt.job_id)
     return tuple(other for other in found if other.attempt != run.attempt)
 
 
 def _select_observations(run: JobRun, others: Sequence[JobRun], this_pass: ReconcilePass) -> tuple[Observation, ...]:
-    """The hooks' observations of this run. In user mode there are none to be believed.
+    """Return the hooks' observations of this run; () in user mode, where no hook is trusted.
 
-    A hook's restart count is that of its run, or in an Epilog one more (Slurm 22.05), never less: one that names an
-    earlier run is that run's, also where a busy node began its Prolog so late that its time lies in this one.
+    A hook's restart count is that of its run, or in an Epilog one more (Slurm 22.05), but never less. So an observation
+    with the count of an earlier run belongs to that run, even if a busy node started its Prolog so late that its time
+    falls into this run.
     """
     if this_pass.edges.scope.user is not None:
         return ()
     starts = [float(other.start_time) for other in others if other.start_time is not None]
-    # No set: a fact may be any JSON.
+    # A list, not a set: a fact may be any JSON value, also one that cannot be hashed.
     earlier = [other.restarts for other in others if other.restarts < run.restarts]
     heard = this_pass.edges.store.observations(run.attempt.cluster, run.attempt.job_id)
     observations = [observation for observation in heard if observation.facts.get("restarts") not in earlier]
@@ -149,7 +164,7 @@ def _select_observations(run: JobRun, others: Sequence[JobRun], this_pass: Recon
 
 
 def _is_epilog_missing(seen: Sequence[Observation]) -> bool:
-    """A node whose Prolog was heard has not sent its Epilog: the shared spool may be slow."""
+    """Return True if a node sent its Prolog's observation but not its Epilog's. The shared spool may be slow."""
     ended_on = {o.node for o in seen if o.context is Context.EPILOG}
     return any(o.context is Context.PROLOG and o.node not in ended_on for o in seen)
 
@@ -161,20 +176,20 @@ def _reconstruct_record(
     past: JobRecord | None,
     this_pass: ReconcilePass,
 ) -> JobRecord:
-    """The best word on a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
-    base = remembered(completed_by_hooks(run, seen), job)
+    """Return the best record of a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
+    base = remembered(complete_run_from_hooks(run, seen), job)
     if past is not None:
-        return told_by(past, base)
+        return add_slurmdbd_record(past, base)
     if job is None:
         return complete_job_record(base, seen)
     if is_held_launch(job) and job.restarts == run.restarts + 1:
         return replace(base, reason=HELD_LAUNCH)
-    word = complete_job_record(base, seen)
-    unknown = not word.state or word.signal == _NODE_FAILED
-    if unknown and not word.exit_code and _is_node_down(run, this_pass):
-        # Slurm requeued it, and a node of it is down: both Slurm's record.
-        return replace(word, state="NODE_FAIL")
-    return word
+    slurm_record = complete_job_record(base, seen)
+    unknown = not slurm_record.state or slurm_record.signal == _NODE_FAILED
+    if unknown and not slurm_record.exit_code and _is_node_down(run, this_pass):
+        # Slurm requeued the run and shows one of its nodes as down; both are Slurm's records.
+        return replace(slurm_record, state="NODE_FAIL")
+    return slurm_record
 
 
 def _is_node_down(run: JobRun, this_pass: ReconcilePass) -> bool:
@@ -189,43 +204,52 @@ def _read_tails(run: JobRun, seen: Sequence[Observation], this_pass: ReconcilePa
 
 
 def _select_own_tails(logs: Sequence[LogTail], job: JobRecord) -> tuple[LogTail, ...]:
-    """Of a run that Slurm calls COMPLETED only files that were not written after its end: a later job may write to a
-    file of the same name, and its error would be held against this one."""
+    """Return the log tails that belong to this run.
+
+    For a run that Slurm calls COMPLETED, drop files that were written after its end. A later job may write to a file of
+    the same name, and its error must not be attributed to this run.
+    """
     if job.state != "COMPLETED" or job.derived_exit_code or job.end_time is None:
         return tuple(logs)
-    latest = job.end_time + _WRITTEN_S
+    latest = job.end_time + _CLOCK_SKEW_S
     return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
 
 
 def _read_output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:
-    """How far the output files had grown when the last run before this one was judged."""
+    """Return the ends of the output files as they were when the previous run was judged."""
     known = [other for other in before if other.output_ends]
     return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
 
 
 def _find_gate_refusals(seen: Sequence[Observation]) -> dict[str, str]:
-    """Nodes that our own Prolog refused, with the cause; a word, for it goes into the node's Reason."""
+    """Return the nodes that the Prolog gate refused, with the cause.
+
+    The cause is reduced to one word, because it is written into the node's Reason.
+    """
     found: dict[str, str] = {}
     for observation in seen:
         gate = observation.facts.get("gate")
         if observation.context is Context.PROLOG and isinstance(gate, Mapping) and gate.get("refused") is True:
-            word = "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40]
-            found[observation.node] = word or "fault"
+            cause = "".join(c for c in str(gate.get("cause", "")) if c.isalnum() or c in "_-")[:40]
+            found[observation.node] = cause or "fault"
     return found
 
 
 def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
-    """Of a run that the next one replaced, and of which nothing shows a failure: its own script (a trap), its user
-    or an administrator requeued it, which is no failure. Preemption and lost nodes leave a record of Slurm's."""
+    """Return `diagnosis`, or "cancelled" for a requeued run that shows no sign of a failure.
+
+    Such a run was requeued by its own script (a trap), its user or an administrator, which is no failure. Preemption
+    and lost nodes would leave a record of Slurm.
+    """
     if diagnosis.category != NO_SIGNATURE or evidence.exit_code or evidence.signal or evidence.derived_exit_code:
         return diagnosis
-    told = CATEGORIES["cancelled"]
+    taxonomy_entry = CATEGORIES["cancelled"]
     return replace(
         diagnosis,
-        category=told.id,
-        domain=told.domain,
-        decision=told.decision,
-        advice=told.advice,
+        category=taxonomy_entry.id,
+        domain=taxonomy_entry.domain,
+        decision=taxonomy_entry.decision,
+        advice=taxonomy_entry.advice,
         signature="slurm.requeued",
         confidence=_REQUEUED_SURE,
     )
@@ -234,11 +258,11 @@ def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis
 def _add_lost_node(diagnosis: Diagnosis, run: JobRun, this_pass: ReconcilePass) -> Diagnosis:
     if diagnosis.category != "node_failure" or diagnosis.node or len(run.nodes) < 2:
         return diagnosis
-    return replace(diagnosis, node=lost_node(diagnosis, run, Fleet(nodes=this_pass.snapshot().nodes)))
+    return replace(diagnosis, node=find_down_node(diagnosis, run, Fleet(nodes=this_pass.snapshot().nodes)))
 
 
 def _add_counted_steps(run: JobRun, submission: Submission | None, job: JobRecord, this_pass: ReconcilePass) -> JobRun:
-    """`run` with the steps that its own counter left, where no Epilog brought them: the user's claim."""
+    """Return `run` with the steps that its own counter wrote, if no Epilog reported any. They are the user's claim."""
     if submission is None or not submission.step_dir or (run.measurement and run.measurement.steps):
         return run
     counted = this_pass.edges.steps(run, submission.step_dir)
@@ -248,12 +272,13 @@ def _add_counted_steps(run: JobRun, submission: Submission | None, job: JobRecor
 def _find_blamed_input(
     diagnosis: Diagnosis, submission: Submission | None, run: JobRun, job: JobRecord, this_pass: ReconcilePass
 ) -> InputRead:
-    """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
+    """Return the input that the log names, else the first of the job's listed inputs that slurmwrap finds broken.
 
-    torch calls every file that it cannot load a checkpoint: whether it is one of the job's inputs only the list shows.
+    The files are read as the user. PyTorch calls every file that it cannot load a checkpoint; only gsub's list shows
+    whether such a file is one of the job's inputs.
     """
-    if diagnosis.category == _RESTORE:
-        paths = submission.inputs[:_INPUTS] if submission is not None else ()
+    if diagnosis.category == _CHECKPOINT_ERROR:
+        paths = submission.inputs[:_MOST_INPUTS] if submission is not None else ()
         reads = this_pass.edges.read_inputs(run.uid, paths) if paths else ()
         return next((read for read in reads if read.fault and read.digest), InputRead(path=""))
     if diagnosis.decision != "blacklist_input":
@@ -261,7 +286,7 @@ def _find_blamed_input(
     named = diagnosis.input_path
     if named and not named.startswith("/"):
         named = f"{job.work_dir}/{named}" if job.work_dir else ""
-    paths = (named,) if named else submission.inputs[:_INPUTS] if submission is not None else ()
+    paths = (named,) if named else submission.inputs[:_MOST_INPUTS] if submission is not None else ()
     reads = this_pass.edges.read_inputs(run.uid, paths) if paths else ()
     if named:
         return reads[0] if reads else InputRead(path=named)
@@ -269,29 +294,36 @@ def _find_blamed_input(
 
 
 def _add_blamed_input(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
-    """`diagnosis` with the input to blame; a checkpoint that is one of the job's inputs, and broken, is an input."""
+    """Return `diagnosis` with the blamed input.
+
+    A broken checkpoint that is one of the job's inputs becomes incorrect_inputs.
+    """
     if not blamed.path:
         return diagnosis
-    if diagnosis.category != _RESTORE:
+    if diagnosis.category != _CHECKPOINT_ERROR:
         return replace(diagnosis, input_path=blamed.path)
-    told = CATEGORIES["incorrect_inputs"]
+    taxonomy_entry = CATEGORIES["incorrect_inputs"]
     return replace(
         diagnosis,
-        category=told.id,
-        domain=told.domain,
-        decision=told.decision,
-        advice=told.advice,
+        category=taxonomy_entry.id,
+        domain=taxonomy_entry.domain,
+        decision=taxonomy_entry.decision,
+        advice=taxonomy_entry.advice,
         input_path=blamed.path,
     )
 
 
 def find_submission(run: JobRun, this_pass: ReconcilePass) -> Submission | None:
+    """Return the submission of this run's job; None if none belongs to it."""
     found = this_pass.edges.store.submission(run.attempt.cluster, submitted_id(run))
-    return found if found is not None and speaks_for(found, run) else None
+    return found if found is not None and is_submission_of_run(found, run) else None
 
 
 def _compute_wait(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> QueueDelay | None:
-    """How long it waited, and for what: counted before, by the same pass at the latest."""
+    """Return how long the run waited and for what; None if it was not submitted with gsub.
+
+    The same pass or an earlier one has counted it.
+    """
     if submission is None or submission.shape is None:
         return None
     delays = this_pass.edges.store.delays(job_id=run.attempt.job_id)
@@ -306,17 +338,17 @@ def build_decision_context(
     others: Sequence[JobRun],
     this_pass: ReconcilePass,
 ) -> DecisionContext:
-    """`run` need not carry `diagnosis` yet; the case's does."""
+    """Collect what one decision needs. `run` need not carry `diagnosis` yet; the context's record does."""
     run = replace(run, diagnosis=diagnosis)
-    again = submission is not None and diagnosis.decision in _AGAIN
+    again = submission is not None and diagnosis.decision in _RERUN_DECISIONS
     placed = again and diagnosis.decision != "retry"
     return DecisionContext(
         diagnosis=diagnosis,
         record=run,
         job=job,
         submission=submission,
-        ledger=ledger_of(others, run, this_pass.edges.store.resets(run.attempt.job_id) if others else ()),
-        fleet=fleet_of(this_pass.snapshot(), run.partition) if placed else Fleet(),
+        ledger=make_ledger(others, run, this_pass.edges.store.resets(run.attempt.job_id) if others else ()),
+        fleet=make_fleet(this_pass.snapshot(), run.partition) if placed else Fleet(),
         limits=_list_partition_limits(run.partition, this_pass) if placed else (),
         incident=find_incident(run, this_pass),
         starts=_list_retry_starts(this_pass) if again else (),
@@ -331,16 +363,19 @@ def _list_partition_limits(partition: str, this_pass: ReconcilePass) -> tuple[Pa
 
 
 def _list_retry_starts(this_pass: ReconcilePass) -> tuple[float, ...]:
-    """When our retries of the last hour were, and are, to start. Read once per process, then kept up."""
+    """Return the start times of slurmwrap's retries, of the last hour and to come.
+
+    They are read once per process, then updated.
+    """
     if this_pass.book.starts is None:
-        known = this_pass.edges.store.attempts(cluster=this_pass.book.cluster, since=this_pass.now - _LATEST_START_S)
+        known = this_pass.edges.store.attempts(cluster=this_pass.book.cluster, since=this_pass.now - _START_LOOK_BACK_S)
         this_pass.book.starts = [record.retry_at for record in known if record.retry_at is not None]
     this_pass.book.starts = [at for at in this_pass.book.starts if at > this_pass.now - HOUR_S]
     return tuple(this_pass.book.starts)
 
 
 def _list_other_failures(digest: str, run: JobRun, this_pass: ReconcilePass) -> tuple[InputFailure, ...]:
-    """Other users' jobs that failed of the same content, with the nodes on which they did. Their blocks remember."""
+    """Return other users' failures of the same content with the nodes of each, from the blocks that they left."""
     if not digest:
         return ()
     blocks = [b for b in this_pass.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, run.uid)]
@@ -353,8 +388,8 @@ def _list_failed_nodes(blocked: BlockedInput, this_pass: ReconcilePass) -> tuple
     return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
 
 
-def _learn(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> None:
-    """A run of gsub's teaches its profile what the Epilogs measured, whether it ended well or not."""
+def _update_profile(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> None:
+    """Merge what the Epilogs measured into the profile of a gsub job, whether the run ended well or not."""
     if submission is None or not submission.profile_key or run.measurement is None:
         return
     complete = run.diagnosis is not None and run.diagnosis.category == "success"
@@ -374,7 +409,7 @@ def _learn(run: JobRun, submission: Submission | None, this_pass: ReconcilePass)
 
 
 def _find_gpu_type(run: JobRun, this_pass: ReconcilePass) -> str:
-    """Of the nodes it ran on; "" where they have several or Slurm names none."""
+    """Return the GPU type of the nodes it ran on; "" if they have several or Slurm names none."""
     kinds = {node.gpu_type for node in this_pass.snapshot().nodes if node.name in run.nodes} if run.gpus else set()
     kind = kinds.pop() if len(kinds) == 1 else ""
     return "" if "," in kind else kind

@@ -1,4 +1,4 @@
-"""How a diagnosis reaches its owner: sealed by the site, perhaps mailed, or as a file next to the output. Wiring."""
+"""Deliver a diagnosis to the owner: as a file that the site seals, by mail, or as a file next to the output."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.text_format import count, in_order
 from slurmwrap.store.published_files import WHY, FilePublisher
 
-# Tasks that a message names.
+# Number of array tasks that a message names.
 _NAMED = 8
-# Causes of which a process remembers that a message was sent.
+# Number of causes for which a process remembers that a message was sent.
 _SENT = 10_000
+# Runs of one array id are of the same array only if submitted within this time, because ids are reused.
 _SAME_ARRAY_S = 30 * 86400.0
-# No mail is tried for so long after one that failed so slowly.
+# After a failed mail that took longer than SLOW_S, no mail is tried for SILENT_S. Seconds.
 SLOW_S, SILENT_S = 1.0, 300.0
 
 
 def format_why_text(run: JobRun, actions: Sequence[ActionRecord]) -> str:
-    """What `slurmwrap why` says of this one run."""
+    """Return what `slurmwrap why` prints about this one run."""
     address = run.address or str(run.attempt.job_id)
     return format_job_report(JobTimeline(address=address, attempts=(run,), actions=tuple(actions)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cause:
-    """What one message is about: an array's tasks that failed alike."""
+    """The subject of one message: the tasks of an array that failed for the same reason."""
 
     cluster: str
-    array: str  # its id, "77"
+    array: str  # array job id, "77"
     uid: int
     category: str
     signature: str
@@ -47,7 +48,7 @@ class _Cause:
 
 @dataclass(slots=True, kw_only=True)
 class _Tasks:
-    """Of one cause, as they were reported in this pass. The text is of the first one."""
+    """The tasks of one cause that were reported in this pass. `text` is about the first one."""
 
     first: JobRun
     text: str
@@ -55,11 +56,12 @@ class _Tasks:
 
 
 class MailingPublisher:
-    """A FilePublisher that also mails the owner of a run that failed and is not run again, if the site has a server.
+    """A FilePublisher that also mails the owner of a run that failed and is not run again.
 
-    The sealed file marks that the owner was informed: a reconciler killed in between loses a mail, and never sends two.
-    An array's tasks that fail of one cause are one message: those of a pass are collected, and tasks that fail of it
-    later send none. `runs_of`: all stored runs of an array, which remember what an earlier process has sent.
+    The sealed file marks that the owner was informed, so a reconciler killed in between may lose a mail but never
+    sends two. Tasks of an array that fail for the same reason get one message: those of one pass are collected, and
+    tasks that fail later send none. `runs_of` returns all stored runs of an array; they show what an earlier process
+    has sent.
     """
 
     def __init__(
@@ -73,21 +75,21 @@ class MailingPublisher:
         self._mail = config.mail
         self._say = say
         self._runs_of = runs_of
-        self._silent_until = 0.0  # of time.monotonic()
+        self._silent_until = 0.0  # by time.monotonic()
         self._waiting: dict[_Cause, _Tasks] = {}
-        # The newest _SENT of them, in order.
+        # The newest _SENT causes, in order.
         self._sent: dict[_Cause, None] = {}
 
     def publish(self, published: Published) -> None:
-        """As the inner one."""
+        """Publish with the inner publisher."""
         self._inner.publish(published)
 
     def tell_gate(self, gate: Gate) -> None:
-        """As the inner one."""
+        """Publish the gate's permit with the inner publisher."""
         self._inner.tell_gate(gate)
 
     def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""
+        """Write the sealed file, then send a mail. A mail that cannot be sent is reported; the file remains."""
         name = f"{run.attempt.job_id}-{run.attempt.submit_time}.munge"
         silent = (self._inner.directory / WHY / name).exists()
         self._inner.tell_owner(run, actions)
@@ -105,7 +107,7 @@ class MailingPublisher:
             self._waiting[cause] = _Tasks(first=run, text=text, addresses={run.address: None})
 
     def end_pass(self) -> None:
-        """One message for each array and cause of which none was sent before."""
+        """Send one message for each array and cause for which none was sent before."""
         waiting, self._waiting = self._waiting, {}
         for cause, tasks in waiting.items():
             if not self._was_sent(cause, tasks):
@@ -115,7 +117,10 @@ class MailingPublisher:
             del self._sent[next(iter(self._sent))]
 
     def _was_sent(self, cause: _Cause, tasks: _Tasks) -> bool:
-        """By an earlier process, as far as the store remembers. Ids come back: what is much older was another array."""
+        """Return True if an earlier process has sent this message, as far as the database shows.
+
+        Array ids are reused, so runs that were submitted much earlier belong to another array.
+        """
         return any(
             one.reconciled
             and one.address not in tasks.addresses
@@ -126,7 +131,7 @@ class MailingPublisher:
         )
 
     def _send(self, uid: int, subject: str, text: str) -> None:
-        """A mail that cannot be sent is said and given up."""
+        """Send a mail. One that cannot be sent is reported and given up."""
         if time.monotonic() < self._silent_until:
             return
         began = time.monotonic()
@@ -135,18 +140,18 @@ class MailingPublisher:
             Mailer(server=self._mail.server, sender=self._mail.sender).send(to, subject, text)
         except (StoreError, KeyError) as error:
             self._say(f"not mailed: {error}")
-            # All wait for it: the next one would take the whole time-out again.
+            # Sending blocks the whole pass, and the next mail would wait for the time-out again.
             if time.monotonic() - began > SLOW_S:
                 self._silent_until = time.monotonic() + SILENT_S
 
 
 def _is_mailed(run: JobRun) -> bool:
-    """Whether its owner gets a mail: it failed, and is not run again."""
+    """Return True if the run failed and is not run again, so that its owner gets a mail."""
     return failed(run) and run.decision in ("stop", "blacklist_input")
 
 
 def _find_array_cause(run: JobRun) -> _Cause | None:
-    """None for a job that is no task of an array."""
+    """Return the cause of a failed array task; None for a job that is not an array task."""
     array, _, task = run.address.partition("_")
     if not task or run.diagnosis is None:
         return None
@@ -168,7 +173,7 @@ def _format_subject(cause: _Cause, tasks: _Tasks) -> str:
 
 
 def _format_mail_text(cause: _Cause, tasks: _Tasks) -> str:
-    """How many tasks, then what is known of the first of them."""
+    """Return how many tasks failed, followed by the report on the first of them."""
     named = in_order(tasks.addresses)
     shown = ", ".join(named[:_NAMED]) + (", ..." if len(named) > _NAMED else "")
     head = f"{count(len(named), 'task')} of array {cause.array} so far: {shown}"
@@ -182,5 +187,5 @@ def make_site_publisher(
     say: Callable[[str], None],
     runs_of: Callable[[str], Sequence[JobRun]],
 ) -> Publisher:
-    """The site's: sealed, and mailed where [mail] names a server."""
+    """Return the site's publisher. It seals its files, and sends mail if [mail] names a server."""
     return MailingPublisher(inner, config, say, runs_of) if config.mail.server else inner

@@ -1,7 +1,7 @@
-"""Incidents during a pass: found while runs are judged, stored before the next decision, published.
+"""Incidents during a pass: recognise them while runs are judged, store them before the next decision, publish them.
 
-Failures of a kind that a network, a file system or a driver roll-out causes are kept in the Notebook for some hours, so
-that a pass without any costs one small query. Whatever is kept there is in the database too.
+Failures that a network, a file system or a driver update can cause are kept in the ReconcilerState for some hours, so
+that a pass without such failures costs one small query. All of it is in the database too.
 """
 
 from __future__ import annotations
@@ -26,55 +26,67 @@ from slurmwrap.policy.incident import (
 from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
-_LOOK_BACK_S = 3 * 3600.0  # failures that are kept in mind
-_KEPT_S = 24 * 3600.0  # a run that failed during an incident may be judged that late
-_MOST = 2000  # failures that are kept in mind from one pass to the next
-_SHARE, _UNSEEN = 10, 40  # of many failures, every tenth part more is looked at again, but so many at the latest
+# Age up to which failures are kept in memory.
+_LOOK_BACK_S = 3 * 3600.0
+# A run that failed during an incident may be judged this much later.
+_INCIDENT_KEPT_S = 24 * 3600.0
+# Number of failures that are kept in memory from one pass to the next.
+_MOST_FAILURES = 2000
+# When many failures are known, incidents are searched for again after a tenth more new ones, but after 40 at the
+# latest.
+_GROWTH_DIVISOR, _MOST_UNSEEN = 10, 40
 
 
 def open_pass(this_pass: ReconcilePass) -> None:
-    """Before anything is judged: what is open, and what the last process left unseen. The site's reconciler alone."""
+    """Load the open incidents, and search for those that the last process did not see.
+
+    Runs before anything is judged. Only the site's reconciler has incidents.
+    """
     if this_pass.edges.scope.user is not None:
         return
     book, since = this_pass.book, this_pass.now - _LOOK_BACK_S
-    # A pass that ends early leaves none.
+    # Reset the stored result, so that after a pass that ends early everything is read again.
     known, book.incidents = book.incidents, None
     if known is None or book.failures is None:
-        _read(this_pass, since)
+        _read_from_store(this_pass, since)
     else:
         this_pass.incidents = tuple(
-            one for one in known if one.over_at is None or one.over_at >= this_pass.now - _KEPT_S
+            one for one in known if one.over_at is None or one.over_at >= this_pass.now - _INCIDENT_KEPT_S
         )
         this_pass.incidents = _drop_closed_incidents(this_pass)
-        recent = sorted((r for r in book.failures.values() if _end(r) >= since), key=_end)[-_MOST:]
+        recent = sorted((r for r in book.failures.values() if _get_end_time(r) >= since), key=_get_end_time)[
+            -_MOST_FAILURES:
+        ]
         book.failures = {record.attempt: record for record in recent}
-    _close(this_pass)
+    _close_finished(this_pass)
 
 
 def _drop_closed_incidents(this_pass: ReconcilePass) -> tuple[Incident, ...]:
-    """`this_pass.incidents`, with those that a person closed since (`slurmwrap incidents close`)."""
+    """Return `this_pass.incidents`, updated with those that a person closed since (`slurmwrap incidents close`)."""
     if all(one.over_at is not None for one in this_pass.incidents):
         return this_pass.incidents
     closed_now = {
-        one.incident_id: one for one in this_pass.edges.store.incidents(since=this_pass.now - _KEPT_S) if one.closed_by
+        one.incident_id: one
+        for one in this_pass.edges.store.incidents(since=this_pass.now - _INCIDENT_KEPT_S)
+        if one.closed_by
     }
     this_pass.dirty |= any(one.over_at is None and one.incident_id in closed_now for one in this_pass.incidents)
     return tuple(closed_now.get(one.incident_id, one) for one in this_pass.incidents)
 
 
-def _read(this_pass: ReconcilePass, since: float) -> None:
-    """From the database; with what the last process had seen of them and not stored yet."""
+def _read_from_store(this_pass: ReconcilePass, since: float) -> None:
+    """Read failures and incidents from the database; add failures that the last process saw and did not store yet."""
     store = this_pass.edges.store
-    read = store.failures(FAILURES, since=since, limit=_MOST)
+    read = store.failures(FAILURES, since=since, limit=_MOST_FAILURES)
     this_pass.book.failures = {record.attempt: record for record in read}
-    stored = store.incidents(since=this_pass.now - _KEPT_S)
+    stored = store.incidents(since=this_pass.now - _INCIDENT_KEPT_S)
     this_pass.incidents = tuple(join_failures(one, read) for one in stored)
     this_pass.grown = _find_changed(stored, this_pass.incidents)
-    _look(this_pass, read)
+    _search_incidents(this_pass, read)
 
 
 def find_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
-    """The incident that a run belongs to whose diagnosis is just made; it may be the run that shows it."""
+    """Return the incident of a run whose diagnosis was just made, or None. The run itself may reveal a new incident."""
     if this_pass.book.failures is None or run.diagnosis is None or run.diagnosis.decision == "none":
         return None
     if not can_be_of_incident(run):
@@ -88,15 +100,15 @@ def find_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
 
 
 def excuse_run(run: JobRun, this_pass: ReconcilePass) -> JobRun:
-    """`run`, with the incident that it was found to belong to after it was judged."""
+    """Return `run` with the incident to which it was assigned after it was judged."""
     return replace(run, incident=this_pass.excused.get(run.attempt, run.incident))
 
 
 def end(this_pass: ReconcilePass) -> None:
-    """After all were judged: closes what is over and stores what has grown."""
+    """Close incidents that are over and store those that changed. Runs after all runs were judged."""
     if this_pass.unseen:
-        _look(this_pass, tuple((this_pass.book.failures or {}).values()))
-    _close(this_pass)
+        _search_incidents(this_pass, tuple((this_pass.book.failures or {}).values()))
+    _close_finished(this_pass)
     this_pass.incidents = _drop_closed_incidents(this_pass)
     for one in this_pass.incidents:
         if one.incident_id in this_pass.grown:
@@ -109,7 +121,7 @@ def end(this_pass: ReconcilePass) -> None:
 
 
 def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncident, ...]:
-    """The open ones as everyone may see them."""
+    """Return the open incidents as every user may see them."""
     return tuple(
         OpenIncident(
             category=one.category,
@@ -124,7 +136,10 @@ def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> t
 
 
 def _describe_scope(scope: str, mounts: Mounts) -> str:
-    """Switches are Slurm's record; a path or a host is users' word, but for a mount point that we know ourselves."""
+    """Return the scope without users' text. Switches are Slurm's record; a path or host comes from users' logs.
+
+    A path is shown only if it is a mount point that slurmwrap knows itself.
+    """
     kind, _, what = scope.partition(" ")
     if kind == "path":
         return scope if mounts(what) == what else kind
@@ -132,27 +147,30 @@ def _describe_scope(scope: str, mounts: Mounts) -> str:
 
 
 def _find_new_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
-    """The new incident, if `run` and the failures near it are one. Of a storm not every single one is looked at."""
+    """Return the new incident if `run` and the failures near it form one.
+
+    During a storm only some runs are examined.
+    """
     category = get_category(run)
     if category not in SHARED:
         return None
-    span, end = 2 * this_pass.edges.config.incidents.window_s, _end(run)
+    span, end = 2 * this_pass.edges.config.incidents.window_s, _get_end_time(run)
     this_pass.unseen[category] += 1
     count, there = this_pass.looked.get(category, (0, end))
-    if this_pass.unseen[category] < min(_UNSEEN, count // _SHARE) and abs(end - there) < span:
+    if this_pass.unseen[category] < min(_MOST_UNSEEN, count // _GROWTH_DIVISOR) and abs(end - there) < span:
         return None
     known = (this_pass.book.failures or {}).values()
-    near = [r for r in known if get_category(r) == category and abs(_end(r) - end) <= span]
+    near = [r for r in known if get_category(r) == category and abs(_get_end_time(r) - end) <= span]
     this_pass.looked[category] = len(near), end
     del this_pass.unseen[category]
-    _look(this_pass, near, judging=run)
+    _search_incidents(this_pass, near, judging=run)
     return find_incident_of_run(this_pass.incidents, run)
 
 
-def _look(this_pass: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
-    """Looks for incidents in `failures`; a new one is stored with those of its runs that were judged before it.
+def _search_incidents(this_pass: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
+    """Search `failures` for incidents. Store a new one together with its runs that were judged before.
 
-    Stored before the decision that rests on it: a reconciler that is killed in between decides the same.
+    It is stored before the decision that depends on it, so that a reconciler killed in between decides the same.
     """
     settings = this_pass.edges.config.incidents
     if judging is None:
@@ -165,18 +183,18 @@ def _look(this_pass: ReconcilePass, failures: Sequence[JobRun], judging: JobRun 
         failures,
         this_pass.incidents,
         now=this_pass.now,
-        # Slurm is asked only where failures are many enough.
+        # The snapshot asks Slurm, so it is taken only when there are enough failures.
         topology=this_pass.snapshot().topology,
         settings=settings,
         mounts=this_pass.edges.mounts,
     )
     for one in this_pass.incidents:
         if before.get(one.incident_id) != one:
-            _keep(one, judging, this_pass)
+            _store_incident(one, judging, this_pass)
 
 
-def _keep(incident: Incident, judging: JobRun | None, this_pass: ReconcilePass) -> None:
-    """Stores it; its runs that were judged before it was recognised are marked, and their strikes count no more."""
+def _store_incident(incident: Incident, judging: JobRun | None, this_pass: ReconcilePass) -> None:
+    """Store an incident. Runs of it that were judged before are marked, and their strikes no longer count."""
     known = this_pass.book.failures or {}
     late = [
         key
@@ -192,10 +210,10 @@ def _keep(incident: Incident, judging: JobRun | None, this_pass: ReconcilePass) 
 
 
 def _extend_incident(incident: Incident, run: JobRun, this_pass: ReconcilePass) -> None:
-    """With one more run. Of what others wrote since the last that was believed, each user's first is enough."""
+    """Add one more run to an incident, with each user's first failure since the last one that confirmed it."""
     first: dict[int, JobRun] = {}
-    for other in sorted((this_pass.book.failures or {}).values(), key=_end):
-        if _end(other) > incident.last:
+    for other in sorted((this_pass.book.failures or {}).values(), key=_get_end_time):
+        if _get_end_time(other) > incident.last:
             first.setdefault(other.uid, other)
     grown = join_failures(incident, {r.attempt: r for r in (*first.values(), run)}.values())
     if grown != incident:
@@ -204,14 +222,17 @@ def _extend_incident(incident: Incident, run: JobRun, this_pass: ReconcilePass) 
 
 
 def _notify_again(this_pass: ReconcilePass) -> None:
-    """The owners of runs that were reported before their incident was recognised. Killed before: a remark is lost."""
+    """Inform the owners whose runs were reported before their incident was recognised.
+
+    A reconciler killed before this loses only that remark.
+    """
     publisher, store = this_pass.edges.publisher, this_pass.edges.store
     if publisher is None or not this_pass.telling:
         return
     for key in this_pass.excused:
         record = store.attempt(key)
         if record is None or not record.reconciled:
-            # They are informed when it is done.
+            # Its owner is informed when the run is finished.
             continue
         try:
             publisher.tell_owner(record, store.actions(key))
@@ -220,8 +241,8 @@ def _notify_again(this_pass: ReconcilePass) -> None:
             return
 
 
-def _close(this_pass: ReconcilePass) -> None:
-    """Those whose time has come."""
+def _close_finished(this_pass: ReconcilePass) -> None:
+    """Close the incidents that are over."""
     known = this_pass.incidents
     this_pass.incidents = tuple(close_incident(one, this_pass.now) for one in known)
     this_pass.grown |= _find_changed(known, this_pass.incidents)
@@ -231,5 +252,5 @@ def _find_changed(before: Sequence[Incident], after: Sequence[Incident]) -> set[
     return {new.incident_id for old, new in zip(before, after, strict=True) if old != new}
 
 
-def _end(run: JobRun) -> float:
+def _get_end_time(run: JobRun) -> float:
     return float(run.end_time or 0)

@@ -15,15 +15,15 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
 from slurmwrap.policy.requeue import is_held_launch
-from slurmwrap.policy.run_from_slurm import key_of, record_of, run_before, speaks_for
-from slurmwrap.policy.strikes import Fleet, drained_by_us, health, out_of_service
-from slurmwrap.profiling.job_key import profile_key_of, published_key_of
+from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_run, record_of, run_key_from_job
+from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
+from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.protocols import Published
 from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
-from slurmwrap.reconcile.pending_jobs import release_gates
+from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.queue_delay import count_delays
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
@@ -31,9 +31,9 @@ from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.tune_pending import tune_waiting
 
 
-# What a pass learns about nodes from Slurm, and the health that is published of them.
+# Nodes: store what a pass learns about them from Slurm, and return the health that is published.
 def judge_nodes(this_pass: ReconcilePass) -> tuple[NodeHealth, ...]:
-    """Notes which nodes went out of service or came back, then judges all of them by their history."""
+    """Store which nodes went out of service or came back, then judge all nodes by their history."""
     _store_removals(this_pass)
     config = this_pass.edges.config
     history = this_pass.edges.store.node_history(this_pass.now - config.nodes.window_days * 86400)
@@ -56,54 +56,60 @@ def _store_removals(this_pass: ReconcilePass) -> None:
 
 
 def _list_resumed_nodes(this_pass: ReconcilePass) -> dict[str, float]:
-    """When we lifted the drain of a node ourselves, or an administrator by our command; the last time of each."""
+    """Return when slurmwrap, or an administrator with its command, last lifted its own drain of each node."""
     actions = this_pass.edges.store.actions()
     return {a.target: a.done_at for a in actions if a.verb == Verb.RESUME.value and a.done_at and not a.error}
 
 
-# What the Prolog gate on the nodes knows: which faults stand, and whether it may refuse anything at all.
-# A reconciler that died closes the gate's eyes after so long.
+# The Prolog gate on the nodes: publish the known faults, and whether the gate may refuse a job at all.
+# The permit ends after PERMIT_S seconds, so that the gate refuses nothing when the reconciler has died.
 PERMIT_S = 300.0
 _RENEW_S = 100.0
-# How long a fault is published. Where we drain, the drain soon stands for it, and who lifts that has looked at the
-# node.
-_STANDING_S, _UNTIL_DRAINED_S = 86400.0, 900.0
+# How long a fault is published, in seconds. If slurmwrap drains nodes, the drain soon replaces the published fault, and
+# a person who lifts the drain has looked at the node.
+_FAULT_S, _FAULT_UNTIL_DRAINED_S = 86400.0, 900.0
 
 
 def renew_gate_permit(this_pass: ReconcilePass) -> None:
-    """Renews the permit in time. Without the rule in `advise` or `act` nothing is published, and no permit is given."""
+    """Renew the gate's permit in time.
+
+    In mode `observe` of the rule `gate` nothing is published; only mode `act` permits a refusal.
+    """
     publisher, mode = this_pass.edges.publisher, this_pass.edges.config.mode_of("gate")
     if publisher is None or this_pass.edges.scope.user is not None or mode == "observe":
         return
     left = this_pass.book.gate_until - this_pass.now
-    # More is left only where the clock was put back.
+    # More time can be left only if the clock was set back.
     if _RENEW_S < left <= PERMIT_S and not this_pass.dirty:
         return
     fleet = Fleet(nodes=this_pass.snapshot().nodes)
-    out = sum(drained_by_us(node) for node in fleet.nodes)
+    out = sum(is_drained_by_slurmwrap(node) for node in fleet.nodes)
     allowed = mode == "act" and out < fleet.allowance(this_pass.edges.config.placement.exclude_cap)
-    standing = _UNTIL_DRAINED_S if this_pass.edges.config.mode_of("drain") == "act" else _STANDING_S
-    mended = {repair.node: repair.at for repair in this_pass.edges.store.repairs(since=this_pass.now - standing)}
+    fault_s = _FAULT_UNTIL_DRAINED_S if this_pass.edges.config.mode_of("drain") == "act" else _FAULT_S
+    repaired = {repair.node: repair.at for repair in this_pass.edges.store.repairs(since=this_pass.now - fault_s)}
     faults = _list_newest_faults(
-        s for s in this_pass.edges.store.strikes(since=this_pass.now - standing) if s.at > mended.get(s.node, 0.0)
+        s for s in this_pass.edges.store.strikes(since=this_pass.now - fault_s) if s.at > repaired.get(s.node, 0.0)
     )
     publisher.tell_gate(Gate(at=this_pass.now, until=this_pass.now + PERMIT_S, allowed=allowed, faults=faults))
     this_pass.book.gate_until = this_pass.now + PERMIT_S
 
 
 def _list_newest_faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
-    """Of each node the newest conclusive fault, for all to read: a kernel line would name the user's program."""
+    """Return the newest conclusive fault of each node.
+
+    It is readable for all users, so it has no kernel line, which would name a user's program.
+    """
     latest = {strike.node: strike for strike in strikes if strike.conclusive}
     return tuple(Fault(node=s.node, cause=s.cause, since=s.at) for _, s in sorted(latest.items()))
 
 
-# What is published of the jobs that run: how busy each node is as far as profiles show, and whether we relax.
-#
-# No one is named: a node's figures are the sums over all its jobs with a profile.
+# Load of the nodes: publish how busy each node is, as far as profiles show, and whether pending jobs are relaxed. The
+# figures of a node are sums over all its jobs with a profile, so that no user is identifiable.
 def is_relaxing(services: Services) -> bool:
-    """Whether this reconciler loosens what waits: only then may gsub ask for what would otherwise starve a job.
+    """Return True if this reconciler relaxes pending jobs.
 
-    All of it, or nothing is promised: gsub may ask for a number of nodes, which not every SlurmUser may change.
+    Only then may gsub request what could otherwise starve a job. The reconciler must be able to make all changes: gsub
+    may request a number of nodes, which not every SlurmUser may change.
     """
     config = services.config
     acts = services.scope.user is None and config.mode_of("relax") == "act" and config.placement.relax_jobs > 0
@@ -111,7 +117,7 @@ def is_relaxing(services: Services) -> bool:
 
 
 def measure_node_loads(this_pass: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
-    """By node, in order. Empty in user mode: one user's jobs say little of a node."""
+    """Return the loads by node, in order; () in user mode, because one user's jobs show little of a node."""
     if this_pass.edges.scope.user is not None:
         return ()
     loads: dict[str, NodeLoad] = {}
@@ -125,28 +131,34 @@ def _list_known_jobs(
     this_pass: ReconcilePass, profiles: Mapping[str, ResourceProfile]
 ) -> Iterator[tuple[JobRecord, ResourceProfile]]:
     running = {
-        key_of(job, this_pass.book.cluster): job for job in this_pass.words.first.values() if job.state == "RUNNING"
+        run_key_from_job(job, this_pass.book.cluster): job
+        for job in this_pass.words.first.values()
+        if job.state == "RUNNING"
     }
     names = this_pass.book.profile_keys
     for gone in names.keys() - running.keys():
         del names[gone]
     for key, job in running.items():
         if key not in names:
-            names[key] = _profile_key(job, this_pass)
+            names[key] = _find_profile_key(job, this_pass)
         if job.nodes and job.gpus and (profile := profiles.get(names[key])):
             yield job, profile
 
 
-def _profile_key(job: JobRecord, this_pass: ReconcilePass) -> str:
+def _find_profile_key(job: JobRecord, this_pass: ReconcilePass) -> str:
     submitted_id = job.job_id if job.array_job_id is None else job.array_job_id
     found = this_pass.edges.store.submission(this_pass.book.cluster, submitted_id)
-    if found is None or not found.profile_key or not speaks_for(found, record_of(job, this_pass.book.cluster)):
+    if (
+        found is None
+        or not found.profile_key
+        or not is_submission_of_run(found, record_of(job, this_pass.book.cluster))
+    ):
         return ""
-    return profile_key_of(found.uid, found.profile_key)
+    return derive_site_key(found.uid, found.profile_key)
 
 
 def _add_load(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeLoad:
-    """`load` with an equal share of the job: Slurm does not say which GPU lies where without a call per job."""
+    """Return `load` with an equal share of the job added; the GPUs of each node would need one Slurm call per job."""
     nodes = len(job.nodes)
     gpus = job.gpus / nodes
     return replace(
@@ -156,17 +168,17 @@ def _add_load(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeL
     )
 
 
-# A run whose launch failed was submitted, or requeued, so long ago at most.
+# A run whose launch failed was submitted or requeued at most this long ago.
 _LAUNCH_S = 7 * 86400
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
 def reconcile_once(services: Services, book: ReconcilerState | None = None) -> PassSummary:
-    """One pass over everything that is new. SlurmUnreachable and StoreError end it early; the next pass goes on."""
+    """Run one pass over all that is new. SlurmUnreachable and StoreError end it early; the next pass continues."""
     book = book if book is not None else ReconcilerState()
     book.cluster = book.cluster or services.slurm.cluster_name()
-    words = SlurmJobs(ask=lambda: services.slurm.jobs(services.scope.user))
-    run = ReconcilePass(edges=services, book=book, words=words, summary=PassSummary(), now=services.clock.now())
+    slurm_jobs = SlurmJobs(ask=lambda: services.slurm.jobs(services.scope.user))
+    run = ReconcilePass(edges=services, book=book, words=slurm_jobs, summary=PassSummary(), now=services.clock.now())
     try:
         _run_pass(run)
     finally:
@@ -179,9 +191,9 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
 def _run_pass(this_pass: ReconcilePass) -> None:
     this_pass.summary.ingested = ingest(this_pass.edges, this_pass.book.cluster, this_pass.words)
     open_incidents.open_pass(this_pass)
-    # Before the runs that ended are judged: how long they waited is theirs.
-    _look_after(count_delays, this_pass)
-    _look_after(recall, this_pass)
+    # Before the ended runs are judged, because their waiting time belongs to their record.
+    _run_step(count_delays, this_pass)
+    _run_step(recall, this_pass)
     this_pass.to_do = _list_runs_to_do(this_pass)
     for record in this_pass.to_do:
         try:
@@ -189,23 +201,23 @@ def _run_pass(this_pass: ReconcilePass) -> None:
         except (SlurmUnreachable, StoreError):
             raise
         except Exception as error:
-            # One job that we cannot handle must not keep all others waiting.
+            # One job that cannot be handled must not keep all others waiting.
             this_pass.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     open_incidents.end(this_pass)
     release_gates(this_pass)
     for look in (relax_waiting, tune_waiting):
-        _look_after(look, this_pass)
+        _run_step(look, this_pass)
     _publish(this_pass)
     _renew_gate_permit(this_pass)
 
 
 def _list_runs_to_do(this_pass: ReconcilePass) -> tuple[JobRun, ...]:
-    """Runs that are not done with, oldest first, after those that Slurm shows were added."""
+    """Return the runs that are not finished, oldest first, after adding those that Slurm shows."""
     store, cluster = this_pass.edges.store, this_pass.book.cluster
     with store.transaction():
         open_ones = {record.attempt: record for record in store.attempts(cluster=cluster, unreconciled=True)}
         jobs = [job for job in this_pass.words.first.values() if not job.refused]
-        shown = {key_of(job, cluster): job for job in jobs if job.state in _STARTED or job.ended}
+        shown = {run_key_from_job(job, cluster): job for job in jobs if job.state in _STARTED or job.ended}
         for key, job in shown.items():
             if key in this_pass.book.settled:
                 continue
@@ -220,26 +232,26 @@ def _list_runs_to_do(this_pass: ReconcilePass) -> tuple[JobRun, ...]:
         this_pass.book.settled &= shown.keys()
         for job in filter(is_held_launch, this_pass.words.first.values()):
             if not any(_is_before(known, job) for known in store.attempts(cluster=cluster, job_id=job.job_id)):
-                unseen = run_before(job, cluster)
+                unseen = make_previous_run(job, cluster)
                 store.save_attempt(unseen)
                 open_ones[unseen.attempt] = unseen
     return tuple(sorted(open_ones.values(), key=lambda record: record.attempt.submit_time))
 
 
 def _is_before(run: JobRun, job: JobRecord) -> bool:
-    """Whether `run` is of the run before the one that `job` shows; an older job of the same id is not."""
+    """Return True if `run` is the one before the run that `job` shows. An older job with the same id is not."""
     recent = run.attempt.submit_time > job.submit_time - _LAUNCH_S or not run.reconciled
     return run.uid == job.uid and run.restarts == job.restarts - 1 and recent
 
 
 def _process_run(run: JobRun, this_pass: ReconcilePass) -> None:
-    """Brings one run as far as it can be brought now."""
+    """Judge one run and carry out its actions, as far as possible in this pass."""
     job = this_pass.words.first.get(run.attempt.job_id)
     if job is None and run.attempt.job_id in this_pass.words.latest:
-        # Slurm showed it only after the spools were read: the next pass has all of it.
+        # Slurm showed it only after the spools were read. The next pass has all of its observations.
         return
     if job is not None and job.submit_time < run.attempt.submit_time:
-        # An older record of a controller that lost its state.
+        # The record is older than the run: the controller lost its state.
         job = None
     run = open_incidents.excuse_run(run, this_pass)
     if run.diagnosis is None:
@@ -250,8 +262,8 @@ def _process_run(run: JobRun, this_pass: ReconcilePass) -> None:
     finish(run, job, this_pass)
 
 
-def _look_after(look: Callable[[ReconcilePass], None], this_pass: ReconcilePass) -> None:
-    """The jobs that wait. What goes wrong there must not keep from the others what else a pass does."""
+def _run_step(look: Callable[[ReconcilePass], None], this_pass: ReconcilePass) -> None:
+    """Run one step of the pass. An error in it must not prevent the other steps."""
     try:
         look(this_pass)
     except (SlurmUnreachable, StoreError):
@@ -270,7 +282,7 @@ def _renew_gate_permit(this_pass: ReconcilePass) -> None:
 
 
 def _publish(this_pass: ReconcilePass) -> None:
-    """Replaces what everyone may see, when it changed and every five minutes."""
+    """Replace the published files, when something changed and every five minutes."""
     publisher, store, now = this_pass.edges.publisher, this_pass.edges.store, this_pass.edges.clock.now()
     changed = this_pass.dirty or this_pass.summary.ingested.profiles or this_pass.summary.ingested.blocked
     if publisher is None or (not changed and 0 <= now - this_pass.book.published_at < 300):
@@ -280,7 +292,7 @@ def _publish(this_pass: ReconcilePass) -> None:
         at=now,
         health=judge_nodes(this_pass),
         blocked=tuple(blocked_inputs.make_published_block(block) for block in store.blocked_inputs()),
-        profiles=tuple(replace(p, key=published_key_of(p.key)) for p in profiles),
+        profiles=tuple(replace(p, key=derive_published_key(p.key)) for p in profiles),
         incidents=open_incidents.list_published_incidents(this_pass.incidents, this_pass.edges.mounts),
         loads=measure_node_loads(this_pass, {profile.key: profile for profile in profiles}),
         relaxing=is_relaxing(this_pass.edges),
@@ -293,8 +305,9 @@ def _publish(this_pass: ReconcilePass) -> None:
     this_pass.book.published_at, this_pass.summary.published = now, True
 
 
-# A job is COMPLETING, or an Epilog is still to be heard of.
+# Seconds until the next pass while a job is COMPLETING or an Epilog is expected.
 _SOON_S = 2.0
+# Delays between attempts while Slurm or the database cannot be used: the first one and the longest one.
 _AWAY_S, _AWAY_MAX_S = 5.0, 300.0
 _TICK_S = 0.25
 
@@ -307,10 +320,10 @@ def watch(
     stopped: Callable[[], bool],
     report: Callable[[PassSummary], None] = lambda summary: None,
 ) -> None:
-    """Passes until `stopped()`: every `poll_s`, sooner while jobs are ending or when `woken()` changes its value.
+    """Run passes until `stopped()`: every `poll_s`, sooner while jobs are ending or when `woken()` changes its value.
 
-    When Slurm, MUNGE or the database cannot be used it says so once and tries ever more rarely, up to every five
-    minutes. Nothing is judged meanwhile: half of the evidence would make wrong diagnoses.
+    When Slurm, MUNGE or the database cannot be used, this is reported once, and further attempts follow at growing
+    intervals of up to five minutes. No run is judged meanwhile, because incomplete evidence would give wrong diagnoses.
     """
     book, away_s = ReconcilerState(), 0.0
     while not stopped():
@@ -336,9 +349,9 @@ def _combine_stops(stopped: Callable[[], bool], woken: Callable[[], object], see
 
 
 def _wait(services: Services, seconds: float, over: Callable[[], bool]) -> None:
-    """A wake file touched by many jobs in a row is one wake: nothing is done within the first second."""
+    """Wait. Nothing is done in the first second, so that a wake file touched by many jobs is one wake-up."""
     began = services.clock.now()
     services.clock.sleep(min(1.0, seconds))
-    # A clock that is put back ends the wait.
+    # A clock that is set back ends the wait.
     while 0 <= services.clock.now() - began < seconds and not over():
         services.clock.sleep(_TICK_S)

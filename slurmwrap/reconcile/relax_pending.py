@@ -1,4 +1,4 @@
-"""Loosens the jobs at the head of the queue: the site's reconciler, each pass (rule `relax`)."""
+"""Relax the jobs at the head of the queue, in each pass of the site's reconciler (rule `relax`)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from slurmwrap.placement.relaxation import (
     relax,
 )
 from slurmwrap.policy import requeue
-from slurmwrap.reconcile.pending_jobs import PendingGsubJob, list_queue_head, make_changes
+from slurmwrap.reconcile.pending_job_updates import PendingGsubJob, list_queue_head, make_changes
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
 
-# of QOS and association, on what a retry raises (squeue(1), "JOB REASON CODES")
-_LIMIT = re.compile(r"(QOS|Assoc)(Max|Grp)(Mem|Wall|CpuMin|CPUMin|GRESMin|GRESRunMin|CpuRunMin|CPURunMin|Billing)")
-_TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
+# Pending reasons that name a limit of QOS or association on something that a retry raises (squeue(1), "JOB REASON
+# CODES").
+_LIMIT_REASON = re.compile(
+    r"(QOS|Assoc)(Max|Grp)(Mem|Wall|CpuMin|CPUMin|GRESMin|GRESRunMin|CpuRunMin|CPURunMin|Billing)"
+)
+_TUNED_KEYS = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 
 
 def relax_waiting(this_pass: ReconcilePass) -> None:
-    """What is due at the head of the queue. It ends where the bucket is empty: the next pass goes on from there."""
+    """Make the changes that are due at the head of the queue. The next pass continues where the rate limit ends it."""
     nothing: tuple[Group, ...] = ()
     for waiting in list_queue_head(this_pass):
         for group in run_for_each_job(
@@ -46,10 +49,13 @@ def _list_change_groups(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tu
 
 
 def _restore_too_large(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple[Group, ...]:
-    """Back to what it ran with, where a limit keeps it from running again with more: the update itself is not refused
-    for a limit that would only hold it back (22.05.8), and then it would wait for ever."""
+    """Return the changes that restore the previous run's size, if a limit keeps the job from starting with more.
+
+    Slurm does not refuse an update because of a limit that only holds the job back (22.05.8), so the job would wait
+    forever.
+    """
     record, store = waiting.record, this_pass.edges.store
-    if not record.restarts or not _LIMIT.search(record.reason):
+    if not record.restarts or not _LIMIT_REASON.search(record.reason):
         return ()
     runs = store.attempts(cluster=waiting.attempt.cluster, job_id=record.job_id)
     before = next((one for one in runs if one.uid == record.uid and one.restarts == record.restarts - 1), None)
@@ -74,7 +80,7 @@ def _restore_too_large(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tup
 
 
 def _format_size(key: str, record: JobRecord) -> str:
-    """Of requeue.SIZES, as scontrol update takes it."""
+    """Return the job's value of one of requeue.SIZES, as scontrol update takes it."""
     minutes = (record.time_limit_s or 0) // 60
     values = {"MinMemoryNode": record.mem_mib_per_node, "MinMemoryCPU": record.mem_mib_per_cpu, "TimeLimit": minutes}
     return str(values[key] or "")
@@ -92,24 +98,28 @@ def _list_due_groups(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple
     )
     if config.mode_of("tune") != "act" or (urgent is not None and urgent.everything):
         return groups
-    # tuning weighs CPUs and memory of the whole queue in each pass; two hands on one lever would move it to and fro
-    return tuple(group for group in groups if group[0].key not in _TUNED)
+    # Tuning weighs CPUs and memory of the whole queue in each pass. Two rules that set the same keys would undo each
+    # other.
+    return tuple(group for group in groups if group[0].key not in _TUNED_KEYS)
 
 
 def find_urgency(waiting: PendingGsubJob, this_pass: ReconcilePass) -> Urgent | None:
-    """Why not to wait for a deadline: Slurm names what we asked for, or a node that we named is no longer free."""
+    """Return why the job must be relaxed before its deadline; None if it need not be.
+
+    Slurm names something that slurmwrap requested as the reason, or a node that slurmwrap named is no longer free.
+    """
     record = waiting.record
     if reason := find_blocking_reason(waiting.asked, record):
         return Urgent(reason=f"Slurm says {reason[:60]}: back to what was asked for")
     if record.req_nodes and "ReqNodeList" in list_submitted_values(waiting.asked, record):
         nodes = {node.name: node for node in this_pass.snapshot().nodes}
-        if taken := [name for name in names_in(record.req_nodes) if not _free(nodes.get(name), record)]:
+        if taken := [name for name in names_in(record.req_nodes) if not _has_free_share(nodes.get(name), record)]:
             return Urgent(reason=f"{taken[0]} is not free any more", everything=False)
     return None
 
 
-def _free(node: Node | None, record: JobRecord) -> bool:
-    """Whether the job's share of a node fits there now."""
+def _has_free_share(node: Node | None, record: JobRecord) -> bool:
+    """Return True if the job's share of a node fits there now."""
     gpus = ceil(record.gpus / max(1, record.max_nodes or record.num_nodes))
     return (
         node is not None
@@ -121,7 +131,7 @@ def _free(node: Node | None, record: JobRecord) -> bool:
 
 
 def _list_unseen_keys(waiting: PendingGsubJob) -> Mapping[str, str]:
-    """What we set of the keys that squeue does not show."""
+    """Return what slurmwrap set for the keys that squeue does not show."""
     done = [a for a in waiting.known if a.done_at is not None and not a.error and a.key == "Switches"]
     return {action.key: action.value for action in sorted(done, key=lambda action: action.done_at or 0)}
 

@@ -1,6 +1,6 @@
-"""slurmdbd's record of runs that slurmctld shows no longer: forgotten (MinJobAge), or replaced by the next run.
+"""slurmdbd's records of runs that slurmctld no longer shows: forgotten (MinJobAge), or replaced by the next run.
 
-Asked once per pass for all of them. Without slurmdbd there is no such word, and the hooks' records and the log decide.
+slurmdbd is asked once per pass for all of them. Without slurmdbd, the hooks' records and the log decide.
 """
 
 from __future__ import annotations
@@ -11,56 +11,59 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import JobRun
-from slurmwrap.policy.run_from_slurm import key_of, record_of
+from slurmwrap.policy.run_from_slurm import record_of, run_key_from_job
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 _EVERY_S = 3600.0
 _LOOK_BACK_S = 30 * 86400.0
-_MOST = 1000  # jobs that are asked after at once
-_CLOCKS_S = 3600.0  # that the clocks of the submit host and the controller may differ
-_SLACK_S = 5  # a run that only its hooks reported has a start by the node's clock, and no SubmitTime of Slurm's
+_MOST = 1000  # jobs in one query
+# Largest difference between the clocks of the submit host and the controller.
+_CLOCKS_S = 3600.0
+# Largest difference between two start times of one run. A run that only its hooks reported has a start by the node's
+# clock, and no SubmitTime of Slurm.
+_SLACK_S = 5
 
 
 def is_gone(run: JobRun, job: JobRecord | None) -> bool:
-    """Whether `job`, Slurm's record now, says nothing of this run."""
+    """Return True if `job`, Slurm's present record, does not show this run."""
     return job is None or job.submit_time != run.attempt.submit_time
 
 
-def past_of(run: JobRun, this_pass: ReconcilePass) -> JobRecord | None:
-    """How it ended; None where no one remembers. SlurmError where slurmdbd does not answer."""
+def find_slurmdbd_record(run: JobRun, this_pass: ReconcilePass) -> JobRecord | None:
+    """Return slurmdbd's record of the run; None if there is none. Raises SlurmError if slurmdbd does not answer."""
     if this_pass.past is None:
         gone = [
             one.attempt.job_id
             for one in this_pass.to_do
-            if one.diagnosis is None and is_gone(one, _shown(one, this_pass))
+            if one.diagnosis is None and is_gone(one, _find_shown_record(one, this_pass))
         ]
         this_pass.past = this_pass.edges.accounting.runs(sorted({*gone, run.attempt.job_id}))
     return matching(this_pass.past, run)
 
 
-def _shown(run: JobRun, this_pass: ReconcilePass) -> JobRecord | None:
+def _find_shown_record(run: JobRun, this_pass: ReconcilePass) -> JobRecord | None:
     return this_pass.words.first.get(run.attempt.job_id)
 
 
 def matching(runs: Iterable[JobRecord], run: JobRun) -> JobRecord | None:
-    """The run of `runs` that `run` is about, if it ended. Pure.
+    """Return the record in `runs` of the run `run`, if it ended; else None. Pure.
 
-    Ids come back, so uid and time must fit: SubmitTime, or for a run that Slurm never showed us its start.
+    Job ids are reused, so uid and time must match: SubmitTime, or the start for a run that Slurm never showed.
     """
     key = run.attempt
     mine = [one for one in runs if one.job_id == key.job_id and one.ended and run.uid in (-1, one.uid)]
     exact = next((one for one in mine if one.submit_time == key.submit_time), None)
-    return exact or next((one for one in mine if _same_start(one, run)), None)
+    return exact or next((one for one in mine if _has_same_start(one, run)), None)
 
 
-def _same_start(one: JobRecord, run: JobRun) -> bool:
-    if one.start_time is None or run.start_time is None:
+def _has_same_start(record: JobRecord, run: JobRun) -> bool:
+    if record.start_time is None or run.start_time is None:
         return False
-    return abs(one.start_time - run.start_time) <= _SLACK_S
+    return abs(record.start_time - run.start_time) <= _SLACK_S
 
 
 def completed(run: JobRun, past: JobRecord) -> JobRun:
-    """`run` with what only slurmdbd knows: where and when it ran, if we never saw it run."""
+    """Return `run` with what only slurmdbd knows: where and when it ran, if it was never seen running."""
     return replace(
         run,
         address=run.address or past.address,
@@ -75,8 +78,8 @@ def completed(run: JobRun, past: JobRecord) -> JobRun:
     )
 
 
-def told_by(past: JobRecord, base: JobRecord) -> JobRecord:
-    """`base`, the run as it was last seen, with slurmdbd's record of its end."""
+def add_slurmdbd_record(past: JobRecord, base: JobRecord) -> JobRecord:
+    """Return `base`, the run as it was last seen, with slurmdbd's record of its end."""
     return replace(
         base,
         state=past.state,
@@ -90,9 +93,9 @@ def told_by(past: JobRecord, base: JobRecord) -> JobRecord:
 
 
 def recall(this_pass: ReconcilePass) -> None:
-    """Opens attempts for submissions of slurmwrap's that ran, ended and were forgotten by Slurm while no one looked.
+    """Store runs of gsub jobs that started, ended and were forgotten by Slurm while no reconciler was looking.
 
-    Looked for by a process's first pass and every hour: what happens in between is seen as it happens.
+    A process searches for them in its first pass and then every hour. Between these, runs are seen while they happen.
     """
     if 0 <= this_pass.now - this_pass.book.recalled_at < _EVERY_S:
         return
@@ -103,17 +106,19 @@ def recall(this_pass: ReconcilePass) -> None:
         return
     try:
         past = [
-            one for one in this_pass.edges.accounting.runs(unseen[-_MOST:]) if one.ended and one.start_time is not None
+            record
+            for record in this_pass.edges.accounting.runs(unseen[-_MOST:])
+            if record.ended and record.start_time is not None
         ]
     except SlurmError as error:
         this_pass.summary.errors.append(f"runs that ended unseen are looked for later: {error}")
         return
-    for one in past:
-        if store.attempt(key_of(one, cluster)) is None and _is_ours(one, this_pass):
-            store.save_attempt(record_of(one, cluster))
+    for record in past:
+        if store.attempt(run_key_from_job(record, cluster)) is None and _belongs_to_submission(record, this_pass):
+            store.save_attempt(record_of(record, cluster))
 
 
-def _is_ours(one: JobRecord, this_pass: ReconcilePass) -> bool:
-    """Ids come back: the run is of the submission, or of a task of its array."""
+def _belongs_to_submission(one: JobRecord, this_pass: ReconcilePass) -> bool:
+    """Return True if the record belongs to the submission, or to a task of its array. Job ids are reused."""
     found = this_pass.edges.store.submission(this_pass.book.cluster, one.array_job_id or one.job_id)
     return found is not None and found.uid == one.uid and one.submit_time > found.at - _CLOCKS_S

@@ -1,4 +1,4 @@
-"""Edge: the real adapters that a pass of the reconciler works with, for the site or for one user."""
+"""Build the Services of a reconciler from the real adapters, for the site or for one user (adapter)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import UsageError
 from slurmwrap.host import munge
-from slurmwrap.host.mounts import mount_of
+from slurmwrap.host.mounts import find_mount_point
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
@@ -25,13 +25,13 @@ from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.published_files import FilePublisher
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.user_state_files import SPOOL
-from slurmwrap.store.why_file import BesideOutput
+from slurmwrap.store.why_file import WhyFilePublisher
 
 
-def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None]) -> Services:
-    """For all jobs of the cluster: what the hooks of nodes and controller left, and what is published to users."""
+def make_site_services(config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None]) -> Services:
+    """Return the services for all jobs of the cluster: spools of nodes and controller, and files published to users."""
     site = config.site
-    trusted = frozenset({0, _slurm_uid(config, slurm)})
+    trusted = frozenset({0, _find_slurm_uid(config, slurm)})
     controller = PlainSpool(Path(site.state_dir) / "controller", trusted)
     shared = (
         (SealedSpool(site.spool, site.munge_socket, slurm.node_addresses, trusted, slurm.cluster_name()),)
@@ -43,21 +43,21 @@ def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Calla
         sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
         publisher = make_site_publisher(sealed, config, say, store.attempts_of)
     scope = Scope(trusted=trusted | {-1})
-    return _edges(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
+    return _make_services(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
 
 
-def user_edges(
+def make_user_services(
     config: Config, slurm: SlurmCommands, store: Database, say: Callable[[str], None], state: Path
 ) -> Services:
-    """For the jobs of the user who runs this process. `state`: the directory of their own records."""
+    """Return the services for the jobs of the user who runs this process. `state`: directory of their records."""
     uid = os.geteuid()
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
-    # Where there is a site, it reports.
-    beside = None if config.site.published else BesideOutput(format_why_text)
-    return _edges(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
+    # If the site has a reconciler, it reports to the user.
+    beside = None if config.site.published else WhyFilePublisher(format_why_text)
+    return _make_services(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
 
 
-def _edges(
+def _make_services(
     config: Config,
     slurm: SlurmCommands,
     store: Database,
@@ -80,19 +80,19 @@ def _edges(
         config=config,
         scope=scope,
         accounting=OptionalSacct(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
-        mounts=mount_of,
+        mounts=find_mount_point,
         steps=StepFiles(),
         may_resize=slurm.may_resize,
         say=say,
     )
 
 
-def _slurm_uid(config: Config, slurm: SlurmCommands) -> int:
-    """SlurmUser's uid: as configured, else as Slurm says ("slurm(64030)")."""
+def _find_slurm_uid(config: Config, slurm: SlurmCommands) -> int:
+    """Return SlurmUser's uid: as configured, else as Slurm prints it ("slurm(64030)")."""
     if config.site.slurm_user:
         try:
             return pwd.getpwnam(config.site.slurm_user).pw_uid
         except KeyError:
             raise UsageError(f"site.slurm_user: there is no user '{config.site.slurm_user}'") from None
-    told = re.search(r"\((\d+)\)", slurm.config().get("SlurmUser", ""))
-    return int(told[1]) if told else 0
+    match = re.search(r"\((\d+)\)", slurm.config().get("SlurmUser", ""))
+    return int(match[1]) if match else 0

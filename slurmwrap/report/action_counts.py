@@ -1,4 +1,4 @@
-"""Turns recorded actions into the report's counts, and into commands that a person can paste. Pure."""
+"""Count recorded actions by rule, and turn actions into commands to paste. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurmwrap.report.text_format import in_order
 
 
 def count_rule_rows(steps: Iterable[ActionSteps]) -> tuple[RuleRow, ...]:
-    """One row per rule. One decision may need several changes of Slurm: what is counted is targets, not changes."""
+    """Return one row per rule. Targets are counted, not changes, because one decision may need several changes."""
     counts: dict[str, Counter[str]] = {}
     for step in steps:
         counts.setdefault(step.rule, Counter())[_get_outcome(step)] += step.targets
@@ -34,7 +34,7 @@ REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
 
 
 def list_advised_actions(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
-    """Drains that were only advised, then the way back for those that were done. Equal reasons are folded."""
+    """Return the drains that were only advised, then a repair command for those done. Equal reasons are combined."""
     drains = [action for action in actions if action.verb == Verb.DRAIN.value]
     advised = [action for action in drains if action.mode == "advise" and action.done_at is None]
     done = {a.target for a in drains if a.mode == "act" and a.done_at is not None and not a.error}
@@ -42,7 +42,7 @@ def list_advised_actions(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
     for action in advised:
         reasons.setdefault((action.reason, action.value), {})[action.target] = None
     todo = [
-        ToDo(why=why or "advised", command=update_node(tuple(nodes), "DRAIN", text))
+        ToDo(why=why or "advised", command=format_update_node_command(tuple(nodes), "DRAIN", text))
         for (why, text), nodes in reasons.items()
     ]
     if done:
@@ -52,17 +52,20 @@ def list_advised_actions(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
 
 
 def make_repair_command(nodes: Iterable[str]) -> str:
-    """Lifts our drain of `nodes` and keeps the repair, by which earlier faults weigh less; scontrol alone would not."""
+    """Return the command that ends slurmwrap's drain and records the repair, after which earlier faults weigh less.
+
+    scontrol alone would not record the repair.
+    """
     return f"slurmwrap nodes repaired {shlex.quote(fold(in_order(nodes)))} --resume"
 
 
 def format_scontrol_line(action: ActionRecord) -> str:
-    """The shell command for one action, safe to paste: every value is quoted where the shell would read it.
+    """Return the shell command for one action, safe to paste: every value is quoted if the shell would interpret it.
 
-    A blocked input is none of Slurm's: the command is ours.
+    Slurm does not know blocked inputs; the command for these is slurmwrap's own.
     """
     if action.verb in (Verb.DRAIN.value, Verb.RESUME.value):
-        return update_node((action.target,), action.verb.upper(), action.value)
+        return format_update_node_command((action.target,), action.verb.upper(), action.value)
     target = shlex.quote(action.target)
     if action.verb == Verb.BLOCK_INPUT.value:
         return f"slurmwrap inputs block {target} --reason {shlex.quote(action.reason or 'blocked')}"
@@ -73,9 +76,9 @@ def format_scontrol_line(action: ActionRecord) -> str:
     return f"scontrol {action.verb} {target}"
 
 
-def update_node(nodes: tuple[str, ...], state: str, reason: str) -> str:
-    """scontrol's line for them, to paste."""
-    # The shell would read n[1-4] as a pattern.
+def format_update_node_command(nodes: tuple[str, ...], state: str, reason: str) -> str:
+    """Return the scontrol command that sets the state of nodes."""
+    # Quoted, because the shell would read n[1-4] as a pattern.
     names = shlex.quote(fold(in_order(nodes)))
     command = f"scontrol update NodeName={names} State={state}"
     return f"{command} Reason={shlex.quote(reason)}" if reason else command

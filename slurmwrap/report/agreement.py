@@ -1,8 +1,8 @@
 """How often what a rule advised or did agreed with what happened afterwards. Pure.
 
-Counted alike in every mode: whether anybody followed the advice is seen from what came next, not from the mode. What
-came next may be nothing yet: then the case is open, and says nothing. Only actions show that a rule spoke; a `stop`
-needs none and is read from the decision.
+Cases are counted alike in every mode: later events, not the mode, show whether someone followed the advice. If nothing
+has happened yet, the case is open and is not counted as right or wrong. A rule's actions show that it applied; a
+`stop` has no action and is read from the decision.
 
     retry            the next run succeeded: agree; failed of the same root cause: disagree
     retry_elsewhere  the next run, on other nodes, succeeded, or the left node failed another job: agree; the next run
@@ -27,35 +27,36 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Agreement
 
 WEEK_S = 7 * 86400.0
-# Jobs that run well on a node speak for it.
+# Number of other jobs that must run well on a node to show that a drain was wrong.
 WELL = 3
 _HARDWARE = frozenset({"gpu_hardware", "gpu_ecc_error", "node_failure", "cuda_init_failed"})
-# Such an end neither confirms nor refutes.
-_SAID_NOTHING = frozenset({"cancelled", "job_preempted", "completed_with_error"})
+# Categories that neither confirm nor refute a rule.
+_INDECISIVE = frozenset({"cancelled", "job_preempted", "completed_with_error"})
 
 AGREE, DISAGREE, OPEN = "agree", "disagree", "open"
 _Key = tuple[object, ...]
-_Judge = Callable[["_History", JobRun], str]
+_Comparison = Callable[["_History", JobRun], str]
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """Everything known. Lists are in the order of time."""
+    """All records that are compared. Lists are in order of time."""
 
     strikes: tuple[StrikeRecord, ...]
     by_node: dict[str, list[JobRun]]
-    # Judged runs by job, and by what makes two submissions the very same one.
+    # Diagnosed runs by job, and by the key that identical submissions share.
     by_job: dict[_Key, list[JobRun]]
-    # Job -> its submission's sameness.
+    # Job -> key that identical submissions share.
     same: dict[_Key, _Key]
 
     def next_run(self, record: JobRun) -> JobRun | None:
-        """The job's next judged run, else that of its user's next submission of the very same script."""
+        """Return the job's next diagnosed run, else the run of the same user's next identical submission."""
         job = _make_job_key(record)
         runs = [run for run in self._after(job, record) if run.restarts > record.restarts]
         mine = self.same.get(job)
         runs += self._after(mine, record) if mine is not None else []
-        own = [run for run in runs if run.uid == record.uid]  # ids come back
+        # Slurm reuses job ids, so runs of other users are excluded.
+        own = [run for run in runs if run.uid == record.uid]
         return min(own, key=lambda run: run.attempt.submit_time, default=None)
 
     def _after(self, key: _Key, record: JobRun) -> list[JobRun]:
@@ -71,20 +72,20 @@ def compare_rules_with_outcomes(
     *,
     out_of_service: Iterable[str] = (),
 ) -> tuple[Agreement, ...]:
-    """One row per rule that spoke, by name. `out_of_service`: nodes that people took out (not our own drains)."""
+    """Return one row per rule that applied, by name. `out_of_service`: nodes that people took out of service."""
     records = tuple(sorted(attempts, key=lambda r: r.attempt.submit_time))
     same = _group_same_jobs(submissions)
     history = _History(tuple(strikes), _group_by_node(records), _group_by_job(records, same), same)
     by_key = {record.attempt: record for record in records}
     taken = frozenset(out_of_service)
     found: dict[str, list[str]] = {}
-    for rule, record, node in _list_spoken(actions, by_key):
+    for rule, record, node in _list_applied_rules(actions, by_key):
         found.setdefault(rule, []).append(
-            _drain(history, record, node, taken) if rule == "drain" else _JUDGES[rule](history, record)
+            _compare_drain(history, record, node, taken) if rule == "drain" else _COMPARISONS[rule](history, record)
         )
     stopped = [record for record in records if record.decision == "stop" and _is_stopped_by_itself(record)]
     if stopped:
-        found["stop"] = [_stop(history, record) for record in stopped]
+        found["stop"] = [_compare_stop(history, record) for record in stopped]
     return tuple(_make_agreement(rule, found[rule]) for rule in sorted(found))
 
 
@@ -94,12 +95,14 @@ def _make_agreement(rule: str, outcomes: Sequence[str]) -> Agreement:
     )
 
 
-def _list_spoken(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun]) -> Iterable[tuple[str, JobRun, str]]:
-    """(rule, run, node) once per run and rule: one decision needs several changes of Slurm."""
+def _list_applied_rules(
+    actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun]
+) -> Iterable[tuple[str, JobRun, str]]:
+    """Yield (rule, run, node) once per run and rule, because one decision may need several changes in Slurm."""
     seen = dict.fromkeys(
         (a.rule, a.attempt, a.target if a.verb == Verb.DRAIN.value else "")
         for a in actions
-        if a.rule == "drain" or a.rule in _JUDGES
+        if a.rule == "drain" or a.rule in _COMPARISONS
     )
     for rule, attempt, node in seen:
         record = by_key.get(attempt) if attempt is not None else None
@@ -107,14 +110,14 @@ def _list_spoken(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun
             yield rule, record, node
 
 
-def _retry(history: _History, run: JobRun) -> str:
+def _compare_retry(history: _History, run: JobRun) -> str:
     after = history.next_run(run)
     if after is None:
         return OPEN
     return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(run) else OPEN
 
 
-def _retry_elsewhere(history: _History, run: JobRun) -> str:
+def _compare_retry_elsewhere(history: _History, run: JobRun) -> str:
     left = run.nodes if len(run.nodes) == 1 else _list_blamed_nodes(run)
     if any(_has_failed_another(history, run, node) for node in left):
         return AGREE
@@ -124,21 +127,21 @@ def _retry_elsewhere(history: _History, run: JobRun) -> str:
     return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(run) else OPEN
 
 
-def _resize(history: _History, run: JobRun) -> str:
+def _compare_resize(history: _History, run: JobRun) -> str:
     after = history.next_run(run)
     if after is None or not _is_larger(after, run):
         return OPEN
     return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(run) else OPEN
 
 
-def _stop(history: _History, run: JobRun) -> str:
+def _compare_stop(history: _History, run: JobRun) -> str:
     after = history.next_run(run)
     if after is None:
         return OPEN
     return DISAGREE if _is_success(after) else AGREE
 
 
-def _block_input(history: _History, run: JobRun) -> str:
+def _compare_block_input(history: _History, run: JobRun) -> str:
     after = history.next_run(run)
     if after is None:
         return OPEN
@@ -148,7 +151,7 @@ def _block_input(history: _History, run: JobRun) -> str:
     return AGREE if after.diagnosis.input_path == run.diagnosis.input_path else OPEN
 
 
-def _drain(history: _History, run: JobRun, node: str, taken: frozenset[str]) -> str:
+def _compare_drain(history: _History, run: JobRun, node: str, taken: frozenset[str]) -> str:
     if node in taken or _has_failed_another(history, run, node):
         return AGREE
     end = run.end_time or run.attempt.submit_time
@@ -156,16 +159,16 @@ def _drain(history: _History, run: JobRun, node: str, taken: frozenset[str]) -> 
     return DISAGREE if len(well) >= WELL else OPEN
 
 
-_JUDGES: dict[str, _Judge] = {
-    "retry": _retry,
-    "retry_elsewhere": _retry_elsewhere,
-    "resize": _resize,
-    "block_input": _block_input,
+_COMPARISONS: dict[str, _Comparison] = {
+    "retry": _compare_retry,
+    "retry_elsewhere": _compare_retry_elsewhere,
+    "resize": _compare_resize,
+    "block_input": _compare_block_input,
 }
 
 
 def _has_failed_another(history: _History, run: JobRun, node: str) -> bool:
-    """Whether hardware failed another job on `node` within a week after `run`: a diagnosis of it, or a strike."""
+    """Whether hardware on `node` failed another job within a week after `run`: by a diagnosis, or by a strike."""
     end = float(run.end_time or run.attempt.submit_time)
     own = run.attempt.job_id
     struck = any(s.node == node and s.job_id != own and end < s.at <= end + WEEK_S for s in history.strikes)
@@ -188,7 +191,7 @@ def _is_larger(after: JobRun, before: JobRun) -> bool:
 
 
 def _group_same_jobs(submissions: Iterable[Submission]) -> dict[_Key, _Key]:
-    """(cluster, job) -> whose, which script, which code and arguments; nothing where these are not known."""
+    """Return (cluster, job) -> (cluster, uid, script, code and arguments) of submissions with a known fingerprint."""
     ordered = sorted(submissions, key=lambda s: s.at)
     return {(s.cluster, s.job_id): (s.cluster, s.uid, s.script_sha256, s.fingerprint) for s in ordered if s.fingerprint}
 
@@ -217,7 +220,7 @@ def _make_job_key(run: JobRun) -> _Key:
 
 
 def _is_stopped_by_itself(run: JobRun) -> bool:
-    """Stopped for what it died of, not for want of consent or budget: that is no advice."""
+    """Whether the diagnosis decided to stop. A stop for lack of consent or budget is not advice."""
     return run.diagnosis is not None and run.diagnosis.decision == "stop"
 
 
@@ -230,7 +233,7 @@ def _is_started_after(run: JobRun, moment: float) -> bool:
 
 
 def _has_category(run: JobRun) -> bool:
-    return run.diagnosis is not None and run.diagnosis.category not in _SAID_NOTHING
+    return run.diagnosis is not None and run.diagnosis.category not in _INDECISIVE
 
 
 def _is_success(run: JobRun) -> bool:

@@ -1,4 +1,4 @@
-"""Turns the figures of a period into a NightReport, section by section. Pure."""
+"""Build a NightReport, section by section, from the figures of a period. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurmwrap.report.usage_totals import compute_ettr, count_false_decisions, c
 
 
 def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
-    """What ended, was decided or was struck in the period; blocked inputs, drains and nodes as they stand."""
+    """Build the report: what ended, was decided or struck in the period; blocked inputs, drains and nodes as of now."""
     since, until = figures.since, figures.until
     blaming = [strike for strike in figures.strikes if not strike.incident]
     saved = list_savings(figures)

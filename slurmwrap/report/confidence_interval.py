@@ -1,8 +1,7 @@
-"""95 % intervals of means, medians and what is put together of them. Pure: the same cases, the same interval.
+"""95 % confidence intervals of means, medians and sums. Pure: the same cases give the same interval.
 
-Means by Student's t with critical values for uneven cases: GPU-hours are skewed, and of 20
-such cases t by itself holds the truth in 55 to 90 of 100 reports, bootstrapped t in 75 to 95
-(`python bench/interval_coverage`).
+Means use Student's t with critical values for uneven cases. GPU-hours are skewed: with 20 such cases, plain t contains
+the true value in 55 to 90 of 100 reports, and bootstrapped t in 75 to 95 (`python bench/interval_coverage`).
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from math import exp, floor, fsum, hypot, log, sqrt
 from statistics import NormalDist
 
-# How far the truth may lie from the mean of few uneven cases, in standard errors of theirs. Pure; a table.
+# How far the true value may be from the mean of a few uneven cases, in standard errors of that mean.
 #
-# GPU-hours are skewed: a mean of few misses the rare large case, and so does its standard error. Student's t, and the
-# bootstrap too, then end well below the truth (docs/report.md has figures). How t is distributed for log-normal cases
-# is known by simulation. It depends on two things: how many there are, and the standard deviation of their
-# logarithms.
+# GPU-hours are skewed: the mean of a few cases misses the rare large case, and so does its standard error. The
+# intervals of Student's t, and of the bootstrap, then end well below the true value (docs/report.md has figures). The
+# distribution of t for log-normal cases was simulated. It depends on the number of cases and on the standard deviation
+# of their logarithms.
 SIGMAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-# Cases: for each of SIGMAS how many standard errors below the mean, and above it, hold 95 % between them.
-# Written by `python bench/interval_coverage --table`; bench/interval_coverage/table.py says how.
+# Number of cases -> for each of SIGMAS, the standard errors below and above the mean that together contain 95 %.
+# Written by `python bench/interval_coverage --table`; see bench/interval_coverage/table.py.
 TABLE = {
     5: ((3.21, 4.59), (1.61, 35.23), (1.21, 254.40), (1.06, 484.86), (0.99, 593.19), (0.96, 554.70), (0.96, 453.45)),
     10: ((2.31, 2.66), (1.62, 5.62), (1.31, 19.78), (1.14, 87.99), (1.03, 206.07), (0.98, 238.35), (0.96, 206.80)),
@@ -34,57 +33,60 @@ TABLE = {
     3000: ((1.93, 1.96), (1.89, 2.01), (1.83, 2.13), (1.65, 2.54), (1.43, 3.35), (1.22, 4.84), (1.08, 7.58)),
 }
 _CASES = tuple(TABLE)
-# (towards the smaller cases, towards the larger ones), in standard errors
+# (towards smaller values, towards larger values), in standard errors.
 Reach = tuple[float, float]
 
 
 def reach(sizes: Sequence[float]) -> Reach:
-    """Of the mean of cases as large as these, all above 0. One alone says nothing of how uneven they are."""
-    sigma = _deviation([log(size) for size in sizes]) if len(sizes) > 1 else SIGMAS[-1]
-    fewer, more, share = _beside([log(cases) for cases in _CASES], log(max(1, len(sizes))))
-    return _mixed(_of(TABLE[_CASES[fewer]], sigma), _of(TABLE[_CASES[more]], sigma), share)
+    """Return the reach for the mean of cases of these sizes (> 0). A single case gets the largest sigma."""
+    sigma = _compute_deviation([log(size) for size in sizes]) if len(sizes) > 1 else SIGMAS[-1]
+    fewer, more, share = _find_neighbours([log(cases) for cases in _CASES], log(max(1, len(sizes))))
+    return _interpolate_reach(
+        _interpolate_row(TABLE[_CASES[fewer]], sigma), _interpolate_row(TABLE[_CASES[more]], sigma), share
+    )
 
 
-def _deviation(values: Sequence[float]) -> float:
-    """statistics.stdev takes ten times as long, and a year has 150,000 retries."""
+def _compute_deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation. statistics.stdev is ten times slower, and a year has 150,000 retries."""
     mean = fsum(values) / len(values)
     return sqrt(fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _of(row: Sequence[Reach], sigma: float) -> Reach:
-    low, high, share = _beside(SIGMAS, sigma)
-    return _mixed(row[low], row[high], share)
+def _interpolate_row(row: Sequence[Reach], sigma: float) -> Reach:
+    low, high, share = _find_neighbours(SIGMAS, sigma)
+    return _interpolate_reach(row[low], row[high], share)
 
 
-def _beside(known: Sequence[float], value: float) -> tuple[int, int, float]:
-    """The numbers of the two that it lies between, and how far along; beyond an end, that end."""
+def _find_neighbours(known: Sequence[float], value: float) -> tuple[int, int, float]:
+    """Return the indices of the neighbours of `value` and its position between them (0..1); beyond an end, that end."""
     high = min(max(bisect_right(known, value), 1), len(known) - 1)
     share = (value - known[high - 1]) / (known[high] - known[high - 1])
     return high - 1, high, min(1.0, max(0.0, share))
 
 
-def _mixed(one: Reach, other: Reach, share: float) -> Reach:
-    """By their logarithms: they grow like powers."""
+def _interpolate_reach(one: Reach, other: Reach, share: float) -> Reach:
+    """Interpolate by logarithms, because the values grow like powers."""
     down, up = (exp((1 - share) * log(a) + share * log(b)) for a, b in zip(one, other, strict=True))
     return down, up
 
 
 _Z = NormalDist().inv_cdf(0.975)
-Interval = tuple[float, float]  # (low, high)
+# (low, high).
+Interval = tuple[float, float]
 
 
 def compute_interval_of_mean(values: Sequence[float]) -> Interval:
-    """Of the mean of at least two values."""
+    """Return the interval of the mean of at least two values."""
     n = len(values)
     mean = fsum(values) / n
     return compute_interval_around(mean, sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n), values)
 
 
 def compute_interval_around(value: float, error: float, cases: Sequence[float]) -> Interval:
-    """Of a mean or a ratio with this standard error that is made of these cases; those of 0 say nothing of the others.
+    """Return the interval of a mean or ratio of these cases with this standard error. Cases of 0 are ignored.
 
-    The large case that did not happen might have been a gain or a loss, by what those that happened add to the error.
-    What is never negative has a mean that is not.
+    A large case that did not occur might have been a gain or a loss; the cases that occurred show in which proportion.
+    If no case is negative, the interval does not go below 0, and likewise above.
     """
     if not error:
         return value, value
@@ -96,14 +98,14 @@ def compute_interval_around(value: float, error: float, cases: Sequence[float]) 
 
 
 def compute_interval_of_median(ordered: Sequence[float]) -> Interval:
-    """Of the median of sorted values, whatever they are distributed like: two of them, by their binomial ranks."""
+    """Return the interval of the median of sorted values of any distribution: two of them, by their binomial ranks."""
     n = len(ordered)
     below = max(0, floor((n - _Z * sqrt(n)) / 2) - 1)
     return ordered[below], ordered[n - 1 - below]
 
 
-def put_together(value: float, parts: Iterable[tuple[float, Interval]]) -> Interval:
-    """Of a sum whose independent addends have these values and intervals (MOVER: Zou and Donner 2008)."""
+def combine_intervals(value: float, parts: Iterable[tuple[float, Interval]]) -> Interval:
+    """Return the interval of a sum of independent addends with these intervals (MOVER: Zou and Donner 2008)."""
     known = list(parts)
     low = sqrt(fsum((own - bounds[0]) ** 2 for own, bounds in known))
     high = sqrt(fsum((bounds[1] - own) ** 2 for own, bounds in known))
@@ -111,6 +113,6 @@ def put_together(value: float, parts: Iterable[tuple[float, Interval]]) -> Inter
 
 
 def scale_interval(bounds: Interval, by: float) -> Interval:
-    """The interval of so many times as much; negative: of what is taken away."""
+    """Return the interval of a value multiplied by `by`, which may be negative."""
     low, high = bounds[0] * by, bounds[1] * by
     return (low, high) if by >= 0 else (high, low)

@@ -1,4 +1,4 @@
-"""Failures counted by category (as in Philly's table 7), and by job name, user and input where they repeat. Pure."""
+"""Count failures by category (as in table 7 of Philly), and by job name, user and input if they repeat. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ K = TypeVar("K")
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Items by key, in their order."""
+    """Return the items by key, in their original order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -26,7 +26,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def make_category_rows(figures: Figures) -> tuple[CategoryRow, ...]:
-    """Dearest first; a category that failed only in the period before has no row."""
+    """Return rows, most GPU-hours first. A category that failed only in the preceding period has no row."""
     total = fsum(cell.gpu_s for cell in figures.cells) / 3600
     failed = group_by(select_unstruck(figures.cells), lambda cell: cell.category)
     earlier = group_by(select_unstruck(figures.cells_before or ()), lambda cell: cell.category)
@@ -41,7 +41,7 @@ def make_category_rows(figures: Figures) -> tuple[CategoryRow, ...]:
 
 
 def select_unstruck(cells: Iterable[RunGroup]) -> list[RunGroup]:
-    """Of failures that no incident of the page struck."""
+    """Return the groups of failures that no incident of the page struck."""
     return [cell for cell in cells if cell.outcome == "failed" and not cell.struck]
 
 
@@ -68,12 +68,12 @@ def _make_category_row(
 
 
 def find_nearest_rank(ordered: Sequence[float], share: float) -> float:
-    """The least value that `share` of them do not exceed; 0 of none."""
+    """Return the least value that a share `share` of the values does not exceed; 0 for no values."""
     return float(ordered[ceil(share * len(ordered)) - 1]) if ordered else 0.0
 
 
 def make_incident_rows(figures: Figures) -> tuple[IncidentRow, ...]:
-    """In the order in which they began."""
+    """Return the rows in the order in which the incidents began."""
     ordered = sorted(figures.incidents, key=lambda one: one.began)
     return tuple(_make_incident_row(one, figures.incident_gpu_s.get(one.incident_id, 0.0) / 3600) for one in ordered)
 
@@ -92,7 +92,7 @@ def _make_incident_row(incident: Incident, gpu_hours: float) -> IncidentRow:
 
 
 def make_caught_rows(found: Sequence[Caught]) -> tuple[CaughtRow, ...]:
-    """What one GPU showed before the cluster paid for it; most GPUs first."""
+    """Return what pre-runs found on one GPU, before the whole job would have used its GPUs; most GPUs first."""
     rows = [_make_caught_row(name, group) for name, group in group_by(found, lambda one: one.category).items()]
     return tuple(sorted(rows, key=lambda row: (-row.gpus_never_started, -row.preruns, row.category)))
 
@@ -109,13 +109,14 @@ def _make_caught_row(category: str, found: Sequence[Caught]) -> CaughtRow:
     )
 
 
-# Of each table, the most frequent.
+# Largest number of rows of each table, the most frequent ones.
 ROWS = 100
-NEWEST = 20  # addresses of a row
+# Number of job addresses in a row.
+NEWEST = 20
 
 
 def list_by_job(figures: Figures) -> tuple[Repeated, ...]:
-    """The same failure of the same user's job name, twice or more. Most often first, then dearest."""
+    """Return failures that repeat under one user's job name. Most frequent first, then by GPU-hours."""
     known = figures.details([key for one in figures.often for key in one.newest])
     rows = [_make_job_row(one, known) for one in figures.often]
     return tuple(sorted(rows, key=lambda row: (-row.attempts, -row.gpu_hours, row.user, row.name, row.category)))
@@ -135,7 +136,7 @@ def _make_job_row(one: Often, known: Mapping[Key, Detail]) -> Repeated:
 
 
 def list_by_user(figures: Figures) -> tuple[RepeatedUser, ...]:
-    """The same category of one user, twice or more, whatever the job's name."""
+    """Return categories that one user met twice or more, under any job name."""
     rows = []
     for (user, category), cells in group_by(
         select_unstruck(figures.cells), lambda cell: (cell.user, cell.category)
@@ -149,7 +150,7 @@ def list_by_user(figures: Figures) -> tuple[RepeatedUser, ...]:
 
 
 def list_by_input(figures: Figures) -> tuple[RepeatedInput, ...]:
-    """Files that failures blame twice or more. `blocked`: a file of this path is, now."""
+    """Return files that failures name twice or more. `blocked`: a file with this path is blocked now."""
     paths = {block.path for block in figures.blocked}
     rows = [
         _make_input_row(path, group, path in paths)

@@ -1,4 +1,4 @@
-"""Folding for people: names that differ in one number share a line, and so do rows that say the same. Pure.
+"""Fold rows for people: names that differ in one number share a line, and so do rows with the same content. Pure.
 
 node[01-40]                      nodes, as Slurm's host lists
 77_[0-31]                        tasks of an array, as squeue shows them
@@ -14,13 +14,13 @@ from typing import TypeVar
 from slurmwrap.report.text_format import fit
 
 T = TypeVar("T")
-# Columns of an array's tasks.
-_LABEL = 20
+# Largest width of an array's tasks in a table, in columns.
+_LABEL_COLUMNS = 20
 _NUMBER = re.compile(r"([0-9]{1,15})")
 
 
 def group_alike(rows: Iterable[T], key: Callable[[T], Hashable]) -> tuple[tuple[T, ...], ...]:
-    """Groups of rows with the same key, in the order of each group's first."""
+    """Return groups of rows with the same key, in the order of each group's first row."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -28,7 +28,7 @@ def group_alike(rows: Iterable[T], key: Callable[[T], Hashable]) -> tuple[tuple[
 
 
 def fold_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names without repetition, ranges in brackets where several differ in one number alone.
+    """Return names once, with ranges in brackets where several differ in one number only.
 
     Numbers with leading zeros are folded with those of the same width, so that each name follows from the range.
     """
@@ -40,7 +40,7 @@ def fold_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _fold_by_shape(group: list[list[str]]) -> Iterable[str]:
-    """Names with the same text between their numbers: folded at the number that leaves the fewest."""
+    """Fold names that have the same text between their numbers, at the number that leaves the fewest names."""
     places = range(1, len(group[0]), 2)
     if len(group) == 1 or not places:
         return ["".join(parts) for parts in group]
@@ -67,7 +67,7 @@ def _join_names(same: Sequence[Sequence[str]], at: int) -> str:
 
 
 def format_ranges(numbers: Iterable[str]) -> str:
-    """ "3", "1", "2", "7" -> "1-3,7"; widths are kept."""
+    """Format numbers as ranges: "3", "1", "2", "7" -> "1-3,7"; leading zeros are kept."""
     ordered = sorted(set(numbers), key=lambda number: (int(number), number))
     found: list[tuple[str, str]] = []
     for number in ordered:
@@ -79,22 +79,25 @@ def format_ranges(numbers: Iterable[str]) -> str:
 
 
 def label(addresses: Sequence[str]) -> str:
-    """Of jobs on one line, newest first: "81", "77_[0-31] (32)", "81 (5)" for five alike of which 81 is the newest."""
+    """Return the label of jobs on one line, newest first.
+
+    Examples: "81", "77_[0-31] (32)", and "81 (5)" for five similar jobs of which 81 is the newest.
+    """
     if len(addresses) == 1:
         return addresses[0]
     of_array = all("_" in address for address in addresses)
     name = fold_jobs(reversed(addresses)) if of_array else addresses[0]
-    return f"{fit(name, _LABEL)} ({len(addresses)})"
+    return f"{fit(name, _LABEL_COLUMNS)} ({len(addresses)})"
 
 
 def drop_empty_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """A table without the columns in which no row says anything."""
+    """Return a table without the columns in which all cells are empty."""
     keep = [i for i in range(len(head)) if any(row[i] for row in rows)]
     return [head[i] for i in keep], [[row[i] for i in keep] for row in rows]
 
 
 def fold_jobs(addresses: Iterable[str]) -> str:
-    """Addresses as Slurm writes them: "81", "77_[0-31]"; several with commas between."""
+    """Format addresses as Slurm does: "81", "77_[0-31]"; several are separated by commas."""
     arrays: dict[str, list[str]] = {}
     for address in dict.fromkeys(addresses):
         head, _, task = address.partition("_")

@@ -1,7 +1,7 @@
-"""The formulas of everything the report calls saved: an id, words, symbols, and what each leaves out. Data.
+"""The formulas of all savings in the report: id, description, symbols, and what each leaves out. Data.
 
-docs/report.md shows this table (`python .ci/docs_formulas.py` writes it). A formula that changes its result gets a new
-id: reports of two versions are then never compared as if they said the same.
+docs/report.md shows this table (`python .ci/docs_formulas.py` writes it). A formula whose result changes gets a new
+id, so that reports of two versions are not compared as if they meant the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.report.night_report import NightReport, Saving
 from slurmwrap.report.report_page import GlossaryTerm, Section
 
-# cases; below it nothing is estimated
+# Number of cases below which nothing is estimated.
 NEEDED = 20
 
 
@@ -22,10 +22,13 @@ class Formula:
     """One estimate in GPU-hours."""
 
     id: str
-    what: str  # of record.Saving
-    says: str  # one sentence
+    # As Saving.what in night_report.py.
+    what: str
+    # One sentence.
+    says: str
     symbols: str
-    case: str  # what `n` counts
+    # What `n` counts.
+    case: str
     leaves_out: str
 
 
@@ -116,17 +119,18 @@ _ALL = (
     ),
 )
 BY_ID = MappingProxyType({formula.id: formula for formula in _ALL})
-FORMULAS = MappingProxyType({formula.id: f"{formula.says}." for formula in _ALL})  # for footnotes
+# Descriptions for footnotes.
+FORMULAS = MappingProxyType({formula.id: f"{formula.says}." for formula in _ALL})
 
 
-# The words and formulas that a page used, for the end of it.
+# The glossary: words and formulas that a page uses, for the end of the page.
 _WORDS = {
     "run": "One attempt of a job, from start to end; a requeued job has several.",
     "GPU-hours": "GPUs of a run times the hours it held them, used or not.",
     "failed": "Runs with a diagnosis that is neither success nor cancelled by a person.",
     "runtime to failure": "How long a run that failed had run. p90: nine of ten failed sooner.",
 }
-_OF_SECTION = {
+_TERMS_OF_SECTION = {
     "failed": {
         "incident": "One cause that made several jobs fail; its runs count once, here, and blame no node.",
     },
@@ -146,12 +150,12 @@ _OF_SECTION = {
 
 
 def list_glossary_terms(report: NightReport, sections: Sequence[Section]) -> tuple[GlossaryTerm, ...]:
-    """Formulas first, as the page names them by id; then the words of the sections that are there."""
+    """Return the formulas first, which the page names by id, then the words of the sections that are present."""
     if not report.headline.attempts:
         return ()
     used = dict.fromkeys(one.formula for one in report.savings if one.formula in FORMULAS and _is_shown(report, one))
     named = {section.key for section in sections if section.has_something}
-    found = {key: text for name, terms in _OF_SECTION.items() if name in named for key, text in terms.items()}
+    found = {key: text for name, terms in _TERMS_OF_SECTION.items() if name in named for key, text in terms.items()}
     return (
         *(GlossaryTerm(name=name, meaning=FORMULAS[name], formula=True) for name in used),
         *(GlossaryTerm(name=name, meaning=meaning) for name, meaning in {**_WORDS, **found}.items()),

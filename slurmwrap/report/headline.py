@@ -1,4 +1,4 @@
-"""The top of the page: the verdict in a sentence, the headline figures with the period before, what to do. Pure."""
+"""The top of the page: verdict, headline figures with the preceding period, and suggested commands. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from math import fsum
 
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.report import text_format
-from slurmwrap.report.confidence_interval import Interval, put_together
+from slurmwrap.report.confidence_interval import Interval, combine_intervals
 from slurmwrap.report.formulas import list_glossary_terms
 from slurmwrap.report.night_report import Headline, NightReport, Saving
 from slurmwrap.report.report_page import Figure, NightVerdict, Page, SuggestedCommand, format_hours, format_signed
 from slurmwrap.report.sections import list_sections
 
-# A smaller change of a share is none.
+# A change of a share up to this size counts as no change.
 SURE = 0.005
 
 
 def build_page(report: NightReport, zone: tzinfo | None = UTC) -> Page:
-    """The document; moments are shown in `zone`."""
+    """Return the page of a report; times are shown in `zone`."""
     parts = list_sections(report)
     return Page(
         title=f"Report for {report.user}" if report.user else "Night report",
@@ -56,7 +56,7 @@ def _has_anything(report: NightReport) -> bool:
 
 
 def make_night_verdict(report: NightReport) -> NightVerdict:
-    """One sentence, without anything that a user chose: it becomes the subject of a mail."""
+    """Return the verdict in one sentence. It contains no text of a user, because it is the subject of a mail."""
     word = _select_word(report)
     return NightVerdict(
         word=word, sentence=f"{_describe_what_happened(report)} {_describe_what_is_left(report)}".strip()
@@ -113,9 +113,9 @@ def _describe_what_is_left(report: NightReport) -> str:
         f"{text_format.count(len(report.to_do), 'thing')} to do" if report.to_do else "",
         f"{text_format.count(incidents, 'incident')} still open" if incidents else "",
     ]
-    said = ", ".join(part for part in parts if part)
-    if said:
-        return f"{said[0].upper()}{said[1:]}."
+    sentence = ", ".join(part for part in parts if part)
+    if sentence:
+        return f"{sentence[0].upper()}{sentence[1:]}."
     return "Nothing to do." if _has_anything(report) and _select_word(report) == "quiet" else ""
 
 
@@ -194,8 +194,10 @@ def _make_failed_runs_figure(report: NightReport) -> Figure:
 
 
 def _make_saved_figure(report: NightReport) -> Figure | None:
-    """The sum of what could be estimated; what was not is counted, never guessed. Retries have a figure of their own:
-    their GPU time was spent."""
+    """Return the sum of the savings that could be estimated, and how many could; None if there is nothing to show.
+
+    Retries have a figure of their own, because their GPU time was spent.
+    """
     means = [one for one in report.savings if one.spared]
     if not means:
         return None
@@ -215,7 +217,7 @@ def _make_saved_figure(report: NightReport) -> Figure | None:
 
 
 def _make_retried_figure(report: NightReport) -> Figure | None:
-    """Shown where it could be estimated."""
+    """Return the figure of the retries; None if it could not be estimated."""
     done = [one for one in report.savings if not one.spared and one.gpu_hours is not None]
     if not done:
         return None
@@ -236,22 +238,22 @@ def _sum_hours(known: Sequence[Saving]) -> float:
 
 
 def _sum_intervals(known: Sequence[Saving]) -> Interval | None:
-    """Of their sum; None without an interval of each."""
+    """Return the interval of the sum; None if a part has no interval."""
     parts = [
         (one.gpu_hours, (one.low, one.high))
         for one in known
         if one.gpu_hours is not None and one.low is not None and one.high is not None
     ]
-    return put_together(_sum_hours(known), parts) if parts and len(parts) == len(known) else None
+    return combine_intervals(_sum_hours(known), parts) if parts and len(parts) == len(known) else None
 
 
 def _format_interval(bounds: Interval | None) -> str:
-    """A figure alone would promise more than is known."""
+    """Return the 95 % interval as text, "" without one."""
     return f"95 %: {_format_signed(bounds[0])} to {_format_signed(bounds[1])}" if bounds else ""
 
 
 def _select_tone(bounds: Interval | None) -> str:
-    """Neither good nor bad while the interval holds zero."""
+    """Return "good" or "bad"; "" while the interval contains zero."""
     if bounds is None:
         return ""
     return "good" if bounds[0] > 0 else "bad" if bounds[1] < 0 else ""
@@ -269,9 +271,9 @@ def _make_wrong_figure(report: NightReport) -> Figure | None:
     errors = wrong.retries_failed_again + wrong.preruns_missed + wrong.false_refusals
     return Figure(
         key="wrong",
-        label="times we were wrong",
+        label="wrong decisions",
         value=f"{errors:,}",
-        detail=f"of {spoke:,} that we acted",
+        detail=f"of {spoke:,}",
         number=errors,
     )
 
@@ -290,7 +292,7 @@ def _make_ettr_figure(report: NightReport) -> Figure | None:
 
 
 def _format_relative(new: float, old: float | None) -> str:
-    """ "+12 % from 1,103"; nothing where there is nothing to compare with."""
+    """Return "+12 % from 1,103"; "" if there is nothing to compare with."""
     if not old:
         return ""
     change = round(100 * (new - old) / old)
@@ -300,5 +302,5 @@ def _format_relative(new: float, old: float | None) -> str:
 
 
 def _format_counted(value: float) -> str:
-    """Of jobs or of hours."""
+    """Format a number of jobs (int) or of hours (float)."""
     return f"{value:,}" if isinstance(value, int) else format_hours(value)

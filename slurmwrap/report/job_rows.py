@@ -1,4 +1,4 @@
-"""Rows of `slurmwrap jobs list`: a job with its runs, how it stands, what is still to be done. Pure."""
+"""Rows of `slurmwrap jobs list`: a job with its runs, its state, and the actions that are still to be done. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """One job (one array task) as it stands. Times in Unix seconds."""
+    """The present state of one job (one array task). Times in Unix seconds."""
 
-    job: str  # what scontrol is given
+    # The id that scontrol accepts.
+    job: str
     job_id: int
     cluster: str
     name: str
@@ -31,29 +32,29 @@ class JobRow:
     gpus: int = 0
     runs: int = 0
     failures: int = 0
-    # Slurm's, of the last run; "" of a job of which no run is known.
+    # Slurm's state of the last run; "" if no run of the job is known.
     state: str = ""
     category: str = ""
     decision: str = ""
     decision_reason: str = ""
-    # Its user agreed to retries; None: it is not gsub's.
+    # Whether its user agreed to retries; None if it was not submitted by gsub.
     retry: bool | None = None
     retry_at: float | None = None
-    # Actions that are decided and not done.
+    # Number of actions that are decided and not done.
     to_do: int = 0
     incident: str = ""
-    # End of the last run, or its start, or the submission.
+    # End of the last run, or else its start, or else the submission.
     at: float = 0.0
     gpu_hours: float = 0.0
 
 
 def list_fields(row: JobRow) -> dict[str, object]:
-    """For JSON: all of its fields are plain."""
+    """Return the row for JSON; all fields are plain values."""
     return {name: getattr(row, name) for name in JobRow.__slots__}
 
 
 def make_job_row(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
-    """Of one job; `runs` is not empty."""
+    """Return the row of one job; `runs` must not be empty."""
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
     last = ordered[-1]
     found = last.diagnosis
@@ -83,7 +84,7 @@ def make_job_row(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submis
 
 
 def make_waiting_row(submission: Submission) -> JobRow:
-    """Of a job of which no run is known."""
+    """Return the row of a job of which no run is known."""
     return JobRow(
         job=str(submission.job_id),
         job_id=submission.job_id,
@@ -99,7 +100,10 @@ def make_waiting_row(submission: Submission) -> JobRow:
 def format_job_table(
     rows: Sequence[JobRow], limit: int | None, *, zone: tzinfo | None, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
-    """At most `limit` lines, and how many jobs they show. Tasks, and failures of one name, that are alike share one."""
+    """Return a table of at most `limit` lines, and how many jobs they show.
+
+    Similar tasks of an array share a line, and so do similar failures under one job name.
+    """
     groups = group_alike(rows, _make_fold_key)[:limit]
     users = len({row.user for row in rows}) > 1
     lines = [_format_line(group, zone) for group in groups]
@@ -149,7 +153,7 @@ def _describe_open_actions(row: JobRow) -> str:
 
 
 def describe_stored_records(timeline: JobTimeline, actions: Iterable[ActionRecord]) -> dict[str, str]:
-    """What else is kept of a job, in words; what is not known is left out."""
+    """Return what else is stored about a job, by name; unknown values are left out."""
     asked, last = timeline.submission, timeline.attempts[-1] if timeline.attempts else None
     kept: dict[str, str] = {}
     if asked is not None:

@@ -1,4 +1,4 @@
-"""Nodes on the page: struck in the period, suspect or lemon by the sum of 28 days, drained by us. Pure."""
+"""Nodes in the report: struck in the period, suspect or lemon by 28 days of faults, drained by slurmwrap. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from slurmwrap.model.decision import DRAIN_PREFIX
 from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import NodeHistory, Removal
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
-from slurmwrap.report.action_counts import make_repair_command, update_node
+from slurmwrap.report.action_counts import format_update_node_command, make_repair_command
 from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import LemonRow, OwnDrain, SuspectNodes, ToDo
 from slurmwrap.report.text_format import in_order
 
 
 def list_suspects(strikes: Sequence[StrikeRecord]) -> tuple[SuspectNodes, ...]:
-    """Nodes struck alike share a row: one bad switch must not fill a page."""
+    """Return suspect nodes. Nodes with the same strikes share a row, so that one bad switch does not fill the page."""
     rows = [_make_suspect(node, found) for node, found in group_by(strikes, lambda strike: strike.node).items()]
     alike = group_by(rows, lambda row: (row.strikes, row.conclusive, row.causes, row.jobs, row.users, row.text))
     merged = [_merge_suspects(group) for group in alike.values()]
@@ -56,7 +56,7 @@ def _merge_suspects(rows: Sequence[SuspectNodes]) -> SuspectNodes:
 def list_lemons(
     history: NodeHistory | None, node_settings: Nodes, out: Collection[str], *, now: float
 ) -> tuple[LemonRow, ...]:
-    """Suspects and lemons, worst first. `out`: nodes that are out of service already: nothing is to be done."""
+    """Return suspect and lemon nodes, worst first. `out`: nodes out of service, for which nothing needs to be done."""
     judged = compute_node_scores(history, node_settings, now=now) if history is not None else ()
     found = [score for score in judged if score.status != OK]
     alike = group_by(found, lambda s: (s.status, round(s.ratio, 1), s.jobs, s.users, s.why, s.node in out))
@@ -73,19 +73,19 @@ def _make_lemon_row(group: Sequence[NodeScore], out: bool) -> LemonRow:
         jobs=first.jobs,
         users=first.users,
         why=first.why,
-        command="" if out else _make_command(nodes, first),
+        command="" if out else _suggest_command(nodes, first),
     )
 
 
-def _make_command(nodes: tuple[str, ...], score: NodeScore) -> str:
+def _suggest_command(nodes: tuple[str, ...], score: NodeScore) -> str:
     if score.status == LEMON:
         reason = f"{DRAIN_PREFIX} lemon, {score.ratio:.1f} times the rate of the fleet, {score.jobs} jobs"
-        return update_node(nodes, "DRAIN", reason)
+        return format_update_node_command(nodes, "DRAIN", reason)
     return f"slurmwrap nodes show {shlex.quote(nodes[0])}"
 
 
 def list_nodes_to_drain(rows: Sequence[LemonRow], known: AbstractSet[str]) -> tuple[ToDo, ...]:
-    """Lemons that are in service. `known`: nodes that have a line of their own already."""
+    """Suggest to drain lemons that are in service. `known`: nodes for which a drain is suggested or done already."""
     return tuple(
         ToDo(why=f"lemon: {row.ratio:.1f} times the fleet's rate; {row.why}", command=row.command)
         for row in rows
@@ -94,13 +94,13 @@ def list_nodes_to_drain(rows: Sequence[LemonRow], known: AbstractSet[str]) -> tu
 
 
 def list_own_drains(removals: Sequence[Removal]) -> tuple[OwnDrain, ...]:
-    """Those that stand, oldest first; nodes drained for the same share a row."""
+    """Return slurmwrap's drains in force, oldest first; nodes with the same reason share a row."""
     groups = group_by((one for one in removals if one.ours and one.ended is None), lambda one: one.reason)
-    rows = [_drain(reason, found) for reason, found in groups.items()]
+    rows = [_make_drain_row(reason, found) for reason, found in groups.items()]
     return tuple(sorted(rows, key=lambda row: (row.since, row.nodes)))
 
 
-def _drain(reason: str, found: Sequence[Removal]) -> OwnDrain:
+def _make_drain_row(reason: str, found: Sequence[Removal]) -> OwnDrain:
     nodes = in_order(one.node for one in found)
     return OwnDrain(
         nodes=nodes, since=min(one.began for one in found), reason=reason, command=make_repair_command(nodes)

@@ -1,4 +1,4 @@
-"""NightReport: one page about what ended between two moments. Records only; times in Unix seconds."""
+"""NightReport: the content of one report about what ended in a period. Records only; times in Unix seconds."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from slurmwrap.model.decision import BlockedInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """Runs that ended in the window, pre-runs not counted among them."""
+    """Figures of the runs that ended in the period, without pre-runs."""
 
     jobs: int = 0
     attempts: int = 0
     users: int = 0
-    # Held by those runs, from start to end.
+    # GPU-hours that those runs held, from start to end.
     gpu_hours: float = 0.0
     failed_attempts: int = 0
     failed_gpu_hours: float = 0.0
     cancelled_attempts: int = 0
-    unjudged_attempts: int = 0  # ended, not yet diagnosed
-    # Exit code 0, yet the output ends with an error; not among the failed.
+    # Runs that ended and have no diagnosis yet.
+    unjudged_attempts: int = 0
+    # Exit code 0, but the output ends with an error; not counted as failed.
     completed_with_error_attempts: int = 0
     completed_with_error_gpu_hours: float = 0.0
-    # Submitted by gsub within it, whenever they end; an array is one.
+    # Calls of gsub in the period, whenever their jobs end; an array counts as one.
     gsub_jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What `formula` gives from `n` cases; None where they are too few to say."""
+    """The estimate that `formula` gives for `n` cases; gpu_hours is None if fewer than `needed` cases exist."""
 
     gpu_hours: float | None
     n: int
@@ -38,45 +39,52 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """GPU-hours that one of our means saved, by one formula of report/formulas.py.
+    """GPU-hours that one of slurmwrap's means saved, by one formula of report/formulas.py.
 
-    None: not estimated, and `note` says why. `low` and `high` bound it with 95 %.
+    gpu_hours is None if it is not estimated; `note` then gives the reason. `low` and `high` are the 95 % interval.
     """
 
-    # "prerun" | "retry" | "placement" | "tuning"
+    # "prerun" | "retry" | "placement" | "tuning".
     what: str
-    formula: str  # its id: "prerun-1"
+    # The formula's id, such as "prerun-1".
+    formula: str
     gpu_hours: float | None
     low: float | None = None
     high: float | None = None
     n: int
     needed: int
     note: str = ""
-    # False: work done without its user, never summed with GPU time that was not wasted.
+    # False: work that was done without the user; it must not be added to GPU time that was not wasted.
     spared: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """What we got wrong, each with how often we spoke."""
+    """How often slurmwrap was wrong, each with the number of cases."""
 
     retries: int = 0
-    retries_failed_again: int = 0  # of the same category
-    preruns_passed: int = 0  # whose job has ended
-    preruns_missed: int = 0  # of those, the jobs that then failed of what one GPU could have shown
-    refusals: int = 0  # jobs that a pre-run or a check stopped
-    false_refusals: int = 0  # of those, the very same that then ran well by --force or without a pre-run
+    # Retries that failed again with the same category.
+    retries_failed_again: int = 0
+    # Pre-runs that passed and whose job has ended.
+    preruns_passed: int = 0
+    # Of those, pre-runs whose jobs then failed of something that one GPU could have shown.
+    preruns_missed: int = 0
+    # Jobs that a pre-run or a check stopped.
+    refusals: int = 0
+    # Of those, jobs whose identical submission then ran well with --force or without a pre-run.
+    false_refusals: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdout:
-    """Jobs that skipped their pre-run at random (prerun.holdout) next to those that had one.
+    """Jobs that were drawn at random to run without a pre-run (prerun.holdout), compared with those that had one.
 
     Waste: GPU-hours of failed runs per job, pre-runs included. `difference`: what a pre-run saves per job, by
-    experiment; None: too few.
+    experiment; None: too few cases.
     """
 
-    share: float = 0.0  # as configured now
+    # prerun.holdout as configured now.
+    share: float = 0.0
     held_out: int = 0
     control: int = 0
     held_out_waste: float | None = None
@@ -89,30 +97,37 @@ class Holdout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preruns:
-    """What the single-GPU trials that ended in the window found."""
+    """Figures of the pre-runs that ended in the period."""
 
     passed: int = 0
     failed: int = 0
     inconclusive: int = 0
-    stopped_jobs: int = 0  # real jobs that a `fail` cancelled
-    gpus_never_started: int = 0  # GPUs that those jobs asked for
-    gpu_hours: float = 0.0  # what the trials themselves used
-    delayed_jobs: int = 0  # that started as soon as their pre-run release them
-    delay_s: float = 0.0  # seconds that they had waited since their submission, on average: an upper bound of the delay
-    delay_gpu_hours: float = 0.0  # the same times their GPUs: what stood idle for them at most, in no sum
+    # Jobs that were cancelled after a `fail`.
+    stopped_jobs: int = 0
+    # GPUs that those jobs had asked for.
+    gpus_never_started: int = 0
+    # GPU-hours that the pre-runs themselves used.
+    gpu_hours: float = 0.0
+    # Jobs that started as soon as their pre-run released them.
+    delayed_jobs: int = 0
+    # Mean seconds that these jobs had waited since submission: an upper bound of the delay.
+    delay_s: float = 0.0
+    # The same times their GPUs: the most GPU time that was idle for them; part of no sum.
+    delay_gpu_hours: float = 0.0
     saved: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtRow:
-    """Failures of one category that a pre-run found on one GPU."""
+    """Failures of one category that pre-runs found on one GPU."""
 
     category: str
     preruns: int
     stopped_jobs: int
     users: int
     gpus_never_started: int
-    reason: str  # of the newest
+    # Reason of the newest pre-run.
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +139,15 @@ class CategoryRow:
     attempts: int
     jobs: int
     users: int
-    median_run_s: float  # runtime to failure
+    median_run_s: float  # run time until the failure
     gpu_hours: float
-    # Of all GPU-hours in the window, 0..1.
+    # Share of all GPU-hours in the period, 0..1.
     share: float
     p90_run_s: float = 0.0
     p95_run_s: float = 0.0
-    # Runs by GPUs asked for: DEMAND.
+    # Number of runs by GPUs asked for; classes as in DEMAND.
     demand: tuple[int, int, int, int] = (0, 0, 0, 0)
-    # In the period before, equally long.
+    # In the preceding period of the same length.
     attempts_before: int = 0
     gpu_hours_before: float = 0.0
 
@@ -142,7 +157,7 @@ DEMAND = ("1", "2-4", "5-8", "more than 8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bin:
-    """Runs that lasted from `low_s` up to `high_s`, by how they ended."""
+    """Number of runs that lasted at least `low_s` and less than `high_s`, by how they ended."""
 
     low_s: float
     high_s: float
@@ -153,7 +168,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """GPU-hours held between `at` and `at + seconds`, by how the run ended; the page's curve over time."""
+    """GPU-hours held between `at` and `at + seconds`, by how the run ended; one bar of the chart over time."""
 
     at: float
     seconds: float
@@ -164,32 +179,33 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """The same failure of the same user's job name, twice or more."""
+    """The same failure under the same user's job name, twice or more."""
 
     user: str
     name: str
     category: str
     attempts: int
-    jobs: tuple[str, ...]  # addresses
+    jobs: tuple[str, ...]  # their addresses
     gpu_hours: float
     advice: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedInput:
-    """A file that failures of the window blame, twice or more."""
+    """A file that failures of the period name as their cause, twice or more."""
 
     path: str
     attempts: int
     users: int
     categories: tuple[str, ...]
     gpu_hours: float
-    blocked: bool  # now
+    # Whether it is blocked now.
+    blocked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedUser:
-    """A user whose runs failed of one category twice or more, whatever the job's name."""
+    """A user whose runs failed with one category twice or more, under any job name."""
 
     user: str
     category: str
@@ -200,24 +216,27 @@ class RepeatedUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRow:
-    """GPUs that runs of one user and job name held without using them. `no_process`: no process ever opened them."""
+    """GPUs that runs under one user's job name held without using them. `no_process`: no process ever opened them."""
 
     user: str
     name: str
     runs: int
     # Addresses, most idle GPU-hours first.
     jobs: tuple[str, ...]
-    gpus: int  # of the largest
+    # GPUs of the largest run.
+    gpus: int
     gpu_hours_idle: float
-    # 0..1, mean over the held time; None: not measured
+    # Mean use over the held time, 0..1; None: not measured.
     gpu_util: float | None
     no_process: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """What one user's job name asked for and used, of runs that were measured. CPUs and MiB per node; peaks are the
-    highest seen, `cpus_used` the mean."""
+    """What the measured runs under one user's job name asked for and used.
+
+    CPUs and MiB are per node; `mem_mib_peak` is the highest value seen, `cpus_used` the mean.
+    """
 
     user: str
     name: str
@@ -232,31 +251,36 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """What a user's job name asked for and used, of runs that completed. CPUs and MiB per node; `cpus_used` is the
-    mean, `mem_mib_peak` the highest. None: not measured."""
+    """What a user's completed runs under one job name asked for and used.
+
+    CPUs and MiB are per node; `cpus_used` is the mean, `mem_mib_peak` the highest value. None: not measured.
+    """
 
     name: str
-    # "": not gsub's, or without a file
+    # "" if it was not submitted by gsub, or has no script file.
     script: str = ""
     runs: int
     gpu_hours: float
-    # Of the newest run; None: without a limit.
+    # Time limit of the newest run; None: no limit.
     time_asked_s: int | None
-    time_used_s: float  # of the longest run
+    # Run time of the longest run.
+    time_used_s: float
     cpus_asked: float
     cpus_used: float | None
     mem_mib_asked: float | None
     mem_mib_peak: float | None
     gpus: int
     gpu_util: float | None = None  # 0..1
-    gpus_unused: int | None = None  # on which nothing ever ran
+    # GPUs on which no process ever ran.
+    gpus_unused: int | None = None
     measured_by: str = ""  # "the runs" | "the pre-run" | ""
-    change: tuple[str, ...] = ()  # options that ask for what it needs
+    # Options that ask only for what the job needs.
+    change: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityRow:
-    """Runs of more than one node by where they ran: "one switch", "several switches", "not known"."""
+    """Runs on more than one node by where they ran: "one switch", "several switches", "not known"."""
 
     where: str
     runs: int
@@ -266,8 +290,10 @@ class LocalityRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeJob:
-    """ETTR of one large job: productive over available time (usage_totals). `counted`: by counted steps, else by runs
-    that completed."""
+    """ETTR of one large job: productive over available time (usage_totals.py).
+
+    `counted`: productive time is from counted steps; otherwise it is that of the completed runs.
+    """
 
     address: str
     user: str
@@ -281,7 +307,7 @@ class LargeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRow:
-    """One user or account: the headline's figures."""
+    """The headline's figures for one user or account."""
 
     name: str
     jobs: int
@@ -291,37 +317,41 @@ class ShareRow:
     failed_gpu_hours: float
     cancelled_attempts: int
     preruns: int = 0
-    stopped_jobs: int = 0  # by pre-runs
-    top_category: str = ""  # by GPU-hours
+    # Jobs that pre-runs stopped.
+    stopped_jobs: int = 0
+    # The category with the most GPU-hours.
+    top_category: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDrain:
-    """A drain of slurmwrap's that stands."""
+    """A drain by slurmwrap that is in force."""
 
     nodes: tuple[str, ...]
     since: float
     reason: str
-    command: str  # what lifts it
+    # The command that ends the drain.
+    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LemonRow:
-    """Nodes that the sum of 28 days calls suspect or lemon (policy/node_score.py)."""
+    """Nodes that are suspect or lemons by their faults of 28 days (policy/node_score.py)."""
 
     nodes: tuple[str, ...]
     status: str
-    ratio: float  # times the fleet's rate
+    # Rate of faults as a multiple of the fleet's rate.
+    ratio: float
     jobs: int
     users: int
     why: str
-    # To paste, where there is something to do.
+    # A command to paste; "" if there is nothing to do.
     command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentRow:
-    """One incident: its runs are in no other row of what failed."""
+    """One incident. Its runs are in no other row of the section on failures."""
 
     incident_id: str
     category: str
@@ -330,27 +360,30 @@ class IncidentRow:
     over_at: float | None  # None: still open
     jobs: int
     users: int
-    # Of its runs within the window.
+    # GPU-hours of its runs in the period.
     gpu_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow:
-    """How often one rule only spoke, and how often it acted."""
+    """How often the actions of one rule were observed, advised and done."""
 
     rule: str
     observed: int = 0
     advised: int = 0
     done: int = 0
-    refused: int = 0  # Slurm said no
-    waiting: int = 0  # to be done still
+    # Slurm refused the change.
+    refused: int = 0
+    # Still to be done.
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How often one rule was right by what came next. `open`: nothing has happened yet that shows it."""
+    """How often later events showed that one rule was right. `open`: nothing has shown it yet."""
 
-    rule: str  # of config.RULES, or "stop"
+    # A rule of config.RULES, or "stop".
+    rule: str
     agree: int = 0
     disagree: int = 0
     open: int = 0
@@ -358,7 +391,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """Jobs that were run again, and what became of the next run."""
+    """Jobs that were run again, and how the next run ended."""
 
     jobs: int = 0
     completed: int = 0
@@ -369,7 +402,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Jobs that count their steps. `ettr`: productive over available time (usage_totals.py); None without one."""
+    """Jobs that count their steps. `ettr`: productive over available time (usage_totals.py); None without such jobs."""
 
     jobs: int = 0
     ettr: float | None = None
@@ -377,7 +410,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitedLongest:
-    """One run that waited long. `waits`: it still does."""
+    """One of the runs that waited longest. `waits`: it is still waiting."""
 
     address: str
     user: str
@@ -390,16 +423,16 @@ class WaitedLongest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queueing:
-    """What gsub's jobs waited for after they became eligible: fair share or fragmentation (Philly, ATC 2019)."""
+    """What jobs of gsub waited for after they became eligible: fair share or fragmentation (Philly, ATC 2019)."""
 
     runs: int = 0
     fair_share_mean_s: float = 0.0
     fair_share_p95_s: float = 0.0
     fragmentation_mean_s: float = 0.0
     fragmentation_p95_s: float = 0.0
-    # In which no one looked, all runs together.
+    # Seconds for which the cause was not observed, of all runs together.
     unknown_s: float = 0.0
-    # GPUs asked for times the wait.
+    # GPUs asked for multiplied by the wait.
     gpu_hours: float = 0.0
     longest: tuple[WaitedLongest, ...] = ()
 
@@ -409,7 +442,8 @@ class SuspectNodes:
     """Nodes with the same strikes; `text` is the newest evidence."""
 
     nodes: tuple[str, ...]
-    strikes: int  # each
+    # Strikes of each node.
+    strikes: int
     conclusive: bool
     causes: tuple[str, ...]
     jobs: int
@@ -420,27 +454,27 @@ class SuspectNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked:
-    """An input in force. `new`: blocked within the window."""
+    """A blocked input. `new`: it was blocked in the period."""
 
     input: BlockedInput
-    # "" where the uid is not known or everyone is meant
+    # "" if the uid has no known name, or if the block applies to all users.
     user: str
     new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDo:
-    """A command to paste, and why."""
+    """A command to paste, and the reason for it."""
 
     why: str
     command: str
-    # It would be better, and nothing is wrong without it.
+    # True: it would be an improvement, but nothing is wrong without it.
     advice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightReport:
-    """Everything on the page."""
+    """Everything that is on the page."""
 
     since: float
     until: float
@@ -459,10 +493,14 @@ class NightReport:
     to_do: tuple[ToDo, ...] = ()
     counted: Counted = field(default_factory=Counted)
     queueing: Queueing = field(default_factory=Queueing)
-    user: str = ""  # whose week it is; "": everybody's
-    own: bool = False  # made by an ordinary user of their own jobs: what only an administrator can do is left out
-    usage: tuple[UsageRow, ...] = ()  # of a user's own report
-    before: Headline | None = None  # of the period before, equally long; None: nothing is known of it
+    # The user whose report it is; "": all users.
+    user: str = ""
+    # Whether an ordinary user made it of their own jobs; what only an administrator can do is then left out.
+    own: bool = False
+    # Only in a user's own report.
+    usage: tuple[UsageRow, ...] = ()
+    # Headline of the preceding period of the same length; None: nothing is known about it.
+    before: Headline | None = None
     savings: tuple[Saving, ...] = ()
     wrong: Wrong = field(default_factory=Wrong)
     holdout: Holdout = field(default_factory=Holdout)
@@ -478,5 +516,5 @@ class NightReport:
     large: tuple[LargeJob, ...] = ()
     users: tuple[ShareRow, ...] = ()
     accounts: tuple[ShareRow, ...] = ()
-    # What could not be read or is not measured here.
+    # What could not be read, or is not measured on this site.
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What gsub's jobs waited for: the report's section, and the line of `slurmwrap why`. Pure."""
+"""What gsub's jobs waited for: figures for the report's section, and the sentence of `slurmwrap why`. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST = 5
 
 
 def compute_queueing(delays: Sequence[QueueDelay], *, since: float, until: float) -> Queueing:
-    """Over the runs that waited in [since, until): all of their wait, also what lies before. Seconds per run."""
+    """Return the figures of runs that waited in [since, until), with their whole wait, also before. Seconds per run."""
     mine = [delay for delay in delays if delay.seen_at >= since and delay.eligible_at < until and delay.total_s > 0]
     fair, fragmented = [d.fair_share_s for d in mine], [d.fragmentation_s for d in mine]
     longest = sorted(mine, key=lambda delay: (-delay.total_s, delay.address))[:LONGEST]
@@ -30,7 +30,7 @@ def compute_queueing(delays: Sequence[QueueDelay], *, since: float, until: float
 
 
 def format_wait(delay: QueueDelay) -> str:
-    """ "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)." """
+    """Format "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)." """
     parts = (
         (delay.fair_share_s, "for its turn (fair share)"),
         (delay.fragmentation_s, "for GPUs that were scattered (fragmentation)"),
@@ -42,7 +42,7 @@ def format_wait(delay: QueueDelay) -> str:
 
 
 def _find_p95(values: Sequence[float]) -> float:
-    """The least value that 95 % of them do not exceed (nearest rank)."""
+    """Return the least value that 95 % of the values do not exceed (nearest rank)."""
     return sorted(values)[ceil(0.95 * len(values)) - 1] if values else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The night report as text, Markdown, CSV and JSON."""
+"""Render the night report as text, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Turns a Page into CSV: one tidy file per table, values as they are (seconds, shares of 1, ISO times).
+# CSV: one file per table, with unformatted values (seconds, shares of 1, ISO times).
 #
-# A spreadsheet reads a cell that begins with = + - @ as a formula. Where someone chose the words, an apostrophe stands
-# in front of those (OWASP, "CSV Injection").
+# A spreadsheet reads a cell that begins with = + - @ as a formula. Text that a user chose gets an apostrophe in front
+# of these (OWASP, "CSV Injection").
 MAIN = "categories"
 
 
 def render_files(page: Page) -> dict[str, str]:
-    """File name -> text: "categories.csv", "nodes.csv", …; only of tables that hold something. "figures.csv" always."""
+    """Return file name -> text: "categories.csv", "nodes.csv", …, only for tables with rows; always "figures.csv"."""
     tables = {table.key: table for section in page.sections for table in section.tables}
     return {"figures.csv": render_headline(page)} | {f"{key}.csv": _render_file(table) for key, table in tables.items()}
 
 
 def render_main_file(page: Page) -> str:
-    """The table of failures by category, or its head where none failed."""
+    """Return the table of failures by category, or only its head if no run failed."""
     return render_files(page).get(f"{MAIN}.csv", "category\r\n")
 
 
 def render_headline(page: Page) -> str:
-    """The headline."""
+    """Return the headline figures as CSV."""
     rows = [[one.key, _format_number(one.number), _format_number(one.before), one.detail] for one in page.figures]
     return _write_csv(["figure", "value", "before", "detail"], rows)
 
@@ -95,29 +95,29 @@ def _format_number(value: float | None) -> str:
 
 def _write_csv(heads: list[str], rows: list[list[str]]) -> str:
     out = StringIO(newline="")
-    # RFC 4180: CRLF, quotes where needed.
+    # csv's default dialect follows RFC 4180: CRLF, and quotes where needed.
     writer = csv.writer(out)
     writer.writerow(heads)
     writer.writerows(rows)
     return out.getvalue()
 
 
-# Turns a NightReport into JSON for programs: docs/schemas/report.schema.json describes it.
+# JSON for programs; docs/schemas/report.schema.json describes it.
 #
-# `schema` grows by one when a field changes its meaning or goes away; new fields may come without that.
+# `schema` is incremented when a field changes its meaning or is removed; new fields may be added without that.
 def make_document(report: NightReport, *, made_by: str) -> dict[str, Any]:
-    """The report's fields, after what names the document for a program."""
-    said = make_night_verdict(report)
+    """Return the report's fields, after those that identify the document for a program."""
+    verdict = make_night_verdict(report)
     content = {
         "made_by": made_by,
-        "verdict": {"word": said.word, "sentence": said.sentence},
+        "verdict": {"word": verdict.word, "sentence": verdict.sentence},
         **_to_json_value(report),
     }
     return make_json_document("report", content)
 
 
 def render_json(report: NightReport, *, made_by: str) -> str:
-    """ASCII only: whatever bytes a name had, every reader takes it."""
+    """Return the document in ASCII only, so that every reader accepts it, whatever bytes a name contained."""
     return json.dumps(make_document(report, made_by=made_by), indent=2) + "\n"
 
 
@@ -129,14 +129,16 @@ def _to_json_value(value: Any) -> Any:
     return value
 
 
-# Turns a Page into Markdown as GitHub and GitLab read it.
+# Markdown as GitHub and GitLab read it.
 #
-# Someone's words are in code spans: there no Markdown, HTML, link or mention is read (CommonMark 6.1).
-MARKDOWN_MORE = 400  # characters of someone's words
+# Text that a user chose is put into code spans, in which no Markdown, HTML, link or mention is interpreted
+# (CommonMark 6.1).
+# Largest number of characters shown of such a text.
+MARKDOWN_MORE = 400
 
 
 def render_markdown(page: Page) -> str:
-    """The page; ends with a line break."""
+    """Return the page in Markdown; it ends with a line break."""
     return "\n\n".join(part for part in _format_parts(page) if part) + "\n"
 
 
@@ -186,16 +188,16 @@ def _format_table(table: ReportTable, page: Page) -> Iterator[str]:
     yield _format_line(rules)
     for row in table.rows[: table.limit]:
         cells = [_format_cell(value, column, page) for column, value in zip(table.columns, row.values, strict=True)]
-        said = [markdown_code(text_format.fit(part, MARKDOWN_MORE)) for part in (row.more, row.command) if part]
-        yield _format_line([*cells, *([" ".join(said)] if more else [])])
+        notes = [markdown_code(text_format.fit(part, MARKDOWN_MORE)) for part in (row.more, row.command) if part]
+        yield _format_line([*cells, *([" ".join(notes)] if more else [])])
     if len(table.rows) > table.limit:
         yield f"\nand {len(table.rows) - table.limit:,} more"
 
 
 def _format_cell(value: object, column: Column, page: Page) -> str:
     text = format_value(value, column, page.zone)
-    somebodys = column.kind in UNTRUSTED and value not in (None, ())
-    return markdown_code(text_format.fit(text, MARKDOWN_MORE)) if somebodys else markdown(text)
+    is_user_text = column.kind in UNTRUSTED and value not in (None, ())
+    return markdown_code(text_format.fit(text, MARKDOWN_MORE)) if is_user_text else markdown(text)
 
 
 def _format_line(cells: list[str]) -> str:
@@ -211,16 +213,16 @@ def _format_ending(page: Page) -> Iterator[str]:
         yield "\n".join(f"- **{markdown(term.name)}**: {markdown(term.meaning)}" for term in page.glossary)
 
 
-# Turns a Page into text for a terminal, 80 columns wide, by templates/report/night.txt.j2.
+# Text for a terminal, 80 columns wide, by templates/report/night.txt.j2.
 #
-# Commands to paste are the only lines that may be longer: a cut command is none.
-# Characters of someone's words below a row.
+# Only commands to paste may be longer than a line, because a cut command is useless.
+# Largest number of characters of a user's text below a row.
 MORE = 230
 _TONES = {"good": "green", "bad": "red"}
 
 
 def render_text(page: Page, paint: Paint = plain) -> str:
-    """The page, in colour where `paint` gives it one."""
+    """Return the page as text, in colour where `paint` adds it."""
     environment = _make_environment()
     environment.globals.update(paint=paint, zone=page.zone)
     text = environment.get_template("night.txt.j2").render(
@@ -230,7 +232,7 @@ def render_text(page: Page, paint: Paint = plain) -> str:
 
 
 def _format_figures(figures: Iterable[Figure], paint: Paint) -> Iterator[str]:
-    """Value, label and what it was before, in columns."""
+    """Yield value, label and the preceding value of each figure, in columns."""
     known = list(figures)
     values = max((text_format.width(one.value) for one in known), default=0)
     for one in known:
@@ -242,11 +244,11 @@ def _format_figures(figures: Iterable[Figure], paint: Paint) -> Iterator[str]:
 
 
 def format_table(table: ReportTable, zone: tzinfo | None) -> Iterator[str]:
-    """Lines of a table; under a row what was said about it, and its command."""
-    places = [place for place, column in enumerate(table.columns) if column.narrow and not column.data]
-    columns = [table.columns[place] for place in places]
+    """Yield the lines of a table; below a row its note and its command."""
+    indices = [index for index, column in enumerate(table.columns) if column.narrow and not column.data]
+    columns = [table.columns[index] for index in indices]
     rows = table.rows[: table.limit]
-    cells = [[format_value(row.values[place], table.columns[place], zone) for place in places] for row in rows]
+    cells = [[format_value(row.values[index], table.columns[index], zone) for index in indices] for row in rows]
     head, *lines = text_format.table([_format_head(column) for column in columns], cells).split("\n")
     yield head
     for line, row in zip(lines, rows, strict=True):
@@ -257,7 +259,7 @@ def format_table(table: ReportTable, zone: tzinfo | None) -> Iterator[str]:
 
 
 def _format_head(column: Column) -> str:
-    """Numbers to the right; words may be cut."""
+    """Return the head for text_format.table: numbers are aligned to the right; text may be cut."""
     mark = ">" if column.kind in NUMERIC else "" if column.kind is ColumnKind.MOMENT else "~"
     return mark + (column.alone or column.head)
 
@@ -270,7 +272,7 @@ def _format_row_notes(row: TableRow) -> Iterator[str]:
 
 
 def _make_environment() -> Environment:
-    # A .txt is made harmless by the filter `visible`.
+    # The filter `visible` makes control characters visible in the .txt template.
     environment = make_template_environment("report", keep_trailing_newline=False)
     environment.filters.update(visible=text_format.visible, fit=text_format.fit)
     environment.globals.update(wrapped=text_format.wrapped, laid_out=format_table)

@@ -1,6 +1,7 @@
-"""Turns a Page into one HTML file that needs nothing else, and into the HTML part of a mail. Names are untrusted.
+"""Render a Page as one self-contained HTML file, and as the HTML part of a mail. Names are untrusted.
 
-By templates/report/: everything is escaped (autoescape) after it was made printable; commands are one line each.
+The templates are in templates/report/. All text is made printable and then escaped (autoescape); commands are one line
+each.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from slurmwrap.report.svg_charts import NO_MATPLOTLIB
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Characters of someone's words that are shown.
+# Largest number of characters shown of a user's text, in a cell and below a row.
 CELL, MORE = 120, 400
-# Rows that open at a click, beyond those shown.
+# Largest number of further rows that open at a click.
 FOLDED = 60
 _NOTHING = "–"
-# Rows of a table in a mail: Gmail cuts at 102 KB.
+# Rows of a table in a mail: Gmail cuts a mail at 102 KB.
 IN_MAIL = 6
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours|GiB)\b|%)")
 
 
 def render(page: Page, plots: Mapping[str, str] | None, *, made_by: str) -> str:
-    """The page. `plots`: report/report_plots.py's; None: there is no matplotlib, and the page says so."""
+    """Return the HTML page. `plots`: from report_plots.py; None if matplotlib is missing, which the page mentions."""
     notes = page.notes if plots is not None else (*page.notes, NO_MATPLOTLIB)
     return _fill_template("page.html.j2", page, plots=plots or {}, notes=notes, made_by=made_by, css="page.css")
 
 
 def mail(page: Page, *, made_by: str) -> str:
-    """For programs that read mail: no drawing, no variables, few rows; the whole page is attached."""
+    """Return the HTML part of a mail: no charts, no CSS variables, few rows; the whole page is attached to the mail."""
     return _fill_template("mail.html.j2", page, plots={}, notes=page.notes, made_by=made_by, css="mail.css")
 
 
 def index(nights: Sequence[Any], whose: str) -> str:
-    """A page that lists nights (day, word, sentence), as they come."""
+    """Return a page that lists nights (day, word, sentence), in the given order."""
     return _make_environment().get_template("index.html.j2").render(nights=nights, whose=whose, css="page.css")
 
 
@@ -52,7 +53,7 @@ def _fill_template(template: str, page: Page, **values: object) -> str:
 
 
 def list_cells(row: TableRow, table: ReportTable, zone: object) -> Iterator[tuple[Column, str, str]]:
-    """Column, what is in the cell, and its classes; a row's own name comes first."""
+    """Yield (column, text, CSS classes) of each cell; the first cell is the name of the row."""
     for column, value in zip(table.columns, row.values, strict=True):
         text = text_format.fit(format_value(value, column, zone), CELL)  # type: ignore[arg-type]
         yield column, text, _list_classes(column, value)
@@ -71,18 +72,18 @@ def _list_classes(column: Column, value: object) -> str:
 
 
 def list_column_groups(table: ReportTable) -> tuple[tuple[str, int], ...]:
-    """Heads above heads: (text, columns); () where no column has one."""
+    """Return headings above column heads: (text, number of columns); () if no column has one."""
     found = tuple((name, len(list(some))) for name, some in groupby(table.columns, key=lambda column: column.group))
     return found if any(name for name, _ in found) else ()
 
 
 def join_number_and_unit(text: str) -> str:
-    """A number keeps its unit on its line."""
+    """Replace the space between a number and its unit by a no-break space."""
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def _make_environment() -> Environment:
-    # Users choose names.
+    # Autoescape, because users choose names.
     environment = make_template_environment("report", autoescape=True, keep_trailing_newline=False)
     environment.filters.update(visible=text_format.visible, fit=text_format.fit, tied=join_number_and_unit)
     environment.globals.update(

@@ -1,7 +1,7 @@
-"""What the night report is made of: sums and narrow rows, as store/report_reader.py reads them. Records only.
+"""Input of the night report: sums and rows of few columns, as store/report_reader.py reads them. Records only.
 
-A year holds millions of runs: what is only counted comes as sums (`Cell`), and only what failed comes one by one. Times
-in Unix seconds.
+A year has millions of runs. Runs that are only counted are therefore read as sums (`RunGroup`), and only failed runs
+one by one. Times are in Unix seconds.
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.node_history import NodeHistory, Removal
 from slurmwrap.report.night_report import Moment
 
-# Runs by how long they lasted: up to a minute, and twice as long each; the last has no end.
+# Bins of run time in seconds: up to a minute, then each twice as long as the one before; the last has no upper end.
 BIN_EDGES_S = (0, *(60 * 2**power for power in range(14)))
 
-# Of an attempt: cluster, raw job id, SubmitTime.
+# Identifies a run: cluster, raw job id, SubmitTime.
 Key = tuple[str, int, int]
 
 
 class RunGroup(NamedTuple):
-    """Runs that ended in a period and agree in all but their length."""
+    """Runs that ended in a period and agree in everything but their duration."""
 
     user: str
     account: str
-    category: str  # "" where not judged
-    struck: bool  # by an incident of the page
-    demand: int  # class of GPUs, of record.DEMAND
-    bin: int  # of BIN_EDGES_S
+    # "" for runs without a diagnosis.
+    category: str
+    # Whether an incident that is on the page struck them.
+    struck: bool
+    # Index into night_report.DEMAND, by the number of GPUs.
+    demand: int
+    # Index into BIN_EDGES_S.
+    bin: int
     runs: int
     gpu_s: float
 
     @property
     def outcome(self) -> str:
-        """ "completed", "completed_with_error", "cancelled", "failed", "" where not judged."""
+        """Return "completed", "completed_with_error", "cancelled", "failed"; "" for runs without a diagnosis."""
         return _OUTCOMES.get(self.category, "failed")
 
 
@@ -52,7 +56,7 @@ _OUTCOMES = {
 
 
 class Often(NamedTuple):
-    """A failure that one user's job name met more than once. `newest`: attempts, the newest last."""
+    """A failure that occurred more than once under one user's job name. `newest`: its runs, the newest last."""
 
     user: str
     name: str
@@ -63,14 +67,14 @@ class Often(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What is shown of one run and read only for those that are."""
+    """Details of one run that are read only for the runs that are shown."""
 
     address: str
     advice: str
 
 
 class Caught(NamedTuple):
-    """One pre-run that failed. `job_id` None: it spoke for no job. `seconds`: how long it ran."""
+    """One pre-run that failed. `job_id`: the job that it stopped, or None."""
 
     category: str
     job_id: int | None
@@ -81,8 +85,8 @@ class Caught(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """Pre-runs that did not fail, their jobs that started within a minute of the release, and how long these had waited
-    since their submission."""
+    """Pre-runs that did not fail, their jobs that started within a minute of the release, and how long these jobs had
+    waited since their submission."""
 
     tried: int
     started: int
@@ -91,8 +95,11 @@ class Delayed(NamedTuple):
 
 
 class RetriedRun(NamedTuple):
-    """A run that followed slurmwrap's requeue. `category` "": not judged; `gpu_s` what it held; `before`: of the run
-    that had failed."""
+    """A run that followed a requeue by slurmwrap.
+
+    `category` is "" for a run without a diagnosis; `gpu_s`: GPU-seconds that it held; `before`: category of the run
+    that had failed.
+    """
 
     category: str
     before: str
@@ -100,7 +107,7 @@ class RetriedRun(NamedTuple):
 
 
 class TunedRun(NamedTuple):
-    """A run that had other CPUs per GPU than its user asked for, of a job whose CPU curve is known."""
+    """A run that got other CPUs per GPU than its user asked for, of a job whose CPU curve is known."""
 
     gpu_s: float
     asked: float
@@ -108,16 +115,16 @@ class TunedRun(NamedTuple):
     curve: tuple[CurvePoint, ...]
 
 
-class Paced(NamedTuple):
-    """A run of gsub's on several GPUs whose steps were counted. `work`: what it has in common with runs to compare."""
+class StepCountedRun(NamedTuple):
+    """A gsub run on several GPUs whose steps were counted. Runs with equal `work` can be compared."""
 
-    # uid, digest of the script, variant, GPUs
+    # uid, digest of the script, variant, GPUs.
     work: tuple[int, str, str, int]
     nodes: tuple[str, ...]
     gpu_s: float
     steps_per_s: float
     ended: float
-    # Ended in the period, and where it should run was asked for by us.
+    # Whether it ended in the period and gsub asked for its nodes or switches.
     placed: bool
 
 
@@ -126,7 +133,8 @@ class Drawn(NamedTuple):
 
     holdout_group: str
     held_out: bool
-    waste_gpu_s: float  # of its failed runs
+    # GPU-seconds of its failed runs.
+    waste_gpu_s: float
     # Its share of its pre-run.
     prerun_gpu_s: float
 
@@ -140,20 +148,20 @@ class Passed(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """A run that held GPUs without using them. `use`: 0..1 over all its GPUs; None: only that some were unused."""
+    """A run that held GPUs without using them. `use`: mean over its GPUs, 0..1; None: only unused GPUs are known."""
 
     key: Key
     user: str
     name: str
     gpus: int
-    # GPUs on which no process was ever seen.
+    # Number of GPUs on which no process was ever seen.
     unused: int
     use: float | None
     run_s: int
 
 
 class RequestedAndUsed(NamedTuple):
-    """What the measured runs of one user's job name asked for and used."""
+    """What the measured runs under one user's job name asked for and used."""
 
     user: str
     name: str
@@ -167,7 +175,7 @@ class RequestedAndUsed(NamedTuple):
 
 
 class MultiNodeRun(NamedTuple):
-    """A run of several nodes."""
+    """A run on several nodes."""
 
     nodes: tuple[str, ...]
     gpu_s: float
@@ -175,7 +183,7 @@ class MultiNodeRun(NamedTuple):
 
 
 class BlamedInput(NamedTuple):
-    """Failed runs of one user and category that their diagnoses blame a file for."""
+    """Failed runs of one user and category whose diagnoses name the same file as the cause."""
 
     path: str
     user: str
@@ -185,7 +193,10 @@ class BlamedInput(NamedTuple):
 
 
 class ActionSteps(NamedTuple):
-    """How many `targets` of one rule had changes of this kind. `refused`: of one of them; `done`: all of them."""
+    """Number of `targets` of one rule that had changes of this kind.
+
+    `refused`: Slurm refused one of the changes; `done`: all of them are done.
+    """
 
     rule: str
     mode: str
@@ -196,66 +207,76 @@ class ActionSteps(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Everything that one report is made of. "The period" is [since, until)."""
+    """All input of one report. "The period" is [since, until)."""
 
     since: float
     until: float
-    user: str = ""  # whose alone; "": everybody's
+    # Restrict the report to this user; "": all users.
+    user: str = ""
     account: str = ""
     clusters: tuple[str, ...] = ()
     cells: Sequence[RunGroup] = ()
-    cells_before: Sequence[RunGroup] | None = None  # of the period before, equally long; None: nothing is known of it
-    # Runs whose job had ended another run earlier in the same period, by (user, account): runs less these are jobs.
+    # The same for the preceding period of the same length; None: nothing is known about it.
+    cells_before: Sequence[RunGroup] | None = None
+    # Number of runs whose job had ended another run earlier in the same period, by (user, account). Runs minus these
+    # are jobs.
     repeats: Mapping[tuple[str, str], int] = field(default_factory=dict)
     repeats_before: int = 0
     gsub_jobs: int = 0
     moments: Sequence[Moment] = ()
-    # Seconds to failure by category, sorted; of the period, without what incidents struck.
+    # Seconds to failure by category, sorted, for the period; without runs that an incident struck.
     lasted: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    runtimes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # the same of all failures of 28 days at least
-    # As repeats, by (user, category), of failures that no incident struck.
+    # The same for all failures of at least 28 days.
+    runtimes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    # As `repeats`, but by (user, category), for failures that no incident struck.
     failed_repeats: Mapping[tuple[str, str], int] = field(default_factory=dict)
     often: Sequence[Often] = ()
     incidents: Sequence[Incident] = ()
     incident_gpu_s: Mapping[str, float] = field(default_factory=dict)
     blamed: Sequence[BlamedInput] = ()
     details: Callable[[Sequence[Key]], Mapping[Key, Detail]] = lambda keys: {}
-    outcomes: Mapping[str, int] = field(default_factory=dict)  # of pre-runs
+    # Number of pre-runs by outcome.
+    outcomes: Mapping[str, int] = field(default_factory=dict)
     prerun_gpu_s: float = 0.0
-    # User -> (pre-runs, jobs they stopped).
+    # User -> (number of pre-runs, number of jobs that they stopped).
     tried: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     caught: Sequence[Caught] = ()
     delayed: Delayed = field(default_factory=lambda: Delayed(0, 0, 0.0))
     again: Sequence[RetriedRun] = ()
     tuned: Sequence[TunedRun] = ()
-    # Submitted in the newest week up to `until`.
-    paced: Sequence[Paced] = ()
+    # Runs submitted in the newest week before `until`.
+    paced: Sequence[StepCountedRun] = ()
     drawn: Sequence[Drawn] = ()
-    holdout: float = 0.0  # as configured now
+    # prerun.holdout as configured now.
+    holdout: float = 0.0
     passed: Sequence[Passed] = ()
     refused: int = 0
     refused_falsely: int = 0
     steps: Sequence[ActionSteps] = ()
-    drains: Sequence[ActionRecord] = ()  # decided in the period
+    # Drains decided in the period.
+    drains: Sequence[ActionRecord] = ()
     # Nodes that are out of service now.
     removals: Sequence[Removal] = ()
     strikes: Sequence[StrikeRecord] = ()
-    # None: nodes are not judged here.
+    # None if this report does not judge nodes.
     history: NodeHistory | None = None
-    # For the agreement: what rules spoke of, and what came next.
+    # For the section on agreement: diagnosed runs, actions of the rules, and later submissions.
     judged: Sequence[JobRun] = ()
     spoken: Sequence[ActionRecord] = ()
     submitted: Sequence[Submission] = ()
     delays: Sequence[QueueDelay] = ()
     blocked: Sequence[BlockedInput] = ()
-    names: Mapping[int, str] = field(default_factory=dict)  # uid -> user, of who has blocked inputs
-    counting: Sequence[JobRun] = ()  # runs of jobs that count their steps
-    large: Sequence[JobRun] = ()  # all runs of the largest jobs
+    # uid -> user name, of users with blocked inputs.
+    names: Mapping[int, str] = field(default_factory=dict)
+    # Runs of jobs that count their steps.
+    counting: Sequence[JobRun] = ()
+    # All runs of the largest jobs.
+    large: Sequence[JobRun] = ()
     idle: Sequence[Idle] = ()
-    # Runs whose GPU use is known.
+    # Number of runs whose GPU use is known.
     gpu_measured: int = 0
     asked: Sequence[RequestedAndUsed] = ()
     spread: Sequence[MultiNodeRun] = ()
-    # Node -> leaf switch or block; {}: not known.
+    # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()

@@ -1,7 +1,7 @@
-"""The night report as a document: sections, tables and sentences, before any format. Every format shows this one. Pure.
+"""The night report as a document of sections, tables and sentences, which every output format renders. Pure.
 
-Values stay values (numbers, names) with the kind of thing they are, so that a terminal, a page, Markdown and CSV each
-write them their own way. Kind USER marks what people chose (names, paths, log lines): every format makes it harmless.
+Values are kept as numbers and names together with their kind, so that a terminal, HTML, Markdown and CSV can each
+format them. Kind USER marks text that people chose (names, paths, log lines): every format must escape it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from slurmwrap.report import text_format
 
 
 class ColumnKind(Enum):
-    """What a column holds, and how its values are written."""
+    """The kind of a column's values, which determines how they are formatted."""
 
-    TEXT = "text"  # our own words
-    CATEGORY = "category"  # of taxonomy.py: its title, in CSV its id
-    USER = "user"  # someone's words
-    NAMES = "names"  # a tuple of someone's words
+    TEXT = "text"  # slurmwrap's own text
+    CATEGORY = "category"  # a category of taxonomy.py: shown by its title, in CSV by its id
+    USER = "user"  # text that a user chose
+    NAMES = "names"  # a tuple of such texts
     NODES = "nodes"  # a tuple of node names, folded
     COUNT = "count"
     CHANGE = "change"  # a difference of counts
     HOURS = "hours"
-    GAINED = "gained"  # hours with their sign
+    GAINED = "gained"  # hours with a sign
     TIME = "time"  # seconds
     SHARE = "share"  # 0..1
     NUMBER = "number"
     MOMENT = "moment"  # Unix seconds
 
 
+# Kinds that are aligned to the right.
 NUMERIC = frozenset(
     {
         ColumnKind.COUNT,
@@ -45,15 +46,18 @@ NUMERIC = frozenset(
         ColumnKind.SHARE,
         ColumnKind.NUMBER,
     }
-)  # aligned to the right
+)
 UNTRUSTED = frozenset({ColumnKind.USER, ColumnKind.NAMES, ColumnKind.NODES})
 NAMES_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """`key` names it in CSV. `narrow`: also on a page of 80 columns and on a phone. `data`: in CSV alone.
-    `none`: what stands where there is no value."""
+    """A column of a table.
+
+    `key` names it in CSV. `narrow`: shown also on a page of 80 columns and on a phone. `data`: only in CSV. `none`:
+    what is shown if there is no value.
+    """
 
     key: str
     head: str
@@ -61,15 +65,15 @@ class Column:
     narrow: bool = True
     data: bool = False
     none: str = "–"
-    # A head above the heads of neighbours.
+    # A heading above the heads of neighbouring columns.
     group: str = ""
-    # The head where none can stand above it: on a terminal, on a phone.
+    # The head to use where `group` cannot be shown above it: on a terminal and on a phone.
     alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One line of a table. `more` is someone's words below it, `command` to paste."""
+    """One line of a table. `more` is a user's text that is shown below it, `command` is to be pasted."""
 
     values: tuple[Any, ...]
     more: str = ""
@@ -78,52 +82,56 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
-    """`key` names its CSV file. The first column is what a row is about. `lead`: our words, with names made visible."""
+    """A table. `key` names its CSV file; the first column is what a row is about; `lead` is a sentence above it."""
 
     key: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     lead: str = ""
-    limit: int = 10  # rows shown at once
-    unfolded: tuple[TableRow, ...] = ()  # the same for CSV, where `rows` fold what is alike
-    explained: bool = False  # what stands below a row is known to who reads it daily: not on a terminal
+    # Rows shown at once.
+    limit: int = 10
+    # The rows for CSV, if `rows` combines similar ones.
+    unfolded: tuple[TableRow, ...] = ()
+    # The text below rows only explains terms that daily readers know, so a terminal does not show it.
+    explained: bool = False
 
     @property
     def seen(self) -> ReportTable:
-        """The same without what is for CSV alone."""
-        kept = [place for place, column in enumerate(self.columns) if not column.data]
-        rows = tuple(replace(row, values=tuple(row.values[place] for place in kept)) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[place] for place in kept), rows=rows)
+        """Return the table without the columns that are only for CSV."""
+        kept = [index for index, column in enumerate(self.columns) if not column.data]
+        rows = tuple(replace(row, values=tuple(row.values[index] for index in kept)) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[index] for index in kept), rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of the page. Tables without rows and sections without anything are left out before a format sees them."""
+    """A part of the page. Tables without rows and sections without content are removed before formatting."""
 
     key: str
     title: str
     lead: tuple[str, ...] = ()
     tables: tuple[ReportTable, ...] = ()
     charts: tuple[str, ...] = ()  # keys of report/report_plots.py
-    # The one line that stands where there is nothing to show; "": it is left out.
+    # The line that is shown if there is no content; "": the section is left out.
     empty: str = ""
 
     @property
     def has_something(self) -> bool:
-        """More than its title."""
+        """Whether it has more than its title."""
         return bool(self.tables or self.lead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A headline figure; `number` and `before` are for programs. `tone` ("good" | "bad" | "") is the change's."""
+    """A headline figure. `number` and `before` are for programs; `tone` ("good" | "bad" | "") is that of the change."""
 
     key: str
     label: str
     value: str
     detail: str = ""
-    change: str = ""  # against the period before
+    # Compared with the preceding period.
+    change: str = ""
     number: float | None = None
     before: float | None = None
     tone: str = ""
@@ -131,7 +139,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightVerdict:
-    """The night in a sentence. `word`: "quiet" | "watch" | "act"."""
+    """The verdict on the night. `word`: "quiet" | "watch" | "act"."""
 
     word: str
     sentence: str
@@ -139,7 +147,7 @@ class NightVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestedCommand:
-    """A command, and why; `reason` may hold what a user wrote."""
+    """A command and the reason for it; `reason` may contain text of a user."""
 
     reason: str
     command: str
@@ -147,7 +155,7 @@ class SuggestedCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlossaryTerm:
-    """A line of the glossary: a formula's id or a word, and what it means."""
+    """A line of the glossary: the id of a formula or a word, and its meaning."""
 
     name: str
     meaning: str
@@ -156,31 +164,31 @@ class GlossaryTerm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Everything that a format shows."""
+    """Everything that an output format shows."""
 
     title: str
-    # "cluster lab", "ada on cluster lab"; someone's words
+    # "cluster lab", "ada on cluster lab"; contains text that people chose.
     whose: str
     since: float
     until: float
     # "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)"
     period: str
-    # Of `until`, as files are named: "2026-11-22".
+    # The day of `until`, as in file names: "2026-11-22".
     day: str
     zone: tzinfo | None
     verdict: NightVerdict
     figures: tuple[Figure, ...]
     to_do: tuple[SuggestedCommand, ...]
     sections: tuple[Section, ...]
-    notes: tuple[str, ...]  # someone's words
+    notes: tuple[str, ...]  # may contain text of users
     glossary: tuple[GlossaryTerm, ...]
 
 
 def format_value(value: Any, column: Column, zone: tzinfo | None) -> str:
-    """A value as every format writes it; someone's words are printable then, but not yet escaped."""
+    """Format a value as every output format shows it; user text is then printable but not yet escaped."""
     if value is None or value == ():
         return column.none
-    return _WRITTEN[column.kind](value) if column.kind is not ColumnKind.MOMENT else text_format.moment(value, zone)
+    return _FORMATTERS[column.kind](value) if column.kind is not ColumnKind.MOMENT else text_format.moment(value, zone)
 
 
 def _format_names(names: tuple[str, ...]) -> str:
@@ -189,12 +197,12 @@ def _format_names(names: tuple[str, ...]) -> str:
 
 
 def format_signed(number: float, text: str) -> str:
-    """ "+4", "−2", "0": `text` is the size of `number`."""
+    """Return "+4", "−2" or "0": `text` with the sign of `number`."""
     return f"+{text}" if number > 0 else f"−{text}" if number < 0 else text
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for a table: "45 s", "12 min", "3.1 h", "2.2 d"."""
+    """Format a duration for a table: "45 s", "12 min", "3.1 h", "2.2 d"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     if seconds < 99.5 * 60:
@@ -203,18 +211,18 @@ def format_duration(seconds: float) -> str:
 
 
 def format_hours(value: float) -> str:
-    """GPU-hours; whole where they are many: no one compares the tenths of thousands."""
+    """Format GPU-hours, without decimals from 1,000 on."""
     if value >= 1e6:
         return f"{value / 1e6:,.2f} M"
     return f"{value:,.0f}" if value >= 1000 else text_format.hours(value)
 
 
 def format_number(value: float) -> str:
-    """Three digits at most after what is whole: "1,234", "12.3", "0.31"."""
+    """Format a number with up to two significant decimals: "1,234", "12.3", "0.31"."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
-_WRITTEN: Mapping[ColumnKind, Callable[[Any], str]] = {
+_FORMATTERS: Mapping[ColumnKind, Callable[[Any], str]] = {
     ColumnKind.TEXT: str,
     ColumnKind.CATEGORY: get_title,
     ColumnKind.USER: text_format.visible,

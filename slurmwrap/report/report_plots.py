@@ -1,4 +1,4 @@
-"""Draws the curves and bars of the night report, by svg_charts."""
+"""Draw the charts of the night report, by svg_charts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from slurmwrap.report.svg_charts import (
     simplify_axes,
 )
 
-# Categories.
+# Largest number of categories in a chart.
 SHOWN = 8
 
 
 def draw(report: NightReport, zone: Any = None) -> dict[str, str] | None:
-    """Key -> `<svg>` element, for what there is something to draw of; None without matplotlib."""
+    """Return key -> `<svg>` element, for each chart with data; None without matplotlib."""
     return draw_charts(
         {
             key: Chart(title=title, plot=lambda axes, plot=plot: plot(axes, report, zone))  # type: ignore[misc]
@@ -46,29 +46,29 @@ TITLES = {
     "savings": "GPU-hours saved, with 95 % intervals",
 }
 
-# ---- the four
+# ---- charts
 
 
 def _plot_categories(axes: Any, report: NightReport, zone: Any) -> str:
     rows = sorted(report.categories, key=lambda row: -row.gpu_hours)[:SHOWN][::-1]
-    places = range(len(rows))
-    axes.barh(places, [row.gpu_hours for row in rows], height=0.62, color=FAILED)
+    positions = range(len(rows))
+    axes.barh(positions, [row.gpu_hours for row in rows], height=0.62, color=FAILED)
     if report.before is not None:
-        axes.plot([row.gpu_hours_before for row in rows], places, "|", color=INK, markersize=13, markeredgewidth=1.6)
+        axes.plot([row.gpu_hours_before for row in rows], positions, "|", color=INK, markersize=13, markeredgewidth=1.6)
     most = max((max(row.gpu_hours, row.gpu_hours_before) for row in rows), default=1.0) or 1.0
     digits = count_digits(most / 10)
-    for place, row in zip(places, rows, strict=True):
-        end = _free(row.gpu_hours, row.gpu_hours_before if report.before is not None else 0.0, most)
-        axes.text(end + most * 0.025, place, f"{row.gpu_hours:,.{digits}f}", va="center", fontsize=10)
-    axes.set_yticks(list(places), [row.category for row in rows])
+    for position, row in zip(positions, rows, strict=True):
+        end = _find_label_start(row.gpu_hours, row.gpu_hours_before if report.before is not None else 0.0, most)
+        axes.text(end + most * 0.025, position, f"{row.gpu_hours:,.{digits}f}", va="center", fontsize=10)
+    axes.set_yticks(list(positions), [row.category for row in rows])
     axes.set_xlim(0, most * 1.16)
     simplify_axes(axes, "x")
     axes.set_xlabel("GPU-hours (stroke: the period before)" if report.before is not None else "GPU-hours")
     return "; ".join(f"{row.category} {text_format.hours(row.gpu_hours)}" for row in reversed(rows))
 
 
-def _free(end: float, stroke: float, most: float) -> float:
-    """Where a bar's figure begins: at its end, or behind a stroke that is in the way."""
+def _find_label_start(end: float, stroke: float, most: float) -> float:
+    """Return where the label of a bar begins: at the bar's end, or after the stroke if that is in the way."""
     return stroke if end < stroke < end + 0.17 * most else end
 
 
@@ -101,23 +101,23 @@ def _plot_held_hours(axes: Any, report: NightReport, zone: Any) -> str:
     return "Completed {}, cancelled {}, failed {}.".format(*(text_format.hours(total) for total in totals))
 
 
-_EACH = {3600: "hour", 86_400: "day", 7 * 86_400: "week"}
+_UNIT_OF_BIN = {3600: "hour", 86_400: "day", 7 * 86_400: "week"}
 
 
 def _format_bin_width(seconds: float) -> str:
-    return _EACH.get(round(seconds), f"{seconds / 3600:.3g} h")
+    return _UNIT_OF_BIN.get(round(seconds), f"{seconds / 3600:.3g} h")
 
 
 def _plot_runtimes(axes: Any, report: NightReport, zone: Any) -> str:
-    """Each as a share of its own total: there are far more completed runs than failed ones."""
+    """Plot each outcome as a share of its own total, because far more runs complete than fail."""
     bins = report.runtimes
     failed, completed = (_compute_shares([getattr(one, name) for one in bins]) for name in ("failed", "completed"))
-    # All as wide: their bounds grow by factors.
-    places = range(len(bins) + 1)
-    axes.bar(places[:-1], failed, width=1, align="edge", color=FAILED, label="failed", linewidth=0)
-    axes.stairs(completed, places, color=COMPLETED, linewidth=1.8, label="completed", baseline=None)
-    shown = places[1 : len(bins) : max(1, len(bins) // 6)]
-    axes.set_xticks(shown, [format_duration(bins[place].low_s) for place in shown])
+    # All bars have the same width, because the bounds of the bins grow by factors.
+    positions = range(len(bins) + 1)
+    axes.bar(positions[:-1], failed, width=1, align="edge", color=FAILED, label="failed", linewidth=0)
+    axes.stairs(completed, positions, color=COMPLETED, linewidth=1.8, label="completed", baseline=None)
+    shown = positions[1 : len(bins) : max(1, len(bins) // 6)]
+    axes.set_xticks(shown, [format_duration(bins[position].low_s) for position in shown])
     axes.set_xlim(0, len(bins))
     axes.set_ylabel("% of the runs of its kind")
     axes.set_xlabel("time from start to end")
@@ -149,7 +149,7 @@ def _plot_savings(axes: Any, report: NightReport, zone: Any) -> str:
 
 
 def _list_savings(report: NightReport) -> tuple[Any, ...]:
-    """What shares a unit and so an axis."""
+    """Return the savings in GPU time, which share a unit and therefore an axis."""
     return tuple(one for one in report.savings if one.spared)
 
 

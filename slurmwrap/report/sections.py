@@ -1,4 +1,4 @@
-"""Turns a NightReport into the sections of its page, the most urgent first. What is empty is left out. Pure."""
+"""Build the sections of the page from a NightReport, the most urgent first; empty ones are left out. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from slurmwrap.report.night_report import DEMAND, Blocked, CategoryRow, NightRep
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 from slurmwrap.report.sections_saved import make_saved_section, make_wrong_section
 from slurmwrap.report.sections_site import list_site_sections
-from slurmwrap.report.user_report import used_words
+from slurmwrap.report.user_report import describe_unused_request
 
 
-# The section of a user's own report: asked for and used, and what to change.
+# The section of a user's own report: what jobs asked for and used, and what to change.
 def usage(report: NightReport) -> Section:
     by_prerun = any(one.measured_by == "the pre-run" for one in report.usage)
     how = "Of runs that completed: the longest run, the mean of CPUs in use, the peak of memory, both per node."
@@ -27,9 +27,9 @@ def usage(report: NightReport) -> Section:
                 columns=(
                     Column(key="name", head="job name", kind=ColumnKind.USER),
                     Column(key="runs", head="runs", kind=ColumnKind.COUNT),
-                    *_pair("time", "time", ("limit", "ran"), ColumnKind.TIME, "_s"),
-                    *_pair("cpus", "CPUs", ("CPUs", "CPUs busy"), ColumnKind.NUMBER),
-                    *_pair("mem_gib", "GiB", ("GiB", "GiB peak"), ColumnKind.NUMBER),
+                    *_make_requested_and_used_columns("time", "time", ("limit", "ran"), ColumnKind.TIME, "_s"),
+                    *_make_requested_and_used_columns("cpus", "CPUs", ("CPUs", "CPUs busy"), ColumnKind.NUMBER),
+                    *_make_requested_and_used_columns("mem_gib", "GiB", ("GiB", "GiB peak"), ColumnKind.NUMBER),
                     Column(key="gpus", head="asked", kind=ColumnKind.COUNT, group="GPUs", alone="GPUs"),
                     Column(
                         key="gpu_util", head="busy", kind=ColumnKind.SHARE, group="GPUs", alone="GPU use", narrow=False
@@ -38,20 +38,22 @@ def usage(report: NightReport) -> Section:
                     Column(key="change", head="ask for", kind=ColumnKind.NAMES, data=True),
                     Column(key="script", head="script", kind=ColumnKind.USER, data=True),
                 ),
-                rows=tuple(map(_row, report.usage)),
+                rows=tuple(map(_make_usage_row, report.usage)),
             ),
         ),
     )
 
 
-def _pair(key: str, group: str, alone: tuple[str, str], kind: ColumnKind, unit: str = "") -> tuple[Column, ...]:
+def _make_requested_and_used_columns(
+    key: str, group: str, alone: tuple[str, str], kind: ColumnKind, unit: str = ""
+) -> tuple[Column, ...]:
     named = zip(("asked", "used"), alone, strict=True)
     return tuple(
         Column(key=f"{key}_{word}{unit}", head=word, kind=kind, group=group, alone=name) for word, name in named
     )
 
 
-def _row(one: UsageRow) -> TableRow:
+def _make_usage_row(one: UsageRow) -> TableRow:
     values = (
         one.name,
         one.runs,
@@ -59,8 +61,8 @@ def _row(one: UsageRow) -> TableRow:
         one.time_used_s,
         one.cpus_asked,
         one.cpus_used,
-        _gib(one.mem_mib_asked),
-        _gib(one.mem_mib_peak),
+        _convert_to_gib(one.mem_mib_asked),
+        _convert_to_gib(one.mem_mib_peak),
         one.gpus,
         one.gpu_util,
         one.measured_by or None,
@@ -68,20 +70,20 @@ def _row(one: UsageRow) -> TableRow:
         one.script or None,
     )
     enough = f"ask for {' '.join(one.change)}" if one.change else ""
-    return TableRow(values, more=": ".join(part for part in (used_words(one), enough) if part))
+    return TableRow(values, more=": ".join(part for part in (describe_unused_request(one), enough) if part))
 
 
-def _gib(mib: float | None) -> float | None:
+def _convert_to_gib(mib: float | None) -> float | None:
     return None if mib is None else mib / 1024
 
 
-# The sections that an administrator acts on: nodes under suspicion, our drains, blocked inputs.
+# Sections that an administrator acts on: nodes under suspicion, slurmwrap's drains, blocked inputs.
 def make_nodes_section(report: NightReport) -> Section:
     return Section(
         key="nodes",
         title="Nodes",
         tables=(_make_suspects_table(report), _make_lemons_table(report), _make_drains_table(report)),
-        empty="" if report.user else "No node is under suspicion, and none is drained by us.",
+        empty="" if report.user else "No node is under suspicion, and none is drained by slurmwrap.",
     )
 
 
@@ -89,7 +91,7 @@ def _make_suspects_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="suspects",
         title="Nodes under suspicion",
-        lead="By the word of the kernel, NVML or Slurm; below each, the newest evidence.",
+        lead="Reported by the kernel, NVML or Slurm; below each, the newest evidence.",
         columns=(
             Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
             Column(key="strikes", head="strikes", kind=ColumnKind.COUNT),
@@ -140,8 +142,8 @@ def _make_lemons_table(report: NightReport) -> ReportTable:
 def _make_drains_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="drains",
-        title="Drained by us",
-        lead="With the command that lifts it, once they are repaired.",
+        title="Drained by slurmwrap",
+        lead="With the command that ends the drain, once the nodes are repaired.",
         columns=(
             Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
             Column(key="since", head="since", kind=ColumnKind.MOMENT),
@@ -153,7 +155,7 @@ def _make_drains_table(report: NightReport) -> ReportTable:
 
 
 def make_inputs_section(report: NightReport) -> Section:
-    """The new ones first. Those of one owner that are blocked for the same reason are one row: the newest."""
+    """Return the blocked inputs, new ones first. Those of one owner with one reason share a row: the newest file."""
     ordered = sorted(report.blocked, key=lambda one: (not one.new, -one.input.at))
     alike: dict[tuple[str, str, bool], list[Blocked]] = {}
     for one in ordered:
@@ -192,15 +194,15 @@ def _describe_owner(one: Blocked) -> str:
 
 
 def _format_reason(one: Blocked) -> str:
-    """Without the path, which stands above it."""
+    """Return the reason without the path, which is shown above it."""
     return one.input.reason.removeprefix(f"{one.input.path}: ")
 
 
 def list_sections(report: NightReport) -> tuple[Section, ...]:
-    """Sections with something in them, and those whose emptiness is worth a line."""
+    """Return the sections with content, and those whose empty state is worth a line."""
     site = list_site_sections(report)
     if report.own:
-        kept = [section for section in site if section.key in _OWN]
+        kept = [section for section in site if section.key in _OWN_SECTIONS]
         found = (
             _make_failed_section(report),
             usage(report),
@@ -220,32 +222,32 @@ def list_sections(report: NightReport) -> tuple[Section, ...]:
         )
     if report.user:
         found = tuple(map(_drop_user_columns, found))
-    left_out = _NOT_OWN if report.own else ()
+    left_out = _SITE_TABLES if report.own else ()
     full = (_drop_empty(section, left_out) for section in found)
     return tuple(section for section in full if section.has_something or section.empty)
 
 
-# Of the site's sections, those that a user's own report has.
-_OWN = ("queueing", "large")
-# Tables that say nothing of one user alone.
-_ABOUT_USERS = ("repeated_users", "users")
-_NOT_OWN = ("agreement", "rules", "locality")
+# The site's sections that a user's own report has.
+_OWN_SECTIONS = ("queueing", "large")
+# Tables that are useless in the report of one user.
+_USER_TABLES = ("repeated_users", "users")
+_SITE_TABLES = ("agreement", "rules", "locality")
 
 
 def _drop_user_columns(section: Section) -> Section:
-    """Without what would say the same name in each row."""
-    tables = tuple(_drop_users(table) for table in section.tables if table.key not in _ABOUT_USERS)
+    """Remove columns that would contain the same user name in each row."""
+    tables = tuple(_drop_users(table) for table in section.tables if table.key not in _USER_TABLES)
     return replace(section, tables=tables)
 
 
 def _drop_users(table: ReportTable) -> ReportTable:
-    kept = [place for place, column in enumerate(table.columns) if column.key not in ("user", "users")]
+    kept = [index for index, column in enumerate(table.columns) if column.key not in ("user", "users")]
 
-    def of(rows: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
-        return tuple(replace(row, values=tuple(row.values[place] for place in kept)) for row in rows)
+    def drop_columns(rows: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
+        return tuple(replace(row, values=tuple(row.values[index] for index in kept)) for row in rows)
 
-    columns = tuple(table.columns[place] for place in kept)
-    return replace(table, columns=columns, rows=of(table.rows), unfolded=of(table.unfolded))
+    columns = tuple(table.columns[index] for index in kept)
+    return replace(table, columns=columns, rows=drop_columns(table.rows), unfolded=drop_columns(table.unfolded))
 
 
 def _drop_empty(section: Section, left_out: tuple[str, ...] = ()) -> Section:
@@ -261,7 +263,7 @@ def _drop_empty(section: Section, left_out: tuple[str, ...] = ()) -> Section:
 
 
 def describe_category(category: str) -> str:
-    """What a category of the taxonomy means; "" for one of a site's own."""
+    """Return the meaning of a category of the taxonomy; "" for a category that a site defined."""
     known = CATEGORIES.get(category)
     return known.meaning if known else ""
 

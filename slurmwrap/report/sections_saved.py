@@ -1,4 +1,4 @@
-"""The sections about slurmwrap: what pre-runs, retries, placement and tuning saved, and its mistakes. Pure."""
+"""Sections about slurmwrap itself: what pre-runs, retries, placement and tuning saved, and wrong decisions. Pure."""
 
 from __future__ import annotations
 
@@ -34,25 +34,26 @@ def _describe_preruns(report: NightReport) -> str:
     stopped = f"they stopped {text_format.count(trials.stopped_jobs, 'job')}"
     kept = f", so {text_format.count(trials.gpus_never_started, 'GPU')} never started" if trials.stopped_jobs else ""
     return (
-        f"Pre-runs on one GPU: {outcomes}; {stopped}{kept}. They used {used} GPU-hours themselves.{_estimate(report)}"
+        f"Pre-runs on one GPU: {outcomes}; {stopped}{kept}. They used {used} GPU-hours themselves."
+        f"{_describe_estimate(report)}"
     )
 
 
 def _describe_delay(report: NightReport) -> str:
-    """In no sum: no one knows what the GPUs did meanwhile."""
+    """Describe the delay by pre-runs. It is part of no sum, because it is not known whether the GPUs were idle."""
     trials = report.preruns
     if not trials.delayed_jobs:
         return ""
     return (
         f"{text_format.count(trials.delayed_jobs, 'job')} started as soon as their pre-run released them, "
         f"{text_format.duration(trials.delay_s)} after submission on average: a delay of at most "
-        f"{text_format.hours(trials.delay_gpu_hours)} GPU-hours, if their GPUs stood free all that "
-        "time. It is not taken off."
+        f"{text_format.hours(trials.delay_gpu_hours)} GPU-hours, if their GPUs were free all that "
+        "time. It is not subtracted."
     )
 
 
-def _estimate(report: NightReport) -> str:
-    """Where the page has no table of savings that says it better."""
+def _describe_estimate(report: NightReport) -> str:
+    """Describe the saving by pre-runs; "" if the page has a table of savings, which shows it."""
     saved = report.preruns.saved
     if report.savings:
         return ""
@@ -130,19 +131,19 @@ def _make_caught_table(report: NightReport) -> ReportTable:
     )
 
 
-# ---- our mistakes
+# ---- wrong decisions
 
 
 def make_wrong_section(report: NightReport) -> Section:
     return Section(
         key="wrong",
-        title="Our mistakes",
-        lead=(_run_again(report),),
+        title="Wrong decisions",
+        lead=(_describe_retries(report),),
         tables=(_make_errors_table(report), _make_agreement_table(report), _make_decided_table(report)),
     )
 
 
-def _run_again(report: NightReport) -> str:
+def _describe_retries(report: NightReport) -> str:
     again = report.retries
     if not again.jobs:
         return ""
@@ -161,7 +162,7 @@ def _make_errors_table(report: NightReport) -> ReportTable:
     )
     return ReportTable(
         key="wrong",
-        title="How often we were wrong",
+        title="How often slurmwrap was wrong",
         columns=(
             Column(key="what", head="what"),
             Column(key="wrong", head="wrong", kind=ColumnKind.COUNT),

@@ -1,4 +1,4 @@
-"""The sections about the site: what is held unused, waiting, large jobs, users and accounts. Pure."""
+"""Sections about the site: resources held without use, waiting, large jobs, users and accounts. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Sectio
 
 
 def list_site_sections(report: NightReport) -> tuple[Section, ...]:
-    """In the order of the page."""
+    """Return the sections in the order of the page."""
     return (
         _make_idle_section(report),
         _make_requests_section(report),
         _make_queueing_section(report),
         _make_large_jobs_section(report),
-        _shares("users", "Users", "user", report.users),
-        _shares("accounts", "Accounts", "account", report.accounts),
+        _make_share_section("users", "Users", "user", report.users),
+        _make_share_section("accounts", "Accounts", "account", report.accounts),
     )
 
 
-# ---- what is held without use
+# ---- resources held without use
 
 
 def _make_idle_section(report: NightReport) -> Section:
@@ -123,7 +123,7 @@ def _convert_to_gib(mib: float | None) -> float | None:
     return None if mib is None else mib / 1024
 
 
-# ---- where and when
+# ---- waiting and locality
 
 
 def _make_queueing_section(report: NightReport) -> Section:
@@ -250,10 +250,10 @@ def _make_large_jobs_section(report: NightReport) -> Section:
     )
 
 
-# ---- who
+# ---- users and accounts
 
 
-def _shares(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Section:
+def _make_share_section(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Section:
     return Section(
         key=key,
         title=title,
@@ -287,13 +287,13 @@ def _shares(key: str, title: str, noun: str, rows: Sequence[ShareRow]) -> Sectio
                     Column(key="stopped_jobs", head="stopped", kind=ColumnKind.COUNT, narrow=False),
                     Column(key="top_category", head="mostly", kind=ColumnKind.CATEGORY),
                 ),
-                rows=tuple(_share(one) for one in rows),
+                rows=tuple(_make_share_row(one) for one in rows),
             ),
         ),
     )
 
 
-def _share(one: ShareRow) -> TableRow:
+def _make_share_row(one: ShareRow) -> TableRow:
     return TableRow(
         (
             one.name,

@@ -1,7 +1,7 @@
-"""Draws charts as `<svg>` elements of a page, by matplotlib: the optional extra `plot`.
+"""Draw charts as `<svg>` elements of a page, with matplotlib (optional extra `plot`).
 
 Charts are drawn in marker colours that are then replaced by CSS variables, so that one drawing serves light, dark and
-paper. Text stays text. The same chart gives the same bytes.
+printed pages. Text stays text. The same chart gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from slurmwrap.report import text_format
 
 NO_MATPLOTLIB = "Drawings are left out: matplotlib is not installed here (pip install 'slurmwrap[plot]')."
-# The CSS variables by which the pages give colours to the drawings.
+# The CSS variables by which the pages define the colours of the drawings.
 _VARIABLES = (
     "--ink",
     "--soft",
@@ -34,7 +34,7 @@ _VARIABLES = (
 )
 _MARKERS = tuple(f"#0{i:x}0{i:x}0{i:x}" for i in range(1, len(_VARIABLES) + 1))
 INK, SOFT, GRID, COMPLETED, FAILED, CANCELLED, SAVED, REAL, PLAIN, OURS = _MARKERS
-# Inches: two charts side by side on a desk, one on a phone with its text still readable.
+# Size in inches: two charts fit side by side on a desktop; on a phone one fits and its text is readable.
 SIZE = (5.2, 3.2)
 _MOST_DIGITS = 6
 _FONT = re.compile(r"font-family: [^;]*;? ?")
@@ -65,17 +65,17 @@ _STYLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawing. `plot` draws into matplotlib's axes and returns in words what is seen there."""
+    """A drawing. `plot` draws into matplotlib's axes and returns a description in words."""
 
     title: str
     plot: Callable[[Any], str]
-    # Inches.
+    # In inches.
     size: tuple[float, float] = SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalRow:
-    """An estimate with the ends of its interval; None: there is no estimate. `label` is shown beside it."""
+    """An estimate with the ends of its interval; None: there is no estimate. `label` is shown next to it."""
 
     name: str
     mean: float | None
@@ -85,7 +85,7 @@ class IntervalRow:
 
 
 def draw_charts(charts: Mapping[str, Chart]) -> dict[str, str] | None:
-    """Return key -> `<svg>` element; None without matplotlib. The keys begin the ids of the elements."""
+    """Return key -> `<svg>` element; None without matplotlib. The ids of the elements begin with the keys."""
     try:
         matplotlib = import_module("matplotlib")
         figures = import_module("matplotlib.figure")
@@ -94,23 +94,23 @@ def draw_charts(charts: Mapping[str, Chart]) -> dict[str, str] | None:
     found = {}
     with matplotlib.rc_context(_STYLE):
         for key, chart in charts.items():
-            # No pyplot: nothing asks for a display.
+            # Figure is used without pyplot, which would need a display.
             figure = figures.Figure(figsize=chart.size, layout="constrained")
-            said = chart.plot(figure.subplots())
-            found[key] = _render_svg(figure, key, chart.title, said)
+            description = chart.plot(figure.subplots())
+            found[key] = _render_svg(figure, key, chart.title, description)
     return found
 
 
 def plot_intervals(axes: Any, rows: Sequence[IntervalRow], colour: str, unit: str) -> None:
     """Draw each estimate as a point on its interval, the first row at the top, with a line where the value is 0."""
-    for place, row in enumerate(reversed(rows)):
+    for position, row in enumerate(reversed(rows)):
         if row.mean is None:
-            axes.text(0, place, f"  {row.label}", va="center", fontsize=10, color=SOFT)
+            axes.text(0, position, f"  {row.label}", va="center", fontsize=10, color=SOFT)
             continue
         low, high = (row.mean if end is None else end for end in (row.low, row.high))
-        axes.plot([low, high], [place, place], color=colour, linewidth=5, solid_capstyle="butt", alpha=0.45)
-        axes.plot([row.mean], [place], "o", color=colour, markersize=8)
-        axes.text(row.mean, place + 0.24, row.label, ha="center", va="bottom", fontsize=10)
+        axes.plot([low, high], [position, position], color=colour, linewidth=5, solid_capstyle="butt", alpha=0.45)
+        axes.plot([row.mean], [position], "o", color=colour, markersize=8)
+        axes.text(row.mean, position + 0.24, row.label, ha="center", va="bottom", fontsize=10)
     axes.axvline(0, color=SOFT, linewidth=1)
     axes.set_yticks(range(len(rows)), [row.name for row in reversed(rows)])
     axes.set_ylim(-0.6, len(rows) - 0.25)
@@ -130,14 +130,14 @@ def simplify_axes(axes: Any, along: str) -> None:
 
 
 def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
-    """With as many digits as distinguish the marks of its axis."""
-    # The first mark of the other axis is where the 0 would be.
+    """Format a tick with as many digits as distinguish the ticks of its axis."""
+    # The first tick of the other axis is at the place of the 0.
     if not value and along == "y":
         return ""
     steps = [after - before for before, after in pairwise(marks) if after > before]
     step = min(steps, default=1.0)
     digits = count_digits(step)
-    # 0.25 and 0.125 need more digits than their size asks for.
+    # Steps such as 0.25 and 0.125 need more digits than their size suggests.
     while digits < _MOST_DIGITS and abs(round(step, digits) - step) > step / 1000:
         digits += 1
     return f"{value:,.{digits}f}".replace("-", "−")
@@ -156,23 +156,23 @@ def add_legend(axes: Any, columns: int) -> None:
     )  # fmt: skip
 
 
-def _render_svg(figure: Any, key: str, title: str, said: str) -> str:
+def _render_svg(figure: Any, key: str, title: str, description: str) -> str:
     out = StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(out.getvalue())
-    # A style element among the definitions would apply to the whole page.
+    # Remove the style element among the definitions, because it would apply to the whole page.
     for name in ("metadata", "defs"):
         for extra in root.findall(f"{{{_SVG}}}{name}"):
             root.remove(extra)
     for element in root.iter():
-        # The clipping rectangles were among the definitions.
+        # The clipping rectangles were removed with the definitions.
         element.attrib.pop("clip-path", None)
         _rename_ids(element, f"{key}-")
-    return _frame_svg(root, key, title, said)
+    return _frame_svg(root, key, title, description)
 
 
 def _rename_ids(element: Any, prefix: str) -> None:
-    """Ids of this drawing's own, and colours of the page's."""
+    """Make the ids unique to this drawing, and replace its colours by those of the page."""
     for name, value in list(element.attrib.items()):
         if name == "id":
             value = prefix + value
@@ -186,17 +186,17 @@ def _rename_ids(element: Any, prefix: str) -> None:
 def _replace_colours(style: str) -> str:
     for marker, variable in zip(_MARKERS, _VARIABLES, strict=True):
         style = style.replace(marker, f"var({variable})")
-    # The page has its own font.
+    # The drawing uses the font of the page.
     return _FONT.sub("", style)
 
 
-def _frame_svg(root: Any, key: str, title: str, said: str) -> str:
-    """With a name and a description for those who cannot see it; as wide as there is room."""
+def _frame_svg(root: Any, key: str, title: str, description: str) -> str:
+    """Add a name and a description for screen readers, and let the drawing fill the available width."""
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.set("role", "img")
     root.set("aria-labelledby", f"{key}-title {key}-desc")
-    for tag, text in (("desc", said), ("title", title)):
+    for tag, text in (("desc", description), ("title", title)):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{key}-{tag}"})
         element.text = text_format.visible(text)
         root.insert(0, element)

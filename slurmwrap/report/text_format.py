@@ -1,4 +1,4 @@
-"""Turns values into the few words of a terminal page: durations, numbers, aligned tables, harmless text. Pure."""
+"""Format values for the terminal: durations, numbers, aligned tables, and text without control characters. Pure."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ WIDTH = 80
 
 
 def width(text: str) -> int:
-    """Columns a terminal needs for printable text."""
+    """Return the number of terminal columns that printable text needs."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def fit(text: str, columns: int) -> str:
-    """`visible(text)` in at most `columns` columns; "…" shows that something was left out."""
+    """Return `visible(text)` cut to `columns` columns; "…" marks that something was left out."""
     text = visible(text)
     if width(text) <= columns:
         return text
     used, kept = 0, 0
-    # The last column is for the mark.
+    # The last column is for the "…".
     while used + width(text[kept]) < columns:
         used, kept = used + width(text[kept]), kept + 1
     return text[:kept] + "…"
 
 
 def fit_middle(text: str, columns: int) -> str:
-    """Beginning and end of `visible(text)`, for paths: what distinguishes files is at the end."""
+    """Return the beginning and end of `visible(text)`, for paths: files differ mostly at the end."""
     text = visible(text)
     if width(text) <= columns:
         return text
@@ -47,32 +47,32 @@ def fit_middle(text: str, columns: int) -> str:
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
-    """Filled with spaces to `columns`; `right` aligns to the right."""
+    """Fill with spaces to `columns`; `right` aligns to the right."""
     space = " " * max(0, columns - width(text))
     return space + text if right else text + space
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 2, columns: int = WIDTH) -> str:
-    """Aligned lines. A head that begins with ">" aligns its column to the right; with "~", it may be cut to fit."""
+    """Return aligned lines. A head with ">" in front aligns its column to the right; with "~" it may be cut to fit."""
     right = [name.startswith(">") for name in head]
     cells = [[name.lstrip(">~") for name in head], *([visible(cell) for cell in row] for row in rows)]
     widths = [max(width(row[i]) for row in cells) for i in range(len(head))]
-    _narrow(
+    _shrink_columns(
         widths, [i for i, name in enumerate(head) if name.startswith("~")], columns - indent - 2 * (len(widths) - 1)
     )
-    lines = ["  ".join(_aligned(row[i], widths[i], right[i]) for i in range(len(head))) for row in cells]
+    lines = ["  ".join(_align_cell(row[i], widths[i], right[i]) for i in range(len(head))) for row in cells]
     return "\n".join((" " * indent + line).rstrip() for line in lines)
 
 
-def _aligned(text: str, columns: int, right: bool) -> str:
-    # Most cells: a list may have millions.
+def _align_cell(text: str, columns: int, right: bool) -> str:
+    # Fast path for most cells, because a list may have millions.
     if text.isascii() and len(text) <= columns:
         return text.rjust(columns) if right else text.ljust(columns)
     return pad(fit(text, columns), columns, right=right)
 
 
-def _narrow(widths: list[int], flexible: list[int], available: int) -> None:
-    """Takes from the widest of the flexible ones, one by one, down to 8 each."""
+def _shrink_columns(widths: list[int], flexible: list[int], available: int) -> None:
+    """Reduce the widest flexible column by one until the table fits, or until each has 8 columns."""
     while flexible and sum(widths) > available:
         widest = max(flexible, key=lambda i: widths[i])
         if widths[widest] <= 8:
@@ -81,7 +81,7 @@ def _narrow(widths: list[int], flexible: list[int], available: int) -> None:
 
 
 def wrapped(text: str, *, indent: str = "", hanging: str = "", columns: int = WIDTH) -> str:
-    """Words of harmless text on lines of at most `columns`; a word longer than a line is left whole."""
+    """Wrap text at `columns`, with control characters made visible; a word that is longer than a line is not broken."""
     lines, line = [], indent
     for word in visible(text).split(" "):
         joined = line + word if line in (indent, hanging) else f"{line} {word}"
@@ -93,7 +93,7 @@ def wrapped(text: str, *, indent: str = "", hanging: str = "", columns: int = WI
 
 
 def duration(seconds: float) -> str:
-    """ "45 s", "12 min", "3 h 05 min", "2 d 4 h"."""
+    """Format a duration: "45 s", "12 min", "3 h 05 min", "2 d 4 h"."""
     whole = round(seconds)
     if whole < 100:
         return f"{whole} s"
@@ -107,23 +107,23 @@ def duration(seconds: float) -> str:
 
 
 def hours(value: float) -> str:
-    """GPU-hours: one decimal, two where they are few."""
+    """Format GPU-hours with one decimal, or two below 10."""
     return f"{value:,.2f}" if 0 < abs(value) < 10 else f"{value:,.1f}"
 
 
 def percent(share: float) -> str:
-    """0..1 -> "45.6 %"."""
+    """Format a share: 0.456 -> "45.6 %"."""
     return f"{100 * share:.1f} %"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """ "1 job", "2 jobs", "no jobs"."""
+    """Format a number with its noun: "1 job", "2 jobs", "no jobs"."""
     word = noun if number == 1 else plural or f"{noun}s"
     return f"{number:,} {word}" if number else f"no {word}"
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Each name once, numbers in them by value: n2 before n10."""
+    """Return each name once, sorted with numbers in them by value: n2 before n10."""
     return tuple(
         sorted(
             set(names),
@@ -133,23 +133,22 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def moment(at: float, zone: tzinfo | None) -> str:
-    """Unix seconds -> "2026-11-20 06:00"."""
+    """Format Unix seconds: "2026-11-20 06:00"."""
     return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M")
 
 
-# How a page of text looks: the reader's clock, colour, width, and whether they want all of it.
-# (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
+# A function that colours text: (text without control characters, "bold" | "red" | "green" | "yellow" | "dim") -> text.
 Paint = Callable[[str, str], str]
 
 
 def plain(text: str, style: str) -> str:
-    """A Paint without colour."""
+    """Return `text` unchanged: a Paint without colour."""
     return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextStyle:
-    """`columns` bind all but commands, which must stay whole to be pasted."""
+    """How a page of text looks. `columns` limits all lines except commands, which must stay whole to be pasted."""
 
     zone: tzinfo | None = UTC
     paint: Paint = plain
@@ -157,22 +156,22 @@ class TextStyle:
     verbose: bool = False
 
     def wrapped(self, text: str, indent: str = "  ", hanging: str | None = None) -> str:
-        """Words of harmless text on lines of at most `columns`."""
+        """Wrap text at `columns`, with control characters made visible."""
         return wrapped(text, indent=indent, hanging=indent if hanging is None else hanging, columns=self.columns)
 
     def moment(self, at: float) -> str:
-        """Unix seconds -> "2026-11-20 06:00"."""
+        """Format Unix seconds: "2026-11-20 06:00"."""
         return moment(at, self.zone)
 
 
-# Columns of a row's name.
-_LABEL = 9
+# Width of the name of a row, in columns.
+_LABEL_COLUMNS = 9
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.-=+*#@"
 
 
 def sparkline(rates: tuple[float, ...], unicode: bool = True, width: int = 20, most: float | None = None) -> str:
-    """The last rates as bars from 0 to `most`, or to the greatest of them."""
+    """Draw the last rates as bars from 0 to `most`, or to the greatest of them."""
     shown, bars = rates[-width:], _BARS if unicode else _ASCII
     most = max(shown, default=0.0) if most is None else most
     if len(shown) < 2 or most <= 0:
@@ -181,7 +180,7 @@ def sparkline(rates: tuple[float, ...], unicode: bool = True, width: int = 20, m
 
 
 def bar(share: float, unicode: bool = True, width: int = 10) -> str:
-    """How much of a whole: "███░░░░░░░", or "[###-------]" where the terminal knows ASCII alone."""
+    """Draw a share as "███░░░░░░░", or as "[###-------]" for a terminal that shows only ASCII."""
     full = max(0, min(width, int(width * share)))
     return f"{'█' * full}{'░' * (width - full)}" if unicode else f"[{'#' * full}{'-' * (width - full)}]"
 
@@ -196,18 +195,18 @@ _STATES = {
 }
 
 
-def state_word(state: str) -> str:
-    """Slurm's state, in small letters and plain."""
+def format_state(state: str) -> str:
+    """Return Slurm's state in lower case and plain words."""
     return _STATES.get(state, state.lower().replace("_", " "))
 
 
-def rate_word(per_s: float) -> str:
-    """Steps per second, or per minute where they are slow."""
+def format_step_rate(per_s: float) -> str:
+    """Format steps per second, or steps per minute if they are slow."""
     return f"{per_s:.3g}/s" if per_s >= 0.1 else f"{per_s * 60:.3g}/min"
 
 
 def span(seconds: float) -> str:
-    """How long, in the unit that says it best."""
+    """Format a duration, in the unit that suits its size."""
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole} s"
@@ -219,30 +218,30 @@ def span(seconds: float) -> str:
     )
 
 
-def hms(seconds: float) -> str:
-    """As Slurm writes times: d-h:mm:ss."""
+def format_hms(seconds: float) -> str:
+    """Format a duration as Slurm does: d-h:mm:ss."""
     whole = max(0, int(seconds))
     days = f"{whole // 86400}-" if whole >= 86400 else ""
     return f"{days}{whole // 3600 % 24}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def clock(at: float, now: float, zone: tzinfo | None, *, seconds: bool = False) -> str:
-    """The reader's clock; with the date where it is not today's."""
+    """Format the time of day in `zone`, with the date if it is not today."""
     moment, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
     form = "%H:%M:%S" if seconds else "%H:%M"
     return moment.strftime(form if moment.date() == today.date() else f"%m-%d {form}")
 
 
 def flat(text: str) -> str:
-    """User text on one line, harmless to a terminal."""
+    """Return user text on one line, with control characters made visible."""
     return harmless(" ".join(text.split()))
 
 
 def row(label: str, text: str, columns: int) -> list[str]:
-    """A row in lines. What does not fit goes on below itself, on a narrow terminal further to the left."""
+    """Return the lines of a row. Text that does not fit continues below, further to the left on a narrow terminal."""
     wide = columns >= 60
-    first = f"{label:{_LABEL}}" if wide or not label else f"{label} "
-    indent = " " * _LABEL if wide else "  "
+    first = f"{label:{_LABEL_COLUMNS}}" if wide or not label else f"{label} "
+    indent = " " * _LABEL_COLUMNS if wide else "  "
     return wrap(
         text, max(20, columns), initial_indent=first if label else indent, subsequent_indent=indent,
         break_on_hyphens=False,

@@ -1,4 +1,4 @@
-"""Sums over all runs: the headline, rows per user and account, run times, and resources held without use. Pure."""
+"""Sums over all runs: the headline, rows per user and account, run times, ETTR, retries, and unused resources. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.job_run import JobRun
-from slurmwrap.policy.retry_budget import counted_steps
+from slurmwrap.policy.retry_budget import list_counted_steps
 from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import (
     Bin,
@@ -36,20 +36,20 @@ from slurmwrap.report.report_inputs import (
 
 
 def headline(figures: Figures) -> Headline:
-    """Of the period."""
-    return _headline(figures.cells, sum(figures.repeats.values()), figures.gsub_jobs)
+    """Return the headline of the period."""
+    return _sum_headline(figures.cells, sum(figures.repeats.values()), figures.gsub_jobs)
 
 
 def before(figures: Figures) -> Headline | None:
-    """Of the period before; gsub's share of it is not asked for."""
+    """Return the headline of the preceding period, without the number of gsub calls; None if nothing is known of it."""
     if figures.cells_before is None:
         return None
-    return _headline(figures.cells_before, figures.repeats_before, 0)
+    return _sum_headline(figures.cells_before, figures.repeats_before, 0)
 
 
-def _headline(cells: Sequence[RunGroup], repeats: int, gsub_jobs: int) -> Headline:
+def _sum_headline(cells: Sequence[RunGroup], repeats: int, gsub_jobs: int) -> Headline:
     runs = {"": 0, "completed": 0, "completed_with_error": 0, "failed": 0, "cancelled": 0}
-    # Whole seconds: their sums are exact.
+    # The addends are whole seconds, so the sums are exact.
     gpu_s = dict.fromkeys(runs, 0.0)
     for cell in cells:
         outcome = cell.outcome
@@ -72,17 +72,17 @@ def _headline(cells: Sequence[RunGroup], repeats: int, gsub_jobs: int) -> Headli
 
 
 def users(figures: Figures) -> tuple[ShareRow, ...]:
-    """One row per user, who held most GPU-hours first."""
-    return _shares(figures, lambda user, account: user, figures.tried)
+    """Return one row per user, most GPU-hours first."""
+    return _make_share_rows(figures, lambda user, account: user, figures.tried)
 
 
 def accounts(figures: Figures) -> tuple[ShareRow, ...]:
-    """One row per account; none where Slurm has none. Whose account a pre-run was on is not kept."""
-    rows = _shares(figures, lambda user, account: account, {})
+    """Return one row per account; () if Slurm has no accounts. The accounts of pre-runs are not stored."""
+    rows = _make_share_rows(figures, lambda user, account: account, {})
     return rows if any(row.name for row in rows) else ()
 
 
-def _shares(
+def _make_share_rows(
     figures: Figures, who: Callable[[str, str], str], tried: Mapping[str, tuple[int, int]]
 ) -> tuple[ShareRow, ...]:
     groups: dict[str, list[RunGroup]] = {name: [] for name in tried}
@@ -92,12 +92,14 @@ def _shares(
     for (user, account), count in figures.repeats.items():
         name = who(user, account)
         repeats[name] = repeats.get(name, 0) + count
-    rows = [_share(name, cells, repeats.get(name, 0), *tried.get(name, (0, 0))) for name, cells in groups.items()]
+    rows = [
+        _make_share_row(name, cells, repeats.get(name, 0), *tried.get(name, (0, 0))) for name, cells in groups.items()
+    ]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.name)))
 
 
-def _share(name: str, cells: Sequence[RunGroup], repeats: int, preruns: int, stopped: int) -> ShareRow:
-    head = _headline(cells, repeats, 0)
+def _make_share_row(name: str, cells: Sequence[RunGroup], repeats: int, preruns: int, stopped: int) -> ShareRow:
+    head = _sum_headline(cells, repeats, 0)
     lost: dict[str, float] = {}
     for cell in cells:
         if cell.outcome == "failed":
@@ -117,7 +119,7 @@ def _share(name: str, cells: Sequence[RunGroup], repeats: int, preruns: int, sto
 
 
 def runtimes(cells: Iterable[RunGroup]) -> tuple[Bin, ...]:
-    """Runs by how long they lasted and how they ended; from the first bin that holds one to the last."""
+    """Return the bins of run time, by how runs ended, from the first bin with a run to the last."""
     counts: dict[tuple[int, str], int] = {}
     for cell in cells:
         counts[cell.bin, cell.outcome] = counts.get((cell.bin, cell.outcome), 0) + cell.runs
@@ -139,13 +141,14 @@ def runtimes(cells: Iterable[RunGroup]) -> tuple[Bin, ...]:
     )
 
 
-# Turns runs that count their steps (gsub --count-steps) into ETTR: productive time over available time.
+# ETTR (productive time over available time) of jobs that count their steps (gsub --count-steps).
 #
-# As Kokolis et al. 2024 define it: waiting since it could run, starting up and work that is lost count against it.
-# Productive is what the steps that stand took at the measured speed. Of a job that ended well all its steps stand, else
-# those up to its newest checkpoint. All of it is the user's own claim; it is shown and decides nothing.
+# Definition by Kokolis et al. 2024: waiting since the job could run, starting up and lost work count against it.
+# Productive is the time that the kept steps took at the measured speed. All steps of a job that ended well are kept;
+# otherwise those up to its newest checkpoint. The step counts are the user's own claim: they are shown, but nothing is
+# decided by them.
 def compute_ettr(runs: Iterable[JobRun], *, since: float, until: float) -> Counted:
-    """Over the jobs whose newest run ended in [since, until) and all of whose ended runs counted; by GPU-hours."""
+    """Return the ETTR of jobs whose newest run ended in [since, until) and whose runs all counted, by GPU-hours."""
     found = []
     for ordered in _group_jobs(runs):
         end = ordered[-1].end_time
@@ -157,8 +160,11 @@ def compute_ettr(runs: Iterable[JobRun], *, since: float, until: float) -> Count
 
 
 def list_large_jobs(runs: Iterable[JobRun]) -> tuple[LargeJob, ...]:
-    """One row per job, most GPU-hours first. Where its steps were not counted, runs that completed are productive and
-    all others lost: what a failed run saved is not known then."""
+    """Return one row per job, most GPU-hours first.
+
+    If its steps were not counted, completed runs are productive and all others are lost, since it is not known what a
+    failed run saved.
+    """
     rows = [row for ordered in _group_jobs(runs) if (row := _make_large_job(ordered)) is not None]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.address)))
 
@@ -198,35 +204,37 @@ def _group_jobs(runs: Iterable[JobRun]) -> Iterable[list[JobRun]]:
 
 
 def _compute_job_times(runs: Sequence[JobRun]) -> tuple[float, float] | None:
-    """(productive, available) seconds of one job; None where its runs did not all count, or never began."""
+    """Return (productive, available) seconds of one job; None if a run did not count steps, or it never began."""
     first, last = runs[0], runs[-1]
     rates = [run.measurement.steps_per_s for run in runs if run.measurement and run.measurement.steps_per_s]
-    reached = counted_steps(runs)
+    reached = list_counted_steps(runs)
     began = first.eligible_time if first.eligible_time is not None else first.start_time
     if not rates or None in reached or began is None or last.end_time is None or last.end_time <= began:
         return None
     saved = [run.diagnosis.checkpoint_step or 0 for run in runs if run.diagnosis is not None]
     well = last.diagnosis is not None and last.diagnosis.category == "success"
-    stands = max(step or 0 for step in reached)
-    stands = stands if well else min(stands, max(saved, default=0))
+    kept_steps = max(step or 0 for step in reached)
+    kept_steps = kept_steps if well else min(kept_steps, max(saved, default=0))
     ran = fsum(run.run_s for run in runs)
-    return min(stands / median(rates), ran), float(last.end_time - began)
+    return min(kept_steps / median(rates), ran), float(last.end_time - began)
 
 
-# What we got wrong, each next to how often we spoke.
-_TOLD = ("", "cancelled", "job_preempted", "completed_with_error")
-# A failure within so many times the pre-run's own length could have shown in it.
+# How often slurmwrap was wrong, next to the number of cases.
+#
+# Categories that do not show whether a retry was right.
+_INDECISIVE = ("", "cancelled", "job_preempted", "completed_with_error")
+# A failure within this multiple of the pre-run's duration, or within _LEAST_S seconds, could have shown in it.
 _REACH, _LEAST_S = 2.0, 120.0
 # Domains whose failures one GPU can show.
 _PROGRAMS = ("U", "AE")
 
 
 def count_false_decisions(figures: Figures) -> Wrong:
-    """Retries that failed of the same, pre-runs that passed what fails at once, refusals of what runs well."""
-    told = [one for one in figures.again if one.category not in _TOLD]
+    """Count retries that failed alike, passed pre-runs of jobs that fail early, and refusals of good jobs."""
+    decisive = [one for one in figures.again if one.category not in _INDECISIVE]
     return Wrong(
-        retries=len(told),
-        retries_failed_again=sum(one.category == one.before for one in told),
+        retries=len(decisive),
+        retries_failed_again=sum(one.category == one.before for one in decisive),
         preruns_passed=len(figures.passed),
         preruns_missed=sum(is_missed(one) for one in figures.passed),
         refusals=figures.refused,
@@ -235,7 +243,7 @@ def count_false_decisions(figures: Figures) -> Wrong:
 
 
 def is_missed(one: Passed) -> bool:
-    """Whether the job failed of its program, within the reach of the pre-run that passed it."""
+    """Whether the job failed because of its program, early enough that the passed pre-run could have found it."""
     category = CATEGORIES.get(one.category)
     if category is None or category.domain not in _PROGRAMS or one.category == "gpu_oom":
         return False
@@ -243,7 +251,7 @@ def is_missed(one: Passed) -> bool:
 
 
 def count_retries(again: Sequence[RetriedRun]) -> Retries:
-    """What became of the runs that followed our requeues."""
+    """Count how the runs that followed slurmwrap's requeues ended."""
     ends = [one.category for one in again]
     return Retries(
         jobs=len(ends),
@@ -254,18 +262,18 @@ def count_retries(again: Sequence[RetriedRun]) -> Retries:
     )
 
 
-# Mean use below which all the time that a run held its GPUs counts as idle, less that use.
+# Below this mean use, the whole time that a run held its GPUs counts as idle, except the used part.
 LOW = 0.1
-# A shorter run has hardly begun.
+# Shorter runs (seconds) are not reported, because they have hardly begun.
 LEAST_S = 600
 ROWS = 50
 _JOBS = 10
-# CPU-hours, GiB-hours unused below which a row says nothing.
-_WORTH = (20.0, 80.0)
+# Least unused CPU-hours, and GiB-hours, for which a row is shown.
+_LEAST_UNUSED = (20.0, 80.0)
 
 
 def list_idle_rows(figures: Figures) -> tuple[IdleRow, ...]:
-    """By user and job name, most idle GPU-hours first."""
+    """Return rows by user and job name, most idle GPU-hours first."""
     groups = group_by(figures.idle, lambda one: (one.user, one.name, has_no_process(one)))
     dearest = sorted(groups.values(), key=lambda group: (-_sum_idle_hours(group), group[0].user, group[0].name))[:ROWS]
     shown = [sorted(group, key=compute_idle_gpu_s, reverse=True)[:_JOBS] for group in dearest]
@@ -274,12 +282,12 @@ def list_idle_rows(figures: Figures) -> tuple[IdleRow, ...]:
 
 
 def has_no_process(one: Idle) -> bool:
-    """Nothing ever opened any of its GPUs."""
+    """Whether no process ever opened any of its GPUs."""
     return one.unused >= one.gpus
 
 
 def compute_idle_gpu_s(one: Idle) -> float:
-    """GPU-seconds: of all its GPUs where they are hardly used, else of those that nothing ever opened."""
+    """Return GPU-seconds: of all its GPUs if they are hardly used, else of those that no process ever opened."""
     if has_no_process(one):
         return float(one.gpus * one.run_s)
     if one.use is not None and one.use < LOW:
@@ -292,8 +300,8 @@ def _sum_idle_hours(group: Sequence[Idle]) -> float:
 
 
 def _make_idle_row(group: Sequence[Idle], shown: Sequence[Idle], known: Mapping[Key, Detail]) -> IdleRow:
-    told = [(one.use, one.gpus * one.run_s) for one in group if one.use is not None]
-    held = fsum(weight for _, weight in told)
+    weighted = [(one.use, one.gpus * one.run_s) for one in group if one.use is not None]
+    held = fsum(weight for _, weight in weighted)
     return IdleRow(
         user=group[0].user,
         name=group[0].name,
@@ -301,13 +309,15 @@ def _make_idle_row(group: Sequence[Idle], shown: Sequence[Idle], known: Mapping[
         jobs=tuple(known[one.key].address if one.key in known else str(one.key[1]) for one in shown),
         gpus=max(one.gpus for one in group),
         gpu_hours_idle=_sum_idle_hours(group),
-        gpu_util=fsum(use * weight for use, weight in told) / held if held else None,
+        gpu_util=fsum(use * weight for use, weight in weighted) / held if held else None,
         no_process=has_no_process(group[0]),
     )
 
 
 def list_over_requests(asked: Sequence[RequestedAndUsed]) -> tuple[RequestRow, ...]:
-    """What is worth a word, most unused CPU-hours first."""
-    worth = [one for one in asked if one.cpu_hours_unused >= _WORTH[0] or one.gib_hours_unused >= _WORTH[1]]
+    """Return the requests that exceed use enough to be shown, most unused CPU-hours first."""
+    worth = [
+        one for one in asked if one.cpu_hours_unused >= _LEAST_UNUSED[0] or one.gib_hours_unused >= _LEAST_UNUSED[1]
+    ]
     rows = sorted(worth, key=lambda one: (-one.cpu_hours_unused, -one.gib_hours_unused, one.user, one.name))
     return tuple(RequestRow(**one._asdict()) for one in rows[:ROWS])

@@ -1,1 +1,1 @@
-"""A job as asked: sbatch's options, the script, the JobRequest and the rewritten BatchScript. Pure."""
+"""sbatch's options and batch scripts: parse them into a JobRequest and render the rewritten BatchScript. Pure."""

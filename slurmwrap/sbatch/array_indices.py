@@ -1,4 +1,4 @@
-"""The indices of --array as Slurm counts them, and what its tasks get to know of them. Pure."""
+"""Parse the indices of --array as Slurm counts them, and give the SLURM_ARRAY_* variables of its first task. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STEP = re.compile(r":(\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayIndices:
-    """The first index is the smallest one, in whatever order they were written."""
+    """The indices of an array. `first` is the smallest index, in whatever order they were written."""
 
     first: int
     last: int
@@ -20,7 +20,7 @@ class ArrayIndices:
     step: int
 
     def environment(self) -> dict[str, str]:
-        """What Slurm gives the first task, without SLURM_ARRAY_JOB_ID."""
+        """Return the SLURM_ARRAY_* variables of the first task, except SLURM_ARRAY_JOB_ID."""
         return {
             "SLURM_ARRAY_TASK_ID": str(self.first),
             "SLURM_ARRAY_TASK_MIN": str(self.first),
@@ -31,9 +31,9 @@ class ArrayIndices:
 
 
 def parse_indices(indices: str) -> ArrayIndices | None:
-    """`0-15%4`, `1,3,5-7`, `[0-100:10]`; None where there is no array and for what Slurm refuses.
+    """Parse `0-15%4`, `1,3,5-7` or `[0-100:10]`; None for an empty text and for indices that Slurm refuses.
 
-    The step is the first one that is written, and 1 where none is (measured on 22.05.8: `1-9:4,20` has step 4).
+    The step is the first one that is written, or 1 if there is none (measured on 22.05.8: `1-9:4,20` has step 4).
     """
     text = indices.partition("%")[0].strip(" []")
     found = [_PART.fullmatch(part.strip()) for part in text.split(",")]
@@ -48,8 +48,8 @@ def parse_indices(indices: str) -> ArrayIndices | None:
     count = len(ranges[0]) if len(ranges) == 1 else len(set().union(*ranges))
     step = _STEP.search(text)
     return ArrayIndices(
-        first=min(one[0] for one in ranges),
-        last=max(one[-1] for one in ranges),
+        first=min(part[0] for part in ranges),
+        last=max(part[-1] for part in ranges),
         count=count,
         step=int(step[1]) if step else 1,
     )

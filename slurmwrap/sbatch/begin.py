@@ -1,7 +1,7 @@
-"""Turns sbatch's --begin into a time, and two times into the later one. Pure.
+"""Parse sbatch's --begin into a time, and choose the later one of two begin times. Pure.
 
-The forms are those of sbatch(1) "--begin", Slurm 22.05; the clock and its time zone are those of the submitting host,
-as with sbatch.
+The forms are those of sbatch(1) "--begin", Slurm 22.05. The clock and its time zone are those of the submitting host,
+as in sbatch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d", "%m/%d/%y-%H:%M",
 
 
 def parse_begin_time(text: str, now: float) -> float | None:
-    """Unix seconds that --begin=`text` means at `now`; None for a form we do not read (sbatch may still take it)."""
+    """Return the Unix time that --begin=`text` means at `now`; None for a form that only sbatch itself may know."""
     text = text.strip()
     moment = datetime.fromtimestamp(now)
     if found := _NOW.fullmatch(text):
@@ -37,19 +37,19 @@ def parse_begin_time(text: str, now: float) -> float | None:
 
 
 def select_later_begin(user_begin: str | None, grace_s: int, now: float) -> tuple[str, str]:
-    """(--begin for the waiting job, StartTime that releases it): the later of `now + grace_s` and the user's own.
+    """Return (--begin of the waiting job, StartTime that releases it): the later of `now + grace_s` and `user_begin`.
 
-    Where the user's form is not understood it is kept for both, so their word is never shortened.
+    If the form of `user_begin` is not understood, it is used for both, so that the job never starts before it.
     """
-    gate = f"now+{grace_s}"
+    grace_begin = f"now+{grace_s}"
     if user_begin is None:
-        return gate, "now"
+        return grace_begin, "now"
     wanted = parse_begin_time(user_begin, now)
     if wanted is None:
         return user_begin, user_begin
     absolute = datetime.fromtimestamp(wanted).strftime("%Y-%m-%dT%H:%M:%S")
     start = "now" if wanted <= now else absolute
-    return (absolute if wanted > now + grace_s else gate), start
+    return (absolute if wanted > now + grace_s else grace_begin), start
 
 
 def _parse_relative_time(found: re.Match[str], now: float) -> float | None:
@@ -71,6 +71,6 @@ def _parse_clock_time(found: re.Match[str], moment: datetime) -> float | None:
 
 
 def _find_next_time(moment: datetime, hour: int, minute: int, second: int) -> float:
-    """The next time the clock shows this: today, or tomorrow when it is past (sbatch(1))."""
+    """Return the next time at which the clock shows this: today, or tomorrow if it has passed (sbatch(1))."""
     wanted = moment.replace(hour=hour, minute=minute, second=second, microsecond=0)
     return (wanted if wanted > moment else wanted + timedelta(days=1)).timestamp()

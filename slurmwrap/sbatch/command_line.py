@@ -25,25 +25,28 @@ from slurmwrap.sbatch.option_table import (
 
 
 class BadOption(Exception):
-    """A word that getopt_long would refuse. `word` is its index; `hint` may name what was meant; `before` is what was
-    read up to there."""
+    """A word that getopt_long would refuse.
+
+    `word` is its index, `hint` may name the option that was meant, and `before` holds the options parsed before it.
+    """
 
     def __init__(self, message: str, word: int, hint: str = "", *, unknown: bool = False) -> None:
         super().__init__(message)
         self.word = word
         self.hint = hint
-        # No option's name begins so: a site plugin's may.
+        # True if no known option has this name; a site plugin may still define it.
         self.unknown = unknown
         self.before: tuple[ParsedOption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedOption:
-    """One option as it was found. Its value starts at `value_at` of the word `value_word`."""
+    """One option as it was found. Its value starts at character `value_at` of the word with index `value_word`."""
 
-    option: str  # canonical long name
+    # Canonical long name.
+    option: str
     value: str | None
-    # The word that carries the option.
+    # Index of the word that contains the option.
     word: int
     value_word: int
     value_at: int
@@ -52,7 +55,7 @@ class ParsedOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """All options of some words; `rest` is the index of the first word that is none."""
+    """All options at the start of a list of words. `rest` is the index of the first word that is not an option."""
 
     given: tuple[ParsedOption, ...]
     rest: int
@@ -60,10 +63,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What may be said here: sbatch's options, those of site plugins (SPANK), and gsub's own.
+    """The option names that are valid in one place: sbatch's options, those of site plugins (SPANK), and gsub's own.
 
-    `release` None means that sbatch's release is not known: every release's names are taken, and a prefix is
-    resolved among the names of 22.05 first. That is more than any one sbatch takes, never less.
+    `release` None means that the release of sbatch is not known. Then the names of all releases are accepted, and a
+    prefix is resolved among the names of 22.05 first. That accepts more than any one sbatch does, never less.
     """
 
     sbatch: Mapping[str, SbatchOption]
@@ -73,7 +76,7 @@ class Names:
 
 
 def build_names(release: Release | None = None, extra: Sequence[SbatchOption] = ()) -> Names:
-    """The names on a command line of sbatch `release` with the options `extra` of site plugins."""
+    """Return the names on a command line of sbatch `release` with the options `extra` of site plugins."""
     known = {
         option.name: _adapt_to_release(option, release) for option in (*SBATCH, *extra) if option.known_to(release)
     }
@@ -81,7 +84,7 @@ def build_names(release: Release | None = None, extra: Sequence[SbatchOption] = 
 
 
 def add_plugin_names(plugins: Mapping[str, Argument]) -> Names:
-    """The names of a call that was read with these options of site plugins."""
+    """Return the names for a call that was parsed with these options of site plugins."""
     return build_names(extra=[SbatchOption(name, "", argument) for name, argument in plugins.items()])
 
 
@@ -91,17 +94,17 @@ def _adapt_to_release(option: SbatchOption, release: Release | None) -> SbatchOp
 
 
 def build_directive_names(names: Names) -> Names:
-    """The names of `#SBATCH` lines: sbatch's alone."""
+    """Return the names that `#SBATCH` lines accept: sbatch's, without gsub's own."""
     return Names(sbatch=names.sbatch, letters=names.letters, own={}, release=names.release)
 
 
-_OURS = "It is gsub's own option; gsub --help lists them."
-# the names of `#GSUB` lines
+_GSUB_OPTION_HINT = "It is gsub's own option; gsub --help lists them."
+# The names that `#GSUB` lines accept.
 OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in MAKING})
 
 
 def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:
-    """Reads options up to `--`, the first word that is none, or the first option in `stop_at`. Raises BadOption."""
+    """Parse options up to `--`, the first word that is not one, or the first option in `stop_at`. Raise BadOption."""
     given: list[ParsedOption] = []
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
@@ -125,12 +128,12 @@ def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset
 
 
 def _parse_long_option(words: Sequence[str], at: int, names: Names) -> ParsedOption:
-    """One `--name`, `--name=value` or `--name value`."""
+    """Parse one `--name`, `--name=value` or `--name value`."""
     name, equals, value = words[at][2:].partition("=")
-    option = _resolve(words[at], name, names, at)
+    option = _find_option(words[at], name, names, at)
     own = isinstance(option, GsubOption)
     if equals and option.argument is NONE:
-        raise BadOption(f"option '--{option.name}' doesn't allow an argument", at, _OURS if own else "")
+        raise BadOption(f"option '--{option.name}' doesn't allow an argument", at, _GSUB_OPTION_HINT if own else "")
     if equals:
         where = (value, at, 3 + len(name))
     elif option.argument in (NONE, OPTIONAL):
@@ -143,7 +146,7 @@ def _parse_long_option(words: Sequence[str], at: int, names: Names) -> ParsedOpt
             own=own,
         )
     elif at + 1 == len(words):
-        raise BadOption(f"option '--{option.name}' requires an argument", at, _OURS if own else "")
+        raise BadOption(f"option '--{option.name}' requires an argument", at, _GSUB_OPTION_HINT if own else "")
     else:
         where = (words[at + 1], at + 1, 0)
     text, word, offset = where
@@ -153,7 +156,7 @@ def _parse_long_option(words: Sequence[str], at: int, names: Names) -> ParsedOpt
 
 
 def _parse_letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
-    """One argument of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
+    """Parse one word of short options: bundled flags, the last of which may have a value (`-HN2`, `-N 2`)."""
     found: list[ParsedOption] = []
     word = words[at]
     for offset in range(1, len(word)):
@@ -176,8 +179,8 @@ def _parse_letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOp
     return found
 
 
-def _resolve(word: str, name: str, names: Names, at: int) -> SbatchOption | GsubOption:
-    """The option `name` means: sbatch's exact name, our exact name, then the one option of sbatch it begins."""
+def _find_option(word: str, name: str, names: Names, at: int) -> SbatchOption | GsubOption:
+    """Return the option for `name`: an exact name of sbatch, one of gsub, or the only sbatch option it abbreviates."""
     exact = names.sbatch.get(name) or names.own.get(name)
     if exact is not None:
         return exact
@@ -198,30 +201,31 @@ def _list_options_with_prefix(prefix: str, names: Names) -> list[SbatchOption]:
 
 
 def _suggest_option(name: str, names: Names) -> str:
-    """Our own option that was probably meant; sbatch's are left to sbatch."""
-    near = [own for own in names.own if len(name) > 1 and own.startswith(name)]
-    meant = near[0] if near else find_nearest(name, names.own, 0.7)
+    """Return a hint with gsub's own option that was probably meant, or "". For its own options sbatch gives no hint."""
+    with_prefix = [own for own in names.own if len(name) > 1 and own.startswith(name)]
+    meant = with_prefix[0] if with_prefix else find_nearest(name, names.own, 0.7)
     return f"Did you mean gsub's '--{meant}'? gsub's own options are not abbreviated." if meant else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """One command line, split as sbatch splits it. `script` None: --wrap or standard input."""
+    """One command line, split as sbatch splits it. `script` is None for --wrap and standard input."""
 
     argv: tuple[str, ...]
-    # In order; `word` counts words of `argv` without the `:` before the script.
+    # In the order of the command line; `word` is an index into `argv` without the `:` before the script.
     given: tuple[ParsedOption, ...]
     script: str | None
     args: tuple[str, ...]
-    hetjob: bool  # `:` stands between options
-    # argv as plain sbatch may have it
+    # There is a `:` between options.
+    hetjob: bool
+    # `argv` without gsub's own options.
     without_own: tuple[str, ...]
 
     @property
     def first_component(self) -> tuple[str, ...]:
-        """The words that concern the first component alone: its options, the script, the script's arguments.
+        """The words that concern only the first component: its options, the script, the script's arguments.
 
-        --wrap is the whole job's script, whichever component it is in.
+        --wrap gives the script of the whole job, whichever component it is in.
         """
         first = self.argv.index(":") if self.hetjob else len(self.argv)
         end = len(self.argv) - len(self.args) - (self.script is not None)
@@ -230,25 +234,30 @@ class CommandLine:
 
     @property
     def option_words(self) -> tuple[str, ...]:
-        """sbatch's options as they were typed, without ours and without the `--` behind them. Not with `:` before
-        the script: then ask for the first component."""
+        """sbatch's options as they were typed, without gsub's own and without the `--` after them.
+
+        Not valid if there is a `:` before the script; use `first_component` then.
+        """
         end = max((max(one.word, one.value_word) + 1 for one in self.given), default=0)
         own = {at for one in self.given if one.own for at in (one.word, one.value_word)}
         return tuple(word for at, word in enumerate(self.argv[:end]) if at not in own)
 
     @property
     def other_components(self) -> tuple[str, ...]:
-        """From the first `:` up to the script, as plain sbatch may have it."""
+        """The words from the first `:` up to the script, without gsub's own options."""
         end = len(self.without_own) - len(self.args) - (self.script is not None)
         return self.without_own[self.without_own.index(":") : end] if self.hetjob else ()
 
     def has(self, *options: str) -> bool:
-        """Whether one of sbatch's options is given."""
+        """Return whether one of these sbatch options is given."""
         return any(one.option in options and not one.own for one in self.given)
 
 
 def remove_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
-    """Option words less every --quiet, also in a bundle (`-HQ`, where flags are in front of a letter's value)."""
+    """Return the option words without any --quiet, also in a bundle of letters.
+
+    In a bundle (`-HQ`) only the flags before the value of a letter are considered.
+    """
     kept = [at for at, word in enumerate(words) if word != ":"]
     quiet = [kept[one.word] for one in split_command_line(words, names).given if one.option == "quiet"]
     left = {at: "-" if words[at].startswith("--") else words[at].replace("Q", "", quiet.count(at)) for at in quiet}
@@ -256,16 +265,16 @@ def remove_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str,
 
 
 def select_words_for_sbatch(argv: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
-    """The call without our own options, also one that sbatch refuses or that has a site plugin's option."""
+    """Return the call without gsub's own options, even if sbatch refuses it or it has an option of a site plugin."""
     own = {at for one in parse_own_options(argv, names) for at in (one.word, one.value_word)}
     return tuple(word for index, word in enumerate(argv) if index not in own)
 
 
 def parse_own_options(argv: Sequence[str], names: Names | None = None) -> tuple[ParsedOption, ...]:
-    """Our own options in a call that may not be readable to its end; they count words of `argv`.
+    """Return gsub's own options in a call that may contain unknown options; `word` is an index into `argv`.
 
-    Behind an option that we do not know our own are looked for as long as only options follow: the next other word
-    may be its value or the script, whose arguments are no one's but its own.
+    After an unknown option the search continues only while options follow: the next other word may be the value of
+    that option, or the script, whose arguments must not be read as options.
     """
     words = [word for word in argv if word != ":"]
     kept = [at for at, word in enumerate(argv) if word != ":"]
@@ -284,12 +293,14 @@ def parse_own_options(argv: Sequence[str], names: Names | None = None) -> tuple[
 
 
 def split_command_line(argv: Sequence[str], names: Names | None = None) -> CommandLine:
-    """Splits what follows the program's name. UsageError 255 in sbatch's words for what it would refuse; it has a
-    hint only where one of our own options is concerned, so that without one sbatch may be left to say it itself.
+    """Split the command line after the program's name.
 
-    Options end at the script, at `--`, and at --help, --usage and --version, which sbatch answers at once. sbatch
-    takes out every `:` first and reads the options of all components of a heterogeneous job as one line; the
-    arguments of the script keep theirs here (and lose them in sbatch).
+    Raise UsageError (exit code 255) with sbatch's message for what sbatch would refuse. The error has a hint only if
+    one of gsub's own options is involved; without a hint the caller may let sbatch report the error.
+
+    Options end at the script, at `--`, and at --help, --usage and --version, which sbatch answers immediately. sbatch
+    removes every `:` first and reads the options of all components of a heterogeneous job as one line. Here the
+    arguments of the script keep their `:` (sbatch removes them there too).
     """
     kept = [index for index, word in enumerate(argv) if word != ":"]
     words = [argv[index] for index in kept]
@@ -298,12 +309,12 @@ def split_command_line(argv: Sequence[str], names: Names | None = None) -> Comma
     except BadOption as bad:
         raise (UnknownOption if bad.unknown else UsageError)(str(bad), hint=bad.hint) from None
     script_at = kept[found.rest] if found.rest < len(kept) else len(argv)
-    drop = {kept[i] for one in found.given if one.own for i in (one.word, one.value_word)}
+    own_indices = {kept[i] for one in found.given if one.own for i in (one.word, one.value_word)}
     return CommandLine(
         argv=tuple(argv),
         given=found.given,
         script=argv[script_at] if script_at < len(argv) else None,
         args=tuple(argv[script_at + 1 :]),
         hetjob=":" in argv[:script_at],
-        without_own=tuple(word for index, word in enumerate(argv) if index not in drop),
+        without_own=tuple(word for index, word in enumerate(argv) if index not in own_indices),
     )

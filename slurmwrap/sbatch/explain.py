@@ -1,4 +1,4 @@
-"""JobRequest + BatchScript → what people read: the equivalent script of --dry-run and the diff of --explain. Pure."""
+"""Format a rewritten job for people: the equivalent script of --dry-run and the diff of --explain. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _RED, _GREEN, _DIM, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
 
 
 def make_equivalent_script(request: JobRequest, batch: BatchScript) -> bytes:
-    """One script that plain sbatch takes for the same job: what --dry-run prints.
+    """Return one script for plain sbatch that describes the same job: the output of --dry-run.
 
-    The user's directive lines with their values changed in place; then, after the last of them (so that they rank
-    as in sbatch), a line for each setting of the environment and the command line and for each that we add. A
-    `# gsub:` comment precedes every line that is not the user's own. The program stays byte for byte.
+    The user's directive lines have their values changed in place. After the last of them (so that the precedence is
+    that of sbatch) comes one line for each setting of the environment and the command line, and for each added
+    option. A `# gsub:` comment precedes every line that is not the user's own. The program stays byte for byte.
     """
     lines = batch.content.split(b"\n")
     last = max((d.line for d in parse_directives(batch.content)), default=1)
@@ -30,20 +30,20 @@ def make_equivalent_script(request: JobRequest, batch: BatchScript) -> bytes:
     for number, line in enumerate(lines[:last], start=1):
         out += [_format_comment(text) for text in remarks.get(number, ())]
         out.append(line)
-    out += _list_further_lines(request, batch)
+    out += _list_appended_lines(request, batch)
     rest = lines[last:]
     return b"\n".join([*out, *(rest or [b""])])
 
 
 def explain(request: JobRequest, batch: BatchScript, *, colour: bool, remarks: Sequence[str] = ()) -> str:
-    """What the rewrite changes, old against new, with a reason for each, for a terminal of 80 columns.
+    """Return what the rewrite changes, old against new, with a reason for each, for a terminal of 80 columns.
 
-    `remarks`: reasons of choices that change nothing, at the end.
+    `remarks`: reasons for choices that change nothing; they are printed at the end.
     """
     lines = [] if batch.changes else ["Nothing is changed."]
     for where in dict.fromkeys(change.where for change in batch.changes):
         changes = [change for change in batch.changes if change.where == where]
-        lines += [f"@@ {where} @@", *_diff(request, batch, where, changes)]
+        lines += [f"@@ {where} @@", *_format_diff(request, batch, where, changes)]
     if remarks:
         lines += ["@@ where it may run @@", *(line for remark in remarks for line in _wrap_reason(remark, "  * "))]
     shown = (harmless(line) for line in lines)
@@ -54,7 +54,7 @@ def explain(request: JobRequest, batch: BatchScript, *, colour: bool, remarks: S
 
 
 def _group_remarks_by_line(request: JobRequest, batch: BatchScript) -> dict[int, list[str]]:
-    """What to say above the directive lines that a change touched, by line number."""
+    """Return the comments to print above directive lines that were changed, by line number."""
     remarks: dict[int, list[str]] = {}
     lines = {s.where: s.line for s in request.settings if s.line is not None}
     for change in batch.changes:
@@ -72,10 +72,10 @@ def _format_remark(change: RequestChange) -> str:
     return f"{spell(change.option, change.old)} before: {change.reason}"
 
 
-def _list_further_lines(request: JobRequest, batch: BatchScript) -> Iterator[bytes]:
-    """The settings of environment and command line, and what we add, each with its reason."""
+def _list_appended_lines(request: JobRequest, batch: BatchScript) -> Iterator[bytes]:
+    """Yield a line for each setting of environment and command line and each added option, with its reason."""
     reasons = {(c.option, c.where): _format_remark(c) for c in batch.changes}
-    options = [_split(option) for option in batch.options]
+    options = [_split_option(option) for option in batch.options]
     on_command_line = {name for name, _ in options}
     for one in _list_environment_in_force(request, on_command_line):
         value = batch.environ.get(one.where, one.value)
@@ -91,7 +91,7 @@ def _list_further_lines(request: JobRequest, batch: BatchScript) -> Iterator[byt
         for variable in option.variables if option.is_flag else ():
             if not is_flag_variable_set(request.environ.get(variable, "yes")):
                 yield _format_comment(
-                    f"{variable}={request.environ[variable]} is set, and must be for this script too."
+                    f"{variable}={request.environ[variable]} is set, and must be set for this script too."
                 )
     for change in batch.changes:
         if change.where == KEPT:
@@ -101,7 +101,7 @@ def _list_further_lines(request: JobRequest, batch: BatchScript) -> Iterator[byt
 
 
 def _list_environment_in_force(request: JobRequest, on_command_line: set[str]) -> Iterator[SbatchSetting]:
-    """Variables that still count; a memory unit that another one beats would be fatal in a script."""
+    """Yield the variables that still apply. A memory unit that another one overrides would be fatal in a script."""
     memory = find_memory_in_force(request.settings)
     last = {s.option: s for s in request.settings if s.origin is not Origin.COMMAND_LINE}
     for one in last.values():
@@ -129,7 +129,7 @@ def _format_directive(option: str, value: str | None, why: str) -> Iterator[byte
 
 
 def _format_switches_line(request: JobRequest, options: Sequence[tuple[str, str | None]]) -> Iterator[bytes]:
-    """SBATCH_WAIT4SWITCH is the time of a --switches that names none."""
+    """Yield a --switches line with the time from SBATCH_WAIT4SWITCH, if --switches names none."""
     wait = request.value(WAIT4SWITCH.name)
     given = [value for name, value in options if name == "switches"]
     count = given[-1] if given else request.value("switches")
@@ -137,7 +137,7 @@ def _format_switches_line(request: JobRequest, options: Sequence[tuple[str, str 
         yield from _format_directive("switches", f"{count}@{wait}", "SBATCH_WAIT4SWITCH is set.")
 
 
-def _split(option: str) -> tuple[str, str | None]:
+def _split_option(option: str) -> tuple[str, str | None]:
     name, equals, value = option.removeprefix("--").partition("=")
     return name, value if equals else None
 
@@ -149,7 +149,9 @@ def _format_comment(text: str) -> bytes:
 # --- the diff -----------------------------------------------------------------------------------------------------
 
 
-def _diff(request: JobRequest, batch: BatchScript, where: str, changes: Sequence[RequestChange]) -> Iterator[str]:
+def _format_diff(
+    request: JobRequest, batch: BatchScript, where: str, changes: Sequence[RequestChange]
+) -> Iterator[str]:
     number = next((s.line for s in request.settings if s.where == where and s.line is not None), None)
     as_variable = any(s.where == where and s.origin is Origin.ENVIRONMENT for s in request.settings)
     changed = [change for change in changes if change.old != change.new]
@@ -181,7 +183,8 @@ def _get_line(content: bytes, number: int) -> str:
 
 
 def _wrap_reason(reason: str, first: str = "    ") -> list[str]:
-    from textwrap import wrap  # off the fast path
+    # Imported here to keep the start of gsub fast.
+    from textwrap import wrap
 
     return wrap(reason, _WIDTH, initial_indent=first, subsequent_indent="    ")
 

@@ -1,10 +1,10 @@
-"""A first look at a call: is it certain, without reading it whole, that it asks for no GPU and for nothing of
-slurmwrap's?
+"""Decide quickly whether a call certainly asks for no GPU and uses no slurmwrap feature, and can go to sbatch as it is.
 
-Most calls of a site whose sbatch is gsub are none of our business, and each pays for every module we load. So this one
-stands on nothing but os, and says yes only to what it understands: an abbreviated option, a quote or a backslash in a
-directive, a script on stdin or found by PATH all go the long way (sbatch/parse_request.py), which decides.
-tests/sbatch/test_fast_passthrough.py holds it to the option table, and to the long way's answers.
+At a site whose sbatch is gsub, most calls do not concern slurmwrap, and each of them pays for every module that is
+loaded. So this module imports only os, and answers yes only for what it fully understands. An abbreviated option, a
+quote or a backslash in a directive, a script on standard input or one found by PATH all go through the full parser
+(sbatch/parse_request.py), which decides. tests/sbatch/test_fast_passthrough.py compares this module with the option
+table and with the results of the full parser.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-# What getopt_long takes from the next word where none is attached.
+# Letters for which getopt_long takes the next word as the value if none is attached.
 LETTERS_WITH_VALUE = "ABCFJLMNSabcdeimnopqtwx"
 FLAG_LETTERS = "HOQWsv"
 LONG_WITH_VALUE = frozenset(
@@ -35,35 +35,38 @@ LONG_FLAGS = frozenset(
     )
 )
 _MAGIC = (b"#SBATCH", b"#SLURM")
-_OUR_MAGIC = b"#GSUB"
-# What lets a directive spell a word otherwise.
-_ODD = b"\"'\\"
-# bytes of a script that are looked at
-_MOST = 1 << 20
+_GSUB_MAGIC = b"#GSUB"
+# Characters with which a directive can write the same word in another way.
+_QUOTING_CHARACTERS = b"\"'\\"
+# Number of bytes of a script that are read at most.
+_MAX_SCRIPT_BYTES = 1 << 20
 
 
 def is_certain_passthrough(
     words: Sequence[str], environ: Mapping[str, str], read: Callable[[str], bytes | None]
 ) -> bool:
-    """Whether the call certainly goes to sbatch as it is.
+    """Return whether the call certainly goes to sbatch as it is.
 
-    `read`: the content of a regular file by its name in the working directory, None where there is none.
+    `read`: returns the content of a regular file by its name in the working directory, None if there is none.
     """
+    # These variables may ask for a GPU or carry gsub's own options.
     if any(name.startswith(("GSUB_", "SBATCH_G", "SBATCH_TRES")) for name in environ):
         return False
     script = find_script_word(words)
     if script is None:
         return False
-    # --wrap: nothing more to be read
+    # --wrap: there is no script to read.
     if script == "":
         return True
     content = read(script)
-    return content is not None and len(content) <= _MOST and _is_plain_script(content)
+    return content is not None and len(content) <= _MAX_SCRIPT_BYTES and _is_plain_script(content)
 
 
 def find_script_word(words: Sequence[str]) -> str | None:
-    """The script that the call names, "" for --wrap; None where an option may ask for a GPU, may be ours, or is read
-    otherwise than at a glance."""
+    """Return the script that the call names, "" for --wrap.
+
+    None if an option may ask for a GPU, may be gsub's own, or needs the full parser.
+    """
     wrapped, at = False, 0
     while at < len(words) and words[at].startswith("-"):
         word = words[at]
@@ -74,7 +77,7 @@ def find_script_word(words: Sequence[str]) -> str | None:
             wrapped = wrapped or name == "wrap"
             at += 1
         else:
-            if not _is_plain_letter(word):
+            if not _is_plain_short_option(word):
                 return None
             at += 2 if len(word) == 2 and word[1] in LETTERS_WITH_VALUE else 1
     rest = words[at:]
@@ -83,8 +86,8 @@ def find_script_word(words: Sequence[str]) -> str | None:
     return rest[0] if ":" not in rest else None
 
 
-def _is_plain_letter(word: str) -> bool:
-    """One letter with its value or alone: -N2, -N 2, -H; no bundle, no -G, no -D."""
+def _is_plain_short_option(word: str) -> bool:
+    """Return whether the word is one letter with or without a value: -N2, -N 2, -H; no bundle, no -G, no -D."""
     if len(word) == 2:
         return word[1] in LETTERS_WITH_VALUE or word[1] in FLAG_LETTERS
     return len(word) > 2 and word[1] in LETTERS_WITH_VALUE
@@ -92,7 +95,7 @@ def _is_plain_letter(word: str) -> bool:
 
 def _is_plain_script(content: bytes) -> bool:
     for line in content.split(b"\n"):
-        if line.startswith(_OUR_MAGIC):
+        if line.startswith(_GSUB_MAGIC):
             return False
         if line.startswith(_MAGIC) and not _is_plain_line(line):
             return False
@@ -100,27 +103,27 @@ def _is_plain_script(content: bytes) -> bool:
 
 
 def _is_plain_line(line: bytes) -> bool:
-    """Every option is one of the plain ones, by its whole name; values may be the words that follow."""
-    if any(byte in _ODD for byte in line):
+    """Return whether every option is in the tables above, by its full name; its value may be in the next words."""
+    if any(byte in _QUOTING_CHARACTERS for byte in line):
         return False
     return all(_is_plain_word(word) for word in line.decode("ascii", "replace").split() if "-" in word)
 
 
 def _is_plain_word(word: str) -> bool:
     if "--" in word:
-        # #SBATCH--mem=1 is a directive too
+        # `#SBATCH--mem=1` is a directive too.
         name = word[word.index("--") + 2 :].partition("=")[0]
         return name in LONG_WITH_VALUE or name in LONG_FLAGS
     return "G" not in word
 
 
 def read_regular_file(path: str) -> bytes | None:
-    """Its content; None for what is none, cannot be read, or is read only once (a pipe)."""
+    """Return the file's content; None if it is not a regular file (a pipe can be read only once) or is unreadable."""
     from stat import S_ISREG
 
     try:
         if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            # Not even opened: who writes to a pipe would go on when we do, and end when we close it.
+            # Do not even open a pipe: its writer would go on as soon as it is opened, and end when it is closed.
             return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -128,7 +131,7 @@ def read_regular_file(path: str) -> bytes | None:
     try:
         if not S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        return os.read(descriptor, _MOST + 1)
+        return os.read(descriptor, _MAX_SCRIPT_BYTES + 1)
     except OSError:
         return None
     finally:

@@ -1,4 +1,4 @@
-"""JobRequest: everything that was asked for, after sbatch's precedence. Records only."""
+"""JobRequest: what one call of gsub asks for, after sbatch's rules of precedence. Records only, no logic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurmwrap.sbatch.option_table import Argument
 
 
 class Origin(Enum):
-    """Where a value was set; later members win (sbatch(1), "command line > environment > script")."""
+    """Where a value was set. Later members take precedence (sbatch(1), "command line > environment > script")."""
 
     SCRIPT = "script"
     ENVIRONMENT = "environment"
@@ -26,47 +26,62 @@ class SbatchSetting:
     # None for a flag, or an optional argument left out.
     value: str | None
     origin: Origin
-    where: str  # "train.sbatch:3", "SBATCH_PARTITION", "command line"
-    line: int | None = None  # 1-based, for Origin.SCRIPT
-    span: tuple[int, int] | None = None  # for Origin.SCRIPT: bytes of the script's argument that holds the value,
-    prefix: str = ""  # and what stands before the value in that word: "--gres=", "-N" or nothing
+    # For people: "train.sbatch:3", "SBATCH_PARTITION" or "command line".
+    where: str
+    # Line number, from 1. Only for Origin.SCRIPT.
+    line: int | None = None
+    # Start and stop, in bytes, of the word in the script that holds the value. Only for Origin.SCRIPT.
+    span: tuple[int, int] | None = None
+    # The part of that word before the value: "--gres=", "-N" or "".
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """The batch script, byte for byte. `path` is None for stdin and --wrap."""
+    """The batch script, byte for byte. `path` is None for a script from standard input and for --wrap."""
 
     path: str | None
-    name: str  # what sbatch would make the job's name: base name, "sbatch" (stdin) or "wrap"
-    content: bytes  # b"" where it was not read: --help and the like, and heterogeneous jobs with `:`
-    from_stdin: bool = False  # standard input was read to its end: anyone who calls sbatch must hand `content` on
-    word: str | None = None  # what the command line calls it; sbatch makes Command= of that by its own rules
+    # The job name that sbatch derives from the script: the base name, "sbatch" (standard input) or "wrap".
+    name: str
+    # b"" where the script was not read: for --help and similar options, and for heterogeneous jobs with `:`.
+    content: bytes
+    # Standard input was read to its end, so whoever calls sbatch must pass `content` to it.
+    from_stdin: bool = False
+    # The script as typed on the command line. sbatch derives the job's Command= from it by its own rules.
+    word: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GsubOptions:
-    """gsub's own options, after `#GSUB` lines < GSUB_* variables < flags."""
+    """gsub's own options, merged in rising precedence: `#GSUB` lines, GSUB_* variables, command line."""
 
-    prerun: str | None = None  # auto | wait | gate | off | only | profile; None: not said, the configuration decides
-    prerun_gpus: int | None = None  # GPUs of the pre-run, for jobs that cannot shrink to one
-    prerun_steps: int | None = None  # optimizer steps that count as a pass; None: as configured (prerun.steps)
-    prerun_command: str = ""  # shell command that the pre-run runs in the script's place
-    count_steps: bool = False  # the step counter also runs in the real job
+    # auto | wait | gate | off | only | profile. None: not given, so the configuration decides.
+    prerun: str | None = None
+    # Number of GPUs of the pre-run, for jobs that cannot be reduced to one GPU.
+    prerun_gpus: int | None = None
+    # Number of optimizer steps after which the pre-run passes. None: the configured number (prerun.steps).
+    prerun_steps: int | None = None
+    # Shell command that the pre-run runs instead of the script.
+    prerun_command: str = ""
+    # Also run the step counter in the job itself, not only in its pre-run.
+    count_steps: bool = False
     resource_profile: str | None = None
-    retry: bool | None = None  # None: the site's default
+    # None: the site's default.
+    retry: bool | None = None
     tune: bool = True
     place: bool = True
     dry_run: bool = False
     explain: bool = False
     force: bool = False
     json: bool = False
-    # launch_templates.py makes the script of it; the request of that script has none
+    # Name of the launch template from which launch_templates.py makes the script. None in the request for that script.
     template: str | None = None
-    values: str | None = None  # of the template array
+    # The value list of the template `array`.
+    values: str | None = None
 
 
 class GpuUnit(Enum):
-    """How the user asked for GPUs."""
+    """The option by which the user asked for GPUs."""
 
     NONE = "none"
     GRES = "gres"  # per node
@@ -77,7 +92,7 @@ class GpuUnit(Enum):
 
 
 class CpuUnit(Enum):
-    """How the user asked for CPUs."""
+    """The option by which the user asked for CPUs."""
 
     NONE = "none"
     PER_TASK = "cpus-per-task"
@@ -85,7 +100,10 @@ class CpuUnit(Enum):
 
 
 class MemUnit(Enum):
-    """How the user asked for memory. Mixing units is fatal to later sruns (facts/slurm.md 3, design 4)."""
+    """The option by which the user asked for memory.
+
+    A second unit next to the user's own makes later calls of srun fail (facts/slurm.md 3, design 4).
+    """
 
     NONE = "none"
     PER_NODE = "mem"
@@ -95,21 +113,23 @@ class MemUnit(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceShape:
-    """The request in numbers. None: not said, Slurm's default holds. Memory in MiB, in the unit `mem_unit`."""
+    """The request in numbers. None: not given, so Slurm's default applies. Memory is in MiB, per unit `mem_unit`."""
 
-    nodes: int | None = None  # minimum
+    # Minimum number of nodes.
+    nodes: int | None = None
     max_nodes: int | None = None
     tasks: int | None = None
     tasks_per_node: int | None = None
-    # Whole job; 0 for a job without GPU.
+    # For the whole job; 0 for a job without GPUs.
     gpus: int = 0
-    # When the request fixes it.
+    # Set only if the request fixes it.
     gpus_per_node: int | None = None
     gpu_type: str | None = None
     gpu_unit: GpuUnit = GpuUnit.NONE
-    cpus: int | None = None  # in cpu_unit
+    # Per `cpu_unit`.
+    cpus: int | None = None
     cpu_unit: CpuUnit = CpuUnit.NONE
-    # In mem_unit; 0 = all of the node, as in sbatch.
+    # Per `mem_unit`. 0 means all memory of the node, as in sbatch.
     mem_mib: int | None = None
     mem_unit: MemUnit = MemUnit.NONE
     time_limit_s: int | None = None
@@ -118,45 +138,51 @@ class ResourceShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What one call of gsub asks for. `settings` in rising precedence: of two for one option the later wins."""
+    """What one call of gsub asks for. `settings` are in rising precedence: the last one for an option applies."""
 
     script: Script
     args: tuple[str, ...] = ()
     settings: tuple[SbatchSetting, ...] = ()
     own: GsubOptions = field(default_factory=GsubOptions)
     shape: ResourceShape = field(default_factory=ResourceShape)
-    chdir: str = "/"  # absolute: --chdir, else where gsub was called
-    environ: Mapping[str, str] = field(default_factory=dict)  # SBATCH_*, SLURM_CONF and the like that sbatch will see
-    hetjob: bool = False  # everything above is about the first component
-    components: tuple[str, ...] = ()  # `: OPTIONS` of the other ones, where the command line names them
-    words: tuple[str, ...] | None = None  # the command line's options (of sbatch) as they were typed; None: not known
-    plugin_options: Mapping[str, Argument] = field(default_factory=dict)  # of site plugins; none unless one is used
+    # Absolute working directory of the job: --chdir, or else the directory in which gsub was called.
+    chdir: str = "/"
+    # The variables that sbatch reads: SBATCH_*, SLURM_CONF and others.
+    environ: Mapping[str, str] = field(default_factory=dict)
+    # The job is heterogeneous; all other fields except `components` then describe its first component.
+    hetjob: bool = False
+    # `: OPTIONS` of the other components, if they are given on the command line.
+    components: tuple[str, ...] = ()
+    # sbatch's options on the command line as they were typed; None: not known.
+    words: tuple[str, ...] | None = None
+    # Options of site plugins (SPANK); empty unless the call uses one.
+    plugin_options: Mapping[str, Argument] = field(default_factory=dict)
 
     def setting(self, option: str) -> SbatchSetting | None:
-        """The setting in force for `option` (canonical long name), or None."""
+        """Return the setting that applies for `option` (canonical long name), or None."""
         return next((s for s in reversed(self.settings) if s.option == option), None)
 
     def value(self, option: str) -> str | None:
-        """Its value, or None when unset or a flag."""
+        """Return the value that applies for `option`; None if it is not set or is a flag."""
         found = self.setting(option)
         return found.value if found else None
 
     @property
     def job_name(self) -> str:
-        """As sbatch would name the job."""
+        """The job name that sbatch would set."""
         return self.value("job-name") or self.script.name
 
     @property
     def prerun_name(self) -> str:
-        """The name of its pre-run's job."""
+        """The name of the pre-run's job."""
         return f"{self.job_name}.prerun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionChange:
-    """One option that a later stage wants set, and why. `value` None: leave it as asked; the reason says why.
+    """One option that a later stage wants to set, with the reason.
 
-    A flag (`requeue`, `hold`) is wished with the value "".
+    `value` None: leave the option as the user set it; the reason says why. For a flag (`requeue`, `hold`) it is "".
     """
 
     # Canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
@@ -167,12 +193,15 @@ class OptionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestChange:
-    """One thing the rewrite does to the request, with its reason in one sentence. `old` == `new`: left as asked."""
+    """One change that the rewrite makes to the request, with its reason in one sentence. `old` == `new`: unchanged."""
 
     option: str
-    old: str | None  # None: was not set
-    new: str | None  # None: removed
-    where: str  # Setting.where of what is changed, or "added"
+    # None: was not set.
+    old: str | None
+    # None: removed.
+    new: str | None
+    # SbatchSetting.where of the setting that changes, or "added".
+    where: str
     reason: str
 
 
@@ -180,13 +209,13 @@ class RequestChange:
 class BatchScript:
     """The rewritten job as it is shown: `sbatch *options SCRIPT *args` with `environ` laid over the environment.
 
-    What is really called is render.submitted_options: the user's own words, script and environment, with `changes` on
-    the command line.
+    The call that is really made (rewrite.list_submitted_options) uses the user's own words, script and environment,
+    with `changes` on the command line.
     """
 
-    # The script: the user's own but for directive lines.
+    # The user's script; only directive lines differ.
     content: bytes
-    # The user's command line, changed in place, then what we add; spelled --name=value.
+    # The user's command line with values changed in place, then the added options, written as --name=value.
     options: tuple[str, ...]
     args: tuple[str, ...]
     # SBATCH_* variables that must change.

@@ -1,7 +1,8 @@
-"""What a launch template is given: nodes, GPUs and tasks worked out from the call, the words quoted. Pure.
+"""Compute the variables of a launch template: nodes, GPUs and tasks of the job, and the quoted command line. Pure.
 
-The user's own words win: what they say of nodes, GPUs or tasks is kept, and only what they leave open follows from the
-nodes of their partition. Nothing of them is in a comment of the script, where a line break would end the comment.
+The user's options take precedence: the nodes, GPUs or tasks that they give are kept, and only missing numbers are
+computed from the nodes of the partition. No text of the user is put in a comment of the script, because a line break
+in it would end the comment.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, Origin, R
 from slurmwrap.sbatch.option_table import BY_NAME, COMMAND_LINE_ONLY, MAKING
 from slurmwrap.sbatch.script_directives import quote_word
 
-TASKS = ("node", "gpu", "one")  # what a template may say after `tasks:`
-# Written anew from the numbers; all other options of the call go into the script as they are.
-_SHAPING = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task"})
+# The values that a template may give after `tasks:`.
+TASKS = ("node", "gpu", "one")
+# These are written from the computed layout; all other options of the call are copied into the script.
+_LAYOUT_OPTIONS = frozenset(
+    {"gpus", "gpus-per-node", "gpus-per-task", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task"}
+)
 _REFUSED = {
-    "wrap": "The template makes the script; --wrap makes another one.",
-    "gpus-per-socket": "Say --gpus-per-node in its place.",
-    "tres-per-task": "Say -G or --gpus-per-node in its place.",
-    "ntasks-per-gpu": "Say --ntasks-per-node in its place.",
-    "ntasks-per-socket": "Say --ntasks-per-node in its place.",
-    "ntasks-per-tres": "Say --ntasks-per-node in its place.",
-    "nodefile": "Say -N in its place.",
+    "wrap": "The template makes the script, and --wrap would make another one.",
+    "gpus-per-socket": "Use --gpus-per-node instead.",
+    "tres-per-task": "Use -G or --gpus-per-node instead.",
+    "ntasks-per-gpu": "Use --ntasks-per-node instead.",
+    "ntasks-per-socket": "Use --ntasks-per-node instead.",
+    "ntasks-per-tres": "Use --ntasks-per-node instead.",
+    "nodefile": "Use -N instead.",
 }
-# They concern the call, not the job: they stay on the command line.
-_OF_THE_CALL = COMMAND_LINE_ONLY | {"parsable", "wait", "test-only"}
+# These concern the call and not the job, so they stay on the command line.
+_CALL_OPTIONS = COMMAND_LINE_ONLY | {"parsable", "wait", "test-only"}
 _SIGNAL = re.compile(r"(?:(?P<to>[BR]{1,2}):)?(?P<name>\w+)(?:@\d+)?")
 _VALUES = re.compile(r"(?P<list>.*?)(?:%(?P<most>[1-9]\d*))?", re.DOTALL)
 PLACE = "{}"
@@ -39,7 +43,7 @@ PLACE = "{}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """Nodes of the job's partition that are alike: how many there are, and what one has."""
+    """Equal nodes of the job's partition: how many there are, and what each of them has."""
 
     count: int
     gpus: int
@@ -48,7 +52,7 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLayout:
-    """How the job lies. `cpus_per_task` None: neither said nor known, so Slurm's default holds."""
+    """Nodes, GPUs and tasks of a job. `cpus_per_task` None: neither given nor known, so Slurm's default applies."""
 
     nodes: int
     gpus_per_node: int
@@ -57,12 +61,12 @@ class JobLayout:
 
 
 def compute_job_layout(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> JobLayout:
-    """Nodes, GPUs, tasks and CPUs for a template whose tasks are one per `node`, one per `gpu`, or `one` in all.
+    """Compute nodes, GPUs, tasks and CPUs for a template with one task per `node`, per `gpu`, or `one` in all.
 
-    `kinds`: what the partition has; () where Slurm was not to be asked. UsageError for what cannot be.
+    `kinds`: the nodes of the partition; empty if Slurm was not asked. Raises UsageError for an impossible layout.
     """
     if not shape.gpus:
-        raise UsageError("the call asks for no GPU", hint="Say how many the job needs in all: -G 16")
+        raise UsageError("the call asks for no GPU", hint="Give the number that the job needs in all: -G 16")
     if shape.max_nodes not in (None, shape.nodes):
         raise UsageError(f"-N {shape.nodes}-{shape.max_nodes}: a template needs one number of nodes")
     nodes, gpus = _compute_nodes_and_gpus(shape, tasks, kinds)
@@ -72,7 +76,7 @@ def compute_job_layout(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKin
             hint="Ask for the GPUs of one task of the array: -G 1",
         )
     per_node = _compute_tasks_per_node(shape, tasks, nodes, gpus)
-    cpus = shape.cpus if shape.cpu_unit is CpuUnit.PER_TASK else _share(gpus, per_node, kinds)
+    cpus = shape.cpus if shape.cpu_unit is CpuUnit.PER_TASK else _compute_cpus_per_task(gpus, per_node, kinds)
     return JobLayout(nodes=nodes, gpus_per_node=gpus, tasks_per_node=per_node, cpus_per_task=cpus)
 
 
@@ -80,6 +84,8 @@ def _compute_nodes_and_gpus(shape: ResourceShape, tasks: str, kinds: Sequence[No
     if shape.gpus_per_node and shape.gpu_unit in (GpuUnit.PER_NODE, GpuUnit.GRES):
         nodes = shape.nodes or (shape.tasks if tasks == "node" and shape.tasks else 1)
         return nodes, shape.gpus_per_node
+    # The request gives a total of GPUs. The number of nodes is the given one, or it follows from GPUs per node or tasks
+    # per node, or it is the least number on which the total can be shared evenly.
     total, said = shape.gpus, shape.nodes
     if said is None and shape.gpus_per_node:
         said = -(-total // shape.gpus_per_node)
@@ -94,13 +100,13 @@ def _compute_nodes_and_gpus(shape: ResourceShape, tasks: str, kinds: Sequence[No
 
 
 def _find_fewest_nodes(total: int, kinds: Sequence[NodeKind]) -> int:
-    """The least number of nodes of one kind that hold so many GPUs in equal shares."""
+    """Return the least number of nodes of one kind on which so many GPUs can be used in equal shares."""
     if total == 1:
         return 1
     if not kinds:
         raise UsageError(
             "how many GPUs a node has is not known: Slurm shows no node with GPUs here",
-            hint="Say it: --gpus-per-node=8 with -N 2, or -G 16 -N 2",
+            hint="Give it: --gpus-per-node=8 with -N 2, or -G 16 -N 2",
         )
     found = [(nodes, kind) for kind in kinds if (nodes := _split_evenly(total, kind.gpus))]
     enough = [nodes for nodes, kind in found if nodes <= kind.count]
@@ -109,20 +115,23 @@ def _find_fewest_nodes(total: int, kinds: Sequence[NodeKind]) -> int:
     most = max(kind.gpus for kind in kinds)
     raise UsageError(
         f"{total} GPUs cannot be shared evenly by nodes with {most}",
-        hint=f"Ask for {_suggest_totals(total, most)}, or say -N.",
+        hint=f"Ask for {_suggest_totals(total, most)}, or give -N.",
     )
 
 
 def _split_evenly(total: int, per_node: int) -> int | None:
-    """Nodes for equal shares of at most `per_node`; None where that would leave half of each node's GPUs or more."""
+    """Return the number of nodes for equal shares of at most `per_node` GPUs.
+
+    None if half or more of each node's GPUs would stay unused.
+    """
     least = -(-total // per_node)
     return next((nodes for nodes in range(least, 2 * least) if total % nodes == 0), None)
 
 
-def check_room(layout: JobLayout, kinds: Sequence[NodeKind], partition: str) -> None:
-    """UsageError for more than the whole partition has: such a job is refused by Slurm, or waits for ever.
+def check_partition_capacity(layout: JobLayout, kinds: Sequence[NodeKind], partition: str) -> None:
+    """Raise UsageError if the job needs more than the whole partition has: Slurm refuses it, or it waits forever.
 
-    `kinds`: () where Slurm was not to be asked, and all is taken as it is said.
+    `kinds`: empty if Slurm was not asked; then the layout is accepted as it is.
     """
     enough = sum(kind.count for kind in kinds if kind.gpus >= layout.gpus_per_node)
     if not kinds or layout.nodes <= enough:
@@ -148,47 +157,50 @@ def _suggest_totals(total: int, step: int) -> str:
 
 
 def _compute_tasks_per_node(shape: ResourceShape, tasks: str, nodes: int, gpus: int) -> int:
-    """One per node or per GPU. Who says another number means another template, but for one per GPU."""
+    """Return one task per node or per GPU. Only a template with one per GPU accepts another number from the user."""
     said = shape.tasks_per_node or (-(-shape.tasks // nodes) if shape.tasks else None)
     if shape.tasks and said and (shape.tasks != said * nodes):
         raise UsageError(f"{shape.tasks} tasks cannot be shared evenly by {nodes} nodes")
     if tasks == "gpu":
         return said or gpus
     if said not in (None, 1):
-        what = "starts one task on each node, and that the processes" if tasks == "node" else "starts one process"
+        what = "starts one task on each node, which starts the processes" if tasks == "node" else "starts one process"
         raise UsageError(
-            f"{said} tasks on each node: this template {what}", hint="Leave --ntasks out, or take --template=srun."
+            f"{said} tasks on each node: this template {what}", hint="Leave --ntasks out, or use --template=srun."
         )
     return 1
 
 
-def _share(gpus: int, tasks: int, kinds: Sequence[NodeKind]) -> int | None:
-    """CPUs of one task: the share of a node's CPUs that goes with its GPUs; None where the nodes are not known."""
+def _compute_cpus_per_task(gpus: int, tasks: int, kinds: Sequence[NodeKind]) -> int | None:
+    """Return the CPUs of one task: the share of a node's CPUs that its GPUs have; None if the nodes are not known."""
     fitting = [kind for kind in kinds if kind.gpus >= gpus]
     if not fitting:
         return None
     return max(1, min(kind.cpus * gpus // kind.gpus for kind in fitting) // tasks)
 
 
-# --- the script's words ---------------------------------------------------------------------------------------------
+# --- the variables of the script ------------------------------------------------------------------------------------
 
 
 def build_template_variables(
     command: CommandLine, request: JobRequest, layout: JobLayout, template: str, tasks: str
 ) -> Mapping[str, object]:
-    """The variables of a template (docs/templates.md lists them). UsageError for a call that no template can take."""
+    """Return the variables of a template (docs/templates.md lists them).
+
+    Raises UsageError for a call that no template can handle.
+    """
     _check_command(command, request)
     program, given = command.script or "", command.args
     values, most = _parse_values(request)
     placed = PLACE in " ".join(given)
     if values and not placed:
         raise UsageError(
-            f"--values: nothing takes them, since no argument of {program} holds {PLACE}",
+            f"--values: no argument of {program} contains {PLACE}, so nothing would use them",
             hint=f"Write {PLACE} where the value goes: gsub --template=array --values=… {program} --lr {PLACE}",
         )
     if placed and tasks == "one" and not values and request.value("array") is None:
         raise UsageError(
-            f"{PLACE} stands for the array's index, but there is no array", hint="Say --array=0-9 or --values=1,2,3"
+            f"{PLACE} stands for the array's index, but there is no array", hint="Give --array=0-9 or --values=1,2,3"
         )
     filled = placed and tasks == "one"
     arguments = " ".join(fill_in_value(word) if filled and PLACE in word else quote_for_bash(word) for word in given)
@@ -218,7 +230,7 @@ def build_template_variables(
 
 
 def format_layout_summary(template: str, layout: JobLayout) -> str:
-    """One line: how the job lies."""
+    """Return one line that describes the layout of the job."""
     nodes = "1 node" if layout.nodes == 1 else f"{layout.nodes} nodes"
     gpus = "1 GPU" if layout.gpus_per_node == 1 else f"{layout.gpus_per_node} GPUs"
     each = "" if layout.nodes == 1 else " each"
@@ -228,19 +240,19 @@ def format_layout_summary(template: str, layout: JobLayout) -> str:
 
 def _check_command(command: CommandLine, request: JobRequest) -> None:
     if command.hetjob or request.hetjob:
-        raise UsageError("a template makes no heterogeneous job (`:`)")
+        raise UsageError("a template cannot make a heterogeneous job (`:`)")
     check_options(request)
 
 
 def check_options(request: JobRequest) -> None:
-    """UsageError for an option that no template can take."""
+    """Raise UsageError for an option that no template can handle."""
     for option, way_out in _REFUSED.items():
         if request.setting(option) is not None:
             raise UsageError(f"--{option} does not go with --template", hint=way_out)
 
 
 def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
-    """(values of --values, how many at a time)."""
+    """Return (values of --values, how many tasks may run at a time)."""
     text = request.own.values
     if text is None:
         return (), ""
@@ -250,7 +262,7 @@ def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
             hint="Leave --array out; --values=a,b,c%2 runs two at a time.",
         )
     found = _VALUES.fullmatch(text)
-    # Every text has this form.
+    # The pattern matches any text.
     assert found is not None
     values = tuple(found["list"].split(","))
     if "" in values:
@@ -259,23 +271,23 @@ def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
 
 
 def _parse_signal(request: JobRequest) -> str:
-    """The signal of --signal, "" without one. To the batch shell alone (B:) it would help no one: it only waits."""
+    """Return the signal of --signal, "" without one. Refuse B:, because the batch shell only waits for the program."""
     text = request.value("signal")
     if text is None:
         return ""
     found = _SIGNAL.fullmatch(text)
     if found is None:
-        raise UsageError(f"--signal={text} is none of Slurm's forms", hint="--signal=USR1@300")
+        raise UsageError(f"--signal={text} does not have a form that Slurm accepts", hint="--signal=USR1@300")
     if "B" in (found["to"] or ""):
         raise UsageError(
-            f"--signal={text}: B: is for the script alone, which only waits for the program",
-            hint=f"Leave B: out, and the program gets it: --signal={text.rpartition(':')[2]}",
+            f"--signal={text}: B: sends the signal to the script alone, which only waits for the program",
+            hint=f"Leave B: out, and the program gets the signal: --signal={text.rpartition(':')[2]}",
         )
     return found["name"].upper().removeprefix("SIG")
 
 
 def _list_directives(request: JobRequest, layout: JobLayout, array: str) -> Iterator[str]:
-    """The script's #SBATCH lines: the job's name and shape first, then whatever else the command line says."""
+    """Yield the script's #SBATCH lines: the job's name and layout, then all other options of the command line."""
     stem = posixpath.basename(request.script.word or "job").removesuffix(".py")
     own = {s.option: s.value for s in request.settings if s.origin is Origin.COMMAND_LINE}
     lines: dict[str, str | None] = {"job-name": own.pop("job-name", stem) or stem, "nodes": str(layout.nodes)}
@@ -291,7 +303,7 @@ def _list_directives(request: JobRequest, layout: JobLayout, array: str) -> Iter
         own.pop("array", None)
         lines["array"] = array
     lines["output"] = own.pop("output", None) or ("%x-%A_%a.out" if array else "%x-%j.out")
-    rest = {name: value for name, value in own.items() if name not in _SHAPING | _OF_THE_CALL}
+    rest = {name: value for name, value in own.items() if name not in _LAYOUT_OPTIONS | _CALL_OPTIONS}
     for name, value in {**lines, **rest}.items():
         yield _format_directive(name, value)
 
@@ -306,7 +318,7 @@ def _format_directive(name: str, value: str | None) -> str:
 
 
 def quote_for_bash(word: str) -> str:
-    """`word` as one bash word, unchanged. A carriage return would make sbatch take the script for one of DOS."""
+    """Return `word` as one bash word. A carriage return is escaped, or sbatch would refuse the script as a DOS file."""
     if "\r" not in word:
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'").replace("\r", "\\r").replace("\n", "\\n")
@@ -314,17 +326,20 @@ def quote_for_bash(word: str) -> str:
 
 
 def fill_in_value(word: str) -> str:
-    """A bash word in which each {} is the task's value."""
+    """Return `word` as a bash word in which each {} is replaced by the task's value."""
     return '"$value"'.join(quote_for_bash(part) if part else "" for part in word.split(PLACE))
 
 
 def list_submission_words(command: CommandLine, environ: Mapping[str, str]) -> list[str]:
-    """The words of the call that submits the script: gsub's own options, what concerns the call and not the job, and
-    what a SBATCH_* variable that is set would win over in a script."""
+    """Return the options of the call that submits the script.
+
+    These are gsub's own options, those that concern the call and not the job, and those that an existing SBATCH_*
+    variable would override if they were in the script.
+    """
     kept = []
     for one in command.given:
         variables = BY_NAME[one.option].variables if one.option in BY_NAME else ()
         beaten = any(name in environ for name in variables)
-        if (one.own and one.option not in MAKING) or one.option in _OF_THE_CALL or beaten:
+        if (one.own and one.option not in MAKING) or one.option in _CALL_OPTIONS or beaten:
             kept.append(f"--{one.option}" if one.value is None else f"--{one.option}={one.value}")
     return kept

@@ -1,9 +1,10 @@
-"""Every option of sbatch and of gsub, as data: what `getopt` looks names up in. Pure.
+"""Table of all options of sbatch and gsub: names, letters, arguments, variables and releases. Pure.
 
-Names, letters, arguments and order are those of sbatch 22.05.8 (`sbatch --=x` names all of them in order, which
-tests/slurm compares with this table); later ones and the variables follow Slurm's sources and manual pages up to
-26.05 (src/common/slurm_opt.c and src/sbatch/opt.c of every release between). The order matters twice: getopt_long
-lists the possibilities of an ambiguous prefix in it, and of two variables for one option sbatch reads the later last.
+Names, letters, arguments and order are those of sbatch 22.05.8 (`sbatch --=x` lists all of them in order, which
+tests/slurm compares with this table). Later options and the variables follow Slurm's sources and manual pages up to
+26.05 (src/common/slurm_opt.c and src/sbatch/opt.c of every release between). The order matters for two reasons:
+getopt_long lists the possibilities of an ambiguous prefix in this order, and if two variables set one option, sbatch
+reads the later one last.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from enum import Enum
 
 from slurmwrap.fast_dataclasses import dataclass
 
-# (22, 5) is Slurm 22.05
+# (22, 5) is Slurm 22.05.
 Release = tuple[int, int]
 BASE: Release = (22, 5)
 
 
 class Argument(Enum):
-    """Whether an option takes a value. OPTIONAL ones take it only attached: `--nice=5`, `-koff`."""
+    """Whether an option takes a value. An OPTIONAL value must be attached: `--nice=5`, `-koff`."""
 
     NONE = "none"
     REQUIRED = "required"
@@ -30,32 +31,35 @@ NONE, REQUIRED, OPTIONAL = Argument.NONE, Argument.REQUIRED, Argument.OPTIONAL
 
 @dataclass(frozen=True, slots=True)
 class SbatchOption:
-    """One option of sbatch. `since`: the first release that has it; `until`: the first that has it no more."""
+    """One option of sbatch. `since` is the first release that has it, `until` the first one that no longer has it."""
 
     name: str
     short: str
     argument: Argument
-    # SBATCH_* (and two SLURM_*) that set it, the strongest last.
+    # Variables (SBATCH_*, and two SLURM_*) that set it, in rising precedence.
     variables: tuple[str, ...] = ()
     since: Release = BASE
     until: Release | None = None
-    missing: tuple[Release, ...] = ()  # releases in between that lacked it
-    changed: tuple[Release, Argument] | None = None  # another kind of argument, from that release on
-    variables_since: Release | None = None  # where its variables came later than the option
+    # Releases after `since` that lack the option.
+    missing: tuple[Release, ...] = ()
+    # The release from which on the option takes another kind of argument, and that kind.
+    changed: tuple[Release, Argument] | None = None
+    # The first release that reads its variables, if they came later than the option.
+    variables_since: Release | None = None
 
     @property
     def is_flag(self) -> bool:
-        """Its variable is read as yes or no."""
+        """Whether its variable is read as yes or no."""
         return self.argument is NONE
 
     def known_to(self, release: Release | None) -> bool:
-        """Whether sbatch of that release has it; None stands for any release."""
+        """Return whether sbatch of that release has the option. None: any release."""
         if release is None:
             return True
         return self.since <= release and (self.until is None or release < self.until) and release not in self.missing
 
     def argument_in(self, release: Release | None) -> Argument:
-        """What it takes there; None stands for any release: the most that one of them takes."""
+        """Return the kind of argument in that release. None: the most permissive kind of all releases."""
         if self.changed is None:
             return self.argument
         at, later = self.changed
@@ -202,24 +206,25 @@ SBATCH: tuple[SbatchOption, ...] = (
     _("wrap", "", REQUIRED),
 )
 
-# Read from the environment only: how long to wait for SBATCH_REQ_SWITCH (or --switches without @time).
+# Read from the environment only: how long to wait for SBATCH_REQ_SWITCH (or for --switches without @time).
 WAIT4SWITCH = SbatchOption("wait4switch", "", REQUIRED, ("SBATCH_WAIT4SWITCH",))
 
-# A file with the job's nodes, where neither --nodelist nor --nodefile names them: read as --nodelist=./FILE with
-# --distribution=arbitrary (sbatch(1); src/sbatch/opt.c in 22.05, src/common/slurm_opt.c from 23.11 on).
+# Variable that names a file with the job's nodes. It applies if neither --nodelist nor --nodefile is given, and is
+# read as --nodelist=./FILE with --distribution=arbitrary (sbatch(1); src/sbatch/opt.c in 22.05,
+# src/common/slurm_opt.c from 23.11 on).
 HOSTFILE = "SLURM_HOSTFILE"
 
-# The same option under a second name (sbatch 22.05.8: --tasks-per-node sets ntasks-per-node, --cluster clusters).
+# Second names of options (sbatch 22.05.8: --tasks-per-node sets ntasks-per-node, --cluster sets clusters).
 ALIASES: dict[str, str] = {"tasks-per-node": "ntasks-per-node", "cluster": "clusters"}
 
-# sbatch takes these in its first pass over the command line; in a script they are accepted and do nothing
+# sbatch reads these in its first pass over the command line. In a script they are accepted without effect
 # (measured on 22.05.8: `#SBATCH --help`, `#SBATCH --wrap=x`).
 COMMAND_LINE_ONLY: frozenset[str] = frozenset({"help", "usage", "version", "verbose", "quiet", "wrap", "autocomplete"})
 
-# sbatch answers these and ends, before it looks for a script.
+# sbatch answers these and exits before it looks for a script.
 ANSWERED_AT_ONCE: frozenset[str] = frozenset({"help", "usage", "version", "autocomplete"})
 
-# Options that sbatch or slurmctld refuses together; setting one where another is set is never our rewrite.
+# Options that sbatch or slurmctld refuses together. The rewrite never adds one of them when another one is set.
 # Memory: "fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive"; CPUs: "error: --cpus-per-gpu is
 # mutually exclusive with --cpus-per-task" (both 22.05.8).
 EXCLUSIVE_GROUPS: tuple[frozenset[str], ...] = (
@@ -228,7 +233,7 @@ EXCLUSIVE_GROUPS: tuple[frozenset[str], ...] = (
     frozenset({"core-spec", "thread-spec"}),
 )
 
-# Two options for one field: the one read last holds.
+# Pairs of options that set the same field: the one that is read last applies.
 OPPOSITES: dict[str, str] = {
     "requeue": "no-requeue",
     "no-requeue": "requeue",
@@ -239,18 +244,18 @@ OPPOSITES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GsubOption:
-    """One option of gsub's own: a flag sets `field` of `Own` to `flag`, a valued one to its value."""
+    """One of gsub's own options. A flag sets `field` of GsubOptions to `flag`, any other one sets it to its value."""
 
     name: str
     field: str
-    # "" when there is none; its sense is that of the field: GSUB_TUNE=no is --no-tune
+    # GSUB_* variable, "" if there is none. Its value is that of the field: GSUB_TUNE=no means --no-tune.
     variable: str
     argument: Argument = NONE
     flag: bool = True
     choices: tuple[str, ...] = ()
-    # A whole number, at least 1.
+    # The value is a whole number from 1 to `most`.
     number: bool = False
-    most: int = (1 << 31) - 1  # of a number
+    most: int = (1 << 31) - 1
 
 
 OWN: tuple[GsubOption, ...] = (
@@ -272,7 +277,7 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("values", "values", "", REQUIRED),
 )
 
-# These make the script, so they cannot be in one.
+# Options from which the script is generated; a script cannot contain them.
 MAKING: frozenset[str] = frozenset({"template", "values"})
 
 BY_NAME: dict[str, SbatchOption] = {option.name: option for option in SBATCH}
@@ -281,5 +286,5 @@ OWN_BY_NAME: dict[str, GsubOption] = {option.name: option for option in OWN}
 
 
 def canonicalize_option(name: str) -> str:
-    """The name under which an option's settings are kept."""
+    """Return the canonical long name of an option, under which its settings are kept."""
     return ALIASES.get(name, name)

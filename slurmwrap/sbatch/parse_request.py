@@ -1,7 +1,8 @@
-"""A call of gsub → JobRequest: script < environment < command line, as sbatch ranks them. Pure: reading is handed in.
+"""Parse a call of gsub into a JobRequest: script < environment < command line, as in sbatch. Pure.
 
-sbatch's values are kept as they were given; only those that say how much a job needs are read (`shape`). Own options
-rank the same way: `#GSUB` < `GSUB_*` < flags.
+Files are read through the functions that the caller passes in. Values of sbatch options are kept as they were given;
+only those that determine how many resources the job needs are parsed (`shape`). gsub's own options have the same
+precedence: `#GSUB` < `GSUB_*` < command line.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    # A field of Own and its value.
+    # A field of GsubOptions and its value.
     _OwnValue = tuple[str, Any]
 
 ReadScript = Callable[[str], bytes]
@@ -63,14 +64,16 @@ def parse_request(
     release: Release | None = None,
     extra: Sequence[SbatchOption] = (),
 ) -> JobRequest:
-    """Everything that the call asks for. `argv` is what follows the program's name.
+    """Return everything that the call asks for. `argv` is the command line after the program's name.
 
-    `read_script` raises OSError as `open` and `read` do. `release` is sbatch's, where it is known (it decides what
-    an abbreviation means, and a space after a backslash); `extra` are options of site plugins. The script is not read
-    (`content` b"") where sbatch would not read it either. Of a heterogeneous job all is about its first component.
+    `read_script` raises OSError as `open` and `read` do. `release` is the release of sbatch, if it is known; it decides
+    what an abbreviated option means and how a space after a backslash is read. `extra` are options of site plugins.
+    The script is not read (`content` is b"") where sbatch would not read it either. For a heterogeneous job the
+    request describes the first component.
 
-    Raises UsageError and ScriptError with sbatch's words and exit codes. A UsageError without a hint is sbatch's own
-    to make; one with a hint is ours. UnknownOption: it may be of a site plugin that is not in `extra`.
+    Raises UsageError and ScriptError with sbatch's messages and exit codes. A UsageError without a hint is one that
+    sbatch reports itself; one with a hint is slurmwrap's own. UnknownOption: the option may belong to a site plugin
+    that is not in `extra`.
     """
     names = build_names(release, extra)
     command = split_command_line(argv, names)
@@ -79,11 +82,12 @@ def parse_request(
             command.first_component, environ=environ, cwd=cwd, read_script=read_script, read_stdin=read_stdin,
             release=release, extra=extra,
         )  # fmt: skip
+        # The first component was parsed alone, but gsub's own options count in any component.
         kept = [(f.name, getattr(first.own, f.name)) for f in fields(first.own)]
         own = _merge_gsub_options((kept, _parse_gsub_options_of_command(command)))
         return replace(first, own=own, hetjob=True, components=command.other_components)
-    # Before a script is waited for on standard input.
-    own_words_on = tuple(_parse_gsub_options_of_command(command))
+    # Parsed before the script, so that a wrong option is reported before gsub waits for standard input.
+    own_on_command_line = tuple(_parse_gsub_options_of_command(command))
     script = _read_script(command, environ, cwd, read_script, read_stdin)
     sbatch_words, own_words, hetjob = _split_directive_words(script, release)
     settings = _merge_settings(
@@ -93,7 +97,7 @@ def parse_request(
     )
     settings = (*_list_hostfile_settings(environ, settings), *settings)
     own = _merge_gsub_options(
-        (_parse_gsub_options_of_script(own_words, script), _parse_gsub_variables(environ), own_words_on)
+        (_parse_gsub_options_of_script(own_words, script), _parse_gsub_variables(environ), own_on_command_line)
     )
     chdir = next((s.value for s in reversed(settings) if s.option == "chdir" and s.value), cwd)
     return JobRequest(
@@ -130,28 +134,28 @@ def _read_script(
     if command.script is None:
         return Script(path=None, name="sbatch", content=_check_content(read_stdin(), "stdin"), from_stdin=True)
     chdir = next((one.value for one in reversed(command.given) if one.option == "chdir"), None)
-    path, content = _find(command.script, chdir, environ.get("PATH", ""), cwd, read_script)
+    path, content = _find_script(command.script, chdir, environ.get("PATH", ""), cwd, read_script)
     return Script(
         path=path, name=path.rpartition("/")[2], content=_check_content(content, command.script), word=command.script
     )
 
 
 def wrap_script(command: str) -> bytes:
-    """The script that `sbatch --wrap=command` makes (22.05.8, facts of `scontrol write batch_script`)."""
+    """Return the script that `sbatch --wrap=command` makes (22.05.8, as shown by `scontrol write batch_script`)."""
     body = command.encode(errors="surrogateescape")
     return b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n" + body + b"\n"
 
 
-def _find(name: str, chdir: str | None, path: str, cwd: str, read_script: ReadScript) -> tuple[str, bytes]:
-    """The script's absolute path and content.
+def _find_script(name: str, chdir: str | None, path: str, cwd: str, read_script: ReadScript) -> tuple[str, bytes]:
+    """Return the script's absolute path and its content.
 
     A name that begins with neither `/` nor `.` is looked up in --chdir (as given on the command line) or the
-    working directory, then in PATH, then opened as it is (measured on 22.05.8).
+    working directory, then in PATH, and is at last opened as it is (measured on 22.05.8).
     """
     here = cwd.rstrip("/")
     direct = name if name.startswith("/") else f"{here}/{name}"
     if name[:1] in ("/", ".", ""):
-        return direct, _open(direct, name, read_script)
+        return direct, _open_script(direct, name, read_script)
     first = here if chdir is None else chdir if chdir.startswith("/") else f"{here}/{chdir}"
     for folder in (first, *filter(None, path.split(":"))):
         candidate = f"{first}/{folder}/{name}" if folder.startswith(".") else f"{folder}/{name}"
@@ -159,10 +163,10 @@ def _find(name: str, chdir: str | None, path: str, cwd: str, read_script: ReadSc
             return candidate, read_script(candidate)
         except OSError:
             continue
-    return direct, _open(direct, name, read_script)
+    return direct, _open_script(direct, name, read_script)
 
 
-def _open(path: str, name: str, read_script: ReadScript) -> bytes:
+def _open_script(path: str, name: str, read_script: ReadScript) -> bytes:
     try:
         return read_script(path)
     except IsADirectoryError:
@@ -181,7 +185,7 @@ def _is_absent(error: OSError) -> bool:
 
 
 def _check_content(content: bytes, name: str) -> bytes:
-    """The content, if sbatch would take it; its checks in its order and words (22.05.8)."""
+    """Return the content if sbatch would accept it. The checks have sbatch's order and messages (22.05.8)."""
     if not content:
         raise ScriptError(f"{name}: Batch script is empty!", hint="Give a script, or a command with --wrap.")
     if not content.split(b"\0", 1)[0].strip():
@@ -208,16 +212,18 @@ _Located = tuple[Directive, DirectiveWord]
 
 
 def _split_directive_words(script: Script, release: Release | None) -> tuple[list[_Located], list[_Located], bool]:
-    """The words of `#SBATCH` lines up to a second component, those of `#GSUB` lines, and whether there is one."""
+    """Return the words of `#SBATCH` lines up to a second component, those of `#GSUB` lines, and whether one exists."""
     try:
         directives = parse_directives(script.content, release)
     except BadLine as bad:
         hint = "It is a #GSUB line, which sbatch would not read." if bad.own else ""
         raise UsageError(f"{_format_script_name(script)}: {bad}", hint=hint, exit_code=1) from None
-    ends = next((d.line for d in directives if d.hetjob and d.magic == "#SBATCH"), None)
-    sbatch = [(d, w) for d in directives if d.magic == "#SBATCH" and (ends is None or d.line < ends) for w in d.words]
+    end_line = next((d.line for d in directives if d.hetjob and d.magic == "#SBATCH"), None)
+    sbatch = [
+        (d, w) for d in directives if d.magic == "#SBATCH" and (end_line is None or d.line < end_line) for w in d.words
+    ]
     own = [(d, w) for d in directives if d.magic == "#GSUB" for w in d.words]
-    return sbatch, own, ends is not None
+    return sbatch, own, end_line is not None
 
 
 def _format_script_name(script: Script) -> str:
@@ -225,13 +231,13 @@ def _format_script_name(script: Script) -> str:
 
 
 def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tuple[ParsedOption, ...]:
-    """Options of directive lines. UsageError names the line."""
+    """Parse the options of directive lines. The UsageError names the line."""
     try:
         found = scan([word.text for _, word in located], names)
     except BadOption as bad:
         line = located[bad.word][0]
-        ours = line.magic == "#SBATCH" and str(bad).partition("--")[2].partition("=")[0].rstrip("'") in OWN_BY_NAME
-        hint = "gsub's own options go on a #GSUB line." if ours else bad.hint
+        is_own = line.magic == "#SBATCH" and str(bad).partition("--")[2].partition("=")[0].rstrip("'") in OWN_BY_NAME
+        hint = "gsub's own options go on a #GSUB line." if is_own else bad.hint
         if line.magic == "#GSUB":
             hint = hint or f"#GSUB lines take {', '.join('--' + name for name in OWN_NAMES.own)}."
         unknown = bad.unknown and line.magic == "#SBATCH"
@@ -264,9 +270,9 @@ def _list_script_settings(located: Sequence[_Located], script: Script, names: Na
 
 
 def _list_environment_settings(environ: Mapping[str, str]) -> Iterable[tuple[SbatchSetting, bool]]:
-    """Settings of variables, in sbatch's order, and whether they set or clear their option.
+    """Yield the settings from variables, in sbatch's order, each with whether it sets (True) or clears its option.
 
-    A flag's variable sets it when empty, "yes" or a number other than 0, and clears it otherwise.
+    The variable of a flag sets it when empty, "yes" or a number other than 0, and clears it otherwise.
     """
     for option in (*SBATCH, WAIT4SWITCH):
         for variable in option.variables:
@@ -278,7 +284,7 @@ def _list_environment_settings(environ: Mapping[str, str]) -> Iterable[tuple[Sba
 
 
 def _list_hostfile_settings(environ: Mapping[str, str], settings: Sequence[SbatchSetting]) -> Iterable[SbatchSetting]:
-    """The weakest of all: it names the nodes where nothing else does."""
+    """Yield the node list of SLURM_HOSTFILE. Lowest precedence: it counts only if nothing else names nodes."""
     path = environ.get(HOSTFILE)
     if path is not None and not any(setting.option in ("nodelist", "nodefile") for setting in settings):
         value = path if "/" in path else f"./{path}"
@@ -286,7 +292,10 @@ def _list_hostfile_settings(environ: Mapping[str, str], settings: Sequence[Sbatc
 
 
 def is_flag_variable_set(value: str) -> bool:
-    """How sbatch reads the variable of a flag (22.05.8: SBATCH_WAIT=0 clears, SBATCH_NO_REQUEUE=1 sets)."""
+    """Return whether the variable of a flag sets it, as sbatch reads it.
+
+    Measured on 22.05.8: SBATCH_WAIT=0 clears, SBATCH_NO_REQUEUE=1 sets.
+    """
     text = value.strip()
     digits = text.lstrip("+-")
     return value == "" or value.lower() == "yes" or (digits.isdigit() and int(digits) != 0 and not value[-1:].isspace())
@@ -303,6 +312,7 @@ def _merge_settings(
     environment: Iterable[tuple[SbatchSetting, bool]],
     command_line: Iterable[SbatchSetting],
 ) -> tuple[SbatchSetting, ...]:
+    # A variable that clears a flag also removes what the script set for the option or its opposite.
     settings = list(script)
     for one, sets in environment:
         if sets:
@@ -330,7 +340,7 @@ def _parse_gsub_options_of_command(command: CommandLine) -> Iterable[_OwnValue]:
     return [_parse_gsub_value(OWN_BY_NAME[one.option], one.value, "") for one in command.given if one.own]
 
 
-_TAKES = {
+_VALUE_HINTS = {
     "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
     "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
 }
@@ -346,7 +356,7 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
             hint=f"{value} was read as the mode. Did you mean: gsub --{option.name}={option.choices[0]} {value}?",
         )
     if not value or (option.choices and value not in option.choices):
-        allowed = f"one of {', '.join(option.choices)}" if option.choices else _TAKES.get(option.name, "a name")
+        allowed = f"one of {', '.join(option.choices)}" if option.choices else _VALUE_HINTS.get(option.name, "a name")
         raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")
     if not option.number:
         return option.field, value
@@ -358,16 +368,16 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
 
 
 def _parse_gsub_variables(environ: Mapping[str, str]) -> Iterable[_OwnValue]:
-    """GSUB_* variables; one for both --retry and --no-retry, an empty one says nothing."""
+    """Yield the options in GSUB_* variables. --retry and --no-retry share a variable; an empty variable is ignored."""
     for option in {option.variable: option for option in OWN if option.variable}.values():
         value = environ.get(option.variable, "")
         if value and option.argument is REQUIRED:
             yield _parse_gsub_value(option, value, f"{option.variable}: ")
         elif value:
-            yield option.field, _switch(option.variable, value)
+            yield option.field, _parse_yes_or_no(option.variable, value)
 
 
-def _switch(variable: str, value: str) -> bool:
+def _parse_yes_or_no(variable: str, value: str) -> bool:
     if value.lower() not in _YES | _NO:
         raise UsageError(f"{variable}: {value!r} is neither yes nor no", hint="It takes yes or no, 1 or 0.")
     return value.lower() in _YES

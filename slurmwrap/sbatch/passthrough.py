@@ -1,7 +1,7 @@
-"""Whether a call is for us: the rules by which it goes to sbatch as it is, each with its sentence. Pure.
+"""Rules by which a call goes to sbatch unchanged, each with its reason in one sentence. Pure.
 
-Three stages, cheapest first: what the caller says without a word about the job, what the call itself says, and what
-the site or the user set in the configuration, which is read only when the first two leave the call to us.
+There are three stages, the cheapest first: the caller's environment, then the call itself, then the configuration of
+the site and the user, which is read only if the first two stages do not pass the call on.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import GsubOptions, JobRequest
 
 
-SWITCH = "GSUB_PASS"  # the caller's off switch
+# Variable with which the caller switches gsub off.
+SWITCH = "GSUB_PASS"
 _NO = frozenset({"", "0", "no", "false", "off"})
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,6})", re.ASCII)
-# What a job, a step and a task are given (sbatch(1), salloc(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES); sbatch
-# itself reads none of it.
-_OF_A_JOB = re.compile(
+# Variables that Slurm sets for a job, a step and a task (sbatch(1), salloc(1) and srun(1), OUTPUT ENVIRONMENT
+# VARIABLES). sbatch itself reads none of them.
+_JOB_VARIABLES = re.compile(
     r"SLURMD_NODENAME|SLURM_(?:JOB_?\w*|STEP\w*|MEM_PER_\w+|CPUS?_\w+|GPUS\w*|NTASKS\w*|TASKS?_\w+|N(?:PROCS|NODES)|NODE\w*"
     r"|PROCID|LOCALID|GTIDS|PTY_\w+|SRUN_\w+|LAUNCH_\w+|SUBMIT_\w+|TRES_PER_TASK|DISTRIBUTION|THREADS_PER_CORE|MEM_BIND\w*"
     r"|TOPOLOGY_ADDR\w*|ARRAY_\w+|RESTART_COUNT|HET_\w+|OVERCOMMIT|PRIO_PROCESS)"
@@ -31,38 +32,45 @@ _TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
 def is_switched_on(environ: Mapping[str, str], variable: str) -> bool:
-    """Whether a switch of the caller's is on; a word that is neither yes nor no means that it is."""
+    """Return whether the caller's switch `variable` is on. A value that means neither yes nor no counts as on."""
     return environ.get(variable, "").lower() not in _NO
 
 
 def find_switch_off_reason(environ: Mapping[str, str]) -> str | None:
-    """The caller wants plain sbatch, whatever is asked for."""
+    """Return the reason if the caller switched gsub off, else None."""
     return f"{SWITCH} is set." if is_switched_on(environ, SWITCH) else None
 
 
 def find_prerun_reason(environ: Mapping[str, str]) -> str | None:
-    """A pre-run submits nothing: its stand-in for sbatch answers the call."""
+    """Return the reason if the call comes from inside a pre-run, else None.
+
+    A pre-run submits nothing: the shim for sbatch answers the call.
+    """
     return "This call comes from inside a pre-run." if is_switched_on(environ, "SLURMWRAP_PRERUN") else None
 
 
 def remove_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` without what Slurm says of the interactive job in which a person types: sbatch hands it on, and a job
-    with the outer one's SLURM_MEM_PER_CPU next to its own SLURM_MEM_PER_NODE cannot start a step (22.05.8)."""
+    """Return `environ` without the variables that Slurm set for the interactive job in which the user works.
+
+    sbatch passes them on, and a job with the outer job's SLURM_MEM_PER_CPU next to its own SLURM_MEM_PER_NODE cannot
+    start a step (22.05.8).
+    """
     if not environ.get("SLURM_JOB_ID"):
         return dict(environ)
-    return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
+    return {name: value for name, value in environ.items() if not _JOB_VARIABLES.fullmatch(name)}
 
 
 def find_passthrough_reason(
     request: JobRequest, own: GsubOptions | None = None, *, at_terminal: bool = False
 ) -> str | None:
-    """Why the call is not for us and goes to sbatch as it is, in one sentence; None when we take it.
+    """Return the reason, in one sentence, why the call goes to sbatch unchanged; None if slurmwrap handles it.
 
-    `at_terminal`: a person types. In an interactive job (`srun --pty`, `salloc`, a notebook's terminal) their jobs are
-    new ones; what a batch script submits without a terminal goes on with that script's own job, which had its pre-run.
+    `at_terminal`: the user types the call. In an interactive job (`srun --pty`, `salloc`, a notebook's terminal) their
+    jobs are new ones. A job that a batch script submits without a terminal continues that script's own job, which had
+    its pre-run.
 
-    The caller still owes the user what `own` (by default the request's) asks for: --dry-run and --prerun=only must
-    never end in a submission, whatever the reason.
+    The caller must still do what `own` (by default the request's own options) asks for: --dry-run and --prerun=only
+    must never end in a submission, whatever the reason.
     """
     own = own or request.own
     for option in ("help", "usage", "version", "autocomplete"):
@@ -75,7 +83,7 @@ def find_passthrough_reason(
     if request.environ.get("SLURM_JOB_ID") and not at_terminal:
         return f"This call comes from inside job {request.environ['SLURM_JOB_ID']}, and from no terminal."
     if request.setting("clusters"):
-        return "--clusters may send the job to a cluster we do not see."
+        return "--clusters may send the job to a cluster that slurmwrap does not see."
     if request.setting("uid") or request.setting("gid"):
         return "The job is for another user or group (--uid, --gid)."
     if request.setting("external"):
@@ -88,21 +96,18 @@ def find_passthrough_reason(
         return "The job asks for no GPU."
     if open_file(request.script.path or "") is not None:
         return f"The script is an open file of the caller's ({request.script.path})."
-    if own.prerun is None and (engine := _find_engine_reason(request)):
-        return engine
+    if own.prerun is None and (engine_reason := find_engine_reason(request.script.content)):
+        return engine_reason
     if own.prerun == "off" and own.retry is False and not (own.tune or own.place):
         return "--prerun=off, --no-tune, --no-place and --no-retry leave nothing to do."
     return None
 
 
-def _find_engine_reason(request: JobRequest) -> str | None:
-
-    return find_engine_reason(request.script.content)
-
-
 def open_file(path: str) -> int | None:
-    """The descriptor that a name like /dev/stdin or /dev/fd/63 stands for: Snakemake and `sbatch <(...)` say so. Such a
-    script can be read once, and is there for no other process."""
+    """Return the descriptor that a name like /dev/stdin or /dev/fd/63 stands for, None for any other name.
+
+    Snakemake and `sbatch <(...)` use such names. The script can be read only once, and no other process can open it.
+    """
     if path == "/dev/stdin":
         return 0
     found = _DESCRIPTOR.fullmatch(path)
@@ -110,7 +115,7 @@ def open_file(path: str) -> int | None:
 
 
 def find_site_reason(request: JobRequest, rules: Submit, user: str) -> str | None:
-    """The same by the configuration; `user` is the caller's name."""
+    """Return the reason by which the configuration passes the call on, else None. `user` is the caller's name."""
     if not rules.enabled:
         return "gsub is switched off (submit.enabled)."
     tasks = count_array_tasks(request.value("array") or "")
@@ -131,9 +136,10 @@ def find_site_reason(request: JobRequest, rules: Submit, user: str) -> str | Non
 
 
 def count_array_tasks(indices: str) -> int:
-    """How many tasks `0-15%4`, `1,3,5-7` or `[0-100:10]` names; 0 for none, and for what Slurm refuses.
+    """Return the number of tasks in `0-15%4`, `1,3,5-7` or `[0-100:10]`; 0 for none, and for what Slurm refuses.
 
-    Slurm counts an index once that is named twice; what overlaps is counted twice here, so more is only ever passed on.
+    Slurm counts an index once even if it is named twice. Here overlapping ranges are counted twice, which can only
+    pass on more calls.
     """
     found = [_TASKS.fullmatch(part.strip()) for part in indices.partition("%")[0].strip(" []").split(",")]
     total = 0
@@ -146,7 +152,7 @@ def count_array_tasks(indices: str) -> int:
 
 
 def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> str | None:
-    """The first of `names` that one of the shell patterns fits."""
+    """Return the first of `names` that matches one of the shell patterns."""
     if not patterns:
         return None
     from fnmatch import fnmatchcase
@@ -156,17 +162,16 @@ def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> str | None
 
 # Scripts whose program belongs to someone who waits for it: a workflow engine, a scheduler of workers, a user.
 #
-# A pre-run of such a script is no trial of it. It would answer in the job's place, or miss what only the job's own
-# number leads to (each tried on a real Slurm, docs/callers.md). Anyone who asks for a pre-run by name gets one all
-# the same.
+# A pre-run cannot test such a script. It would answer instead of the job, or lack what is found only under the job's
+# own number (each tried on a real Slurm, docs/callers.md). A user who asks for a pre-run explicitly still gets one.
 _ENGINES: tuple[tuple[bytes, str], ...] = (
     (
         rb"-m submitit\.core\._submit\b",
-        "submitit keeps the work under the number of its job, and a pre-run has another.",
+        "submitit stores the work under the id of its job, and a pre-run has another id.",
     ),
     (
         rb"\bdistributed\.cli\.dask_worker\b|\bdask_cuda\b|\bdask[ -](?:cuda[ -])?worker\b",
-        "A pre-run of a dask worker would join the scheduler in its place.",
+        "A pre-run of a dask worker would join the scheduler instead of the job.",
     ),
     (
         rb"(?m)^nxf_launch\(\)",
@@ -181,6 +186,6 @@ _COMMENT = rb"(?m)^[ \t]*#.*$"
 
 
 def find_engine_reason(script: bytes) -> str | None:
-    """Why there is no pre-run of this script, in one sentence; None for every other."""
-    said = re.sub(_COMMENT, b"", script)
-    return next((why for pattern, why in _ENGINES if re.search(pattern, said)), None)
+    """Return the reason, in one sentence, why this script gets no pre-run; None for any other script."""
+    code = re.sub(_COMMENT, b"", script)
+    return next((why for pattern, why in _ENGINES if re.search(pattern, code)), None)

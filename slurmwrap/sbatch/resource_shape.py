@@ -1,8 +1,8 @@
-"""Settings → ResourceShape: nodes, GPUs, CPUs, memory and time in numbers. Pure.
+"""Compute the ResourceShape of sbatch settings: nodes, GPUs, CPUs, memory and time in numbers. Pure.
 
-Numbers are read as sbatch 22.05 reads them (measured: `--mem=3gb`, `--nodes=' 3 '`, `--mem=+3G` count, `--time=' 3'`
-does not); what it refuses is a UsageError in its words with the place and the value. Where Slurm computes a number
-only at allocation, the least that it can be is taken.
+Numbers are parsed as sbatch 22.05 parses them (measured: `--mem=3gb`, `--nodes=' 3 '`, `--mem=+3G` are valid,
+`--time=' 3'` is not). A number that sbatch refuses raises UsageError with sbatch's message, the source and the value.
+If Slurm computes a number only at allocation, the least possible number is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MEM_UNITS = {unit.value: unit for unit in (MemUnit.PER_NODE, MemUnit.PER_CPU, M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpus:
-    """GPUs asked for in one unit: how many of which types ("" for any)."""
+    """The GPUs that one option asks for: how many, and of which types ("" for any type)."""
 
     unit: GpuUnit
     types: tuple[str, ...]
@@ -36,10 +36,11 @@ class _Gpus:
 
 
 def compute_resource_shape(settings: Sequence[SbatchSetting]) -> ResourceShape:
-    """The request in numbers. `settings` in rising precedence. UsageError for a number that sbatch refuses.
+    """Return the request in numbers. `settings` are in rising precedence. UsageError for a number that sbatch refuses.
 
-    `time_limit_s` None: not said, or no limit; seconds are rounded up to minutes, as Slurm does. `nodes` also comes
-    from --nodelist, whose length is sbatch's least number of nodes. `gpus` is the least the job can get.
+    `time_limit_s` is None if there is no limit or none is given; it is rounded up to minutes, as in Slurm. `nodes` is
+    also derived from --nodelist, whose length sbatch uses as the least number of nodes. `gpus` is the least number
+    that the job can get.
     """
     force = {setting.option: setting for setting in settings}
     low, high = _parse_node_range(force)
@@ -59,7 +60,7 @@ def compute_resource_shape(settings: Sequence[SbatchSetting]) -> ResourceShape:
         cpu_unit=_CPU_UNITS[cpu.option] if cpu else CpuUnit.NONE,
         mem_mib=parse_memory(mem) if mem else None,
         mem_unit=_MEM_UNITS[mem.option] if mem else MemUnit.NONE,
-        time_limit_s=_time_limit(force.get("time")),
+        time_limit_s=_parse_time_limit_setting(force.get("time")),
         exclusive=_is_exclusive(settings),
     )
 
@@ -68,14 +69,14 @@ def compute_resource_shape(settings: Sequence[SbatchSetting]) -> ResourceShape:
 
 
 def find_memory_in_force(settings: Sequence[SbatchSetting]) -> SbatchSetting | None:
-    """The one memory option that counts: script and command line beat the environment across units (22.05.8)."""
+    """Return the memory option that applies. Script and command line override a variable of any unit (22.05.8)."""
     last = {s.option: s for s in settings if s.option in _MEM_UNITS}
     firm = [s for s in last.values() if s.origin is not Origin.ENVIRONMENT]
     return firm[-1] if firm else next(reversed(last.values()), None)
 
 
 def parse_memory(setting: SbatchSetting) -> int:
-    """MiB of `--mem=180G` and the like; default unit MiB, K rounded up. UsageError as sbatch."""
+    """Return the MiB of `--mem=180G` and the like. Default unit: MiB; K is rounded up. UsageError as in sbatch."""
     found = _MEM.fullmatch(setting.value or "")
     if found is None:
         raise _make_invalid_value_error(setting, f"Invalid --{setting.option} specification")
@@ -84,9 +85,9 @@ def parse_memory(setting: SbatchSetting) -> int:
 
 
 def parse_time_limit(text: str) -> int | None:
-    """Seconds of a Slurm time: minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s, rounded up to minutes; None: no limit.
+    """Return the seconds of a Slurm time limit, rounded up to minutes; None for no limit.
 
-    ValueError for anything else.
+    The forms are minutes, m:s, h:m:s, d-h, d-h:m and d-h:m:s. ValueError for anything else.
     """
     if text.lower() in _NO_LIMIT:
         return None
@@ -104,7 +105,7 @@ def parse_time_limit(text: str) -> int | None:
     return -(-seconds // 60) * 60 or None
 
 
-def _time_limit(setting: SbatchSetting | None) -> int | None:
+def _parse_time_limit_setting(setting: SbatchSetting | None) -> int | None:
     if setting is None:
         return None
     try:
@@ -133,7 +134,7 @@ def _make_invalid_value_error(setting: SbatchSetting, message: str, exit_code: i
 
 
 def _parse_node_range(force: dict[str, SbatchSetting]) -> tuple[int | None, int | None]:
-    """The least and greatest number of nodes: --nodes, else the length of --nodelist."""
+    """Return the least and greatest number of nodes: from --nodes, or else the length of --nodelist."""
     setting = force.get("nodes")
     if setting is None:
         listed = force.get("nodelist")
@@ -146,7 +147,7 @@ def _parse_node_range(force: dict[str, SbatchSetting]) -> tuple[int | None, int 
 
 
 def _parse_range(setting: SbatchSetting) -> tuple[int, int]:
-    """`2`, `2-4`, `1k`; of a list of sizes (`2,4-8`, newer than 22.05) its least and greatest."""
+    """Parse `2`, `2-4` or `1k`; of a list of sizes (`2,4-8`, newer than 22.05) return the least and greatest."""
     numbers = [_NODES.fullmatch(part) for part in re.split(r"[-,]", (setting.value or "").partition(":")[0])]
     counts = [int(n[1]) * (1024 if n[2] else 1) * (2**20 if n[3] else 1) for n in numbers if n]
     if len(counts) < len(numbers):
@@ -157,7 +158,7 @@ def _parse_range(setting: SbatchSetting) -> tuple[int, int]:
 
 
 def _count_hosts(hosts: str) -> int | None:
-    """How many hosts `n[0-3,7],m1` names; None for a file's name or what we cannot count."""
+    """Return how many hosts `n[0-3,7],m1` names; None for a file name or a form that is not understood."""
     if "/" in hosts or "{" in hosts:
         return None
     total = 0
@@ -178,7 +179,7 @@ def _count_range(part: str) -> int:
 
 
 def _list_gpu_requests(force: dict[str, SbatchSetting]) -> list[_Gpus]:
-    """Every way in which GPUs are asked for; the total for the job first, then per node, task and socket."""
+    """Return all requests for GPUs: the total for the job first, then those per node, task and socket."""
     asked = [
         _parse_typed_gpus(force["gpus"].value, GpuUnit.GPUS) if "gpus" in force else None,
         _parse_typed_gpus(force["gpus-per-node"].value, GpuUnit.PER_NODE) if "gpus-per-node" in force else None,
@@ -191,18 +192,18 @@ def _list_gpu_requests(force: dict[str, SbatchSetting]) -> list[_Gpus]:
 
 
 def _parse_typed_gpus(value: str | None, unit: GpuUnit) -> _Gpus:
-    """`8`, `a100:8`, `a100:4,v100:4` of --gpus and its like."""
-    return _sum([f"gpu:{entry}" for entry in (value or "").split(",") if entry], unit)
+    """Parse `8`, `a100:8` or `a100:4,v100:4`, as in --gpus and similar options."""
+    return _sum_gpu_entries([f"gpu:{entry}" for entry in (value or "").split(",") if entry], unit)
 
 
 def _parse_gres_gpus(value: str | None, unit: GpuUnit) -> _Gpus:
-    """`gpu`, `gpu:8`, `gpu:a100:8`, `gres/gpu=2`, among other resources, of --gres and --tres-per-task."""
-    return _sum([entry for entry in (value or "").split(",") if entry], unit)
+    """Parse `gpu`, `gpu:8`, `gpu:a100:8` or `gres/gpu=2` among other resources, as in --gres and --tres-per-task."""
+    return _sum_gpu_entries([entry for entry in (value or "").split(",") if entry], unit)
 
 
-def _sum(entries: list[str], unit: GpuUnit) -> _Gpus:
+def _sum_gpu_entries(entries: list[str], unit: GpuUnit) -> _Gpus:
     found = [match for match in map(_GRES.fullmatch, entries) if match and match["name"] == "gpu"]
-    counts = [_count_of(match) for match in found]
+    counts = [_parse_gpu_count(match) for match in found]
     types = tuple(_parse_gpu_type(match) for match in found)
     return _Gpus(unit=unit, types=types, count=sum(counts))
 
@@ -212,8 +213,8 @@ def _parse_gpu_type(match: re.Match[str]) -> str:
     return one if match["two"] or not one[:1].isdigit() or _parse_number(one) is None else ""
 
 
-def _count_of(match: re.Match[str]) -> int:
-    """The count; 1 when left out; 0 for one that cannot be read, which Slurm then refuses itself."""
+def _parse_gpu_count(match: re.Match[str]) -> int:
+    """Return the count; 1 if it is left out; 0 if it cannot be parsed, because Slurm then refuses the job itself."""
     if match["two"]:
         return _parse_number(match["two"]) or 0
     number = _parse_number(match["one"]) if match["one"] else 1
@@ -232,7 +233,7 @@ def _find_only_type(asked: Sequence[_Gpus]) -> str | None:
 
 
 def _compute_gpus_per_node(asked: Sequence[_Gpus], per_node: int | None) -> int | None:
-    """Said outright, or by tasks per node and GPUs per task; --gpus alone leaves it to Slurm."""
+    """Return the GPUs per node: as given, or tasks per node times GPUs per task; None if Slurm is free to choose."""
     said = next((one.count for one in asked if one.unit in (GpuUnit.PER_NODE, GpuUnit.GRES)), None)
     by_task = next((one.count for one in asked if one.unit is GpuUnit.PER_TASK), None)
     return said if said is not None or not (by_task and per_node) else by_task * per_node
@@ -241,7 +242,10 @@ def _compute_gpus_per_node(asked: Sequence[_Gpus], per_node: int | None) -> int 
 def _compute_total_gpus(
     asked: Sequence[_Gpus], nodes: int | None, tasks: int | None, per_node: int | None, sockets: int | None
 ) -> int:
-    """GPUs of the whole job. Unsaid nodes: as few as the tasks allow; unsaid tasks: one per node, as sbatch."""
+    """Return the GPUs of the whole job.
+
+    If nodes are not given: as few as the tasks allow. If tasks are not given: one per node, as in sbatch.
+    """
     if not asked:
         return 0
     first = asked[0]
@@ -264,7 +268,7 @@ def _find_cpu_in_force(force: dict[str, SbatchSetting]) -> SbatchSetting | None:
 
 
 def _is_exclusive(settings: Sequence[SbatchSetting]) -> bool:
-    """Whether the job has its nodes alone: --exclusive without a user's or a group's scope, said last."""
+    """Return whether the job has its nodes alone: --exclusive comes last, without a user or group scope."""
     last = next((s for s in reversed(settings) if s.option in ("exclusive", "oversubscribe")), None)
     return last is not None and last.option == "exclusive" and (last.value or "exclusive").lower() in _ALONE
 

@@ -1,8 +1,8 @@
-"""JobRequest + Wishes → BatchScript, the rewritten job as people are shown it; and the words that are submitted. Pure.
+"""Apply option changes to a JobRequest: the BatchScript that is shown, and the options that are submitted. Pure.
 
-In the rewrite each value is changed where the user set it, and what we add goes on the command line; the script keeps
-its lines, and every byte outside of changed `#SBATCH` words (`explain.py` prints it). `list_submitted_options` asks for
-the same with the user's script and variables as they are.
+In the BatchScript each value is changed where the user set it, and added options go on the command line. The script
+keeps its lines and every byte outside of changed `#SBATCH` words (`explain.py` prints it). `list_submitted_options`
+returns options with the same effect for the user's unchanged script and variables.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ from slurmwrap.sbatch.option_table import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOS
 from slurmwrap.sbatch.resource_shape import find_memory_in_force
 from slurmwrap.sbatch.script_directives import quote_word, replace_spans
 
-# Change.where of what the user had not set.
+# RequestChange.where of an option that the user had not set.
 ADDED = "added"
-# Change.where of a wish that only explains why something unset stays unset.
+# RequestChange.where of a change that only explains why an option stays unset.
 KEPT = "kept"
 
-# This variable takes a count alone, --switches also count@time (sbatch 22.05.8: Invalid numeric value "1@10").
+# This variable takes only a count, --switches also count@time (sbatch 22.05.8: Invalid numeric value "1@10").
 _NOT_IN_ENVIRONMENT = frozenset({"SBATCH_REQ_SWITCH"})
 
 
 def render(request: JobRequest, wishes: Sequence[OptionChange], *, added: Sequence[OptionChange] = ()) -> BatchScript:
-    """The job with the wishes granted. A wish for what is already in force changes nothing and is not listed.
+    """Return the job with the changes applied. A change to the value that already applies has no effect and no entry.
 
-    `wishes` change what the user set, or add to it; `added` are put on the command line even where the user set them
-    elsewhere, and win there (a later --begin, for instance). ValueError for a wish that no sbatch would take next to
-    what is set: ask `conflict` first. Callers convert to the user's own unit.
+    `wishes` change what the user set, or add to it. `added` are put on the command line even if the user set the
+    option elsewhere, and take precedence there (for instance a later --begin). Raises ValueError for a change that
+    sbatch would refuse next to the other settings; call `find_conflict` first. Callers convert values to the user's
+    own unit.
     """
     state = _Rewrite(request)
     for wish in wishes:
-        state.grant(wish, in_place=True)
+        state.apply_change(wish, in_place=True)
     for wish in added:
-        state.grant(wish, in_place=False)
-    return state.finished()
+        state.apply_change(wish, in_place=False)
+    return state.build_batch_script()
 
 
 def find_conflict(request: JobRequest, option: str) -> str | None:
-    """Why `option` must not be set next to what the user set, in one sentence; None when it may be."""
+    """Return the reason, in one sentence, why `option` conflicts with the user's settings; None if it does not."""
     if option not in BY_NAME:
         return f"sbatch has no option --{option}."
     return _find_setting_conflict(request.settings, option)
 
 
 def list_submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...]:
-    """The options of the call that really submits: the user's own words, then each change, which wins there.
+    """Return the options of the real sbatch call: the user's own words, then each change, which overrides them.
 
-    The user's script and variables go as they are. Otherwise Command= would name slurmwrap's copy, where many a
-    script looks for its own directory, and the job would see other SBATCH_* variables than they set.
+    The user's script and variables are used unchanged. Otherwise the job's Command= would name a copy made by
+    slurmwrap, where many scripts look for their own directory, and the job would see other SBATCH_* variables than
+    the user set.
     """
     if request.words is None:
         return batch.options
@@ -64,12 +66,12 @@ def _spell_change(change: RequestChange) -> str:
 
 
 def spell(option: str, value: str | None) -> str:
-    """One option as one argument of a command line: `--mem=180G`, `--hold`."""
+    """Format one option as one command line argument: `--mem=180G`, `--hold`."""
     return f"--{option}" if value is None else f"--{option}={value}"
 
 
 class _Rewrite:
-    """The request while wishes are granted one by one."""
+    """The request while changes are applied one by one."""
 
     def __init__(self, request: JobRequest) -> None:
         self._request = request
@@ -78,8 +80,8 @@ class _Rewrite:
         self._environ: dict[str, str] = {}
         self._changes: list[RequestChange] = []
 
-    def grant(self, wish: OptionChange, *, in_place: bool) -> None:
-        at = self._index(wish.option)
+    def apply_change(self, wish: OptionChange, *, in_place: bool) -> None:
+        at = self._find_setting_in_force(wish.option)
         old = None if at is None else _format_value_in_force(self._settings[at])
         if wish.value is None:
             where = KEPT if at is None else self._settings[at].where
@@ -89,19 +91,19 @@ class _Rewrite:
         if at is not None and old == wish.value:
             return
         if at is not None and (in_place or self._settings[at].origin is Origin.COMMAND_LINE):
-            where = self._change(at, new)
+            where = self._replace_value(at, new)
         else:
-            where = self._add(wish.option, new)
+            where = self._add_option(wish.option, new)
         self._changes.append(
             RequestChange(option=wish.option, old=old, new=wish.value, where=where, reason=wish.reason)
         )
 
-    def finished(self) -> BatchScript:
+    def build_batch_script(self) -> BatchScript:
         return BatchScript(
             content=replace_spans(self._request.script.content, self._spans),
             options=(
                 *(spell(s.option, s.value) for s in self._settings if s.origin is Origin.COMMAND_LINE),
-                # Behind what we add: that is for the first component, or for the whole job.
+                # After the added options, because those are for the first component or for the whole job.
                 *self._request.components,
             ),
             args=self._request.args,
@@ -109,14 +111,14 @@ class _Rewrite:
             changes=tuple(self._changes),
         )
 
-    def _index(self, option: str) -> int | None:
-        """Which setting of `option` is in force; None also when its opposite was said later."""
+    def _find_setting_in_force(self, option: str) -> int | None:
+        """Return the index of the setting of `option` that applies; None also if its opposite was set later."""
         asked = (option, OPPOSITES.get(option))
         last = next((i for i in reversed(range(len(self._settings))) if self._settings[i].option in asked), None)
         return last if last is not None and self._settings[last].option == option else None
 
     def _check_change(self, wish: OptionChange) -> str | None:
-        """The value to write: None for a flag."""
+        """Return the value to write, None for a flag. Raise ValueError if sbatch would refuse it."""
         known = BY_NAME.get(wish.option)
         if known is None:
             raise ValueError(f"sbatch has no option --{wish.option}")
@@ -128,11 +130,11 @@ class _Rewrite:
         flag = known.argument is NONE or (known.argument is OPTIONAL and not wish.value)
         return None if flag else wish.value
 
-    def _change(self, at: int, value: str | None) -> str:
-        """Writes a new value where the old one stands; says where."""
+    def _replace_value(self, at: int, value: str | None) -> str:
+        """Replace the value where it was set, and return that place."""
         setting = self._settings[at]
         if setting.origin is Origin.ENVIRONMENT and setting.where in _NOT_IN_ENVIRONMENT:
-            return self._add(setting.option, value)
+            return self._add_option(setting.option, value)
         if setting.origin is Origin.ENVIRONMENT:
             self._environ[setting.where] = value or ""
         elif setting.origin is Origin.SCRIPT:
@@ -142,22 +144,22 @@ class _Rewrite:
         self._settings[at] = replace(setting, value=value)
         return setting.where
 
-    def _add(self, option: str, value: str | None) -> str:
+    def _add_option(self, option: str, value: str | None) -> str:
         self._settings.append(SbatchSetting(option=option, value=value, origin=Origin.COMMAND_LINE, where=ADDED))
         return ADDED
 
 
 def _format_value_in_force(setting: SbatchSetting) -> str:
-    """The value in force; "" for a flag or an optional value left out."""
+    """Return the value that applies; "" for a flag or an optional value that was left out."""
     return setting.value or ""
 
 
 def _rewrite_word(content: bytes, setting: SbatchSetting, value: str | None) -> bytes:
-    """The script's argument with its value changed; its spelling (`-N`, `--nodes=`) stays."""
+    """Return the word of the script with its value changed; its spelling (`-N`, `--nodes=`) is kept."""
     start, stop = setting.span or (0, 0)
     attach = setting.prefix
     if value is not None and setting.value is None and attach.startswith("--"):
-        # An optional value that was left out: --exclusive becomes --exclusive=user, but -k -koff.
+        # The optional value was left out before: --exclusive becomes --exclusive=user, but -k becomes -koff.
         attach += "="
     plain = attach.encode(errors="surrogateescape")
     if plain and content[start:stop].startswith(setting.prefix.encode(errors="surrogateescape")):

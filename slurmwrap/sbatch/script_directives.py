@@ -1,10 +1,10 @@
-"""Bytes of a batch script → its `#SBATCH` and `#GSUB` lines, word by word, and back with words replaced. Pure.
+"""Parse the `#SBATCH` and `#GSUB` lines of a batch script word by word, and replace words in them. Pure.
 
-The rules are sbatch's own. Measured on 22.05.8 (`sbatch -v --test-only` prints the options it read):
+The rules are those of sbatch. Measured on 22.05.8 (`sbatch -v --test-only` prints the options it read):
 - the magic word is a prefix: `#SBATCH--nodes=2` counts, ` #SBATCH` and `##SBATCH` are comments, `#SLURM` still counts;
-- lines end with the first line that is neither blank nor a comment;
+- directives end at the first line that is neither blank nor a comment;
 - the words of all lines are one argument list: an option may take its value from the next line;
-- `#` outside quotes ends a line, also inside a word (`--comment=a#b` is `a`); a backslash keeps the next character,
+- `#` outside quotes ends a line, also inside a word (`--comment=a#b` is `a`); a backslash escapes the next character,
   in and out of quotes, but unquoted white space after it still ends the word (since 24.05 a space does not);
 - an empty word (`""`) ends its line; unmatched quotes and a word that starts with `:` are fatal (exit code 1);
 - `hetjob` (or `packjob`) as first word begins the next component of a heterogeneous job; as any word it ends its line.
@@ -18,15 +18,16 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.sbatch.option_table import Release
 
 MAGIC_WORDS = (b"#SBATCH", b"#SLURM", b"#GSUB")
-# isspace() in the C locale
+# The characters of isspace() in the C locale.
 _BLANK = b" \t\n\v\f\r"
 _SEPARATORS = (b"hetjob", b"packjob")
 _NEEDS_QUOTES = b"\"'\\# \t\v\f\r"
-_KEEPS_SPACE_SINCE = (24, 5)  # `\ ` outside quotes
+# From this release on, an escaped space (`\ `) outside quotes does not end the word.
+_KEEPS_SPACE_SINCE = (24, 5)
 
 
 class BadLine(Exception):
-    """A directive line that sbatch calls fatal, or a `#GSUB` line (`own`) that it would."""
+    """A directive line that is fatal for sbatch, or a `#GSUB` line (`own`) with an error of the same kind."""
 
     def __init__(self, message: str, line: int, own: bool = False) -> None:
         super().__init__(message)
@@ -36,7 +37,7 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectiveWord:
-    """One argument of a directive line: its text with quotes taken off, and the bytes of the script it came from."""
+    """One word of a directive line: its text without quotes, and the bytes of the script from which it was read."""
 
     text: str
     start: int
@@ -47,19 +48,22 @@ class DirectiveWord:
 class Directive:
     """One directive line. `start` and `stop` span it in the script without its line break; `line` counts from 1."""
 
-    # "#SBATCH" (also for #SLURM) or "#GSUB"
+    # "#SBATCH" (also for #SLURM) or "#GSUB".
     magic: str
     line: int
     start: int
     stop: int
     words: tuple[DirectiveWord, ...]
-    # The line begins another component of a heterogeneous job.
+    # The line begins the next component of a heterogeneous job.
     hetjob: bool = False
 
 
 def parse_directives(content: bytes, release: Release | None = None) -> tuple[Directive, ...]:
-    """All directive lines of a script, in order, as sbatch `release` reads them. Raises BadLine where it would give up,
-    and, of a release that is not known (None), where releases differ: then it is sbatch's to read."""
+    """Return all directive lines of a script, in order, as sbatch `release` reads them.
+
+    Raises BadLine for a line that is fatal for sbatch. If `release` is None (not known), also for a line that releases
+    read differently, so that sbatch itself must read it.
+    """
     keeps_space = None if release is None else release >= _KEEPS_SPACE_SINCE
     return tuple(
         _parse_directive(content, number, start, stop, magic, True if magic == b"#GSUB" else keeps_space)
@@ -69,12 +73,12 @@ def parse_directives(content: bytes, release: Release | None = None) -> tuple[Di
 
 
 def has_foreign_directives(content: bytes) -> bool:
-    """Whether sbatch would translate `#PBS` or `#BSUB` lines: it reads them after `#SBATCH`, so they win."""
+    """Return whether sbatch would translate `#PBS` or `#BSUB` lines: they come after `#SBATCH` and override it."""
     return any(line.startswith((b"#PBS", b"#BSUB")) for line in content.split(b"\n"))
 
 
 def replace_spans(content: bytes, replacements: Mapping[tuple[int, int], bytes]) -> bytes:
-    """The script with the bytes of each (start, stop) replaced; everything else stays as it is."""
+    """Return the script with the bytes of each (start, stop) replaced; all other bytes stay the same."""
     pieces: list[bytes] = []
     at = 0
     for (start, stop), new in sorted(replacements.items()):
@@ -84,7 +88,10 @@ def replace_spans(content: bytes, replacements: Mapping[tuple[int, int], bytes])
 
 
 def quote_word(text: str) -> bytes:
-    """`text` as one argument of a directive line. ValueError for what no line can hold: empty, NUL, a line break."""
+    """Return `text` as one word of a directive line.
+
+    Raises ValueError for a text that no line can contain: empty, or with NUL or a line break.
+    """
     raw = text.encode(errors="surrogateescape")
     if not raw or b"\n" in raw or b"\0" in raw:
         raise ValueError(f"{text!r} cannot be written as a word of an #SBATCH line")
@@ -94,7 +101,7 @@ def quote_word(text: str) -> bytes:
 
 
 def _scan_lines_before_program(content: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """(number, start, stop, magic word or b"") of each line before the program."""
+    """Yield (number, start, stop, magic word or b"") of each line before the program."""
     start, number = 0, 1
     while start < len(content):
         stop = content.find(b"\n", start)
@@ -126,7 +133,7 @@ def _parse_directive(
 
 
 def _split_words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | None) -> Iterator[DirectiveWord]:
-    """Words up to the first empty one, which is also what sbatch sees in place of a `hetjob`."""
+    """Yield the words up to the first empty one; sbatch sees `hetjob` as an empty word too."""
     while True:
         start = _skip_blanks(content, at, stop)
         if _is_separator_at(content, start, stop):
@@ -145,7 +152,7 @@ def _split_words(content: bytes, at: int, stop: int, number: int, keeps_space: b
 
 
 def _parse_word(content: bytes, at: int, stop: int, keeps_space: bool) -> tuple[bytes, int]:
-    """The word at `at` without its quotes, and where it ends; -1 when a quote (then the text) stays open."""
+    """Return the word at `at` without its quotes, and its end; -1 if a quote (returned instead) is not closed."""
     text = bytearray()
     quote, escaped = b"", False
     while at < stop and (quote or content[at] not in _BLANK or (escaped and keeps_space and content[at] == 32)):

@@ -1,4 +1,4 @@
-"""The columns that the simulator works on: numpy arrays of one dimension unless said otherwise. Types only."""
+"""Types of the simulator's columns: one-dimensional numpy arrays, unless stated otherwise."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Who gets GPUs until the leases end next, and on which servers: jobs that must lie close together wait for that.
+"""Leases of GPUs: which jobs hold GPUs until leases end next, and on which servers. Jobs that need locality wait for
+it.
 
-The rule is that of Tiresias's simulator for one switch (SymbioticLab/Tiresias, 959f9b08, switch.py
-ms_yarn_alloc_res): a job that a server can hold takes the first server with room for all of it; a larger one takes as
-many idle servers as it fills, and the first other one with room for the rest. Whoever need not lie close takes what is
-free, fragments first (Gu et al., NSDI 2019, section 3.3). Who runs and is still chosen stays where it is, unless
-someone before it in the order fits only in its place.
+The rule is that of Tiresias's simulator for one switch (SymbioticLab/Tiresias, 959f9b08, switch.py ms_yarn_alloc_res).
+A job that one server can hold takes the first server with enough free GPUs. A larger one takes as many idle servers as
+it fills, and the first other one with enough free GPUs for the rest. A job that does not need locality takes what is
+free, fragments first (Gu et al., NSDI 2019, section 3.3). A running job that is still chosen stays where it is, unless
+a job before it in the order fits only in its place.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from slurmwrap.sim.arrays import Bools, Ints
 
 
 class Leases(Protocol):
-    """The GPUs of the cluster, and who holds them until leases end next. Jobs are known by their numbers."""
+    """The GPUs of the cluster, and which jobs hold them until leases end next. Jobs are identified by their numbers."""
 
     def admit(self, new: Ints) -> bool:
-        """Whether these fit next to everybody; then they hold their GPUs, else nothing has changed."""
+        """Return whether these jobs fit next to all others. If so they hold GPUs now, else nothing has changed."""
         ...
 
     def lease(self, order: Ints, *, in_turn: bool) -> tuple[Bools, Ints]:
-        """All leases end. `order`: everybody who is there, highest priority first.
+        """End all leases and begin new ones. `order`: all jobs in the system, highest priority first.
 
-        Returns which of them hold GPUs now, and the numbers of those who do but were moved.
+        Returns which of them hold GPUs now, and the numbers of those that do but were moved.
         """
         ...
 
     def release(self, numbers: Ints) -> None:
-        """These hold nothing any more."""
+        """Take all GPUs from these jobs."""
         ...
 
     def servers(self, numbers: Ints) -> Ints:
-        """On how many servers each of these holds its GPUs."""
+        """Return on how many servers each of these jobs holds its GPUs."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class LeasePool:
-    """Leases of GPUs in one heap, as both simulators count them by default."""
+    """Leases of GPUs in one pool without servers, as both simulators count them by default."""
 
-    # Of each job, by number.
+    # GPUs of each job, by its number.
     gpus: Ints
     total: int
     per_server: int
@@ -70,52 +71,55 @@ class LeasePool:
         self.free += int(self.gpus[numbers].sum())
 
     def servers(self, numbers: Ints) -> Ints:
-        """As few as could hold them."""
+        """Return the least number of servers that could hold each job's GPUs."""
         return -(-self.gpus[numbers] // self.per_server)
 
 
 def select_fitting(gpus: Ints, free: int, *, in_turn: bool) -> Bools:
-    """Which jobs get their GPUs. `gpus`: of each, highest priority first; `free`: how many there are.
+    """Return which jobs get their GPUs. `gpus`: of each job, highest priority first; `free`: number of free GPUs.
 
-    As many steps as there are sizes of jobs, not as there are jobs.
+    Takes as many steps as there are sizes of jobs, not as there are jobs.
     """
     taken = np.zeros(len(gpus), dtype=np.bool_)
-    here = np.arange(len(gpus))
-    while len(here):
-        used = np.cumsum(gpus[here])
+    remaining = np.arange(len(gpus))
+    while len(remaining):
+        used = np.cumsum(gpus[remaining])
         fit = int(np.searchsorted(used, free, side="right"))
-        taken[here[:fit]] = True
-        if in_turn or fit == len(here):
+        taken[remaining[:fit]] = True
+        if in_turn or fit == len(remaining):
             break
         free -= int(used[fit - 1]) if fit else 0
-        here = here[fit + 1 :]
-        here = here[gpus[here] <= free]
+        remaining = remaining[fit + 1 :]
+        remaining = remaining[gpus[remaining] <= free]
     return taken
 
 
-# Servers, and GPUs on each.
+# Servers by index, and GPUs on each.
 Spot = tuple[Ints, Ints]
 
 
 @dataclass(slots=True, kw_only=True)
 class Places:
-    """Leases of GPUs on equal servers, by index. One spot is the part of a job on one server."""
+    """Leases of GPUs on equal servers, by index. A spot is the part of a job on one server."""
 
-    # Of each job, by number.
+    # GPUs of each job, by its number.
     gpus: Ints
-    # Whether the job must lie close together, by number.
+    # Whether the job needs locality, by its number.
     tied: Bools
     count: int
-    size: int  # GPUs of a server
+    size: int  # GPUs per server
     _free: Ints = field(init=False)
-    # Of each spot, its job's number.
+    # Per spot: the number of its job, its server and its GPUs.
     _job: Ints = field(init=False)
     _server: Ints = field(init=False)
     _held: Ints = field(init=False)  # GPUs
-    _holds: Bools = field(init=False)  # whether it has spots, by number
-    _spots: Ints = field(init=False)  # how many it has or had last, by number
-    _counted: Bools = field(init=False)  # whether there were GPUs for it, were it not for their places, by number
-    _rank: Ints = field(init=False)  # in the order, by number, when leases ended last
+    # Per job number: whether it has spots, and how many it has or had last.
+    _holds: Bools = field(init=False)
+    _spots: Ints = field(init=False)
+    # Per job number: whether there were enough GPUs for it, regardless of their servers.
+    _counted: Bools = field(init=False)
+    # Per job number: its rank in the order when leases ended last.
+    _rank: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self._free = np.full(self.count, self.size, dtype=np.int64)
@@ -135,17 +139,23 @@ class Places:
         return True
 
     def lease(self, order: Ints, *, in_turn: bool) -> tuple[Bools, Ints]:
+        """End all leases and begin new ones, as in Leases.lease.
+
+        Goes through the order once. A job that holds GPUs keeps them, unless a job before it in the order displaces it.
+        The sizes for which no place was found are remembered (`hopeless`): later jobs of that size or larger cannot be
+        placed either.
+        """
         self._rank[order] = np.arange(len(order))
         gpus, tied = self.gpus[order], self.tied[order].astype(np.int64)
         self._counted[order] = select_fitting(gpus, self.count * self.size, in_turn=in_turn)
         runs = self._holds[order]
         displaced: list[int] = []
-        # Who needs so many GPUs or more has no place: untied, tied.
+        # Sizes from which on no job can be placed: jobs without and with a need for locality.
         hopeless = np.full(2, np.iinfo(np.int64).max)
         at = 0
         while len(waiting := np.flatnonzero(~runs[at:] & (gpus[at:] < hopeless[tied[at:]]))):
             at += int(waiting[0])
-            runs[at], gone = self._seat(int(order[at]), at)
+            runs[at], gone = self._assign(int(order[at]), at)
             runs[self._rank[gone]] = False
             displaced += gone
             if not runs[at]:
@@ -166,23 +176,27 @@ class Places:
         return self._spots[numbers]
 
     def used(self) -> Ints:
-        """GPUs that are held on each server."""
+        """Return the GPUs that are held on each server."""
         return np.bincount(self._server, weights=self._held, minlength=self.count).astype(np.int64)
 
-    def _seat(self, number: int, rank: int) -> tuple[bool, list[int]]:
-        """A place for this job: what no one has, else what jobs behind it have. Returns who of them had to go."""
+    def _assign(self, number: int, rank: int) -> tuple[bool, list[int]]:
+        """Give this job GPUs: free ones, else those of jobs behind it in the order.
+
+        Returns whether it got them, and which jobs lost theirs.
+        """
         if (spot := self._find(number, self._free)) is not None:
             self._take(number, spot)
             return True, []
         behind = self._rank[self._job] > rank
         if not behind.any():
             return False, []
-        theirs = np.bincount(self._server[behind], weights=self._held[behind], minlength=self.count)
-        going = ~self._counted[self._job]
-        soon = self._free + np.bincount(self._server[going], weights=self._held[going], minlength=self.count)
-        # Have to go who would not anyway: from where most is free then.
-        fewest = np.argsort(-soon, kind="stable")
-        spot = self._find(number, (self._free + theirs.astype(np.int64))[fewest])
+        held_behind = np.bincount(self._server[behind], weights=self._held[behind], minlength=self.count)
+        leaving = ~self._counted[self._job]
+        free_soon = self._free + np.bincount(self._server[leaving], weights=self._held[leaving], minlength=self.count)
+        # Prefer servers where most is free once the jobs have left that will not get GPUs anyway. So few other jobs
+        # must leave.
+        fewest = np.argsort(-free_soon, kind="stable")
+        spot = self._find(number, (self._free + held_behind.astype(np.int64))[fewest])
         if spot is None:
             return False, []
         spot = fewest[spot[0]], spot[1]
@@ -191,7 +205,10 @@ class Places:
         return True, gone
 
     def _clear(self, spot: Spot, rank: int) -> list[int]:
-        """Jobs behind `rank` leave the spot's servers until there is room: who must go anyway first, then the last."""
+        """Let jobs behind `rank` leave the spot's servers until it is free.
+
+        First those that will not get GPUs anyway, then those last in the order.
+        """
         gone = []
         for server, needed in zip(*(part.tolist() for part in spot), strict=True):
             while self._free[server] < needed:
@@ -214,7 +231,10 @@ class Places:
 
 
 def place_together(free: Ints, gpus: int, size: int) -> Spot | None:
-    """On as few servers as can be; None: it must wait. `free`: GPUs of each server; `size`: of an idle one."""
+    """Return a spot on as few servers as possible; None: the job must wait.
+
+    `free`: free GPUs of each server; `size`: GPUs of an idle server.
+    """
     full, rest = divmod(gpus, size)
     idle = np.flatnonzero(free == size)[:full] if full else np.empty(0, dtype=np.int64)
     if len(idle) < full:
@@ -230,7 +250,7 @@ def place_together(free: Ints, gpus: int, size: int) -> Spot | None:
 
 
 def place_anywhere(free: Ints, gpus: int) -> Spot | None:
-    """On any servers, those with fewest free GPUs first; None: there are not so many."""
+    """Return a spot on any servers, those with fewest free GPUs first; None: too few GPUs are free."""
     if int(free.sum()) < gpus:
         return None
     some = np.flatnonzero(free)

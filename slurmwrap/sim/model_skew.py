@@ -1,7 +1,7 @@
-"""Who must lie close together: all, or only models that lose by being spread.
+"""Select the jobs that need locality: all, none, or only models that lose speed on distant servers.
 
-Skew is the largest tensor over the size of the model (Gu et al., NSDI 2019). Of Tiresias's nine CNNs it follows from
-the tensors in the authors' simulator (SymbioticLab/Tiresias, 959f9b08, models.py).
+Skew is the size of the largest tensor over the size of the model (Gu et al., NSDI 2019). For Tiresias's nine CNNs it
+follows from the tensors in the authors' simulator (SymbioticLab/Tiresias, 959f9b08, models.py).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SKEW: Mapping[str, float] = {
 def select_tied_jobs(
     jobs: Sequence[SimJob], placement: str, profiles: Mapping[str, ResourceProfile], limit: float = LIMIT
 ) -> Bools:
-    """Which jobs wait for as few servers as can be. A skew that no one knows is taken to be low.
+    """Return which jobs wait for as few servers as possible. An unknown skew counts as low.
 
-    ValueError for a placement that no one knows.
+    ValueError for an unknown placement.
     """
     if placement not in PLACEMENTS:
         raise ValueError(f"there is no placement '{placement}': {', '.join(PLACEMENTS)}")

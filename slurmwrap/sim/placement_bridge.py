@@ -1,9 +1,9 @@
-"""The bridge from simulated clusters to production's placement: the same plan(), on simulated snapshots.
+"""Bridge from simulated clusters to production's placement: the same plan(), on simulated snapshots.
 
-Slurm mode asks plan() what gsub would ask of Slurm for a job. (In rounds no one asks Slurm for anything: there the
-rules are Tiresias's and Synergy's own, consolidate.py and the mechanisms.) What is simulated here is only what plan()
-looks at: a JobRequest as a user would have written it, and a Snapshot of nodes with what is free on them. CPUs and
-memory are tuned elsewhere (backfill/tuner.py), so plan() is asked not to.
+The mode slurm asks plan() what gsub would ask of Slurm for a job. (In rounds there is no Slurm: there the rules are
+Tiresias's and Synergy's own, consolidate.py and the mechanisms.) Only what plan() looks at is simulated: a JobRequest
+as a user would have written it, and a Snapshot of nodes with what is free on them. CPUs and memory are tuned elsewhere
+(engines/sim_tuner.py), so tuning is switched off for plan().
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from slurmwrap.sbatch.job_request import (
 )
 from slurmwrap.sim.arrays import Floats, Ints
 
-# The partition of jobs that name none of the simulated ones.
+# Partition of jobs that name none of the simulated partitions.
 ANYWHERE = "all"
 CONFIG = Config(tuning=Tuning(enabled=False))
-# A site's reconciler relaxes; nothing is waited for.
+# A site's reconciler relaxes pending jobs, and the job is eligible at once.
 AT_ONCE = PlanningFacts(relaxing=True, starts_now=True)
 _SCRIPT = Script(path=None, name="simulated", content=b"")
 _ROUNDING = 1e-6
 
 
-def request_of(
+def make_sim_request(
     gpus: int,
     nodes: int | None,
     cpus: float,
@@ -52,7 +52,10 @@ def request_of(
     limit_s: float | None = None,
     partition: str = ANYWHERE,
 ) -> JobRequest:
-    """As a user would ask. `cpus` and `mem_mib` per GPU. `nodes` None: `--gpus`, and what goes with each GPU."""
+    """Return the request as a user would write it. `cpus` and `mem_mib` per GPU.
+
+    `nodes` None: `--gpus`, with CPUs and memory per GPU.
+    """
     limit = None if limit_s is None else int(limit_s)
     if nodes is None or gpus % nodes:
         shape = ResourceShape(
@@ -60,11 +63,11 @@ def request_of(
             cpu_unit=CpuUnit.PER_GPU, mem_mib=int(mem_mib), mem_unit=MemUnit.PER_GPU, time_limit_s=limit,
         )  # fmt: skip
     else:
-        one = gpus // nodes
+        gpus_per_node = gpus // nodes
         shape = ResourceShape(
-            nodes=nodes, max_nodes=nodes, gpus=gpus, gpus_per_node=one, gpu_unit=GpuUnit.GRES,
-            cpus=max(1, ceil(cpus * one - _ROUNDING)), cpu_unit=CpuUnit.PER_TASK, mem_mib=int(mem_mib * one),
-            mem_unit=MemUnit.PER_NODE, time_limit_s=limit,
+            nodes=nodes, max_nodes=nodes, gpus=gpus, gpus_per_node=gpus_per_node, gpu_unit=GpuUnit.GRES,
+            cpus=max(1, ceil(cpus * gpus_per_node - _ROUNDING)), cpu_unit=CpuUnit.PER_TASK,
+            mem_mib=int(mem_mib * gpus_per_node), mem_unit=MemUnit.PER_NODE, time_limit_s=limit,
         )  # fmt: skip
     named = SbatchSetting(option="partition", value=partition, origin=Origin.COMMAND_LINE, where="command line")
     return JobRequest(script=_SCRIPT, settings=(named,), shape=shape)
@@ -72,7 +75,7 @@ def request_of(
 
 @dataclass(slots=True, kw_only=True)
 class SimSnapshot:
-    """The simulated cluster as slurmctld would show it. Nodes that did not change are not made anew."""
+    """The simulated cluster as slurmctld would show it. Nodes that did not change are reused."""
 
     servers: Sequence[Server]
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class SimSnapshot:
     _nodes: list[Node] = field(default_factory=list)
     _seen: Floats | None = None
     _topology: Topology | None = None
-    # How often something else was free than before.
+    # How often the free resources differed from those of the snapshot before.
     changes: int = 0
 
     def snapshot(
@@ -92,32 +95,33 @@ class SimSnapshot:
         mem_mib: Floats,
         alike: int | None = None,
     ) -> Snapshot:
-        """With so much free on each server. `alike`: without a network, of those that look the same the first so many.
+        """Return the snapshot with so much free on each server.
 
-        For a job of n GPUs n + 1 of them are enough: no plan takes more, between equals it takes the first, and what
-        it asks next to that is whether there are more than it takes.
+        `alike`: without a network, only the first `alike` of the nodes that look the same are included. For a job of n
+        GPUs, n + 1 of them are enough: no plan takes more, between equal nodes it takes the first, and beyond that it
+        only depends on whether there are more than it takes.
         """
         free = np.stack([gpus, cpus, mem_mib])
         if self._seen is None:
-            self._nodes = [self._node(place, free[:, place]) for place in range(len(self.servers))]
-        elif len(others := (free != self._seen).any(axis=0).nonzero()[0]):
+            self._nodes = [self._node(index, free[:, index]) for index in range(len(self.servers))]
+        elif len(changed := (free != self._seen).any(axis=0).nonzero()[0]):
             self.changes += 1
-            for place in others:
-                self._nodes[place] = self._node(int(place), free[:, place])
+            for index in changed:
+                self._nodes[index] = self._node(int(index), free[:, index])
         self._seen = free
         if self._topology is None:
-            self._topology = topology_of([server.name for server in self.servers], self.servers_per_leaf)
+            self._topology = make_leaf_topology([server.name for server in self.servers], self.servers_per_leaf)
         return Snapshot(
             taken_at=now,
-            nodes=tuple(self._nodes if alike is None or self.servers_per_leaf else first_alike(self._nodes, alike)),
+            nodes=tuple(self._nodes if alike is None or self.servers_per_leaf else select_alike(self._nodes, alike)),
             topology=self._topology,
             default_partition=ANYWHERE,
             partitions=(Partition(name=ANYWHERE, default=True), *(Partition(name=name) for name in self.partitions)),
             max_switch_wait_s=self.max_switch_wait_s,
         )
 
-    def _node(self, place: int, free: Floats) -> Node:
-        server = self.servers[place]
+    def _node(self, index: int, free: Floats) -> Node:
+        server = self.servers[index]
         used = server.gpus - int(free[0])
         cpus = ceil(server.cpus - float(free[1]) - _ROUNDING)
         return Node(
@@ -133,20 +137,23 @@ class SimSnapshot:
         )
 
 
-def first_alike(nodes: Iterable[Node], most: int) -> Iterator[Node]:
-    """Of nodes that differ by their names only the first `most`, in order."""
+def select_alike(nodes: Iterable[Node], most: int) -> Iterator[Node]:
+    """Yield only the first `most` of the nodes that differ in nothing but their names, in order."""
     seen: dict[object, int] = {}
     for node in nodes:
-        look = (
+        features = (
             node.gpus, node.gpus_used, node.cpus, node.cpus_alloc, node.mem_mib, node.mem_alloc_mib, node.partitions,
         )  # fmt: skip
-        count = seen[look] = seen.get(look, 0) + 1
+        count = seen[features] = seen.get(features, 0) + 1
         if count <= most:
             yield node
 
 
-def topology_of(names: Sequence[str], servers_per_leaf: int | None) -> Topology:
-    """So many servers under each leaf switch, in their order, and all leaves under one; None: no network is known."""
+def make_leaf_topology(names: Sequence[str], servers_per_leaf: int | None) -> Topology:
+    """Return a tree with so many servers under each leaf switch, in their order, and all leaves under one core switch.
+
+    `servers_per_leaf` None: no network is known.
+    """
     if not servers_per_leaf:
         return Topology()
     leaves = tuple(
@@ -160,5 +167,5 @@ def topology_of(names: Sequence[str], servers_per_leaf: int | None) -> Topology:
 def plan_like_gsub(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, health: Sequence[NodeHealth] = ()
 ) -> PlacementPlan:
-    """What gsub would ask for, were it called now."""
+    """Return what gsub would ask for if it were called now."""
     return plan(request, profile, snapshot, health, CONFIG, AT_ONCE)

@@ -1,4 +1,4 @@
-"""Orders in which the simulator's schedulers look at the queue."""
+"""Queue policies of the simulator: FIFO, SRTF, SRSF, LAS, Gittins and finish-time fairness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.sim_job import SimJob
 
 
-# Policy: who is next. The columns that policies order by, and what the engines ask of a policy.
+# The columns by which policies order jobs, and the interface between policies and engines.
 @dataclass(slots=True, kw_only=True)
 class Active:
     """The jobs that are in the system and have not ended, one entry each, in the order of submission."""
@@ -21,48 +21,49 @@ class Active:
     number: Ints  # SimJob.number
     submit_s: Floats
     gpus: Ints
-    left_s: Floats  # what is left of work_s, at the proportional share
-    speed: Floats  # relative to the share, at which it ran last, or would at best if it never ran
-    held_s: Floats  # how long it has held its GPUs
+    left_s: Floats  # remaining work_s, at the proportional share
+    # Speed relative to the share: at which the job ran last, or its best one if it never ran.
+    speed: Floats
+    held_s: Floats  # for how many seconds the job has held its GPUs
     running: Bools
 
 
 class Policy(Protocol):
-    """Pure but for what it keeps of the queue levels of the jobs it has seen."""
+    """A policy. Pure, except for what it remembers of the queue levels of the jobs it has seen."""
 
     @property
     def name(self) -> str:
-        """As papers and the authors' code call it."""
+        """The name in the papers and the authors' code."""
         ...
 
     @property
     def in_turn(self) -> bool:
-        """Whether it orders by submission and, in a world without rounds, no one passes a job that does not fit."""
+        """Whether it orders by submission and, without rounds, no job passes one that does not fit."""
         ...
 
     def order(self, active: Active, now: float) -> Ints:
-        """Positions in `active`, highest priority first; equals in the order of submission."""
+        """Return positions in `active`, highest priority first; equals in the order of submission."""
         ...
 
     def quiet_s(self, active: Active, now: float) -> float:
-        """For how long the order stays as it is while no job comes or ends, at least; inf: for good.
+        """Return for how many seconds the order stays the same at least while no job arrives or ends; inf: for ever.
 
-        0: it changes all the time. In a world without rounds who then is next is asked every so often.
+        0: it changes all the time. Without rounds, the engine then asks again at regular intervals.
         """
         ...
 
     def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
-        """What jobs that have never run are ordered by: the smallest first, equals in the order of submission.
+        """Return the key by which jobs that never ran are ordered: smallest first, equals in the order of submission.
 
-        None: that changes with time.
+        None: the key changes with time.
         """
         ...
 
 
-# First come, first served: FIFO, and Tiresias's "first job that fits" next to it.
+# First come, first served: FIFO, and Tiresias's "first job that fits".
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fifo:
-    """By submission. `in_turn` (Tiresias's fifo): in a world without rounds no one passes a job that does not fit."""
+    """Order by submission. `in_turn` (Tiresias's fifo): without rounds, no job passes one that does not fit."""
 
     name: str = "fifo"
     in_turn: bool = True
@@ -79,7 +80,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFit:
-    """By submission; who runs goes on, who does not fit is passed (Tiresias's fjf): never preempts."""
+    """Order by submission. Running jobs continue, jobs that do not fit are passed (Tiresias's fjf): never preempts."""
 
     name: str = "fjf"
     in_turn: bool = False
@@ -94,14 +95,14 @@ class FirstFit:
         return inf
 
 
-# The shortest first: SRTF, SRSF and the smallest. Who knows how long jobs run can do no better for mean JCT.
+# Shortest first: SRTF, SRSF and the smallest. If run times are known, no policy has a better mean JCT.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srtf:
     """Shortest remaining time first, at the speed at which a job ran last.
 
-    So reckons Synergy's simulator (Mohan et al., OSDI 2022; msr-fiddle/synergy, 1bb2bed6, remaining_duration): a job
-    that did not run in the last round is taken to run at its best. Where all run at their share it is Tiresias's
-    `shortest`.
+    Synergy's simulator computes it in this way (Mohan et al., OSDI 2022; msr-fiddle/synergy, 1bb2bed6,
+    remaining_duration): a job that did not run in the last round is assumed to run at its best. If all jobs run at
+    their share it is Tiresias's `shortest`.
     """
 
     name: str = "srtf"
@@ -114,7 +115,7 @@ class Srtf:
         return work_s
 
     def quiet_s(self, active: Active, now: float) -> float:
-        # Who runs comes nearer to its end; who waits does not.
+        # Running jobs come nearer to their end, pending jobs do not, so the order stays.
         return inf
 
 
@@ -152,19 +153,19 @@ class Smallest:
         return inf
 
 
-# Finish-time fairness: who is treated worst comes first.
+# Finish-time fairness: the job that is treated worst comes first.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTimeFairness:
     """By rho, largest first: the time a job will have taken over the time it takes alone (Mahajan et al., NSDI 2020).
 
-        rho = (waited and run so far + what is left at the speed at which it ran last) / work at the proportional share
+        rho = (waited and run so far + remaining time at its last speed) / work at the proportional share
 
-    Themis divides by the time at 1/N of the cluster and auctions GPUs; like Synergy's simulator (1bb2bed6,
-    finish_time_fair_metric) this takes the whole request alone instead. That simulator then serves the *smallest* rho
-    first, which is not fair: `worst_first=False`.
+    Themis divides by the time at 1/N of the cluster and auctions GPUs. Like Synergy's simulator (1bb2bed6,
+    finish_time_fair_metric), this divides by the time of the whole request alone. That simulator then serves the
+    *smallest* rho first, which is not fair: `worst_first=False`.
     """
 
-    # By SimJob.number, at the proportional share.
+    # Work by SimJob.number, at the proportional share.
     work_s: Floats
     name: str = "ftf"
     worst_first: bool = True
@@ -175,26 +176,26 @@ class FinishTimeFairness:
         return np.argsort(-rho if self.worst_first else rho, kind="stable")
 
     def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
-        # Rho of a short one grows faster.
+        # The rho of a short job grows faster.
         return None
 
     def quiet_s(self, active: Active, now: float) -> float:
-        # Rho of who waits grows all the time.
+        # The rho of a pending job grows all the time.
         return 0.0
 
 
-# Least attained service: who has had least comes first; nothing need be known of run times.
+# Least attained service: the job that has had least comes first. Run times need not be known.
 #
 # Gu et al., NSDI 2019 (Tiresias), section 3.2, and its simulator (SymbioticLab/Tiresias, 959f9b08, dlas_sim_jobs).
-# GPU-seconds: upper limits of the first queue and of the second, as in the authors' code.
+# THRESHOLDS, in GPU-seconds: upper limits of the first and of the second queue, as in the authors' code.
 THRESHOLDS = (3250.0, 7200.0)
-# GPU-seconds: so near to a threshold is over it.
+# GPU-seconds: a service this close to a threshold counts as over it.
 _SOON = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Las:
-    """By the GPU-seconds that a job has held, the least first (Synergy's LAS). It changes all the time."""
+    """By the GPU-seconds that a job has held, the least first (Synergy's LAS). The order changes all the time."""
 
     name: str = "las"
     in_turn: bool = False
@@ -211,20 +212,20 @@ class Las:
 
 @dataclass(slots=True, kw_only=True)
 class Queues:
-    """2D-LAS: as many queues as `thresholds` and one more; a job begins in the first.
+    """2D-LAS: one queue more than `thresholds`; a job begins in the first.
 
-    Service is held seconds times GPUs since the last promotion. Who has reached the threshold of its queue goes to the
-    end of the next. In a queue: who runs before who waits, each part in the order in which they came into the queue; so
-    two equal jobs do not change places for ever. `promote` K: who ran before and has since waited K times as long as
-    it ran goes to the end of the first queue, and both times start again (STARVELIMIT in the paper, solve_starvation
-    in the code); None: never.
+    Service is held seconds times GPUs since the last promotion. A job that has reached the threshold of its queue goes
+    to the end of the next queue. Within a queue, running jobs come before pending ones, each in the order in which they
+    entered the queue; so two equal jobs do not change places for ever. `promote` K: a job that ran before and has since
+    waited K times as long as it ran goes to the end of the first queue, and both times start again (STARVELIMIT in the
+    paper, solve_starvation in the code); None: never.
 
-    `late_jumps`: the authors' code foresees a demotion after (threshold - held seconds) / GPUs, in whole seconds, where
-    it means threshold / GPUs - held seconds; so one of several GPUs is noticed late, at the next event. Their figures
-    need it: 6,727 s mean JCT on 480 Philly jobs on 60 GPUs, 6,633 s without.
+    `late_jumps`: the authors' code expects a demotion after (threshold - held seconds) / GPUs, in whole seconds, where
+    it means threshold / GPUs - held seconds. So the demotion of a job with several GPUs is noticed late, at the next
+    event. Their figures need it: 6,727 s mean JCT on 480 Philly jobs on 60 GPUs, 6,633 s without.
     """
 
-    # How many there are: SimJob.number is below.
+    # Number of jobs; every SimJob.number is less.
     jobs: int
     thresholds: tuple[float, ...] = THRESHOLDS
     promote: float | None = None
@@ -232,58 +233,59 @@ class Queues:
     name: str = "2d-las"
     in_turn: bool = False
     _level: Ints = field(init=False)
-    _seat: Floats = field(init=False)  # place in its queue: only the order counts; inf: not seen yet
+    # Position in its queue: only the order counts; inf: not seen yet.
+    _position: Floats = field(init=False)
     _held_before: Floats = field(init=False)  # held_s at the last promotion
-    _waited: Floats = field(init=False)  # since it ran first, or since the last promotion
-    _seen: Floats = field(init=False)  # when `_waited` was reckoned
-    _last: float = field(init=False, default=0.0)  # the next free seat
+    _waited: Floats = field(init=False)  # seconds since it ran first, or since the last promotion
+    _seen: Floats = field(init=False)  # when `_waited` was computed
+    _last: float = field(init=False, default=0.0)  # the next free position
 
     def __post_init__(self) -> None:
         self._level = np.zeros(self.jobs, dtype=np.int64)
-        self._seat = np.full(self.jobs, inf)
+        self._position = np.full(self.jobs, inf)
         self._held_before, self._waited, self._seen = (np.zeros(self.jobs) for _ in range(3))
 
     def order(self, active: Active, now: float) -> Ints:
-        self._reseat(active)
+        self._renumber_positions(active)
         self._demote(active)
         if self.promote is not None:
             self._wait(active, now)
             self._promote(active)
-        return self._ranked(active)
+        return self._rank(active)
 
     def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
         return np.zeros(len(gpus))
 
     def quiet_s(self, active: Active, now: float) -> float:
-        """Until the next demotion of who runs, or promotion of who waits."""
+        """Return the seconds until the next demotion of a running job, or promotion of a pending one."""
         quiet = self._until_demotion(active)
         return quiet if self.promote is None else min(quiet, float(self._until_promotion(active).min(initial=inf)))
 
     def level(self, number: int) -> int:
-        """The queue that this job is in, from 0."""
+        """Return the queue of this job, from 0."""
         return int(self._level[number])
 
     def service(self, active: Active) -> Floats:
-        """GPU-seconds since the last promotion."""
+        """Return the GPU-seconds since the last promotion."""
         return (active.held_s - self._held_before[active.number]) * active.gpus
 
-    def _ranked(self, active: Active) -> Ints:
-        return np.lexsort((self._seat[active.number], self._level[active.number]))
+    def _rank(self, active: Active) -> Ints:
+        return np.lexsort((self._position[active.number], self._level[active.number]))
 
-    def _reseat(self, active: Active) -> None:
-        """Who runs moves before who waits; who is new takes the last seats. Seats are counted anew from 0."""
+    def _renumber_positions(self, active: Active) -> None:
+        """Move running jobs before pending ones and new jobs to the end. Positions are counted from 0 again."""
         number = active.number
-        seats = np.lexsort((self._seat[number], ~active.running))
-        self._seat[number[seats]] = np.arange(len(seats))
+        seats = np.lexsort((self._position[number], ~active.running))
+        self._position[number[seats]] = np.arange(len(seats))
         self._last = float(len(seats))
 
     def _append(self, numbers: Ints) -> None:
-        """To the end of their queues."""
-        self._seat[numbers] = self._last + np.arange(len(numbers))
+        """Move these jobs to the end of their queues."""
+        self._position[numbers] = self._last + np.arange(len(numbers))
         self._last += len(numbers)
 
     def _limit(self, active: Active) -> Floats:
-        """The threshold of the queue that each job is in; inf in the last."""
+        """Return the threshold of each job's queue; inf in the last."""
         return np.array([*self.thresholds, inf])[self._level[active.number]]
 
     def _demote(self, active: Active) -> None:
@@ -298,7 +300,7 @@ class Queues:
         left = (limit - service) / gpus
         if self.late_jumps:
             late = np.floor((limit - service / gpus) / gpus)
-            # Of a fraction of a second, nothing would be left, again and again.
+            # A fraction of a second would be rounded to 0, again and again.
             left = np.where(late >= 1, late, left)
         return max(_SOON, float(left[active.running].min(initial=inf)))
 
@@ -319,13 +321,14 @@ class Queues:
         self._append(numbers)
 
     def _until_promotion(self, active: Active) -> Floats:
-        """Seconds for each; inf for who runs, never ran, or is in the first queue anyway."""
+        """Return the seconds for each job; inf for one that runs, never ran, or is in the first queue already."""
         number = active.number
         left = (active.held_s - self._held_before[number]) * (self.promote or inf) - self._waited[number]
         return np.where(self._waits(active) & (self._level[number] > 0), left, inf)
 
 
-# 2D-Gittins: who is likeliest to end soon for the service it still takes comes first, by what is known of other jobs.
+# 2D-Gittins: the job that is most likely to end soon for the service it still takes comes first, estimated from other
+# jobs.
 #
 # Gu et al., NSDI 2019 (Tiresias), section 3.2, and its simulator (SymbioticLab/Tiresias, 959f9b08).
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,15 +337,16 @@ class Index:
 
         G(a) = P(S - a <= D | S > a) / E[min(S - a, D) | S > a]
 
-    `quantum` is D. 0 for who has had more than anybody before. (The authors' code sums S instead of S - a in E.)
+    `quantum` is D. 0 for a job that has had more than any earlier job. (The authors' code sums S instead of S - a in
+    E.)
     """
 
     ordered: Floats  # S, ascending
     quantum: float
-    _sums: Floats  # of the first k
+    _sums: Floats  # sums of the first k
 
     def at(self, attained: Floats) -> Floats:
-        """One index per job."""
+        """Return one index per job."""
         count = len(self.ordered)
         above = np.searchsorted(self.ordered, attained, side="right")
         within = np.searchsorted(self.ordered, attained + self.quantum, side="right")
@@ -352,34 +356,34 @@ class Index:
         return np.where(above < count, ends / np.where(service > 0, service, 1.0), 0.0)
 
 
-def index_of(history: Floats, quantum: float) -> Index:
-    """`history`: GPU-seconds of earlier jobs, in any order."""
+def make_gittins_index(history: Floats, quantum: float) -> Index:
+    """Return the index. `history`: GPU-seconds of earlier jobs, in any order."""
     ordered = np.sort(history)
     return Index(ordered=ordered, quantum=quantum, _sums=np.concatenate(([0.0], np.cumsum(ordered))))
 
 
 @dataclass(slots=True, kw_only=True)
 class Gittins(Queues):
-    """The queues of 2D-LAS; in each by Gittins index, the largest first, equals by submission.
+    """The queues of 2D-LAS; within each, the largest Gittins index first, equals by submission.
 
-    The index is read anew whenever leases end, and not in between, as in the authors' code. Their D is 3250 GPU-seconds
-    in all queues; the paper's is the upper limit of the queue.
+    The index is computed anew whenever leases end, and not in between, as in the authors' code. Their D is 3250
+    GPU-seconds in all queues; the paper's is the upper limit of the queue.
     """
 
     index: Index
     name: str = "2d-gittins"
 
-    def _ranked(self, active: Active) -> Ints:
+    def _rank(self, active: Active) -> Ints:
         index = self.index.at(self.service(active))
         return np.lexsort((active.number, -index, self._level[active.number]))
 
 
-# The queue policies by name. The one list of what `--policy` takes.
+# The queue policies by name: the values of `--policy`.
 POLICIES = ("fifo", "srtf", "srsf", "las", "gittins", "ftf")
 SAME = {"2d-las": "las", "2d-gittins": "gittins"}  # Tiresias's own names
 
 
-def policy_of(
+def make_policy(
     name: str,
     jobs: Sequence[SimJob],
     *,
@@ -387,11 +391,11 @@ def policy_of(
     promote: float | None = None,
     late_jumps: bool = True,
 ) -> Policy:
-    """A fresh policy for one run of `jobs`: some keep what they saw. ValueError for a name that no one knows.
+    """Return a new policy for one run of `jobs`, because some policies keep state. ValueError for an unknown name.
 
-    `thresholds`: GPU-seconds, of `las` and `gittins`; None: Tiresias's, (): none, which makes plain LAS of `las`.
-    `promote`, `late_jumps`: see Queues. `gittins` takes the GPU-seconds of `jobs` for its history, as if the past were
-    just like them (the authors' are 1,000 other jobs). "fjf" and "sjf", Tiresias's other two, are there so that its
+    `thresholds`: GPU-seconds, for `las` and `gittins`; None: Tiresias's, (): none, which turns `las` into plain LAS.
+    `promote`, `late_jumps`: see Queues. `gittins` uses the GPU-seconds of `jobs` as its history, as if earlier jobs had
+    been just like them (the authors use 1,000 other jobs). "fjf" and "sjf", Tiresias's other two, exist so that its
     whole table can be checked.
     """
     limits = THRESHOLDS if thresholds is None else tuple(thresholds)
@@ -402,7 +406,7 @@ def policy_of(
         return Queues(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps)
     if known == "gittins":
         services = np.array([job.work_s * job.gpus for job in jobs], dtype=np.float64)
-        index = index_of(services, limits[0] if limits else inf)
+        index = make_gittins_index(services, limits[0] if limits else inf)
         return Gittins(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps, index=index)
     if known == "ftf":
         return FinishTimeFairness(work_s=np.array([job.work_s for job in jobs], dtype=np.float64))

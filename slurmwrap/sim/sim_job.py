@@ -1,4 +1,4 @@
-"""SimJob: one job of a trace. Record only."""
+"""SimJob, one job of a trace, and the equal servers of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from slurmwrap.placement.demand import Server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
-    """As submitted. Seconds are the trace's own, from its first submission.
+    """A job as it was submitted. Times are in seconds from the first submission of the trace.
 
-    `work_s` is the run time that the trace has, queueing excluded. It holds at `cpus` and `mem_mib` where the trace
-    says them, else at the GPU-proportional share.
+    `work_s` is the run time in the trace, without queueing. It holds at `cpus` and `mem_mib` if the trace contains
+    them, else at the GPU-proportional share.
     """
 
-    # From 0, in the order of submission.
+    # Counted from 0 in the order of submission.
     number: int
-    # As the trace calls it.
+    # Name of the job in the trace.
     job: str
     submit_s: float
     work_s: float
     gpus: int
-    nodes: int | None = None  # as asked; None: as few as hold its GPUs
-    cpus: int | None = None  # of the whole job, as asked; None: the proportional share
-    mem_mib: int | None = None  # of the whole job, as asked; None: the proportional share
+    nodes: int | None = None  # as requested; None: as few as hold its GPUs
+    cpus: int | None = None  # of the whole job, as requested; None: the proportional share
+    mem_mib: int | None = None  # of the whole job, as requested; None: the proportional share
     limit_s: float | None = None  # its time limit; None: unknown
     user: str = ""
-    # As the trace says: COMPLETED, FAILED, …; "": unknown.
+    # State in the trace: COMPLETED, FAILED, …; "": unknown.
     status: str = ""
-    # Names its profile; "": unknown.
+    # Key of its profile; "": unknown.
     model: str = ""
     partition: str = ""
-    # Of the file, for errors.
+    # Line of the trace file, for error messages.
     line: int = 0
 
 
-# The cluster of a simulation: equal servers.
-# What the papers call GB.
+# The papers write GB for 1024 MiB.
 MIB_PER_GB = 1024
-# Of any of the four: more is a slip of the finger.
+# Upper limit of each of the four numbers below; a larger one is taken to be a typing error.
 _MOST = 1_000_000
 
 
-def servers_of(count: int, *, gpus: int, cpus: int, mem_gb: float) -> tuple[Server, ...]:
-    """`count` empty servers with so many GPUs, CPUs and GB each. ValueError where one of them is no such number."""
+def make_equal_servers(count: int, *, gpus: int, cpus: int, mem_gb: float) -> tuple[Server, ...]:
+    """Return `count` empty servers with so many GPUs, CPUs and GB each. ValueError if one of the numbers is out of
+    range.
+    """
     for name, value in (("servers", count), ("gpus", gpus), ("cpus", cpus), ("mem_gb", mem_gb)):
-        if not value >= 1:  # nan is not, either
+        if not value >= 1:  # also refuses nan
             raise ValueError(f"{name} must be at least 1, not {value}")
         if value > _MOST:
             raise ValueError(f"{name} must be at most {_MOST:,}, not {value}")

@@ -1,4 +1,4 @@
-"""Outcome: what became of each job of a run of the simulator, and what is reported on the way. Records only."""
+"""SimOutcome, a run's result for each job, and its summary: JCT, makespan, queueing delay, utilisation."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOutcome:
-    """One entry per job, in the order of the trace. Seconds on the trace's clock; None: that did not happen."""
+    """One entry per job, in the order of the trace. Seconds on the trace's clock; None: did not happen."""
 
-    # "rounds": leases end · "slurm": nothing is taken back
+    # "rounds": leases end. "slurm": a running job keeps what it has.
     mode: str
     began_s: tuple[float | None, ...]  # first start
     ended_s: tuple[float | None, ...]
-    held_s: tuple[float, ...]  # how long it held GPUs, all its runs
-    servers: tuple[int, ...]  # on how many it ran, the last time; 0: never
-    preemptions: int = 0  # runs that were cut short
-    updates: int = 0  # waiting requests that were changed
-    steps: int = 0  # rounds or events that were played
+    held_s: tuple[float, ...]  # how long the job held GPUs, in all its runs
+    servers: tuple[int, ...]  # on how many servers it ran the last time; 0: never
+    preemptions: int = 0  # runs that were interrupted
+    updates: int = 0  # updates of pending requests
+    steps: int = 0  # rounds or events that were simulated
 
 
-# Turns an Outcome into the measures that papers give: JCT, makespan, queueing delay, utilisation.
+# The measures that the papers report: JCT, makespan, queueing delay, utilisation.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSummary:
-    """Seconds. JCT: from submission to end. Queueing: what of it the job held no GPUs."""
+    """Times in seconds. JCT (job completion time): from submission to end. Queueing: the part of it without GPUs."""
 
-    # That ended, of those measured.
+    # Number of measured jobs that ended.
     jobs: int
     # From the first submission to the last end, of all jobs that ended.
     makespan_s: float
@@ -44,7 +44,7 @@ class TimeSummary:
     p99_jct_s: float
     mean_queueing_s: float
     p99_queueing_s: float
-    # GPU-seconds held over GPU-seconds there were, from first submission to last end.
+    # GPU-seconds held over GPU-seconds available, from first submission to last end.
     gpu_utilisation: float
     preemptions: int
 
@@ -52,7 +52,10 @@ class TimeSummary:
 def summarize_outcome(
     jobs: Sequence[SimJob], outcome: SimOutcome, servers: Sequence[Server], window: range | None = None
 ) -> TimeSummary:
-    """`window`: of the jobs' numbers, whom the JCT is measured of; None: all. ValueError where none of them ended."""
+    """Return the measures of a run. ValueError if no measured job ended.
+
+    `window`: the numbers of the jobs whose JCT is measured; None: all.
+    """
     ended = [(job, end) for job in jobs if (end := outcome.ended_s[job.number]) is not None]
     measured = [(job, end) for job, end in ended if window is None or job.number in window]
     if not measured:
@@ -76,7 +79,10 @@ def summarize_outcome(
 
 
 def compute_percentile(ordered: Sequence[float], part: float) -> float:
-    """Of sorted values, linear between the two closest ranks, as numpy.percentile does by default (Synergy's way)."""
+    """Return a percentile of sorted values.
+
+    Linear between the two closest ranks, as numpy.percentile does by default (Synergy's way).
+    """
     at = (len(ordered) - 1) * part / 100
     low = floor(at)
     high = min(low + 1, len(ordered) - 1)

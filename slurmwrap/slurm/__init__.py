@@ -1,1 +1,1 @@
-"""Edge: the only room that speaks to Slurm."""
+"""Slurm adapters: the only package that calls Slurm."""

@@ -1,7 +1,7 @@
-"""Which adapter talks to Slurm, and why: the commands, or PySlurm where it fits. Read by the reconciler and doctor.
+"""Choose the Slurm adapter, commands or PySlurm, and give the reason. Used by the reconciler and doctor.
 
-gsub is not asked: each of its calls is a process of its own that would have to start another one for PySlurm, to save
-two commands of 10 ms.
+gsub always uses the commands: each call is its own process, which would have to start another process for PySlurm to
+save two commands of 10 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChoice:
-    """`name` is "commands" or "pyslurm"; `reason` says why, in words for people."""
+    """An adapter. `name` is "commands" or "pyslurm"; `reason` says in plain words why it was chosen."""
 
     slurm: Slurm
     name: str
@@ -37,12 +37,15 @@ def choose(
     timeout_s: float,
     say: Callable[[str], None] = lambda line: None,
 ) -> AdapterChoice:
-    """`wanted`: one of config.ADAPTERS. What cannot be had gives way to the commands; said, where it was asked for."""
+    """Return the adapter for `wanted`, one of config.ADAPTERS.
+
+    When PySlurm cannot be used the commands replace it; `say` reports that only if PySlurm was requested.
+    """
     if wanted == "commands":
         return AdapterChoice(slurm=commands, name="commands", reason='slurm.adapter = "commands"')
     from slurmwrap.slurm.pyslurm import compatibility
 
-    found = compatibility.find_misfit(environ, proven_only=wanted == "auto") or _tried(
+    found = compatibility.find_misfit(environ, proven_only=wanted == "auto") or _try_pyslurm(
         commands, environ, timeout_s, say
     )
     if not isinstance(found, str):
@@ -54,7 +57,7 @@ def choose(
     return AdapterChoice(slurm=commands, name="commands", reason=found)
 
 
-def _tried(
+def _try_pyslurm(
     commands: SlurmCommands, environ: Mapping[str, str], timeout_s: float, say: Callable[[str], None]
 ) -> SlurmByPySlurm | str:
     from slurmwrap.slurm.pyslurm import compatibility

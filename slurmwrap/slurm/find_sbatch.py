@@ -1,8 +1,8 @@
-"""Finds Slurm's own sbatch where gsub may be in its place: as a link, a copy or a site's wrapper named `sbatch`.
+"""Find Slurm's own sbatch when gsub may be installed under that name: as a link, a copy or a site's wrapper.
 
-An `sbatch` on PATH that is a script and names gsub or slurmwrap leads back to us and is passed over. A site's wrapper
-that does not say so (it calls another wrapper, say) is caught when it comes back: what is started from here and is no
-binary carries a mark in its environment, which holds for this process and what it starts.
+An `sbatch` on PATH that is a script and mentions gsub or slurmwrap is skipped, because it would call gsub again. Other
+wrappers that do so (by calling another wrapper, for example) are detected when they come back: a script that gsub
+starts gets a mark in its environment, which is valid for this process and its descendants.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Iterator, Mapping
 
 from slurmwrap.errors import SlurmwrapError
 
-# The path of Slurm's own, where PATH does not show it.
+# Environment variable with the path of Slurm's own sbatch, for when PATH does not find it.
 NAMED = "GSUB_SBATCH"
 _MARK = "SLURMWRAP_CAME_FROM"
-_OURS = (b"gsub", b"slurmwrap")
-_LOOKED_AT = 4096
+_GSUB_NAMES = (b"gsub", b"slurmwrap")
+_BYTES_READ = 4096
 
 
 def find_sbatch(environ: Mapping[str, str]) -> str:
-    """Path of the sbatch to start. SlurmwrapError (127) where there is none, or none that does not lead back here."""
+    """Return the path of the sbatch to start. SlurmwrapError (127) if none is found, or only scripts that call gsub."""
     found = False
-    passed = _list_calling_wrappers(environ)
-    named = environ.get(NAMED)
-    # One that leads back here would do so for ever.
-    if named and named not in passed and not _is_ours(named):
-        return named
+    excluded = _list_calling_wrappers(environ)
+    configured = environ.get(NAMED)
+    # A wrapper that called gsub would do so again for ever.
+    if configured and configured not in excluded and not _calls_gsub(configured):
+        return configured
     for path in _list_candidates(environ.get("PATH") or os.defpath):
         found = True
-        if path not in passed and not _is_ours(path):
+        if path not in excluded and not _calls_gsub(path):
             return path
     raise SlurmwrapError(
         "every sbatch on PATH is gsub itself" if found else "sbatch is not on PATH",
@@ -41,7 +41,7 @@ def find_sbatch(environ: Mapping[str, str]) -> str:
 
 
 def make_wrapper_environment(path: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for the program at `path`: the caller's own; for a wrapper with the mark of where it came from.
+    """Return the environment for the program at `path`: the caller's own, for a wrapper with a mark of its callers.
 
     sbatch exports its environment to the job, so a binary gets no mark.
     """
@@ -52,19 +52,19 @@ def make_wrapper_environment(path: str, environ: Mapping[str, str]) -> dict[str,
 
 
 def _list_calling_wrappers(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The wrappers that led to this very process."""
+    """Return the wrappers that started this process."""
     pid, _, paths = environ.get(_MARK, "").partition(":")
     return tuple(paths.split(":")) if pid and pid in _list_ancestors() else ()
 
 
 def _list_ancestors() -> Iterator[str]:
-    """This process, its parent and so on, as far as /proc shows them: a wrapper may call a shell that calls us."""
+    """Yield this process, its parent and so on, as far as /proc shows them: a wrapper may start gsub from a shell."""
     yield str(os.getpid())
     pid = os.getppid()
     while pid > 1:
         yield str(pid)
-        told = _read_beginning(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        pid = int(told[1]) if len(told) > 1 else 0
+        fields = _read_beginning(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
 
 
 def _list_candidates(search: str) -> Iterator[str]:
@@ -74,14 +74,14 @@ def _list_candidates(search: str) -> Iterator[str]:
             yield path
 
 
-def _is_ours(path: str) -> bool:
+def _calls_gsub(path: str) -> bool:
     beginning = _read_beginning(path)
-    return beginning.startswith(b"#!") and any(word in beginning for word in _OURS)
+    return beginning.startswith(b"#!") and any(word in beginning for word in _GSUB_NAMES)
 
 
 def _read_beginning(path: str) -> bytes:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
-            return file.read(_LOOKED_AT)
+            return file.read(_BYTES_READ)
     except OSError:
         return b""

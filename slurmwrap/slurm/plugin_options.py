@@ -1,9 +1,9 @@
-"""Edge: the options that the site's plugins (SPANK) add to sbatch, as sbatch itself lists them.
+"""Options that the site's plugins (SPANK) add to sbatch, as sbatch itself lists them (adapter).
 
-`sbatch --help` names them under a title of its own, alike in 22.05, 24.11 and 26.05 (src/common/spank.c). What is shown
-behind a name is the plugin's prose and need not say whether the option takes an argument. So of the options that a
-call writes apart from what follows them sbatch is asked just that: `sbatch --name --help` shows the help unless --help
-is the argument of --name. None of these questions can submit: the script is read from an empty standard input.
+`sbatch --help` lists them under a title of their own, in the same way in 22.05, 24.11 and 26.05 (src/common/spank.c).
+The text after a name is written by the plugin's author and need not show whether the option takes an argument. So for
+each option that a call separates from the next word by a blank, `sbatch --name --help` is run: it shows the help unless
+--help is taken as the argument of --name. These calls cannot submit: the script is read from an empty standard input.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _TITLE = "\nOptions provided by plugins:\n"
 _NEXT_TITLE = re.compile(r"^\S", re.MULTILINE)
 _NAME = re.compile(r"^ {6}--([^\s=]+)", re.MULTILINE)
 _TIMEOUT_S = 5.0  # sbatch takes 6 ms
-# The caller's may cut the names short; unset means 80.
-_WIDTH = "COLUMNS"
+# The caller's value may cut the names short; unset means 80.
+_WIDTH_VARIABLE = "COLUMNS"
 
 
 class PluginOptions:
-    """The plugins' options as sbatch in `environ` takes them; each question is asked once.
+    """The plugins' options as sbatch in `environ` accepts them; each call of sbatch is made once.
 
-    There are none where sbatch cannot be asked or does not answer: then the call is sbatch's own to judge.
+    There are none if sbatch cannot be run or fails: then sbatch itself judges the call.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -39,15 +39,18 @@ class PluginOptions:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """In sbatch's order."""
+        """Names of the options, in sbatch's order."""
         return parse_option_names(self._read_help())
 
     def used_in(self, words: Sequence[str]) -> tuple[SbatchOption, ...]:
-        """All of them, for reading `words`. One that is nowhere written apart need not be known to take an argument:
-        sbatch refuses `--flag=value` itself."""
-        apart = find_options_written_apart(words, self.names)
+        """Return all plugin options, for parsing `words`.
+
+        An option that nowhere stands apart from a following word needs no check whether it takes an argument: sbatch
+        itself refuses `--flag=value`.
+        """
+        separated = find_options_written_apart(words, self.names)
         return tuple(
-            SbatchOption(name, "", REQUIRED if name in apart and self._takes_next(name) else OPTIONAL)
+            SbatchOption(name, "", REQUIRED if name in separated and self._takes_next(name) else OPTIONAL)
             for name in self.names
         )
 
@@ -55,32 +58,34 @@ class PluginOptions:
         return not self._read_help(f"--{name}")
 
     def _read_help(self, *before: str) -> str:
-        """What `sbatch BEFORE --help` shows, "" where that is none."""
+        """Return what `sbatch BEFORE --help` shows, "" if sbatch is missing or fails."""
         try:
             program = find_sbatch(self._environ)
         except SlurmwrapError:
             return ""
         environ = {
-            name: value for name, value in make_wrapper_environment(program, self._environ).items() if name != _WIDTH
+            name: value
+            for name, value in make_wrapper_environment(program, self._environ).items()
+            if name != _WIDTH_VARIABLE
         }
-        done = run(["sbatch", *before, "--help"], program=program, timeout_s=_TIMEOUT_S, environ=environ)
-        return os.fsdecode(done.stdout) if done.ok else ""
+        result = run(["sbatch", *before, "--help"], program=program, timeout_s=_TIMEOUT_S, environ=environ)
+        return os.fsdecode(result.stdout) if result.ok else ""
 
 
 def parse_option_names(help_text: str) -> tuple[str, ...]:
-    """The names under the title. Of two owners of one name it is gsub's own."""
-    told = _NEXT_TITLE.split(help_text.partition(_TITLE)[2], maxsplit=1)[0]
-    return tuple(name for name in dict.fromkeys(_NAME.findall(told)) if name not in OWN_BY_NAME)
+    """Return the names under the title of the plugins. Names that gsub itself defines are left out."""
+    section = _NEXT_TITLE.split(help_text.partition(_TITLE)[2], maxsplit=1)[0]
+    return tuple(name for name in dict.fromkeys(_NAME.findall(section)) if name not in OWN_BY_NAME)
 
 
 def find_options_written_apart(words: Sequence[str], names: Sequence[str]) -> frozenset[str]:
-    """Those of `names` that a word without `=` may stand for."""
-    said = {word[2:] for word in words if len(word) > 2 and word.startswith("--") and "=" not in word}
-    return frozenset(name for name in names if any(name.startswith(one) for one in said))
+    """Return those of `names` that a word without `=` may stand for."""
+    prefixes = {word[2:] for word in words if len(word) > 2 and word.startswith("--") and "=" not in word}
+    return frozenset(name for name in names if any(name.startswith(one) for one in prefixes))
 
 
 def list_directive_words(script: bytes) -> tuple[str, ...]:
-    """What may be an argument of a directive line; one too many costs one question."""
+    """Return words that may be arguments of directive lines. A superfluous word costs only one call of sbatch."""
     lines = (line for line in script.split(b"\n") if line.startswith(MAGIC_WORDS))
     found = (word for line in lines for word in line.decode(errors="surrogateescape").split())
     return tuple(word[word.find("--") :].strip("\"'") for word in found if "--" in word)

@@ -1,9 +1,9 @@
-"""Edge: what slurmdbd remembers of runs, by `sacct`, as `edges.Accounting`. Where there is no slurmdbd there is none.
+"""Runs recorded by slurmdbd, read with `sacct` (adapter): implements `protocols.Accounting`. () without slurmdbd.
 
-Every run of a job is a row of its own (--duplicates), also those that ended by a requeue, of which slurmctld shows only
-the last. For some seconds a new row may lack its owner and name (22.05: uid 0, "allocation"). Fields are those of
-22.05.8, parted by a separator with a nonce that no one could know when they named their job. Not by PySlurm: its
-db.Jobs keeps one run per job id and has no GPUs.
+Each run of a job is a separate row (--duplicates), also the runs that ended by a requeue; slurmctld shows only the last
+one. For some seconds a new row may lack its owner and name (22.05: uid 0, "allocation"). The fields are those of
+22.05.8. They are separated by a string with a nonce that no user could know when they named their job. PySlurm is not
+used: its db.Jobs keeps one run per job id and has no GPUs.
 """
 
 from __future__ import annotations
@@ -23,74 +23,76 @@ from slurmwrap.slurm.commands import get_output
 from slurmwrap.slurm.scontrol_parser import parse_number
 from slurmwrap.slurm.squeue_parser import parse_exit, split_rows
 
-# Of sacct(1); the last two are the user's own text.
+# Fields of sacct(1); the last two contain user text.
 FIELDS = (
     *("JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "QOS", "State", "Reason", "ExitCode"),
     *("DerivedExitCode", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NodeList", "NNodes", "NCPUS"),
     *("ReqTRES", "AllocTRES", "Priority", "WorkDir", "JobName"),
 )
-# Job ids in one call: the line of a command is limited.
-_AT_ONCE = 500
-_NOBODY = frozenset({"", "None assigned", "(null)", "Unknown"})
+# Job ids per call, because the length of a command line is limited.
+_IDS_PER_CALL = 500
+_NO_NODES = frozenset({"", "None assigned", "(null)", "Unknown"})
 
 
 class Sacct:
-    """sacct with `environ`. SlurmError where slurmdbd does not answer, or refuses."""
+    """sacct run with `environ`. Raises SlurmError when slurmdbd does not answer or refuses."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ, *, timeout_s: float = 10.0) -> None:
-        mine = ("SACCT_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
-        kept = {name: value for name, value in environ.items() if not name.startswith(mine)}
-        self._environ = {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        replaced = ("SACCT_", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS")
+        inherited = {name: value for name, value in environ.items() if not name.startswith(replaced)}
+        self._environ = {**inherited, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
         self._timeout_s = timeout_s
 
     @staticmethod
     def is_there(config: Mapping[str, str]) -> bool:
-        """Whether the cluster has a slurmdbd; `config` as parse_config reads it."""
+        """Return whether the cluster has a slurmdbd; `config` is the result of parse_config."""
         return config.get("AccountingStorageType", "") == "accounting_storage/slurmdbd"
 
     def runs(self, job_ids: Collection[int]) -> tuple[JobRecord, ...]:
-        """All runs of these jobs (raw ids; of an array's id all its tasks), by id and submission."""
+        """Return all runs of these raw job ids, sorted by id and submission; an array's id stands for all its tasks."""
         found: list[JobRecord] = []
         ids = sorted(job_ids)
-        for start in range(0, len(ids), _AT_ONCE):
-            found += self._asked(",".join(map(str, ids[start : start + _AT_ONCE])))
+        for start in range(0, len(ids), _IDS_PER_CALL):
+            found += self._ask_sacct(",".join(map(str, ids[start : start + _IDS_PER_CALL])))
         return tuple(found)
 
     def address(self, address: str) -> tuple[JobRecord, ...]:
-        """The runs of "81" or "77_2"."""
+        """Return the runs of one job or array task, given as "81" or "77_2"."""
         if not address.replace("_", "", 1).isdecimal():
             raise SlurmError(f"'{address}' is not a job id or array task address")
-        return tuple(self._asked(address))
+        return tuple(self._ask_sacct(address))
 
-    def _asked(self, jobs: str) -> list[JobRecord]:
+    def _ask_sacct(self, jobs: str) -> list[JobRecord]:
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
         argv = ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable", f"--delimiter={separator}"]
         argv += [f"--format={','.join(FIELDS)}", "--allusers", f"--jobs={jobs}"]
-        told = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
+        output = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
         try:
-            return parse_runs(told, separator)
+            return parse_runs(output, separator)
         except ValueError as error:
             raise SlurmError(f"sacct: {error}") from error
 
 
 def parse_runs(text: str, separator: str) -> list[JobRecord]:
-    """Rows of FIELDS, each field followed by `separator`. ValueError where sacct refused a field."""
+    """Parse rows of FIELDS, each field followed by `separator`. ValueError when sacct refused a field."""
     rows = [dict(zip(FIELDS, row, strict=True)) for row in split_rows(text, separator, len(FIELDS), "sacct")]
-    return list(_counted(sorted((_run(row) for row in rows), key=lambda run: (run.job_id, run.submit_time))))
+    return list(
+        _count_restarts(sorted((_parse_run(row) for row in rows), key=lambda run: (run.job_id, run.submit_time)))
+    )
 
 
-def _counted(runs: Iterable[JobRecord]) -> Iterable[JobRecord]:
-    """With `restarts`: of one user's runs of one id the first has none. Only newer releases say it themselves."""
-    for _, several in groupby(runs, key=lambda run: (run.job_id, run.uid)):
-        for count, one in enumerate(several):
+def _count_restarts(runs: Iterable[JobRecord]) -> Iterable[JobRecord]:
+    """Set `restarts`: the first of a user's runs with one id has none. Only newer releases print the number."""
+    for _, runs_of_job in groupby(runs, key=lambda run: (run.job_id, run.uid)):
+        for count, one in enumerate(runs_of_job):
             yield replace(one, restarts=count)
 
 
-def _run(row: Mapping[str, str]) -> JobRecord:
+def _parse_run(row: Mapping[str, str]) -> JobRecord:
     exit_code, signal = parse_exit(row["ExitCode"])
     derived_exit_code, derived_signal = parse_exit(row["DerivedExitCode"])
-    given, asked = _tres(row["AllocTRES"]), _tres(row["ReqTRES"])
-    nodes = () if row["NodeList"] in _NOBODY else expand(row["NodeList"])
+    allocated_tres, requested_tres = _parse_tres(row["AllocTRES"]), _parse_tres(row["ReqTRES"])
+    nodes = () if row["NodeList"] in _NO_NODES else expand(row["NodeList"])
     array, _, task = row["JobID"].partition("_")
     state = parse_base_state(row["State"])
     limit = parse_limit(row["TimelimitRaw"])
@@ -110,30 +112,30 @@ def _run(row: Mapping[str, str]) -> JobRecord:
         signal=signal,
         derived_exit_code=derived_exit_code,
         derived_signal=derived_signal,
-        submit_time=_time(row["Submit"]) or 0,
-        eligible_time=_time(row["Eligible"]),
-        # Of what never began it says the end.
-        start_time=_time(row["Start"]) if nodes else None,
-        end_time=_time(row["End"]),
+        submit_time=_parse_time(row["Submit"]) or 0,
+        eligible_time=_parse_time(row["Eligible"]),
+        # For a run that never started sacct prints its end as Start.
+        start_time=_parse_time(row["Start"]) if nodes else None,
+        end_time=_parse_time(row["End"]),
         time_limit_s=None if limit is None else int(limit),
         nodes=nodes,
         num_nodes=parse_number(row["NNodes"]),
         cpus=parse_number(row["NCPUS"]),
-        gpus=given.gpus or asked.gpus or 0,
+        gpus=allocated_tres.gpus or requested_tres.gpus or 0,
         priority=parse_number(row["Priority"]),
         het_job_id=parse_number(array.partition("+")[0]) if "+" in array else None,
         work_dir=row["WorkDir"],
     )
 
 
-def _tres(text: str) -> Tres:
+def _parse_tres(text: str) -> Tres:
     try:
         return parse_tres(text)
     except ValueError:
         return Tres()
 
 
-def _time(text: str) -> int | None:
+def _parse_time(text: str) -> int | None:
     try:
         found = parse_stamp(text)
     except ValueError:
@@ -142,12 +144,12 @@ def _time(text: str) -> int | None:
 
 
 class OptionalSacct:
-    """Sacct on a cluster that may have no slurmdbd, which no one asks before there is something to ask."""
+    """Sacct on a cluster that may have no slurmdbd. The configuration is read only when runs are requested."""
 
     def __init__(self, config: Callable[[], Mapping[str, str]], sacct: Sacct) -> None:
         self._config = config
         self._sacct = sacct
 
     def runs(self, job_ids: Collection[int]) -> tuple[JobRecord, ...]:
-        """As Sacct; () without slurmdbd."""
+        """Return the runs as Sacct does; () without slurmdbd."""
         return self._sacct.runs(job_ids) if Sacct.is_there(self._config()) else ()

@@ -1,4 +1,4 @@
-"""Edge: lays the site's own description of the network over what Slurm knows. Reads its file once."""
+"""Combine the site's own description of the network with the topology that Slurm knows (adapter)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
     Network = Callable[[Topology, Sequence[Node]], Topology]
 
-# 10,000 nodes in 500 racks are 20 KiB
+# Bytes; a file for 10,000 nodes in 500 racks has 20 KiB.
 MAX_BYTES = 16 << 20
 
 
 class SiteRacks:
-    """A Network: (what Slurm showed, its nodes) → what is known. Where Slurm knows a topology, that one counts.
+    """A Network: a function of Slurm's topology and the nodes. A topology that Slurm knows takes precedence.
 
-    `file` and `features` are placement.topology_file and .topology_features; both may be "", the file goes first. What
-    is wrong with the file is said once through `say`, and remarked: a job is then placed as if there were none.
+    `file` and `features` are placement.topology_file and .topology_features; both may be "", and the file is used
+    first. An error in the file is reported once through `say` and recorded as a remark: jobs are then placed as if
+    there were no file.
     """
 
     def __init__(self, file: str, features: str, say: Callable[[str], None] = lambda line: None) -> None:
@@ -31,19 +32,19 @@ class SiteRacks:
         self._text: str | None = None
         self._trouble = ""
 
-    def __call__(self, told: Topology, nodes: Sequence[Node]) -> Topology:
-        """`told` itself where it holds anything or nothing is configured."""
-        if told.source or not (self._file or self._features):
-            return told
-        # Only where a site has configured it.
-        from slurmwrap.model.racks import of_features, of_file
+    def __call__(self, slurm_topology: Topology, nodes: Sequence[Node]) -> Topology:
+        """Return `slurm_topology` itself if it contains a topology or nothing is configured."""
+        if slurm_topology.source or not (self._file or self._features):
+            return slurm_topology
+        # Imported here because few sites configure a topology of their own.
+        from slurmwrap.model.racks import topology_from_features, topology_from_file
         from slurmwrap.model.topology import Topology
 
         if not self._file:
-            return of_features(self._features, nodes)
+            return topology_from_features(self._features, nodes)
         if not self._trouble:
             try:
-                return of_file(self._read(), self._file, nodes)
+                return topology_from_file(self._read(), self._file, nodes)
             except ConfigError as error:
                 self._trouble = f"{error}; placing without it"
                 self._say(self._trouble)
@@ -56,7 +57,7 @@ class SiteRacks:
 
 
 def _read_topology_file(file: str) -> str:
-    """ConfigError names the file. Nothing but a regular file of sensible size: a pipe would never end."""
+    """Read the file; ConfigError names it. Only regular files of limited size are read: a pipe might never end."""
     from pathlib import Path
 
     path = Path(file)

@@ -1,4 +1,4 @@
-"""The cluster at one moment: what scontrol is asked for, and the Snapshot made from its answers. Pure."""
+"""Requests to scontrol for a picture of the cluster, and the Snapshot that is built from its answers. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slurmwrap.model.limits import Quotas
 from slurmwrap.model.topology import Block, Switch, Topology
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import (
+    get_slurm_release,
     parse_config,
     parse_max_switch_wait_s,
     parse_nodes,
     parse_number,
     parse_partitions,
     parse_reservations,
-    release_of,
 )
 
 TYPE_CHECKING = False
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from slurmwrap.slurm.site_topology import Network
 
 
-# From here on a topology.yaml may hold several, and a partition name its own.
+# Since this release topology.yaml may define several topologies, and a partition may name one of them.
 SEVERAL_TOPOLOGIES = (25, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryUser:
-    """Whose limits are asked after."""
+    """The user whose limits are requested."""
 
     user: str
     uid: int
 
 
 def make_assoc_mgr_request(user: str) -> str:
-    """What scontrol gets on its standard input; "" for a name that it would read as more than one word."""
+    """Return the request for scontrol's standard input; "" for a name that scontrol would read as several words."""
     return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
 
 
 def make_scontrol_requests(config: Mapping[str, str] | None, asker: QueryUser) -> bytes:
-    """What the second command is asked. `config`: as far as it is known already, then it is not asked for again.
+    """Return the requests for the second command. `config` is requested only if it is None.
 
-    Reservations go last: their comments may hold line breaks.
+    Reservations are requested last, because their comments may contain line breaks.
     """
     lines = ["show topology", "show partition"]
     if _has_several_topologies(config):
@@ -60,16 +60,16 @@ def make_scontrol_requests(config: Mapping[str, str] | None, asker: QueryUser) -
 
 
 def _has_several_topologies(config: Mapping[str, str] | None) -> bool:
-    """They may be; so too where nothing is known yet."""
+    """Return whether several topologies are possible; True when the configuration is not known yet."""
     if config is None:
         return True
-    from slurmwrap.slurm.scontrol_parser import release_of
+    from slurmwrap.slurm.scontrol_parser import get_slurm_release
 
-    return (release_of(config) or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES
+    return (get_slurm_release(config) or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES
 
 
 def _may_keep_limits(config: Mapping[str, str] | None) -> bool:
-    """It may; so too where nothing is known yet."""
+    """Return whether Slurm may enforce limits; True when the configuration is not known yet."""
     if config is None:
         return True
     from slurmwrap.slurm.assoc_mgr_parser import enforced
@@ -77,23 +77,23 @@ def _may_keep_limits(config: Mapping[str, str] | None) -> bool:
     return enforced(config)
 
 
-# Turns `scontrol show topology` into a Topology.
+# Parsing of `scontrol show topology` into a Topology.
 #
-# Two grammars, distinguished by their lines; captures of 22.05.8, 24.11.5 and 26.05.5 are in tests/data/slurm:
+# There are two grammars, distinguished by their lines; captures of 22.05.8, 24.11.5 and 26.05.5 are in
+# tests/data/slurm:
 #
 #     topology/tree   SwitchName=ib0 Level=0 LinkSpeed=1 Nodes=n[0-1]
 #                     SwitchName=core Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=ib[0-1]
 #     topology/block  BlockName=b1 BlockIndex=0 Nodes=n[0-3] BlockSize=4
 #                     AggregatedBlock=b[1-2] BlockIndex=3 Nodes=n[0-7] BlockSize=8
 #
-# The plugin's name in the configuration is not asked: with a topology.yaml 26.05 says topology/flat whatever is in
-# force.
+# TopologyPlugin in the configuration is not used: with a topology.yaml 26.05 prints topology/flat for any topology.
 def parse_topology(text: str) -> Topology:
-    """Switches or blocks; lines of another grammar and notices are passed over. `source` is "" where none are named."""
+    """Parse switches or blocks; other lines and notices are skipped. `source` is "" when there are none."""
     switches, blocks = list[Switch](), list[dict[str, str]]()
     for line in text.split("\n"):
         if line.startswith("SwitchName="):
-            switches.append(_switch(_split_words(line)))
+            switches.append(_parse_switch(_split_words(line)))
         elif line.startswith(("BlockName=", "AggregatedBlock=")):
             blocks.append(_split_words(line))
     return Topology(
@@ -104,7 +104,7 @@ def parse_topology(text: str) -> Topology:
 
 
 def parse_default_topology(text: str) -> str:
-    """Name of the cluster's default in `scontrol show topoconf` (YAML, 25.05 and newer); "" where it is not named."""
+    """Return the cluster's default topology from `scontrol show topoconf` (YAML, since 25.05); "" if none is named."""
     name = ""
     for line in text.splitlines():
         key, _, value = line.strip().partition(": ")
@@ -119,31 +119,31 @@ def _split_words(line: str) -> dict[str, str]:
     return dict(word.partition("=")[::2] for word in line.split())
 
 
-def _switch(words: dict[str, str]) -> Switch:
+def _parse_switch(fields: dict[str, str]) -> Switch:
     return Switch(
-        name=words["SwitchName"],
-        level=parse_number(words.get("Level", "")),
-        nodes=names_in(words.get("Nodes", "")),
-        children=names_in(words.get("Switches", "")),
+        name=fields["SwitchName"],
+        level=parse_number(fields.get("Level", "")),
+        nodes=names_in(fields.get("Nodes", "")),
+        children=names_in(fields.get("Switches", "")),
     )
 
 
 def _assign_block_levels(lines: Iterable[dict[str, str]]) -> Iterable[Block]:
-    """Aggregates get their level by their size: BlockSizes are powers of two times the base."""
-    told = list(lines)
-    sizes = sorted({parse_number(words.get("BlockSize", "")) for words in told if "AggregatedBlock" in words})
-    for words in told:
-        size = parse_number(words.get("BlockSize", ""))
+    """Yield the blocks. An aggregate's level follows from its size: BlockSizes are powers of two times the base."""
+    all_lines = list(lines)
+    sizes = sorted({parse_number(fields.get("BlockSize", "")) for fields in all_lines if "AggregatedBlock" in fields})
+    for fields in all_lines:
+        size = parse_number(fields.get("BlockSize", ""))
         yield Block(
-            name=words.get("BlockName") or words["AggregatedBlock"],
-            nodes=names_in(words.get("Nodes", "")),
+            name=fields.get("BlockName") or fields["AggregatedBlock"],
+            nodes=names_in(fields.get("Nodes", "")),
             size=size,
-            level=sizes.index(size) + 1 if "AggregatedBlock" in words else 0,
+            level=sizes.index(size) + 1 if "AggregatedBlock" in fields else 0,
         )
 
 
 _NEVER_PREEMPTS = ("", "(null)", "none", "preempt/none")
-_CONFIG = "Configuration data as of"
+_CONFIG_TITLE = "Configuration data as of"
 
 
 def build_snapshot(
@@ -154,13 +154,13 @@ def build_snapshot(
     network: Network,
     at: float,
 ) -> tuple[Snapshot, Mapping[str, str] | None]:
-    """(snapshot, configuration) of both commands' outputs. `known`: the configuration, where it was not asked for.
+    """Return (snapshot, configuration) from the output of both commands.
 
-    `nodes`: what the first command said, or the nodes themselves.
+    `nodes`: output of the first command, or the nodes themselves. `known`: the configuration if it was not requested.
     """
-    said, reservations = _cut(_strip_prompts(rest))
-    lines, told, settings = said.partition(_CONFIG)
-    config = parse_config(settings) if told else known
+    output, reservations = _split_off_reservations(_strip_prompts(rest))
+    lines, has_config, settings = output.partition(_CONFIG_TITLE)
+    config = parse_config(settings) if has_config else known
     all_nodes = parse_nodes(nodes) if isinstance(nodes, str) else tuple(nodes)
     partitions = _assign_default_topology(parse_partitions(lines), parse_default_topology(lines))
     snapshot = Snapshot(
@@ -172,27 +172,27 @@ def build_snapshot(
         reservations=parse_reservations(reservations),
         quotas=parse_limits(lines, asker.user, asker.uid) if enforced(config or {}) else Quotas(),
         max_switch_wait_s=parse_max_switch_wait_s(config or {}),
-        release=release_of(config or {}),
+        release=get_slurm_release(config or {}),
         preempts=(config or {}).get("PreemptType", "") not in _NEVER_PREEMPTS,
     )
     return snapshot, config
 
 
-def parse_quotas(said: str, asker: QueryUser) -> Quotas:
-    """The answer to make_assoc_mgr_request alone."""
-    return parse_limits(_strip_prompts(said), asker.user, asker.uid)
+def parse_quotas(output: str, asker: QueryUser) -> Quotas:
+    """Parse the answer to make_assoc_mgr_request alone."""
+    return parse_limits(_strip_prompts(output), asker.user, asker.uid)
 
 
-def _strip_prompts(said: str) -> str:
-    return said.replace("scontrol: ", "")
+def _strip_prompts(output: str) -> str:
+    return output.replace("scontrol: ", "")
 
 
-def _cut(said: str) -> tuple[str, str]:
-    """(what no user can write into, the reservations)."""
-    start = 0 if said.startswith("ReservationName=") else said.find("\nReservationName=")
-    return (said, "") if start < 0 else (said[: start + 1], said[start:])
+def _split_off_reservations(output: str) -> tuple[str, str]:
+    """Split the output into the part that contains no user text and the reservations."""
+    start = 0 if output.startswith("ReservationName=") else output.find("\nReservationName=")
+    return (output, "") if start < 0 else (output[: start + 1], output[start:])
 
 
 def _assign_default_topology(partitions: Iterable[Partition], default: str) -> tuple[Partition, ...]:
-    """A partition that names the cluster's own topology has none of its own."""
+    """Remove the topology of partitions that name the cluster's default, so that they have none of their own."""
     return tuple(replace(p, topology="") if p.topology and p.topology == default else p for p in partitions)

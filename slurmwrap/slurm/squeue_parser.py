@@ -1,9 +1,9 @@
-"""Turns what squeue says of jobs into JobRecord. Pure.
+"""Parse squeue's output into JobRecord. Pure.
 
-Not from `scontrol show job`: it prints JobName, Comment and Command among its own fields, and a name may hold
-" JobState=RUNNING" or a line break. squeue's fields are parted by a separator with a nonce that no user could know
-when they named their job, so text cannot pass for a field or a row. The same grammar in 22.05.8, 24.11.5 and 26.05.5
-(captures in tests/data/slurm); with `-t all` each of them lists ended jobs until MinJobAge.
+`scontrol show job` is not used: it prints JobName, Comment and Command between its own fields, and a job name may
+contain " JobState=RUNNING" or a line break. squeue's fields are separated by a string with a nonce that no user could
+know when they named their job, so user text cannot imitate a field or a row. The format is the same in 22.05.8, 24.11.5
+and 26.05.5 (captures in tests/data/slurm); with `-t all` each of them lists ended jobs until MinJobAge.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.slurm.scontrol_parser import parse_duration, parse_number
 
-# squeue(1) --Format; the last six are the user's own text
+# squeue(1) --Format; the last six contain user text.
 JOB_FIELDS = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserName", "UserID", "Account", "Partition"),
     *("Requeue", "RestartCnt", "exit_code", "DerivedEC", "SubmitTime", "EligibleTime", "StartTime", "EndTime"),
@@ -27,17 +27,17 @@ JOB_FIELDS = (
 
 
 def make_job_format(separator: str) -> str:
-    """The value of SQUEUE_FORMAT2 that `parse_jobs` reads."""
+    """Return the value of SQUEUE_FORMAT2 for output that `parse_jobs` reads."""
     return ",".join(f"{field}:{separator}" for field in JOB_FIELDS)
 
 
-def exclude_format(separator: str) -> str:
-    """The value of SQUEUE_FORMAT for what only -o has in 22.05: raw id, SubmitTime, ExcNodeList."""
+def make_exclude_format(separator: str) -> str:
+    """Return the value of SQUEUE_FORMAT for fields that only -o has in 22.05: raw id, SubmitTime, ExcNodeList."""
     return "".join(f"{field}{separator}" for field in ("%A", "%V", "%x"))
 
 
 def parse_jobs(text: str, excluded: str, separator: str) -> tuple[JobRecord, ...]:
-    """Two calls of squeue for the same jobs. ValueError when a row lacks fields (squeue refused one)."""
+    """Parse two outputs of squeue about the same jobs. ValueError when a row lacks fields (squeue refused one)."""
     lists = {row[0]: row[2] for row in split_rows(excluded, separator, 3)}
     records = []
     for row in split_rows(text, separator, len(JOB_FIELDS)):
@@ -47,35 +47,35 @@ def parse_jobs(text: str, excluded: str, separator: str) -> tuple[JobRecord, ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """One row of a job that someone watches: with the scheduler's forecast, where the job waits."""
+class WatchedJob:
+    """One row of a job that a user watches, with the scheduler's forecast if the job is pending."""
 
     record: JobRecord
-    # Unix seconds; Slurm's own forecast (squeue --start).
+    # Unix seconds; the forecast of Slurm (squeue --start).
     expected_start: int | None = None
     expected_nodes: str = ""
-    # As Slurm keeps it: "afterok:81(unfulfilled)".
+    # As Slurm prints it: "afterok:81(unfulfilled)".
     dependency: str = ""
 
 
-_FORECAST = ("SchedNodes", "Dependency")
+_FORECAST_FIELDS = ("SchedNodes", "Dependency")
 
 
 def make_watched_format(separator: str) -> str:
-    """The value of SQUEUE_FORMAT2 that `parse_watched` reads."""
-    return ",".join((make_job_format(separator), *(f"{field}:{separator}" for field in _FORECAST)))
+    """Return the value of SQUEUE_FORMAT2 for output that `parse_watched` reads."""
+    return ",".join((make_job_format(separator), *(f"{field}:{separator}" for field in _FORECAST_FIELDS)))
 
 
-def parse_watched(text: str, separator: str) -> tuple[Watched, ...]:
-    """One call of squeue; ExcNodeList is not among its fields. ValueError as of `parse_jobs`."""
-    names = (*JOB_FIELDS, *_FORECAST)
+def parse_watched(text: str, separator: str) -> tuple[WatchedJob, ...]:
+    """Parse one output of squeue, without ExcNodeList. ValueError as for `parse_jobs`."""
+    names = (*JOB_FIELDS, *_FORECAST_FIELDS)
     rows = (dict(zip(names, row, strict=True)) for row in split_rows(text, separator, len(names)))
     return tuple(_parse_watched_row(fields) for fields in rows)
 
 
-def _parse_watched_row(fields: Mapping[str, str]) -> Watched:
+def _parse_watched_row(fields: Mapping[str, str]) -> WatchedJob:
     waits = fields["State"] == "PENDING"
-    return Watched(
+    return WatchedJob(
         record=_parse_job_row(fields, exc_nodes=""),
         expected_start=parse_time(fields["StartTime"]) if waits else None,
         expected_nodes=_parse_text(fields["SchedNodes"]) if waits else "",
@@ -84,11 +84,11 @@ def _parse_watched_row(fields: Mapping[str, str]) -> Watched:
 
 
 def split_rows(text: str, separator: str, width: int, program: str = "squeue") -> list[Sequence[str]]:
-    """A line break inside a field is the user's; the one after a row's last separator is the program's."""
-    pieces = text.split(separator)
-    if len(pieces) % width != 1 or pieces[-1].strip():
-        raise ValueError(f"{program} gave {len(pieces) - 1} fields, not rows of {width}")
-    rows = [pieces[at : at + width] for at in range(0, len(pieces) - 1, width)]
+    """Split output into rows. A line break within a field belongs to it; one after the last separator ends the row."""
+    fields = text.split(separator)
+    if len(fields) % width != 1 or fields[-1].strip():
+        raise ValueError(f"{program} gave {len(fields) - 1} fields, not rows of {width}")
+    rows = [fields[at : at + width] for at in range(0, len(fields) - 1, width)]
     return [[row[0].lstrip("\n"), *row[1:]] for row in rows]
 
 
@@ -117,7 +117,7 @@ def _parse_job_row(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
         derived_signal=derived_signal,
         submit_time=parse_time(fields["SubmitTime"]) or 0,
         eligible_time=parse_time(fields["EligibleTime"]),
-        # of a pending job it is a forecast, of a running one EndTime is the latest possible
+        # For a pending job StartTime is a forecast; for a running one EndTime is the latest possible end.
         start_time=parse_time(fields["StartTime"]) if state != "PENDING" else None,
         end_time=parse_time(fields["EndTime"]) if state in FINAL_STATES or state == "COMPLETING" else None,
         time_limit_s=parse_duration(fields["TimeLimit"]),
@@ -149,13 +149,13 @@ def _parse_text(value: str) -> str:
 
 
 def _parse_waiting_tasks(text: str) -> str:
-    """The tasks that a pending array's record stands for, "2-5" of "2-5%2"; "" for one task and where squeue cut it."""
+    """Return the tasks of a pending array's record, "2-5" for "2-5%2"; "" for one task or a truncated list."""
     tasks = text.partition("%")[0]
     return tasks if re.fullmatch(r"[0-9]+[-,][0-9,:-]*[0-9]", tasks) else ""
 
 
 def parse_exit(text: str) -> tuple[int, int]:
-    """Raw wait status in 22.05, "3:0" in 24.11 and later. A signal hides the exit code, as Slurm shows it."""
+    """Parse a raw wait status (22.05) or "3:0" (24.11 and later). With a signal the exit code is 0, as in Slurm."""
     if ":" in text:
         code, _, signal = text.partition(":")
         return parse_number(code), parse_number(signal)
@@ -164,7 +164,7 @@ def parse_exit(text: str) -> tuple[int, int]:
 
 
 def parse_time(text: str) -> int | None:
-    """Unix seconds (SLURM_TIME_FORMAT=%s), or Slurm's local "2026-11-21T01:21:50"; None for Unknown, N/A, NONE."""
+    """Parse Unix seconds (SLURM_TIME_FORMAT=%s) or local "2026-11-21T01:21:50"; None for Unknown, N/A, NONE."""
     if text.isdecimal():
         return int(text) or None
     if text[:4].isdecimal() and "T" in text:
@@ -175,7 +175,7 @@ def parse_time(text: str) -> int | None:
 
 
 def parse_mib(text: str) -> int:
-    """Slurm's memory, "1500M", "2G", "2.50T" or "0" (MiB), in MiB."""
+    """Convert Slurm's memory, "1500M", "2G", "2.50T" or "0" (MiB), to MiB."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)[nc]?", text)
     if match is None:
         return 0
@@ -183,7 +183,7 @@ def parse_mib(text: str) -> int:
 
 
 def _parse_memory(fields: Mapping[str, str], nodes: int, cpus: int) -> tuple[int | None, int | None]:
-    """(per node, per CPU). squeue prints both alike: the total of the request distinguishes them."""
+    """Return memory (per node, per CPU). squeue prints both alike; the total of the request shows which is meant."""
     least, total = parse_mib(fields["MinMemory"]), parse_mib(_find_tres(fields["tres-alloc"], "mem") or "0")
     if not least:
         return None, None
@@ -191,7 +191,7 @@ def _parse_memory(fields: Mapping[str, str], nodes: int, cpus: int) -> tuple[int
 
 
 def _count_job_gpus(fields: Mapping[str, str], nodes: int) -> int:
-    """The allocation's GRES only counts where AccountingStorageTRES names gres/gpu; else what was asked for."""
+    """Count GPUs from the allocation if AccountingStorageTRES names gres/gpu, else from the request."""
     for value, times in (
         (fields["tres-alloc"], 1),
         (fields["tres-per-job"], 1),
@@ -199,6 +199,7 @@ def _count_job_gpus(fields: Mapping[str, str], nodes: int) -> int:
         (fields["tres-per-task"], parse_number(fields["NumTasks"])),
     ):
         counts = [_parse_gpu_count(piece) for piece in value.replace("gres:", "gres/").split(",")]
+        # An untyped entry is the total of all types; without one the typed entries are added.
         untyped = [count for count, kind in counts if count and not kind]
         if found := max(untyped, default=0) or sum(count for count, _ in counts):
             return found * times
@@ -206,7 +207,7 @@ def _count_job_gpus(fields: Mapping[str, str], nodes: int) -> int:
 
 
 def _parse_gpu_count(piece: str) -> tuple[int, str]:
-    """ "gres/gpu:a100:2", "gres/gpu:a100=2" or "gres/gpu" → count and type."""
+    """Parse "gres/gpu:a100:2", "gres/gpu:a100=2" or "gres/gpu" into count and type."""
     match = re.fullmatch(r"gres/gpu(?::([^:=]*[^0-9:=][^:=]*))?(?:[:=]([0-9]+))?", piece)
     return (int(match[2] or 1), match[1] or "") if match else (0, "")
 
@@ -222,22 +223,22 @@ def _set_outputs(record: JobRecord, std_out: str, std_err: str) -> JobRecord:
 
 
 def _correct_array_default(pattern: str, record: JobRecord) -> str:
-    """squeue of 22.05 names slurm-JOBID.out for a task whose file is slurm-ARRAYID_TASK.out (measured)."""
+    """Correct the default file name: squeue 22.05 prints slurm-JOBID.out for slurm-ARRAYID_TASK.out (measured)."""
     if record.array_task_id is not None and pattern == f"{record.work_dir}/slurm-{record.job_id}.out":
         return f"{record.work_dir}/slurm-%A_%a.out"
     return pattern
 
 
 def resolve_output(pattern: str, record: JobRecord) -> str:
-    """The batch step's file for sbatch's file name pattern (sbatch(1), "filename pattern"), absolute.
+    """Return the absolute path of the batch step's file for a file name pattern (sbatch(1), "filename pattern").
 
-    A backslash anywhere turns all replacement off and is removed. %N is the first node's name, which on most
-    clusters is its short host name; an unknown letter stays as it is.
+    A backslash anywhere disables all replacement and is removed. %N is the first node's name, which on most clusters is
+    its short host name; an unknown letter stays unchanged.
     """
     if "\\" in pattern:
         name = pattern.replace("\\", "")
     else:
-        # What Slurm prints for "no task".
+        # The number that Slurm prints for "no task".
         task = 4294967294 if record.array_task_id is None else record.array_task_id
         values = {
             "A": str(record.job_id if record.array_job_id is None else record.array_job_id),
@@ -247,7 +248,7 @@ def resolve_output(pattern: str, record: JobRecord) -> str:
             "u": record.user,
             "x": record.name,
             "N": record.nodes[0] if record.nodes else "%N",
-            "n": "0",  # the batch step's
+            "n": "0",  # relative node number of the batch step
             "t": "0",
             "s": "batch",
             "%": "%",

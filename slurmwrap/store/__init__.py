@@ -1,1 +1,1 @@
-"""Edge: what is kept. SQLite, the observation spool, the published files."""
+"""Stored data (adapters): the SQLite database, the spool of observations, and the published files."""

@@ -1,4 +1,4 @@
-"""Edge: a file replaced at once: who reads it meanwhile sees the old one or the new one, never half of either."""
+"""Replace a file in one step: a concurrent reader sees the old or the new content, never a part of one (adapter)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.escape import utf8
 
 
 def write_output_file(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """As `replace`, for a path that someone named: a device or a pipe is written to instead."""
+    """Write to a path that a user named: replace a file as `replace_file` does, but write into a device or a pipe."""
     if path.exists() and not path.is_file():
         path.write_bytes(_to_bytes(content))
     else:
@@ -20,19 +20,22 @@ def write_output_file(path: Path, content: str | bytes, mode: int | None = None)
 
 
 def replace_file(path: Path, content: str | bytes | Iterable[str], mode: int | None = None) -> None:
-    """Writes aside, and renames. `content`: also pieces that are made while they are written. `mode`: of the file;
-    None: as the umask says. OSError, and what making a piece raises; then nothing is left aside."""
-    # No ending of its own: node_exporter reads all that ends in .prom, also half of it.
-    descriptor, aside = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])
+    """Write a temporary file and rename it to `path`.
+
+    `content` may be an iterable whose pieces are made while they are written. `mode` None: as the umask says. Raises
+    OSError and what making a piece raises; the temporary file is removed then.
+    """
+    # The temporary name must not end in .prom: node_exporter reads all such files, even incomplete ones.
+    descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])
     try:
         with os.fdopen(descriptor, "wb") as file:
             for piece in (content,) if isinstance(content, str | bytes) else content:
                 file.write(_to_bytes(piece))
             os.fchmod(file.fileno(), _get_new_mode() if mode is None else mode)
-        Path(aside).replace(path)
+        Path(temporary).replace(path)
     except BaseException:
         with suppress(OSError):
-            Path(aside).unlink()
+            Path(temporary).unlink()
         raise
 
 

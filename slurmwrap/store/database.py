@@ -1,7 +1,7 @@
-"""Edge: the database, the site's or a user's own. Implements edges.Store on SQLite.
+"""The database of the site or of one user (adapter): implements `protocols.Store` with SQLite.
 
-Every public method is one transaction; BEGIN IMMEDIATE takes the writer's place before anything is read, so that two
-processes never overwrite each other's work. What a method raises is a StoreError that names the file and the way out.
+Every public method is one transaction. BEGIN IMMEDIATE takes the write lock before anything is read, so that two
+processes never overwrite each other's work. Methods raise StoreError, which names the file and says what to do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
 from slurmwrap.store.list_queries import list_clusters
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.record_rows import dump, encode_sql_text
-from slurmwrap.store.retention import mark_of
+from slurmwrap.store.retention import digest_nonce
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.sqlite_connection import (
     connect,
@@ -45,7 +45,7 @@ from slurmwrap.store.sqlite_connection import (
 )
 from slurmwrap.store.sqlite_session import Session
 
-_UNSEEN = """
+_UNSEEN_SQL = """
 SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
 AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id)
 GROUP BY job_id ORDER BY max(at)
@@ -53,16 +53,19 @@ GROUP BY job_id ORDER BY max(at)
 
 
 def make_cluster_condition(session: Session, *also: str) -> tuple[str, list[str]]:
-    """A condition with its values that primary keys answer, for who knows a job's id alone: they begin with the
-    cluster. There are few clusters. `also`: tables that may know one which no run is known of."""
+    """Return an SQL condition on `cluster`, and its values, for queries that know only a job id.
+
+    The primary keys begin with the cluster, and there are few clusters, so with it they answer such a query. `also`:
+    further tables to take cluster names from, for clusters without any known run.
+    """
     names = list(list_clusters(session, *also))
     return f"cluster IN ({', '.join('?' * len(names))})", names
 
 
 class ProfileUse(NamedTuple):
-    """Who used a profile's key last, by their submissions: `script` is a path, or a name where it came from stdin."""
+    """The last use of a profile's key in submissions. `script` is a path, or the job name if it came from stdin."""
 
-    # As its user names it.
+    # The key without the prefix of the user.
     key: str
     uid: int
     script: str
@@ -70,103 +73,103 @@ class ProfileUse(NamedTuple):
     times: int
 
 
-_USES = """
+_PROFILE_USES_SQL = """
 SELECT profile_key, uid, CASE script_path WHEN '' THEN name ELSE script_path END AS script, max(at) AS at, count(*) AS n
 FROM submissions WHERE profile_key <> '' GROUP BY profile_key, uid
 """
 
 
 class UserReportTables(Session):
-    """What users say of their own jobs, and what was made of it."""
+    """Submissions, pre-runs and profiles: what users report about their own jobs, and what is derived from it."""
 
     def save_submission(self, submission: Submission) -> None:
-        """Inserts or replaces by (cluster, job_id, at)."""
+        """Insert or replace by (cluster, job_id, at)."""
         self._upsert(record_rows.SUBMISSIONS, submission)
 
     def submission(self, cluster: str, job_id: int) -> Submission | None:
-        """The newest of this job id."""
+        """Return the newest submission of this job id; None when there is none."""
         found = self._select(record_rows.SUBMISSIONS, {"cluster = ?": cluster, "job_id = ?": job_id}, order="at")
         return found[-1] if found else None
 
     def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
-        """Oldest first."""
+        """Return submissions, oldest first."""
         return self._select(record_rows.SUBMISSIONS, {"at >= ?": since, "user = ?": user}, order="at, cluster, job_id")
 
     def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
-        """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
-        rows = self._rows(_UNSEEN, {"cluster": encode_sql_text(cluster), "since": since})
+        """Return the ids of jobs submitted at or after `since` without a stored run, oldest first."""
+        rows = self._rows(_UNSEEN_SQL, {"cluster": encode_sql_text(cluster), "since": since})
         return tuple(row["job_id"] for row in rows)
 
     def submissions_of(self, job_id: int) -> tuple[Submission, ...]:
-        """Those of a job or of its pre-run's job; oldest first."""
-        known, names = make_cluster_condition(self)
-        sql = f"""SELECT * FROM submissions WHERE {known} AND job_id = ?
+        """Return the submissions of a job or of the job that is its pre-run, oldest first."""
+        condition, clusters = make_cluster_condition(self)
+        sql = f"""SELECT * FROM submissions WHERE {condition} AND job_id = ?
             UNION SELECT * FROM submissions WHERE prerun_job_id = ? ORDER BY at, cluster, job_id"""
-        return self._read(record_rows.SUBMISSIONS, sql, [*names, job_id, job_id])
+        return self._read(record_rows.SUBMISSIONS, sql, [*clusters, job_id, job_id])
 
     def preruns_of(self, job_id: int) -> tuple[PrerunRecord, ...]:
-        """Those of a job, or the one that ran as this job; oldest first."""
-        known, names = make_cluster_condition(self)
-        sql = f"""SELECT * FROM preruns WHERE {known} AND prerun_job_id = ?
+        """Return the pre-runs of a job, or the one that ran as this job, oldest first."""
+        condition, clusters = make_cluster_condition(self)
+        sql = f"""SELECT * FROM preruns WHERE {condition} AND prerun_job_id = ?
             UNION SELECT * FROM preruns WHERE job_id = ? ORDER BY at, cluster, prerun_job_id"""
-        return self._read(record_rows.PRERUNS, sql, [*names, job_id, job_id])
+        return self._read(record_rows.PRERUNS, sql, [*clusters, job_id, job_id])
 
     def save_prerun(self, record: PrerunRecord) -> None:
-        """Inserts or replaces by (cluster, prerun_job_id, at)."""
+        """Insert or replace by (cluster, prerun_job_id, at)."""
         self._upsert(record_rows.PRERUNS, record)
 
     def preruns(
         self, *, job_id: int | None = None, fingerprint: str | None = None, since: float | None = None
     ) -> tuple[PrerunRecord, ...]:
-        """Oldest first."""
+        """Return pre-runs, oldest first."""
         where = {"job_id = ?": job_id, "fingerprint = ?": fingerprint, "at >= ?": since}
         return self._select(record_rows.PRERUNS, where, order="at, cluster, prerun_job_id")
 
     def profile(self, key: str) -> ResourceProfile | None:
-        """What is known under `key`."""
+        """Return the resource profile under `key`; None when there is none."""
         found = self._select(record_rows.PROFILES, {"key = ?": key})
         return found[0] if found else None
 
     def profiles(self) -> tuple[ResourceProfile, ...]:
-        """All of them, by key."""
+        """Return all resource profiles, ordered by key."""
         return self._select(record_rows.PROFILES, {}, order="key")
 
     def save_profile(self, profile: ResourceProfile) -> None:
-        """Inserts or replaces."""
+        """Insert or replace a resource profile."""
         self._upsert(record_rows.PROFILES, profile)
 
     def profile_uses(self) -> tuple[ProfileUse, ...]:
-        """The keys that submissions name, each with its newest script; in no order."""
+        """Return the profile keys that submissions name, each with its newest script, in no particular order."""
         return tuple(
             ProfileUse(row["profile_key"], row["uid"], row["script"], float(row["at"]), row["n"])
-            for row in self._rows(_USES, {})
+            for row in self._rows(_PROFILE_USES_SQL, {})
         )
 
     def forget_profile(self, key: str) -> bool:
-        """Removes it with the measurements it was made of; False when there was none."""
+        """Delete a profile and the measurements that it was made from; return False when there was none."""
         where = {"key": encode_sql_text(key)}
         with self.transaction():
             self._write("DELETE FROM measurements WHERE key = :key", where)
             return self._write("DELETE FROM profiles WHERE key = :key", where)
 
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
-        """Keeps a raw measurement next to the profile it went into; the same one twice is kept once."""
+        """Store a raw measurement next to the profile that it contributed to; the same one is stored only once."""
         row = {"key": encode_sql_text(key), "at": at, "source": source, "measurement": dump(to_json_dict(measurement))}
         self._write("INSERT OR IGNORE INTO measurements VALUES (:key, :at, :source, :measurement)", row)
 
     def add_reset(self, reset: LedgerReset) -> None:
-        """What this job failed of up to then counts no more against its retries; the same one twice is one."""
+        """Stop counting a job's earlier failures against its retry budget; adding the same reset twice is harmless."""
         self._upsert(record_rows.LEDGER_RESETS, reset)
 
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
-        """Of one raw job id, oldest first. A file of an older version has none."""
-        # Opened to read: not migrated.
+        """Return the resets of one raw job id, oldest first; () for a file of an older version."""
+        # A file that was opened read-only is not migrated, so the table may be missing.
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'budget_resets'"):
             return ()
         return self._select(record_rows.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")
 
 
-# The three queries that nodes are judged by. Each is answered by an index of its own; ? is Unix seconds.
+# Queries for node health. Each is answered by an index of its own; the parameter `?` is in Unix seconds.
 _TEXT_CAP = 500
 
 GPU_FAULTS = """
@@ -177,7 +180,7 @@ SELECT node, at, job_id, uid, text,
 FROM gpu_faults f WHERE at >= ? ORDER BY at, rowid
 """
 
-# A Prolog of slurmwrap's that refused the node is our own word, not Slurm's.
+# Runs that slurmwrap's own Prolog gate refused are excluded: they are not independent evidence from Slurm.
 FAILURES = """
 SELECT nodes, end_time, job_id, uid, diagnosis_node, diagnosis_evidence, incident
 FROM attempts INDEXED BY attempts_node_failures
@@ -185,8 +188,8 @@ WHERE diagnosis_category = 'node_failure' AND end_time >= ? AND diagnosis_signat
 ORDER BY end_time
 """
 
-# Only runs that have their details: retention keeps them for longer than nodes are looked at (store/retention.py).
-# Runs on the same nodes are summed before their list is taken apart.
+# Only runs that still have their details count; retention keeps them longer than the window in which nodes are examined
+# (store/retention.py). Runs on the same node list are summed before the list is expanded.
 EXPOSURE = """
 SELECT node.value AS node, sum(runs) AS runs, sum(seconds) / 3600.0 AS hours
 FROM (
@@ -200,7 +203,7 @@ GROUP BY node.value
 
 
 def make_failure(row: Mapping[str, Any]) -> NodeFailure:
-    """One row of FAILURES."""
+    """Convert one row of FAILURES."""
     cited = json.loads(row["diagnosis_evidence"] or "[]")
     text = f"{cited[0].get('source', '')}: {cited[0].get('text', '')}" if cited else ""
     return NodeFailure(
@@ -218,17 +221,17 @@ OF_ATTEMPT = "cluster = :cluster AND job_id = :job_id AND submit_time = :submit_
 
 
 class FaultTables(Session):
-    """Strikes and marks on nodes, incidents that took them back, inputs that are refused."""
+    """Strikes, repairs and removals of nodes, incidents, and blocked inputs."""
 
     # Nodes
 
     def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
-        """Strikes that were not cleared, oldest first."""
+        """Return strikes that were not cleared, oldest first."""
         found = self._select(record_rows.STRIKES, {"at >= ?": since, "node = ?": node}, order="at, strike_id")
         return tuple(strike for strike in found if strike.cleared_at is None)
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
-        """One more (save_judged does it for a decision's own)."""
+        """Add a strike that is not part of a decision (save_judged adds those)."""
         self._strike(strike, at, job_id, uid, None)
 
     def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: RunKey | None) -> None:
@@ -238,7 +241,7 @@ class FaultTables(Session):
         self._write(record_rows.insert(record_rows.STRIKES, also=("cluster", "submit_time")), row)
 
     def clear_strikes(self, node: str, who: str, at: float) -> int:
-        """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
+        """Mark the strikes of a node up to `at` as void and return their number. Nothing is deleted."""
         sql = "UPDATE strikes SET cleared_at = :at, cleared_by = :who"
         with self.transaction():
             row = {"node": encode_sql_text(node), "who": encode_sql_text(who), "at": at}
@@ -248,23 +251,23 @@ class FaultTables(Session):
         return count
 
     def add_repair(self, repair: Repair) -> None:
-        """A mark on a node; the same one twice is one."""
+        """Add a repair mark of a node; adding the same mark twice has no further effect."""
         self._upsert(record_rows.REPAIRS, repair)
 
     def repairs(self, *, since: float) -> tuple[Repair, ...]:
-        """Marks on nodes, oldest first."""
+        """Return the repair marks of nodes, oldest first."""
         return self._select(record_rows.REPAIRS, {"at >= ?": since}, order="at, node")
 
     def save_removal(self, removal: Removal) -> None:
-        """Inserts or replaces by (node, began)."""
+        """Insert or replace by (node, began)."""
         self._upsert(record_rows.REMOVALS, removal)
 
     def removals(self) -> tuple[Removal, ...]:
-        """Those that have not ended."""
+        """Return the removals that have not ended."""
         return self._select(record_rows.REMOVALS, {}, extra="ended IS NULL", order="node, began")
 
     def node_history(self, since: float) -> NodeHistory:
-        """All that speaks about nodes since then, cleared strikes too; sums are made by the database."""
+        """Return all records about nodes since then, including cleared strikes; the database computes the sums."""
         return NodeHistory(
             strikes=self._select(record_rows.STRIKES, {"at >= ?": since}, order="at, strike_id"),
             gpu_faults=tuple(GpuFault(**row) for row in self._rows(GPU_FAULTS, [since])),
@@ -277,9 +280,9 @@ class FaultTables(Session):
     # Incidents
 
     def save_incident(self, incident: Incident, members: Sequence[RunKey] = ()) -> None:
-        """Inserts or replaces by id, and marks `members` and their strikes as its own: both count no more.
+        """Insert or replace by id; mark `members` and their strikes as part of the incident, so that they do not count.
 
-        A strike for a conclusive fault is the very node's whatever else happened, and stays as it is.
+        A strike for a conclusive fault is certainly the node's own, whatever else happened, and is not changed.
         """
         with self.transaction():
             self._upsert(record_rows.INCIDENTS, incident)
@@ -289,7 +292,7 @@ class FaultTables(Session):
                 self._write(f"UPDATE strikes SET incident = :incident WHERE {OF_ATTEMPT} AND NOT conclusive", row)
 
     def incidents(self, *, since: float | None = None, open_only: bool = False) -> tuple[Incident, ...]:
-        """Oldest first. `since`: open, or over at or after."""
+        """Return incidents, oldest first. `since`: those that are open, or ended at or after it."""
         extra = "over_at IS NULL" if open_only else ""
         where = {"(over_at IS NULL OR over_at >= ?)": since}
         return self._select(record_rows.INCIDENTS, where, extra=extra, order="began, incident_id")
@@ -297,27 +300,27 @@ class FaultTables(Session):
     # Inputs
 
     def block_input(self, blocked: BlockedInput) -> None:
-        """Blocks an input."""
+        """Block an input."""
         self._upsert(record_rows.BLOCKED_INPUTS, blocked)
 
     def blocked_inputs(self, uid: int | None = None) -> tuple[BlockedInput, ...]:
-        """Inputs in force for `uid` (its own and the site's), or all."""
+        """Return the inputs blocked for `uid` (the user's own and the site's), or all."""
         extra = f"uid IN (-1, {int(uid)})" if uid is not None else ""
         return self._select(record_rows.BLOCKED_INPUTS, {}, extra=extra, order="at, digest, uid")
 
     def clear_input(self, digest: str) -> bool:
-        """Frees an input; False when it was not blocked."""
+        """Unblock an input; return False when it was not blocked."""
         return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": encode_sql_text(digest)})
 
 
 class Database(UserReportTables, FaultTables):
-    """An open database. Use `Database.open`, and as a context manager where it should be closed early."""
+    """An open database. Use `Database.open`, as a context manager if it must be closed early."""
 
     @classmethod
     def open(
         cls, path: Path | str, *, readonly: bool = False, clock: Clock | None = None, busy_s: float = BUSY_S
     ) -> Database:
-        """Opens the file, makes it (mode 0600) where there is none, and migrates it forward. StoreError."""
+        """Open the file, create it (mode 0600) if there is none, and migrate it to the newest schema. StoreError."""
         path = Path(path)
         with translate_os_errors(path), translate_sqlite_errors(path):
             if readonly:
@@ -348,20 +351,20 @@ class Database(UserReportTables, FaultTables):
     # Observations
 
     def ingest(self, observation: Observation) -> bool:
-        """Keeps it; False when its nonce is known (then nothing changed)."""
+        """Store an observation; return False, and change nothing, when its nonce is already stored."""
         row = record_rows.row_from_record(record_rows.OBSERVATIONS, observation)
         with self.transaction():
-            if self._rows("SELECT 1 FROM seen WHERE nonce = ?", [mark_of(observation.nonce)]):
+            if self._rows("SELECT 1 FROM seen WHERE nonce = ?", [digest_nonce(observation.nonce)]):
                 return False
             new = self._write(record_rows.insert(record_rows.OBSERVATIONS, "OR IGNORE"), row)
             for fault in list_gpu_faults(observation) if new else ():
-                about = {"node": fault.node, "at": fault.at, "cluster": encode_sql_text(observation.cluster)}
-                about |= {"job_id": fault.job_id, "uid": fault.uid, "text": encode_sql_text(fault.text)}
-                self._write("INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)", about)
+                fault_row = {"node": fault.node, "at": fault.at, "cluster": encode_sql_text(observation.cluster)}
+                fault_row |= {"job_id": fault.job_id, "uid": fault.uid, "text": encode_sql_text(fault.text)}
+                self._write("INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)", fault_row)
         return new
 
     def save_rejected_entry(self, item: RejectedEntry, at: float) -> None:
-        """Counts a refused spool file by whose it was and why, so that a flood of them stays one row."""
+        """Count a rejected spool file by owner and reason, so that a flood of them stays one row."""
         row = {
             "uid": item.uid,
             "reason": encode_sql_text(item.reason[:200]),
@@ -375,34 +378,36 @@ class Database(UserReportTables, FaultTables):
         )
 
     def count_rejected_entries(self) -> tuple[Mapping[str, Any], ...]:
-        """Refused spool files: dicts of uid, reason, count, first_at, last_at, last_name; most frequent first."""
+        """Return counts of rejected files: dicts of uid, reason, count, first_at, last_at, last_name; most first."""
         return tuple(self._rows("SELECT * FROM rejected_entries ORDER BY count DESC, uid, reason"))
 
     def hooks_seen(
         self, cluster: str, *, since: float, jobs: int = 20_000
     ) -> dict[str, tuple[float, Mapping[str, Any]]]:
-        """Node -> (time, fact `hooks`) of its newest Epilog at or after `since`, among the newest `jobs` job ids: all
-        of them would be a walk through the whole table."""
+        """Return node → (time, fact `hooks`) of each node's newest Epilog at or after `since`.
+
+        Only the newest `jobs` job ids are searched, because searching all would read the whole table.
+        """
         sql = """SELECT node, max(at) AS at, json_extract(facts, '$.hooks') AS hooks FROM observations
         WHERE cluster = :cluster AND at >= :since AND context = 'epilog' AND job_id >
             (SELECT max(job_id) FROM observations WHERE cluster = :cluster) - :jobs GROUP BY node"""
         rows = self._rows(sql, {"cluster": encode_sql_text(cluster), "since": since, "jobs": jobs})
-        told = ((row["node"], row["at"], json.loads(row["hooks"] or "{}")) for row in rows)
-        return {node: (at, hooks if isinstance(hooks, dict) else {}) for node, at, hooks in told}
+        rows_by_node = ((row["node"], row["at"], json.loads(row["hooks"] or "{}")) for row in rows)
+        return {node: (at, hooks if isinstance(hooks, dict) else {}) for node, at, hooks in rows_by_node}
 
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
-        """All of one raw job id, oldest first."""
+        """Return all observations of one raw job id, oldest first."""
         where = {"cluster = ?": cluster, "job_id = ?": job_id}
         return self._select(record_rows.OBSERVATIONS, where, order="at, nonce")
 
-    # Attempts
+    # Runs (table `attempts`)
 
     def save_attempt(self, run: JobRun) -> None:
-        """Inserts or replaces by key."""
+        """Insert a run, or replace the one with the same key."""
         self._upsert(record_rows.ATTEMPTS, run)
 
     def attempt(self, attempt: RunKey) -> JobRun | None:
-        """One attempt."""
+        """Return one run; None when it is unknown."""
         found = self._select(record_rows.ATTEMPTS, _make_run_key(attempt))
         return found[0] if found else None
 
@@ -415,12 +420,12 @@ class Database(UserReportTables, FaultTables):
         since: float | None = None,
         unreconciled: bool = False,
     ) -> tuple[JobRun, ...]:
-        """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
-        # The key begins with the cluster.
+        """Return runs ordered by submit_time, oldest first. `since`: those not ended, or ended at or after it."""
+        # The primary key begins with the cluster, so a job id alone needs the list of clusters.
         if job_id is not None and cluster is None:
-            known, names = make_cluster_condition(self)
-            sql = f"SELECT * FROM attempts WHERE {known} AND job_id = ? ORDER BY {_BY_SUBMIT}"
-            found = self._read(record_rows.ATTEMPTS, sql, [*names, job_id])
+            condition, clusters = make_cluster_condition(self)
+            sql = f"SELECT * FROM attempts WHERE {condition} AND job_id = ? ORDER BY {_BY_SUBMIT}"
+            found = self._read(record_rows.ATTEMPTS, sql, [*clusters, job_id])
             return tuple(r for r in found if _is_requested(r, user, since, unreconciled))
         where = {
             "cluster = ?": cluster,
@@ -432,26 +437,30 @@ class Database(UserReportTables, FaultTables):
         return self._select(record_rows.ATTEMPTS, where, order=_BY_SUBMIT)
 
     def attempts_of(self, address: str) -> tuple[JobRun, ...]:
-        """All runs of one job as people name it: "81", "77_2", or "77" for every task of array 77; oldest first."""
-        # "`" follows "_" in ASCII: what begins with "77_" lies between the two.
-        known, names = make_cluster_condition(self)
-        sql = f"""SELECT * FROM attempts WHERE {_IN_ARRAY} AND address = ?
-            UNION ALL SELECT * FROM attempts WHERE {_IN_ARRAY} AND address >= ? AND address < ?
-            UNION ALL SELECT * FROM attempts WHERE {known} AND job_id = ? AND address = ?
-            AND NOT ({_IN_ARRAY}) ORDER BY {_BY_SUBMIT}"""
+        """Return all runs of a job by its address: "81", "77_2", or "77" for all tasks of array 77; oldest first."""
+        # "`" follows "_" in ASCII, so all texts that begin with "77_" are between "77_" and "77`".
+        condition, clusters = make_cluster_condition(self)
+        sql = f"""SELECT * FROM attempts WHERE {_IS_ARRAY_TASK} AND address = ?
+            UNION ALL SELECT * FROM attempts WHERE {_IS_ARRAY_TASK} AND address >= ? AND address < ?
+            UNION ALL SELECT * FROM attempts WHERE {condition} AND job_id = ? AND address = ?
+            AND NOT ({_IS_ARRAY_TASK}) ORDER BY {_BY_SUBMIT}"""
         number = int(address) if address.isdecimal() and len(address) < 19 else -1
-        return self._read(record_rows.ATTEMPTS, sql, [address, f"{address}_", f"{address}`", *names, number, address])
+        return self._read(
+            record_rows.ATTEMPTS, sql, [address, f"{address}_", f"{address}`", *clusters, number, address]
+        )
 
     def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[JobRun, ...]:
-        """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
+        """Return diagnosed runs of these categories that ended at or after `since`: newest `limit`, oldest first."""
         marks = ", ".join("?" * len(categories))
         sql = f"SELECT * FROM attempts WHERE end_time >= ? AND diagnosis_category IN ({marks}) "
         sql += "ORDER BY end_time DESC, submit_time, cluster, job_id LIMIT ?"
         return self._read(record_rows.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
 
     def save_judged(self, run: JobRun, decision: RetryDecision, at: float) -> None:
-        """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction.
-        Judging again replaces the strikes."""
+        """Store a run with its diagnosis, and the decision's strikes and blocked inputs, in one transaction.
+
+        A repeated call replaces the strikes of the run.
+        """
         attempt = run.attempt
         with self.transaction():
             self.save_attempt(run)
@@ -462,8 +471,11 @@ class Database(UserReportTables, FaultTables):
                 self.block_input(blocked)
 
     def settle(self, run: JobRun) -> None:
-        """Takes a stored run off the to-do list. Next to `reconciled`, only what lies in `more` is written anew: no
-        index, and none of what triggers keep, changes with it."""
+        """Mark a stored run as reconciled.
+
+        Besides `reconciled` only the fields in the column `more` are written, so that no index and no table that
+        triggers maintain has to change.
+        """
         row = {**to_json_dict(run.attempt), "more": record_rows.more_from_record(record_rows.ATTEMPTS, run)}
         self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)
 
@@ -474,22 +486,22 @@ class Database(UserReportTables, FaultTables):
     # Actions
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
-        """Writes an action as intended; returns its id. The same (attempt, rule, action) gives the same id; with
-        `again` it is then to be done once more.
+        """Store an action as intended and return its id.
 
-        Without an attempt only an unfinished one counts as the same: a node may be drained again next month. The row,
-        and all that was written before it, is on the disk when this returns.
+        The same (run, rule, action) gives the same id; `again` marks that action as to be done once more. Without a run
+        only an unfinished action counts as the same, because a node may be drained again next month. When this method
+        returns, the row and everything written before it are on disk.
         """
         with self._write_durably(), self.transaction():
-            known = self._find_same_action(attempt, ruled)
-            if known is not None:
+            action_id = self._find_same_action(attempt, ruled)
+            if action_id is not None:
                 if again:
                     self._write(
                         "UPDATE actions SET mode = :mode, intended_at = :at, done_at = NULL, error = '' "
                         "WHERE action_id = :id",
-                        {"id": known, "mode": mode, "at": at},
+                        {"id": action_id, "mode": mode, "at": at},
                     )
-                return known
+                return action_id
             if attempt is not None:
                 self._ensure(attempt)
             record = intended(attempt, ruled, mode, at)
@@ -505,43 +517,43 @@ class Database(UserReportTables, FaultTables):
         return found[0].action_id if found else None
 
     def done(self, action_id: int, at: float, error: str = "") -> None:
-        """Ticks an action off. StoreError when there is none of this id."""
+        """Mark an action as done. StoreError when there is none with this id."""
         row = {"id": action_id, "at": at, "error": encode_sql_text(error)}
         if not self._write("UPDATE actions SET done_at = :at, error = :error WHERE action_id = :id", row):
             raise StoreError(f"{self.path}: there is no action {action_id}")
 
     def actions(self, attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
-        """In the order they were intended."""
+        """Return actions in the order in which they were intended."""
         extra = "done_at IS NULL" if unfinished else ""
         return self._select(
             record_rows.ACTIONS, _make_run_key(attempt) if attempt else {}, extra=extra, order="action_id"
         )
 
-    # Waiting
+    # Queue delays
 
     def save_delay(self, delay: QueueDelay) -> None:
-        """Inserts or replaces by attempt."""
+        """Insert or replace by run."""
         self._upsert(record_rows.DELAYS, delay)
 
     def delays(
         self, *, job_id: int | None = None, since: float | None = None, open_only: bool = False
     ) -> tuple[QueueDelay, ...]:
-        """By seen_at, oldest first. `since`: looked at at or after. A file of an older version has none."""
-        # Opened to read: not migrated.
+        """Return delays by seen_at, oldest first. `since`: examined at or after it. () for an older file."""
+        # A file that was opened read-only is not migrated, so the table may be missing.
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'delays'"):
             return ()
         extra = "over = 0" if open_only else ""
         if job_id is not None:
-            known, names = make_cluster_condition(self, "delays")
-            sql = f"SELECT * FROM delays WHERE {known} AND job_id = ? AND seen_at >= ?"
-            sql += f" AND {extra}" * open_only + f" ORDER BY {_BY_LOOK}"
-            return self._read(record_rows.DELAYS, sql, [*names, job_id, since or 0.0])
-        return self._select(record_rows.DELAYS, {"seen_at >= ?": since}, extra=extra, order=_BY_LOOK)
+            condition, clusters = make_cluster_condition(self, "delays")
+            sql = f"SELECT * FROM delays WHERE {condition} AND job_id = ? AND seen_at >= ?"
+            sql += f" AND {extra}" * open_only + f" ORDER BY {_BY_SEEN_AT}"
+            return self._read(record_rows.DELAYS, sql, [*clusters, job_id, since or 0.0])
+        return self._select(record_rows.DELAYS, {"seen_at >= ?": since}, extra=extra, order=_BY_SEEN_AT)
 
 
 _BY_SUBMIT = "submit_time, cluster, job_id"
-_BY_LOOK = "seen_at, job_id, cluster"
-_IN_ARRAY = "address <> CAST(job_id AS TEXT)"  # attempts_of_arrays
+_BY_SEEN_AT = "seen_at, job_id, cluster"
+_IS_ARRAY_TASK = "address <> CAST(job_id AS TEXT)"  # attempts_of_arrays
 
 
 def _is_requested(run: JobRun, user: str | None, since: float | None, unreconciled: bool) -> bool:

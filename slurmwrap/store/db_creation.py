@@ -1,4 +1,4 @@
-"""Edge: makes a database file and brings it to the newest schema, each in one step that cannot be seen half done."""
+"""Create a database file and migrate it to the newest schema, each in one step that is never visible half done."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE_BYTES = 8192
 
 
 def prepare(connection: sqlite3.Connection, *, writable: bool = True) -> sqlite3.Connection:
-    """The connection (in autocommit mode) with the settings that hold for it alone; closes it when that fails."""
+    """Apply the settings that are valid per connection (in autocommit mode); close the connection on failure."""
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         if writable:
@@ -30,54 +30,58 @@ def prepare(connection: sqlite3.Connection, *, writable: bool = True) -> sqlite3
 
 
 def create(path: Path, clock: Clock | None) -> None:
-    """Makes the whole file aside and puts it in place in one step: no one ever sees half a schema."""
+    """Create the file under a temporary name and rename it, so that no process ever sees an incomplete schema."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mkstemp: mode 0600
     os.close(handle)
-    aside = Path(name)
+    temporary = Path(name)
     try:
-        connection = prepare(connect(aside, busy_s=BUSY_S))
+        connection = prepare(connect(temporary, busy_s=BUSY_S))
         try:
             set_page_layout(connection)
             migrate(connection, path, clock)
         finally:
             connection.close()
-        _give_to_owner(aside, path.parent)
-        _put_in_place(aside, path)
+        _give_to_owner(temporary, path.parent)
+        _put_in_place(temporary, path)
     finally:
-        for leftover in (aside, aside.with_name(aside.name + "-wal"), aside.with_name(aside.name + "-shm")):
+        for leftover in (
+            temporary,
+            temporary.with_name(temporary.name + "-wal"),
+            temporary.with_name(temporary.name + "-shm"),
+        ):
             leftover.unlink(missing_ok=True)
 
 
 def set_page_layout(connection: sqlite3.Connection) -> None:
-    """How the file is made of pages; of one that holds something it takes effect with VACUUM, outside of WAL.
+    """Set page size and auto_vacuum. In a file with content they take effect only with VACUUM, outside of WAL mode.
 
-    Pages twice the usual size: SQLite keeps a quarter of one of a row of a table WITHOUT ROWID, and our widest rows
-    are 1 to 2 KB. What pruning frees can be given back to the file system bit by bit.
+    Pages are twice the usual size: SQLite stores up to a quarter of a page of each row of a table WITHOUT ROWID, and
+    the widest rows have 1 to 2 KB. With auto_vacuum, space that pruning frees can be returned in small steps.
     """
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
 
 
-def _give_to_owner(aside: Path, directory: Path) -> None:
-    """Root may be the first to open SlurmUser's database; SlurmUser must still be able to use it."""
+def _give_to_owner(temporary: Path, directory: Path) -> None:
+    """Give the file to the directory's owner: root may be the first to open the database of SlurmUser."""
     if os.geteuid() == 0:
         owner = directory.stat()
-        os.chown(aside, owner.st_uid, owner.st_gid)
+        os.chown(temporary, owner.st_uid, owner.st_gid)
 
 
-def _put_in_place(aside: Path, path: Path) -> None:
-    """Like os.replace, but a database that another process made in the meantime stays."""
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Rename like os.replace, but keep a database that another process has created in the meantime."""
     try:
         with suppress(FileExistsError):
-            os.link(aside, path)
+            os.link(temporary, path)
     except OSError:
-        # A file system without hard links.
-        aside.replace(path)
+        # The file system has no hard links.
+        temporary.replace(path)
 
 
 def migrate(connection: sqlite3.Connection, path: Path, clock: Clock | None) -> None:
-    """All missing steps in one transaction; the version is read again inside it, after waiting for other writers."""
+    """Run all missing steps in one transaction. The version is read again inside it, after waiting for writers."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         done = connection.execute("PRAGMA user_version").fetchone()[0]

@@ -1,4 +1,4 @@
-"""Edge: looks after a database file as a whole: a copy of it while others write, and whether it is sound."""
+"""Back up a database file while others write to it, check it for damage, and delete old copies (adapter)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from slurmwrap.store.sqlite_connection import (
     translate_sqlite_errors,
 )
 
-# Of one step of a backup.
+# Pages that one step of a backup copies.
 _PAGES = 1_000
 _BUSY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """One table: its rows, and its bytes with those of its indexes. None: this SQLite does not say (dbstat)."""
+    """One table with its rows, and its bytes including indexes. None: this SQLite has no dbstat to report them."""
 
     name: str
     rows: int
@@ -38,7 +38,7 @@ class TableSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
-    """How far one kind of pruning came."""
+    """How far one kind of pruning has come."""
 
     what: str
     before: float
@@ -48,7 +48,7 @@ class Pruning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What `check` found. `faults`: what is wrong, a sentence each; () for a sound file. `notes`: what could be."""
+    """Result of `check`. `faults`: problems, a sentence each; () for a sound file. `notes`: possible improvements."""
 
     path: str
     version: int
@@ -56,9 +56,9 @@ class Health:
     journal_mode: str
     bytes: int
     wal_bytes: int
-    # Pages in the file that hold nothing.
+    # Unused pages in the file.
     free_bytes: int
-    # End of the oldest run, Unix seconds.
+    # End of the oldest run in Unix seconds.
     first_run: float | None
     last_run: float | None
     tables: tuple[TableSize, ...] = ()
@@ -70,25 +70,25 @@ class Health:
 def backup(
     source: Path, target: Path, *, force: bool = False, tell: Callable[[float], None] = lambda share: None
 ) -> int:
-    """Copies `source` as it is at one moment, while others read and write it; returns the bytes of the copy.
+    """Copy `source` as it is at one moment, while others read and write it; return the bytes of the copy.
 
-    The copy is written aside with mode 0600, checked, brought to the disk and put in place in one step: aside is a
-    folder of our own, since SQLite opens by name what may lie next to a file (-journal, -wal). `tell` hears the share
-    that is done. StoreError when `target` is there (without `force`) or anything fails: then nothing is left.
+    The copy is written into a temporary private folder with mode 0600, checked, synced to disk and renamed. A folder is
+    needed because SQLite opens files next to a database by name (-journal, -wal). `tell` gets the share that is done.
+    StoreError when `target` exists (without `force`) or anything fails; nothing is left behind then.
     """
     if target.exists() and not force:
-        raise StoreError(f"{target} is there already", hint="name another file, or say --force")
+        raise StoreError(f"{target} exists already", hint="name another file, or use --force")
     reject_open_directory(target.parent)
     with translate_os_errors(target):
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    aside = folder / target.name
+    temporary = folder / target.name
     try:
         with translate_os_errors(target):
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-        _copy(source, aside, target, tell)
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+        _copy(source, temporary, target, tell)
         with translate_os_errors(target):
-            _sync_to_disk(aside)
-            aside.replace(target)
+            _sync_to_disk(temporary)
+            temporary.replace(target)
             _sync_to_disk(target.parent)
             return target.stat().st_size
     finally:
@@ -96,7 +96,7 @@ def backup(
 
 
 def reject_open_directory(directory: Path) -> None:
-    """StoreError where root would write a copy into a directory in which another user could replace it meanwhile."""
+    """Raise StoreError if root would write a copy into a directory in which another user could replace it."""
     if os.geteuid() != 0:
         return
     with translate_os_errors(directory):
@@ -104,28 +104,30 @@ def reject_open_directory(directory: Path) -> None:
     others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
     if found.st_uid != 0 or others:
         raise StoreError(
-            f"root writes no copy into {directory}: uid {found.st_uid} or others could replace it meanwhile",
-            hint="name a folder that is root's alone: install -d -m 700 /var/backups/slurmwrap",
+            f"root writes no copy into {directory}, where uid {found.st_uid} or other users could replace it",
+            hint="name a folder that only root can write: install -d -m 700 /var/backups/slurmwrap",
         )
 
 
-def _copy(source: Path, aside: Path, target: Path, tell: Callable[[float], None]) -> None:
+def _copy(source: Path, temporary: Path, target: Path, tell: Callable[[float], None]) -> None:
     with (
         translate_os_errors(source),
         translate_sqlite_errors(source),
         closing(connect_readonly(source, busy_s=_BUSY_S)) as read,
     ):
         read_version(read, source)
-        # A read transaction of our own: the copy is of this moment, and is not begun anew at each write of others.
+        # With a read transaction the copy shows this moment, and does not start again when another process writes.
         read.execute("BEGIN")
         read.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        with translate_sqlite_errors(target), closing(sqlite3.connect(aside, isolation_level=None)) as write:
+        with translate_sqlite_errors(target), closing(sqlite3.connect(temporary, isolation_level=None)) as write:
             read.backup(write, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / total if total else 1.0))
-            # One file: a copy needs no -wal next to it.
+            # A single file: the copy must not need a -wal file.
             write.execute("PRAGMA journal_mode = DELETE")
-            told = [row[0] for row in write.execute("PRAGMA quick_check(3)")]
-        if told != ["ok"]:
-            raise StoreError(f"the copy of {source} is not sound: {told[0]}", hint=f"run: slurmwrap db check {source}")
+            check_result = [row[0] for row in write.execute("PRAGMA quick_check(3)")]
+        if check_result != ["ok"]:
+            raise StoreError(
+                f"the copy of {source} is not sound: {check_result[0]}", hint=f"run: slurmwrap db check {source}"
+            )
 
 
 def _sync_to_disk(path: Path) -> None:
@@ -137,20 +139,24 @@ def _sync_to_disk(path: Path) -> None:
 
 
 def rotate(directory: Path, stem: str, keep: int) -> tuple[Path, ...]:
-    """Removes all but the newest `keep` of the copies `STEM-20261121-030000.db` in `directory`, and no file of another
-    name; returns what went."""
+    """Delete all but the newest `keep` copies `STEM-20261121-030000.db` in `directory`, and no file of another name.
+
+    Return the deleted paths.
+    """
     dated = re.compile(re.escape(stem) + r"-[0-9]{8}-[0-9]{4,6}\.db")
     found = sorted(path for path in directory.iterdir() if dated.fullmatch(path.name))
-    gone = tuple(found[:-keep] if keep else found)
+    deleted = tuple(found[:-keep] if keep else found)
     with translate_os_errors(directory):
-        for path in gone:
+        for path in deleted:
             path.unlink()
-    return gone
+    return deleted
 
 
 def check(path: Path, *, thorough: bool = True) -> Health:
-    """Reads all of the file (not `thorough`: without comparing indexes with their tables). StoreError: it cannot be
-    opened at all."""
+    """Check the whole file; without `thorough` indexes are not compared with their tables.
+
+    StoreError when the file cannot be opened at all.
+    """
     with (
         translate_os_errors(path),
         translate_sqlite_errors(path),
@@ -160,11 +166,13 @@ def check(path: Path, *, thorough: bool = True) -> Health:
         damage = _check_integrity(connection, thorough)
         faults = [*damage, *([] if damage else _check_orphans(connection))]
         if version < VERSION:
-            faults.append(f"its schema is {version}, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'")
+            faults.append(
+                f"its schema has version {version}, this slurmwrap needs {VERSION}: run 'slurmwrap db migrate'"
+            )
         size: int = connection.execute("PRAGMA page_size").fetchone()[0]
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            faults.append(f"others may open it (mode {mode:04o}), and it holds users' log lines: chmod 600 {path}")
+            faults.append(f"other users may open it (mode {mode:04o}), and it holds users' log lines: chmod 600 {path}")
         notes = [] if connection.execute("PRAGMA auto_vacuum").fetchone()[0] == 2 else [_OLD_LAYOUT]
         return Health(
             path=str(path),
@@ -174,7 +182,7 @@ def check(path: Path, *, thorough: bool = True) -> Health:
             bytes=path.stat().st_size,
             wal_bytes=_get_size(path.with_name(path.name + "-wal")),
             free_bytes=size * connection.execute("PRAGMA freelist_count").fetchone()[0],
-            # What is damaged is not read any further: the first bad page would end it without a report on the others.
+            # A damaged file is not queried: the first bad page would raise, and the other faults would not be reported.
             first_run=None if damage else _read_one(connection, "SELECT min(end_time) FROM attempts"),
             last_run=None if damage else _read_one(connection, "SELECT max(end_time) FROM attempts"),
             tables=() if damage else _list_tables(connection),
@@ -185,19 +193,19 @@ def check(path: Path, *, thorough: bool = True) -> Health:
 
 
 _OLD_LAYOUT = (
-    "it was made by an older version and does not shrink by itself: 'slurmwrap db prune --vacuum' changes that"
+    "it was created by an older version and does not shrink by itself: 'slurmwrap db prune --vacuum' changes that"
 )
 
 
 def _check_integrity(connection: sqlite3.Connection, thorough: bool) -> list[str]:
     pragma = "integrity_check" if thorough else "quick_check"
     try:
-        told = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
+        check_result = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_CORRUPT:
             raise
-        told = [str(error)]
-    return [] if told == ["ok"] else [f"damaged: {line}" for line in told]
+        check_result = [str(error)]
+    return [] if check_result == ["ok"] else [f"damaged: {line}" for line in check_result]
 
 
 def _check_orphans(connection: sqlite3.Connection) -> list[str]:
@@ -222,8 +230,8 @@ def _list_prunings(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
 
 
 def _list_tables(connection: sqlite3.Connection) -> tuple[TableSize, ...]:
-    """The largest first."""
-    # Here, since it takes 0.1 s and no other command needs it.
+    """Return the tables, the largest first."""
+    # Imported here because it takes 0.1 s and no other command needs it.
     from sqlite_utils import Database
 
     sizes = _list_sizes(connection)

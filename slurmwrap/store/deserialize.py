@@ -1,7 +1,7 @@
-"""Turns the JSON types of store/serialize.py back into records. Pure; standard library only.
+"""Convert the JSON types of store/serialize.py back into records. Pure; standard library only.
 
-Strict about types and numbers (a record may come from a user's spool), and tolerant about versions: unknown keys are
-ignored, missing ones take the field's default.
+Types and numbers are checked strictly, because a record may come from a user's spool. Versions are tolerated: unknown
+keys are ignored, and missing keys get the field's default.
 """
 
 from __future__ import annotations
@@ -24,59 +24,59 @@ if TYPE_CHECKING:
     # (JSON value, "Record.field" for the message) -> the field's value
     Reader = Callable[[Any, str], Any]
 
-# What an SQLite column holds.
+# Limit of an integer in an SQLite column.
 _INT64 = 2**63
 
 
 def record_from_json(cls: type[T], plain: Mapping[str, Any]) -> T:
-    """Return the record of `cls` that `to_json_dict` made `plain` of. ValueError names the field."""
-    record: T = _record(cls, plain, cls.__name__)
+    """Return the record of `cls` from which `to_json_dict` made `plain`. ValueError names the field."""
+    record: T = _build_record(cls, plain, cls.__name__)
     return record
 
 
-def _record(cls: Any, plain: Any, where: str) -> Any:
+def _build_record(cls: Any, plain: Any, where: str) -> Any:
     if not isinstance(plain, Mapping):
         raise _make_type_error(where, plain, "an object")
-    known, needed = _list_fields(cls)
-    places = _name_places(cls, where)
-    values = {name: read(plain[name], places[name]) for name, read in known.items() if name in plain}
+    readers, needed = _list_fields(cls)
+    field_names = _name_places(cls, where)
+    values = {name: read(plain[name], field_names[name]) for name, read in readers.items() if name in plain}
     for name in needed:
         if name not in values:
             raise ValueError(f"{where}.{name} is missing")
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:
-        # A record that checks itself in __post_init__.
+        # Raised by a record that checks itself in __post_init__.
         raise ValueError(f"{where}: {error}") from error
 
 
 @cache
 def _list_fields(cls: Hashable) -> tuple[dict[str, Reader], tuple[str, ...]]:
-    """(readers by field, fields without a default)."""
+    """Return the readers by field name, and the names of fields without a default."""
     record: Any = cls
-    known = [field for field in fields(record) if field.init]
-    needed = tuple(f.name for f in known if f.default is MISSING and f.default_factory is MISSING)
-    return {f.name: make_reader(_resolve_type(f, record.__module__)) for f in known}, needed
+    init_fields = [field for field in fields(record) if field.init]
+    needed = tuple(f.name for f in init_fields if f.default is MISSING and f.default_factory is MISSING)
+    return {f.name: make_reader(_resolve_type(f, record.__module__)) for f in init_fields}, needed
 
 
-# `where` may hold indexes and names of a user
+# The cache is limited because `where` may contain indexes and names that a user chose.
 @lru_cache(maxsize=1024)
 def _name_places(cls: Hashable, where: str) -> dict[str, str]:
-    """What messages call each field: made once, not of every record of a report."""
+    """Return the name of each field for messages. Cached, so that it is not built for every record of a report."""
     return {name: f"{where}.{name}" for name in _list_fields(cls)[0]}
 
 
 def _resolve_type(field: Field[Any], module: str) -> Any:
-    """What `typing.get_type_hints` makes of one of our annotations, without typing, whose import costs gsub 2 ms."""
+    """Resolve an annotation as `typing.get_type_hints` would, without typing, whose import costs gsub 2 ms."""
     if not isinstance(field.type, str):
         return field.type
-    # A line of our own source.
+        # The text is an annotation in slurmwrap's own source, so eval is safe.
     return eval(field.type, vars(sys.modules[module]), {"Any": object})
 
 
 @cache
 def make_reader(kind: Any) -> Reader:
-    """The function that reads JSON values of the annotated type `kind`."""
+    """Return the function that reads JSON values of the annotated type `kind`."""
     origin, arguments = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
     if isinstance(kind, types.UnionType):
         return _make_union_reader(arguments)
@@ -91,10 +91,10 @@ def make_reader(kind: Any) -> Reader:
 
 def _make_scalar_reader(kind: type[Any]) -> Reader:
     if is_dataclass(kind):
-        return lambda value, where: _record(kind, value, where)
+        return lambda value, where: _build_record(kind, value, where)
     if issubclass(kind, Enum):
         return lambda value, where: _read_enum(kind, value, where)
-    # A Path: no other field is one.
+    # Path: fields have no other PathLike type.
     if issubclass(kind, PathLike):
         path: Any = kind
         return lambda value, where: path(_read_text(value, where))

@@ -1,4 +1,4 @@
-"""What happened to a user's jobs since their last gsub call: one small file each, reported once."""
+"""Notices about a user's jobs since their last gsub call: one small file per job, each reported once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from slurmwrap.fast_dataclasses import asdict, dataclass
 
 FOLDER = "news"
-_CAP = 1 << 14  # bytes of one file
-_REASON = 1000  # characters that are kept
+_MAX_BYTES = 1 << 14  # bytes of one file
+_MAX_REASON = 1000  # maximum number of characters of a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,35 +24,37 @@ class News:
     at: float  # Unix seconds
 
 
-def leave_news(place: str, news: News) -> None:
-    """For the next gsub call. `place`: the user's state directory. OSError."""
+def leave_notice(place: str, news: News) -> None:
+    """Leave a notice for the next gsub call. `place`: the user's state directory. Raises OSError."""
     folder = Path(place, FOLDER)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"{int(news.at):012d}-{news.job_id}"
-    aside = folder / f".{name}.{os.getpid()}"
-    aside.write_text(json.dumps({**asdict(news), "reason": news.reason[:_REASON]}), encoding="ascii")
-    aside.replace(folder / name)
+    temporary = folder / f".{name}.{os.getpid()}"
+    temporary.write_text(json.dumps({**asdict(news), "reason": news.reason[:_MAX_REASON]}), encoding="ascii")
+    temporary.replace(folder / name)
 
 
-def take_news(place: str, most: int) -> tuple[tuple[News, ...], int]:
-    """(the newest `most`, oldest first; how many there were). No other call reports what is taken."""
+def take_notices(place: str, most: int) -> tuple[tuple[News, ...], int]:
+    """Return the newest `most` notices, oldest first, and how many there were. Each is taken by one call only."""
     folder = Path(place, FOLDER)
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError:
         return (), 0
     found = [_read(path) for path in paths[-most:]]
-    mine = [_remove(path) for path in paths]
+    removed_here = [_remove(path) for path in paths]
     with suppress(OSError):
         folder.rmdir()
-    shown = tuple(news for news, ours in zip(found, mine[-most:], strict=True) if news is not None and ours)
-    return shown, sum(mine)
+    shown = tuple(
+        news for news, removed in zip(found, removed_here[-most:], strict=True) if news is not None and removed
+    )
+    return shown, sum(removed_here)
 
 
 def _read(path: Path) -> News | None:
     try:
         with path.open("rb") as file:
-            plain = json.loads(file.read(_CAP))
+            plain = json.loads(file.read(_MAX_BYTES))
         return News(
             job_id=int(plain["job_id"]), name=str(plain["name"]), reason=str(plain["reason"]), at=float(plain["at"])
         )

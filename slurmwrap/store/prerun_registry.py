@@ -1,12 +1,12 @@
-"""Edge: pre-runs in flight, and the jobs that wait for someone else's. Files in the user's own state directory.
+"""Registry of pre-runs in flight and of the jobs that wait for them: files in the user's state directory (adapter).
 
-    inflight/<group>             one line: the trial directory of the pre-run that speaks for this group
-    prerun/<id>/job              one line: the id of the pre-run's Slurm job; written when Slurm took it
+    inflight/<group>             one line: the trial directory of the pre-run that serves this group
+    prerun/<id>/job              one line: the id of the pre-run's Slurm job; written when Slurm accepted it
     prerun/<id>/waiting/<job>    a job that attached: two lines, the StartTime that releases it, its own trial directory
-    prerun/<id>/closed/          what `waiting` is called once the pre-run takes no more: one rename shuts the door
+    prerun/<id>/closed/          new name of `waiting` once the pre-run accepts no more jobs; one rename closes it
 
-Who attaches writes a file aside within `waiting` and renames it there. Either this rename comes before that of the
-directory, then the pre-run finds the job; or it fails with ENOENT, then the job knows that it must look elsewhere.
+To attach, a job writes a temporary file in `waiting` and renames it there. If this rename happens before that of the
+directory, the pre-run finds the job. If not, it fails with ENOENT, and the job knows that it needs another pre-run.
 templates/prerun/wrapper.sh reads and renames the same files where slurmwrap's Python cannot start.
 """
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 POINTERS, TRIALS = "inflight", "prerun"
 WAITING, CLOSED, JOB, VERDICT = "waiting", "closed", "job", "verdict.json"
-# sbatch itself gives up after 120 s: a pre-run without a job id that is older never came to be
+# sbatch itself gives up after 120 s: a pre-run that is older and has no job id was never submitted.
 _SUBMITTING_S = 150.0
-# Who is at the door when it shuts needs a rename more.
+# Seconds that `close` waits for jobs that are attaching at that moment; they still need one rename.
 DOOR_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
-    """A job that waits for the pre-run of another."""
+    """A job that waits for another job's pre-run."""
 
     job_id: int
     release_at: str
@@ -43,55 +43,55 @@ class WaitingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InflightPrerun:
-    """A pre-run as its files show it."""
+    """A pre-run in flight, as its files show it."""
 
     directory: Path
-    # None: not submitted yet, or never.
+    # None: not submitted yet, or submission failed.
     job_id: int | None
     since: float  # Unix seconds
 
     def submitting(self, now: float) -> bool:
-        """Its sbatch may still be at work."""
+        """Return whether its sbatch may still be running."""
         return self.job_id is None and now - self.since < _SUBMITTING_S
 
 
 @dataclass(frozen=True, slots=True)
 class PrerunRegistry:
-    """The pre-runs of one user. `state` is config.user_state_dir(environ). OSError where nothing can be written."""
+    """The pre-runs of one user. `state` is config.user_state_dir(environ). OSError when nothing can be written."""
 
     state: str | Path
 
     def claim(self, group: str, directory: str) -> bool:
-        """Makes `directory` the pre-run of `group`; False when another one is."""
+        """Register `directory` as the pre-run of `group`; return False when the group has another one."""
         from pathlib import Path
 
-        opened = Path(directory) / WAITING
-        opened.mkdir(mode=0o700, exist_ok=True)
+        waiting = Path(directory) / WAITING
+        waiting.mkdir(mode=0o700, exist_ok=True)
         pointers = Path(self.state) / POINTERS
         pointers.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = pointers / f".{group[:32]}.{os.getpid()}"
-        aside.write_text(f"{directory}\n", encoding="utf-8")
+        temporary = pointers / f".{group[:32]}.{os.getpid()}"
+        temporary.write_text(f"{directory}\n", encoding="utf-8")
         try:
-            # Unlike a rename it does not replace; whole from the first moment.
-            os.link(aside, pointers / group)
+            # Unlike a rename, a link does not replace an existing file, and the file is complete from the start.
+            os.link(temporary, pointers / group)
         except FileExistsError:
             return False
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         return True
 
     def of(self, group: str) -> InflightPrerun | None:
-        """The pre-run that speaks for `group`."""
+        """Return the pre-run that serves `group`; None when there is none."""
         from pathlib import Path
 
         try:
             directory = Path(Path(self.state, POINTERS, group).read_text(encoding="utf-8").strip())
         except (OSError, ValueError):
             return None
-        return read_flight(directory) or InflightPrerun(directory=directory, job_id=None, since=0.0)
+        return read_inflight_prerun(directory) or InflightPrerun(directory=directory, job_id=None, since=0.0)
 
     def drop(self, group: str, directory: str) -> None:
-        """Forgets that `directory` speaks for `group`. A pointer that names another one stays."""
+        """Remove the registration of `directory` for `group`. A registration of another directory stays."""
         if not group:
             return
         from pathlib import Path
@@ -102,22 +102,22 @@ class PrerunRegistry:
                 pointer.unlink(missing_ok=True)
 
     def trials(self) -> tuple[Path, ...]:
-        """All trial directories, oldest first."""
+        """Return all trial directories, oldest first."""
         try:
             found = [entry for entry in os.scandir(f"{self.state}/{TRIALS}") if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return ()
         if not found:
             return ()
-        # Most calls of gsub do without.
+        # Imported here because most calls of gsub find no trial.
         from pathlib import Path
 
         return tuple(Path(entry.path) for entry in sorted(found, key=_get_age))
 
     def prune(self, older_than_s: float, *, now: float | None = None, keep: frozenset[str] = frozenset()) -> int:
-        """Removes trials that nothing touched for so long; `keep` names trials in flight.
+        """Remove trials that were not touched for `older_than_s` seconds; `keep` names trials in flight.
 
-        Returns how many. What cannot be removed stays for the next time.
+        Return how many were removed. What cannot be removed is tried again next time.
         """
         before = (time.time() if now is None else now) - older_than_s
         from shutil import rmtree
@@ -140,8 +140,8 @@ class PrerunRegistry:
                     yield Path(pointer.read_text(encoding="utf-8").strip())
 
 
-def read_flight(directory: Path) -> InflightPrerun | None:
-    """What the files of one trial directory say; None when it is not there."""
+def read_inflight_prerun(directory: Path) -> InflightPrerun | None:
+    """Return the pre-run whose files are in this trial directory; None when the directory does not exist."""
     try:
         since = directory.stat().st_mtime
     except OSError:
@@ -150,33 +150,33 @@ def read_flight(directory: Path) -> InflightPrerun | None:
 
 
 def mark_submitted(directory: str, job_id: int) -> None:
-    """Slurm took the pre-run of this directory."""
+    """Record that Slurm accepted the pre-run of this directory."""
     from pathlib import Path
 
-    aside = Path(directory) / f".{JOB}"
-    aside.write_text(f"{job_id}\n", encoding="ascii")
-    aside.replace(Path(directory) / JOB)
+    temporary = Path(directory) / f".{JOB}"
+    temporary.write_text(f"{job_id}\n", encoding="ascii")
+    temporary.replace(Path(directory) / JOB)
 
 
 def attach(directory: Path, guest: WaitingJob) -> bool:
-    """Lets a job wait for this pre-run; False when its door is shut."""
-    aside = directory / WAITING / f".{guest.job_id}"
+    """Let a job wait for this pre-run; return False when the pre-run is closed."""
+    temporary = directory / WAITING / f".{guest.job_id}"
     try:
-        aside.write_text(f"{guest.release_at}\n{guest.trial_dir}\n", encoding="utf-8")
-        aside.rename(directory / WAITING / str(guest.job_id))
+        temporary.write_text(f"{guest.release_at}\n{guest.trial_dir}\n", encoding="utf-8")
+        temporary.rename(directory / WAITING / str(guest.job_id))
     except OSError as error:
-        # ESTALE: the same over NFS.
+        # ESTALE is the same error over NFS.
         if error.errno in (errno.ENOENT, errno.ESTALE):
             with suppress(OSError):
-                # Who shuts the door waits for it.
-                (directory / CLOSED / aside.name).unlink()
+                # `close` waits until this file is gone.
+                (directory / CLOSED / temporary.name).unlink()
             return False
         raise
     return True
 
 
 def list_waiting_jobs(directory: Path) -> tuple[WaitingJob, ...]:
-    """Who waits now, whether the door is open or shut; in order of job ids."""
+    """Return the waiting jobs, whether the pre-run is open or closed, in order of job ids."""
     found = {}
     for folder in (WAITING, CLOSED):
         with suppress(OSError):
@@ -187,20 +187,20 @@ def list_waiting_jobs(directory: Path) -> tuple[WaitingJob, ...]:
 
 
 def close(directory: Path) -> tuple[WaitingJob, ...]:
-    """Shuts the door and returns who waits; no one can attach from then on. Twice does no harm."""
+    """Close the pre-run and return its waiting jobs; no job can attach afterwards. May be called twice."""
     with suppress(OSError):
         (directory / WAITING).rename(directory / CLOSED)
-    _wait_for_the_door(directory / CLOSED)
+    _wait_for_attaching_jobs(directory / CLOSED)
     return list_waiting_jobs(directory)
 
 
-def _wait_for_the_door(closed: Path) -> None:
-    """Who had found the directory before it was renamed still enters by its old name, after we would have looked.
+def _wait_for_attaching_jobs(closed: Path) -> None:
+    """Wait for jobs that are attaching: they opened the directory before it was renamed and may still add their file.
 
-    Their file lies aside until then. One that was killed leaves it there: so not for long.
+    Their temporary file exists until then. A job that was killed leaves it there, so the wait is short.
     """
-    late = time.monotonic() + DOOR_S
-    while time.monotonic() < late:
+    deadline = time.monotonic() + DOOR_S
+    while time.monotonic() < deadline:
         try:
             if not any(name.startswith(".") for name in os.listdir(closed)):
                 return
@@ -210,7 +210,7 @@ def _wait_for_the_door(closed: Path) -> None:
 
 
 def take(directory: Path, guest: WaitingJob) -> None:
-    """This guest's fate is settled (or it has a trial of its own)."""
+    """Remove a job from the waiting ones: its fate is decided, or it has a trial of its own."""
     for folder in (WAITING, CLOSED):
         with suppress(OSError):
             (directory / folder / str(guest.job_id)).unlink()
@@ -225,7 +225,7 @@ def _read_waiting_job(path: Path) -> WaitingJob | None:
 
 
 def read_number(path: Path) -> int | None:
-    """The one number that a file holds; None when there is none."""
+    """Return the number in a file; None when there is none."""
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -240,7 +240,7 @@ def _get_age(entry: os.DirEntry[str]) -> float:
 
 
 def _get_touch_time(path: Path) -> float:
-    """When something in this directory was last made or written, one level deep: a trial in flight writes there."""
+    """Return when an entry of this directory was last created or written, one level deep: active trials write there."""
     newest = path.stat().st_mtime
     with suppress(OSError):
         for entry in os.scandir(path):

@@ -1,11 +1,11 @@
-"""Edge: what the site publishes: written by the reconciler, read by gsub and `slurmwrap why`. Standard library only.
+"""The files that the site publishes: the reconciler writes, gsub and `slurmwrap why` read. Standard library only.
 
-DIRECTORY/published.json                 for everyone: node health, blocked inputs, profiles
-DIRECTORY/faults.json, gate-permit.json  for the nodes' Prolog gate
-DIRECTORY/why/<job / 1000>/<job>-<submit_time>.munge  one judged attempt, sealed by MUNGE for its owner's uid alone
+DIRECTORY/published.json                 for all users: node health, blocked inputs, profiles
+DIRECTORY/faults.json, gate-permit.json  for the Prolog gate on the nodes
+DIRECTORY/why/<job / 1000>/<job>-<submit_time>.munge  one diagnosed run, sealed by MUNGE for its owner's uid alone
 
-A thousand job ids share a folder of why/, so that gsub, which asks about a few jobs, lists a few folders; folders in
-which nothing was written for KEEP_S are removed when the next one is begun.
+A thousand job ids share a folder of why/, so that gsub, which asks about a few jobs, lists few folders. When a new
+folder is created, folders in which nothing was written for KEEP_S are removed.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _SEALED_LIMIT = 1 << 20
 
 
 class Seal(Protocol):
-    """host.munge.encode: a credential that only `uid_restriction` can decode."""
+    """The signature of host.munge.encode: makes a credential that only `uid_restriction` can decode."""
 
     def __call__(self, payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes: ...
 
 
-# Credential -> (payload, uid that sealed it); None: not for us.
+# Credential → (payload, uid that encoded it); None: not for this user.
 Unseal = Callable[[bytes], tuple[bytes, int] | None]
 
 
 class FilePublisher:
-    """Implements edges.Publisher on a directory that belongs to root or SlurmUser. StoreError when it cannot write."""
+    """Implements protocols.Publisher in a directory that belongs to root or SlurmUser. StoreError on a write error."""
 
     def __init__(self, directory: Path, socket: str, seal: Seal) -> None:
         self.directory = directory
@@ -64,39 +64,39 @@ class FilePublisher:
         self._seal = seal
 
     def publish(self, published: Published) -> None:
-        """Replaces the world-readable state in one step."""
+        """Replace the world-readable state in one step."""
         text = json.dumps(to_json_dict(published), separators=(",", ":"))
         _replace(self.directory / FILE, text.encode("ascii"))
 
     def tell_gate(self, gate: Gate) -> None:
-        """The standing faults, then the permit: the gate never refuses on older faults than its permit."""
+        """Write the faults before the permit, so that the gate never refuses on faults older than its permit."""
         faults = [to_json_dict(fault) for fault in gate.faults]
         permit = {"version": 1, "until": gate.until, "allowed": gate.allowed}
-        for name, told in ((FAULTS, {"version": 1, "at": gate.at, "faults": faults}), (PERMIT, permit)):
-            _replace(self.directory / name, json.dumps(told).encode("ascii"))
+        for name, content in ((FAULTS, {"version": 1, "at": gate.at, "faults": faults}), (PERMIT, permit)):
+            _replace(self.directory / name, json.dumps(content).encode("ascii"))
 
     def end_pass(self) -> None:
-        """Nothing was collected: each run is sealed at once."""
+        """Do nothing: each run is sealed at once."""
 
     def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seals one judged attempt for its owner's uid. One without an owner is shown to no one."""
+        """Seal one diagnosed run for its owner's uid. A run without an owner is not published."""
         if run.uid < 0:
             return
-        told = {"version": 1, "attempt": to_json_dict(run), "actions": [to_json_dict(action) for action in actions]}
-        sealed = self._seal(json.dumps(told).encode("ascii"), socket=self._socket, uid_restriction=run.uid)
-        folder = self.directory / WHY / _name_folder(run.attempt.job_id)
-        begun = folder.is_dir()
+        content = {"version": 1, "attempt": to_json_dict(run), "actions": [to_json_dict(action) for action in actions]}
+        sealed = self._seal(json.dumps(content).encode("ascii"), socket=self._socket, uid_restriction=run.uid)
+        folder = self.directory / WHY / _get_folder_name(run.attempt.job_id)
+        existed = folder.is_dir()
         _replace(folder / f"{run.attempt.job_id}-{run.attempt.submit_time}.munge", sealed)
-        if not begun:
+        if not existed:
             _remove_old(self.directory / WHY, newest=folder.stat().st_mtime)
 
 
-def _name_folder(job_id: int) -> str:
+def _get_folder_name(job_id: int) -> str:
     return str(job_id // _PER_FOLDER)
 
 
 def _remove_old(why: Path, newest: float) -> None:
-    """Folders that were last written to KEEP_S before `newest`, a file's time, so that one clock rules."""
+    """Remove folders last written more than KEEP_S before `newest`, a file's time, so that only one clock is used."""
     for folder in why.iterdir():
         with suppress(OSError):
             if newest - folder.stat().st_mtime > KEEP_S:
@@ -106,7 +106,7 @@ def _remove_old(why: Path, newest: float) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    # gsub, which only reads, need not load it
+    # Imported here because gsub only reads.
     from slurmwrap.store.atomic_write import replace_file
 
     try:
@@ -118,7 +118,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def list_trusted_uids(config: Config) -> frozenset[int]:
-    """root and SlurmUser: the one the site's file names, else the owner of the site's own directory."""
+    """Return the uids of root and SlurmUser: the configured one, else the owner of the site's state directory."""
     try:
         if config.site.slurm_user:
             return frozenset({0, pwd.getpwnam(config.site.slurm_user).pw_uid})
@@ -128,10 +128,10 @@ def list_trusted_uids(config: Config) -> frozenset[int]:
 
 
 def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published | None:
-    """What the site published at `path` (the file or its directory); None: nothing, or nothing to be believed.
+    """Return what the site published at `path` (the file or its directory); None if missing or not trusted.
 
-    Trusted only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and no one else may
-    write either: otherwise a user could make gsub avoid nodes or refuse another user's input.
+    It is trusted only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and no other
+    user may write either: otherwise a user could make gsub avoid nodes or refuse another user's input.
     """
     folder = os.path.dirname(path) if os.path.basename(path) == FILE else path
     content = _read_trusted_content(folder, FILE, trusted_uids, _LIMIT)
@@ -146,20 +146,20 @@ def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published
 def read_why(
     directory: Path, job_id: int | None, decode: Unseal, trusted_uids: Collection[int], *, limit: int = 500
 ) -> list[dict[str, Any]]:
-    """What the site reported to this user about one raw job id (None: all of their jobs), oldest first.
+    """Return what the site reported to this user about one raw job id (None: all their jobs), oldest first.
 
-    Dicts {"version", "attempt", "actions"}; `told` makes records of one. Files are tried newest first, at most `limit`.
+    Each is a dict {"version", "attempt", "actions"} for `parse_published`. Up to `limit` files are read, newest first.
     """
-    pattern = f"{_name_folder(job_id)}/{job_id}-*.munge" if job_id is not None else "*/*.munge"
+    pattern = f"{_get_folder_name(job_id)}/{job_id}-*.munge" if job_id is not None else "*/*.munge"
     files = sorted((directory / WHY).glob(pattern), key=_parse_sealed_order, reverse=True)[:limit]
     found = [_unseal_file(file, decode, trusted_uids) for file in reversed(files)]
-    return [told for told in found if told is not None]
+    return [content for content in found if content is not None]
 
 
 def has_published(directory: str | Path, job_ids: Collection[int]) -> bool:
-    """Whether the site left any word on one of these jobs: names only, nothing is opened."""
+    """Return whether the site published a file about one of these jobs. Only names are listed, no file is opened."""
     prefixes = tuple(f"{job_id}-" for job_id in job_ids)
-    for folder in {_name_folder(job_id) for job_id in job_ids}:
+    for folder in {_get_folder_name(job_id) for job_id in job_ids}:
         with suppress(OSError), os.scandir(os.path.join(directory, WHY, folder)) as entries:
             if any(entry.name.startswith(prefixes) for entry in entries):
                 return True
@@ -167,8 +167,8 @@ def has_published(directory: str | Path, job_ids: Collection[int]) -> bool:
 
 
 def parse_published(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
-    """One dict of `read_why` as records. ValueError names the field that is wrong."""
-    # gsub reads no verdict in most calls
+    """Convert one dict of `read_why` to records. ValueError names the wrong field."""
+    # Imported here because gsub reads no diagnosis in most calls.
     from slurmwrap.model.job_run import ActionRecord, JobRun
 
     try:
@@ -179,12 +179,12 @@ def parse_published(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, 
 
 
 def read_trusted(directory: str, name: str, trusted_uids: Collection[int]) -> bytes | None:
-    """A file that the reconciler published; None where it is not there, or not to be believed."""
+    """Return the content of a file that the reconciler published; None if it is missing or not trusted."""
     return _read_trusted_content(directory, name, trusted_uids, _SEALED_LIMIT)
 
 
 def _parse_sealed_order(file: Path) -> tuple[int, ...]:
-    """(submit time, job id) out of the name; wrong names come first and fail to decode."""
+    """Return (submit time, job id) from the name. Invalid names sort first and fail to decode."""
     job_id, _, submit_time = file.stem.partition("-")
     return (int(submit_time), int(job_id)) if job_id.isdigit() and submit_time.isdigit() else ()
 
@@ -202,6 +202,7 @@ def _unseal_file(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> d
 
 
 def _read_trusted_content(folder: str | Path, name: str, trusted_uids: Collection[int], limit: int) -> bytes | None:
+    # Directory and file are checked through their open descriptors, so that no user can replace them after the check.
     trusted = {0, *trusted_uids}
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -210,7 +211,7 @@ def _read_trusted_content(folder: str | Path, name: str, trusted_uids: Collectio
     try:
         if not _is_trusted(os.fstat(directory), trusted):
             return None
-        # O_NONBLOCK: a FIFO must not hold us up before fstat shows that it is none of slurmwrap's.
+        # O_NONBLOCK: opening a FIFO must not block before fstat shows that it is not a regular file.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
             status = os.fstat(file.fileno())

@@ -1,7 +1,7 @@
-"""Turns records into rows of the database and back. Pure; standard library only, on gsub's fast path.
+"""Convert records to database rows and back. Pure; standard library only, because gsub uses it in every call.
 
-One Table per record: plain columns for what is queried and read by people, JSON text for lists and nested records, and
-`more` for fields that a record has and the table has no column for yet. migrations.py makes the tables.
+There is one RecordTable per record: plain columns for what is queried and read by people, JSON text for lists and
+nested records, and `more` for fields that have no column of their own yet. migrations.py creates the tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SqlValue = str | int | float | bytes | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """A record inside a record, spread over columns that start with `prefix`. NULL in `marker`: there is none."""
+    """A record inside a record, stored in columns that start with `prefix`. NULL in `marker`: there is no record."""
 
     prefix: str
     marker: str
@@ -44,7 +44,7 @@ class Nested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordTable:
-    """Where a record lies. `json` and `boolean` name the columns that need turning; `key` those that identify a row."""
+    """The table of a record. `json`, `boolean`: columns that need conversion; `key`: columns that identify a row."""
 
     name: str
     record: type[Any]
@@ -53,7 +53,7 @@ class RecordTable:
     json: frozenset[str] = frozenset()
     boolean: frozenset[str] = frozenset()
     nested: Mapping[str, Nested] = field(default_factory=dict)
-    # JSON of one record: its name -> what record it is.
+    # JSON columns that contain one record: column → its class.
     inside: Mapping[str, type[Any]] = field(default_factory=dict)
 
 
@@ -190,7 +190,7 @@ TABLES = (
 
 
 def row_from_record(table: RecordTable, record: Any) -> dict[str, SqlValue]:
-    """A record -> its columns, with `more` for fields that have none. What is empty by default is not in `more`."""
+    """Convert a record to a row; `more` has the fields without a column, except those with an empty default value."""
     flat = _flatten_record(table, to_json_dict(record))
     row = {name: _convert_to_column(table, name, flat.pop(name, None)) for name in table.columns}
     row["more"] = dump(_drop_empty_fields(table.record, flat))
@@ -198,7 +198,7 @@ def row_from_record(table: RecordTable, record: Any) -> dict[str, SqlValue]:
 
 
 def more_from_record(table: RecordTable, record: Any) -> str:
-    """The column `more` of row_from_record alone."""
+    """Return the column `more` of row_from_record alone."""
     have = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in table.columns}
     flat = _flatten_record(table, {name: to_json_value(value) for name, value in have.items()})
     return dump(
@@ -215,14 +215,14 @@ def _flatten_record(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]
 
 
 def _find_general_advice(category: str) -> str:
-    """What is said of every failure of this category: retention keeps no advice of old runs."""
+    """Return the general advice for a category: retention deletes the advice of old runs."""
     from slurmwrap.diagnosis.taxonomy import CATEGORIES
 
     return CATEGORIES[category].advice if category in CATEGORIES else ""
 
 
 def _drop_empty_fields(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
-    """`plain` without fields that are empty as they are by default: half of a row was such names."""
+    """Return `plain` without fields that have their empty default value; their names took half of a row."""
     silent = _list_empty_defaults(kind)
     return {name: value for name, value in plain.items() if name not in silent or value != silent[name]}
 
@@ -235,7 +235,7 @@ def _list_empty_defaults(kind: Any) -> dict[str, Any]:
 
 
 def record_from_row(table: RecordTable, row: Mapping[str, Any]) -> Any:
-    """A row (of any schema version) -> the record. ValueError names the field that cannot be read."""
+    """Convert a row (of any schema version) to its record. ValueError names the field that cannot be read."""
     flat = {name: _convert_from_column(table, name, row[name]) for name in table.columns if name in row}
     flat.update(json.loads(row["more"]) if row.get("more") else {})
     if row.get("slim") and flat.get("diagnosis_category") and not flat.get("diagnosis_advice"):
@@ -244,7 +244,7 @@ def record_from_row(table: RecordTable, row: Mapping[str, Any]) -> Any:
 
 
 def insert(table: RecordTable, how: str = "", *, conflict: bool = False, also: tuple[str, ...] = ()) -> str:
-    """INSERT with named values for all columns of a row; `conflict`: replaces the row of the same key."""
+    """Return an INSERT with named values for all columns of a row; `conflict`: replace a row with the same key."""
     columns = (*table.columns, "more", *also)
     sql = f"INSERT {how} INTO {table.name} ({', '.join(columns)}) VALUES ({', '.join(':' + c for c in columns)})"
     if not conflict:
@@ -254,7 +254,7 @@ def insert(table: RecordTable, how: str = "", *, conflict: bool = False, also: t
 
 
 def dump(value: Any) -> str:
-    """JSON text that SQLite can hold: readable UTF-8; escaped where a path's invalid bytes came in as surrogates."""
+    """Return JSON text that SQLite can store: UTF-8, but ASCII escapes if a path's invalid bytes became surrogates."""
     if not value and isinstance(value, dict | list):  # most of them
         return "[]" if isinstance(value, list) else "{}"
     text = _READABLE.encode(value)
@@ -313,7 +313,7 @@ def _convert_from_column(table: RecordTable, name: str, value: Any) -> Any:
 
 
 def encode_sql_text(text: str) -> str | bytes:
-    """Text as SQLite can hold it: as bytes where a path of invalid UTF-8 brought surrogates, which TEXT refuses."""
+    """Return text as SQLite can store it: as bytes if it has surrogates from an invalid path, which TEXT refuses."""
     return text if _is_encodable(text) else text.encode("utf-8", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Edge: the figures of one night report, out of a database and by the queries of report_sql.py."""
+"""Read all figures of one night report from a database, with the queries of report_sql.py (adapter)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from slurmwrap.store.report_reader import Period, ReportReader, Rows, decode_tex
 
 _IN_MEMORY = Path(":memory:")
 RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
-# Actions of a rule that its agreement is judged by, the newest.
-_SAMPLE = 100
+# Number of newest actions per rule from which the agreement of the rule is computed.
+_ACTIONS_PER_RULE = 100
 
 SwitchOf = Callable[[], Mapping[str, str]]
 
@@ -56,17 +56,17 @@ def read(
     switch_of: SwitchOf,
     notes: Sequence[str] = (),
 ) -> Figures:
-    """All of them. `site`: nodes are judged too. StoreError."""
+    """Return all figures. `site`: include the assessment of nodes. Raises StoreError."""
     period = reader.period
     since, until = period.since, period.until
     recent, detail = max(since, until - RECENT_S), max(since, until - DETAIL_S)
-    # How far back runtimes to failure are looked at.
-    looked = min(since, until - DETAIL_S)
-    mine = bool(period.user or period.account)
+    # Start of the period in which times to failure are examined.
+    failures_since = min(since, until - DETAIL_S)
+    restricted = bool(period.user or period.account)
     incidents = _list_incidents(database, since, until)
     struck = {"incidents": _format_ids(incidents)}
     cells = reader.sums(sql.CELLS, since, until, **struck)
-    lasted = reader.sum(sql.LASTED, looked=looked, **struck)
+    times_to_failure = reader.sum(sql.LASTED, looked=failures_since, **struck)
     often = reader.sum(sql.OFTEN, rows=ROWS, **struck)
     incident_gpu_s = reader.ask(sql.INCIDENT_GPU_S, "r") if incidents else None
     earlier = 2 * since - until
@@ -84,7 +84,7 @@ def read(
     delayed = reader.ask(sql.DELAYED, "p", detail=detail)
     passed = reader.ask(sql.PASSED, "p", detail=detail)
     refused = reader.ask(sql.REFUSED, "p", since=detail)
-    again, rules = reader.ask(sql.AGAIN, "a"), reader.ask(sql.STEPS, "x", since=detail)
+    retried, rules = reader.ask(sql.AGAIN, "a"), reader.ask(sql.STEPS, "x", since=detail)
     drawn = reader.ask(sql.DRAWN, "s")
     paced = reader.ask(sql.PACED, "s", week=until - RECENT_S)
     tuned = reader.ask(sql.TUNED, "s", detail=detail) if database._rows(sql.CURVES) else None
@@ -94,12 +94,15 @@ def read(
     large = reader.ask(sql.LARGE, "r")
     delays = reader.ask(sql.DELAYS, "d", since=recent)
     spoken = _read_newest_actions(database, reader, recent)
-    period_lasted, runtimes = rows_as.lasted(lasted.result(), reader.names)
-    runs, near = rows_as.spreads(spread.result()), [rows_as.paced(row) for row in paced.result()]
+    period_lasted, runtimes = rows_as.collect_failure_times(times_to_failure.result(), reader.names)
+    runs, paced_runs = (
+        rows_as.make_multi_node_runs(spread.result()),
+        [rows_as.make_paced_run(row) for row in paced.result()],
+    )
     found = reader.cells(cells)
-    old = reader.cells(before)
+    cells_before = reader.cells(before)
     blocked = database.blocked_inputs()
-    failed_trials = [rows_as.caught(*row) for row in caught.result()]
+    failed_trials = [rows_as.make_caught_failure(*row) for row in caught.result()]
     stopped = Counter(one.uid for one in failed_trials if one.job_id is not None)
     held = [one.result()[0] for one in moments]
     measured_runs = sum(row[3] for row in held)
@@ -110,18 +113,18 @@ def read(
         account=period.account,
         clusters=_list_clusters(reader, {number for row in held for number in row[4:] if number is not None}),
         cells=found,
-        cells_before=old or None,
-        repeats=rows_as.added(((reader.names[u], reader.names[a]), n) for u, a, _, n, _ in repeats.result()),
+        cells_before=cells_before or None,
+        repeats=rows_as.sum_counts(((reader.names[u], reader.names[a]), n) for u, a, _, n, _ in repeats.result()),
         repeats_before=sum(row[3] for row in repeats_before.result()),
         gsub_jobs=gsub.result()[0][0],
         moments=rows_as.compute_moments(steps, held, [one.result() for one in spills]) if found else (),
         lasted=period_lasted,
         runtimes=runtimes,
-        failed_repeats=rows_as.added(
+        failed_repeats=rows_as.sum_counts(
             ((reader.names[u], reader.names[c]), n) for u, _, c, _, n in repeats.result() if n
         ),
         often=_list_often_failing(often.result(), reader, struck),
-        incidents=() if mine else incidents,
+        incidents=() if restricted else incidents,
         incident_gpu_s={name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {},
         blamed=[BlamedInput(decode_text(path), decode_text(user), *rest) for path, user, *rest in blamed.result()],
         details=reader.details,
@@ -129,14 +132,14 @@ def read(
         prerun_gpu_s=max(float(one.result()[0][0]) for one in used),
         tried={decode_text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
         caught=failed_trials,
-        delayed=rows_as.scaled(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
+        delayed=rows_as.scale_to_period(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
         again=[
             RetriedRun(category or "", was or "", float(one))
-            for was, category, gpu_s in again.result()
+            for was, category, gpu_s in retried.result()
             for one in json.loads(gpu_s)
         ],
-        tuned=[one for row in (tuned.result() if tuned else ()) if (one := rows_as.tuned(*row)) is not None],
-        paced=near,
+        tuned=[one for row in (tuned.result() if tuned else ()) if (one := rows_as.make_tuned_run(*row)) is not None],
+        paced=paced_runs,
         drawn=[
             Drawn(holdout_group, bool(out), float(waste), float(trial))
             for holdout_group, out, waste, trial in drawn.result()
@@ -147,20 +150,22 @@ def read(
         refused_falsely=refused.result()[0][1],
         steps=[ActionSteps(rule, mode, bool(no), bool(done), n) for rule, mode, no, done, n in rules.result()],
         drains=_read_drains(database, reader),
-        removals=database.removals() if site and not mine else (),
-        strikes=[s for s in database.strikes(since=since) if not mine or s.uid == reader.uid],
-        history=database.node_history(until - config.nodes.window_days * rows_as.DAY_S) if site and not mine else None,
+        removals=database.removals() if site and not restricted else (),
+        strikes=[s for s in database.strikes(since=since) if not restricted or s.uid == reader.uid],
+        history=database.node_history(until - config.nodes.window_days * rows_as.DAY_S)
+        if site and not restricted
+        else None,
         **spoken,
-        delays=[rows_as.delay(row) for row in delays.result()],
-        blocked=[one for one in blocked if not mine or one.uid in (-1, reader.uid)],
+        delays=[rows_as.make_queue_delay(row) for row in delays.result()],
+        blocked=[one for one in blocked if not restricted or one.uid in (-1, reader.uid)],
         names=_find_names(database, blocked),
         counting=_read_counting_runs(database, reader, recent),
         large=_read_runs_of_jobs(database, large.result()),
-        idle=[rows_as.idle(row, reader.names) for part in idle for row in part.result()],
+        idle=[rows_as.make_idle_run(row, reader.names) for part in idle for row in part.result()],
         gpu_measured=measured_runs,
         asked=[RequestedAndUsed(decode_text(row[0]), decode_text(row[1]), *row[2:]) for row in asked.result()],
         spread=runs,
-        switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in near) else {},
+        switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
     )
 
@@ -190,7 +195,7 @@ def _list_notes(since: float, recent: float, detail: float, cells: Sequence[RunG
 
 
 def _list_often_failing(rows: Rows, reader: ReportReader, struck: Mapping[str, str]) -> list[Often]:
-    """With the newest runs of each; read backwards until all have theirs."""
+    """Return the frequent failures with the newest runs of each; runs are read backwards until each has enough."""
     newest: dict[tuple[int, int, int], list[Key]] = {tuple(row[:3]): [] for row in rows}
     missing = sum(min(row[3], NEWEST) for row in rows)
     for user, name, category, cluster, job_id, submit_time in reader.stream(sql.NEWEST, "r", **struck):
@@ -215,7 +220,7 @@ def _format_ids(incidents: Iterable[Incident]) -> str:
 
 
 def _list_clusters(reader: ReportReader, ends: set[int]) -> tuple[str, ...]:
-    """`ends`: the lowest and highest number that runs of the period have; there may be others between."""
+    """Return the clusters of the period. `ends`: lowest and highest cluster number; there may be others in between."""
     numbers = {row[0] for row in reader.ask(sql.CLUSTERS, "r").result()} if len(ends) > 1 else ends
     tried = {decode_text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
     return tuple(sorted({reader.names[number] for number in numbers} | tried))
@@ -232,8 +237,8 @@ def _read_drains(database: Database, reader: ReportReader) -> Sequence[Any]:
 
 
 def _read_newest_actions(database: Database, reader: ReportReader, recent: float) -> dict[str, Any]:
-    """What the agreement of rules is judged by: the newest actions of each, their runs, and what came next."""
-    bound = partial(reader.bound, recent=recent, sample=_SAMPLE)
+    """Return the data to compute the agreement of rules: newest actions of each rule, their runs, and later runs."""
+    bound = partial(reader.bound, recent=recent, sample=_ACTIONS_PER_RULE)
     spoken = database._read(record_rows.ACTIONS, *bound(sql.SPOKEN, "x"))
     stopped = database._read(record_rows.ATTEMPTS, *bound(sql.STOPPED, "a"))
     base = {(one.cluster, one.job_id) for one in (a.attempt for a in (*spoken, *stopped)) if one is not None}
@@ -249,7 +254,7 @@ def _read_newest_actions(database: Database, reader: ReportReader, recent: float
 
 
 def _list_newest_drains(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple[str, float]]:
-    """The newest drains: node, and when the run ended that they follow."""
+    """Return the newest drains: node, and the end of the run that caused the drain."""
     found = {
         action.target: float(runs[action.attempt].end_time or 0)
         for action in spoken
@@ -273,7 +278,7 @@ def _format_keys(jobs: Iterable[tuple[Any, ...]]) -> str:
 
 
 def _find_names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int, str]:
-    """Users of blocked inputs, by the submission of a job that each was blocked for."""
+    """Return the users of blocked inputs, found by the submission of a job for which an input was blocked."""
     clusters = [decode_text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
     found: dict[int, str] = {}
     for one in blocked:
@@ -289,7 +294,7 @@ __all__ = ["Period", "read"]
 
 
 def open_in_memory(*records: tuple[record_rows.RecordTable, Iterable[Any]]) -> Database:
-    """Newest schema, with `records` in it. Actions may be of runs that are not there."""
+    """Return a database with the newest schema and `records`. Actions may refer to runs that do not exist."""
     connection = prepare(sqlite3.connect(_IN_MEMORY, isolation_level=None, check_same_thread=False))
     connection.execute("PRAGMA foreign_keys = OFF")
     for step in MIGRATIONS:

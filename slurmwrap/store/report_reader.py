@@ -1,7 +1,7 @@
-"""Edge: reads the figures of a night report out of a database, several queries at a time.
+"""Read the figures of a night report from a database, several queries at a time (adapter).
 
-SQLite releases Python's lock while it works: queries on connections of their own run side by side, and the long ones
-are cut by time. A database in memory has one connection, and little in it.
+SQLite releases Python's lock while it works, so queries on separate connections run in parallel; long ones are split by
+time. A database in memory has one connection and little content.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import QueueDelay
 from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.report.night_report import Moment
-from slurmwrap.report.report_inputs import Caught, Delayed, Detail, Idle, Key, MultiNodeRun, Paced, RunGroup, TunedRun
+from slurmwrap.report.report_inputs import (
+    Caught,
+    Delayed,
+    Detail,
+    Idle,
+    Key,
+    MultiNodeRun,
+    RunGroup,
+    StepCountedRun,
+    TunedRun,
+)
 from slurmwrap.sbatch.job_request import CpuUnit, ResourceShape
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store.deserialize import record_from_json
@@ -33,8 +43,8 @@ _WORKERS, _PARTS, _LONG_S = 4, 4, 60 * 86400.0
 _BUSY_S = 5.0
 _CACHE = ("PRAGMA temp_store = MEMORY", "PRAGMA cache_size = -64000", "PRAGMA mmap_size = 4294967296")
 
-# Whose alone, by the alias of the table that is asked.
-_USER = {
+# Conditions that restrict a query to one user, by the alias of the table.
+_USER_CONDITIONS = {
     "r": " AND r.user = :user_id",
     "a": " AND a.user = :user",
     "s": " AND s.user = :user",
@@ -43,7 +53,7 @@ _USER = {
     "x": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = x.cluster AND b.job_id = x.job_id"
     " AND b.submit_time = x.submit_time AND b.user = :user)",
 }
-_ACCOUNT = {
+_ACCOUNT_CONDITIONS = {
     "r": " AND r.account = :account_id",
     "a": " AND a.account = :account",
     "s": " AND EXISTS (SELECT 1 FROM attempts b WHERE b.cluster = s.cluster AND b.job_id = s.job_id"
@@ -59,7 +69,7 @@ _ACCOUNT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """[since, until), Unix seconds, and whose; "" is everybody's."""
+    """The time [since, until) in Unix seconds, and the user and account of the report; "" means all."""
 
     since: float
     until: float
@@ -68,10 +78,10 @@ class Period:
 
 
 class ReportReader:
-    """Queries of report_sql.py, asked at once and answered when `Future.result` is called. A context manager."""
+    """Runs queries of report_sql.py at once; `Future.result` returns their rows. Use it as a context manager."""
 
     def __init__(self, path: Path, period: Period, connection: sqlite3.Connection | None = None) -> None:
-        """`connection`: of a database in memory; else `path` is opened, to be read only. StoreError."""
+        """`connection`: of a database in memory; otherwise `path` is opened for reading. Raises StoreError."""
         self.path, self.period = path, period
         self._own = connection is None
         self._first = connection or self._connect()
@@ -93,7 +103,7 @@ class ReportReader:
         self.close()
 
     def close(self) -> None:
-        """Waits for what is asked still."""
+        """Wait for the running queries and close the connections."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         for connection in self._idle if self._own else ():
@@ -117,26 +127,26 @@ class ReportReader:
             "base": max(self.names, default=0) + 1,
         }
 
-    # ------------------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------------------- queries
 
     def ask(self, query: str, table: str, **given: Any) -> Future[Rows]:
-        """`table`: alias of the one that `{mine}` limits."""
+        """Start a query. `table`: alias of the table that `{mine}` restricts."""
         return self._start_query(partial(self._read_rows, self._restrict_query(query, table), {**self._given, **given}))
 
-    def sums(self, summed: sql.Summed, since: float, until: float, **given: Any) -> list[Future[Rows]]:
-        """The same for sums over runs, cut into pieces of time where it is long: what they give is to be added."""
+    def sums(self, summed: sql.SumQuery, since: float, until: float, **given: Any) -> list[Future[Rows]]:
+        """Start sums over runs, in several pieces if the time is long. The caller adds the results of the pieces."""
         return [self.sum(summed, **given, since=low, until=high) for low, high in self.pieces(since, until)]
 
-    def sum(self, summed: sql.Summed, **given: Any) -> Future[Rows]:
-        """In one piece."""
+    def sum(self, summed: sql.SumQuery, **given: Any) -> Future[Rows]:
+        """Start sums over runs in one piece."""
         return self._start_query(partial(self._sum_rows, summed, {**self._given, **given}))
 
     def parts(self, query: str, table: str, since: float, until: float, **given: Any) -> list[Future[Rows]]:
-        """A query, cut likewise."""
+        """Start a query, in several pieces if the time is long."""
         return [self.ask(query, table, **given, since=low, until=high) for low, high in self.pieces(since, until)]
 
     def pieces(self, since: float, until: float) -> Iterator[tuple[float, float]]:
-        """What is asked at once of a long time; a short one is whole."""
+        """Split a long time into the pieces of parallel queries; a short one is not split."""
         parts = _PARTS if until - since > _LONG_S and self._own else 1
         return pairwise([since + (until - since) * part / parts for part in range(parts)] + [until])
 
@@ -147,7 +157,7 @@ class ReportReader:
         done.set_result(work())
         return done
 
-    def _sum_rows(self, summed: sql.Summed, given: Mapping[str, Any]) -> Rows:
+    def _sum_rows(self, summed: sql.SumQuery, given: Mapping[str, Any]) -> Rows:
         with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {summed.table} ({summed.create})")
             connection.execute(f"DELETE FROM temp.{summed.table}")
@@ -156,23 +166,23 @@ class ReportReader:
             return json.loads(rows[0][0]) if summed.as_json else rows
 
     def stream(self, query: str, table: str, **given: Any) -> Iterator[tuple[Any, ...]]:
-        """Row by row: anyone who has seen enough stops."""
+        """Yield the rows one by one, so that the caller may stop early."""
         with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             yield from connection.execute(self._restrict_query(query, table), {**self._given, **given})
 
     def bound(self, query: str, table: str, **given: Any) -> tuple[str, dict[str, Any]]:
-        """The same query and its values, for who reads whole records."""
+        """Return the query and its values, for callers that read whole records."""
         return self._restrict_query(query, table), {**self._given, **given}
 
     @property
     def uid(self) -> int:
-        """Of the user that the report is about; -2 when they are not known."""
+        """The uid of the user whom the report is about; -2 when it is not known."""
         return int(self._given["uid"])
 
     def _restrict_query(self, query: str, table: str) -> str:
-        mine = _USER[table] if self.period.user else ""
-        mine += _ACCOUNT[table] if self.period.account else ""
-        return query.format(mine=mine)
+        conditions = _USER_CONDITIONS[table] if self.period.user else ""
+        conditions += _ACCOUNT_CONDITIONS[table] if self.period.account else ""
+        return query.format(mine=conditions)
 
     def _read_rows(self, query: str, given: Mapping[str, Any]) -> Rows:
         with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
@@ -202,10 +212,10 @@ class ReportReader:
                 connection.execute(pragma)
         return connection
 
-    # ------------------------------------------------------------------------------------------- reading
+    # ------------------------------------------------------------------------------------------- results
 
     def cells(self, asked: Sequence[Future[Rows]]) -> list[RunGroup]:
-        """What CELLS gave, unpacked and added."""
+        """Return the groups of runs from the results of CELLS, unpacked and added."""
         sums: dict[int, tuple[int, int]] = {}
         for packed, runs, gpu_s in (row for part in asked for row in part.result()):
             before = sums.get(packed, (0, 0))
@@ -231,7 +241,7 @@ class ReportReader:
         )
 
     def details(self, keys: Sequence[Key]) -> dict[Key, Detail]:
-        """Addresses and advice of these runs."""
+        """Return addresses and advice of these runs."""
         found = {}
         with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             for key in keys:
@@ -246,28 +256,28 @@ def decode_text(value: Any) -> str:
 
 
 def parse_json_list(text: Any) -> list[Any]:
-    """A JSON list of a column; [] where it is none."""
+    """Return the JSON list in a column; [] if there is none."""
     with suppress(ValueError, TypeError):
         found = json.loads(text)
         return found if isinstance(found, list) else []
     return []
 
 
-# Rows of report_sql.py's queries as records of the night report.
+# Conversion of rows of report_sql.py's queries to records of the night report.
 DAY_S = 86400.0
-# (period up to, length of a step of the curve of held GPUs)
+# Length of the report's time up to which → length of one step of the curve of allocated GPUs.
 _STEPS = ((2 * DAY_S, 3600.0), (14 * DAY_S, 6 * 3600.0), (92 * DAY_S, DAY_S), (float("inf"), 7 * DAY_S))
-_MOST_STEPS = 200
+_MAX_STEPS = 200
 
 
 def compute_edges(since: float, until: float) -> list[float]:
-    length = max(next(step for limit, step in _STEPS if until - since <= limit), (until - since) / _MOST_STEPS)
+    length = max(next(step for limit, step in _STEPS if until - since <= limit), (until - since) / _MAX_STEPS)
     count = max(1, -int(-(until - since) // length))
     return [max(since, until - length * number) for number in range(count, 0, -1)] + [until]
 
 
 def compute_moments(edges: Sequence[float], sums: Rows, spills: Sequence[Rows]) -> list[Moment]:
-    """GPU-hours held in each step: of the runs that ended in it, and what runs that ended later held before."""
+    """Return GPU-hours per step: of runs that ended in it, plus what runs that ended later used in it."""
     held = [[float(value) for value in row[:3]] for row in sums]
     for number, rows in enumerate(spills):
         for start, gpus, outcome in rows:
@@ -283,34 +293,34 @@ def compute_moments(edges: Sequence[float], sums: Rows, spills: Sequence[Rows]) 
     ]
 
 
-def lasted(rows: Rows, names: Mapping[int, str]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """(of the period alone, of all that was looked at): seconds to failure by category, sorted."""
-    alone: dict[str, list[int]] = {}
-    every: dict[str, list[int]] = {}
+def collect_failure_times(rows: Rows, names: Mapping[int, str]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Return sorted seconds to failure by category, for the report's own time and for all examined runs."""
+    in_period: dict[str, list[int]] = {}
+    all_examined: dict[str, list[int]] = {}
     for category, by_itself, run_s, runs in rows:
-        every.setdefault(names[category], []).extend([run_s] * runs)
+        all_examined.setdefault(names[category], []).extend([run_s] * runs)
         if by_itself:
-            alone.setdefault(names[category], []).extend([run_s] * runs)
-    return alone, every
+            in_period.setdefault(names[category], []).extend([run_s] * runs)
+    return in_period, all_examined
 
 
-def added(counts: Iterable[tuple[tuple[str, str], int]]) -> dict[tuple[str, str], int]:
+def sum_counts(counts: Iterable[tuple[tuple[str, str], int]]) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for key, count in counts:
         found[key] = found.get(key, 0) + count
     return found
 
 
-def scaled(delayed: Delayed, outcomes: Rows, since: float, detail: float) -> Delayed:
-    """Where only the newest days were looked at, these stand for all."""
+def scale_to_period(delayed: Delayed, outcomes: Rows, since: float, detail: float) -> Delayed:
+    """Scale figures of the newest days to the whole time if only these days were examined."""
     if detail <= since or not delayed.tried:
         return delayed
     tried = sum(count for outcome, count in outcomes if outcome != "fail")
-    of = tried / delayed.tried
-    return Delayed(tried, round(delayed.started * of), delayed.gpu_s * of, delayed.wait_s * of)
+    factor = tried / delayed.tried
+    return Delayed(tried, round(delayed.started * factor), delayed.gpu_s * factor, delayed.wait_s * factor)
 
 
-def idle(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
+def make_idle_run(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
     cluster, job_id, submit_time, user, name, gpus, unused, permille, run_s = row
     use = permille / 1000 * (gpus - unused) / gpus if permille is not None else None
     key = (names[cluster], job_id, submit_time)
@@ -325,22 +335,22 @@ def idle(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
     )
 
 
-def spreads(rows: Rows) -> list[MultiNodeRun]:
+def make_multi_node_runs(rows: Rows) -> list[MultiNodeRun]:
     return [
         MultiNodeRun(tuple(map(str, parse_json_list(nodes))), float(gpu_s), bool(failed))
         for nodes, gpu_s, failed in rows
     ]
 
 
-def paced(row: Sequence[Any]) -> Paced:
+def make_paced_run(row: Sequence[Any]) -> StepCountedRun:
     uid, script, variant, gpus, nodes, gpu_s, steps_per_s, ended, placed = row
     work = (uid, decode_text(script), variant, gpus)
-    return Paced(
+    return StepCountedRun(
         work, tuple(map(str, parse_json_list(nodes))), float(gpu_s), float(steps_per_s), float(ended), bool(placed)
     )
 
 
-def delay(row: Sequence[Any]) -> QueueDelay:
+def make_queue_delay(row: Sequence[Any]) -> QueueDelay:
     cluster, job_id, submit_time, address, user, gpus, eligible, seen, fair, fragmented, unknown, over = row
     return QueueDelay(
         attempt=RunKey(cluster=cluster, job_id=job_id, submit_time=submit_time),
@@ -356,13 +366,13 @@ def delay(row: Sequence[Any]) -> QueueDelay:
     )
 
 
-def caught(category: str, job_id: int | None, gpus: int, uid: int, at: float, reason: Any) -> Caught:
+def make_caught_failure(category: str, job_id: int | None, gpus: int, uid: int, at: float, reason: Any) -> Caught:
     return Caught(category, job_id, gpus, uid, at, decode_text(reason))
 
 
-def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> TunedRun | None:
-    """None where the CPUs per GPU asked for are not known, or were got."""
-    asked = cpus_per_gpu(record_from_json(ResourceShape, json.loads(shape)), gpus)
+def make_tuned_run(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> TunedRun | None:
+    """Convert a row; None if the requested CPUs per GPU are unknown, or the job got exactly these."""
+    asked = compute_requested_cpus_per_gpu(record_from_json(ResourceShape, json.loads(shape)), gpus)
     got = cpus / gpus
     if asked is None or abs(got - asked) < 0.01:
         return None
@@ -370,8 +380,8 @@ def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) 
     return TunedRun(float(gpu_s), asked, got, points)
 
 
-def cpus_per_gpu(shape: ResourceShape, gpus: int) -> float | None:
-    """As its user asked; None where they left it to Slurm."""
+def compute_requested_cpus_per_gpu(shape: ResourceShape, gpus: int) -> float | None:
+    """Return the CPUs per GPU that the user requested; None if they left it to Slurm."""
     if shape.cpus is None or not gpus:
         return None
     if shape.cpu_unit is CpuUnit.PER_GPU:

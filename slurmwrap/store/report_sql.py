@@ -1,7 +1,7 @@
-"""The queries of the night report. `{mine}` limits them to one user or account; :since and :until are Unix seconds.
+"""SQL queries of the night report. `{mine}` restricts them to one user or account; :since and :until are Unix seconds.
 
-What is counted over a whole year reads `runs` (store/baseline.sql) and nothing wider. A query that needs more looks at
-the newest days alone: :recent and :detail are where these begin.
+Queries over a whole year read only the narrow table `runs` (store/baseline.sql). A query that needs wider tables reads
+only the newest days: :recent and :detail are their beginnings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from slurmwrap.report.report_inputs import BIN_EDGES_S
 
 
 def _format_bin_sql(low: int, high: int) -> str:
-    """The number of the bin that run_s falls into, found by halves: a list of cases took a third of the query."""
+    """Return SQL for the number of the bin of run_s, by binary search: a CASE list took a third of the query's time."""
     if high - low == 1:
         return str(low)
     middle = (low + high) // 2
@@ -19,7 +19,7 @@ def _format_bin_sql(low: int, high: int) -> str:
 
 
 _BIN = _format_bin_sql(0, len(BIN_EDGES_S))
-_REAL = "r.end_time >= :since AND r.end_time < :until AND r.excluded = 0{mine}"
+_IN_PERIOD = "r.end_time >= :since AND r.end_time < :until AND r.excluded = 0{mine}"
 
 _STRUCK = "(r.incident IS NOT NULL AND r.incident IN (SELECT value FROM json_each(:incidents)))"
 _DEMAND = "(r.gpus > 1) + (r.gpus > 4) + (r.gpus > 8)"
@@ -27,31 +27,33 @@ _FAILED_ALONE = f"r.outcome = 2 AND NOT {_STRUCK}"
 
 
 @dataclass(frozen=True)
-class Summed:
-    """Sums by a key, made in a table of the connection's own: SQLite's GROUP BY sorts, which takes three times as long
-    as to add each row where it belongs (measured on 2 million rows)."""
+class SumQuery:
+    """A sum by key that is computed in a temporary table of the connection.
+
+    SQLite's GROUP BY sorts, which takes three times as long as adding each row to its sum (measured on 2 million rows).
+    """
 
     table: str
     create: str
     insert: str
     select: str
-    # `select` gives one list of all: row by row each would wait for Python's lock
+    # `select` returns one JSON list of all rows: returned one by one, each row would wait for Python's lock.
     as_json: bool = False
 
 
-# The numbers of user, account and category share one of 64 bits.
-CELLS = Summed(
+# The numbers of user, account, category and bin are packed into one integer of 64 bits.
+CELLS = SumQuery(
     table="cells",
     create="packed INTEGER PRIMARY KEY, runs INTEGER, gpu_s INTEGER",
     insert=f"""
 SELECT ((((user * :base + account) * :base + coalesce(category, 0)) * 2 + {_STRUCK}) * 4 + {_DEMAND}) * 32 + {_BIN},
-    1, gpus * run_s FROM runs r WHERE {_REAL}
+    1, gpus * run_s FROM runs r WHERE {_IN_PERIOD}
 ON CONFLICT (packed) DO UPDATE SET runs = runs + 1, gpu_s = gpu_s + excluded.gpu_s""",
     select="SELECT json_group_array(json_array(packed, runs, gpu_s)) FROM temp.cells",
     as_json=True,
 )
-# Of failures from :looked on; `alone`: in the period, and struck by no incident. In the order of category and run_s.
-LASTED = Summed(
+# Failures since :looked, ordered by category and run_s. Bit 0: it is in the period and not part of an incident.
+LASTED = SumQuery(
     table="lasted",
     create="packed INTEGER PRIMARY KEY, runs INTEGER",
     insert=f"""
@@ -64,11 +66,11 @@ SELECT json_group_array(json_array(packed >> 32, packed & 1, (packed >> 1) & 214
 )""",
     as_json=True,
 )
-OFTEN = Summed(
+OFTEN = SumQuery(
     table="often",
     create="packed INTEGER PRIMARY KEY, runs INTEGER, gpu_s INTEGER",
     insert=f"""
-SELECT (name * :base + user) * :base + category, 1, gpus * run_s FROM runs r WHERE {_REAL} AND {_FAILED_ALONE}
+SELECT (name * :base + user) * :base + category, 1, gpus * run_s FROM runs r WHERE {_IN_PERIOD} AND {_FAILED_ALONE}
 ON CONFLICT (packed) DO UPDATE SET runs = runs + 1, gpu_s = gpu_s + excluded.gpu_s""",
     select="""
 SELECT u.id, j.id, c.id, runs, gpu_s, j.name, u.name, c.name FROM temp.often o
@@ -76,18 +78,18 @@ JOIN job_names j ON j.id = packed / :base / :base JOIN names u ON u.id = packed 
 JOIN names c ON c.id = packed % :base
 WHERE runs > 1 ORDER BY runs DESC, gpu_s DESC, u.name, j.name, c.name LIMIT :rows""",
 )
-# Newest first: anyone who has seen enough stops reading.
+# Newest first, so that the reader can stop early.
 NEWEST = f"""
 SELECT user, name, category, r.cluster, r.job_id, r.submit_time FROM runs r
-WHERE {_REAL} AND {_FAILED_ALONE}
+WHERE {_IN_PERIOD} AND {_FAILED_ALONE}
 ORDER BY r.end_time DESC, r.job_id DESC, r.submit_time DESC, r.cluster DESC
 """
 INCIDENT_GPU_S = f"""
-SELECT r.incident, sum(r.gpus * r.run_s) FROM runs r WHERE {_REAL} AND r.incident IS NOT NULL AND r.outcome = 2
+SELECT r.incident, sum(r.gpus * r.run_s) FROM runs r WHERE {_IN_PERIOD} AND r.incident IS NOT NULL AND r.outcome = 2
 GROUP BY r.incident
 """
 
-# Runs whose job had another one end earlier in the period, and how many of them failed of the same again.
+# Runs whose job had an earlier run that ended in the period, and how many of them failed again with the same category.
 REPEATS = f"""
 WITH again AS MATERIALIZED ( -- else SQLite looks each of them up twice
     SELECT user, account, category, outcome, {_STRUCK} AS struck, (
@@ -98,25 +100,25 @@ WITH again AS MATERIALIZED ( -- else SQLite looks each of them up twice
         AND a.submit_time < r.submit_time AND a.end_time >= :since AND a.end_time < :until
         AND (a.nodes <> '[]' OR NOT EXISTS (SELECT 1 FROM preruns p WHERE p.job_id = a.job_id AND p.cluster = a.cluster
             AND p.verdict_outcome = 'fail'))
-    ) AS same FROM runs r WHERE {_REAL} AND is_rerun = 1
+    ) AS same FROM runs r WHERE {_IN_PERIOD} AND is_rerun = 1
 )
 SELECT user, account, category, count(*) AS repeats, sum(same AND outcome = 2 AND NOT struck) AS failed FROM again
 WHERE same IS NOT NULL GROUP BY user, account, category
 """
 
-# Of runs that ended from :since to :until: GPU-seconds (SPILLS says what of them was held before), how many have their
-# GPU use known, and whether there are several clusters.
+# GPU-seconds of runs that ended from :since to :until (SPILLS returns the runs that started before), the number of runs
+# with known GPU use, and the lowest and highest number of a cluster.
 MOMENT = f"""
 SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome IN (1, 4)), 0),
     coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 2), 0),
     coalesce(sum(gpus * run_s) FILTER (WHERE outcome = 3), 0),
     count(*) FILTER (WHERE gpus > 0 AND (gpu_permille IS NOT NULL OR gpus_unused IS NOT NULL)),
     min(r.cluster), max(r.cluster)
-FROM runs r WHERE {_REAL}
+FROM runs r WHERE {_IN_PERIOD}
 """
 SPILLS = f"""
 SELECT end_time - run_s AS start, gpus, iif(outcome = 4, 1, outcome) FROM runs r
-WHERE {_REAL} AND end_time - run_s < :since AND outcome > 0
+WHERE {_IN_PERIOD} AND end_time - run_s < :since AND outcome > 0
 AND gpus > 0
 """
 
@@ -133,7 +135,7 @@ GROUP BY a.diagnosis_input_path, a.user, a.diagnosis_category
 
 GSUB_CALLS = "SELECT count(*) FROM submissions s WHERE s.at >= :since AND s.at < :until{mine}"
 
-# A sweep's jobs share one pre-run: it ran once.
+# The jobs of a sweep share one pre-run, which ran once.
 OUTCOMES = """
 SELECT verdict_outcome, count(*) FROM preruns p WHERE p.at >= :since AND p.at < :until{mine} GROUP BY verdict_outcome
 """
@@ -146,14 +148,14 @@ SELECT coalesce(sum(seconds), 0) FROM (
 TRIALS_S = """
 SELECT coalesce(sum(gpus * run_s), 0) FROM runs r WHERE end_time >= :since AND end_time < :until AND excluded = 1{mine}
 """
-# It stopped a job that then had no run: a borrowed verdict stops none, nor one that Slurm did not take.
+# The pre-run stopped a job, which then had no run. A shared verdict, or a pre-run that Slurm refused, stops no job.
 _STOPPED_ONE = """(p.verdict_outcome = 'fail' AND p.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM attempts a
     WHERE a.cluster = p.cluster AND a.job_id = p.job_id AND a.submit_time <= p.at AND a.nodes <> '[]'))"""
 CAUGHT = f"""
 SELECT verdict_category, iif({_STOPPED_ONE}, job_id, NULL), gpus, uid, at, verdict_reason FROM preruns p
 WHERE p.at >= :since AND p.at < :until AND verdict_outcome = 'fail'{{mine}} ORDER BY at, prerun_job_id, job_id
 """
-# `cluster` is that of the row with the largest id (https://sqlite.org/lang_select.html#bareagg).
+# SQLite takes `cluster` from the row with the largest job id (https://sqlite.org/lang_select.html#bareagg).
 TRIED = """
 SELECT (SELECT s.user FROM submissions s WHERE s.cluster = p.cluster AND s.job_id = p.job_id AND s.uid = p.uid LIMIT 1),
     uid, preruns
@@ -166,7 +168,7 @@ FROM (
 _FIRST_RUN = """(SELECT min(a.submit_time) FROM attempts a WHERE a.cluster = p.cluster AND a.job_id = p.job_id)"""
 _SUBMITTED = """(SELECT max(s.at) FROM submissions s
     WHERE s.cluster = p.cluster AND s.job_id = p.job_id AND s.at <= p.at)"""
-# A job with a dependency or a later --begin starts by these, hardly within the minute of its release.
+# Only jobs that started within a minute of the release: others waited for a dependency or a later --begin.
 DELAYED = f"""
 SELECT count(*), coalesce(sum(wait_s IS NOT NULL), 0), coalesce(sum(gpus * wait_s), 0), coalesce(sum(wait_s), 0) FROM (
     SELECT p.gpus, CASE WHEN p.released = 1 THEN (
@@ -185,7 +187,7 @@ WHERE p.at >= :detail AND p.at < :until AND verdict_outcome = 'pass' AND a.diagn
 AND a.end_time IS NOT NULL{{mine}}
 """
 
-# Later submissions of the very same by force or without a pre-run, of which a run ended well.
+# Later submissions of the same program, forced or without a pre-run, with a successful run.
 _RAN_WELL = """
     SELECT 1 FROM submissions s JOIN submissions t
         ON t.script_sha256 = s.script_sha256 AND t.fingerprint = s.fingerprint
@@ -198,7 +200,7 @@ SELECT count(*), coalesce(sum(EXISTS ({_RAN_WELL})), 0)
 FROM preruns p WHERE p.at >= :since AND p.at < :until AND {_STOPPED_ONE}{{mine}}
 """
 
-# GPU-seconds of each as a JSON list: a year has 150,000 of them, of a hundred kinds.
+# GPU-seconds as one JSON list per group: a year has 150,000 such runs in a hundred groups.
 AGAIN = """
 SELECT a.diagnosis_category AS before, n.diagnosis_category AS category,
     json_group_array(coalesce(n.gpus * max(0, n.end_time - n.start_time), 0)) AS gpu_s
@@ -238,7 +240,8 @@ AND {_RUNS_OF.format(what="count(*)", which="")} > 0{{mine}}
 ORDER BY s.at DESC LIMIT 100000
 """
 
-# Of a week alone: then changes and variants of what ended well are removed. A change that changes nothing is a remark.
+# Only a week, because retention then deletes changes and variants of successful runs. A change with equal old and new
+# value is only a remark.
 PACED = """
 SELECT s.uid, s.script_sha256, coalesce(json_extract(s.more, '$.profile_variant'), '') AS variant, a.gpus, a.nodes,
     a.gpus * (a.end_time - a.start_time) AS gpu_s, json_extract(a.measurement, '$.steps_per_s') AS steps_per_s,
@@ -262,12 +265,12 @@ AND a.end_time >= :detail AND a.end_time < :until AND json_array_length(q.more, 
 AND json_extract(s.more, '$.shape') IS NOT NULL{mine}
 """
 
-# gpu_permille is the mean over the GPUs that had a process.
+# gpu_permille is the mean over the GPUs that were used by a process.
 IDLE = f"""
 SELECT r.cluster, r.job_id, r.submit_time, r.user, j.name, r.gpus, coalesce(r.gpus_unused, 0) AS unused,
     r.gpu_permille, r.run_s
 FROM runs r JOIN job_names j ON j.id = r.name
-WHERE {_REAL} AND r.gpus > 0 AND run_s >= :least AND (gpus_unused > 0 OR
+WHERE {_IN_PERIOD} AND r.gpus > 0 AND run_s >= :least AND (gpus_unused > 0 OR
     gpu_permille * (r.gpus - coalesce(gpus_unused, 0)) < :low * 1000 * r.gpus)
 """
 
@@ -294,10 +297,10 @@ SPREAD = f"""
 SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
     ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id
     AND a.submit_time = r.submit_time
-WHERE r.end_time >= :detail AND {_REAL} AND r.nodes > 1
+WHERE r.end_time >= :detail AND {_IN_PERIOD} AND r.nodes > 1
 """
 LARGE = f"""
-SELECT (SELECT name FROM names WHERE id = r.cluster), job_id FROM runs r WHERE {_REAL} AND gpus > 8
+SELECT (SELECT name FROM names WHERE id = r.cluster), job_id FROM runs r WHERE {_IN_PERIOD} AND gpus > 8
 GROUP BY cluster, job_id ORDER BY sum(gpus * run_s) DESC LIMIT 20
 """
 DELAYS = """
@@ -305,7 +308,7 @@ SELECT d.cluster, d.job_id, d.submit_time, d.address, d.user, d.gpus, d.eligible
     d.fragmentation_s, d.unknown_s, d.over
 FROM delays d WHERE d.seen_at >= :since AND d.eligible_at < :until{mine}
 """
-CLUSTERS = f"SELECT DISTINCT r.cluster FROM runs r WHERE {_REAL}"
+CLUSTERS = f"SELECT DISTINCT r.cluster FROM runs r WHERE {_IN_PERIOD}"
 PRERUN_CLUSTERS = "SELECT DISTINCT p.cluster FROM preruns p WHERE p.at >= :since AND p.at < :until{mine}"
 CURVES = "SELECT 1 FROM profiles WHERE json_array_length(more, '$.cpu_curve') > 1 LIMIT 1"
 COUNTING = """
@@ -313,7 +316,7 @@ SELECT DISTINCT a.cluster, a.job_id FROM attempts a WHERE a.end_time >= :recent 
 AND json_extract(a.measurement, '$.steps') > 0{mine} ORDER BY a.end_time DESC LIMIT 3000
 """
 
-# Whole records, by Session._read.
+# Queries for whole records, read with Session._read.
 DRAINS = "SELECT * FROM actions x WHERE x.intended_at >= :since AND x.intended_at < :until AND verb = 'drain'{mine}"
 SPOKEN = """
 SELECT * FROM (
@@ -335,13 +338,15 @@ WHERE r.end_time >= :recent AND r.excluded = 0 AND r.category IN (
     SELECT id FROM names WHERE name IN ('gpu_hardware', 'gpu_ecc_error', 'node_failure', 'cuda_init_failed')
 ){mine} ORDER BY r.end_time DESC LIMIT 2000
 """
-_OF = "(SELECT json_extract(value, '$[0]') AS cluster, json_extract(value, '$[1]') AS job_id FROM json_each(?)) b"
+_JOBS_GIVEN = (
+    "(SELECT json_extract(value, '$[0]') AS cluster, json_extract(value, '$[1]') AS job_id FROM json_each(?)) b"
+)
 OF_JOBS = f"""
-SELECT a.* FROM {_OF} JOIN attempts a ON a.cluster = b.cluster AND a.job_id = b.job_id
+SELECT a.* FROM {_JOBS_GIVEN} JOIN attempts a ON a.cluster = b.cluster AND a.job_id = b.job_id
 ORDER BY a.submit_time, a.cluster, a.job_id
 """
 SAME = f"""
-SELECT DISTINCT t.* FROM {_OF} JOIN submissions s ON s.cluster = b.cluster AND s.job_id = b.job_id
+SELECT DISTINCT t.* FROM {_JOBS_GIVEN} JOIN submissions s ON s.cluster = b.cluster AND s.job_id = b.job_id
 JOIN submissions t ON t.script_sha256 = s.script_sha256 AND t.fingerprint = s.fingerprint AND t.uid = s.uid
     AND t.at >= s.at
 ORDER BY t.at LIMIT 5000

@@ -1,15 +1,15 @@
-"""Edge: what the database forgets, and when. Small transactions, so that reconciler and gsub go on next to it.
+"""Delete old data from the database in small transactions, so that reconciler and gsub can work meanwhile (adapter).
 
 Periods, counted back from now; the last two are [retention] in the configuration:
 
-    settled   a run's observations (its logs) go some hours after all runs of its job were judged and acted upon
-    brief     of runs that ended well, and of nothing that failed: paths, plans, what the pre-run found, a week after
-    detail_d  what only explains a run goes: log lines beyond the one that decided, paths, plans, measurements; strikes'
-              sources (kernel lines), the steps of a retry, refused spool files
-    keep_d    the run goes, with all that is about it
+    settled   a run's observations (its logs) are deleted some hours after all runs of its job were handled
+    brief     after a week: paths, plans and pre-run findings of successful runs and pre-runs; not of failures
+    detail_d  data that only explains a run: log lines except the deciding one, paths, plans, measurements; sources of
+              strikes (kernel lines), the steps of a retry, counts of rejected spool files
+    keep_d    the run and everything that refers to it
 
-What nodes are judged by (nodes.window_days) keeps its details for at least that long. How far each kind came is in the
-table `pruned`: one that was interrupted goes on where it stopped.
+Details that the assessment of nodes needs (nodes.window_days) are kept at least that long. The table `pruned` records
+how far each kind has come, so that an interrupted pruning continues there.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.store.sqlite_connection import connect, translate_os_errors, translate_sqlite_errors
 
 
-# The statements of retention.py: per kind of row, which ones are over, and what is done to them.
+# Kinds of rows: which rows are too old, and what is done to them.
 #
-# `chosen` fills temp.chosen with the keys of at most :batch rows; `statements` then do it. An index answers each
-# choice.
+# `chosen` fills temp.chosen with the keys of at most :batch rows, then `statements` run. Each choice is answered by an
+# index.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionKind:
-    """One kind of row that goes, or loses its details, when `period` is over. `size`: SQL for the bytes that go."""
+    """One kind of row that is deleted or loses details after `period`. `size`: SQL for the bytes that are freed."""
 
     name: str
-    # Settled | brief | detail | keep.
+    # One of "settled", "brief", "detail", "keep".
     period: str
     table: str
     key: str
     where: str
     statements: tuple[str, ...]
     size: str = "0"
-    # That must answer the choice: the planner knows nothing of how few rows a partial one holds.
+    # Index to use: SQLite's planner does not know that a partial index contains few rows.
     index: str = ""
 
     def chosen(self) -> str:
-        """The next ones."""
+        """Return SQL that selects the next rows."""
         found = f"SELECT {self.key} FROM {self._source} WHERE {self.where} LIMIT :batch"
         return f"CREATE TEMP TABLE chosen AS {found}"
 
@@ -55,7 +55,7 @@ class RetentionKind:
         return f"{self.table} AS t" + (f" INDEXED BY {self.index}" if self.index else "")
 
     def counted(self) -> str:
-        """How many there are, and their bytes."""
+        """Return SQL for the number of rows and their bytes."""
         return f"SELECT count(*), sum({self.size}) FROM {self._source} WHERE {self.where}"
 
 
@@ -74,7 +74,7 @@ def _make_removal_kind(
     )
 
 
-def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) -> RetentionKind:
+def _make_detail_kind(table: str, key: str, where: str, changes: str, size: str, index: str) -> RetentionKind:
     return RetentionKind(
         name=f"{table} (details)",
         period="detail",
@@ -88,16 +88,16 @@ def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) 
 
 
 _RUN = "cluster, job_id, submit_time"
-# Characters of the deciding line that stay.
+# Characters of the deciding log line that are kept.
 _LINE = 120
 _SETTLED = """at < :before AND NOT EXISTS (SELECT 1 FROM attempts a
     WHERE a.cluster = t.cluster AND a.job_id = t.job_id AND (a.reconciled = 0 OR a.end_time IS NULL))"""
-# The root's line alone, cut: what `why` and the ledger of a repeated failure cite.
+# Only the line of the root cause, cut: `why` and the retry budget cite it for a repeated failure.
 _ROOT_LINE = f"""(SELECT json_array(json_object('source', json_extract(value, '$.source'),
     'line', json_extract(value, '$.line'), 'text', substr(json_extract(value, '$.text'), 1, {_LINE}), 'role', 'root'))
     FROM json_each(diagnosis_evidence) WHERE json_extract(value, '$.role') = 'root' LIMIT 1)"""
-_WELL = "diagnosis_category IN ('success', 'cancelled')"
-# Two submissions are compared only if they had a pre-run, a hold-out group or a failure.
+_SUCCEEDED = "diagnosis_category IN ('success', 'cancelled')"
+# Digests are compared only for submissions that had a pre-run, a hold-out group or a failure.
 _DIGEST = """CASE WHEN :digest = 64 OR prerun_job_id IS NOT NULL OR holdout_group <> ''
         OR json_type(more, '$.forced') IS NOT NULL
         OR EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = submissions.cluster AND a.job_id = submissions.job_id
@@ -115,7 +115,7 @@ KINDS: tuple[RetentionKind, ...] = (
         _SETTLED,
         "length(facts) + 120",
         also=(
-            # Of the others a copy changes nothing: what a user said of their job is written once more.
+            # Only Epilog observations need it. A repeated one of another kind only stores a user's own report again.
             f"""INSERT OR IGNORE INTO seen SELECT nonce_mark(nonce), CAST(at AS INTEGER) FROM observations
             WHERE context = 'epilog' AND {_format_chosen_sql("nonce")}""",
         ),
@@ -127,7 +127,7 @@ KINDS: tuple[RetentionKind, ...] = (
         table="attempts",
         key=_RUN,
         where=f"""end_time >= :since AND end_time < :before AND slim = 0 AND reconciled = 1 AND std_out <> ''
-        AND {_WELL}""",
+        AND {_SUCCEEDED}""",
         statements=(
             f"""UPDATE attempts SET std_out = '', std_err = '', diagnosis_evidence = NULL, more = {_MORE_OF_RUN}
             WHERE {_format_chosen_sql(_RUN)}""",
@@ -173,23 +173,23 @@ KINDS: tuple[RetentionKind, ...] = (
         "600",
         index="attempts_exposure",
     ),
-    _cut(
+    _make_detail_kind(
         "attempts",
         _RUN,
         f"end_time < :before AND slim = 0 AND reconciled = 1 AND NOT {_TRIAL}",
         f"""slim = 1, std_out = '', std_err = '', measurement = NULL,
         reason = CASE reason WHEN 'None' THEN '' ELSE reason END, eligible_time = nullif(eligible_time, submit_time),
-        diagnosis_signature = CASE WHEN {_WELL} THEN '' ELSE diagnosis_signature END,
-        diagnosis_confidence = CASE WHEN {_WELL} THEN 1.0 ELSE diagnosis_confidence END,
-        diagnosis_evidence = CASE WHEN {_WELL} THEN NULL ELSE {_ROOT_LINE} END, diagnosis_advice = '',
-        decision_reason = CASE WHEN {_WELL} OR decision_reason = diagnosis_advice
+        diagnosis_signature = CASE WHEN {_SUCCEEDED} THEN '' ELSE diagnosis_signature END,
+        diagnosis_confidence = CASE WHEN {_SUCCEEDED} THEN 1.0 ELSE diagnosis_confidence END,
+        diagnosis_evidence = CASE WHEN {_SUCCEEDED} THEN NULL ELSE {_ROOT_LINE} END, diagnosis_advice = '',
+        decision_reason = CASE WHEN {_SUCCEEDED} OR decision_reason = diagnosis_advice
         OR decision_reason LIKE '%: it was not submitted by gsub' THEN '' ELSE substr(decision_reason, 1, 200) END,
         more = {_MORE_OF_RUN}""",
         """length(std_out) + length(std_err) + coalesce(length(measurement), 0) + length(more)
         + coalesce(length(diagnosis_evidence), 0)""",
         "attempts_exposure",
     ),
-    _cut(
+    _make_detail_kind(
         "submissions",
         "cluster, job_id, at",
         """slim = 0 AND at < :before AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = t.cluster
@@ -200,7 +200,7 @@ KINDS: tuple[RetentionKind, ...] = (
         "length(plan) + length(changes) + length(more) + length(inputs) + length(script_path) + length(work_dir)",
         "submissions_detailed",
     ),
-    _cut(
+    _make_detail_kind(
         "preruns",
         "cluster, prerun_job_id, at",
         "slim = 0 AND at < :before",
@@ -258,7 +258,7 @@ KINDS: tuple[RetentionKind, ...] = (
     _make_removal_kind(
         "measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"
     ),
-    # Runs and all about them
+    # Runs and everything that refers to them.
     _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
     _make_removal_kind("delays", "keep", _RUN, "seen_at < :before AND over = 1"),
     _make_removal_kind("preruns", "keep", "cluster, prerun_job_id, at", "at < :before", "300"),
@@ -289,34 +289,35 @@ KINDS: tuple[RetentionKind, ...] = (
 
 DAY_S = 86_400.0
 BRIEF_D = 7
-SETTLED_S = 6 * 3600.0  # a job that is requeued by hand soon after is judged with its earlier run's log next to it
-BATCH = 500  # rows of one transaction: some 20 ms on a plain disk
-_PAUSE_S = 0.005  # between two, so that others who wait for the write lock get it
-_PAGES = 2_000  # given back to the file system in one step
+# Seconds. A job that is requeued by hand soon after its end is diagnosed together with the log of its earlier run.
+SETTLED_S = 6 * 3600.0
+BATCH = 500  # rows per transaction: some 20 ms on a plain disk
+_PAUSE_S = 0.005  # between two transactions, so that other processes can take the write lock
+_PAGES = 2_000  # pages returned to the file system in one step
 
 
-def mark_of(nonce: str) -> bytes:
-    """What remains of an observation's nonce in the table `seen`."""
+def digest_nonce(nonce: str) -> bytes:
+    """Return the digest of an observation's nonce that is kept in the table `seen`."""
     return sha256(nonce.encode("utf-8", "surrogatepass")).digest()[:12]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What one pruning did, or would do: kind -> rows."""
+    """Result of one pruning, done or planned: kind → rows."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     freed_bytes: int = 0
-    # False: time was up, the next one goes on.
+    # False: the time was over, and the next pruning continues.
     done: bool = True
 
     @property
     def total(self) -> int:
-        """Rows in all."""
+        """The number of rows of all kinds."""
         return sum(self.rows.values())
 
 
 def compute_cutoffs(kept: Retention, now: float, *, window_d: float = 28.0) -> dict[str, float]:
-    """Period -> Unix seconds before which it is over. Details stay for the window by which nodes are judged."""
+    """Return period → time (Unix seconds) before which data is too old; details stay for the node window."""
     detail_s = max(kept.detail_d, window_d + 1) * DAY_S
     keep_s = max(kept.keep_d * DAY_S, detail_s)
     brief_s = min(BRIEF_D * DAY_S, detail_s)
@@ -334,31 +335,32 @@ def prune(
     tell: Callable[[str, int], None] = lambda kind, rows: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Pruned:
-    """Removes what is over from the database at `path`, for at most about `for_s` seconds. StoreError.
+    """Delete old data from the database at `path`, for about `for_s` seconds at most. Raises StoreError.
 
-    `short_digests`: the site's digests of scripts are cut in old rows; a user's own are not, since gsub compares them.
+    `short_digests`: cut the digests of scripts in old rows. A user's own database keeps them, since gsub compares them.
     """
+    # A batch is committed before the time is checked, so every call makes progress and a later one continues.
     until = None if for_s is None else clock() + for_s
-    over = compute_cutoffs(kept, now, window_d=window_d)
+    cutoffs = compute_cutoffs(kept, now, window_d=window_d)
     done: dict[str, int] = {}
     with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=30.0)) as connection:
         _prepare(connection)
         for kind in KINDS:
-            for rows in _prune_in_batches(connection, kind, over[kind.period], now, short_digests):
+            for rows in _prune_in_batches(connection, kind, cutoffs[kind.period], now, short_digests):
                 done[kind.name] = done.get(kind.name, 0) + rows
                 tell(kind.name, rows)
                 if until is not None and clock() >= until:
-                    return Pruned(rows=done, freed_bytes=_give_back(connection), done=False)
+                    return Pruned(rows=done, freed_bytes=_release_free_pages(connection), done=False)
                 time.sleep(_PAUSE_S)
-        freed = _give_back(connection)
+        freed = _release_free_pages(connection)
     return Pruned(rows=done, freed_bytes=freed)
 
 
 def plan(path: Path, kept: Retention, now: float, *, window_d: float = 28.0) -> Pruned:
-    """What `prune` would do, counted. Nothing is written. `freed_bytes`: of the rows' own text, about."""
+    """Count what `prune` would do, without writing. `freed_bytes` is an estimate from the length of the rows' text."""
     from slurmwrap.store.sqlite_connection import connect_readonly
 
-    over = compute_cutoffs(kept, now, window_d=window_d)
+    cutoffs = compute_cutoffs(kept, now, window_d=window_d)
     found: dict[str, int] = {}
     freed = 0
     with (
@@ -367,18 +369,18 @@ def plan(path: Path, kept: Retention, now: float, *, window_d: float = 28.0) -> 
         closing(connect_readonly(path, busy_s=5.0)) as connection,
     ):
         for kind in KINDS:
-            given = {"before": over[kind.period], "since": 0.0}
-            rows, size = connection.execute(kind.counted(), given).fetchone()
+            parameters = {"before": cutoffs[kind.period], "since": 0.0}
+            rows, size = connection.execute(kind.counted(), parameters).fetchone()
             if rows:
                 found[kind.name], freed = rows, freed + (size or 0)
     return Pruned(rows=found, freed_bytes=freed)
 
 
 def vacuum(path: Path) -> int:
-    """Writes the whole file anew, without what is free in it; returns the bytes that it is smaller. StoreError.
+    """Rewrite the whole file without its free pages and return the bytes that were saved. Raises StoreError.
 
-    Needs as much free space again, and no one else may have the file open: page size and auto_vacuum of an older file
-    are changed outside of WAL only.
+    It needs as much free space again, and no other process may have the file open: page size and auto_vacuum of an
+    older file can be changed only outside of WAL mode.
     """
     from slurmwrap.store.db_creation import set_page_layout
     from slurmwrap.store.sqlite_connection import select_journal_mode
@@ -394,7 +396,7 @@ def vacuum(path: Path) -> int:
 
 
 def get_rewrite_time(path: Path) -> float:
-    """When the file was last written anew; else when it was made. Unix seconds. StoreError."""
+    """Return when the file was last rewritten, else when it was created, in Unix seconds. Raises StoreError."""
     with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=5.0)) as connection:
         sql = "SELECT coalesce((SELECT at FROM pruned WHERE what = ?), (SELECT min(at) FROM migrations), 0)"
         at: float = connection.execute(sql, (_REWRITTEN,)).fetchone()[0]
@@ -402,7 +404,7 @@ def get_rewrite_time(path: Path) -> float:
 
 
 def rewrite(path: Path, now: float) -> None:
-    """VACUUM: pages that cut rows left half empty are filled. Readers go on, other writers wait. StoreError."""
+    """Run VACUUM to fill pages that are half empty. Readers are not blocked, other writers wait. Raises StoreError."""
     with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=30.0)) as connection:
         connection.execute("VACUUM")
         _store_pruned_until(connection, _REWRITTEN, now, now, 0)
@@ -413,28 +415,28 @@ _REWRITTEN = "file written anew"
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    # Actions go before their attempts; rows are checked by `db check`.
+    # Actions are deleted before their runs; `db check` checks references.
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA temp_store = MEMORY")
-    connection.create_function("nonce_mark", 1, mark_of, deterministic=True)
+    connection.create_function("nonce_mark", 1, digest_nonce, deterministic=True)
 
 
 def _prune_in_batches(
     connection: sqlite3.Connection, kind: RetentionKind, before: float, now: float, short_digests: bool
 ) -> Iterator[int]:
-    """Transaction by transaction until nothing is left; yields how many rows each changed or removed."""
-    given = {"before": before, "batch": BATCH, "now": now, "digest": 16 if short_digests else 64}
-    # What was looked at is not looked at again.
-    given["since"] = _read_pruned_until(connection, kind.name) - DAY_S
+    """Run transactions until nothing is left; yield how many rows each of them changed or deleted."""
+    parameters = {"before": before, "batch": BATCH, "now": now, "digest": 16 if short_digests else 64}
+    # Rows that an earlier pruning has examined are skipped.
+    parameters["since"] = _read_pruned_until(connection, kind.name) - DAY_S
     rows = BATCH
     while rows == BATCH:
         connection.execute("DROP TABLE IF EXISTS temp.chosen")
-        # Looked for before the write lock is taken.
-        connection.execute(kind.chosen(), given)
+        # The rows are searched before the write lock is taken.
+        connection.execute(kind.chosen(), parameters)
         rows = connection.execute("SELECT count(*) FROM temp.chosen").fetchone()[0]
         if rows:
-            _apply(connection, kind, given, rows)
+            _apply(connection, kind, parameters, rows)
             yield rows
 
 
@@ -443,12 +445,14 @@ def _read_pruned_until(connection: sqlite3.Connection, kind: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def _apply(connection: sqlite3.Connection, kind: RetentionKind, given: Mapping[str, float], rows: int) -> None:
+def _apply(connection: sqlite3.Connection, kind: RetentionKind, parameters: Mapping[str, float], rows: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in kind.statements:
-            connection.execute(statement, given)
-        _store_pruned_until(connection, kind.name, given["before"] if rows < BATCH else 0.0, given["now"], rows)
+            connection.execute(statement, parameters)
+        _store_pruned_until(
+            connection, kind.name, parameters["before"] if rows < BATCH else 0.0, parameters["now"], rows
+        )
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -457,7 +461,7 @@ def _apply(connection: sqlite3.Connection, kind: RetentionKind, given: Mapping[s
 
 
 def _store_pruned_until(connection: sqlite3.Connection, what: str, before: float, now: float, rows: int) -> None:
-    """`before` 0: there is more to do of this kind, so how far it came stays as it was."""
+    """Record the progress of a kind. `before` 0: more rows of this kind are left, so its time is not changed."""
     connection.execute(
         """INSERT INTO pruned VALUES (?, ?, ?, ?) ON CONFLICT (what) DO UPDATE
         SET before = max(before, excluded.before), at = excluded.at, rows = rows + excluded.rows""",
@@ -465,14 +469,14 @@ def _store_pruned_until(connection: sqlite3.Connection, what: str, before: float
     )
 
 
-def _give_back(connection: sqlite3.Connection) -> int:
-    """Free pages at the end of the file, a few at a time; 0 for a file that was made without auto_vacuum."""
+def _release_free_pages(connection: sqlite3.Connection) -> int:
+    """Return free pages to the file system in small steps; return the freed bytes, 0 for a file without auto_vacuum."""
     size: int = connection.execute("PRAGMA page_size").fetchone()[0]
     if connection.execute("PRAGMA auto_vacuum").fetchone()[0] != 2:
         return 0
     began: int = connection.execute("PRAGMA page_count").fetchone()[0]
     left: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    # Some stay for what comes next.
+    # Some free pages are kept for new rows.
     while left > _PAGES:
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
         now: int = connection.execute("PRAGMA freelist_count").fetchone()[0]

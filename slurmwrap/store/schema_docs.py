@@ -1,6 +1,6 @@
-"""What every table and column of the database means, out of the comments of the schema.
+"""Descriptions of all tables and columns of the database, read from the comments in the schema.
 
-docs/database.md and Datasette show it. Needs a scratch database only.
+docs/database.md and Datasette show them. The module needs only a scratch database in memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ADDED = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+)[^-]* -- (.+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """One table or view. `columns`: name -> meaning; `key`: columns of the primary key."""
+class TableDescription:
+    """Description of one table or view. `columns`: name → meaning; `key`: columns of the primary key."""
 
     name: str
     meaning: str
@@ -30,8 +30,8 @@ class Described:
 
 
 @cache
-def describe_tables() -> tuple[Described, ...]:
-    """Every table and view of the newest schema, by name."""
+def describe_tables() -> tuple[TableDescription, ...]:
+    """Return all tables and views of the newest schema, ordered by name."""
     statements = [statement for step in MIGRATIONS for statement in step()]
     meanings = {name: meaning for _, name, meaning in _TABLE.findall("\n".join(statements))}
     comments = {column: meaning for statement in statements for column, meaning in _find_comments(statement)}
@@ -48,15 +48,15 @@ def describe_tables() -> tuple[Described, ...]:
 
 def _describe(
     scratch: sqlite3.Connection, name: str, meanings: Mapping[str, str], comments: Mapping[tuple[str, str], str]
-) -> Described:
+) -> TableDescription:
     rows = scratch.execute(f"SELECT name, pk FROM pragma_table_info('{name}') ORDER BY cid").fetchall()
-    key = tuple(column for column, place in sorted(rows, key=lambda row: row[1]) if place)
+    key = tuple(column for column, position in sorted(rows, key=lambda row: row[1]) if position)
     columns = {column: comments.get((name, column), "") for column, _ in rows}
-    return Described(name=name, meaning=meanings.get(name, ""), columns=columns, key=key)
+    return TableDescription(name=name, meaning=meanings.get(name, ""), columns=columns, key=key)
 
 
 def _find_comments(statement: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """(table, column) and the comment of the column."""
+    """Yield (table, column) and the comment of each column."""
     if head := _TABLE.search(statement):
         yield from (((head[2], name), meaning) for name, meaning in _COLUMN.findall(statement[head.end() :]))
     elif added := _ADDED.search(statement):
@@ -64,11 +64,11 @@ def _find_comments(statement: str) -> Iterator[tuple[tuple[str, str], str]]:
 
 
 def format_markdown() -> str:
-    """The tables of docs/database.md."""
+    """Return the tables of docs/database.md as Markdown."""
     return "\n".join(_format_section(one) for one in describe_tables())
 
 
-def _format_section(one: Described) -> str:
+def _format_section(one: TableDescription) -> str:
     key = f" Key: `{', '.join(one.key)}`." if one.key else ""
     head = f"### `{one.name}`\n\n{one.meaning[:1].upper()}{one.meaning[1:]}.{key}\n\n| column | meaning |\n|---|---|\n"
     return head + "".join(

@@ -1,6 +1,6 @@
-"""Turns records into JSON types; deserialize.py turns them back. Pure; standard library only, on gsub's fast path.
+"""Convert records to JSON types; deserialize.py converts them back. Pure; standard library only, used by every gsub.
 
-Frozen dataclasses become dicts, tuples and frozensets lists, enums their values, paths text, bytes base64.
+Frozen dataclasses become dicts; tuples and frozensets lists; enums their values; paths text; bytes base64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_json_dict(record: Any) -> dict[str, Any]:
-    """A record -> a dict of JSON types; `record_from_json` gives an equal record back. TypeError on anything else."""
+    """Convert a record to a dict of JSON types, which `record_from_json` converts back. TypeError for anything else."""
     if not is_dataclass(record) or isinstance(record, type):
         raise TypeError(f"{type(record).__name__} is not a record")
     plain: dict[str, Any] = {}
@@ -37,7 +37,7 @@ def _list_field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 def to_json_value(value: Any) -> Any:
-    """Any value a record may hold -> JSON types."""
+    """Convert any value of a record's field to JSON types."""
     kind = type(value)
     if kind in _SCALARS:
         return value

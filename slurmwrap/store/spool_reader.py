@@ -1,7 +1,7 @@
-"""Edge: the spool, where observations arrive. Anyone may write into the shared one: nothing in it is believed at once.
+"""Read the spool of observations (adapter). Any user may write into the shared one, so its files are checked.
 
-A file is opened without following links and without blocking, must be regular and small, must be a MUNGE credential,
-and its maker must be one who can know what it says. Everything else comes back as RejectedEntry with the reason.
+A file is opened without following links and without blocking. It must be a small regular file and a MUNGE credential,
+and the encoding user must be entitled to its content. Any other file is returned as RejectedEntry with the reason.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from slurmwrap.model.observation import Observation
 
 
-# Turns the JSON of a spool file, and the shim's record of EpilogSlurmctld, into an observation.
-_LEVELS, _TOO_DEEP = 64, "it nests too deeply"
+# Parsing of spool files (JSON) and of the shim's records of EpilogSlurmctld into observations.
+_MAX_LEVELS, _TOO_DEEP = 64, "it nests too deeply"
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
 
 
 class UntrustedRecord(Exception):
-    """Why a file is rejected."""
+    """Raised with the reason why a file is rejected."""
 
 
 def parse(payload: bytes) -> Observation:
-    """An Observation from leave.serialize's JSON. Raises Unbelieved for anything else; `uid` is -1."""
+    """Parse spool_writer.serialize's JSON into an Observation with `uid` -1. UntrustedRecord for anything else."""
     try:
         plain = json.loads(payload, parse_constant=_reject_constant)
         if b"\\u" in payload or not payload.isascii():
-            # Half a surrogate pair fits into no database.
+            # Lone surrogates cannot be stored in the database; this raises for them.
             json.dumps(plain, ensure_ascii=False).encode()
         return _check_observation(plain)
     except RecursionError:
@@ -68,7 +68,7 @@ def _check_observation(plain: Any) -> Observation:
         raise ValueError("no time")
     if type(plain["facts"]) is not dict or type(plain["cluster"]) is not str or type(plain["node"]) is not str:
         raise ValueError("facts, cluster or node is of another kind")
-    if _is_deeper(plain["facts"], _LEVELS):
+    if _is_nested_deeper(plain["facts"], _MAX_LEVELS):
         raise UntrustedRecord(_TOO_DEEP)
     return Observation(
         nonce=plain["nonce"],
@@ -81,11 +81,13 @@ def _check_observation(plain: Any) -> Observation:
     )
 
 
-def _is_deeper(plain: Any, levels: int) -> bool:
-    """Whether lists and objects nest deeper than this. What json can read, later steps could not all walk through:
-    one user's file would end every pass."""
+def _is_nested_deeper(plain: Any, levels: int) -> bool:
+    """Return whether lists and objects are nested deeper than `levels`.
+
+    json reads deeper nesting than later code can process recursively: one user's file would then end every pass.
+    """
     inside = plain.values() if type(plain) is dict else plain
-    return not levels or any(_is_deeper(one, levels - 1) for one in inside if type(one) in (dict, list))
+    return not levels or any(_is_nested_deeper(one, levels - 1) for one in inside if type(one) in (dict, list))
 
 
 def _reject_constant(name: str) -> None:
@@ -93,7 +95,7 @@ def _reject_constant(name: str) -> None:
 
 
 def parse_environment(environ: dict[bytes, bytes], name: str, data: bytes, written: float) -> Observation:
-    """What file `name`, written at Unix time `written`, records; its nonce is in the name. Raises Unbelieved."""
+    """Parse file `name`, written at Unix time `written`; its name contains the nonce. Raises UntrustedRecord."""
     unique = _UUID.search(name)
     job_id = hook_environment.number(environ, "SLURM_JOB_ID")
     if job_id is None:
@@ -109,19 +111,19 @@ def parse_environment(environ: dict[bytes, bytes], name: str, data: bytes, writt
 
 
 def make_printable(text: str) -> str:
-    """A user's text on one line of bounded length, for tables and terminals."""
+    """Return user text as one line of limited length, for tables and terminals."""
     return visible(text[:200])[:200]
 
 
-# Turns an unsealed observation and MUNGE's statement on its maker into "believed" or the reason why not.
+# Decision whether a decoded observation is trusted, from MUNGE's statement about the encoding user and host.
 #
-# Asks the resolver for the addresses of NodeAddr names; nothing else leaves this module.
-_OF_NODES = (Context.PROLOG, Context.EPILOG)
-_OF_USERS = (Context.SUBMIT, Context.PRERUN)
+# Names in NodeAddr are resolved to addresses; there is no other access from here.
+_NODE_CONTEXTS = (Context.PROLOG, Context.EPILOG)
+_USER_CONTEXTS = (Context.SUBMIT, Context.PRERUN)
 
 
 class Senders:
-    """Who may say what, for the length of one collect: node hooks are root on that very node, users are users."""
+    """Permissions of senders during one collect: node hooks are root on their own node; users report their own jobs."""
 
     def __init__(self, node_addresses: Callable[[], Mapping[str, str]], trusted: Collection[int]) -> None:
         self._ask = node_addresses
@@ -130,11 +132,11 @@ class Senders:
         self._resolved: dict[str, frozenset[str]] = {}
 
     def refusal(self, found: Observation, sealed: Decoded) -> str:
-        """Why `found` is not believed; "" when it is."""
-        if found.context in _OF_USERS:
-            # About their own job only, which reconcile checks against Slurm's record.
+        """Return why `found` is not trusted; "" when it is."""
+        if found.context in _USER_CONTEXTS:
+            # It may only be about the user's own job, which reconcile checks against Slurm's record.
             return ""
-        if found.context not in _OF_NODES:
+        if found.context not in _NODE_CONTEXTS:
             return f"context {found.context.value} does not arrive here"
         if sealed.uid not in self._trusted:
             return f"uid {sealed.uid} cannot speak for a node"
@@ -163,27 +165,27 @@ class Senders:
 T = TypeVar("T")
 U = TypeVar("U")
 MAX_BYTES = 1 << 20
-# Of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text.
+# Maximum bytes of a file from an untrusted owner: parsed JSON takes up to 25 times the memory of its text.
 USER_BYTES = 1 << 17
-# Looked at in one collect: listing must end even if someone fills the directory.
+# Maximum entries that one collect lists, so that it ends even if a user fills the directory.
 MAX_ENTRIES = 200_000
 MAX_REJECTED = 1000
 ROOT_SHARE = 8  # files of trusted owners that are read for each file of any other user
-USER_SHARE = 1000  # files of one other user that are read in one collect: the rest of a flood waits for the next
-LEFT_BEHIND_S = 3600.0  # a file still aside after this long has lost its writer
+USER_SHARE = 1000  # files of each other user that are read in one collect; the rest of a flood waits for the next
+LEFT_BEHIND_S = 3600.0  # a temporary file of this age has lost its writer
 WHOLE_S = 60.0  # the same for the EpilogSlurmctld shim, whose deadline is 10 s
 REJECTED = "rejected"
-# Files that are opened together, and how many of them at a time.
-_AT_ONCE, _THREADS = 64, 4
+# Number of files that are opened together, and number of threads.
+_FILES_AT_ONCE, _THREADS = 64, 4
 _NAME = re.compile(r"\d{1,20}-[A-Za-z0-9._-]{1,255}-[0-9a-f]{32}\.obs\Z")
 
 
 class _Unfinished(Exception):
-    """A file that its writer has not finished yet."""
+    """Raised for a file that its writer has not finished yet."""
 
 
 class SealedSpool:
-    """The spool shared by nodes, users and the controller (mode 1733), as its owner or root reads it."""
+    """The spool that nodes, users and the controller share (mode 1733), as read by its owner or root."""
 
     def __init__(
         self,
@@ -193,32 +195,32 @@ class SealedSpool:
         trusted_uids: Collection[int],
         cluster: str,
     ) -> None:
-        """`node_addresses`: NodeName -> NodeAddr, asked once per collect. `trusted_uids`: root and SlurmUser."""
+        """`node_addresses`: NodeName → NodeAddr, called once per collect. `trusted_uids`: root and SlurmUser."""
         self._directory = Path(directory)
         self._socket = socket
         self._node_addresses = node_addresses
         self._trusted = frozenset(trusted_uids)
         self._cluster = cluster
-        # What cannot be removed is reported once.
+        # Names of files that could not be removed; they are skipped afterwards.
         self._stuck: set[str] = set()
 
     def collect(self, limit: int = 1000) -> Iterator[SpoolEntry]:
-        """Complete files, oldest first for each owner, owners in turn. StoreError when munged does not answer.
+        """Yield complete files: oldest first per owner, owners in turn. StoreError when munged does not answer.
 
-        The directory is listed once; what comes later is for the next collect.
+        The directory is listed once; files that arrive later are left to the next collect.
         """
         senders = Senders(self._node_addresses, self._trusted)
         with _open_directory(self._directory) as folder:
             waiting = (entry for entry in _list_entries(folder.descriptor, skip=self._stuck))
             chosen = islice(_order_fairly(waiting, self._trusted, USER_SHARE), limit)
-            while several := list(islice(chosen, _AT_ONCE)):
+            while several := list(islice(chosen, _FILES_AT_ONCE)):
                 opened = _run_in_threads(lambda one: self._open_sealed(folder.descriptor, *one), several)
                 for (name, uid), found in zip(several, opened, strict=True):
                     if found is not None:
                         yield SpoolEntry(name=name, item=self._make_entry(name, uid, found, senders))
 
     def _open_sealed(self, folder: int, name: str, uid: int) -> munge.Decoded | UntrustedRecord | None:
-        """What was sealed, or why it is not believed; None: its writer has not finished it."""
+        """Return the decoded file, or why it is not trusted; None if its writer has not finished it."""
         try:
             return self._unseal_file(folder, name, uid)
         except _Unfinished:
@@ -234,13 +236,13 @@ class SealedSpool:
                 raise found
             return self._make_observation(found, senders)
         except UntrustedRecord as reason:
-            return _set_aside(name, str(reason), uid)
+            return _make_rejected_entry(name, str(reason), uid)
 
     def _unseal_file(self, folder: int, name: str, uid: int) -> munge.Decoded:
         limit = MAX_BYTES if uid in self._trusted else USER_BYTES
         data = _read(folder, name, aside=name.startswith("."), limit=limit)
         if not _NAME.match(name):
-            raise UntrustedRecord("its name is not one of ours")
+            raise UntrustedRecord("its name is not one of slurmwrap's")
         if not data.startswith(b"MUNGE:"):
             raise UntrustedRecord("it is not a MUNGE credential")
         try:
@@ -254,13 +256,13 @@ class SealedSpool:
             raise UntrustedRecord(f"it is about cluster {make_printable(found.cluster)}")
         if refusal := senders.refusal(found, sealed):
             raise UntrustedRecord(refusal)
-        # No one can use up the nonce of another's observation.
+        # The uid in the nonce prevents that a user uses up the nonce of another user's observation.
         if sealed.uid not in self._trusted:
             found = replace(found, nonce=f"{sealed.uid}-{found.nonce}")
         return replace(found, uid=sealed.uid)
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
-        """Removes what is stored, keeps the newest thousand of what was rejected in `rejected/`."""
+        """Remove stored files; keep the newest thousand of the rejected ones in `rejected/`."""
         with _open_directory(self._directory) as folder:
             for one in collected:
                 if not _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry)):
@@ -268,15 +270,15 @@ class SealedSpool:
 
 
 class PlainSpool:
-    """A private directory: the controller hooks' records, or a user's own spool. Its ownership is the seal."""
+    """A private directory: the controller hooks' records, or a user's own spool. Its owner vouches for its content."""
 
     def __init__(self, directory: Path | str, trusted_uids: Collection[int] = ()) -> None:
-        """`trusted_uids` may own the directory next to root and ourselves."""
+        """`trusted_uids` may own the directory, besides root and this user."""
         self._directory = Path(directory)
         self._owners = frozenset({0, os.geteuid(), *trusted_uids})
 
     def collect(self, limit: int = 1000) -> Iterator[SpoolEntry]:
-        """Complete files, oldest first; nothing where there is no directory. StoreError when others may write it."""
+        """Yield complete files, oldest first; none if there is no directory. StoreError if other users may write it."""
         if not self._directory.exists():
             return
         with _open_directory(self._directory) as folder:
@@ -288,10 +290,10 @@ class PlainSpool:
                 except _Unfinished:
                     continue
                 except UntrustedRecord as reason:
-                    yield SpoolEntry(name=name, item=_set_aside(name, str(reason), uid))
+                    yield SpoolEntry(name=name, item=_make_rejected_entry(name, str(reason), uid))
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
-        """Removes what is stored, moves what was rejected."""
+        """Remove stored files and move rejected ones to `rejected/`."""
         with _open_directory(self._directory) as folder:
             for one in collected:
                 _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry))
@@ -304,18 +306,18 @@ class PlainSpool:
             )
 
 
-def _run_in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
-    """`work` of each, in their order. While munged opens one credential, the next are read and handed to it.
+def _run_in_threads(work: Callable[[T], U], items: Sequence[T]) -> list[U]:
+    """Return the results of `work` in order. While munged decodes one credential, the next are read and sent to it.
 
-    No thread outlives the call: the reconciler forks to read its users' files.
+    No thread outlives the call, because the reconciler forks to read its users' files.
     """
-    # Without the library a process is started for each.
-    if len(several) == 1 or munge.load_libmunge() is None:
-        return [work(one) for one in several]
+    # Without libmunge each call starts a process, and threads would not help.
+    if len(items) == 1 or munge.load_libmunge() is None:
+        return [work(one) for one in items]
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(work, several))
+        return list(pool.map(work, items))
 
 
 def _read_plain_observation(folder: int, name: str) -> Observation:
@@ -342,15 +344,17 @@ class _Descriptor:
 
 
 def _open_directory(directory: Path) -> closing[_Descriptor]:
-    """The directory by descriptor: what is looked at and what is removed are in the same one."""
+    """Open the directory once, so that files are listed, read and removed in the same one."""
     try:
         return closing(_Descriptor(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
     except OSError as error:
-        raise StoreError(f"spool {directory}: {error.strerror}", hint="Does it exist, and may we read it?") from error
+        raise StoreError(
+            f"spool {directory}: {error.strerror}", hint="Does it exist, and may this user read it?"
+        ) from error
 
 
 def _list_entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int, int]]:
-    """(name, owner, modification time in ns) of everything but `rejected/`, the wake file and `skip`."""
+    """Yield (name, owner, modification time in ns) of all files except `rejected/`, the wake file and `skip`."""
     with os.scandir(folder) as entries:
         for entry in islice(entries, MAX_ENTRIES):
             if entry.name in (REJECTED, "wake") or entry.name in skip:
@@ -363,22 +367,22 @@ def _list_entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str
 def _order_fairly(
     entries: Iterable[tuple[str, int, int]], trusted: Collection[int], share: int = MAX_ENTRIES
 ) -> Iterator[tuple[str, int]]:
-    """By age within an owner, owners in turn: a flood delays no one else's; `share`: of each other owner."""
-    turns: Counter[int] = Counter()
+    """Order by age per owner, owners in turn, so that a flood delays no other owner. `share`: maximum per user."""
+    files_of_owner: Counter[int] = Counter()
     ranked = []
     for name, uid, modified in sorted(entries, key=lambda entry: entry[2]):
-        if uid in trusted or turns[uid] < share:
-            ranked.append((turns[uid] // (ROOT_SHARE if uid in trusted else 1), modified, name, uid))
-        turns[uid] += 1
+        if uid in trusted or files_of_owner[uid] < share:
+            ranked.append((files_of_owner[uid] // (ROOT_SHARE if uid in trusted else 1), modified, name, uid))
+        files_of_owner[uid] += 1
     return ((name, uid) for _, _, name, uid in sorted(ranked))
 
 
 def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a small regular file, never blocking."""
+    """Return the content of a small regular file, without blocking."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        # Renamed or removed since it was listed.
+        # The file was renamed or removed after it was listed.
         raise _Unfinished from None
     except OSError as error:
         raise UntrustedRecord(f"it cannot be opened: {error.strerror}") from None
@@ -392,10 +396,10 @@ def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES
     return data
 
 
-def _reject_odd_file(found: os.stat_result, aside: bool, limit: int) -> None:
+def _reject_odd_file(found: os.stat_result, is_temporary: bool, limit: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise UntrustedRecord("it is not a regular file")
-    if aside:
+    if is_temporary:
         if time.time() - found.st_mtime < LEFT_BEHIND_S:
             raise _Unfinished
         raise UntrustedRecord("its writer never finished it")
@@ -403,14 +407,14 @@ def _reject_odd_file(found: os.stat_result, aside: bool, limit: int) -> None:
         raise UntrustedRecord(f"it is larger than {limit} bytes")
 
 
-def _set_aside(name: str, reason: str, uid: int) -> RejectedEntry:
+def _make_rejected_entry(name: str, reason: str, uid: int) -> RejectedEntry:
     return RejectedEntry(name=make_printable(name), reason=reason, uid=uid)
 
 
 def _remove(folder: int, name: str, *, keep: bool) -> bool:
-    """Unlinks, or moves to `rejected/` while there is room; False when it cannot be done."""
+    """Remove a file, or move it to `rejected/` while that is not full; return False when it cannot be done."""
     try:
-        # Else it was read: a file.
+        # Entries that are not rejected were read, so they are regular files.
         found = os.stat(name, dir_fd=folder, follow_symlinks=False) if keep else None
         if found and stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES and _move(folder, name):
             return True
@@ -426,7 +430,7 @@ def _remove(folder: int, name: str, *, keep: bool) -> bool:
 
 
 def _move(folder: int, name: str) -> bool:
-    """Into `rejected/`, if that is a directory of our own and not full."""
+    """Move a file to `rejected/`, if that is a directory of this user and not full."""
     with suppress(FileExistsError):
         os.mkdir(REJECTED, 0o700, dir_fd=folder)
     found = os.stat(REJECTED, dir_fd=folder, follow_symlinks=False)
@@ -437,6 +441,6 @@ def _move(folder: int, name: str) -> bool:
     ) as rejected:
         if len(os.listdir(rejected.descriptor)) >= MAX_REJECTED:  # noqa: PTH208 - by descriptor
             return False
-        kept = f"{time.time_ns()}-{sha256(os.fsencode(name)).hexdigest()[:16]}"
-        os.replace(name, kept, src_dir_fd=folder, dst_dir_fd=rejected.descriptor)
+        new_name = f"{time.time_ns()}-{sha256(os.fsencode(name)).hexdigest()[:16]}"
+        os.replace(name, new_name, src_dir_fd=folder, dst_dir_fd=rejected.descriptor)
     return True

@@ -1,4 +1,4 @@
-"""Edge: leaves an observation in a spool. Apart from spool_reader.py, which reads them: every gsub leaves one."""
+"""Write an observation to a spool (adapter). Separate from spool_reader.py, because every gsub writes one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
     from slurmwrap.model.observation import Observation
 
-VERSION = 1  # of a spool file
+VERSION = 1  # of the format of a spool file
 
 
 def make_nonce() -> str:
-    """The key of an observation: 128 random bits."""
+    """Return a new key for an observation: 128 random bits."""
     return os.urandom(16).hex()
 
 
 def serialize(observation: Observation) -> bytes:
-    """The JSON of docs/records.md; `uid` comes from the seal and is not in it."""
+    """Return the JSON of docs/records.md. It has no `uid`, which comes from the MUNGE credential."""
     plain = {"version": VERSION, "nonce": observation.nonce, "cluster": observation.cluster}
     plain |= {"job_id": observation.job_id, "context": observation.context.value, "at": observation.at}
     plain |= {"node": observation.node, "facts": dict(observation.facts)}
@@ -33,9 +33,9 @@ def serialize(observation: Observation) -> bytes:
 
 
 def write_plain(directory: Path | str, observation: Observation) -> str:
-    """Leaves `observation` in a private directory, which is made if it is missing. StoreError when that fails.
+    """Write `observation` to a private directory, which is created if it is missing, and return the file's path.
 
-    Returns the file's path.
+    Raises StoreError.
     """
     try:
         os.makedirs(directory, 0o700, exist_ok=True)
@@ -45,38 +45,38 @@ def write_plain(directory: Path | str, observation: Observation) -> str:
 
 
 def write_sealed(directory: Path | str, observation: Observation, *, socket: str) -> str:
-    """Leaves `observation` in the shared spool, sealed by anyone who we are. StoreError when that fails."""
+    """Write `observation` to the shared spool as a MUNGE credential of this user. Raises StoreError."""
     return start_sealed_write(directory, socket=socket)(observation)
 
 
 def start_sealed_write(directory: Path | str, *, socket: str) -> Callable[[Observation], str]:
-    """`write_sealed` in two, for an observation that is still to be made: what comes back takes it, once."""
-    # Only where a site listens.
+    """Start `write_sealed` for an observation that is made later. The returned function takes it, once."""
+    # Imported here because it is needed only if the site has a spool.
     from slurmwrap.host import munge
 
     seal = munge.start_encode(socket=socket)
 
-    def leave(observation: Observation) -> str:
+    def write(observation: Observation) -> str:
         sealed = seal(serialize(observation))
-        # Its name is the secret: no one can list them.
+        # The random name protects the file: users cannot list the directory.
         return _write(directory, observation, sealed + b"\n", 0o644)
 
-    return leave
+    return write
 
 
 def _write(directory: Path | str, observation: Observation, data: bytes, mode: int) -> str:
-    """Aside, then renamed."""
+    """Write a temporary file and rename it."""
     host = re.sub(r"[^A-Za-z0-9._-]", "_", os.uname().nodename) or "host"
     name = f"{int(observation.at * 1e6)}-{host}-{observation.nonce}.obs"
-    path, aside = os.path.join(directory, name), os.path.join(directory, f".{name}")
+    path, temporary = os.path.join(directory, name), os.path.join(directory, f".{name}")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             os.fchmod(descriptor, mode)
             stream.write(data)
-        os.rename(aside, path)
+        os.rename(temporary, path)
     except OSError as error:
         with suppress(OSError):
-            os.unlink(aside)
+            os.unlink(temporary)
         raise StoreError(f"spool {directory}: {error.strerror}", hint="Is it full, read-only or missing?") from error
     return path

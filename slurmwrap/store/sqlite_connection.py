@@ -1,4 +1,4 @@
-"""Edge: opens SQLite files and says in plain words what is wrong with them. Standard library only."""
+"""Open SQLite files and translate their errors to messages that say what to do. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from urllib.parse import quote
 from slurmwrap.errors import StoreError
 from slurmwrap.store.migrations import APPLICATION_ID, VERSION
 
-# SQLite's WAL needs memory shared by all who have the file open: one machine (https://sqlite.org/wal.html).
+# Types of network file systems. SQLite's WAL needs memory that all processes share, so it works on one machine only
+# (https://sqlite.org/wal.html).
 _NETWORK = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs", "glusterfs", "panfs", "wekafs", "9p")
 )
 
 
 def connect(path: Path, *, busy_s: float) -> sqlite3.Connection:
-    """Opens an existing file for reading and writing; waits at most `busy_s` for other writers. sqlite3.Error."""
+    """Open an existing file for reading and writing; wait at most `busy_s` for other writers. Raises sqlite3.Error."""
     connection = sqlite3.connect(_make_uri(path, "mode=rw"), uri=True, timeout=busy_s, isolation_level=None)
     connection.row_factory = None
     return connection
 
 
 def connect_readonly(path: Path, *, busy_s: float, any_thread: bool = False) -> sqlite3.Connection:
-    """Opens an existing file for reading only. sqlite3.Error when that cannot be. `any_thread`: it is handed on."""
+    """Open an existing file for reading only. Raises sqlite3.Error. `any_thread`: other threads may use it."""
     connection = sqlite3.connect(
         _make_uri(path, "mode=ro"), uri=True, timeout=busy_s, isolation_level=None, check_same_thread=not any_thread
     )
     try:
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError:
-        # A reader of a WAL file wants to make its -shm file; where it may not, and no one writes, it need not.
+        # A reader of a file in WAL mode creates a -shm file. If it may not, and no process writes, it can read without.
         connection.close()
         if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
             raise
@@ -48,7 +49,7 @@ def _make_uri(path: Path, mode: str) -> str:
 
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema's version; 0 for an empty file. StoreError for a newer one and for a file that is not ours."""
+    """Return the version of the schema; 0 for an empty file. StoreError if it is newer or not slurmwrap's."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -64,7 +65,7 @@ def read_version(connection: sqlite3.Connection, path: Path) -> int:
 
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """Turns what SQLite says into a StoreError that names `path` and the way out."""
+    """Convert sqlite3.Error to a StoreError that names `path` and says what to do."""
     try:
         yield
     except sqlite3.Error as error:
@@ -73,7 +74,7 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def translate_os_errors(path: Path) -> Iterator[None]:
-    """Turns what the file system says about `path` or its directory into a StoreError."""
+    """Convert an OSError about `path` or its directory to a StoreError."""
     try:
         yield
     except OSError as error:
@@ -82,19 +83,19 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """The StoreError for one of SQLite's errors. Its primary code is the low byte: https://sqlite.org/rescode.html."""
+    """Return the StoreError for an SQLite error, by its primary code, the low byte (https://sqlite.org/rescode.html)."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    # A file that is only read is not migrated.
+    # A file that is opened read-only is not migrated, so a table may be missing.
     missing = str(error).startswith(("no such table", "no such column"))
-    what, hint = _OLDER if missing else _FAULTS.get(code, (f"cannot be used: {error}", ""))
+    what, hint = _OLD_SCHEMA if missing else _FAULTS.get(code, (f"cannot be used: {error}", ""))
     return StoreError(f"database {path} {what}", hint=hint.format(path=path))
 
 
-_OLDER = ("is of an older version", "the next 'slurmwrap reconcile' migrates it")
-_LOCKED = ("is locked by another process", "try again in a moment; 'fuser {path}' names who holds it")
+_OLD_SCHEMA = ("is of an older version", "the next 'slurmwrap reconcile' migrates it")
+_LOCKED = ("is locked by another process", "try again in a moment; 'fuser {path}' shows which one")
 _BROKEN = (
     "is damaged",
-    "nothing was changed; restore a backup, or move the file away and a new one is begun: mv {path} {path}.damaged",
+    "nothing was changed; restore a backup, or move the file away to start a new one: mv {path} {path}.damaged",
 )
 _READONLY = ("cannot be written", "see who owns it and whether its file system is mounted read-only: ls -l {path}")
 _FAULTS = {
@@ -114,7 +115,7 @@ _FAULTS = {
 
 
 def select_journal_mode(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """`WAL`, or `DELETE` where `path` lies on a network file system (a home directory shared by login nodes)."""
+    """Return `WAL`, or `DELETE` if `path` is on a network file system (a home directory shared by login nodes)."""
     try:
         kind = find_filesystem(path.resolve(), mounts.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError:
@@ -123,7 +124,7 @@ def select_journal_mode(path: Path, mounts: Path = Path("/proc/self/mountinfo"))
 
 
 def find_filesystem(path: Path, mountinfo: str) -> str:
-    """Type of the file system that holds `path`, from the text of /proc/self/mountinfo (proc(5)). Pure. "" if none."""
+    """Return the type of `path`'s file system from the text of /proc/self/mountinfo (proc(5)); "" if none. Pure."""
     best, found = -1, ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -131,7 +132,7 @@ def find_filesystem(path: Path, mountinfo: str) -> str:
         if len(fields) < 5:
             continue
         mount = Path(fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
-        # Of two on one point the later one is seen.
+        # Of two file systems on one mount point, the later one is visible.
         if path.is_relative_to(mount) and len(mount.parts) >= best:
             best, found = len(mount.parts), kind
     return found

@@ -1,4 +1,4 @@
-"""Edge: one open SQLite file: transactions, and the few statements that every method of Database is made of."""
+"""An open SQLite file with transactions and the few statements that all methods of Database use (adapter)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 class Session:
-    """An open database file. Every write is a transaction of its own, or part of the one around it."""
+    """An open database file. Every write is its own transaction, or part of an enclosing one."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
-        # Public: store/report_reader.py reads rows without making records.
+        # Public, because store/report_reader.py reads rows without making records.
         self.connection = connection
         self._depth = 0
 
     def close(self) -> None:
-        """Closes the file; the object cannot be used afterwards."""
+        """Close the file; the object cannot be used afterwards."""
         self.connection.close()
 
     def __enter__(self) -> Self:
@@ -36,7 +36,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All writes within happen together or not at all. May be nested; the outermost one counts."""
+        """Return a context in which either all writes happen or none. It may be nested; the outermost one commits."""
         with translate_sqlite_errors(self.path):
             if self._depth == 0:
                 self.connection.execute("BEGIN IMMEDIATE")
@@ -63,7 +63,7 @@ class Session:
         self._write(insert(table, conflict=True), row_from_record(table, record))
 
     def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
-        # Most writes: the transaction around them explains what goes wrong.
+        # Within a transaction, as most writes are, the enclosing context translates errors.
         if self._depth:
             return self.connection.execute(sql, row).rowcount > 0
         with self.transaction():
@@ -72,13 +72,13 @@ class Session:
     def _select(
         self, table: RecordTable, where: Mapping[str, Any], *, extra: str = "", order: str = ""
     ) -> tuple[Any, ...]:
-        """`where`: condition with one "?" -> its value; None leaves the condition out."""
-        given = [(condition, value) for condition, value in where.items() if value is not None]
-        conditions = [condition for condition, _ in given] + ([extra] if extra else [])
+        """Return matching records. `where`: condition with one "?" → its value; None leaves the condition out."""
+        conditions_with_values = [(condition, value) for condition, value in where.items() if value is not None]
+        conditions = [condition for condition, _ in conditions_with_values] + ([extra] if extra else [])
         sql = f"SELECT * FROM {table.name}"
         sql += f" WHERE {' AND '.join(conditions)}" if conditions else ""
         sql += f" ORDER BY {order}" if order else ""
-        values = [encode_sql_text(value) if isinstance(value, str) else value for _, value in given]
+        values = [encode_sql_text(value) if isinstance(value, str) else value for _, value in conditions_with_values]
         return self._read(table, sql, values)
 
     def _read(self, table: RecordTable, sql: str, values: Sequence[Any] | dict[str, Any]) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ class Session:
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def each(self, sql: str, values: Sequence[Any], made: Callable[[dict[str, Any]], T]) -> Iterator[T]:
-        """What `made` makes of each row, read as it is taken; the file must stay open as long."""
+        """Yield `made(row)` for each row, read one by one; the file must stay open meanwhile."""
         with translate_sqlite_errors(self.path):
             cursor = self.connection.execute(sql, values)
             names = [column[0] for column in cursor.description]
@@ -105,7 +105,7 @@ class Session:
 
     @contextmanager
     def _write_durably(self) -> Iterator[None]:
-        """WAL with synchronous=NORMAL may lose its newest commits when the power fails; within, it may not."""
+        """Return a context whose commits survive a power failure; WAL with synchronous=NORMAL may lose the newest."""
         if self._depth:
             yield
             return

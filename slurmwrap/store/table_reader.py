@@ -1,4 +1,4 @@
-"""Read and search the tables of a database file by sqlite-utils, for `slurmwrap db`. Nothing is written."""
+"""Read and search the tables of a database file with sqlite-utils, for `slurmwrap db`. Nothing is written."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteUtilsDatabase
 
 
-_TOGETHER = 2_000  # failures between two words of progress
-_TOKENS = 24  # of a snippet
-MARKS = ("\x02", "\x03")  # around each word of a snippet that was searched for
+_ROWS_PER_REPORT = 2_000  # failures between two reports of progress
+_TOKENS = 24  # length of a snippet
+MARKS = ("\x02", "\x03")  # around each search word in a snippet
 
 _INDEXED = ("evidence", "advice", "diagnosis", "reason")
 _FAILED = "FROM attempts WHERE diagnosis_category NOT IN ('success', 'cancelled')"
@@ -42,24 +42,26 @@ WHERE failures_fts MATCH ? ORDER BY failures_fts.rank, f.ended_at DESC, f.job LI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFailure:
-    """A failed run in which all words were found."""
+    """A failed run that contains all search words."""
 
     cluster: str
-    # As people name it: 81, or 77_2 for an array task.
+    # The address: 81, or 77_2 for an array task.
     job: str
     submit_time: int
     user: str
     category: str  # of the taxonomy
     ended_at: float | None
-    # Some words of its evidence, advice, diagnosis or reason.
+    # Part of its evidence, advice, diagnosis or reason.
     snippet: str
 
 
 def search_failures(
     path: Path, words: Sequence[str], limit: int, tell: Callable[[float], None] = lambda share: None
 ) -> tuple[tuple[FoundFailure, ...], int]:
-    """Finds the failed runs that have all of `words`, the most relevant `limit` first; returns them, and how many there
-    are. A word with spaces is a phrase. `tell` hears the share that is indexed. StoreError."""
+    """Return the `limit` most relevant failed runs that contain all of `words`, and how many there are in total.
+
+    A word with spaces is a phrase. `tell` gets the share that is indexed. Raises StoreError.
+    """
     from sqlite_utils import Database
 
     with closing(Database(memory=True, execute_plugins=False)) as index:
@@ -80,7 +82,7 @@ def search_failures(
         return tuple(FoundFailure(**row) for row in found), total
 
 
-# Of the index. Without them sqlite-utils would derive the types from the first rows.
+# Columns of the index. Without them sqlite-utils would derive the types from the first rows.
 _COLUMNS = {
     "cluster": str,
     "job": str,
@@ -95,8 +97,8 @@ _COLUMNS = {
 def _read_failures(connection: sqlite3.Connection, tell: Callable[[float], None]) -> Iterator[dict[str, Any]]:
     total = connection.execute(f"SELECT count(*) {_FAILED}").fetchone()[0]
     for number, row in enumerate(connection.execute(_READ)):
-        if number % _TOGETHER == 0:
-            # The rest is for the index itself, which is made in one step.
+        if number % _ROWS_PER_REPORT == 0:
+            # The rest of the share is for building the index, which is one step.
             tell(0.9 * number / total)
         cluster, address, submit_time, user, ended_at, category, *others = map(decode_value, row)
         signature, node, input_path, evidence, advice, reason = (_make_storable(text or "") for text in others)
@@ -122,30 +124,30 @@ def _list_texts(evidence: str) -> list[str]:
 
 
 def _make_storable(text: str) -> str:
-    """Without what SQLite's TEXT refuses."""
+    """Return the text without what SQLite's TEXT refuses."""
     return utf8(text).decode()
 
 
 _BUSY_S = 30.0
-_COMMON = 10  # values of a column that are named
-_VALUE = 120  # characters of such a value
-_STEPS = 1_000_000  # of SQLite's machine, between two looks for Ctrl-C
-# What SQLite answers to an expression that is wrong. Everything else is about the file.
+_COMMON = 10  # most and least common values of a column that are returned
+_VALUE_CHARS = 120  # characters of such a value
+_STEPS = 1_000_000  # steps of SQLite's virtual machine between two checks for Ctrl-C
+# SQLite's error codes for a wrong expression. All others are about the file.
 _WRONG_SQL = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_TOOBIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueCount:
-    """One value of a column, and in how many rows it is."""
+    """One value of a column, and the number of rows that have it."""
 
-    # Of text at most 120 characters.
+    # Text is cut to 120 characters.
     value: str | int | float | None
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFigures:
-    """What one column of a table holds."""
+    """Statistics of one column of a table."""
 
     table: str
     column: str
@@ -158,7 +160,7 @@ class ColumnFigures:
 
 
 class TableReader:
-    """The tables and views of an open file. Use `open_tables`."""
+    """The tables and views of an open file. Use `open_tables` to create it."""
 
     def __init__(self, path: Path, database: SqliteUtilsDatabase) -> None:
         self.path = path
@@ -167,12 +169,12 @@ class TableReader:
         self.names = (*self.tables, *sorted(database.view_names()))
 
     def list_columns(self, table: str) -> tuple[str, ...]:
-        """Names of the columns, in the table's order. `table`: one of `names`."""
+        """Return the names of the columns in the table's order. `table`: one of `names`."""
         with self._translate_errors():
             return tuple(self._database[table].columns_dict)
 
     def count_rows(self, table: str, where: str = "", values: Mapping[str, str] | None = None) -> int:
-        """Rows of the table for which the SQL expression `where` holds. UsageError: it is wrong."""
+        """Return the number of rows for which the SQL expression `where` is true. UsageError if it is wrong."""
         with self._translate_errors(where):
             return self._database[table].count_where(_enclose(where), _encode(values))
 
@@ -187,10 +189,10 @@ class TableReader:
         descending: bool = False,
         limit: int | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Rows as dicts of text, numbers and None; bytes that are no text as hexadecimal digits.
+        """Yield rows as dicts of text, numbers and None; bytes that are not text as hexadecimal digits.
 
-        `where`: an SQL expression with `:name` for what `values` holds. `columns` (all), `order`: names that
-        `list_columns` gave. UsageError: the expression is wrong.
+        `where`: an SQL expression with `:name` for the keys of `values`. `columns` (default all), `order`: names from
+        `list_columns`. UsageError if the expression is wrong.
         """
         types = {one.name: one.type for one in self._database[table].columns}
         with self._translate_errors(where):
@@ -204,13 +206,13 @@ class TableReader:
                 yield {name: decode_value(value, types.get(name, "")) for name, value in row.items()}
 
     def analyze_columns(self, table: str, tell: Callable[[str], None] = lambda column: None) -> Iterator[ColumnFigures]:
-        """Figures of each column of a table, not of a view. `tell` hears the name of the column that is read."""
+        """Yield statistics of each column of a table (not a view). `tell` gets the name of the column being read."""
         with self._translate_errors():
             found = self._database.table(table)
             rows = found.count
             for column in found.columns:
                 tell(column.name)
-                # Not its common values: with one value and NULLs it counts wrong, and it cannot sort NULL next to text.
+                # Without common values: sqlite-utils counts one value with NULLs wrong, and cannot sort NULL with text.
                 seen = found.analyze_column(column.name, total_rows=rows, most_common=False, least_common=False)
                 common = seen.num_distinct < rows
                 yield ColumnFigures(
@@ -247,7 +249,7 @@ class TableReader:
 
 @contextmanager
 def open_tables(path: Path) -> Iterator[TableReader]:
-    """Opens the file for reading, and reads it as it is at this moment. StoreError."""
+    """Open the file for reading in one read transaction, which shows it as it is at this moment. StoreError."""
     from sqlite_utils import Database
 
     with translate_os_errors(path), translate_sqlite_errors(path):
@@ -262,11 +264,11 @@ def open_tables(path: Path) -> Iterator[TableReader]:
 
 
 def restrict(connection: sqlite3.Connection) -> None:
-    """Lets SQL of users read this file and no other, and be ended by Ctrl-C."""
+    """Restrict SQL of users to reading this file, and make it possible to end it with Ctrl-C."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.execute("PRAGMA query_only = ON")
     connection.execute("PRAGMA trusted_schema = OFF")
-    # Python raises KeyboardInterrupt only in its own code: the handler is some, and its error interrupts SQLite.
+    # Python raises KeyboardInterrupt only while it runs Python code: this handler, whose exception interrupts SQLite.
     connection.set_progress_handler(lambda: 0, _STEPS)
 
 
@@ -297,4 +299,4 @@ def _quote(name: str) -> str:
 
 
 def _cut(value: Any) -> Any:
-    return value if not isinstance(value, str) or len(value) <= _VALUE else f"{value[: _VALUE - 1]}…"
+    return value if not isinstance(value, str) or len(value) <= _VALUE_CHARS else f"{value[: _VALUE_CHARS - 1]}…"

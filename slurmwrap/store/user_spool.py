@@ -1,6 +1,6 @@
-"""Records out of the spool files of a user's own spool, which no reconcile has taken in yet. Pure.
+"""Parse records from files of a user's own spool that no reconcile has stored yet. Pure.
 
-Apart from user_state_files.py: most calls of gsub find no such file, and load none of these records.
+Separate from user_state_files.py, because most calls of gsub find no such file and then need not load these records.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 
 def parse_prerun(content: bytes) -> PrerunRecord | None:
-    """The ended pre-run that a spool file holds; None for a file of another kind."""
-    return _record_in(content, PrerunRecord, "prerun", "prerun")
+    """Return the ended pre-run in a spool file; None for a file of another kind."""
+    return _parse_record(content, PrerunRecord, "prerun", "prerun")
 
 
 def parse_submission(content: bytes) -> Submission | None:
-    """The gsub call that a spool file holds; None for a file of another kind."""
-    return _record_in(content, Submission, "submit", "submission")
+    """Return the gsub call in a spool file; None for a file of another kind."""
+    return _parse_record(content, Submission, "submit", "submission")
 
 
-def _record_in(content: bytes, kind: type[T], context: str, key: str) -> T | None:
+def _parse_record(content: bytes, kind: type[T], context: str, key: str) -> T | None:
     try:
         plain = json.loads(content)
         return record_from_json(kind, plain["facts"][key]) if plain["context"] == context else None

@@ -1,7 +1,7 @@
-"""Edge: the user's own state as gsub's fast path reads it. Standard library only; never writes the database.
+"""Read and write the state of one user for gsub (adapter). Standard library only; it never writes the database.
 
-What a pre-run wrote to the spool counts at once, before a reconcile has taken it into the database. The records and
-their tables are loaded where a file or a row of theirs was found: most calls find none.
+A pre-run's result in the spool counts at once, before a reconcile has stored it in the database. The records and their
+tables are imported only if a file or row of theirs was found: most calls find none.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 DATABASE = "user.db"
 SPOOL = "spool"
 _FREED = "freed.json"
-# Fingerprint, or "*" for all → when `slurmwrap prerun forget` was said.
+# Fingerprint, or "*" for all → time of `slurmwrap prerun forget`.
 _FORGOTTEN = "forgotten.json"
-# Fingerprint → when a run of it ended that Slurm called COMPLETED.
+# Fingerprint → end of a run that Slurm reported as COMPLETED.
 _COMPLETED = "completed.json"
 _COMPLETED_KEPT = 500
-# Domains: a full file system is no fault of the script that met it.
-_NOT_THE_SCRIPTS = ("IF", "RS")
-# The taxonomy's decisions for what will fail the same way again.
+# Domains of the taxonomy that do not blame the script: a full file system is not its fault.
+_DOMAINS_NOT_OF_SCRIPT = ("IF", "RS")
+# Decisions of the taxonomy for failures that will happen again in the same way.
 DETERMINISTIC = ("stop", "blacklist_input")
 
-_BUSY_S = 0.25  # gsub rather goes on without its memory than waits
-_SPOOL_FILES = 200  # newest that are looked at: each costs an open
-_SUBMISSIONS = 20  # newest of one script that are looked at
+_BUSY_S = 0.25  # gsub continues without the database rather than wait longer
+_SPOOL_FILES = 200  # newest files that are read: each costs an open
+_SUBMISSIONS = 20  # newest submissions of one script that are read
 _SPOOL_BYTES = 1 << 20
-# retry.record.CLOCKS_S: ids come back, and a run is of the last submission before it
-_CLOCKS_S = 300.0
+# As retry.record.CLOCKS_S: ids are reused, so a run belongs to the last submission before it, with clock differences.
+_CLOCK_TOLERANCE_S = 300.0
 
 
 class UserState:
-    """`directory` is config.user_state_dir(environ). A missing database gives empty answers; a bad one StoreError."""
+    """State in `directory` (config.user_state_dir). A missing database gives empty answers, a bad one StoreError."""
 
     def __init__(self, directory: str | Path) -> None:
         self.place = os.fspath(directory)
@@ -56,37 +56,37 @@ class UserState:
     @property
     def directory(self) -> Path:
         """`place` as a path."""
-        # Most calls of gsub do without.
+        # Imported here because most calls of gsub do not need it.
         from pathlib import Path
 
         return Path(self.place)
 
     @property
     def database(self) -> Path:
-        """The user's own database; it need not exist."""
+        """Path of the user's own database, which need not exist."""
         return self.directory / DATABASE
 
     @property
     def spool(self) -> Path:
-        """Where gsub and pre-runs leave their records (docs/records.md, "A spool file": bare JSON); need not exist."""
+        """Path of the spool of gsub and pre-runs (docs/records.md, "A spool file": bare JSON), which need not exist."""
         return self.directory / SPOOL
 
     def profile(self, key: str) -> ResourceProfile | None:
-        """What is known under `key`."""
+        """Return the resource profile under `key`; None when there is none."""
         found: list[ResourceProfile] = self._read("PROFILES", "SELECT * FROM profiles WHERE key = ?", key)
         return found[0] if found else None
 
     def blocked_inputs(self, uid: int) -> tuple[BlockedInput, ...]:
-        """Inputs in force for `uid`, oldest first."""
+        """Return the inputs blocked for `uid`, oldest first."""
         query = "SELECT * FROM blocked_inputs WHERE uid IN (-1, ?) ORDER BY at, digest"
         return tuple(self._read("BLOCKED_INPUTS", query, uid))
 
     def freed_inputs(self) -> dict[str, float]:
-        """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked them before is void."""
+        """Return digests that this user unblocked with `slurmwrap inputs clear`, and when; older blocks are void."""
         return self._read_times(_FREED)
 
     def free_input(self, digest: str, at: float) -> None:
-        """Remembers it: the site's block of a user's own input binds no one but themselves, so they may overrule it."""
+        """Remember that a user unblocked an input. They may: a block of their own input affects only themselves."""
         self._keep_times(_FREED, {**self.freed_inputs(), digest: at})
 
     def _read_times(self, name: str) -> dict[str, float]:
@@ -99,23 +99,23 @@ class UserState:
         return {key: float(at) for key, at in pairs if isinstance(at, int | float)}
 
     def _keep_times(self, name: str, times: Mapping[str, float]) -> None:
-        aside = self.directory / f".{name}.{os.getpid()}"
+        temporary = self.directory / f".{name}.{os.getpid()}"
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            aside.write_text(json.dumps(times), encoding="ascii")
-            aside.replace(self.directory / name)
+            temporary.write_text(json.dumps(times), encoding="ascii")
+            temporary.replace(self.directory / name)
         except OSError as error:
             raise StoreError(f"cannot write {self.directory / name}: {error.strerror}") from error
 
     def passed(self, fingerprint: str) -> PrerunRecord | None:
-        """The newest pre-run of this fingerprint, when it passed; None otherwise."""
+        """Return the newest pre-run of this fingerprint if it passed; else None."""
         newest = self._find_newest_prerun(fingerprint)
         if newest is None or newest.verdict.outcome.value != "pass":
             return None
         return newest if newest.at > self._get_forget_time(fingerprint) else None
 
     def undecided(self, fingerprint: str) -> PrerunRecord | None:
-        """The newest pre-run of this fingerprint, when it could not say and another one would not either."""
+        """Return the newest pre-run of this fingerprint if it was inconclusive and another one would be too."""
         newest = self._find_newest_prerun(fingerprint)
         if newest is None or newest.verdict.outcome.value != "inconclusive" or not newest.verdict.lasting:
             return None
@@ -125,12 +125,12 @@ class UserState:
         if not fingerprint:
             return None
         query = "SELECT * FROM preruns WHERE fingerprint = ? ORDER BY at"
-        known: list[PrerunRecord] = self._read("PRERUNS", query, fingerprint)
-        known += self._list_fresh_preruns(fingerprint)
-        return max(known, key=lambda record: record.at, default=None)
+        preruns: list[PrerunRecord] = self._read("PRERUNS", query, fingerprint)
+        preruns += self._list_fresh_preruns(fingerprint)
+        return max(preruns, key=lambda record: record.at, default=None)
 
     def _get_forget_time(self, fingerprint: str) -> float:
-        """Until when what is known of this fingerprint counts no more."""
+        """Return the time until which results of this fingerprint no longer count."""
         forgotten = self._read_times(_FORGOTTEN)
         return max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0))
 
@@ -140,17 +140,17 @@ class UserState:
         fingerprint: str,
         told: Sequence[tuple[JobRun, Submission]] = (),
     ) -> float | None:
-        """When a run of the very same completed, unless its pre-run failed since; None when none is known to have.
+        """Return when a run of the same program completed; None if unknown, or if its pre-run failed since.
 
-        A task of an array says nothing of the other tasks. `told`: what the site judged (store/sealed_diagnoses.py).
+        A task of an array says nothing about the other tasks. `told`: the site's diagnoses (store/sealed_diagnoses.py).
         """
         if not fingerprint:
             return None
         ends = [self._read_times(_COMPLETED).get(fingerprint, 0.0)]
         ends += [at for _, at, category in self._list_ends(script_sha256, fingerprint) if category == _SUCCESS]
         for record, submission in told:
-            same = submission.fingerprint == fingerprint and "_" not in record.address
-            if same and record.diagnosis is not None and record.diagnosis.category == _SUCCESS:
+            same_program = submission.fingerprint == fingerprint and "_" not in record.address
+            if same_program and record.diagnosis is not None and record.diagnosis.category == _SUCCESS:
                 ends.append(float(record.end_time or record.attempt.submit_time))
         newest = max(ends)
         if newest <= self._get_forget_time(fingerprint):
@@ -160,28 +160,30 @@ class UserState:
         return None if failed_since else newest
 
     def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
-        """(job id, when submitted), newest first, of this user's submissions of the very same to `cluster` of which no
-        run is judged."""
+        """Return (job id, submit time), newest first, of submissions of the same program without a diagnosed run.
+
+        Only submissions of this user to `cluster` count.
+        """
         times = self._list_submit_times(script_sha256, fingerprint, cluster)
         judged = {job_id for job_id, _, _ in self._list_ends(script_sha256, fingerprint)} if times else set()
         forgotten = self._get_forget_time(fingerprint) if times else 0.0
-        known = [(job_id, at) for job_id, at in times.items() if job_id not in judged and at > forgotten]
-        return tuple(sorted(known, key=lambda pair: pair[1], reverse=True))
+        undiagnosed = [(job_id, at) for job_id, at in times.items() if job_id not in judged and at > forgotten]
+        return tuple(sorted(undiagnosed, key=lambda pair: pair[1], reverse=True))
 
     def remember_completed(self, fingerprint: str, at: float) -> None:
-        """A run of the very same completed, as Slurm said. StoreError."""
-        known = {**self._read_times(_COMPLETED), fingerprint: at}
-        newest = sorted(known, key=lambda mark: known[mark], reverse=True)[:_COMPLETED_KEPT]
-        self._keep_times(_COMPLETED, {mark: known[mark] for mark in newest})
+        """Remember that Slurm reported a run of this fingerprint as completed. Raises StoreError."""
+        times = {**self._read_times(_COMPLETED), fingerprint: at}
+        newest = sorted(times, key=lambda mark: times[mark], reverse=True)[:_COMPLETED_KEPT]
+        self._keep_times(_COMPLETED, {mark: times[mark] for mark in newest})
 
     def _list_ends(self, script_sha256: str, fingerprint: str) -> list[tuple[int, float, str]]:
-        """(job id, when it ended, category) of the judged runs of the very same that are no task of an array."""
+        """Return (job id, end, category) of the diagnosed runs of the same program, except tasks of arrays."""
         query = """SELECT a.job_id, a.address, a.end_time, a.submit_time, a.diagnosis_category FROM attempts a
             JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
             WHERE s.script_sha256 = ? AND s.fingerprint = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
                 SELECT max(n.at) FROM submissions n
                 WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
-        with self._read_rows(query, script_sha256, fingerprint, _CLOCKS_S) as rows:
+        with self._read_rows(query, script_sha256, fingerprint, _CLOCK_TOLERANCE_S) as rows:
             return [
                 (int(row["job_id"]), float(row["end_time"] or row["submit_time"]), row["diagnosis_category"])
                 for row in rows
@@ -189,47 +191,47 @@ class UserState:
             ]
 
     def fingerprints(self) -> tuple[str, ...]:
-        """Those of all pre-runs that are taken in."""
+        """Return the fingerprints of all stored pre-runs."""
         with self._read_rows("SELECT DISTINCT fingerprint FROM preruns WHERE fingerprint <> ''") as rows:
             return tuple(row["fingerprint"] for row in rows)
 
     def forget_passed(self, fingerprints: Collection[str], at: float) -> None:
-        """What passed up to then counts no more: the next submission is pre-run again. "*" means all. StoreError."""
-        kept = {} if "*" in fingerprints else self._read_times(_FORGOTTEN)
-        self._keep_times(_FORGOTTEN, {**kept, **dict.fromkeys(fingerprints, at)})
+        """Discard passed pre-runs until `at`, so that the next submission has a new one. "*": all. StoreError."""
+        other_times = {} if "*" in fingerprints else self._read_times(_FORGOTTEN)
+        self._keep_times(_FORGOTTEN, {**other_times, **dict.fromkeys(fingerprints, at)})
 
     def submitted(self, script_sha256: str) -> tuple[Submission, ...]:
-        """This user's newest submissions of this very script, taken in or still in the spool; in no order."""
+        """Return this user's newest submissions of this script, from database and spool, in no particular order."""
         query = f"SELECT * FROM submissions WHERE script_sha256 = ? ORDER BY at DESC LIMIT {_SUBMISSIONS}"
-        known: list[Submission] = self._read("SUBMISSIONS", query, script_sha256)
-        known += self._list_fresh_submissions(script_sha256)
-        return tuple({(s.cluster, s.job_id, s.at): s for s in known}.values())
+        submissions: list[Submission] = self._read("SUBMISSIONS", query, script_sha256)
+        submissions += self._list_fresh_submissions(script_sha256)
+        return tuple({(s.cluster, s.job_id, s.at): s for s in submissions}.values())
 
     def submitted_ids(self, script_sha256: str, fingerprint: str) -> tuple[int, ...]:
-        """Job ids of this user's newest submissions of the very same, newest first: `submitted` without its records."""
-        known = self._list_submit_times(script_sha256, fingerprint)
-        return tuple(sorted(known, key=lambda job_id: known[job_id], reverse=True))
+        """Return job ids of this user's newest submissions of the same program, newest first, without the records."""
+        submit_times = self._list_submit_times(script_sha256, fingerprint)
+        return tuple(sorted(submit_times, key=lambda job_id: submit_times[job_id], reverse=True))
 
     def _list_submit_times(self, script_sha256: str, fingerprint: str, cluster: str | None = None) -> dict[int, float]:
-        """When each was submitted; `cluster` None: to any, since several may share a home."""
+        """Return job id → submit time. `cluster` None: any cluster, since several may share a home directory."""
         query = f"""SELECT cluster, job_id, at FROM submissions WHERE script_sha256 = ? AND fingerprint = ?
             ORDER BY at DESC LIMIT {_SUBMISSIONS}"""
         with self._read_rows(query, script_sha256, fingerprint) as rows:
-            known = {int(row["job_id"]): float(row["at"]) for row in rows if cluster in (None, row["cluster"])}
+            submit_times = {int(row["job_id"]): float(row["at"]) for row in rows if cluster in (None, row["cluster"])}
         for content in self._list_fresh_files("submit", fingerprint):
             with suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = json.loads(content)["facts"]["submission"]
-                if told["fingerprint"] == fingerprint and cluster in (None, told["cluster"]):
-                    known[int(told["job_id"])] = float(told["at"])
-        return known
+                submission = json.loads(content)["facts"]["submission"]
+                if submission["fingerprint"] == fingerprint and cluster in (None, submission["cluster"]):
+                    submit_times[int(submission["job_id"])] = float(submission["at"])
+        return submit_times
 
     def newest_submissions(self, limit: int) -> tuple[tuple[int, float, str], ...]:
-        """(job id, when, name) of those that are taken in, newest first."""
+        """Return (job id, submit time, name) of the newest stored submissions, newest first."""
         with self._read_rows(f"SELECT job_id, at, name FROM submissions ORDER BY at DESC LIMIT {limit:d}") as rows:
             return tuple((int(row["job_id"]), float(row["at"]), str(row["name"])) for row in rows)
 
     def newest_runs(self, limit: int) -> tuple[tuple[str, float, str, str], ...]:
-        """(address, when it was submitted, name, final state) of runs, newest first."""
+        """Return (address, submit time, name, final state) of the newest stored runs, newest first."""
         query = f"SELECT address, submit_time, name, state FROM attempts ORDER BY submit_time DESC LIMIT {limit:d}"
         with self._read_rows(query) as rows:
             return tuple((str(r["address"]), float(r["submit_time"]), str(r["name"]), str(r["state"])) for r in rows)
@@ -241,17 +243,17 @@ class UserState:
         fingerprint: str | None = None,
         told: Sequence[tuple[JobRun, Submission]] = (),
     ) -> tuple[PastFailure, ...]:
-        """Deterministic failures of this very script since it last succeeded, newest first, one per job.
+        """Return deterministic failures of this script since it last succeeded, newest first, one per job.
 
-        The script may be the same and what it calls fixed: only ends of the same `fingerprint` say anything about the
-        next. `told`: what the site judged (store/sealed_diagnoses.py).
+        A script may be unchanged while the code that it calls was fixed, so only ends with the same `fingerprint` say
+        something about the next run. `told`: the site's diagnoses (store/sealed_diagnoses.py).
         """
         if not script_sha256:
             return ()
         ends = [*self._list_ended_runs(script_sha256), *self._list_tried_preruns(script_sha256)]
         ends += [_past_failure_from_run(record, s.fingerprint) for record, s in told if _is_conclusive(record)]
-        mine = [end for end in ends if fingerprint in (None, end.fingerprint)]
-        newest_first = sorted(mine, key=lambda end: end.at, reverse=True)
+        same_fingerprint = [end for end in ends if fingerprint in (None, end.fingerprint)]
+        newest_first = sorted(same_fingerprint, key=lambda end: end.at, reverse=True)
         since_success = next((i for i, end in enumerate(newest_first) if end.category == _SUCCESS), len(newest_first))
         newest_of_job: dict[int, PastFailure] = {}
         for end in newest_first[:since_success]:
@@ -264,8 +266,8 @@ class UserState:
             WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
                 SELECT max(n.at) FROM submissions n
                 WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
-        with self._read_rows(query, script_sha256, _CLOCKS_S) as rows:
-            found = [(_record_of("ATTEMPTS", row), row["fingerprint"]) for row in rows]
+        with self._read_rows(query, script_sha256, _CLOCK_TOLERANCE_S) as rows:
+            found = [(_make_record("ATTEMPTS", row), row["fingerprint"]) for row in rows]
         return [_past_failure_from_run(record, fingerprint) for record, fingerprint in found if _is_conclusive(record)]
 
     def _list_tried_preruns(self, script_sha256: str) -> list[PastFailure]:
@@ -293,25 +295,25 @@ class UserState:
         return [one for one in found if one is not None and one.script_sha256 == script_sha256]
 
     def fresh(self, context: str) -> list[bytes]:
-        """Of the newest files of the spool those of one context, the newest first."""
+        """Return the newest files of one context in the spool, newest first."""
         return self._list_fresh_files(context)
 
     def _list_fresh_files(self, context: str, mark: str = "") -> list[bytes]:
-        """The same, of which only those count that hold `mark`."""
-        # looked for before JSON is read: a sweep leaves many
-        words = tuple(f'"{word}"'.encode() for word in (context, mark) if word)
+        """Return the newest files of one context that contain `mark`, newest first."""
+        # The bytes are searched before JSON is parsed, because a sweep leaves many files.
+        marks = tuple(f'"{word}"'.encode() for word in (context, mark) if word)
         try:
             names = sorted(entry.name for entry in os.scandir(f"{self.place}/{SPOOL}") if entry.name.endswith(".obs"))
         except OSError:
             return []
-        whole = [name for name in names if not name.startswith(".")]
-        contents = (_read_spool_file(f"{self.place}/{SPOOL}/{name}") for name in reversed(whole[-_SPOOL_FILES:]))
-        return list(islice((one for one in contents if all(word in one for word in words)), _SUBMISSIONS))
+        complete = [name for name in names if not name.startswith(".")]
+        contents = (_read_spool_file(f"{self.place}/{SPOOL}/{name}") for name in reversed(complete[-_SPOOL_FILES:]))
+        return list(islice((one for one in contents if all(word in one for word in marks)), _SUBMISSIONS))
 
     def _read(self, table: str, query: str, *values: Any) -> list[Any]:
-        """Rows as records; `table`: the name of one of schema.py's."""
+        """Return rows as records; `table`: the name of a table of record_rows.py."""
         with self._read_rows(query, *values) as rows:
-            return [_record_of(table, row) for row in rows]
+            return [_make_record(table, row) for row in rows]
 
     @contextmanager
     def _read_rows(self, query: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
@@ -342,7 +344,7 @@ class UserState:
 _SUCCESS = "success"
 
 
-def _record_of(table: str, row: Mapping[str, Any]) -> Any:
+def _make_record(table: str, row: Mapping[str, Any]) -> Any:
     from slurmwrap.store import record_rows
 
     return record_rows.record_from_row(getattr(record_rows, table), row)
@@ -360,7 +362,7 @@ def _past_failure_from_run(run: JobRun, fingerprint: str) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
     diagnosis = run.diagnosis
-    # The query asks for judged attempts only.
+    # The query selects only diagnosed runs.
     assert diagnosis is not None
     return PastFailure(
         job_id=run.attempt.job_id,
@@ -391,17 +393,19 @@ def _past_failure_from_prerun(record: PrerunRecord) -> PastFailure:
 
 
 def _is_conclusive(run: JobRun) -> bool:
-    """Whether the end says something about the next run: a success, or what the same script does again anywhere."""
+    """Return whether the end says something about the next run: success, or a failure caused by the script."""
     found = run.diagnosis
     if found is None:
         return False
-    return found.category == _SUCCESS or (found.decision in DETERMINISTIC and found.domain not in _NOT_THE_SCRIPTS)
+    return found.category == _SUCCESS or (
+        found.decision in DETERMINISTIC and found.domain not in _DOMAINS_NOT_OF_SCRIPT
+    )
 
 
 def _read_spool_file(path: str) -> bytes:
-    """Of one spool file; empty when it cannot be read. The spool is the user's own, mode 0700."""
+    """Return the content of a spool file; empty when it cannot be read. The spool is the user's own, mode 0700."""
     try:
-        # A third of Path.open's time, for every file of a sweep.
+        # os.open takes a third of Path.open's time; a sweep has many files.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""

@@ -1,8 +1,8 @@
-"""Edge: in user mode, one text file next to the job's output that says why it failed. Standard library only.
+"""Write, in user mode, a text file next to a job's output that explains its failure (adapter). Standard library only.
 
     slurm-81.out -> slurm-81.out.why.txt
 
-Written by the user themselves, with their own rights; a later run of the job replaces it.
+It is written with the user's own rights; a later run of the job replaces it.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from slurmwrap.protocols import Published
 from slurmwrap.store.atomic_write import replace_file
 
 SUFFIX = ".why.txt"
-_KEPT = frozenset({"success", "cancelled"})
+_NO_FAILURE = frozenset({"success", "cancelled"})
 
 Text = Callable[[JobRun, Sequence[ActionRecord]], str]
 
 
-class BesideOutput:
-    """Implements protocols.Publisher for one user: nothing is published; a file next to their output says why."""
+class WhyFilePublisher:
+    """Implements protocols.Publisher for one user: publishes nothing, and writes a file next to each job's output."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
 
     def publish(self, published: Published) -> None:
-        """A user publishes nothing."""
+        """Do nothing: a user publishes nothing."""
 
     def tell_gate(self, gate: Gate) -> None:
-        """A user has no gate."""
+        """Do nothing: a user has no gate."""
 
     def end_pass(self) -> None:
-        """Nothing was collected."""
+        """Do nothing: each file is written at once."""
 
     def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
-        `slurmwrap why` prints the same, and one full or odd directory must not keep other jobs waiting."""
-        path = _place(run.std_out)
+        """Write the file, or delete an old one if the job succeeded.
+
+        Errors are ignored: `slurmwrap why` prints the same, and one full or odd directory must not delay other jobs.
+        """
+        path = _find_path(run.std_out)
         if path is None:
             return
-        if run.diagnosis is None or run.diagnosis.category in _KEPT:
+        if run.diagnosis is None or run.diagnosis.category in _NO_FAILURE:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             return
@@ -52,8 +54,8 @@ class BesideOutput:
             replace_file(path, self._text(run, actions))
 
 
-def _place(std_out: str) -> Path | None:
-    """None where there is no file next to which one could stand: a device, a pattern that Slurm left, no directory."""
+def _find_path(std_out: str) -> Path | None:
+    """Return the path of the file; None for a device, a name with an unresolved pattern, or an unwritable directory."""
     path = Path(std_out)
     if not std_out.startswith("/") or path.parts[:2] == ("/", "dev") or "%" in path.name:
         return None

@@ -153,7 +153,7 @@ def test_a_journal_that_is_not_there_is_told_and_stderr_has_to_do(tmp_path: Path
     log = EventLog.of(Config(log=LogKeys(to="journal")), one, {}, Journal(str(tmp_path / "none")))
     log.note("hello")
     assert said(one) == (
-        "slurmwrap: log.to is journal, and no journald listens here: this goes to stderr\nslurmwrap: hello\n"
+        "slurmwrap: log.to is journal, but no journald is listening here: events go to stderr\nslurmwrap: hello\n"
     )
 
 
@@ -165,7 +165,10 @@ def test_what_a_full_journal_lost_is_owned_up_to_once(listener: socket.socket, t
         log.note("lost too")
         heard(listener)
         log.note("again")
-        assert heard(listener) == ["MESSAGE=again", "MESSAGE=error: journald had no room for 2 lines"]
+        assert heard(listener) == [
+            "MESSAGE=again",
+            "MESSAGE=error: 2 lines are lost, because journald could not take them",
+        ]
         log.note("and on")
         assert heard(listener) == ["MESSAGE=and on"]
 

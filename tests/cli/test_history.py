@@ -15,7 +15,7 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.cli.history import format_history
-from slurmwrap.cli.run_selection import FoundRuns, sums_of
+from slurmwrap.cli.run_selection import FoundRuns, sum_run_records
 from slurmwrap.errors import UsageError
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun
@@ -105,7 +105,7 @@ BASE = JobRun(
 
 
 def told(*runs: JobRun, each: bool = False) -> list[str]:
-    found = FoundRuns(runs=runs, sums=sums_of(runs))
+    found = FoundRuns(runs=runs, sums=sum_run_records(runs))
     return format_history(found, UTC, limit=None, each=each).splitlines()
 
 

@@ -102,7 +102,7 @@ def test_closing_keeps_who_and_why(slurmwrap: Run, site: Path) -> None:
 def test_an_unknown_id_is_named(slurmwrap: Run, site: Path, which: str) -> None:
     wrong = slurmwrap("incidents", "show", which, site=True).exception
     assert isinstance(wrong, UsageError) and wrong.exit_code == 1
-    assert str(wrong) == f"'{which}' is no incident that we know"
+    assert str(wrong) == f"'{which}' is not a known incident"
 
 
 def test_a_user_sees_what_is_published_and_may_not_close(

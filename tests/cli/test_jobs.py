@@ -20,7 +20,7 @@ from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.retry_budget import make_ledger
 from slurmwrap.report.job_report.budget_table import make_budget_report
 from slurmwrap.store.database import Database
 
@@ -160,8 +160,8 @@ def test_clearing_forgives_takes_back_what_is_not_done_and_deletes_nothing(slurm
     assert (reset.note, len(runs), open_ones) == ("switch mended", 3, ["drain"])
     assert told == {f"taken back by {reset.who}"}
     fourth = ran(81, 3, end_time=reset.at + 100)
-    assert ledger_of(runs, fourth).spent("nccl_error") == 3
-    assert ledger_of(runs, fourth, (reset,)).spent("nccl_error") == 0
+    assert make_ledger(runs, fourth).spent("nccl_error") == 3
+    assert make_ledger(runs, fourth, (reset,)).spent("nccl_error") == 0
     account = make_budget_report((*runs, fourth), Retry(), (reset,))
     assert [(b.category, b.failures, b.used, b.left, b.not_counted) for b in account.budgets] == [
         ("nccl_error", 4, 1, 2, ("3 before the ledger was cleared",))

@@ -189,7 +189,7 @@ def test_a_drain_of_a_person_is_never_lifted_and_nothing_is_marked(slurmwrap: Ru
     shown(slurm, n1="bad fan [bob@2026-11-20]")
     result = slurmwrap("nodes", "clear", "n1", "--resume", site=True)
     assert isinstance(result.exception, SlurmError)
-    assert "not drained by us" in str(result.exception) and "bad fan" in str(result.exception)
+    assert "was not drained by slurmwrap" in str(result.exception) and "bad fan" in str(result.exception)
     assert not (slurm / "asked").exists()
     with Database.open(site, readonly=True) as store:
         assert store.repairs(since=0) == () and len([s for s in store.strikes(since=0) if s.node == "n1"]) == 6
@@ -245,7 +245,7 @@ def test_an_ordinary_user_sees_what_is_published(
 
 
 def test_nothing_known_is_said(slurmwrap: Run) -> None:
-    assert slurmwrap("nodes", "list").stdout == "No node is doubted.\n"
+    assert slurmwrap("nodes", "list").stdout == "No node is suspect.\n"
     assert slurmwrap("nodes", "show", "n1").stdout == "n1: nothing is known against it\n"
     assert isinstance(slurmwrap("nodes", "show", "n[1-").exception, UsageError)
 
@@ -269,7 +269,7 @@ def test_filters_choose_nodes_by_status_cause_and_name(slurmwrap: Run, site: Pat
     wrong = slurmwrap("nodes", "list", "--status", "lemmon", site=True)
     assert isinstance(wrong.exception, UsageError)
     assert (str(wrong.exception), wrong.exception.hint) == (
-        "--status 'lemmon' is none that we know",
+        "--status 'lemmon' is unknown",
         "did you mean lemon?",
     )
 
@@ -293,7 +293,7 @@ def test_a_long_list_says_how_much_it_leaves_out(slurmwrap: Run, site: Path, slu
 
 def test_what_the_gate_is_told_is_shown(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
-    assert "is told nothing" in slurmwrap("nodes", "gate").stdout
+    assert "Nothing is published" in slurmwrap("nodes", "gate").stdout
     (tmp_path / "published").mkdir(mode=0o755)
     publisher = FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload)
     now = time.time()

@@ -47,10 +47,10 @@ class Terminal(io.StringIO):
 
 
 def test_colour_is_for_terminals_that_want_it() -> None:
-    assert terminal.painter(io.StringIO(), {}) is plain
-    assert terminal.painter(Terminal(), {"NO_COLOR": "1"}) is plain
-    assert terminal.painter(Terminal(), {"TERM": "dumb"}) is plain
-    assert terminal.painter(Terminal(), {"TERM": "xterm"})("a\nb", "red") == "\033[31ma\033[0m\n\033[31mb\033[0m"
+    assert terminal.choose_painter(io.StringIO(), {}) is plain
+    assert terminal.choose_painter(Terminal(), {"NO_COLOR": "1"}) is plain
+    assert terminal.choose_painter(Terminal(), {"TERM": "dumb"}) is plain
+    assert terminal.choose_painter(Terminal(), {"TERM": "xterm"})("a\nb", "red") == "\033[31ma\033[0m\n\033[31mb\033[0m"
 
 
 @pytest.mark.parametrize(

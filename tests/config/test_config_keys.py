@@ -10,7 +10,7 @@ import pytest
 from configuration_page import PAGE, with_keys
 
 from slurmwrap.config.config_check import find_mistakes, find_remarks
-from slurmwrap.config.config_errors import find_key_lines, list_sections, place
+from slurmwrap.config.config_errors import find_key_lines, list_sections, locate_key
 from slurmwrap.config.config_keys import SECTIONS, Key, KeyReader, format_toml, get_value, list_keys, make_template
 from slurmwrap.config.key_origins import KeySetting, KeySource, find_unknown_variables, list_settings
 from slurmwrap.config.load_config import BOUNDS, CHOICES, RULES, Config, merge
@@ -95,9 +95,9 @@ nodes.x = [
 def test_lines_are_those_of_the_keys_and_not_of_what_looks_like_one() -> None:
     wanted = {"title": 2, "prerun": 6, "prerun.steps": 7, "prerun.nodes": 8, "prerun.nodes.x": 8}
     assert find_key_lines(WINDING) == wanted
-    assert place("f", WINDING, "prerun.steps") == "f:7"
-    assert place("f", WINDING, "prerun.absent") == "f:6"
-    assert place("f", WINDING, "absent") == "f"
+    assert locate_key("f", WINDING, "prerun.steps") == "f:7"
+    assert locate_key("f", WINDING, "prerun.absent") == "f:6"
+    assert locate_key("f", WINDING, "absent") == "f"
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -117,8 +117,8 @@ def test_what_can_be_read_and_is_hardly_meant_is_remarked() -> None:
     odd = merge(Config(), {"nodes": {"lemon_ratio": 1}, "report": {"to": "a@b"}, "site": {"state_dir": "/s"}})
     assert find_remarks(odd) == (
         "nodes.lemon_ratio is below nodes.suspect_ratio: a node is a lemon before it is suspect",
-        "report.to names somebody, and mail.server is empty: no mail is sent",
-        "site.spool is empty: nothing arrives from nodes, and runs are judged by Slurm's words alone",
+        "report.to names a recipient, but mail.server is empty: no mail is sent",
+        "site.spool is empty: nothing arrives from nodes, and runs are judged by Slurm's records alone",
     )
 
 

@@ -71,7 +71,7 @@ def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path) -> None:
             ":5: prerun.window_days: unknown key; did you mean 'nodes.window_days'?",
         ),
         ("grace_s = 5\n", ":1: unknown key 'grace_s'; did you mean 'prerun.grace_s'?"),
-        ("[nodes]\nslurm_timeout_s = 5\n", "did you mean 'slurm_timeout_s', which stands above the first [section]?"),
+        ("[nodes]\nslurm_timeout_s = 5\n", "did you mean 'slurm_timeout_s', which belongs above the first [section]?"),
         ("[x]\n", "unknown key 'x'; `slurmwrap config show` lists the keys"),
         ('[log]\nto = "syslog"\n', ":2: log.to must be one of auto, stderr, journal, not 'syslog'"),
         ("[prerun]\ngrace = 5\n", "prerun.grace: unknown key; did you mean 'grace_s'?"),
@@ -133,8 +133,8 @@ def test_root_reads_no_file_that_others_may_write(tmp_path: Path, owner: tuple[i
         return
     with pytest.raises(ConfigError) as caught:
         load(variables)
-    assert str(caught.value) == f"{file}: {why}, and root and SlurmUser do what it says"
-    assert caught.value.hint == f"see that nobody changed it, then: chown root: {file}; chmod 644 {file}"
+    assert str(caught.value) == f"{file}: {why}, but root and SlurmUser act on its contents"
+    assert caught.value.hint == f"check that no one changed it, then: chown root: {file}; chmod 644 {file}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to become somebody else needs root")
@@ -158,7 +158,7 @@ def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, st
     )
     if refused:
         assert done.stderr.splitlines()[-1].endswith(
-            "others may write it (mode 0666), and root and SlurmUser do what it says"
+            "others may write it (mode 0666), but root and SlurmUser act on its contents"
         )
     else:
         assert (done.stdout, done.stderr) == (f"{state}\n", "")

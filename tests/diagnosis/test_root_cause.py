@@ -7,7 +7,7 @@ from pprint import pformat
 import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run
-from slurmwrap.diagnosis.log_rows import rank_of
+from slurmwrap.diagnosis.log_rows import parse_rank
 from slurmwrap.diagnosis.root_cause import Stamp, is_comparable, parse_stamp
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
@@ -76,7 +76,7 @@ def test_times_of_different_zones_are_not_compared() -> None:
     ],
 )
 def test_a_launchers_prefix_names_the_rank(row: str, rank: int | None) -> None:
-    assert rank_of(row) == rank
+    assert parse_rank(row) == rank
 
 
 TIMED_OUT = WATCHDOG.format("12:30:00.1")

@@ -60,7 +60,7 @@ def test_help_is_sbatchs_own_and_then_ours(lab: Lab, home: Path, words: list[str
     [
         (
             ["-N2", "--usage", "x"],
-            r"gsub \[sbatch's options\] \[gsub's options\] SCRIPT \[ARGUMENTS\]; gsub --help tells its own\n",
+            r"gsub \[sbatch's options\] \[gsub's options\] SCRIPT \[ARGUMENTS\]; gsub --help lists its own\n",
         ),
         (["-V"], r"gsub of slurmwrap \d+\.\d+\.\d+\n"),
         (["--vers", "nosuch.sh"], r"gsub of slurmwrap \d+\.\d+\.\d+\n"),

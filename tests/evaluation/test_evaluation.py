@@ -15,7 +15,7 @@ from evaluation.tables import agrees, off, table
 from simulation import naive
 
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_job import servers_of
+from slurmwrap.sim.sim_job import make_equal_servers
 from slurmwrap.sim.trace.synergy_loads import generate_load
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_the_loop_as_written_first_comes_to_the_same_jcts() -> None:
     jobs = generate_load("synergy-dynamic", seed=3, jobs=60, jobs_per_hour=20, gpu_demand="synthetic")
     anonymous = tuple(type(job)(number=job.number, job=job.job, submit_s=job.submit_s, work_s=job.work_s, gpus=job.gpus)
                       for job in jobs)  # fmt: skip
-    servers = servers_of(2, gpus=8, cpus=24, mem_gb=500)
+    servers = make_equal_servers(2, gpus=8, cpus=24, mem_gb=500)
     outcome, _ = run_simulation(Simulation(jobs=anonymous, servers=servers, round_s=300.0))
     found = naive.play([(job.submit_s, job.work_s, job.gpus) for job in jobs], 16, 300.0)
     ended = zip(outcome.ended_s, jobs, strict=True)

@@ -21,7 +21,7 @@ from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.sbatch.job_request import JobRequest, Origin, SbatchSetting, Script
-from slurmwrap.store.job_notices import News, leave_news, take_news
+from slurmwrap.store.job_notices import News, leave_notice, take_notices
 
 REASON = "train.py:28: KeyError: 'lr'"
 CANCEL = {"verb": "cancel", "target": "47", "option": "", "new": "", "reason": REASON, "error": None}
@@ -126,7 +126,7 @@ def test_the_user_hears_of_it_by_all_ways(tmp_path: Path) -> None:
     assert (tmp_path / "slurm-47.out").read_text() == TOLD
     assert mailed.read_text() == f"-s\n{subject}\nada@example.org\n{TOLD}"
     news = News(job_id=47, name="tr\nain", reason=REASON, at=5.0)
-    assert take_news(str(tmp_path / "state"), 3) == ((news,), 1)
+    assert take_notices(str(tmp_path / "state"), 3) == ((news,), 1)
     assert said == []
 
 
@@ -138,7 +138,7 @@ def test_a_mail_that_cannot_be_sent_costs_nothing_else(tmp_path: Path, program: 
         place=str(tmp_path), config=lambda: {"MailProg": program}, say=said.append,
     )  # fmt: skip
     assert [line.partition(":")[0] for line in said] == ["not written into the job's output file", "not mailed"]
-    assert take_news(str(tmp_path), 3)[1] == 1
+    assert take_notices(str(tmp_path), 3)[1] == 1
 
 
 def test_only_a_cancellation_that_slurm_took_is_one() -> None:
@@ -152,9 +152,9 @@ def test_only_a_cancellation_that_slurm_took_is_one() -> None:
 def test_news_are_reported_once_the_newest_of_them(tmp_path: Path) -> None:
     news = [News(job_id=n, name="sweep", reason="x" * 5000, at=float(n)) for n in range(1, 7)]
     for one in news:
-        leave_news(str(tmp_path), one)
+        leave_notice(str(tmp_path), one)
     (tmp_path / "news" / "000000000009-9").write_bytes(b"{not json")
-    told, in_all = take_news(str(tmp_path), 3)
+    told, in_all = take_notices(str(tmp_path), 3)
     assert ([one.job_id for one in told], in_all, len(told[0].reason)) == ([5, 6], 7, 1000)
-    assert take_news(str(tmp_path), 3) == ((), 0)
+    assert take_notices(str(tmp_path), 3) == ((), 0)
     assert not (tmp_path / "news").exists()

@@ -35,9 +35,9 @@ PLANNED = {
         "timing",
         "nearest_name",
     },
-    "config": {"config_paths", "config_sections", "load_config"},
+    "config": {"config_paths", "config_defaults", "load_config"},
     "host": {"system_clock", "run_command"},
-    "inject": {"slurmwrap_launch", "slurmwrap_step"},
+    "inject": {"slurmwrap_launcher_options", "slurmwrap_step"},
     "model": {
         *("decision", "finding", "hostlist", "limits", "cluster", "observation"),
         *("placement_plan", "resource_profile", "submission", "topology"),

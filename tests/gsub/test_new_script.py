@@ -236,7 +236,7 @@ def test_a_template_that_others_may_write_is_not_used(gsub, tmp_path: Path) -> N
     [
         ("{# tasks: node #}\n{{ nosuch }}\n", "'nosuch' is undefined"),
         ("{# tasks: node #}\n\n{% if %}\n", "one.j2:3: "),
-        ("{# about: x #}\n", "it does not say how its tasks lie"),
+        ("{# about: x #}\n", "it does not declare which tasks it starts"),
         ('{# tasks: node #}\n{% include "gone.j2" %}\n', "there is no 'gone.j2' to include"),
         ("{# tasks: node #}\n{{ ''.__class__.__mro__ }}\n", "unsafe"),
     ],
@@ -279,7 +279,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
             ["--template=torchrun", "--wrap=python train.py", "-G8"],
             [
                 "gsub: error: --wrap does not go with --template",
-                "The template makes the script; --wrap makes another one.",
+                "The template makes the script, and --wrap would make another one.",
             ],
         ),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.gsub.send import export_with, prepend_to_pythonpath
+from slurmwrap.gsub.send import add_counter_to_export, prepend_to_pythonpath
 
 DIR, NAMED, PATH = "SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH=/counter"
 
@@ -23,7 +23,7 @@ DIR, NAMED, PATH = "SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH=/co
     ],
 )
 def test_a_list_of_variables_gets_the_counter(value: str | None, wanted: str | None) -> None:
-    assert export_with(value, "/counter") == wanted
+    assert add_counter_to_export(value, "/counter") == wanted
 
 
 def test_the_counter_stands_in_front_of_what_the_user_has() -> None:

@@ -33,7 +33,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.slurm_options import PlanningFacts
-from slurmwrap.profiling.job_key import profile_key_of, published_key_of
+from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.option_table import REQUIRED, SbatchOption
@@ -654,7 +654,7 @@ def test_only_jobs_that_wait_for_the_same_share_a_pre_run_and_a_singleton_has_no
 
 def test_the_sites_profile_is_found_by_its_owner_alone() -> None:
     request_ = request("--resource-profile=vit")
-    site = ResourceProfile(key=published_key_of(profile_key_of(1001, "vit")), cpus_per_gpu=2.0, runs=3)
+    site = ResourceProfile(key=derive_published_key(derive_site_key(1001, "vit")), cpus_per_gpu=2.0, runs=3)
     desk_ = context(FakeSlurm(), FakeMemory(), published=Published(profiles=(site,)))
     assert prepare(request_, desk_).profile == replace(site, key="vit")
     assert prepare(request_, replace(desk_, uid=1002)).profile is None
@@ -1286,7 +1286,7 @@ def chosen(
 
 def test_what_a_pre_run_could_not_tell_is_not_tried_again_unless_the_user_says_so() -> None:
     memory = FakeMemory(doubt="nothing in its code trains")
-    why = "its pre-run could not tell before: nothing in its code trains; --prerun=auto tries again"
+    why = "an earlier pre-run was inconclusive: nothing in its code trains; --prerun=auto tries again"
     assert chosen(memory=memory) == ("off", why)
     assert chosen("--prerun=auto", memory=memory)[0] == "auto"
 

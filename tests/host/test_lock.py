@@ -14,7 +14,7 @@ from slurmwrap.host.lock import hold_exclusive_lock
 def test_a_second_one_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
     with (
         hold_exclusive_lock(tmp_path / "x.lock", "another reconciler"),
-        pytest.raises(StoreError, match=rf"^another reconciler is at work already \(pid {os.getpid()}\)$"),
+        pytest.raises(StoreError, match=rf"^another reconciler is already running \(pid {os.getpid()}\)$"),
         hold_exclusive_lock(tmp_path / "x.lock", "another reconciler"),
     ):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.host.mounts import TABLE, mount_of
+from slurmwrap.host.mounts import TABLE, find_mount_point
 
 LINES = r"""/dev/sda1 / ext4 rw 0 0
 fs1:/export /gpfs/fs1 nfs4 rw,hard 0 0
@@ -36,12 +36,12 @@ def table(tmp_path: Path) -> Path:
     ],
 )
 def test_the_longest_mount_point_below_the_root(table: Path, path: str, point: str) -> None:
-    assert mount_of(path, table) == point
+    assert find_mount_point(path, table) == point
 
 
 def test_without_a_table_none_is_known(tmp_path: Path) -> None:
-    assert mount_of("/gpfs/fs1", tmp_path / "none") == ""
+    assert find_mount_point("/gpfs/fs1", tmp_path / "none") == ""
 
 
 def test_this_machine_has_a_table() -> None:
-    assert mount_of("/proc/self", TABLE) == "/proc"
+    assert find_mount_point("/proc/self", TABLE) == "/proc"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.inject import slurmwrap_launch as launch
+from slurmwrap.inject import slurmwrap_launcher_options as launch
 from slurmwrap.prerun.trial import step_detection
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -72,9 +72,9 @@ def uninstall(root: Path, *, purge: bool = False) -> tuple[Path, ...]:
     assert where.manifest is not None
     tree = hooks_flow.FileTree(root=root, trusted=frozenset({0, SLURM_UID}))
     system = hooks_flow.System(tree=tree)
-    taking = remove.make_taking(where.manifest, tree)
+    taking = remove.plan_uninstallation(where.manifest, tree)
     manifest = remove.restore_conf(taking, where.manifest, system)
-    return remove.take_away(taking, manifest, system, purge=purge)
+    return remove.remove_installation(taking, manifest, system, purge=purge)
 
 
 def seen(root: Path) -> dict[str, tuple[int, int, int, str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.install.compose_hooks import Chain, Composition, compose
-from slurmwrap.install.plan_installation import plugins_there
+from slurmwrap.install.plan_installation import has_spank_plugins
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import applied, reverted, settings_of
 
@@ -89,10 +89,10 @@ def test_a_file_that_slurm_runs_before_ours_is_named() -> None:
         ("Prolog=/a\nProlog=/b\n", "Prolog is set 2 times"),
         ("Prolog=/a,/b\n", "holds a comma; Slurm 22.05 takes one program"),
         ("Epilog=e.sh\n", "Epilog=e.sh is not a full path"),
-        ("Prolog=/d[0-9]/*\n", "where our file would go is not clear"),
-        ("Prolog=/d/p?\n", "no name of ours would match"),
-        ("Prolog=/a Epilog=/b\n", "Prolog stands on a line with others"),
-        ("Prolog=\\\n/a\n", "Prolog stands on a line with others"),
+        ("Prolog=/d[0-9]/*\n", "the directory for slurmwrap's file is not clear"),
+        ("Prolog=/d/p?\n", "no name for slurmwrap's file would match"),
+        ("Prolog=/a Epilog=/b\n", "Prolog is on a continued line or with other keys"),
+        ("Prolog=\\\n/a\n", "Prolog is on a continued line or with other keys"),
     ],
 )
 def test_where_two_readings_are_possible_nothing_is_guessed(conf: str, told: str) -> None:
@@ -144,7 +144,7 @@ def test_spank_plugins_are_noticed(plugstack: str, included: tuple[str, ...], th
     (etc / "plugstack.conf.d").mkdir(mode=0o755)
     for name in included:
         (etc / "plugstack.conf.d" / name).touch()
-    assert plugins_there(FileTree(root=image, trusted=frozenset({0})), Path("/etc/slurm/plugstack.conf")) is there
+    assert has_spank_plugins(FileTree(root=image, trusted=frozenset({0})), Path("/etc/slurm/plugstack.conf")) is there
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install import check_installation as checking
 from slurmwrap.install.copy_to_nodes import make_bundle
 from slurmwrap.install.install_output import diff, plan_json, plan_text
-from slurmwrap.install.install_workflow import for_controller
+from slurmwrap.install.install_workflow import make_controller_payload
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.slurm_conf import (
     explain_no_controller,
@@ -64,7 +64,7 @@ def test_the_plan_names_a_backup_and_what_goes_there(image: Path) -> None:
 
 def test_a_controllers_bundle_has_slurm_users_directories_and_the_configuration(image: Path) -> None:
     where, plan = planned(image)
-    with tarfile.open(fileobj=io.BytesIO(make_bundle(for_controller(plan, where)))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(make_bundle(make_controller_payload(plan, where)))) as archive:
         found = {one.name: (one.isdir(), one.mode, one.uname) for one in archive}
     assert found["var/lib/slurmwrap/controller"] == found["var/lib/slurmwrap"] == (True, 0o700, "slurm")
     assert found["etc/slurmwrap/config.toml"] == (False, 0o644, "root")
@@ -91,7 +91,7 @@ def test_lines_that_others_bring_are_shown_awaited_and_never_written(image: Path
     assert diff(planned(image, edit=False)[1].changes) == ""
     (image / "aside").rename(image / str(FILE).lstrip("/"))
 
-    with pytest.raises(SlurmwrapError, match="is not edited by us"):
+    with pytest.raises(SlurmwrapError, match="slurmwrap does not edit it"):
         uninstall(image)
     for path, content in originals.items():
         path.write_bytes(content)

@@ -99,7 +99,7 @@ def test_a_node_that_is_powered_down_is_not_woken(node: Path) -> None:
 def test_a_file_that_is_not_ours_stays(node: Path, tmp_path: Path) -> None:
     node.mkdir(parents=True)
     (node / "prolog").write_text("the site's")
-    assert run(shipment(node), "lay", tmp_path) == (unpack_hooks.NOT_OURS, f"{node}/prolog is not ours\n")
+    assert run(shipment(node), "lay", tmp_path) == (unpack_hooks.NOT_OURS, f"{node}/prolog is not slurmwrap's\n")
     assert run(shipment(node), "take", tmp_path)[0] == unpack_hooks.NOT_OURS
     assert (node / "prolog").read_text() == "the site's"
 

@@ -14,6 +14,7 @@ import pytest
 from images import MORE, SLURM_CONF, SLURM_UID, ground_of, install, make_image, planned, seen, uninstall
 
 from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.install import check_installation
 from slurmwrap.install import check_installation as checking
 from slurmwrap.install import install_workflow as hooks_flow
 from slurmwrap.install import uninstall as remove
@@ -122,7 +123,7 @@ def test_a_file_that_is_not_ours_is_never_overwritten(image: Path) -> None:
     foreign = image / "etc/systemd/system/slurmwrap-report.timer"
     foreign.write_text("the administrator's\n")
     before = seen(image)
-    with pytest.raises(SlurmwrapError, match=r"slurmwrap-report\.timer is there already and not ours"):
+    with pytest.raises(SlurmwrapError, match=r"slurmwrap-report\.timer is there already and not slurmwrap's"):
         install(image)
     assert seen(image) == before
 
@@ -249,7 +250,7 @@ def test_an_edit_of_the_administrators_between_plan_and_installation_is_not_lost
     where, plan = planned(image)
     conf = image / "etc/slurm/slurm.conf"
     conf.write_text(SLURM_CONF + "\nNodeName=n4\n")
-    with pytest.raises(SlurmwrapError, match=r"slurm\.conf was changed by somebody while this was at work"):
+    with pytest.raises(SlurmwrapError, match=r"slurm\.conf was changed while the command was running"):
         hooks_flow.install(where, plan, (), 1.0, ())
     assert conf.read_text() == SLURM_CONF + "\nNodeName=n4\n"
     install(image)
@@ -261,7 +262,7 @@ def test_bytes_of_slurm_conf_do_not_speak_to_the_terminal(image: Path) -> None:
     conf = image / "etc/slurm/slurm.conf"
     conf.write_bytes(SLURM_CONF.encode().replace(b"# health check", b"# \x1b]0;title\x07\x1b[2J\xe9\x9b"))
     where, plan = planned(image)
-    steps = hooks_flow.steps_of(plan, where, (), by_hand=True, test=False)
+    steps = hooks_flow.describe_steps(plan, where, (), by_hand=True, test=False)
     shown = make_lines_harmless(plan_text(plan, steps, lambda text, style: f"\x1b[1m{text}\x1b[0m"))
     assert r"Prolog=/etc/slurm/prolog.sh # \x1b]0;title\x07\x1b[2J" in shown and r"\x9b" in shown
     assert set(re.findall(r"\x1b.{3}", shown)) == {"\x1b[1m", "\x1b[0m"}
@@ -273,9 +274,9 @@ def test_nodes_that_were_away_are_remembered_for_another_try(image: Path) -> Non
     assert where.manifest is not None
     tree = hooks_flow.FileTree(root=image, trusted=frozenset({0, SLURM_UID}))
     system = hooks_flow.System(tree=tree)
-    taking = remove.make_taking(where.manifest, tree)
+    taking = remove.plan_uninstallation(where.manifest, tree)
     written = remove.restore_conf(taking, where.manifest, system)
-    remove.take_away(taking, written, system, purge=True, behind=["n7"])
+    remove.remove_installation(taking, written, system, purge=True, behind=["n7"])
     manifest = ground_of(image).manifest
     assert manifest is not None
     assert (manifest.state, manifest.nodes) == ("removed", {"n7": ""})
@@ -321,7 +322,7 @@ def test_a_spool_with_other_modes_is_not_changed_but_said(image: Path) -> None:
 def test_without_a_shared_directory_it_says_what_is_missing(image: Path) -> None:
     from slurmwrap.install import install_workflow as hooks_flow
 
-    with pytest.raises(UsageError, match="need a directory that they share"):
+    with pytest.raises(UsageError, match="need a shared directory"):
         hooks_flow.make(ground_of(image), {}, "", None, "22.05")
 
 
@@ -464,4 +465,15 @@ def test_files_of_an_installation_by_hand_are_taken_over_and_its_lines_are_named
     _, plan = planned(image)
     states = {item.path.name: item.state for item in plan.items}
     assert (states["prolog"], states["hooks.json"], states["epilog"]) == (UPGRADE, UPGRADE, "conflict")
-    assert [text for text in plan.conflicts if "names a hook of ours, written by hand" in text]
+    assert [text for text in plan.conflicts if "was written by hand and names a hook of slurmwrap" in text]
+
+
+def test_the_check_reports_changed_files_but_not_the_sites_configuration(image: Path) -> None:
+    install(image)
+    (image / "etc/slurmwrap/config.toml").write_text("[mail]\nserver = 'mx'\n")
+    (image / HOOKS / "prolog").write_text("#!/bin/sh\n")
+    context = ground_of(image)
+    found = check_installation.check(context.manifest, context.system, dict)
+    changed = [one.text for one in found if "was changed" in one.text]
+    assert len(changed) == 1
+    assert f"{HOOKS}/prolog" in changed[0]

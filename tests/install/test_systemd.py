@@ -102,7 +102,7 @@ def test_installed_the_units_are_active(site: Booted) -> None:
         site.out("systemctl", "restart", "slurmctld")
         until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "slurmctld is back")
     done = site.run("slurmwrap", "hooks", "install", "--yes")
-    assert "Prolog, Epilog and EpilogSlurmctld were heard and believed" in done.stderr
+    assert "observations of Prolog, Epilog and EpilogSlurmctld were accepted" in done.stderr
     assert [shown(site, unit, "ActiveState") for unit in ENABLED] == ["active"] * 3
     assert [shown(site, unit, "UnitFileState") for unit in ENABLED] == ["enabled"] * 3
     assert shown(site, RECONCILER, "User") == "slurm"

@@ -48,7 +48,7 @@ def test_ports_follow_the_base_port() -> None:
         ({"nodes": 0}, "--nodes"),
         ({"gpus": 17}, "--gpus"),
         ({"threads": 0}, "--threads"),
-        ({"cpus": 31, "threads": 2}, "--cpus=31 are no whole cores of --threads=2"),
+        ({"cpus": 31, "threads": 2}, "--cpus=31 is not a multiple of --threads=2"),
         ({"switches": 9}, "--switches"),
         ({"topology": "ring"}, "--topology must be tree or none"),
         ({"mem_mib": 0}, "--mem-mib"),

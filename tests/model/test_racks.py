@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.errors import ConfigError
 from slurmwrap.model.cluster import Node
-from slurmwrap.model.racks import of_features, of_file
+from slurmwrap.model.racks import topology_from_features, topology_from_file
 from slurmwrap.model.topology import Domain, Topology
 
 
@@ -31,7 +31,7 @@ SwitchName=row1 Switches=rack[1-2]
 
 
 def test_file_of_racks_and_rows_becomes_domains() -> None:
-    assert of_file(ROWS, "/etc/racks.conf", N4) == Topology(
+    assert topology_from_file(ROWS, "/etc/racks.conf", N4) == Topology(
         source="file",
         racks=(
             Domain(name="rack1", nodes=("n0", "n1"), parent="row1"),
@@ -44,12 +44,14 @@ def test_file_of_racks_and_rows_becomes_domains() -> None:
 
 def test_level_of_a_switch_is_above_its_highest_child() -> None:
     text = "SwitchName=a Nodes=n0\nSwitchName=b Nodes=n1\nSwitchName=r Switches=a\nSwitchName=top Switches=r,b\n"
-    levels = {rack.name: (rack.level, rack.parent) for rack in of_file(text, "f", N4).racks}
+    levels = {rack.name: (rack.level, rack.parent) for rack in topology_from_file(text, "f", N4).racks}
     assert levels == {"a": (0, "r"), "b": (0, "top"), "r": (1, "top"), "top": (2, "")}
 
 
 def test_nodes_that_the_cluster_does_not_have_are_remarked_and_left_out() -> None:
-    found = of_file("SwitchName=r1 Nodes=n[0-1],gone[1-7]\nSwitchName=r2 Nodes=lost\n", "/etc/racks.conf", N4)
+    found = topology_from_file(
+        "SwitchName=r1 Nodes=n[0-1],gone[1-7]\nSwitchName=r2 Nodes=lost\n", "/etc/racks.conf", N4
+    )
     assert found == Topology(
         source="file",
         racks=(Domain(name="r1", nodes=("n0", "n1")),),
@@ -58,7 +60,7 @@ def test_nodes_that_the_cluster_does_not_have_are_remarked_and_left_out() -> Non
 
 
 def test_file_without_any_known_node_is_no_topology() -> None:
-    found = of_file("SwitchName=r1 Nodes=x\n", "f", N4)
+    found = topology_from_file("SwitchName=r1 Nodes=x\n", "f", N4)
     assert (found.source, found.racks, found.remarks[0]) == ("", (), "f: no such node here: x")
 
 
@@ -88,7 +90,7 @@ def test_file_without_any_known_node_is_no_topology() -> None:
 )
 def test_bad_file_is_refused_with_line_and_culprit(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        of_file(text, "/etc/racks.conf", N4)
+        topology_from_file(text, "/etc/racks.conf", N4)
     assert str(caught.value).startswith(f"/etc/racks.conf: {said}")
     assert "docs/placement.md" in caught.value.hint
 
@@ -97,7 +99,7 @@ def test_bad_file_is_refused_with_line_and_culprit(text: str, said: str) -> None
 @given(text=st.text(alphabet="SwitchNameods=[]-,\\#\n 0123", max_size=120))
 def test_any_text_is_a_topology_or_a_clear_refusal(text: str) -> None:
     try:
-        found = of_file(text, "f", N4)
+        found = topology_from_file(text, "f", N4)
     except ConfigError as error:
         assert str(error).startswith("f: line ")
     else:
@@ -106,7 +108,7 @@ def test_any_text_is_a_topology_or_a_clear_refusal(text: str) -> None:
 
 def test_features_name_racks_and_rows() -> None:
     given_nodes = nodes(n0="a100,rack1,row1", n1="rack1,row1", n2="rack2,row1", n3="rack3,row2")
-    assert of_features("rack, row", given_nodes) == Topology(
+    assert topology_from_features("rack, row", given_nodes) == Topology(
         source="features",
         racks=(
             Domain(name="rack1", nodes=("n0", "n1"), parent="row1"),
@@ -119,7 +121,7 @@ def test_features_name_racks_and_rows() -> None:
 
 
 def test_nodes_without_the_feature_and_with_two_are_remarked() -> None:
-    found = of_features("rack", nodes("n9", n0="rack1,rack2", n1="rack2", n2="rack"))
+    found = topology_from_features("rack", nodes("n9", n0="rack1,rack2", n1="rack2", n2="rack"))
     assert found == Topology(
         source="features",
         racks=(Domain(name="rack1", nodes=("n0",)), Domain(name="rack2", nodes=("n1",))),
@@ -131,9 +133,11 @@ def test_nodes_without_the_feature_and_with_two_are_remarked() -> None:
 
 
 def test_rack_that_reaches_over_two_rows_has_no_parent() -> None:
-    racks = of_features("rack,row", nodes(n0="rack1,row1", n1="rack1,row2")).racks
+    racks = topology_from_features("rack,row", nodes(n0="rack1,row1", n1="rack1,row2")).racks
     assert [(rack.name, rack.parent) for rack in racks] == [("rack1", ""), ("row1", ""), ("row2", "")]
 
 
 def test_prefix_that_no_feature_has_is_no_topology() -> None:
-    assert of_features("rack", N4) == Topology(remarks=("placement.topology_features=rack: in no rack: n[0-3]",))
+    assert topology_from_features("rack", N4) == Topology(
+        remarks=("placement.topology_features=rack: in no rack: n[0-3]",)
+    )

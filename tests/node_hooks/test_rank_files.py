@@ -109,7 +109,7 @@ def test_many_ranks_are_bounded_and_the_rest_is_counted(site: Site) -> None:
     found = epilog(site)
     assert [Path(one["name"]).name for one in found["logs"]][:1] == ["41.out"] and len(found["logs"]) == 9
     assert all(len(one["text"]) <= 16384 and one["truncated"] for one in found["logs"][1:])
-    assert found["logs_skipped"] == ["92 more files beside it: no more than 8 are kept"]
+    assert found["logs_skipped"] == ["92 more files next to it: at most 8 are kept"]
 
 
 def test_a_ranks_file_that_is_not_the_users_or_no_file_is_not_read(site: Site) -> None:
@@ -140,7 +140,7 @@ def test_a_directory_of_too_many_files_is_not_searched(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}").touch()
     assert sorted(user_files.listed(os.fsencode(tmp_path), 4)) == [b"0", b"1", b"2", b"3"]
-    with pytest.raises(user_files.Unreadable, match="too many files beside it"):
+    with pytest.raises(user_files.Unreadable, match="too many files in its directory"):
         user_files.listed(os.fsencode(tmp_path), 3)
 
 

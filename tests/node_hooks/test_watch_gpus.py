@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, program
+from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, read_node_program
 
 QUICK = {"PAUSE_S = 1.0": "PAUSE_S = 0.05", "PERIOD_S = 5.0": "PERIOD_S = 0.2"}
 IMPATIENT = {"HANGS_S = 12.0": "HANGS_S = 0.4"}
@@ -48,7 +48,7 @@ def node(libnvml: Callable[..., str]) -> Iterator[Callable[..., Node]]:
     started: list[Node] = []
 
     def start(answers: str, *, library: bool = True, patience: str = "90.0", **environ: str) -> Node:
-        text = program().replace("PATIENCE_S = 90.0", f"PATIENCE_S = {patience}")
+        text = read_node_program().replace("PATIENCE_S = 90.0", f"PATIENCE_S = {patience}")
         for old, new in {**QUICK, **(IMPATIENT if "hang" in answers else {})}.items():
             assert old in text
             text = text.replace(old, new)

@@ -195,3 +195,9 @@ def test_no_job_is_slower_than_as_asked_or_raised_beyond_its_share(
     assert given_cpus <= max(cpus, 4 * gpus)
     assert runs or given_cpus >= min(cpus, 4 * gpus)
     assert find_speed(claim.speeds, given_cpus / gpus, 10**6) >= find_speed(claim.speeds, claim.cpus, 10**6)
+
+
+def test_a_gain_of_less_than_double_is_reported_too() -> None:
+    faster = tuple((cpus, 15.0 if cpus >= 4 else 10.0) for cpus, _ in HUNGRY)
+    (_, raised) = asks(replace(ASKED, cpus=1), knows(faster))["cpus-per-task"]
+    assert "it runs 1.5 times as fast" in raised

@@ -17,7 +17,7 @@ from slurmwrap.placement.relaxation import (
     Urgent,
     find_blocking_reason,
     find_due_level,
-    is_loosening,
+    is_less_strict,
     relax,
 )
 from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
@@ -312,4 +312,4 @@ def test_whatever_a_submission_says_only_looser_values_of_known_keys_come_out(
     in_force |= {"Features": RECORD.features, "MinMemoryNode": "20000", "CPUsPerTask": "8", "MinCPUsNode": "16"}
     for action in (action for group in groups for action in group):
         assert action.key in KEYS and action.target == "81" and action.verb is Verb.UPDATE_JOB
-        assert is_loosening(action.key, in_force[action.key], action.value, RECORD)
+        assert is_less_strict(action.key, in_force[action.key], action.value, RECORD)

@@ -165,5 +165,5 @@ def test_a_drain_beyond_the_cap_is_given_up_with_the_count() -> None:
     found = get_status_of_drain(action("drain", target="n1"), taken, 0.3)
     assert (found.due, found.why) == (
         ActionState.VOID,
-        "1 of 3 nodes are drained by us already: placement.exclude_cap is used up",
+        "1 of 3 nodes are already drained by slurmwrap: placement.exclude_cap is used up",
     )

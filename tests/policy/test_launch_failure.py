@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fakes import START, job
-from test_decide import ACT, AGAIN, CONSENT, case, diagnosis, steps
+from test_retry_decision import ACT, AGAIN, CONSENT, case, diagnosis, steps
 
 from slurmwrap.policy.retry_budget import Entry, Ledger
 from slurmwrap.policy.retry_decision import decide
-from slurmwrap.policy.run_from_slurm import record_of, run_before
+from slurmwrap.policy.run_from_slurm import make_previous_run, record_of
 
 HELD = replace(AGAIN, reason="launch failed requeued held")
 FAILED = diagnosis("node_failure", "retry_elsewhere")
@@ -56,7 +56,7 @@ def test_another_reason_for_being_held_is_somebody_elses() -> None:
 
 
 def test_the_run_that_nothing_told_of_comes_before_the_one_that_is_held() -> None:
-    record = run_before(replace(HELD, restarts=2, submit_time=START), "lab")
+    record = make_previous_run(replace(HELD, restarts=2, submit_time=START), "lab")
     assert (record.attempt.submit_time, record.restarts, record.nodes, record.state) == (START - 1, 1, (), "")
 
 

@@ -6,7 +6,12 @@ import pytest
 from fakes import job
 
 from slurmwrap.model.cluster import Partition
-from slurmwrap.policy.resize import memory_cap, more_memory, more_time, time_needed_s
+from slurmwrap.policy.resize import (
+    compute_larger_memory,
+    compute_longer_time_limit,
+    compute_memory_cap,
+    compute_time_needed_s,
+)
 
 PER_CPU: dict[str, object] = {"mem_mib_per_node": None, "mem_mib_per_cpu": 500, "cpus": 8}
 
@@ -27,15 +32,18 @@ PER_CPU: dict[str, object] = {"mem_mib_per_node": None, "mem_mib_per_cpu": 500, 
 def test_memory_grows_in_the_jobs_own_unit(
     changes: dict[str, object], peak: int | None, expected: tuple[str, int] | None
 ) -> None:
-    assert more_memory(job(81, **changes), peak, factor=1.5, cap_mib=10000) == expected
+    assert compute_larger_memory(job(81, **changes), peak, factor=1.5, cap_mib=10000) == expected
 
 
 def test_a_second_time_it_grows_again() -> None:
-    assert more_memory(job(81, mem_mib_per_node=6000), 2000, factor=1.5, cap_mib=256_000) == ("MinMemoryNode", 9000)
+    assert compute_larger_memory(job(81, mem_mib_per_node=6000), 2000, factor=1.5, cap_mib=256_000) == (
+        "MinMemoryNode",
+        9000,
+    )
 
 
 def test_nothing_is_asked_for_that_is_not_more() -> None:
-    assert more_memory(job(81), None, factor=1.0, cap_mib=256_000) is None
+    assert compute_larger_memory(job(81), None, factor=1.0, cap_mib=256_000) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,7 @@ def test_nothing_is_asked_for_that_is_not_more() -> None:
     ],
 )
 def test_the_cap_is_the_nodes_and_the_partitions(limits: tuple[Partition, ...], expected: int) -> None:
-    assert memory_cap(job(81), 256_000, limits) == expected
+    assert compute_memory_cap(job(81), 256_000, limits) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,17 +73,17 @@ def test_the_cap_is_the_nodes_and_the_partitions(limits: tuple[Partition, ...], 
     ],
 )
 def test_time_grows_up_to_the_partitions(limit_s: int | None, max_time_s: int | None, expected: int | None) -> None:
-    assert more_time(limit_s, (Partition(name="gpu", max_time_s=max_time_s),), factor=1.5) == expected
+    assert compute_longer_time_limit(limit_s, (Partition(name="gpu", max_time_s=max_time_s),), factor=1.5) == expected
 
 
 @pytest.mark.parametrize(("left", "minutes"), [(None, 90), (600, 90), (3 * 3600, 216), (9 * 3600, 480)])
 def test_what_progress_says_counts_where_it_is_more(left: float | None, minutes: int) -> None:
     limits = (Partition(name="gpu", max_time_s=8 * 3600),)
-    assert more_time(3600, limits, factor=1.5, remaining_s=left) == minutes
+    assert compute_longer_time_limit(3600, limits, factor=1.5, remaining_s=left) == minutes
 
 
 @pytest.mark.parametrize(
     ("run_s", "left", "wanted"), [(63, 978, 25 * 60), (60, 60, 180), (3600, 8400, 4 * 3600), (86400, 86400, 58 * 3600)]
 )
 def test_a_whole_run_is_given_a_margin_and_a_round_time(run_s: float, left: float, wanted: int) -> None:
-    assert time_needed_s(run_s, left) == wanted
+    assert compute_time_needed_s(run_s, left) == wanted

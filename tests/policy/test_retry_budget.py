@@ -10,7 +10,7 @@ from fakes import START, job
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.policy.retry_budget import Entry, Ledger, ledger_of
+from slurmwrap.policy.retry_budget import Entry, Ledger, make_ledger
 from slurmwrap.policy.run_from_slurm import record_of
 
 HOUR = 3600
@@ -47,7 +47,7 @@ NOW = replace(run(3), diagnosis=None)
 
 
 def test_earlier_failures_of_the_same_job_count() -> None:
-    found = ledger_of([run(0), run(1, "network_error"), run(2), run(3)], NOW)
+    found = make_ledger([run(0), run(1, "network_error"), run(2), run(3)], NOW)
     assert (found.spent("nccl_error"), found.spent("network_error"), found.spent("cpu_oom")) == (2, 1, 0)
     assert found.failures == 3
 
@@ -56,41 +56,41 @@ def test_earlier_failures_of_the_same_job_count() -> None:
     "other", [run(1, "success"), run(1, uid=1002), replace(run(1), diagnosis=None), run(1, "cancelled")]
 )
 def test_what_is_no_failure_of_this_user_does_not_count(other: JobRun) -> None:
-    assert ledger_of([other], NOW) == Ledger()
+    assert make_ledger([other], NOW) == Ledger()
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "REQUEUED"])
 def test_preemption_costs_nothing(state: str) -> None:
-    found = ledger_of([run(0), *(replace(run(n, "job_preempted"), state=state) for n in (1, 2))], NOW)
+    found = make_ledger([run(0), *(replace(run(n, "job_preempted"), state=state) for n in (1, 2))], NOW)
     assert (found.entries, found.failures) == ((Entry(category="nccl_error", entity="", node=""),), 1)
     assert found.lost_gpu_hours == pytest.approx(2)
 
 
 def test_a_log_that_speaks_of_preemption_in_a_run_that_failed_is_a_failure() -> None:
-    found = ledger_of([run(n, "job_preempted") for n in range(3)], NOW)
+    found = make_ledger([run(n, "job_preempted") for n in range(3)], NOW)
     assert (found.spent("job_preempted"), found.failures) == (3, 3)
 
 
 def test_a_lost_node_leaves_the_budgets_of_other_causes_alone() -> None:
-    found = ledger_of([run(0, "node_failure"), run(1, "node_failure"), run(2, "node_failure")], NOW)
+    found = make_ledger([run(0, "node_failure"), run(1, "node_failure"), run(2, "node_failure")], NOW)
     assert (found.spent("nccl_error"), found.spent("node_failure")) == (0, 3)
 
 
 def test_what_belonged_to_an_incident_costs_its_root_cause_nothing_but_counts_among_all() -> None:
-    found = ledger_of([replace(run(0), incident="i1"), run(1)], NOW)
+    found = make_ledger([replace(run(0), incident="i1"), run(1)], NOW)
     assert (found.spent("nccl_error"), found.failures) == (1, 2)
 
 
 def test_an_older_job_with_the_same_id_does_not_count() -> None:
     old = [replace(run(r), attempt=replace(run(r).attempt, submit_time=START - 10**6 + r)) for r in range(3)]
     new = run(0)
-    assert ledger_of(old, replace(run(0), diagnosis=None)) == Ledger()
-    assert ledger_of([*old, new], replace(run(1), diagnosis=None)).failures == 1
+    assert make_ledger(old, replace(run(0), diagnosis=None)) == Ledger()
+    assert make_ledger([*old, new], replace(run(1), diagnosis=None)).failures == 1
 
 
 def test_the_order_in_which_runs_are_given_does_not_matter() -> None:
     runs = [run(0), run(1, "network_error"), run(2)]
-    assert ledger_of(runs[::-1], NOW) == ledger_of(runs, NOW)
+    assert make_ledger(runs[::-1], NOW) == make_ledger(runs, NOW)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_the_order_in_which_runs_are_given_does_not_matter() -> None:
 )
 def test_only_progress_strictly_beyond_the_best_forgives(steps: tuple[int | None, ...], spent: int) -> None:
     runs = [run(place, step=step) for place, step in enumerate(steps)]
-    assert ledger_of(runs[:-1], runs[-1]).spent("nccl_error") == spent
+    assert make_ledger(runs[:-1], runs[-1]).spent("nccl_error") == spent
 
 
 def test_a_newer_checkpoint_is_progress_and_the_same_again_is_none() -> None:
-    assert ledger_of([run(0, saved=10)], run(1, saved=20)).spent("nccl_error") == 0
-    assert ledger_of([run(0, saved=20)], run(1, saved=20)).spent("nccl_error") == 1
+    assert make_ledger([run(0, saved=10)], run(1, saved=20)).spent("nccl_error") == 0
+    assert make_ledger([run(0, saved=20)], run(1, saved=20)).spent("nccl_error") == 1
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_a_newer_checkpoint_is_progress_and_the_same_again_is_none() -> None:
     ],
 )
 def test_what_the_step_counter_saw_is_progress_of_its_own_unit(runs: tuple[JobRun, ...], spent: int) -> None:
-    assert ledger_of(runs[:-1], runs[-1]).spent("nccl_error") == spent
+    assert make_ledger(runs[:-1], runs[-1]).spent("nccl_error") == spent
 
 
 def test_the_total_of_failures_stands_whatever_progress_says() -> None:
-    found = ledger_of([run(n, step=n) for n in range(5)], run(5, step=5))
+    found = make_ledger([run(n, step=n) for n in range(5)], run(5, step=5))
     assert (found.entries, found.failures) == ((), 5)
     assert found.lost_gpu_hours == pytest.approx(12)
 
@@ -152,15 +152,15 @@ def test_the_total_of_failures_stands_whatever_progress_says() -> None:
     ],
 )
 def test_hours_are_lost_but_for_what_a_resumed_run_kept(first: JobRun, second: JobRun, lost: float) -> None:
-    assert ledger_of([first], second).lost_gpu_hours == pytest.approx(lost)
+    assert make_ledger([first], second).lost_gpu_hours == pytest.approx(lost)
 
 
 def test_a_refused_resize_is_remembered_by_its_cause() -> None:
-    assert ledger_of([replace(run(0, "cpu_oom"), resize_refused=True)], NOW).refused == {"cpu_oom"}
+    assert make_ledger([replace(run(0, "cpu_oom"), resize_refused=True)], NOW).refused == {"cpu_oom"}
 
 
 def test_the_only_node_of_a_run_that_was_moved_away_counts_as_blamed() -> None:
-    found = ledger_of([run(0, decision="retry_elsewhere"), run(1)], NOW)
+    found = make_ledger([run(0, decision="retry_elsewhere"), run(1)], NOW)
     assert found.entries == (
         Entry(category="nccl_error", entity="", node="n1"),
         Entry(category="nccl_error", entity="", node=""),

@@ -10,7 +10,7 @@ from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.run_from_slurm import record_of, remembered, run_of_hooks, speaks_for, submitted_id
+from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, remembered, run_from_hooks, submitted_id
 
 
 def test_a_running_job_has_no_ending_yet() -> None:
@@ -43,7 +43,7 @@ def hook(context: Context, at: float, node: str = "", **facts: object) -> Observ
 
 
 def test_a_run_known_from_hooks_alone_is_keyed_by_its_first_sign_of_life() -> None:
-    found = run_of_hooks(
+    found = run_from_hooks(
         "lab",
         81,
         [
@@ -68,13 +68,13 @@ def test_a_run_known_from_hooks_alone_is_keyed_by_its_first_sign_of_life() -> No
 def test_a_submission_speaks_for_its_own_job_only() -> None:
     record = record_of(job(81), "lab")
     mine = Submission(cluster="lab", job_id=81, uid=1001, user="alice", at=START - 101.0)
-    assert speaks_for(mine, record)
-    assert not speaks_for(replace(mine, uid=1002), record)
-    assert not speaks_for(replace(mine, cluster="other"), record)
-    assert not speaks_for(replace(mine, at=START - 9e6), record)  # an older job with the same id
-    assert speaks_for(replace(mine, at=START - 9e6), replace(record, restarts=1))
-    assert speaks_for(replace(mine, at=START + 200.0), record)  # by a clock that is ahead
-    assert not speaks_for(replace(mine, at=START + 9e3), replace(record, restarts=1))  # of a newer job
+    assert is_submission_of_run(mine, record)
+    assert not is_submission_of_run(replace(mine, uid=1002), record)
+    assert not is_submission_of_run(replace(mine, cluster="other"), record)
+    assert not is_submission_of_run(replace(mine, at=START - 9e6), record)  # an older job with the same id
+    assert is_submission_of_run(replace(mine, at=START - 9e6), replace(record, restarts=1))
+    assert is_submission_of_run(replace(mine, at=START + 200.0), record)  # by a clock that is ahead
+    assert not is_submission_of_run(replace(mine, at=START + 9e3), replace(record, restarts=1))  # of a newer job
 
 
 def test_the_start_that_was_seen_is_kept_while_slurm_shows_the_present_for_a_lost_nodes_job() -> None:

@@ -13,7 +13,7 @@ from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import NodeHistory
 from slurmwrap.policy.run_from_slurm import record_of
-from slurmwrap.policy.strikes import Fleet, fleet_of, health, lost_node, out_of_service, standings
+from slurmwrap.policy.strikes import Fleet, find_down_node, health, make_fleet, out_of_service, standings
 
 DAY = 86400
 
@@ -92,9 +92,9 @@ def test_what_is_out_of_service_is_told_with_its_owner() -> None:
 def test_the_fleet_is_the_jobs_partition_or_everything() -> None:
     nodes = (node("n1"), node("n2", partitions=("cpu",)))
     snapshot = Snapshot(taken_at=START, nodes=nodes)
-    assert fleet_of(snapshot, "gpu").nodes == nodes[:1]
-    assert fleet_of(snapshot, "gpu,cpu").nodes == nodes
-    assert fleet_of(snapshot, "").nodes == nodes
+    assert make_fleet(snapshot, "gpu").nodes == nodes[:1]
+    assert make_fleet(snapshot, "gpu,cpu").nodes == nodes
+    assert make_fleet(snapshot, "").nodes == nodes
 
 
 def test_one_node_may_be_taken_out_of_the_smallest_cluster() -> None:
@@ -105,6 +105,6 @@ def test_one_node_may_be_taken_out_of_the_smallest_cluster() -> None:
 def test_a_node_failure_is_pinned_to_the_one_node_that_is_down() -> None:
     failed = Diagnosis(category="node_failure", domain="IF", decision="retry_elsewhere", confidence=1, signature="")
     record = record_of(job(81, nodes=("n1", "n2")), "lab")
-    assert lost_node(failed, record, Fleet(nodes=(node("n1"), node("n2", state="DOWN")))) == "n2"
-    assert lost_node(failed, record, Fleet(nodes=(node("n1", state="DOWN"), node("n2", state="DOWN")))) == ""
-    assert lost_node(failed, record, Fleet(nodes=(node("n1"), node("n9", state="DOWN")))) == ""
+    assert find_down_node(failed, record, Fleet(nodes=(node("n1"), node("n2", state="DOWN")))) == "n2"
+    assert find_down_node(failed, record, Fleet(nodes=(node("n1", state="DOWN"), node("n2", state="DOWN")))) == ""
+    assert find_down_node(failed, record, Fleet(nodes=(node("n1"), node("n9", state="DOWN")))) == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.code_fingerprint import MAX_FILES, code_files, installed_marks
+from slurmwrap.prerun.code_fingerprint import MAX_FILES, list_installation_marks, read_code_files
 
 
 def tree(root: Path, **files: str) -> None:
@@ -17,7 +17,7 @@ def tree(root: Path, **files: str) -> None:
 
 
 def names(root: Path, script: str, *, environ: dict[str, str] | None = None, args: tuple[str, ...] = ()) -> list[str]:
-    found = code_files(script, str(root), args, environ or {})
+    found = read_code_files(script, str(root), args, environ or {})
     return [str(Path(path).relative_to(root)) for path in found]
 
 
@@ -70,7 +70,7 @@ def test_so_does_the_program_that_the_text_of_a_shell_in_each_task_starts(tmp_pa
 def test_settings_that_are_named_count_and_hydras_own_with_them(tmp_path: Path) -> None:
     tree(tmp_path, train_py="import hydra\n", conf__model__big_yaml="a: 1\n", given_yaml="lr: 1\n")
     given = str(tmp_path / "given.yaml")
-    found = code_files("#!/bin/sh\npython train.py\n", str(tmp_path), (), {}, (given, str(tmp_path / "data.bin")))
+    found = read_code_files("#!/bin/sh\npython train.py\n", str(tmp_path), (), {}, (given, str(tmp_path / "data.bin")))
     assert sorted(Path(path).name for path in found) == ["big.yaml", "given.yaml", "train.py"]
 
 
@@ -88,7 +88,7 @@ def test_installing_a_package_leaves_its_mark(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
     environ = {"VIRTUAL_ENV": str(tmp_path)}
-    (before,) = installed_marks(environ)
+    (before,) = list_installation_marks(environ)
     (packages / "new").mkdir()
-    assert installed_marks(environ) != (before,)
-    assert installed_marks({}) == ()
+    assert list_installation_marks(environ) != (before,)
+    assert list_installation_marks({}) == ()

@@ -643,7 +643,7 @@ def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_
     assert (found.decision, found.diagnosis.input_path) == ("blacklist_input", "/data/bad.pt")
     assert found.decision_reason == "/data/bad.pt: it is truncated"
     assert [(b.digest, b.uid, b.reason) for b in world.store.blocked_inputs()] == [
-        ("d3", -1, "our own read of it: it is truncated"),
+        ("d3", -1, "slurmwrap's own check of it: it is truncated"),
         ("d3", 1001, "/data/bad.pt: it is truncated"),
     ]
 
@@ -699,7 +699,7 @@ def test_two_users_on_two_nodes_block_an_input_for_everybody(world: World) -> No
         world.run()
     found = {(b.digest, b.uid): b.reason for b in world.store.blocked_inputs()}
     assert set(found) == {("d1", 1001), ("d1", 1002), ("d1", -1)}
-    assert found["d1", -1] == "jobs of several users failed of it on several nodes"
+    assert found["d1", -1] == "jobs of several users failed because of it on several nodes"
     done = [a for a in world.store.actions() if a.verb == "block input"]
     assert [(a.key, bool(a.done_at), a.error) for a in done] == [
         ("user", True, ""),

@@ -23,9 +23,9 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.relaxation import may_be_touched
 from slurmwrap.placement.token_bucket import fill_bucket, take
-from slurmwrap.policy.run_from_slurm import key_of
+from slurmwrap.policy.run_from_slurm import run_key_from_job
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.pending_jobs import select_first_jobs
+from slurmwrap.reconcile.pending_job_updates import select_first_jobs
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
@@ -347,7 +347,7 @@ def test_a_run_that_ends_with_relaxing_begun_is_judged_and_retried_all_the_same(
     world.add(job(81, submit_time=START - 60, state="COMPLETED", exit_code=0))
     world.clock.sleep(100)
     world.run()
-    assert [(a.rule, a.error) for a in world.store.actions()] == [("relax", "the job waits no longer")]
+    assert [(a.rule, a.error) for a in world.store.actions()] == [("relax", "the job is no longer pending")]
     assert world.attempt(waiting()).reconciled
 
 
@@ -500,7 +500,7 @@ def test_a_group_larger_than_the_bucket_is_owed_for() -> None:
 
 
 def delay(world: World, record: JobRecord) -> tuple[float, float, float, bool]:
-    (found,) = [d for d in world.store.delays() if d.attempt == key_of(record, "lab")]
+    (found,) = [d for d in world.store.delays() if d.attempt == run_key_from_job(record, "lab")]
     return found.fair_share_s, found.fragmentation_s, found.unknown_s, found.over
 
 
@@ -593,7 +593,7 @@ def test_a_requeue_counts_anew_and_a_job_missed_once_goes_on(tmp_path: Path) -> 
 def test_a_delay_is_kept_as_it_is(tmp_path: Path) -> None:
     world = World(tmp_path)
     kept = QueueDelay(
-        attempt=key_of(waiting(), "lab"), address="81", user="alice", gpus=2, eligible_at=START + 0.5,
+        attempt=run_key_from_job(waiting(), "lab"), address="81", user="alice", gpus=2, eligible_at=START + 0.5,
         seen_at=START + 9.0, fair_share_s=1.0, fragmentation_s=2.0, unknown_s=5.5, waits_for="fragmentation", over=True,
     )  # fmt: skip
     world.store.save_delay(kept)

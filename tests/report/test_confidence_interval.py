@@ -13,10 +13,10 @@ from slurmwrap.report.confidence_interval import (
     SIGMAS,
     TABLE,
     Interval,
+    combine_intervals,
     compute_interval_around,
     compute_interval_of_mean,
     compute_interval_of_median,
-    put_together,
     reach,
     scale_interval,
 )
@@ -152,7 +152,7 @@ def test_few_losses_among_gains_widen_it_downwards_by_what_they_weigh() -> None:
 
 
 def test_independent_doubts_add_in_squares() -> None:
-    assert put_together(10.0, [(4.0, (1.0, 8.0)), (6.0, (2.0, 9.0))]) == (5.0, 15.0)
+    assert combine_intervals(10.0, [(4.0, (1.0, 8.0)), (6.0, (2.0, 9.0))]) == (5.0, 15.0)
     assert scale_interval((1.0, 4.0), -2.0) == (-8.0, -2.0)
 
 

@@ -79,7 +79,7 @@ def test_the_figures_of_a_full_night() -> None:
                detail="95 %: +151.4 to +352.9; 2 of 3 means estimated"),
         Figure(key="retried", label="GPU-hours done by retries", value="+61.7", number=61.7,
                detail="95 %: −8.00 to +120.4; completed less failed; spent, without their users"),
-        Figure(key="wrong", label="times we were wrong", value="28", detail="of 513 that we acted", number=28),
+        Figure(key="wrong", label="wrong decisions", value="28", detail="of 513", number=28),
         Figure(key="ettr", label="ETTR", value="87.1 %", detail="of 212 jobs that counted steps",
                number=0.871),
     )  # fmt: skip
@@ -102,7 +102,7 @@ def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> 
     sections = build_page(calm()).sections
     assert [(one.key, one.empty) for one in sections] == [
         ("failed", "No run failed."),
-        ("nodes", "No node is under suspicion, and none is drained by us."),
+        ("nodes", "No node is under suspicion, and none is drained by slurmwrap."),
     ]
     assert not any(one.has_something for one in sections)
 

@@ -25,7 +25,7 @@ def history(**jobs: list[tuple[int, int]]) -> NodeHistory:
 def test_a_suspect_says_what_it_lacks_to_be_a_lemon() -> None:
     rows = list_lemons(history(n1=[(n, 7) for n in range(1, 9)]), Nodes(), (), now=NOW)
     assert [(row.nodes, row.status, row.why) for row in rows] == [
-        (("n1",), "suspect", "no lemon yet: 1 of 2 users that it must have struck")
+        (("n1",), "suspect", "not a lemon yet: 1 of 2 users that must have met faults on it")
     ]
     assert rows[0].command == "slurmwrap nodes show n1"
     assert list_nodes_to_drain(rows, set()) == ()

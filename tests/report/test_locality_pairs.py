@@ -14,7 +14,7 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Saving
-from slurmwrap.report.report_inputs import Paced
+from slurmwrap.report.report_inputs import StepCountedRun
 from slurmwrap.report.savings import Pair, find_pairs
 
 UNTIL = 1_700_604_800
@@ -119,15 +119,17 @@ def test_what_the_database_tells_of_each_run() -> None:
     paced = figures_of(**given(*runs)).paced
     work = (1001, "5" * 64, "b64", 16)
     assert sorted(paced, key=lambda one: one.ended) == [
-        Paced(work, NEAR, 16 * 3600.0, 5.0, SINCE - 90_000 + 604 + 3600.0, False),
-        Paced(work, NEAR, 16 * 3600.0, 5.0, SINCE + 1000 + 601 + 3600.0, True),
-        Paced(work, FAR, 16 * 3600.0, 4.0, SINCE + 1000 + 602 + 3600.0, False),
-        Paced(work, NEAR, 16 * 3600.0, 5.0, SINCE + 1000 + 603 + 3600.0, False),
+        StepCountedRun(work, NEAR, 16 * 3600.0, 5.0, SINCE - 90_000 + 604 + 3600.0, False),
+        StepCountedRun(work, NEAR, 16 * 3600.0, 5.0, SINCE + 1000 + 601 + 3600.0, True),
+        StepCountedRun(work, FAR, 16 * 3600.0, 4.0, SINCE + 1000 + 602 + 3600.0, False),
+        StepCountedRun(work, NEAR, 16 * 3600.0, 5.0, SINCE + 1000 + 603 + 3600.0, False),
     ]
 
 
-def paced(nodes: tuple[str, ...], ended: float, *, placed: bool = False, work: str = "a", speed: float = 1.0) -> Paced:
-    return Paced((1, work, "", 16), nodes, 3600.0, speed, ended, placed)
+def paced(
+    nodes: tuple[str, ...], ended: float, *, placed: bool = False, work: str = "a", speed: float = 1.0
+) -> StepCountedRun:
+    return StepCountedRun((1, work, "", 16), nodes, 3600.0, speed, ended, placed)
 
 
 def test_each_has_the_farther_run_that_ended_nearest_to_it() -> None:

@@ -59,7 +59,7 @@ def test_a_quiet_night_is_said_in_a_few_lines() -> None:
         "Nothing ended in this time.\n"
         "\n"
         "NODES\n"
-        "No node is under suspicion, and none is drained by us.\n"
+        "No node is under suspicion, and none is drained by slurmwrap.\n"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import nights
 import pytest
 
 from slurmwrap.model.decision import BlockedInput
@@ -13,8 +14,9 @@ from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.report import sections
 from slurmwrap.report.night_report import Blocked, Estimate, Headline, NightReport, Preruns, SuspectNodes, ToDo
-from slurmwrap.report.user_report import advised_time_s, own_report, used_words
+from slurmwrap.report.user_report import compute_advised_time_s, describe_unused_request, make_own_report
 from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 SINCE, UNTIL = 1_000_000.0, 1_086_400.0
@@ -56,7 +58,7 @@ def prerun(number: int | None, outcome: Outcome, at: float, **verdict: Any) -> P
 
 def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
     measured = run(81, measurement=MEASURED)
-    found = own_report(NIGHT, [measured, run(80, end=SINCE + 90)], [submission(81)], [])
+    found = make_own_report(NIGHT, [measured, run(80, end=SINCE + 90)], [submission(81)], [])
     (row,) = found.usage
     assert (row.runs, row.time_asked_s, row.time_used_s, row.cpus_used, row.mem_mib_peak) == (
         2,
@@ -66,7 +68,7 @@ def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
         2000,
     )
     assert row.change == ("--time=0:10:00", "--cpus-per-task=2", "--mem=4G")
-    assert used_words(row) == "asked for 7 d, ran 44 s at most"
+    assert describe_unused_request(row) == "asked for 7 d, ran 44 s at most"
     assert found.to_do == (
         ToDo(
             why="train.sbatch: asked for 7 d, ran 44 s at most; with less it may start sooner "
@@ -95,12 +97,12 @@ def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
 )
 def test_less_is_advised_where_much_was_not_used(change: dict, shape: ResourceShape, expected: tuple[str, ...]) -> None:
     one = run(81, **{"measurement": MEASURED, **change})
-    assert own_report(NIGHT, [one], [submission(81, shape)], []).usage[0].change == expected
+    assert make_own_report(NIGHT, [one], [submission(81, shape)], []).usage[0].change == expected
 
 
 def test_a_pre_runs_figures_are_shown_and_never_advised_by() -> None:
     tried = prerun(81, Outcome.PASS, SINCE + 9, measurement=Measurement(cpus_used=0.5, mem_peak_mib=1000, gpus=1))
-    (row,) = own_report(NIGHT, [run(81)], [submission(81)], [tried]).usage
+    (row,) = make_own_report(NIGHT, [run(81)], [submission(81)], [tried]).usage
     assert (row.cpus_used, row.mem_mib_peak, row.measured_by) == (1.0, 2000, "the pre-run")  # of two GPUs
     assert row.change == ("--time=0:10:00",)
 
@@ -109,33 +111,33 @@ def test_a_pre_runs_figures_are_shown_and_never_advised_by() -> None:
     ("longest", "minutes"), [(44, 10), (401, 15), (3600, 90), (86400, 2880), (30 * 86400, 45 * 1440)]
 )
 def test_a_time_limit_is_half_as_much_again_as_people_write_it(longest: float, minutes: int) -> None:
-    assert advised_time_s(longest) == 60 * minutes
+    assert compute_advised_time_s(longest) == 60 * minutes
 
 
 def test_unused_gpus_are_said() -> None:
-    (row,) = own_report(NIGHT, [run(81, measurement=replace(MEASURED, gpus_unused=1))], [], []).usage
-    assert used_words(row) == "asked for 7 d, ran 44 s at most; 1 of 2 GPUs were never used"
+    (row,) = make_own_report(NIGHT, [run(81, measurement=replace(MEASURED, gpus_unused=1))], [], []).usage
+    assert describe_unused_request(row) == "asked for 7 d, ran 44 s at most; 1 of 2 GPUs were never used"
     assert row.change == ("--time=0:10:00",)  # not gsub's: how it asked is not known
 
 
 def test_what_failed_last_is_to_do_until_it_completes() -> None:
     failed = [run(81, "import_error"), run(82, "import_error", end=SINCE + 6000)]
-    found = own_report(NIGHT, failed, [], [])
+    found = make_own_report(NIGHT, failed, [], [])
     assert found.to_do == (ToDo(why="train.sbatch failed 2 times: mind import_error", command="slurmwrap why 82"),)
     later = run(83, end=SINCE + 7000, time_limit_s=600)
-    assert own_report(NIGHT, [*failed, later], [], []).to_do == ()
-    assert own_report(NIGHT, [run(84, "cancelled")], [], []).to_do == ()
-    assert own_report(NIGHT, [replace(failed[1], retry_at=UNTIL)], [], []).to_do == ()  # it is run again by itself
-    assert own_report(NIGHT, [run(85, "cpu_oom", end=UNTIL + 1)], [], []).to_do == ()  # not of this night
+    assert make_own_report(NIGHT, [*failed, later], [], []).to_do == ()
+    assert make_own_report(NIGHT, [run(84, "cancelled")], [], []).to_do == ()
+    assert make_own_report(NIGHT, [replace(failed[1], retry_at=UNTIL)], [], []).to_do == ()  # it is run again by itself
+    assert make_own_report(NIGHT, [run(85, "cpu_oom", end=UNTIL + 1)], [], []).to_do == ()  # not of this night
 
 
 def test_a_job_that_its_pre_run_cancelled_is_to_do_until_one_passes() -> None:
     stopped, passed = prerun(81, Outcome.FAIL, SINCE + 5), prerun(82, Outcome.PASS, SINCE + 9)
     known = [submission(81), submission(82)]
-    assert own_report(NIGHT, [], known, [stopped]).to_do == (
+    assert make_own_report(NIGHT, [], known, [stopped]).to_do == (
         ToDo(why="job 81 was cancelled by its pre-run: train.py:7: NameError", command="slurmwrap why 81"),
     )
-    assert own_report(NIGHT, [], known, [stopped, passed]).to_do == ()
+    assert make_own_report(NIGHT, [], known, [stopped, passed]).to_do == ()
 
 
 def test_nothing_of_an_administrators_is_left_and_a_users_own_blocked_input_is_named() -> None:
@@ -156,7 +158,7 @@ def test_nothing_of_an_administrators_is_left_and_a_users_own_blocked_input_is_n
         blocked=tuple(inputs),
         to_do=(ToDo(why="once it is repaired", command="slurmwrap nodes repaired n3 --resume"),),
     )
-    found = own_report(night, [], [], [])
+    found = make_own_report(night, [], [], [])
     assert (found.own, found.suspects) == (True, ())
     assert found.to_do == (
         ToDo(
@@ -164,3 +166,8 @@ def test_nothing_of_an_administrators_is_left_and_a_users_own_blocked_input_is_n
             command="slurmwrap inputs show '/d/a b'",
         ),
     )
+
+
+def test_memory_asked_and_used_is_shown_in_gib() -> None:
+    row = sections.usage(nights.own()).tables[0].rows[0]
+    assert row.values[6:8] == (500.0, 44_000 / 1024)

@@ -15,7 +15,7 @@ from slurmwrap.sbatch.launch_templates import (
     JobLayout,
     NodeKind,
     build_template_variables,
-    check_room,
+    check_partition_capacity,
     compute_job_layout,
     fill_in_value,
     format_layout_summary,
@@ -144,14 +144,14 @@ def test_an_array_over_values_numbers_its_tasks() -> None:
 @pytest.mark.parametrize(
     ("words", "tasks", "message"),
     [
-        (["--values=1,2", "train.py"], "one", "nothing takes them"),
+        (["--values=1,2", "train.py"], "one", "so nothing would use them"),
         (["--values=1,,2", "train.py", "{}"], "one", "one of them is empty"),
         (["--values=1,2", "--array=0-1", "train.py", "{}"], "one", "both number the tasks"),
         (["train.py", "{}"], "one", "there is no array"),
         (["--wrap=hostname"], "node", "--wrap does not go with --template"),
-        (["--signal=B:USR1@300", "train.py"], "node", "B: is for the script alone"),
+        (["--signal=B:USR1@300", "train.py"], "node", "B: sends the signal to the script alone"),
         (["--gpus-per-socket=4", "train.py"], "node", "--gpus-per-socket does not go with"),
-        ([":", "-n2", "train.py"], "node", "no heterogeneous job"),
+        ([":", "-n2", "train.py"], "node", "cannot make a heterogeneous job"),
     ],
 )
 def test_calls_that_no_template_can_take(words: list[str], tasks: str, message: str) -> None:
@@ -242,12 +242,12 @@ def test_the_summary_is_one_line() -> None:
 )
 def test_more_than_the_partition_has_is_refused(words: list[str], kinds: tuple[NodeKind, ...], said, hint) -> None:
     with pytest.raises(UsageError) as raised:
-        check_room(laid(*words, kinds=kinds), kinds, "gpu")
+        check_partition_capacity(laid(*words, kinds=kinds), kinds, "gpu")
     assert said in str(raised.value)
     assert raised.value.hint == f"Ask for {hint} at most, or for another partition (-p)."
 
 
 def test_all_of_the_partition_and_what_nobody_knows_are_let_through() -> None:
-    check_room(laid("-G64"), EIGHT, "gpu")
-    check_room(laid("-N10", "--gpus-per-node=4", kinds=MIXED), MIXED, "gpu")
-    check_room(laid("-N100", "--gpus-per-node=8", kinds=()), (), "gpu")
+    check_partition_capacity(laid("-G64"), EIGHT, "gpu")
+    check_partition_capacity(laid("-N10", "--gpus-per-node=4", kinds=MIXED), MIXED, "gpu")
+    check_partition_capacity(laid("-N100", "--gpus-per-node=8", kinds=()), (), "gpu")

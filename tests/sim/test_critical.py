@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slurmwrap.sim.engines.rounds_engine import critical_first
+from slurmwrap.sim.engines.rounds_engine import move_critical_first
 from slurmwrap.sim.queue_policies import Active
 
 
@@ -22,7 +22,7 @@ def active(left_s: list[float], gpus: list[int] | None = None) -> Active:
 def first(left_s: list[float], *, best: list[float], gpus: int, wide: list[int] | None = None) -> list[int]:
     jobs = active(left_s, wide)
     order = np.argsort(jobs.left_s, kind="stable")
-    return [int(at) for at in critical_first(order, jobs, np.array(best), gpus, 1.5)]
+    return [int(at) for at in move_critical_first(order, jobs, np.array(best), gpus, 1.5)]
 
 
 def test_a_job_longer_than_all_work_takes_all_gpus_goes_first() -> None:

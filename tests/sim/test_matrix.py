@@ -16,11 +16,11 @@ from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.mechanism.mechanism_registry import MECHANISMS, habits_of, mechanism_of
+from slurmwrap.sim.mechanism.mechanism_registry import MECHANISMS, make_habits, make_mechanism
 from slurmwrap.sim.model_skew import PLACEMENTS
-from slurmwrap.sim.queue_policies import POLICIES, policy_of
+from slurmwrap.sim.queue_policies import POLICIES, make_policy
 from slurmwrap.sim.run_simulation import IN_SLURM, Simulation, run_simulation
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 _CSV = (Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv").read_text()
 PROFILES = {one.key: one for one in parse_profiles(_CSV.splitlines(), at=0.0)}
@@ -43,7 +43,7 @@ def draws(draw: st.DrawFn, most_jobs: int = 8) -> Drawn:
     """Also jobs whose GPUs make no equal parts on the servers, and numbers of nodes that cannot be."""
     size, count = draw(st.sampled_from((1, 2, 3, 4, 8))), draw(st.integers(1, 4))
     per_gpu = draw(st.integers(1, 4))
-    servers = servers_of(count, gpus=size, cpus=size * per_gpu + draw(st.integers(0, 1)), mem_gb=size * 62.5)
+    servers = make_equal_servers(count, gpus=size, cpus=size * per_gpu + draw(st.integers(0, 1)), mem_gb=size * 62.5)
     profiled = draw(st.booleans())
     jobs, at = [], 0.0
     for number in range(draw(st.integers(1, most_jobs))):
@@ -105,10 +105,10 @@ def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
 @settings(max_examples=6, deadline=None)
 @given(drawn=draws())
 def test_no_grants_of_a_mechanism_in_rounds_overfill_a_server(mechanism: str, consolidate: bool, drawn: Drawn) -> None:
-    asked = mechanism_of(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")
+    asked = make_mechanism(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")
     outcome = rounds_engine.play_rounds(
-        drawn.jobs, drawn.servers, policy_of(drawn.policy, drawn.jobs), _checked(asked, pooled=mechanism == "opt"),
-        profiles=PROFILES, round_s=drawn.round_s, habits=habits_of(mechanism, drawn.policy),
+        drawn.jobs, drawn.servers, make_policy(drawn.policy, drawn.jobs), _checked(asked, pooled=mechanism == "opt"),
+        profiles=PROFILES, round_s=drawn.round_s, habits=make_habits(mechanism, drawn.policy),
     )  # fmt: skip
     assert None not in outcome.ended_s
 
@@ -148,7 +148,8 @@ def test_a_job_lies_on_as_few_servers_as_hold_it(
     """Three GPUs on servers of two are no equal parts: it has two servers all the same."""
     job = SimJob(number=0, job="j", submit_s=0.0, work_s=60.0, gpus=gpus, model="res18")
     asked = Simulation(
-        jobs=(job,), servers=servers_of(count, gpus=size, cpus=3 * size, mem_gb=62.5 * size), mechanism=mechanism,
+        jobs=(job,), mechanism=mechanism,
+        servers=make_equal_servers(count, gpus=size, cpus=3 * size, mem_gb=62.5 * size),
         placement="consolidate", profiles=PROFILES,
     )  # fmt: skip
     assert run_simulation(asked)[0].servers == (servers,)

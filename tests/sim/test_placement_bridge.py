@@ -15,10 +15,10 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from slurmwrap.sim import placement_bridge
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
-from slurmwrap.sim.placement_bridge import SimSnapshot, plan_like_gsub, request_of, topology_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.placement_bridge import SimSnapshot, make_leaf_topology, make_sim_request, plan_like_gsub
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
-TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
+TWO = make_equal_servers(2, gpus=8, cpus=24, mem_gb=80)
 FREE = np.array([8, 8]), np.array([24.0, 24.0]), np.array([81920.0, 81920.0])
 SKEWED = ResourceProfile(key="vgg16", skew=0.74)
 FLAT = ResourceProfile(key="resnet50", skew=0.11)
@@ -31,13 +31,13 @@ def test_the_simulator_places_by_the_very_function_that_gsub_and_the_pre_run_cal
 
 
 def test_a_job_that_names_no_nodes_asks_by_gpu() -> None:
-    assert request_of(4, None, 3.0, 10240.0).shape == ResourceShape(
+    assert make_sim_request(4, None, 3.0, 10240.0).shape == ResourceShape(
         gpus=4, gpu_unit=GpuUnit.GPUS, cpus=3, cpu_unit=CpuUnit.PER_GPU, mem_mib=10240, mem_unit=MemUnit.PER_GPU
     )
 
 
 def test_a_job_that_names_nodes_asks_by_node() -> None:
-    assert request_of(16, 2, 1.5, 1024.0, limit_s=60.0).shape == ResourceShape(
+    assert make_sim_request(16, 2, 1.5, 1024.0, limit_s=60.0).shape == ResourceShape(
         nodes=2, max_nodes=2, gpus=16, gpus_per_node=8, gpu_unit=GpuUnit.GRES, cpus=12, cpu_unit=CpuUnit.PER_TASK,
         mem_mib=8192, mem_unit=MemUnit.PER_NODE, time_limit_s=60,
     )  # fmt: skip
@@ -60,15 +60,15 @@ def test_a_snapshot_tells_what_is_held() -> None:
 
 
 def test_servers_lie_under_leaf_switches_in_their_order() -> None:
-    topology = topology_of(["n0", "n1", "n2"], 2)
+    topology = make_leaf_topology(["n0", "n1", "n2"], 2)
     assert [(leaf.name, leaf.nodes) for leaf in topology.leaves] == [("leaf0", ("n0", "n1")), ("leaf1", ("n2",))]
     assert topology.source == "tree"
-    assert topology_of(["n0"], None).domains == ()
+    assert make_leaf_topology(["n0"], None).domains == ()
 
 
 def test_only_a_skewed_model_insists_on_the_fewest_servers() -> None:
     snapshot = SimSnapshot(servers=TWO).snapshot(0.0, np.array([3, 3]), *FREE[1:])
-    request = request_of(6, None, 3.0, 10240.0)
+    request = make_sim_request(6, None, 3.0, 10240.0)
     skewed = {wish.option: wish.value for wish in plan_like_gsub(request, SKEWED, snapshot).lines}
     assert skewed["nodes"] == "1"
     assert plan_like_gsub(request, FLAT, snapshot).lines == ()
@@ -106,7 +106,7 @@ def test_a_skewed_job_that_fits_on_one_server_in_time_lies_there() -> None:
 
 def test_small_jobs_leave_whole_servers_whole() -> None:
     """When job 2 comes, the idle server has fewer free CPUs than the broken one, so Slurm alone would break it too."""
-    servers = (*servers_of(1, gpus=8, cpus=20, mem_gb=80), replace(TWO[1], cpus=24, cpus_free=24))
+    servers = (*make_equal_servers(1, gpus=8, cpus=20, mem_gb=80), replace(TWO[1], cpus=24, cpus_free=24))
     jobs = [job(0, 8, 10.0), job(1, 1, 5000.0, cpus=1), job(2, 1, 5000.0, cpus=1, submit_s=11.0)]
     jobs.append(job(3, 8, 10.0, submit_s=20.0))
     plain = play_backfill(jobs, servers, world=WORLD, profiles={})
@@ -116,7 +116,7 @@ def test_small_jobs_leave_whole_servers_whole() -> None:
 
 def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says() -> None:
     """From 20 s on two servers are free, under two leaves."""
-    servers, world = servers_of(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
+    servers, world = make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
     jobs = [
         job(0, 16, 5.0, nodes=2),
         job(1, 8, 5000.0, nodes=1),
@@ -132,7 +132,7 @@ def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says
 
 
 def test_a_skewed_job_that_finds_one_leaf_free_waits_for_nothing() -> None:
-    servers, world = servers_of(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
+    servers, world = make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
     outcome = play_backfill(
         [job(0, 16, 10.0, "vgg16", nodes=2)], servers, world=world, profiles=KNOWN, placement="skew"
     )
@@ -158,7 +158,7 @@ def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance:
     count, gpus = chance.randint(1, 40), chance.choice((1, 2, 3, 4, 8, 12, 16))
     sizes = [chance.choice((4, 8)) for _ in range(count)]
     servers = [
-        replace(servers_of(1, gpus=size, cpus=4 * size, mem_gb=4 * size)[0], name=f"n{at}")
+        replace(make_equal_servers(1, gpus=size, cpus=4 * size, mem_gb=4 * size)[0], name=f"n{at}")
         for at, size in enumerate(sizes)
     ]
     used = [chance.choice((0, 0, 1, size // 2, size)) for size in sizes]
@@ -169,7 +169,7 @@ def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance:
     )
     partitions = {"a": frozenset(server.name for server in servers if chance.random() < 0.5)}
     nodes = chance.choice((None, 1, *(n for n in (2, 3, 4) if n <= gpus)))
-    request = request_of(gpus, nodes, 2.0, 2048.0, limit_s=7200.0, partition=chance.choice(("all", "a")))
+    request = make_sim_request(gpus, nodes, 2.0, 2048.0, limit_s=7200.0, partition=chance.choice(("all", "a")))
     profile = chance.choice((None, SKEWED, FLAT))
     shown = [
         plan_like_gsub(
@@ -181,6 +181,6 @@ def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance:
 
 
 def test_of_servers_under_leaf_switches_all_are_shown() -> None:
-    picture = SimSnapshot(servers=servers_of(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
+    picture = SimSnapshot(servers=make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
     free = np.full(4, 8), np.full(4, 24.0), np.full(4, 81920.0)
     assert len(picture.snapshot(0.0, *free, alike=2).nodes) == 4

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sim.engines.job_table import LeaseClock, clock_of
+from slurmwrap.sim.engines.job_table import LeaseClock, make_lease_clock
 
 ROUNDS = LeaseClock(first_s=300.0, round_s=300.0)
 EVENTS = LeaseClock(first_s=0.0, round_s=0.0)
@@ -19,11 +19,11 @@ EVENTS = LeaseClock(first_s=0.0, round_s=0.0)
     [([0.0, 0.099], 1.0), ([0.0, 500.0], 0.0), ([8.0, 500.0], 300.0), ([409.0, 500.0], 600.0), ([300.0, 500.0], 300.0)],
 )
 def test_the_first_round(submits: list[float], first_s: float) -> None:
-    assert clock_of(submits, 300.0) == LeaseClock(first_s=first_s, round_s=300.0)
+    assert make_lease_clock(submits, 300.0) == LeaseClock(first_s=first_s, round_s=300.0)
 
 
 def test_without_rounds_a_beat_is_a_second_of_the_trace() -> None:
-    clock = clock_of([8.0, 500.0], 0.0)
+    clock = make_lease_clock([8.0, 500.0], 0.0)
     assert (clock.at(12.5), clock.beat(12.5), clock.beat_s, clock.end(10.0, 2.5)) == (12.5, 12.5, 1.0, 12.5)
 
 

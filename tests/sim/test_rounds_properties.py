@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.sim.arrays import Ints
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.queue_policies import POLICIES, Active, Policy, policy_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.queue_policies import POLICIES, Active, Policy, make_policy
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome
 
-SERVERS = servers_of(2, gpus=4, cpus=16, mem_gb=256)
+SERVERS = make_equal_servers(2, gpus=4, cpus=16, mem_gb=256)
 GPUS = 8
 
 names = st.sampled_from([*POLICIES, "fjf", "sjf"])
@@ -73,7 +73,7 @@ class Watching:
 def test_every_job_ends_having_held_its_gpus_for_its_work(
     jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
 ) -> None:
-    outcome = played(jobs, policy_of(name, jobs), round_s, placement)
+    outcome = played(jobs, make_policy(name, jobs), round_s, placement)
     for job, began, ended, held in zip(jobs, outcome.began_s, outcome.ended_s, outcome.held_s, strict=True):
         needed = max(1, ceil(job.work_s / round_s)) * round_s if round_s else job.work_s
         assert began is not None and ended is not None
@@ -87,7 +87,7 @@ def test_every_job_ends_having_held_its_gpus_for_its_work(
 def test_no_more_gpus_are_held_than_there_are(
     jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
 ) -> None:
-    watching = Watching(policy=policy_of(name, jobs))
+    watching = Watching(policy=make_policy(name, jobs))
     played(jobs, watching, round_s, placement)
     assert max(watching.used, default=0) <= GPUS
 
@@ -96,8 +96,8 @@ def test_no_more_gpus_are_held_than_there_are(
 @given(traces(), names, round_lengths, placements)
 def test_names_of_jobs_do_not_matter(jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str) -> None:
     renamed = tuple(replace(job, job=f"z{len(jobs) - job.number}", user="somebody") for job in jobs)
-    assert played(jobs, policy_of(name, jobs), round_s, placement) == played(
-        renamed, policy_of(name, renamed), round_s, placement
+    assert played(jobs, make_policy(name, jobs), round_s, placement) == played(
+        renamed, make_policy(name, renamed), round_s, placement
     )
 
 
@@ -105,13 +105,13 @@ def test_names_of_jobs_do_not_matter(jobs: tuple[SimJob, ...], name: str, round_
 @given(traces(), names, placements)
 def test_a_job_alone_takes_its_work(jobs: tuple[SimJob, ...], name: str, placement: str) -> None:
     alone = (replace(jobs[-1], number=0),)
-    assert played(alone, policy_of(name, alone), 0.0, placement).ended_s == (alone[0].submit_s + alone[0].work_s,)
+    assert played(alone, make_policy(name, alone), 0.0, placement).ended_s == (alone[0].submit_s + alone[0].work_s,)
 
 
 @options
 @given(traces(), st.sampled_from(["fifo", "srtf", "srsf", "sjf", "fjf"]))
 def test_leases_that_end_at_events_are_played_as_step_by_step(jobs: tuple[SimJob, ...], name: str) -> None:
-    ended = played(jobs, policy_of(name, jobs), 0.0, "any").ended_s
+    ended = played(jobs, make_policy(name, jobs), 0.0, "any").ended_s
     assert ended == pytest.approx(step_by_step(jobs, name))
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.queue_policies import policy_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.queue_policies import make_policy
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import TimeSummary, summarize_outcome
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.read_trace import read_load
 from slurmwrap.sim.trace.synergy_loads import generate_load
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -25,13 +25,13 @@ TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 @cache
 def trace(name: str) -> tuple[SimJob, ...]:
-    return tuple(open_load(TRACES / name).jobs)
+    return tuple(read_load(TRACES / name).jobs)
 
 
 def played(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> TimeSummary:
-    jobs, servers = trace(name), servers_of(count, gpus=4, cpus=40, mem_gb=256)
+    jobs, servers = trace(name), make_equal_servers(count, gpus=4, cpus=40, mem_gb=256)
     outcome = play_rounds(
-        jobs, servers, policy_of(policy, jobs, **options), allocate_proportional,
+        jobs, servers, make_policy(policy, jobs, **options), allocate_proportional,
         profiles={}, round_s=0, placement=placement,
     )  # fmt: skip
     return summarize_outcome(jobs, outcome, servers)
@@ -93,7 +93,7 @@ def test_without_the_authors_late_jumps_2d_las_is_a_little_better() -> None:
 @pytest.mark.parametrize("policy", ["las", "gittins"])
 def test_run_times_of_fractions_of_a_second_take_no_more_looks_than_there_are_events(policy: str) -> None:
     jobs = generate_load("synergy-dynamic", seed=1, jobs=60, gpu_demand="synthetic")
-    servers = servers_of(4, gpus=8, cpus=24, mem_gb=500)
-    outcome = play_rounds(jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=0)
+    servers = make_equal_servers(4, gpus=8, cpus=24, mem_gb=500)
+    outcome = play_rounds(jobs, servers, make_policy(policy, jobs), allocate_proportional, profiles={}, round_s=0)
     demotions = 2 * len(jobs)
     assert outcome.steps <= 2 * len(jobs) + 2 * demotions

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
 
 
@@ -17,7 +17,7 @@ def job(number: int, submit_s: float, work_s: float, gpus: int = 1) -> SimJob:
 
 # Two GPUs. The second job wants both and holds up the third in FIFO, though there is a GPU for it.
 JOBS = (job(0, 0, 100), job(1, 10, 50, gpus=2), job(2, 20, 30))
-ASKED = Simulation(jobs=JOBS, servers=servers_of(1, gpus=2, cpus=6, mem_gb=125))
+ASKED = Simulation(jobs=JOBS, servers=make_equal_servers(1, gpus=2, cpus=6, mem_gb=125))
 
 
 def test_fifo_without_rounds_waits_for_the_head() -> None:
@@ -84,6 +84,6 @@ def test_a_word_that_nobody_knows_is_refused(word: dict[str, str]) -> None:
 @pytest.mark.parametrize(("model", "servers"), [("vgg16", 1), ("resnet50", 2), ("unheard-of", 2)])
 def test_on_slurm_placement_by_skew_waits_for_one_server_where_the_model_needs_it(model: str, servers: int) -> None:
     jobs = (job(0, 0, 60, gpus=2), job(1, 0, 500, gpus=2), replace(job(2, 10, 50, gpus=2), model=model))
-    two = servers_of(2, gpus=3, cpus=9, mem_gb=187.5)
+    two = make_equal_servers(2, gpus=3, cpus=9, mem_gb=187.5)
     outcome, _ = run_simulation(Simulation(jobs=jobs, servers=two, mode="slurm", placement="skew"))
     assert outcome.servers == (1, 1, servers)

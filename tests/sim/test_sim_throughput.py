@@ -8,10 +8,10 @@ import pytest
 
 from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.placement.demand import JobDemand, SpeedPoint
-from slurmwrap.sim.sim_job import SimJob, servers_of
-from slurmwrap.sim.sim_throughput import claim_of, compute_job_shape, points_of, share_work_s
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
+from slurmwrap.sim.sim_throughput import compute_job_shape, compute_share_work_s, list_model_speeds, make_sim_demand
 
-SERVER = servers_of(1, gpus=8, cpus=24, mem_gb=500)[0]
+SERVER = make_equal_servers(1, gpus=8, cpus=24, mem_gb=500)[0]
 SPEEDS = (
     SpeedPoint(cpus=1, mem_mib=64_000, speed=0.5),
     SpeedPoint(cpus=3, mem_mib=64_000, speed=1.0),
@@ -22,12 +22,12 @@ JOB = SimJob(number=3, job="three", submit_s=0, work_s=1000, gpus=2, model="net"
 
 def test_a_profile_without_speeds_gives_no_points() -> None:
     known = ResourceProfile(key="net", surface=SPEEDS)
-    assert points_of({"net": known, "blank": ResourceProfile(key="blank")}, SERVER) == {"net": SPEEDS}
+    assert list_model_speeds({"net": known, "blank": ResourceProfile(key="blank")}, SERVER) == {"net": SPEEDS}
 
 
 def test_a_curve_holds_with_the_memory_of_the_share() -> None:
     profile = ResourceProfile(key="net", cpu_curve=(CurvePoint(cpus=4, steps_per_s=2.0),))
-    assert points_of({"net": profile}, SERVER) == {"net": (SpeedPoint(cpus=4, mem_mib=64_000, speed=2.0),)}
+    assert list_model_speeds({"net": profile}, SERVER) == {"net": (SpeedPoint(cpus=4, mem_mib=64_000, speed=2.0),)}
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ def test_a_curve_holds_with_the_memory_of_the_share() -> None:
     ids=["at its share", "says its share", "ran faster", "ran slower"],
 )
 def test_work_is_the_run_time_at_the_share(cpus: int | None, work_s: float) -> None:
-    assert share_work_s(replace(JOB, cpus=cpus), SPEEDS, SERVER) == pytest.approx(work_s)
+    assert compute_share_work_s(replace(JOB, cpus=cpus), SPEEDS, SERVER) == pytest.approx(work_s)
 
 
 def test_work_is_the_run_time_where_the_profile_says_nothing_of_what_it_ran_on() -> None:
-    assert share_work_s(replace(JOB, mem_mib=2000), SPEEDS, SERVER) == 1000.0
-    assert share_work_s(replace(JOB, cpus=64), (), SERVER) == 1000.0
+    assert compute_share_work_s(replace(JOB, mem_mib=2000), SPEEDS, SERVER) == 1000.0
+    assert compute_share_work_s(replace(JOB, cpus=64), (), SERVER) == 1000.0
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_a_job_is_cut_into_the_fewest_equal_parts(gpus: int, nodes: int | None, 
 
 
 def test_a_mechanism_is_told_what_the_job_asks_and_makes_of_it() -> None:
-    assert claim_of(replace(JOB, cpus=12, mem_mib=20_000), SPEEDS, SERVER) == JobDemand(
+    assert make_sim_demand(replace(JOB, cpus=12, mem_mib=20_000), SPEEDS, SERVER) == JobDemand(
         job="3", gpus_per_node=2, cpus=6.0, mem_mib=10_000, speeds=SPEEDS, run_s=1000.0
     )
 
 
 def test_a_job_of_unknown_speed_has_its_share_whatever_it_asks() -> None:
-    claim = claim_of(replace(JOB, cpus=20, mem_mib=1000), (), SERVER)
+    claim = make_sim_demand(replace(JOB, cpus=20, mem_mib=1000), (), SERVER)
     assert (claim.cpus, claim.mem_mib, claim.speeds) == (3.0, 64_000, ())
 
 
 def test_nobody_asks_for_more_than_a_server_has() -> None:
-    claim = claim_of(replace(JOB, cpus=400, mem_mib=10_000_000), SPEEDS, SERVER)
+    claim = make_sim_demand(replace(JOB, cpus=400, mem_mib=10_000_000), SPEEDS, SERVER)
     assert (claim.cpus, claim.mem_mib) == (12.0, 256_000)

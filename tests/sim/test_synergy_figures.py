@@ -17,9 +17,9 @@ from slurmwrap.placement.allocate import allocate
 from slurmwrap.sim.engines.rounds_engine import play_rounds
 from slurmwrap.sim.queue_policies import Fifo, Policy, Srtf
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import TimeSummary, summarize_outcome
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.read_trace import read_load
 from slurmwrap.sim.trace.synergy_loads import generate_load
 
 pytestmark = pytest.mark.early
@@ -37,7 +37,7 @@ COLUMNS = [name for name in ENDED[0] if name != "job"]
 def asked(jobs: tuple[SimJob, ...], policy: str, mechanism: str, *, servers: int = 4, **others: object) -> Simulation:
     return Simulation(
         jobs=jobs,
-        servers=servers_of(servers, gpus=8, cpus=24, mem_gb=500),
+        servers=make_equal_servers(servers, gpus=8, cpus=24, mem_gb=500),
         policy=policy,
         mechanism=mechanism,
         round_s=300.0,
@@ -47,7 +47,7 @@ def asked(jobs: tuple[SimJob, ...], policy: str, mechanism: str, *, servers: int
 
 
 def trace(name: str) -> tuple[SimJob, ...]:
-    return open_load(DATA / "traces" / f"{name}.csv").jobs
+    return read_load(DATA / "traces" / f"{name}.csv").jobs
 
 
 def hours(summary: TimeSummary) -> tuple[float, float, float]:
@@ -115,7 +115,7 @@ def test_the_dynamic_trace_shortest_remaining_time_first(mechanism: str, figures
 def test_production_s_tune_gives_the_same_without_the_quirks(
     name: str, policy: Policy, figures: tuple[float, float, float]
 ) -> None:
-    jobs, servers = trace(name), servers_of(4, gpus=8, cpus=24, mem_gb=500)
+    jobs, servers = trace(name), make_equal_servers(4, gpus=8, cpus=24, mem_gb=500)
     outcome = play_rounds(jobs, servers, policy, partial(allocate, policy="tune"), profiles=PROFILES, round_s=300.0)
     assert hours(summarize_outcome(jobs, outcome, servers)) == figures
 

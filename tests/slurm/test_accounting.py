@@ -175,6 +175,6 @@ def test_thousands_of_requests_within_the_limits_are_within_them_with_our_plan_t
 def test_nothing_of_it_is_left_when_the_lab_is_down(lab_scratch: Path) -> None:
     place = lab_scratch / "short"
     with started(place, "--accounting", "--nodes", "1", "--switches", "1", "--no-hooks") as running:
-        assert "everybody is in the account 'lab'" in running.slurmwrap("lab", "status", "--dir", str(place)).stdout
+        assert "all users are in the account 'lab'" in running.slurmwrap("lab", "status", "--dir", str(place)).stdout
     assert not place.exists()
     assert str(place) not in run_as(None, ["ps", "-eo", "args"]).stdout

@@ -143,7 +143,8 @@ def test_a_run_that_slurm_forgot_before_anybody_looked_is_judged_by_slurmdbds_wo
     assert run["nodes"] and run["end_time"] <= time.time()
 
 
-def test_why_tells_of_a_job_that_nobody_recorded(lab: Lab, slurm: SlurmCommands) -> None:
+def test_why_explains_a_job_of_which_there_is_no_record_yet(lab: Lab, slurm: SlurmCommands) -> None:
+    """`why` first makes a pass of the user's own reconciler, which reads the job from Slurm and records it."""
     job = lab.submit("--mem=100", user=ALICE, script="#!/bin/sh\nexit 7\n")
     lab.wait_job(job, ("FAILED",))
     while_known = lab.slurmwrap("why", job, "--json", user=ALICE)
@@ -151,7 +152,6 @@ def test_why_tells_of_a_job_that_nobody_recorded(lab: Lab, slurm: SlurmCommands)
     after = lab.slurmwrap("why", job, "--json", user=ALICE)
     for told in (while_known, after):
         assert told.returncode == 0, told.stderr
-        assert "this is Slurm's own word" in told.stderr
         (run,) = json.loads(told.stdout)["attempts"]
         assert (run["state"], run["exit_code"], run["user"]) == ("FAILED", 7, ALICE)
     assert lab.slurmwrap("why", "999999", user=ALICE).returncode != 0

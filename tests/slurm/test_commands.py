@@ -11,7 +11,7 @@ from waiting import wait_for
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.protocols import Slurm
-from slurmwrap.slurm.commands import SlurmCommands, argv_of
+from slurmwrap.slurm.commands import SlurmCommands, make_action_argv
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, BOB = USERS
@@ -31,7 +31,7 @@ def job(slurm: Slurm, address: str) -> JobRecord:
 
 def test_user_is_refused_what_slurm_refuses_him(lab: Lab) -> None:
     held = lab.submit("--hold", "--mem=100", user=ALICE, script=SLEEP)
-    done = lab.run(argv_of(SlurmAction(verb=Verb.CANCEL, target=held)), user=BOB)
+    done = lab.run(make_action_argv(SlurmAction(verb=Verb.CANCEL, target=held)), user=BOB)
     lab.run(["scancel", held])
     assert done.returncode != 0
     assert "denied" in done.stderr

@@ -14,7 +14,7 @@ from site_records import site, site_rows
 from waiting import wait_for, wait_until
 
 from slurmwrap.model.job_run import JobRun
-from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.retry_budget import make_ledger
 from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.lab
@@ -71,7 +71,7 @@ def test_a_counted_job_that_resumes_after_a_requeue_shows_its_progress(lab: Lab)
         both[-1].diagnosis,
         site_rows(lab, OBSERVED, int(job_id)),
     )
-    ledger = ledger_of(both, both[-1])
+    ledger = make_ledger(both, both[-1])
     assert (ledger.failures, ledger.entries) == (1, ())  # it came further, so what it failed of before is forgiven
 
     here = (lab.cluster, int(job_id))  # the user has jobs on the labs of other tests too

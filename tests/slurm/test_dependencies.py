@@ -107,7 +107,7 @@ def chain(lab: Lab, home: Path, name: str, programs: list[str]) -> tuple[int, in
     return before, submit(lab, place, programs[1], *(word.replace("{}", str(before)) for word in second))
 
 
-def unsettled(lab: Lab) -> list[str]:
+def list_unsettled_points(lab: Lab) -> list[str]:
     """alice's jobs, without those that can never start."""
     rows = lab.run(["squeue", "-h", f"--user={ALICE}", "-o", "%i %r"]).stdout.splitlines()
     return [row for row in rows if not row.endswith("DependencyNeverSatisfied")]
@@ -117,7 +117,7 @@ def ends_of(lab: Lab, home: Path, programs: dict[str, list[str]]) -> dict[str, t
     """The jobs of all chains, none of which can go on; they have ended as CHAINS says."""
     with ThreadPoolExecutor(4) as pool:
         jobs = dict(zip(programs, pool.map(lambda one: chain(lab, home, *one), programs.items()), strict=True))
-    assert not wait_for(lambda: unsettled(lab), lambda left: not left, 200, pause=0.5)
+    assert not wait_for(lambda: list_unsettled_points(lab), lambda left: not left, 200, pause=0.5)
     ends = {name: tuple(sorted(lab.states(job)) for job in both) for name, both in jobs.items()}
     assert ends == {name: CHAINS[name][3] for name in programs}
     return jobs

@@ -202,7 +202,7 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
 
 
 WRONG_MODES = (
-    ("spool", 0o777, "mode 0777, not 1733: without the sticky bit everybody could remove what others sent"),
+    ("spool", 0o777, "mode 0777, not 1733: without the sticky bit every user could remove the records of others"),
     ("spool", 0o1755, "mode 1755, not 1733: nodes and users cannot write"),
     ("published", 0o777, "can be written by others (root, mode 0777): gsub does not trust it"),
     ("published", 0o750, "mode 0750, users cannot read it"),
@@ -258,7 +258,7 @@ def test_a_partition_for_trials_that_cannot_run_them_is_told(own_lab: Lab) -> No
         [
             "it is DOWN",
             "MaxTime is 300 s, and a trial asks for 900 s (prerun.time_limit_s)",
-            "AllowAccounts=physics: trials of everybody else are refused there",
+            "AllowAccounts=physics: trials of all others are refused there",
         ],
     )
     assert (missing["state"], missing["text"]) == ("fail", "Slurm has no partition 'trial'")
@@ -294,5 +294,5 @@ def test_slurm_user_who_has_no_home_sees_all_of_it(lab_as_slurm: Lab) -> None:
         config.chmod(0o644)
     others = f"{config}: others may write it (mode 0666)"
     assert (code, list(refused)) == (2, ["configuration"])
-    assert refused["configuration"]["text"] == f"{others}, and root and SlurmUser do what it says"
+    assert refused["configuration"]["text"] == f"{others}, but root and SlurmUser act on its contents"
     assert (users_code, warned["configuration"]["details"]) == (1, [others])

@@ -133,7 +133,7 @@ def test_installed_beside_the_sites_hooks_both_run_and_taken_back_nothing_is_lef
 
     done = site.hooks("install", *site.options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Prolog, Epilog and EpilogSlurmctld were heard and believed" in done.stderr
+    assert "observations of Prolog, Epilog and EpilogSlurmctld were accepted" in done.stderr
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
     assert same_on(site) == {"n0": SAME}
 
@@ -234,17 +234,17 @@ def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_st
     done = site.hooks("install", "--test-node=n0", *site.options)
     assert done.returncode == 0, done.stdout + done.stderr
     own = "its slurmd reads a slurm.conf of its own, which"
-    assert f"no hook of ours runs on n1: {own} has not the new lines. Bring slurm.conf there" in done.stderr
+    assert f"no hook of slurmwrap runs on n1: {own} does not have the new lines. Copy slurm.conf there" in done.stderr
     assert "1 nodes read the new lines" in done.stderr
     checked = site.hooks("check", "--json", "--no-systemd", "--nodes=all", "--patience=600", *site.manifest)
     told = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
-    assert told == [("ok", "n0: read our lines"), ("fail", f"n1: {own} has not the new lines")]
+    assert told == [("ok", "n0: read the lines"), ("fail", f"n1: {own} does not have the new lines")]
 
     own_copy.write_bytes(conf.read_bytes())
     site.lab.run(["scontrol", "reconfigure"])
     checked = site.hooks("check", "--json", "--no-systemd", "--nodes=n[0-1]", "--patience=600", *site.manifest)
     told = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
-    assert told == [("ok", "n[0-1]: read our lines")]
+    assert told == [("ok", "n[0-1]: read the lines")]
 
     taken = site.hooks("uninstall", "--purge", *site.manifest)  # n1's copy names the hooks as before
     assert taken.returncode == 1, taken.stderr

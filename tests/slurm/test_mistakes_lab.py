@@ -72,6 +72,7 @@ def test_json_of_a_refused_job_has_slurms_word(lab: Lab, home: Path) -> None:
     [
         (("--json", "--mem=10", "--wrap=hostname"), "--json: this call goes to sbatch unchanged"),
         (("--json", "--dry-run", "job.sbatch"), "--json: --dry-run prints a batch script"),
+        (("--json", "--dry-run", "--mem=10", "--wrap=hostname"), "--json: --dry-run prints a batch script"),
     ],
 )
 def test_json_where_there_is_none_is_refused(lab: Lab, home: Path, words: tuple[str, ...], said: str) -> None:

@@ -85,7 +85,7 @@ def test_a_program_in_which_nothing_trains_is_let_go_and_not_tried_again(
     assert (verdict["outcome"], verdict["layer"]) == ("inconclusive", "no_training")
     assert re.search(why, verdict["reason"])
     second = gsub(lab, home, "--explain")
-    assert "its pre-run could not tell before: no optimizer step will come" in second.stderr
+    assert "an earlier pre-run was inconclusive: no optimizer step will come" in second.stderr
     assert started(lab, home, job_of(second))
     asked = gsub(lab, home, "--dry-run", "--prerun=auto")
     assert "its pre-run would be: auto" in asked.stderr

@@ -215,4 +215,4 @@ def test_a_second_reconciler_names_the_first(lab: Lab) -> None:
     with hold_exclusive_lock(Path(site(lab)["state_dir"]) / "site.lock", "this test"):
         done = lab.slurmwrap("reconcile", "--once")
     assert done.returncode == 6
-    assert f"another reconciler is at work already (pid {os.getpid()})" in done.stderr
+    assert f"another reconciler is already running (pid {os.getpid()})" in done.stderr

@@ -34,7 +34,7 @@ def as_alice(lab: Lab, home: Path, *words: str, **more: Any) -> subprocess.Compl
     return lab.run(words, user=ALICE, cwd=home, env=environ, **more)
 
 
-def told_by(
+def add_slurmdbd_record(
     lab: Lab, home: Path, *words: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`slurmwrap ...` as alice, with the same."""
@@ -76,7 +76,7 @@ NO_SITE = {"SLURMWRAP_CONFIG": "/dev/null"}
 
 def test_why_and_history_look_before_they_say_none(lab: Lab, home: Path) -> None:
     def ask(*words: str, **environ: str) -> tuple[str, str]:
-        done = told_by(lab, home, *words, env={**NO_SITE, **environ})
+        done = add_slurmdbd_record(lab, home, *words, env={**NO_SITE, **environ})
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
 
@@ -117,11 +117,11 @@ def test_a_job_that_requeues_itself_waits_and_did_not_fail(lab: Lab, home: Path)
     lab.run(["scancel", "--batch", "--signal=USR1", str(job)], user=ALICE)
     lab.wait_job(job, {"PENDING"})
     lab.reconcile_once()
-    told = told_by(lab, home, "why", str(job)).stdout
+    told = add_slurmdbd_record(lab, home, "why", str(job)).stdout
     for words in ("RUN 1 REQUEUED", "requeued and runs again by itself", "PENDING (BeginTime, not before "):
         assert words in told, told
     assert "RETRIES" not in told and "cancelled" not in told
-    row = told_by(lab, home, "history").stdout.splitlines()[1]
+    row = add_slurmdbd_record(lab, home, "history").stdout.splitlines()[1]
     assert row.split()[0] == str(job) and row.split()[-1] == "requeued"
 
 
@@ -131,7 +131,7 @@ def test_a_submission_that_slurm_refused_is_no_run(lab: Lab, home: Path) -> None
     refused = lab.run(["squeue", "-h", "-t", "FAILED", "-o", "%i", f"--user={ALICE}"]).stdout.split()
     number = max((one for one in refused if one.isdecimal()), key=int)  # int() would read 161_2 as 1612
     lab.reconcile_once()
-    rows = told_by(lab, home, "history").stdout.splitlines()
+    rows = add_slurmdbd_record(lab, home, "history").stdout.splitlines()
     assert number not in [row.split()[0] for row in rows if row]
-    told = told_by(lab, home, "why", number)
+    told = add_slurmdbd_record(lab, home, "why", number)
     assert told.returncode == 1 and f"there is no job {number}: Slurm refused it" in told.stderr

@@ -17,7 +17,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import make_retune_actions, undo
 from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape, Script
-from slurmwrap.slurm.commands import SlurmCommands, argv_of
+from slurmwrap.slurm.commands import SlurmCommands, make_action_argv
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE = USERS[0]
@@ -69,7 +69,7 @@ class Waiting:
     def apply(self, actions: tuple[SlurmAction, ...]) -> None:
         """As the job's owner, by the very command lines of the edge."""
         for action in actions:
-            done = self.lab.run(argv_of(action), user=ALICE)
+            done = self.lab.run(make_action_argv(action), user=ALICE)
             if done.returncode:
                 raise SlurmError(done.stderr)
 

@@ -62,7 +62,7 @@ def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
     here, there = (
         lab.slurmwrap("why", one, "--json", user=ALICE, env={"XDG_STATE_HOME": str(state)}) for one in (job, "999999")
     )
-    assert here.stderr == "slurmwrap: nothing was recorded of it here: this is Slurm's own word\n"
+    assert here.stderr == "slurmwrap: no record of this job exists; what follows is Slurm's record\n"
     assert [run["exit_code"] for run in json.loads(here.stdout)["attempts"]] == [7]
     assert there.stderr == f"slurmwrap: job 999999 is of cluster elsewhere; this is {lab.cluster}\n"
     assert json.loads(there.stdout)["submission"]["cluster"] == "elsewhere"

@@ -109,7 +109,7 @@ def test_a_terminal_shows_what_the_nodes_gpus_do_and_ctrl_c_leaves_nothing(
         terminal.until(f"trouble  {second}: the NVIDIA driver does not answer (GPU 0)", timeout=90)
         terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
         assert terminal.ended(60) == 130
-        assert f"slurmwrap: watching ends; job {job} goes on" in terminal.text
+        assert f"slurmwrap: watching ends; job {job} continues" in terminal.text
     finally:
         terminal.close()
     assert_nothing_is_left(lab, job)

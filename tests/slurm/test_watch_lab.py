@@ -140,7 +140,7 @@ def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
         terminal.until("^C")  # a terminal throws away what was written before it echoes this
         terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
         assert terminal.ended() == 130
-        assert f"slurmwrap: watching ends; job {running} goes on" in terminal.text
+        assert f"slurmwrap: watching ends; job {running} continues" in terminal.text
     finally:
         terminal.close()
     assert lab.states(running) == ["RUNNING"]
@@ -237,8 +237,8 @@ def test_a_job_that_slurm_does_not_know_is_said(lab: Lab, lab_users: tuple[str, 
     done = lab.run([*WATCH, "999999"], user=lab_users[1])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        "slurmwrap: error: Slurm does not know job 999999: it ended a while ago, or there never was one",
-        "slurmwrap: slurmwrap why 999999 shows what is kept of it; slurmwrap history lists your jobs",
+        "slurmwrap: error: Slurm does not know job 999999: it ended a while ago, or it never existed",
+        "slurmwrap: slurmwrap why 999999 shows its records; slurmwrap history lists your jobs",
     ]
 
 

@@ -26,8 +26,9 @@ from slurmwrap.slurm.pyslurm.pyslurm_adapter import (
     Request,
     SlurmByPySlurm,
     Unable,
-    change_of,
+    make_change_request,
     make_submission_request,
+    node_from_worker,
     partition_from_worker,
 )
 from slurmwrap.slurm.pyslurm.worker_client import Link, UnsupportedPyslurm, WorkerTimeout
@@ -67,7 +68,7 @@ def changed(**values: object) -> Request:
     ],
 )
 def test_what_pyslurm_does_as_the_command_goes_through_it(actions: list[SlurmAction], request_: Request) -> None:
-    assert change_of(actions[0], actions[1:]) == request_
+    assert make_change_request(actions[0], actions[1:]) == request_
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_what_pyslurm_does_as_the_command_goes_through_it(actions: list[SlurmAct
     ],
 )
 def test_all_else_goes_by_command(actions: list[SlurmAction]) -> None:
-    assert isinstance(change_of(actions[0], actions[1:]), str)
+    assert isinstance(make_change_request(actions[0], actions[1:]), str)
 
 
 def submission(*words: str, script: bytes = b"#!/bin/sh\ntrue\n", **environ: str) -> Request | Unable:
@@ -184,7 +185,7 @@ def test_another_release_is_never_imported(place: dict[str, str], tmp_path: Path
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 24.11.5\n")
     assert compatibility.find_misfit(place, proven_only=False) == "PySlurm 22.5.3 is not for Slurm 24.11.5"
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
-    assert compatibility.find_misfit(place, proven_only=False) == "Slurm's commands do not tell their release"
+    assert compatibility.find_misfit(place, proven_only=False) == "Slurm's commands do not report their release"
 
 
 def test_without_a_slurm_conf_it_is_never_imported(place: dict[str, str]) -> None:
@@ -375,3 +376,19 @@ def test_a_change_that_it_died_over_is_not_made_twice(tmp_path: Path, monkeypatc
     with pytest.raises(SlurmUnreachable, match="exit code 3"):
         slurm.apply(plain(Verb.REQUEUE, "7"))
     assert commands.asked == []
+
+
+NODE = {
+    **dict.fromkeys(("effective_cpus", "real_memory", "memory_reserved_for_system", "allocated_memory", "sockets")),
+    **dict.fromkeys(("weight", "address")), "name": "n1", "state": "DOWN", "total_cpus": 4, "allocated_cpus": 0,
+    "gres": "", "gres_used": "", "partitions": ["gpu"], "active_features": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reason", "user", "time", "expected"),
+    [("", "root", "2026-01-01", ""), ("bad", "root", "2026-01-01", "bad [root@2026-01-01]"), ("bad", "", None, "bad")],
+)
+def test_the_reason_of_a_node_is_as_scontrol_prints_it(reason: str, user: str, time: str | None, expected: str) -> None:
+    node = node_from_worker({**NODE, "reason": reason, "reason_user": user, "reason_time": time})
+    assert node.reason == expected

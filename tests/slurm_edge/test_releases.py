@@ -17,9 +17,9 @@ from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.node_hooks import epilog_slurmctld
 from slurmwrap.node_hooks import hook_environment as hook_job
 from slurmwrap.sbatch.option_table import SBATCH, Release
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.read_trace import read_load
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits
-from slurmwrap.slurm.scontrol_parser import parse_config, parse_nodes, parse_partitions, release_of
+from slurmwrap.slurm.scontrol_parser import get_slurm_release, parse_config, parse_nodes, parse_partitions
 from slurmwrap.slurm.snapshot import parse_topology
 from slurmwrap.slurm.squeue_parser import parse_jobs
 
@@ -53,7 +53,7 @@ def test_the_three_releases_in_use_are_there() -> None:
 @every_release
 def test_a_release_is_known_by_its_programs_and_its_configuration(release: str) -> None:
     assert parse_release(captured(release, "version.txt")) == number(release)
-    assert release_of(parse_config(captured(release, "config.txt"))) == number(release)
+    assert get_slurm_release(parse_config(captured(release, "config.txt"))) == number(release)
 
 
 # --- sbatch --------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_a_lost_node_shows_in_the_controllers_hook_since_24_11(release: str) -> 
 @every_release
 @pytest.mark.parametrize("name", ["sacct.psv", "sacct_runs.txt"])
 def test_a_dump_holds_every_run_of_every_job(release: str, name: str) -> None:
-    load = open_load(DATA / release / "lab" / name)
+    load = read_load(DATA / release / "lab" / name)
     runs = {
         text: [job.status for job in load.jobs if job.model == text]
         for text in ("whole", "three", "limit", "oom", "again", "moved", "lost", "running")
@@ -279,6 +279,6 @@ def test_a_dump_holds_every_run_of_every_job(release: str, name: str) -> None:
 
 @every_release
 def test_local_times_and_a_delimiter_at_the_end_of_lines_say_the_same(release: str) -> None:
-    load = open_load(DATA / release / "lab" / "sacct_padded.psv")
+    load = read_load(DATA / release / "lab" / "sacct_padded.psv")
     assert [job.status for job in load.jobs if job.model == "again"] == ["COMPLETED"]  # without -D the last run alone
     assert [(job.gpus, job.cpus) for job in load.jobs if job.model == "whole"] == [(4, 8)]

@@ -15,7 +15,7 @@ from waiting import allow
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.protocols import SbatchCall
-from slurmwrap.slurm.commands import SlurmCommands, argv_of
+from slurmwrap.slurm.commands import SlurmCommands, make_action_argv
 
 PATIENT_S = allow(30)  # for a program that answers
 Slurm = Callable[..., SlurmCommands]
@@ -169,12 +169,12 @@ def act(verb: Verb, target: str = "77_2", key: str = "", value: str = "") -> Slu
     ],
 )
 def test_action_is_one_command(action: SlurmAction, argv: str) -> None:
-    assert argv_of(action) == [word.replace("~", " ") for word in argv.split()]
+    assert make_action_argv(action) == [word.replace("~", " ") for word in argv.split()]
 
 
 def test_user_text_in_a_value_stays_one_argument_without_control_characters() -> None:
     action = act(Verb.UPDATE_JOB, "7", "Comment", "a b\nJobId=8\x1b[2J;$(x)")
-    assert argv_of(action) == ["scontrol", "update", "JobId=7", "Comment=a b JobId=8 [2J;$(x)"]
+    assert make_action_argv(action) == ["scontrol", "update", "JobId=7", "Comment=a b JobId=8 [2J;$(x)"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_user_text_in_a_value_stays_one_argument_without_control_characters() ->
 )
 def test_action_that_could_mean_more_than_it_says_is_refused(action: SlurmAction) -> None:
     with pytest.raises(SlurmError):
-        argv_of(action)
+        make_action_argv(action)
 
 
 OUT = "NodeName=n1 State=IDLE+DRAIN Reason=bad cable [root@1]"
@@ -298,7 +298,7 @@ def test_who_is_not_root_frees_no_job_of_its_limits(
     assert edge.may_resize() is not refused
     size = replace(CLEARED, key="MinMemoryNode", value="1")
     if refused:
-        with pytest.raises(SlurmError, match="would limit it no more"):
+        with pytest.raises(SlurmError, match="limits would no longer apply"):
             edge.apply(size, owner=12345)
     else:
         edge.apply(size, owner=12345)
@@ -312,4 +312,4 @@ def test_root_may_resize_whatever_is_enforced(slurm: Slurm, monkeypatch: pytest.
 @pytest.mark.parametrize("target", ["81_[2-5", "81_[2-5]; rm", "81_[]", "81_[2-5] Priority=9", "81_[a]", "81_[2-5]_3"])
 def test_an_address_that_means_more_than_tasks_is_refused(target: str) -> None:
     with pytest.raises(SlurmError, match="is not a job id"):
-        argv_of(replace(CLEARED, target=target))
+        make_action_argv(replace(CLEARED, target=target))

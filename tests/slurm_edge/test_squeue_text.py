@@ -12,7 +12,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.scontrol_parser import parse_duration
 from slurmwrap.slurm.squeue_parser import (
     JOB_FIELDS,
-    exclude_format,
+    make_exclude_format,
     make_job_format,
     parse_jobs,
     parse_mib,
@@ -174,7 +174,7 @@ def test_no_jobs_are_no_records() -> None:
 
 def test_forms_ask_for_what_is_read() -> None:
     assert make_job_format("|").startswith("JobID:|,ArrayJobID:|,")
-    assert exclude_format("|") == "%A|%V|%x|"
+    assert make_exclude_format("|") == "%A|%V|%x|"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_copy_is_of_one_moment_while_others_write(path: Path, tmp_path: Path) 
 def test_a_file_that_is_there_is_not_replaced_unless_asked(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_text("mine")
-    with pytest.raises(StoreError, match="is there already") as caught:
+    with pytest.raises(StoreError, match="exists already") as caught:
         db_maintenance.backup(path, copy)
     assert "--force" in caught.value.hint
     assert copy.read_text() == "mine"
@@ -161,8 +161,8 @@ def test_what_is_wrong_is_said(path: Path) -> None:
     path.chmod(0o644)
     assert db_maintenance.check(path).faults == (
         "1 rows of actions point to a run that is not there",
-        f"its schema is 0, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'",
-        f"others may open it (mode 0644), and it holds users' log lines: chmod 600 {path}",
+        f"its schema has version 0, this slurmwrap needs {VERSION}: run 'slurmwrap db migrate'",
+        f"other users may open it (mode 0644), and it holds users' log lines: chmod 600 {path}",
     )
 
 

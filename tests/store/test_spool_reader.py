@@ -204,7 +204,7 @@ def left_behind(directory: Path) -> None:
         (empty, named(), "it is not a MUNGE credential"),
         (junk, named(), "unmunge: Error: "),
         (bare_json, named(), "it is not a MUNGE credential"),
-        (odd_name, r"a\nb\x1b[31m'\xff", "its name is not one of ours"),
+        (odd_name, r"a\nb\x1b[31m'\xff", "its name is not one of slurmwrap's"),
         (left_behind, "." + named(), "its writer never finished it"),
     ],
 )

@@ -9,10 +9,10 @@ import pytest
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun
-from slurmwrap.store.why_file import BesideOutput
+from slurmwrap.store.why_file import WhyFilePublisher
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")
-BESIDE = BesideOutput(lambda record, actions: f"job {record.address} with {len(actions)} actions \udcff\n")
+BESIDE = WhyFilePublisher(lambda record, actions: f"job {record.address} with {len(actions)} actions \udcff\n")
 
 
 def record(std_out: str, diagnosis: Diagnosis = DIAGNOSIS) -> JobRun:

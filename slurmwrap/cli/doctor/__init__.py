@@ -1,1 +1,1 @@
-"""`slurmwrap doctor`: a list of checks, each a small function that returns a Check."""
+"""`slurmwrap doctor`: a list of checks, each a small function that returns a CheckResult."""

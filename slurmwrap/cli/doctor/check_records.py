@@ -1,4 +1,4 @@
-"""Check: what one look at the installation found. Look: one entry of the list. Records, and what they come to."""
+"""Records of `slurmwrap doctor`: CheckSpec (a check), CheckResult (its outcome), CheckContext (its input) (adapter)."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
 from slurmwrap.store.user_state_files import DATABASE
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
-# It should have been looked at, and could not be.
+# The check applies, but could not be performed.
 UNKNOWN = "unknown"
 _RANK = (OK, UNKNOWN, WARN, FAIL)
-# Whose sections: what this user needs, what the site's installation needs.
+# The two sections of the output: what this user needs, and what the site's installation needs.
 YOU, SITE = "you", "site"
 DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """`hint`: the way to fix it, or what works without it; "" where there is nothing to do."""
+    """The outcome of one check. `hint`: how to fix a fault, or what works without it; "" if there is nothing to do."""
 
     name: str
-    # OK | WARN | FAIL | UNKNOWN, or SKIP: it does not apply here.
-    state: str
+    state: str  # OK | WARN | FAIL | UNKNOWN, or SKIP: the check does not apply here
     text: str
     hint: str = ""
-    # Lines below the text: nodes folded, files by name.
+    # Lines below the text, for example folded node names or files.
     details: tuple[str, ...] = ()
-    # For graphs of monitoring: "wal_mib" → 3.5.
+    # Numbers for monitoring: "wal_mib" → 3.5.
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec:
-    """One check. `about`: what it looks at; `fix`: how it is fixed. Both are docs/doctor.md and --explain."""
+    """One check. `about`: what it looks at; `fix`: how to fix faults. docs/doctor.md and --explain show both."""
 
     name: str
     section: str  # YOU | SITE
@@ -54,21 +53,21 @@ class CheckSpec:
 
 
 def find_worst_state(checks: Iterable[CheckResult]) -> str:
-    """OK, UNKNOWN, WARN or FAIL; what was skipped does not count."""
+    """Return the worst of OK, UNKNOWN, WARN and FAIL; skipped checks do not count."""
     return max((check.state for check in checks if check.state != SKIP), key=_RANK.index, default=OK)
 
 
 def fold_nodes(rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """(node, what is to be said) in Slurm's order → one line for all nodes of which the same is said."""
-    said: dict[str, list[str]] = {}
+    """Return one line for all nodes with the same text. `rows`: pairs of node and text, nodes in Slurm's order."""
+    nodes_of: dict[str, list[str]] = {}
     for node, text in rows:
-        said.setdefault(text, []).append(node)
-    return tuple(f"{fold(nodes)}: {text}" for text, nodes in said.items())
+        nodes_of.setdefault(text, []).append(node)
+    return tuple(f"{fold(nodes)}: {text}" for text, nodes in nodes_of.items())
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckContext:
-    """What is looked at. Slurm is asked once, however many checks want to know."""
+    """The input of all checks. Slurm's answers are cached, so that each is read once."""
 
     config: Config
     environ: Mapping[str, str]
@@ -77,13 +76,13 @@ class CheckContext:
     now: float = field(default_factory=time.time)
 
     def prime(self) -> None:
-        """Asks Slurm now, so that no check by itself has to."""
+        """Read Slurm's configuration and snapshot now, so that the checks need not."""
         if isinstance(self.slurm, Mapping):
             _ = self.snapshot
 
     @cached_property
     def slurm(self) -> Mapping[str, str] | SlurmError:
-        """`scontrol show config`, or why there is none."""
+        """The settings of `scontrol show config`, or the error if Slurm gives none."""
         try:
             return self.commands.config()
         except SlurmError as error:
@@ -91,7 +90,7 @@ class CheckContext:
 
     @cached_property
     def snapshot(self) -> Snapshot | SlurmError:
-        """Nodes, partitions and topology, or why there are none."""
+        """Nodes, partitions and topology, or the error if Slurm gives none."""
         if isinstance(self.slurm, SlurmError):
             return self.slurm
         try:
@@ -101,12 +100,12 @@ class CheckContext:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """() where Slurm does not answer."""
+        """All nodes; () if Slurm does not answer."""
         return self.snapshot.nodes if isinstance(self.snapshot, Snapshot) else ()
 
     @cached_property
     def release(self) -> str:
-        """Of Slurm's commands, "22.05.8"; "" unknown, as it is without a slurm.conf."""
+        """The release of Slurm's commands, such as "22.05.8"; "" if it is unknown, as without a slurm.conf."""
         return read_commands_release(self.environ)
 
     @cached_property
@@ -116,19 +115,19 @@ class CheckContext:
 
     @property
     def site_database(self) -> Path | None:
-        """None where no site is configured."""
+        """The path of the site's database; None if no site is configured."""
         return Path(self.config.site.state_dir) / "site.db" if self.config.site.state_dir else None
 
     @property
     def own_database(self) -> Path:
-        """This user's."""
+        """The path of this user's own database."""
         return find_user_state_dir(self.environ) / DATABASE
 
     def setting(self, key: str) -> str:
-        """Of slurm.conf as the controller has it; "" where it is not said or no one answers."""
+        """Return a setting of the controller's slurm.conf; "" if it is not set or Slurm does not answer."""
         return self.slurm.get(key, "") if isinstance(self.slurm, Mapping) else ""
 
     @property
     def slurm_user(self) -> str:
-        """SlurmUser's name: as the site says, else as Slurm does; "" unknown."""
+        """SlurmUser's name from site.slurm_user, else from Slurm; "" if it is unknown."""
         return self.config.site.slurm_user or self.setting("SlurmUser").partition("(")[0]

@@ -1,6 +1,6 @@
-"""The list of checks, in the order in which they are printed, each with what it looks at and how it is fixed.
+"""The list of all checks in the order in which they are printed, each with what it looks at and how to fix faults.
 
-docs/doctor.md and `slurmwrap doctor --explain` are made of it.
+docs/doctor.md and `slurmwrap doctor --explain` are generated from this list.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from slurmwrap.cli.doctor import database_checks, node_checks, site_checks, slur
 from slurmwrap.cli.doctor.check_records import SITE, YOU, CheckSpec
 from slurmwrap.install.systemd_units import ENABLED
 
-# A year of a large site is 2 GB to read.
-_WHOLE_FILE_S = 120.0
+# Seconds. SQLite reads the whole file, which has 2 GB after a year of a large site.
+_DATABASE_DEADLINE_S = 120.0
 
 
 def _make_check_spec(name: str, section: str, see: object, about: str, fix: str, deadline_s: float = 10.0) -> CheckSpec:
@@ -24,7 +24,7 @@ def _make_check_spec(name: str, section: str, see: object, about: str, fix: str,
     )
 
 
-LOOKS: tuple[CheckSpec, ...] = (
+CHECK_SPECS: tuple[CheckSpec, ...] = (
     _make_check_spec(
         "configuration", YOU, user_checks.check_configuration,
         """The site's and the user's file: whether others may write them, variables that set nothing, and values that
@@ -38,7 +38,7 @@ LOOKS: tuple[CheckSpec, ...] = (
     ),
     _make_check_spec(
         "sbatch", YOU, slurm_checks.check_sbatch,
-        "Slurm's own sbatch behind gsub, also where gsub stands in its place.",
+        "Slurm's own sbatch, which gsub calls, also if gsub is installed under the name sbatch.",
         "Set GSUB_SBATCH to the path of Slurm's own sbatch if PATH does not lead to it.",
     ),
     _make_check_spec(
@@ -96,7 +96,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "`nvidia-smi` must work. After an update of the driver the old module stays until a reboot.",
     ),
     _make_check_spec(
-        "state", YOU, user_checks.state_dir,
+        "state", YOU, user_checks.check_state_directory,
         "The directory of the user's own records.",
         "Set XDG_STATE_HOME to another directory. gsub submits without one.",
     ),
@@ -104,7 +104,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "database", YOU, database_checks.check_own_database,
         "The user's own database: SQLite's quick_check, its schema, its size, the free space on its disk.",
         "Restore a backup, or move the file away; a new one is created then.",
-        _WHOLE_FILE_S,
+        _DATABASE_DEADLINE_S,
     ),
     _make_check_spec(
         "kept answers", YOU, user_checks.check_answer_cache,
@@ -133,7 +133,7 @@ LOOKS: tuple[CheckSpec, ...] = (
     _make_check_spec(
         "clocks of nodes", SITE, node_checks.check_node_clocks,
         """From the site's database: the time from the start of a job (slurmctld's clock) to the end of its Prolog (the
-        node's clock). Negative: the node is behind. Never short: the node is ahead.""",
+        node's clock). Negative: the node is behind. Long for every job: the node is ahead.""",
         "Run chronyd or ntpd on the node.",
         30.0,
     ),
@@ -167,8 +167,8 @@ LOOKS: tuple[CheckSpec, ...] = (
     ),
     _make_check_spec(
         "reconciler", SITE, site_checks.check_reconciler,
-        """The time of its last whole pass: by its heartbeat in site.state_dir, or for users who cannot read that by
-        the time of what it published, every five minutes.""",
+        """The time of its last complete pass: from its heartbeat in site.state_dir, or for users who cannot read that
+        from the time of the published file, which it writes every five minutes.""",
         "Run `systemctl status slurmwrap-reconcile` on the controller.",
     ),
     _make_check_spec(
@@ -180,7 +180,7 @@ LOOKS: tuple[CheckSpec, ...] = (
     ),
     _make_check_spec(
         "night report", SITE, site_checks.check_night_report,
-        "The time of the last whole report, from report.directory.",
+        "The time of the last complete report, from report.directory.",
         "See `systemctl list-timers slurmwrap-report.timer`, `journalctl -u slurmwrap-report`.",
     ),
     _make_check_spec(
@@ -188,7 +188,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         """SQLite's quick_check for at most 5 s, its schema, size and WAL, the free space on its disk, and whether
         runs are older than retention.keep_d.""",
         "Run `slurmwrap db prune` or `slurmwrap db backup`. If the file is damaged, restore a backup.",
-        _WHOLE_FILE_S,
+        _DATABASE_DEADLINE_S,
     ),
     _make_check_spec(
         "metrics", SITE, site_checks.check_textfile,
@@ -197,8 +197,8 @@ LOOKS: tuple[CheckSpec, ...] = (
     ),
     _make_check_spec(
         "rules", SITE, site_checks.check_rules,
-        """Whether each rule that acts can: site.slurm_user is Slurm's SlurmUser, a reconciler that resizes under
-        enforced limits is root, the gate has a published directory.""",
+        """Whether each rule with mode `act` is able to act: site.slurm_user is Slurm's SlurmUser, a reconciler that
+        resizes under enforced limits is root, the gate has a published directory.""",
         "See `slurmwrap config show rules`.",
     ),
     _make_check_spec(
@@ -207,7 +207,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "Set TopologyPlugin in slurm.conf, or placement.topology_file (docs/placement.md).",
     ),
     _make_check_spec(
-        "cli_filter", SITE, slurm_checks.cli_filter,
+        "cli_filter", SITE, slurm_checks.check_cli_filter,
         "Whether the cli_filter.lua that slurm.conf names exists. It is optional.",
         "See `slurmwrap hooks plan --help`.",
     ),
@@ -223,4 +223,4 @@ LOOKS: tuple[CheckSpec, ...] = (
         15.0,
     ),
 )  # fmt: skip
-BY_NAME = {look.name: look for look in LOOKS}
+BY_NAME = {look.name: look for look in CHECK_SPECS}

@@ -1,4 +1,4 @@
-"""Checks of the databases, the site's and this user's: whole, of our version, with room on their disk."""
+"""Checks of the site's and this user's database: integrity, schema version, size, and free space on the disk."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from slurmwrap.errors import StoreError
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.sqlite_connection import connect_readonly, read_version, translate_sqlite_errors
 
-# Of a file of 2 GB a whole check takes half a minute.
+# Seconds after which quick_check is interrupted; a complete check of a file of 2 GB takes half a minute.
 CHECK_S = 5.0
-# Of the disk; SQLite needs as much again as the file to vacuum it.
+# Share of the disk that must be free; to vacuum the file SQLite needs free space of the file's size.
 _LEAST_FREE = 0.05
 _LEAST_FREE_BYTES = 1 << 30
-# It is folded back at 4 MiB; larger ones have a reader that never ends.
+# SQLite checkpoints the WAL at 4 MiB. A much larger one means that a reader never ends its transaction.
 _LARGEST_WAL = 256 << 20
-_SLACK_D = 30.0
-_RESTORE = "Restore a backup, or move the file away and a new one is begun: mv {path} {path}.damaged"
-NOBODY = "only root and SlurmUser can look: sudo slurmwrap doctor"
+_PRUNE_SLACK_D = 30.0
+_RESTORE = "Restore a backup, or move the file away, then a new one is created: mv {path} {path}.damaged"
+NO_PERMISSION = "only root and SlurmUser can look: sudo slurmwrap doctor"
 
 
 def check_own_database(context: CheckContext) -> CheckResult:
-    """The database that this user's commands read."""
+    """Check the database that this user's commands read."""
     path = context.own_database
     if not path.exists():
-        return CheckResult(name="database", state=OK, text=f"{path}: begins with the first reconcile")
-    return _looked_into("database", path)
+        return CheckResult(name="database", state=OK, text=f"{path}: the first reconcile creates it")
+    return _check_database_file("database", path)
 
 
 def check_site_database(context: CheckContext) -> CheckResult:
-    """The site's."""
+    """Check the site's database."""
     path = context.site_database
     if path is None:
         return CheckResult(name="site database", state=SKIP, text="site.state_dir is not configured")
     if not os.access(path.parent, os.R_OK | os.X_OK):
-        return CheckResult(name="site database", state=SKIP, text=out_of_sight(path.parent))
+        return CheckResult(name="site database", state=SKIP, text=explain_unreadable_path(path.parent))
     if not path.exists():
-        hint = "It begins with the reconciler's first pass: `slurmwrap reconcile --once` as SlurmUser."
-        return CheckResult(name="site database", state=WARN, text=f"{path}: there is none", hint=hint)
-    return _looked_into("site database", path, context.config.retention.keep_d, context.now)
+        hint = "The reconciler's first pass creates it: `slurmwrap reconcile --once` as SlurmUser."
+        return CheckResult(name="site database", state=WARN, text=f"{path} does not exist", hint=hint)
+    return _check_database_file("site database", path, context.config.retention.keep_d, context.now)
 
 
-def out_of_sight(path: Path) -> str:
-    """Why what is in the site's state directory cannot be looked at here."""
+def explain_unreadable_path(path: Path) -> str:
+    """Return why a path in the site's state directory cannot be read: it does not exist, or permission is missing."""
     try:
         path.lstat()
     except FileNotFoundError:
-        return f"there is no {path} here: it is the controller's, and begins with the reconciler's first pass"
+        return f"there is no {path} here: it is the controller's, and the reconciler's first pass creates it"
     except OSError:
         pass
-    return NOBODY
+    return NO_PERMISSION
 
 
-def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -> CheckResult:
+def _check_database_file(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -> CheckResult:
     try:
         with translate_sqlite_errors(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
             version = read_version(connection, path)
@@ -83,12 +83,12 @@ def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -
 
 
 def _find_faults(connection: sqlite3.Connection) -> list[str]:
-    """What quick_check reports, ["ok"] where nothing is wrong; [] where it did not come to its end in time.
+    """Return what quick_check reports: ["ok"] if nothing is wrong, [] if it did not end in time.
 
-    A thread interrupts it: SQLite before 3.41 calls no progress handler within a check.
+    A thread interrupts it: SQLite before 3.41 calls no progress handler during a check.
     """
     done = threading.Event()
-    watch = threading.Thread(target=_interrupt_late, args=(connection, done))
+    watch = threading.Thread(target=_interrupt_after_deadline, args=(connection, done))
     watch.start()
     try:
         return [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
@@ -101,8 +101,11 @@ def _find_faults(connection: sqlite3.Connection) -> list[str]:
         watch.join()
 
 
-def _interrupt_late(connection: sqlite3.Connection, done: threading.Event) -> None:
-    """Again and again, for what has not begun yet is not interrupted (https://sqlite.org/c3ref/interrupt.html)."""
+def _interrupt_after_deadline(connection: sqlite3.Connection, done: threading.Event) -> None:
+    """Interrupt the check after CHECK_S seconds, repeatedly until it ends.
+
+    An interrupt has no effect on a statement that has not begun yet (https://sqlite.org/c3ref/interrupt.html).
+    """
     if not done.wait(CHECK_S):
         connection.interrupt()
         while not done.wait(0.01):
@@ -110,15 +113,15 @@ def _interrupt_late(connection: sqlite3.Connection, done: threading.Event) -> No
 
 
 def _find_oddities(path: Path, version: int, oldest: float | None, keep_d: float, now: float) -> Iterator[str]:
-    # The site's; a user's own is brought forward by their next command.
+    # Only for the site's database: a user's own is migrated by the user's next command.
     if keep_d and version < VERSION:
-        yield f"schema {version}, and this slurmwrap's is {VERSION}: the next reconcile brings it forward"
+        yield f"schema {version}, and this slurmwrap's is {VERSION}: the next reconcile migrates it"
     disk = shutil.disk_usage(path.parent)
     if disk.free < min(_LEAST_FREE * disk.total, _LEAST_FREE_BYTES):
         yield f"only {_convert_to_mib(disk.free):.0f} MiB are free on its disk: `slurmwrap db prune`, or a larger one"
     if _get_size(path.with_name(f"{path.name}-wal")) > _LARGEST_WAL:
-        yield f"its WAL is larger than {_LARGEST_WAL >> 20} MiB: who reads it without end? `fuser {path}`"
-    if keep_d and oldest is not None and now - oldest > (keep_d + _SLACK_D) * 86400:
+        yield f"its WAL is larger than {_LARGEST_WAL >> 20} MiB: a reader does not end; `fuser {path}` shows it"
+    if keep_d and oldest is not None and now - oldest > (keep_d + _PRUNE_SLACK_D) * 86400:
         age = (now - oldest) / 86400
         yield f"the oldest run is {age:.0f} days old, and retention.keep_d is {keep_d}: `slurmwrap db prune`"
 

@@ -1,4 +1,4 @@
-"""Checks of what the site installed: spool, published directory, reconciler, report, units, rules, mail."""
+"""Checks of the site's installation: spool, published directory, reconciler, report, units, rules, mail, metrics."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
-from slurmwrap.cli.doctor.database_checks import out_of_sight
-from slurmwrap.cli.doctor.slurm_checks import hooks_directory
+from slurmwrap.cli.doctor.database_checks import explain_unreadable_path
+from slurmwrap.cli.doctor.slurm_checks import find_hooks_directory
 from slurmwrap.config.load_config import RULES
 from slurmwrap.errors import BadCredential, StoreError
 from slurmwrap.host import munge
@@ -28,14 +28,14 @@ from slurmwrap.store.published_files import FILE
 from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
 _MODE = 0o1733
-# An observation is collected within seconds.
+# Seconds. The reconciler normally reads an observation within seconds.
 _WAITING_S = 600.0
 _MAIL_S = 5.0
-_PLAN = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
+_PLAN = "`slurmwrap hooks plan` prints the directories that must exist, with their owners and modes."
 
 
 def check_spool(context: CheckContext) -> CheckResult:
-    """Directory, owner, mode, and whether what is sealed and written there comes back whole."""
+    """Check the spool's owner and mode, and that a signed record can be written there and read back unchanged."""
     name = context.config.site.spool
     if not name:
         return CheckResult(name="spool", state=SKIP, text="site.spool is not configured: nothing arrives from nodes")
@@ -43,7 +43,7 @@ def check_spool(context: CheckContext) -> CheckResult:
         found = Path(name).stat()
     except OSError as error:
         return CheckResult(name="spool", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
-    if wrong := _wrong_spool(found, context):
+    if wrong := _find_spool_fault(found, context):
         owner = context.slurm_user or "SlurmUser"
         return CheckResult(
             name="spool",
@@ -54,26 +54,31 @@ def check_spool(context: CheckContext) -> CheckResult:
     try:
         _write_probe(Path(name), context.config.site.munge_socket)
     except (OSError, StoreError, BadCredential) as error:
-        hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` tell.")
+        hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` show it.")
         return CheckResult(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
     return CheckResult(name="spool", state=OK, text=f"{name}: a signed record was written, read and removed")
 
 
-def _wrong_spool(found: os.stat_result, context: CheckContext) -> str:
+def _find_spool_fault(found: os.stat_result, context: CheckContext) -> str:
+    """Return what is wrong with the type, owner or mode of the spool; "" if nothing is.
+
+    The owner can remove all records, so it must be root or SlurmUser. The mode must let every user create files but
+    neither list them nor remove those of others: write and search permission, the sticky bit, no read permission.
+    """
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
         return "it is no directory"
     if found.st_uid not in _list_trusted_uids(context):
-        return f"it belongs to {_name_of(found.st_uid)}, who could remove everything in it"
+        return f"it belongs to {_get_user_name(found.st_uid)}, who could remove everything in it"
     if mode & 0o1033 != 0o1033:
         return f"mode {mode:04o}, not {_MODE:04o}: {_describe_mode(mode)}"
-    return f"mode {mode:04o}, not {_MODE:04o}: everybody can list what others sent" if mode & 0o044 else ""
+    return f"mode {mode:04o}, not {_MODE:04o}: every user can list the records of others" if mode & 0o044 else ""
 
 
 def _describe_mode(mode: int) -> str:
     if mode & 0o033 != 0o033:
         return "nodes and users cannot write"
-    return "without the sticky bit everybody could remove what others sent"
+    return "without the sticky bit every user could remove the records of others"
 
 
 def _list_trusted_uids(context: CheckContext) -> set[int]:
@@ -83,7 +88,7 @@ def _list_trusted_uids(context: CheckContext) -> set[int]:
         return {0}
 
 
-def _name_of(uid: int) -> str:
+def _get_user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -91,24 +96,27 @@ def _name_of(uid: int) -> str:
 
 
 def _write_probe(spool: Path, socket: str) -> None:
-    """Writes a sealed record aside, where the reconciler leaves it alone for an hour, reads it back and removes it."""
-    said = secrets.token_bytes(64)
-    aside = spool / f".doctor-{os.getpid()}-{secrets.token_hex(8)}"
-    descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Write a signed record under a temporary name, read it back and remove it.
+
+    The reconciler ignores temporary names for an hour. Raise StoreError or BadCredential if the record has changed.
+    """
+    payload = secrets.token_bytes(64)
+    probe = spool / f".doctor-{os.getpid()}-{secrets.token_hex(8)}"
+    descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "r+b") as stream:
-            stream.write(munge.encode(said, socket=socket))
+            stream.write(munge.encode(payload, socket=socket))
             stream.flush()
             os.fsync(descriptor)
             stream.seek(0)
-            if munge.decode(stream.read(), socket=socket).payload != said:
+            if munge.decode(stream.read(), socket=socket).payload != payload:
                 raise StoreError("what was read back is not what was written")
     finally:
-        aside.unlink()
+        probe.unlink()
 
 
 def check_waiting_records(context: CheckContext) -> CheckResult:
-    """Whether the reconciler takes what arrives."""
+    """Check whether records wait in the spool for longer than the reconciler should need."""
     name = context.config.site.spool
     if not name or not os.access(name, os.R_OK):
         why = "only its owner can list it" if name else "site.spool is not configured"
@@ -120,13 +128,13 @@ def check_waiting_records(context: CheckContext) -> CheckResult:
         text = (
             f"{len(old)} records wait for more than {_WAITING_S / 60:g} minutes, the oldest for {_format_age(max(old))}"
         )
-        hint = "Does the reconciler run? `systemctl status slurmwrap-reconcile`, and its log says what it cannot do."
+        hint = "Does the reconciler run? See `systemctl status slurmwrap-reconcile`, and its log for errors."
         return CheckResult(name="spool queue", state=WARN, text=text, hint=hint, figures=figures)
     return CheckResult(name="spool queue", state=OK, text=f"{len(ages)} records wait", figures=figures)
 
 
 def _list_ages(name: str, now: float) -> Iterator[float]:
-    """Seconds, of each record; the reconciler takes them meanwhile."""
+    """Yield each record's age in seconds. Records that the reconciler removes meanwhile are left out."""
     with os.scandir(name) as entries:
         for one in entries:
             with suppress(FileNotFoundError):
@@ -135,7 +143,7 @@ def _list_ages(name: str, now: float) -> Iterator[float]:
 
 
 def check_published(context: CheckContext) -> CheckResult:
-    """The directory that gsub and `why` read: everybody must be able to, and only SlurmUser to write."""
+    """Check the directory that gsub and `why` read: all users need read access, and only SlurmUser write access."""
     name = context.config.site.published
     if not name:
         return CheckResult(
@@ -148,7 +156,9 @@ def check_published(context: CheckContext) -> CheckResult:
     mode, owner = stat.S_IMODE(found.st_mode), context.slurm_user or "SlurmUser"
     fix = f"Run: chown {owner} {name}; chmod 0755 {name}"
     if found.st_uid not in _list_trusted_uids(context) or mode & 0o022:
-        text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub does not trust it"
+        text = (
+            f"{name} can be written by others ({_get_user_name(found.st_uid)}, mode {mode:04o}): gsub does not trust it"
+        )
         return CheckResult(name="published", state=FAIL, text=text, hint=fix)
     if mode & 0o055 != 0o055:
         return CheckResult(
@@ -158,12 +168,15 @@ def check_published(context: CheckContext) -> CheckResult:
 
 
 def check_reconciler(context: CheckContext) -> CheckResult:
-    """When it last passed, by its heartbeat; where that cannot be read, when it published."""
+    """Check when the reconciler last completed a pass: by its heartbeat, else by the time of the published file.
+
+    Without both, check whether a process holds the lock of the site's database.
+    """
     config = context.config.site
     if config.state_dir and (beat := last_beat(Path(config.state_dir))):
         return _judge_heartbeat(context.now - beat, "passed")
     if not config.published:
-        return _by_its_lock(context)
+        return _check_reconciler_lock(context)
     path = Path(config.published) / FILE
     try:
         return _judge_heartbeat(context.now - path.stat().st_mtime, "published")
@@ -182,7 +195,7 @@ def _judge_heartbeat(age: float, did: str) -> CheckResult:
     )
 
 
-def _by_its_lock(context: CheckContext) -> CheckResult:
+def _check_reconciler_lock(context: CheckContext) -> CheckResult:
     database = context.site_database
     if database is None or not database.parent.is_dir():
         return CheckResult(name="reconciler", state=SKIP, text="no site is configured on this host")
@@ -204,28 +217,30 @@ def _read_locks() -> list[str]:
 
 
 def check_night_report(context: CheckContext) -> CheckResult:
-    """When the last one was made whole."""
+    """Check when the last night report was completed."""
     config = context.config
-    place = config.report.directory or (config.site.state_dir and f"{config.site.state_dir}/reports")
-    if not place:
+    directory = config.report.directory or (config.site.state_dir and f"{config.site.state_dir}/reports")
+    if not directory:
         return CheckResult(name="night report", state=SKIP, text="no site is configured")
-    if not os.access(Path(place).parent, os.R_OK | os.X_OK):
-        return CheckResult(name="night report", state=SKIP, text=out_of_sight(Path(place).parent))
-    age = context.now - last_report(Path(place))
+    if not os.access(Path(directory).parent, os.R_OK | os.X_OK):
+        return CheckResult(name="night report", state=SKIP, text=explain_unreadable_path(Path(directory).parent))
+    age = context.now - last_report(Path(directory))
     if age < REPORT_S:
         return CheckResult(
-            name="night report", state=OK, text=f"the last one was made {_format_age(age)} ago, in {place}"
+            name="night report", state=OK, text=f"the last one was made {_format_age(age)} ago, in {directory}"
         )
-    begun = _read_creation_time(context)
-    if begun and context.now - begun < REPORT_S:
+    created = _read_creation_time(context)
+    if created and context.now - created < REPORT_S:
         return CheckResult(name="night report", state=OK, text="none yet: the site's records began today")
     hint = "`systemctl list-timers slurmwrap-report.timer`, then `journalctl -u slurmwrap-report`."
-    text = f"none was ever made in {place}" if age >= context.now else f"the last one was made {_format_age(age)} ago"
+    text = (
+        f"none was ever made in {directory}" if age >= context.now else f"the last one was made {_format_age(age)} ago"
+    )
     return CheckResult(name="night report", state=WARN, text=text, hint=hint)
 
 
 def _read_creation_time(context: CheckContext) -> float:
-    """When the site's database was made; 0.0 where that cannot be read."""
+    """Return when the site's database was created, in Unix seconds; 0.0 if it cannot be read."""
     try:
         with (
             translate_sqlite_errors(path := context.site_database or Path()),
@@ -237,14 +252,14 @@ def _read_creation_time(context: CheckContext) -> float:
 
 
 def check_units(context: CheckContext) -> CheckResult:
-    """systemd's record on the reconciler and the report's timer, on the host that has the site's state."""
+    """Check systemd's state of slurmwrap's units, on the host that has site.state_dir."""
     state = context.config.site.state_dir
     if not state or not Path(state).is_dir():
         return CheckResult(name="units", state=SKIP, text="they belong on the controller")
     if not shutil.which("systemctl") or not Path("/run/systemd/system").is_dir():
         return CheckResult(name="units", state=SKIP, text="this host does not run systemd")
-    told = {unit: _ask_systemd(unit) for unit in ENABLED}
-    wrong = [f"{unit}: {word}" for unit, word in told.items() if word != "active"]
+    states = {unit: _ask_systemd(unit) for unit in ENABLED}
+    wrong = [f"{unit}: {state}" for unit, state in states.items() if state != "active"]
     if wrong:
         hint = (
             "`systemctl enable --now slurmwrap-reconcile.service slurmwrap-report.timer`; `hooks install` writes them."
@@ -259,20 +274,23 @@ def _ask_systemd(unit: str) -> str:
 
 
 def check_rules(context: CheckContext) -> CheckResult:
-    """Whether each rule that may act can act."""
+    """Check whether each rule with mode `act` is able to act."""
     acting = [rule for rule in RULES if context.config.mode_of(rule) == "act"]
-    wrong = tuple(_list_helpless_rules(context, acting))
+    wrong = tuple(_list_rule_obstacles(context, acting))
     if wrong:
         return CheckResult(
             name="rules", state=WARN, text=f"{len(wrong)} problems keep rules from acting", details=wrong
         )
     text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
-    return CheckResult(name="rules", state=OK, text=text, details=_list_unasked_rules(context, acting))
+    return CheckResult(name="rules", state=OK, text=text, details=_list_disabled_gates(context, acting))
 
 
-def _list_unasked_rules(context: CheckContext, acting: list[str]) -> tuple[str, ...]:
-    """The gate has two switches: the rule permits, the hooks' own decides whether a Prolog asks at all."""
-    settings = (hooks_directory(context) or Path("/nonexistent")) / "hooks.json"
+def _list_disabled_gates(context: CheckContext, acting: list[str]) -> tuple[str, ...]:
+    """Return a remark if the rule `gate` acts but the hooks were built without the gate.
+
+    The gate needs two switches: the rule permits it, and the hooks' own setting makes the Prolog ask.
+    """
+    settings = (find_hooks_directory(context) or Path("/nonexistent")) / "hooks.json"
     try:
         gate = json.loads(settings.read_text(encoding="utf-8")).get("gate")
     except (OSError, ValueError, AttributeError):
@@ -284,13 +302,17 @@ def _list_unasked_rules(context: CheckContext, acting: list[str]) -> tuple[str, 
     )
 
 
-def _list_helpless_rules(context: CheckContext, acting: list[str]) -> Iterator[str]:
-    config, theirs = context.config, context.setting("SlurmUser").partition("(")[0]
-    ours = config.site.slurm_user
-    if ours and theirs and ours not in (theirs, "root"):
-        yield f"site.slurm_user is {ours}, and Slurm's SlurmUser is {theirs}: Slurm takes no orders from {ours}"
+def _list_rule_obstacles(context: CheckContext, acting: list[str]) -> Iterator[str]:
+    config, slurm_user = context.config, context.setting("SlurmUser").partition("(")[0]
+    configured = config.site.slurm_user
+    if configured and slurm_user and configured not in (slurm_user, "root"):
+        yield (
+            f"site.slurm_user is {configured}, and Slurm's SlurmUser is {slurm_user}: "
+            f"Slurm refuses requests of {configured}"
+        )
+    # Only a process of root can send a request as the job's owner, so that Slurm applies the owner's limits to it.
     limited = {"limits", "qos", "safe", "all"} & set(context.setting("AccountingStorageEnforce").split(","))
-    if limited and ours not in ("", "root") and {"resize", "tune"} & set(acting):
+    if limited and configured not in ("", "root") and {"resize", "tune"} & set(acting):
         yield (
             "resize and tune: limits are enforced, and only a reconciler that runs as root asks in the owner's name "
             "(docs/hooks.md)"
@@ -300,7 +322,7 @@ def _list_helpless_rules(context: CheckContext, acting: list[str]) -> Iterator[s
 
 
 def check_log(context: CheckContext) -> CheckResult:
-    """Whether a journald listens where the log is to go to it."""
+    """Check whether journald listens on this host if the log is sent to it."""
     wanted = context.config.log.to
     if wanted == "stderr":
         return CheckResult(name="log", state=OK, text="to stderr")
@@ -315,7 +337,7 @@ def check_log(context: CheckContext) -> CheckResult:
 
 
 def check_mail(context: CheckContext) -> CheckResult:
-    """Whether the server greets us. No mail is sent."""
+    """Check whether the mail server answers EHLO and NOOP. No mail is sent."""
     server = context.config.mail.server
     if not server:
         return CheckResult(name="mail", state=SKIP, text="mail.server is not configured: none is sent")
@@ -323,12 +345,12 @@ def check_mail(context: CheckContext) -> CheckResult:
     try:
         with smtplib.SMTP(host, int(port), timeout=_MAIL_S) as connection:
             connection.ehlo_or_helo_if_needed()
-            code, said = connection.noop()
+            code, answer = connection.noop()
     except (OSError, ValueError, smtplib.SMTPException) as error:
-        hint = "See mail.server; `slurmwrap config show mail.server` says who set it."
+        hint = "See mail.server; `slurmwrap config show mail.server` shows where it is set."
         return CheckResult(name="mail", state=FAIL, text=f"{server}: {error}", hint=hint)
     state = OK if code == 250 else WARN
-    return CheckResult(name="mail", state=state, text=f"{server} answers: {code} {said.decode('utf-8', 'replace')}")
+    return CheckResult(name="mail", state=state, text=f"{server} answers: {code} {answer.decode('utf-8', 'replace')}")
 
 
 def _format_age(seconds: float) -> str:
@@ -338,13 +360,12 @@ def _format_age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-# Whether the reconciler can write, and does write, the figures for monitoring.
 _NAME = "metrics"
-_LATE = 5  # times metrics.every_s
+_MOST_PERIODS = 5  # the file may be older than metrics.every_s by this factor
 
 
 def check_textfile(context: CheckContext) -> CheckResult:
-    """The file of [metrics] textfile: its library, its directory, its age."""
+    """Check that the reconciler can and does write metrics.textfile: prometheus_client, its directory, its age."""
     wanted = context.config.metrics.textfile
     if not wanted:
         return CheckResult(name=_NAME, state=SKIP, text="metrics.textfile is not configured")
@@ -355,14 +376,14 @@ def check_textfile(context: CheckContext) -> CheckResult:
         )
     path = Path(wanted)
     if not path.parent.is_dir():
-        hint = f"Make it, for SlurmUser to write: install -d -o SLURMUSER {path.parent}"
-        return CheckResult(name=_NAME, state=WARN, text=f"{path.parent} is not there", hint=hint)
+        hint = f"Create it, writable by SlurmUser: install -d -o SLURMUSER {path.parent}"
+        return CheckResult(name=_NAME, state=WARN, text=f"{path.parent} does not exist", hint=hint)
     try:
         age = context.now - path.stat().st_mtime
     except OSError as error:
-        hint = "The reconciler says why in its log: journalctl -u slurmwrap-reconcile"
+        hint = "The reconciler's log has the reason: journalctl -u slurmwrap-reconcile"
         return CheckResult(name=_NAME, state=WARN, text=f"{path}: {os.strerror(error.errno or 0)}", hint=hint)
-    if age > max(60.0, _LATE * context.config.metrics.every_s):
-        hint = "Does the reconciler run, and from the configuration as it is now?"
+    if age > max(60.0, _MOST_PERIODS * context.config.metrics.every_s):
+        hint = "Does the reconciler run, and was it started since the configuration changed?"
         return CheckResult(name=_NAME, state=WARN, text=f"{path} was written {age:.0f} s ago", hint=hint)
     return CheckResult(name=_NAME, state=OK, text=f"{path}, {max(0.0, age):.0f} s old")

@@ -26,21 +26,23 @@ LEAST = (22, 5)
 
 
 def check_commands(context: CheckContext) -> CheckResult:
-    """The client commands, and their release."""
+    """Check that the client commands are on PATH and new enough."""
     missing = [name for name in COMMANDS if not shutil.which(name, path=context.environ.get("PATH"))]
-    told = context.release
+    release = context.release
     if missing:
         hint = "Install Slurm's client commands, or load the site's slurm module."
         return CheckResult(name="commands", state=FAIL, text=f"not on PATH: {', '.join(missing)}", hint=hint)
-    if (parse_release(told) or LEAST) < LEAST:
+    if (parse_release(release) or LEAST) < LEAST:
         return CheckResult(
-            name="commands", state=FAIL, text=f"Slurm {told}", hint="slurmwrap needs Slurm 22.05 or newer."
+            name="commands", state=FAIL, text=f"Slurm {release}", hint="slurmwrap needs Slurm 22.05 or newer."
         )
-    return CheckResult(name="commands", state=OK, text=f"Slurm {told}" if told else "found; of an unknown release")
+    return CheckResult(
+        name="commands", state=OK, text=f"Slurm {release}" if release else "found; of an unknown release"
+    )
 
 
 def check_sbatch(context: CheckContext) -> CheckResult:
-    """Slurm's own sbatch is found, and whether the one that users type is gsub."""
+    """Check that Slurm's own sbatch is found, and report whether gsub is installed under the name sbatch."""
     try:
         own = find_sbatch(context.environ)
     except SlurmwrapError as error:
@@ -57,7 +59,7 @@ def check_sbatch(context: CheckContext) -> CheckResult:
 
 
 def check_slurm_conf(context: CheckContext) -> CheckResult:
-    """slurm.conf: the one that is named, or the one that is found."""
+    """Check the slurm.conf that SLURM_CONF names, or the one that is found."""
     named = context.environ.get("SLURM_CONF")
     found = next((p for p in ([named] if named else CONF_PLACES) if os.access(p, os.R_OK)), None)
     if found:
@@ -67,61 +69,61 @@ def check_slurm_conf(context: CheckContext) -> CheckResult:
         return CheckResult(name="slurm.conf", state=FAIL, text=f"SLURM_CONF={named} cannot be read", hint=hint)
     if isinstance(context.slurm, NoSlurmConf):
         hint = "Set SLURM_CONF to the cluster's slurm.conf."
-        return CheckResult(name="slurm.conf", state=FAIL, text="there is none", hint=hint)
+        return CheckResult(name="slurm.conf", state=FAIL, text="no slurm.conf was found", hint=hint)
     return CheckResult(
         name="slurm.conf", state=OK, text=context.setting("SLURM_CONF") or "from the controller (configless)"
     )
 
 
 def check_controller(context: CheckContext) -> CheckResult:
-    """slurmctld answers, and its release goes with the commands'."""
+    """Check that slurmctld answers, and that its release is compatible with that of the commands."""
     if isinstance(context.slurm, SlurmError):
-        hint = context.slurm.hint or "Is slurmctld running? gsub hands every job to sbatch as it is meanwhile."
+        hint = context.slurm.hint or "Is slurmctld running? Meanwhile gsub passes every job to sbatch unchanged."
         return CheckResult(name="controller", state=FAIL, text=str(context.slurm), hint=hint)
-    theirs, ours = context.setting("SLURM_VERSION"), context.release
-    text = f"slurmctld {theirs} of cluster '{context.setting('ClusterName')}' answers"
-    if ours and parse_release(ours) != parse_release(theirs):
-        hint = "Slurm speaks with commands of up to two (from 24.11 on three) releases before its own."
-        return CheckResult(name="controller", state=WARN, text=f"{text}; the commands are {ours}", hint=hint)
+    controller, commands = context.setting("SLURM_VERSION"), context.release
+    text = f"slurmctld {controller} of cluster '{context.setting('ClusterName')}' answers"
+    if commands and parse_release(commands) != parse_release(controller):
+        hint = "Slurm supports commands of up to two (from 24.11 on three) releases before its own."
+        return CheckResult(name="controller", state=WARN, text=f"{text}; the commands are {commands}", hint=hint)
     return CheckResult(name="controller", state=OK, text=text)
 
 
 def check_adapter(context: CheckContext) -> CheckResult:
-    """What the reconciler talks to Slurm by."""
+    """Report which adapter the reconciler uses, and check that it is the configured one."""
     if isinstance(context.slurm, SlurmError):
         return CheckResult(name="adapter", state=SKIP, text="Slurm does not answer")
     choice = context.choice
     if choice.name == "commands" and context.config.slurm.adapter == "pyslurm":
-        hint = "docs/pyslurm.md says which PySlurm goes with which Slurm. The commands do everything meanwhile."
+        hint = "docs/pyslurm.md lists the PySlurm release for each Slurm release. The commands are used meanwhile."
         return CheckResult(name="adapter", state=WARN, text=f"commands, not PySlurm: {choice.reason}", hint=hint)
     return CheckResult(name="adapter", state=OK, text=f"{choice.name}: {choice.reason}")
 
 
 def check_pyslurm(context: CheckContext) -> CheckResult:
-    """PySlurm's release next to Slurm's."""
-    ours, slurms = find_installed_version(), context.release
-    if not ours:
+    """Compare the release of an installed PySlurm with Slurm's."""
+    pyslurm, slurm = find_installed_version(), context.release
+    if not pyslurm:
         return CheckResult(name="PySlurm", state=SKIP, text="not installed, and not needed")
-    if not slurms or parse_release(ours) != parse_release(slurms):
-        slurms = slurms or "of an unknown release"
+    if not slurm or parse_release(pyslurm) != parse_release(slurm):
+        slurm = slurm or "of an unknown release"
         hint = "It is not used. PySlurm X.Y works with Slurm X.Y only (docs/pyslurm.md)."
-        return CheckResult(name="PySlurm", state=OK, text=f"{ours} is not for Slurm {slurms}: not used", hint=hint)
-    tried = "" if parse_release(ours) in PROVEN else "; not tested with this release"
-    return CheckResult(name="PySlurm", state=OK, text=f"{ours} for Slurm {slurms}{tried}")
+        return CheckResult(name="PySlurm", state=OK, text=f"{pyslurm} is not for Slurm {slurm}: not used", hint=hint)
+    remark = "" if parse_release(pyslurm) in PROVEN else "; not tested with this release"
+    return CheckResult(name="PySlurm", state=OK, text=f"{pyslurm} for Slurm {slurm}{remark}")
 
 
 def check_munge(context: CheckContext) -> CheckResult:
-    """munged seals and opens: what hooks and the site exchange."""
+    """Check that munged encodes and decodes a credential; the hooks' records are signed with such credentials."""
     if context.setting("AuthType") == "auth/slurm":
-        text = "auth/slurm: there need be no munged"
-        hint = "Without it what hooks saw is vouched for by who owns the spool's directories (docs/hooks.md)."
+        text = "auth/slurm: munged is not needed"
+        hint = "Without munged the owner of a directory in the spool proves who wrote the records (docs/hooks.md)."
         return CheckResult(name="munge", state=OK, text=text, hint=hint)
     socket = context.config.site.munge_socket or _parse_socket(context.setting("AuthInfo"))
     try:
         opened = munge.decode(munge.encode(b"slurmwrap doctor", socket=socket), socket=socket)
     except (StoreError, BadCredential) as error:
         return CheckResult(
-            name="munge", state=FAIL, text=str(error), hint="Is munged running? `munge -n | unmunge` tells."
+            name="munge", state=FAIL, text=str(error), hint="Is munged running? `munge -n | unmunge` shows it."
         )
     return CheckResult(
         name="munge", state=OK, text=f"munged answers{f' at {socket}' if socket else ''} (uid {opened.uid})"
@@ -129,13 +131,13 @@ def check_munge(context: CheckContext) -> CheckResult:
 
 
 def _parse_socket(auth_info: str) -> str:
-    """AuthInfo=socket=/run/munge/munge.socket.2,ttl=60; "" where it is the usual one."""
+    """Return the socket in AuthInfo, such as "socket=/run/munge/munge.socket.2,ttl=60"; "" for the default socket."""
     pairs = (piece.partition("=") for piece in auth_info.split(","))
     return next((value for key, _, value in pairs if key == "socket"), "")
 
 
 def check_accounting(context: CheckContext) -> CheckResult:
-    """slurmdbd, which may be missing."""
+    """Check slurmdbd, which is optional, and whether it counts GPUs."""
     if isinstance(context.slurm, SlurmError):
         return CheckResult(name="accounting", state=SKIP, text="Slurm does not answer")
     if not Sacct.is_there(context.slurm):
@@ -154,7 +156,7 @@ def check_accounting(context: CheckContext) -> CheckResult:
 
 
 def check_cgroups(context: CheckContext) -> CheckResult:
-    """Whether what jobs use can be measured, and limits hold."""
+    """Check whether Slurm puts jobs into cgroups, which measure and limit their memory."""
     mounted = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else ""
     mounted = mounted or ("v1" if Path("/sys/fs/cgroup/memory").is_dir() else "")
     plugins = context.setting("ProctrackType"), context.setting("TaskPlugin"), context.setting("JobAcctGatherType")
@@ -162,88 +164,94 @@ def check_cgroups(context: CheckContext) -> CheckResult:
     if isinstance(context.slurm, Mapping) and not used:
         hint = "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup: memory of jobs is measured by their cgroups."
         return CheckResult(name="cgroup", state=WARN, text="Slurm puts jobs into no cgroup", hint=hint)
-    here = f"{mounted} on this host" if mounted else "none on this host"
-    return CheckResult(name="cgroup", state=OK, text=f"{here}; Slurm: {', '.join(used) or 'not known'}")
+    version = f"{mounted} on this host" if mounted else "none on this host"
+    return CheckResult(name="cgroup", state=OK, text=f"{version}; Slurm: {', '.join(used) or 'not known'}")
 
 
-# Checks of what slurm.conf says for us: the hooks, the partition of pre-runs, the topology, the clock, cli_filter.
-# In the comment that each of our shims begins with.
+# Checks of settings in slurm.conf: the hooks, the partition of pre-runs, the topology, the clock, cli_filter.
+# Every hook shim contains this word in the comment at its beginning.
 _MARK = b"slurmwrap"
 _HOOKS = ("Prolog", "Epilog", "EpilogSlurmctld")
-_READ = 1 << 16
+_MARK_WITHIN = 1 << 16
 _SKEW_S, _BAD_SKEW_S = 5.0, 60.0
-_AWAY = "Slurm does not answer"
+_NO_ANSWER = "Slurm does not answer"
 
 
 def check_hooks_in_slurm_conf(context: CheckContext) -> CheckResult:
-    """Whether slurm.conf names our hooks, and their files are whole on this host."""
+    """Check that slurm.conf names slurmwrap's hooks, and that their files are complete on this host."""
     if not isinstance(context.slurm, Mapping):
-        return CheckResult(name="hooks", state=SKIP, text=_AWAY)
+        return CheckResult(name="hooks", state=SKIP, text=_NO_ANSWER)
     named = {key: context.setting(key) for key in _HOOKS}
     if not context.config.site.spool and not any(_list_own_hooks(value) for value in named.values()):
         return CheckResult(name="hooks", state=SKIP, text="site.spool is not configured: no hooks are expected")
-    missing = [key for key, value in named.items() if not _is_there(value)]
+    missing = [key for key, value in named.items() if not _names_own_hook(value)]
     if missing:
         hint = "`slurmwrap hooks plan` shows the lines and files that are missing, `slurmwrap hooks install` adds them."
         text = f"slurm.conf does not name these hooks: {', '.join(missing)}"
         return CheckResult(name="hooks", state=FAIL, text=text, hint=hint)
-    return _check_settings(context)
+    return _check_hook_files(context)
 
 
-def hooks_directory(context: CheckContext) -> Path | None:
-    """Where our hooks lie on this host: slurm.conf may name the site's own next to ours. None: not here."""
+def find_hooks_directory(context: CheckContext) -> Path | None:
+    """Return the directory of slurmwrap's hooks on this host; None if they are not on this host.
+
+    slurm.conf may name the site's own scripts as well; only slurmwrap's are considered.
+    """
     return next((path.parent for path in _list_own_hooks(context.setting("EpilogSlurmctld"))), None)
 
 
-def _check_settings(context: CheckContext) -> CheckResult:
+def _check_hook_files(context: CheckContext) -> CheckResult:
     flags = context.setting("PrologFlags").lower()
-    directory = hooks_directory(context)
+    directory = find_hooks_directory(context)
     if "alloc" not in flags and "contain" not in flags:
-        hint = "PrologFlags=Alloc in slurm.conf: without it the Prolog of nodes without a step runs never or late."
+        hint = "Set PrologFlags=Alloc in slurm.conf: without it the Prolog runs late, or never on nodes without a step."
         return CheckResult(name="hooks", state=WARN, text=f"PrologFlags={flags or 'none'}", hint=hint)
     if directory is not None and not read_checksum(directory):
-        hint = "`slurmwrap hooks install` writes them anew."
+        hint = "`slurmwrap hooks install` writes them again."
         return CheckResult(
             name="hooks", state=FAIL, text=f"{directory}: files are missing or cannot be read", hint=hint
         )
     return CheckResult(name="hooks", state=OK, text=f"{', '.join(_HOOKS)}: {directory or 'named; not on this host'}")
 
 
-def _is_there(value: str) -> bool:
-    """Named, and ours as far as can be seen: on a login node the files need not be."""
+def _names_own_hook(value: str) -> bool:
+    """Return whether the setting names one of slurmwrap's hooks.
+
+    If none of the named files exists on this host, as on a login node, they are assumed to be slurmwrap's.
+    """
     paths = list(_list_files(value))
     return bool(_list_own_hooks(value)) or (value not in ("", "(null)") and not paths)
 
 
 def _list_own_hooks(value: str) -> list[Path]:
-    return [path for path in _list_files(value) if _starts_us(path)]
+    return [path for path in _list_files(value) if _is_own_hook(path)]
 
 
 def _list_files(value: str) -> Iterator[Path]:
-    """slurm.conf(5): paths with commas between, each may be a glob pattern."""
+    """Yield the files of a setting: comma-separated paths, each of which may be a glob pattern (slurm.conf(5))."""
     for part in value.split(","):
         pattern = part.strip()
         if pattern.startswith("/"):
             yield from Path("/").glob(pattern[1:])
 
 
-def _starts_us(path: Path) -> bool:
+def _is_own_hook(path: Path) -> bool:
     try:
         with path.open("rb") as stream:
-            return _MARK in stream.read(_READ)
+            return _MARK in stream.read(_MARK_WITHIN)
     except OSError:
         return False
 
 
 def check_prerun_partition(context: CheckContext) -> CheckResult:
-    """Where trials run: up, with GPUs, and time enough."""
+    """Check the partition of pre-runs: whether it is up, has GPUs, allows the time limit, and is open to all users."""
     if context.config.prerun.mode == "off":
         return CheckResult(name="prerun partition", state=SKIP, text="prerun.mode is off")
     if not isinstance(context.snapshot, Snapshot):
-        return CheckResult(name="prerun partition", state=SKIP, text=_AWAY)
+        return CheckResult(name="prerun partition", state=SKIP, text=_NO_ANSWER)
     wanted = context.config.prerun.partition
     if not wanted:
-        return CheckResult(name="prerun partition", state=OK, text="each job's own", hint=_OWN)
+        return CheckResult(name="prerun partition", state=OK, text="each job's own", hint=_OWN_PARTITION_HINT)
     found = next((one for one in context.snapshot.partitions if one.name == wanted), None)
     if found is None:
         known = ", ".join(one.name for one in context.snapshot.partitions[:8])
@@ -259,7 +267,7 @@ def check_prerun_partition(context: CheckContext) -> CheckResult:
     )
 
 
-_OWN = "A small partition of its own (prerun.partition) starts trials while the others are full."
+_OWN_PARTITION_HINT = "A small partition of its own (prerun.partition) starts trials while the others are full."
 
 
 def _find_partition_faults(found: Partition, context: CheckContext) -> Iterator[str]:
@@ -271,15 +279,15 @@ def _find_partition_faults(found: Partition, context: CheckContext) -> Iterator[
     if found.max_time_s is not None and found.max_time_s < limit:
         yield f"MaxTime is {found.max_time_s:g} s, and a trial asks for {limit} s (prerun.time_limit_s)"
     for key, value in _list_restrictions(found.name, context):
-        yield f"{key}={value}: trials of everybody else are refused there"
+        yield f"{key}={value}: trials of all others are refused there"
 
 
 def _list_restrictions(name: str, context: CheckContext) -> Iterator[tuple[str, str]]:
     done = run(["scontrol", "show", "partition", name, "-o"], timeout_s=5.0, environ=context.environ)
     for key in ("AllowAccounts", "AllowGroups", "AllowQos"):
-        told = re.search(rf"\b{key}=(\S+)", done.stdout.decode("utf-8", "replace"))
-        if told and told[1] not in ("ALL", "(null)"):
-            yield key, told[1]
+        match = re.search(rf"\b{key}=(\S+)", done.stdout.decode("utf-8", "replace"))
+        if match and match[1] not in ("ALL", "(null)"):
+            yield key, match[1]
 
 
 def _count_gpus(nodes: tuple[Node, ...], partition: str) -> int:
@@ -287,9 +295,9 @@ def _count_gpus(nodes: tuple[Node, ...], partition: str) -> int:
 
 
 def check_topology(context: CheckContext) -> CheckResult:
-    """Who knows which nodes are near each other."""
+    """Check the source of the network topology."""
     if not isinstance(context.snapshot, Snapshot):
-        return CheckResult(name="topology", state=SKIP, text=_AWAY)
+        return CheckResult(name="topology", state=SKIP, text=_NO_ANSWER)
     known, nodes = context.snapshot.topology, len(context.nodes)
     if known.remarks:
         hint = "See placement.topology_file or placement.topology_features (docs/placement.md)."
@@ -297,7 +305,7 @@ def check_topology(context: CheckContext) -> CheckResult:
             name="topology", state=WARN, text="the site's own topology has defects", hint=hint, details=known.remarks
         )
     if not known.source and nodes > 1:
-        hint = "TopologyPlugin in slurm.conf, or placement.topology_file here: else nothing is placed by distance."
+        hint = "Set TopologyPlugin in slurm.conf, or placement.topology_file: otherwise placement ignores distances."
         return CheckResult(
             name="topology", state=WARN, text=f"it is not known how {nodes} nodes are connected", hint=hint
         )
@@ -306,17 +314,17 @@ def check_topology(context: CheckContext) -> CheckResult:
 
 
 def check_clock(context: CheckContext) -> CheckResult:
-    """This host's clock next to slurmctld's, who says when its answer was made."""
+    """Compare this host's clock with slurmctld's, whose answer carries its time."""
     if not isinstance(context.slurm, Mapping):
-        return CheckResult(name="clock", state=SKIP, text=_AWAY)
+        return CheckResult(name="clock", state=SKIP, text=_NO_ANSWER)
     environ = {**context.environ, "SLURM_TIME_FORMAT": "%s"}
     before = time.time()
     done = run(["scontrol", "show", "config"], timeout_s=context.config.slurm_timeout_s, environ=environ)
     after = time.time()
-    told = re.search(rb"Configuration data as of (\d+)", done.stdout)
-    if not told:
+    match = re.search(rb"Configuration data as of (\d+)", done.stdout)
+    if not match:
         return CheckResult(name="clock", state=UNKNOWN, text="slurmctld's answer has no time")
-    skew = _compute_clock_offset(int(told[1]), before, after)
+    skew = _compute_clock_offset(int(match[1]), before, after)
     figures = {"clock_skew_s": round(skew, 1)}
     if abs(skew) > _SKEW_S:
         state = FAIL if abs(skew) > _BAD_SKEW_S else WARN
@@ -326,17 +334,23 @@ def check_clock(context: CheckContext) -> CheckResult:
     return CheckResult(name="clock", state=OK, text="this host and slurmctld agree", figures=figures)
 
 
-def _compute_clock_offset(theirs: int, before: float, after: float) -> float:
-    """Seconds that slurmctld's whole second lies outside of the time in which it was asked."""
-    if theirs + 1 < before:
-        return theirs + 1 - before
-    return max(0.0, theirs - after)
+def _compute_clock_offset(controller: int, before: float, after: float) -> float:
+    """Return by how many seconds slurmctld's time is outside of the interval from `before` to `after`.
+
+    slurmctld gives whole seconds: `controller` stands for the second that begins then. Negative: slurmctld is behind.
+    """
+    if controller + 1 < before:
+        return controller + 1 - before
+    return max(0.0, controller - after)
 
 
-def cli_filter(context: CheckContext) -> CheckResult:
-    """Whether users of plain sbatch see what gsub would have done."""
+def check_cli_filter(context: CheckContext) -> CheckResult:
+    """Check that the cli_filter.lua that slurm.conf names exists.
+
+    slurmwrap's cli_filter, which is optional, shows users of plain sbatch what gsub would have done.
+    """
     if not isinstance(context.slurm, Mapping):
-        return CheckResult(name="cli_filter", state=SKIP, text=_AWAY)
+        return CheckResult(name="cli_filter", state=SKIP, text=_NO_ANSWER)
     plugins = context.setting("CliFilterPlugins")
     if "lua" not in plugins:
         return CheckResult(
@@ -346,11 +360,11 @@ def cli_filter(context: CheckContext) -> CheckResult:
         )
     script = Path(context.setting("SLURM_CONF") or "/etc/slurm/slurm.conf").with_name("cli_filter.lua")
     try:
-        ours = b"slurmwrap" in script.read_bytes()
+        is_own = b"slurmwrap" in script.read_bytes()
     except OSError as error:
         hint = "sbatch fails where the plugin is named and its script is missing."
         return CheckResult(name="cli_filter", state=WARN, text=f"{script}: {error.strerror}", hint=hint)
-    return CheckResult(name="cli_filter", state=OK, text=f"{script}{_OURS if ours else _THEIRS}")
+    return CheckResult(name="cli_filter", state=OK, text=f"{script}{_OWN_SCRIPT if is_own else _SITE_SCRIPT}")
 
 
-_OURS, _THEIRS = "", ": a script of the site's own"
+_OWN_SCRIPT, _SITE_SCRIPT = "", ": a script of the site's own"

@@ -1,4 +1,4 @@
-"""Checks of what is this user's: configuration, state directory, kept answers, completion; and NVML on this host."""
+"""Checks of this user's configuration, state directory, cached answers and completion, and of NVML on this host."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import os
 import stat
 from pathlib import Path
 
-from slurmwrap.cli.completion import MARK, Shell, place_of
+from slurmwrap.cli.completion import MARK, Shell, find_completion_place
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.config.config_check import find_remarks
 from slurmwrap.config.config_paths import find_other_writers, is_site_process
 from slurmwrap.config.key_origins import find_unknown_variables
 from slurmwrap.config.load_config import find_site_file, find_user_file, find_user_state_dir
-from slurmwrap.slurm.response_cache import find_cache_folder, is_ours_alone
+from slurmwrap.slurm.response_cache import find_cache_folder, is_private_to
 
 CONTROL = "/dev/nvidiactl"
-_ASKED = "Until then each gsub asks Slurm by itself."
-_FOR_ALL = {  # where administrators put it
+_NOT_CACHED = "Until then each gsub asks Slurm by itself."
+# Where administrators install the completion for all users.
+_SITE_WIDE_FILES = {
     "bash": ("/usr/share/bash-completion/completions/gsub", "/etc/bash_completion.d/gsub"),
     "zsh": ("/usr/local/share/zsh/site-functions/_gsub", "/usr/share/zsh/site-functions/_gsub"),
     "fish": ("/usr/share/fish/vendor_completions.d/gsub.fish", "/etc/fish/completions/gsub.fish"),
@@ -24,7 +25,7 @@ _FOR_ALL = {  # where administrators put it
 
 
 def check_configuration(context: CheckContext) -> CheckResult:
-    """Which files were read, who could have written them, and variables that set nothing."""
+    """Check the configuration files that were read, who may write them, and variables that set no key."""
     read = [path for path in (find_site_file(context.environ), find_user_file(context.environ)) if path.exists()]
     loose = [f"{path}: {why}" for path in read if (why := find_other_writers(path.stat()))]
     odd = (*loose, *find_unknown_variables(context.environ), *find_remarks(context.config))
@@ -37,13 +38,13 @@ def check_configuration(context: CheckContext) -> CheckResult:
 
 
 def check_nvml(context: CheckContext) -> CheckResult:
-    """NVIDIA's library on this host; nodes are looked at by what their Epilogs say."""
+    """Check NVIDIA's library on this host. (check_node_drivers checks the nodes by the records of their Epilogs.)"""
     if not Path(CONTROL).exists():
         return CheckResult(name="NVML", state=SKIP, text="no NVIDIA driver on this host")
     try:
         import pynvml
     except ImportError:
-        hint = "pip install nvidia-ml-py: the hooks' zipapp takes it along from here."
+        hint = "pip install nvidia-ml-py: the hooks' zipapp includes the copy of this host."
         return CheckResult(name="NVML", state=WARN, text="nvidia-ml-py is not installed", hint=hint)
     try:
         pynvml.nvmlInit()
@@ -54,8 +55,8 @@ def check_nvml(context: CheckContext) -> CheckResult:
     return CheckResult(name="NVML", state=OK, text=f"driver {release}, {count} GPUs")
 
 
-def state_dir(context: CheckContext) -> CheckResult:
-    """Where this user's own records go: on a network file system SQLite's locks may not hold."""
+def check_state_directory(context: CheckContext) -> CheckResult:
+    """Check that this user's state directory, or its nearest existing parent, can be written to."""
     path = find_user_state_dir(context.environ)
     there = next(one for one in (path, *path.parents) if one.exists())
     if not os.access(there, os.W_OK) and is_site_process(context.config):
@@ -67,30 +68,33 @@ def state_dir(context: CheckContext) -> CheckResult:
 
 
 def check_answer_cache(context: CheckContext) -> CheckResult:
-    """Where gsub keeps Slurm's answers for some seconds: only a directory that is this user's alone is believed."""
+    """Check gsub's cache of Slurm's answers: gsub trusts only a directory that is private to this user."""
     try:
         folder = find_cache_folder(context.environ, context.uid)
-        found = os.lstat(folder)  # a link is none
+        # Not stat(): a symbolic link is not accepted as the directory.
+        found = os.lstat(folder)
     except FileNotFoundError:
         return CheckResult(name="kept answers", state=OK, text="none yet: the first gsub makes a private directory")
     except OSError as error:
-        return CheckResult(name="kept answers", state=WARN, text=str(error), hint=_ASKED)
-    if not stat.S_ISDIR(found.st_mode) or not is_ours_alone(found, context.uid):
-        hint = f"Remove it, or ask uid {found.st_uid} about it. {_ASKED}"
+        return CheckResult(name="kept answers", state=WARN, text=str(error), hint=_NOT_CACHED)
+    if not stat.S_ISDIR(found.st_mode) or not is_private_to(found, context.uid):
+        hint = f"Remove it, or ask uid {found.st_uid} about it. {_NOT_CACHED}"
         return CheckResult(name="kept answers", state=WARN, text=f"{folder} is not this user's alone", hint=hint)
     return CheckResult(name="kept answers", state=OK, text=folder)
 
 
 def check_completion(context: CheckContext) -> CheckResult:
-    """Whether this user's shell completes gsub by our file."""
+    """Check whether slurmwrap's completion file is installed for this user's shell."""
     name = Path(context.environ.get("SHELL", "")).name
     if name not in {shell.value for shell in Shell}:
         return CheckResult(name="completion", state=SKIP, text=f"the shell is {name or 'not known'}")
-    place = place_of(Shell(name), context.environ)
+    place = find_completion_place(Shell(name), context.environ)
     own = place.directory / place.names["gsub"]
-    files = (own, *(Path(one) for one in _FOR_ALL.get(name, ())))
-    ours = [path for path in files if path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")]
-    if not ours:
+    files = (own, *(Path(one) for one in _SITE_WIDE_FILES.get(name, ())))
+    installed = [
+        path for path in files if path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
+    ]
+    if not installed:
         hint = f"`slurmwrap completion {name} --install` completes gsub's options, partitions, nodes on TAB."
         return CheckResult(name="completion", state=OK, text=f"{name}: not installed", hint=hint)
-    return CheckResult(name="completion", state=OK, text=f"{name}: {ours[0]}")
+    return CheckResult(name="completion", state=OK, text=f"{name}: {installed[0]}")

@@ -1,1 +1,1 @@
-"""`slurmwrap profile`: what jobs need: kept, shown, drawn, measured."""
+"""`slurmwrap profile`: list, show, draw, measure, import, export and remove resource profiles."""

@@ -1,4 +1,4 @@
-"""Turns files of profiles into records and back: our own export (JSON), and Synergy's matrices (CSV)."""
+"""Read and write files of resource profiles: slurmwrap's export (JSON) and Synergy's matrices (CSV) (adapter)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.errors import UsageError
-from slurmwrap.model.cpu_curve import GOOD, least_cpus
+from slurmwrap.model.cpu_sweep import GOOD, least_cpus
 from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.profiling.merge_profiles import is_plausible_surface
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 
-# Turns Synergy's throughput matrices (model, cpus, mem_gb, throughput) into ResourceProfiles.
-#
-# CSV with a head; `cpus` and `mem_gb` are per GPU, `throughput` is per GPU and relative to the speed at the authors'
-# share of 3 CPUs and 62.5 GB (Synergy, OSDI'22; its simulator's models/*_1.py). So the curve's rates are relative as
-# well, and `steps_per_s` stays unknown.
+# Synergy's throughput matrices are CSV files with a header. `cpus` and `mem_gb` are per GPU. `throughput` is per GPU
+# and relative to the speed at the authors' share of 3 CPUs and 62.5 GB (Synergy, OSDI'22; its simulator's
+# models/*_1.py). So the rates of the curve are relative as well, and `steps_per_s` is not known.
 NEEDED = ("model", "cpus", "mem_gb", "throughput")
-# As much as one pre-run: measured, though on someone else's machine.
+# The confidence of one pre-run: the values were measured, but on another machine.
 CONFIDENCE = 0.25
 # The authors' servers have 500 "GB" of 1024^3.
 _MIB = 1024
@@ -32,19 +30,22 @@ _Grid = dict[tuple[int, float], float]  # (CPUs, GB) -> throughput
 
 
 def parse_profiles(lines: Iterable[str], *, at: float) -> tuple[ResourceProfile, ...]:
-    """One profile per model, in the file's order. `at`: Unix seconds of the import. ValueError names the line."""
+    """Parse Synergy's CSV: one profile per model, in the file's order. `at`: time of the import, Unix seconds.
+
+    Raise ValueError, which names the line.
+    """
     rows = csv.DictReader(lines)
     missing = [name for name in NEEDED if name not in (rows.fieldnames or ())]
     if missing:
         raise ValueError(f"line 1: there is no column '{missing[0]}'")
     grids: dict[str, _Grid] = {}
     for row in rows:
-        model, cpus, memory, rate = _read(row, rows.line_num)
+        model, cpus, memory, rate = _parse_row(row, rows.line_num)
         grids.setdefault(model, {})[cpus, memory] = rate
-    return tuple(_profile(model, grid, at) for model, grid in grids.items())
+    return tuple(_make_profile(model, grid, at) for model, grid in grids.items())
 
 
-def _read(row: Mapping[str, str | None], line: int) -> tuple[str, int, float, float]:
+def _parse_row(row: Mapping[str, str | None], line: int) -> tuple[str, int, float, float]:
     model = (row["model"] or "").strip()
     try:
         cpus, memory, rate = float(row["cpus"] or ""), float(row["mem_gb"] or ""), float(row["throughput"] or "")
@@ -57,8 +58,11 @@ def _read(row: Mapping[str, str | None], line: int) -> tuple[str, int, float, fl
     return model, int(cpus), memory, rate
 
 
-def _profile(model: str, grid: _Grid, at: float) -> ResourceProfile:
-    """CPUs by the curve at the most memory; memory: the least within 5 % of the best at those CPUs."""
+def _make_profile(model: str, grid: _Grid, at: float) -> ResourceProfile:
+    """Return the profile of a model.
+
+    CPUs: the least by the curve at the most memory. Memory: the least within 5 % of the best speed at those CPUs.
+    """
     most = max(memory for _, memory in grid)
     curve = tuple(
         CurvePoint(cpus=cpus, steps_per_s=rate)
@@ -71,18 +75,20 @@ def _profile(model: str, grid: _Grid, at: float) -> ResourceProfile:
     return ResourceProfile(
         key=model,
         cpus_per_gpu=float(least),
-        mem_mib_per_gpu=_least_memory(sorted((memory, rate) for (cpus, memory), rate in grid.items() if cpus == least)),
+        mem_mib_per_gpu=_find_least_memory(
+            sorted((memory, rate) for (cpus, memory), rate in grid.items() if cpus == least)
+        ),
         confidence=CONFIDENCE,
         source=IMPORTED,
         measured_at=at,
         cpu_curve=curve,
-        surface=_surface(grid),
-        # No curve_at: one of other machines gives way to the first that is measured here.
+        surface=_make_surface(grid),
+        # curve_at is not set: the first curve that is measured on this site replaces one of another machine.
         cpu_curve_end="allocation",
     )
 
 
-def _surface(grid: _Grid) -> tuple[SpeedPoint, ...]:
+def _make_surface(grid: _Grid) -> tuple[SpeedPoint, ...]:
     return tuple(
         SpeedPoint(cpus=cpus, mem_mib=floor(memory * _MIB), speed=rate)
         for (cpus, memory), rate in sorted(grid.items())
@@ -90,7 +96,7 @@ def _surface(grid: _Grid) -> tuple[SpeedPoint, ...]:
     )
 
 
-def _least_memory(rates: Sequence[tuple[float, float]]) -> int:
+def _find_least_memory(rates: Sequence[tuple[float, float]]) -> int:
     best = max(rate for _, rate in rates)
     return ceil(next(memory for memory, rate in rates if rate >= GOOD * best) * _MIB)
 
@@ -102,26 +108,26 @@ _KEY_CAP = 250
 
 
 def export_profiles(profiles: Sequence[ResourceProfile]) -> str:
-    """JSON text; `read_profiles` gives the very same records back."""
+    """Return the profiles as JSON text, from which `read_profiles` returns the same records."""
     return json.dumps({_MARK: VERSION, "profiles": [to_json_dict(one) for one in profiles]}, indent=2)
 
 
 def read_profiles(path: Path, now: float) -> tuple[ResourceProfile, ...]:
-    """The profiles of a file, of standard input for "-". UsageError says where it cannot be read."""
+    """Read the profiles of a file, or of standard input for "-". Raise UsageError, which names the error's place."""
     content = _read_content(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text of profiles", hint=_WANTED, exit_code=1) from None
+        raise UsageError(f"{path} is not a text file with profiles", hint=_WANTED, exit_code=1) from None
     try:
-        found = _parse_profiles(text) if text.lstrip()[:1] in ("{", "[") else parse_profiles(text.splitlines(), at=now)
+        found = _parse_export(text) if text.lstrip()[:1] in ("{", "[") else parse_profiles(text.splitlines(), at=now)
         _check_numbers(found)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}", hint=_WANTED, exit_code=1) from error
     return found
 
 
-_WANTED = "wanted is what 'slurmwrap profile export' writes, or a CSV with model, cpus, mem_gb and throughput"
+_WANTED = "give a file from 'slurmwrap profile export', or a CSV with model, cpus, mem_gb and throughput"
 
 
 def _read_content(path: Path) -> bytes:
@@ -138,17 +144,17 @@ def _read_content(path: Path) -> bytes:
     return content
 
 
-def _parse_profiles(text: str) -> tuple[ResourceProfile, ...]:
+def _parse_export(text: str) -> tuple[ResourceProfile, ...]:
     plain: Any = json.loads(text)
     if not isinstance(plain, dict) or not isinstance(plain.get("profiles"), list):
-        raise ValueError("it is JSON, but no export of profiles")
+        raise ValueError("it is JSON, but not an export of profiles")
     if plain.get(_MARK) != VERSION:
         raise ValueError(f"it was written by another version ({plain.get(_MARK)!r}; this one knows {VERSION})")
     return tuple(record_from_json(ResourceProfile, one) for one in plain["profiles"])
 
 
 def _check_numbers(profiles: Sequence[ResourceProfile]) -> None:
-    """Numbers that placement would believe; ValueError names the profile."""
+    """Raise ValueError, which names the profile, for values that would mislead placement."""
     seen = set()
     for one in profiles:
         if not 0 < len(one.key) <= _KEY_CAP or not one.key.isprintable() or one.key != one.key.strip():
@@ -165,4 +171,4 @@ def _check_numbers(profiles: Sequence[ResourceProfile]) -> None:
         if any(point.cpus <= 0 or point.steps_per_s <= 0 for point in one.cpu_curve):
             raise ValueError(f"'{one.key}': a point of its curve is not positive")
         if not is_plausible_surface(one.surface):
-            raise ValueError(f"'{one.key}': its surface has too many points, or one that nobody can have measured")
+            raise ValueError(f"'{one.key}': its surface has too many points, or an implausible one")

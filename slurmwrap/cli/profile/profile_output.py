@@ -1,4 +1,4 @@
-"""Turns profiles into the table of `profile list` and the page of `profile show`. Pure."""
+"""Format profiles: the table of `profile list`, the page of `profile show`, and its plot (adapter: matplotlib, pwd)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.cpu_curve import GOOD, least_cpus
+from slurmwrap.model.cpu_sweep import GOOD, least_cpus
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
 from slurmwrap.profiling.merge_profiles import adapt_profile
@@ -19,12 +19,15 @@ from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.store.database import ProfileUse
 
-# Draws a profile into an SVG or PNG file, by matplotlib: the optional extra `plot`.
+# File types of a plot, which matplotlib draws (optional extra `plot`).
 KINDS = (".svg", ".png")
 
 
 def draw_profile(profile: ResourceProfile, path: Path) -> None:
-    """Writes the file. UsageError where matplotlib is missing, the ending is another, or there is nothing to draw."""
+    """Draw the CPU curve into an SVG or PNG file.
+
+    Raise UsageError if matplotlib is missing, the file has another ending, or the profile has no curve.
+    """
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"--plot {path}: a file ending in .svg or .png is wanted", exit_code=1)
     if not profile.cpu_curve:
@@ -48,7 +51,7 @@ def _make_figure() -> Any:
         raise UsageError(
             "--plot needs matplotlib, which is not installed", hint="pip install 'slurmwrap[plot]'", exit_code=1
         ) from error
-    # No pyplot: nothing asks for a display.
+    # Not pyplot, which may need a display.
     return figures.Figure(figsize=(6.4, 3.8), layout="constrained")
 
 
@@ -73,16 +76,15 @@ def _plot_curve(axes: Any, profile: ResourceProfile) -> None:
     axes.legend(frameon=False)
 
 
-# Turns a profile's numbers into bars of text: the CPU curve and any other curve of speed over a resource.
-#
-# Plain bars and no plotting library: eight points fit a terminal, survive a pipe, and need no dependency.
-# (text, "bold" | "green" | "dim") -> text, in colour where that is wanted
+# Curves of speed over a resource are shown as bars of text: eight points fit a terminal, work in a pipe, and need no
+# plotting library.
+# A function from text and "bold" | "green" | "dim" to the text, in colour if that is wanted.
 Style = Callable[[str, str], str]
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 ENDS = {
-    "allocation": "it ends where the CPUs at hand ended",
-    "workers": "it ends where the loader's workers ended: beyond, more CPUs need more workers",
+    "allocation": "it ends at the number of allocated CPUs",
+    "workers": "it ends at the loader's workers: more CPUs would need more workers",
     "pinned": "it ends early: the program pins itself to CPUs",
     "time": "it ends early: the time was used up",
 }
@@ -101,7 +103,7 @@ class ProfileBar:
 def format_bars(
     points: Sequence[ProfileBar], *, head: tuple[str, str], columns: int, unicode: bool, style: Style | None = None
 ) -> list[str]:
-    """One line per point, the longest bar as long as `columns` allow. `head`: names of label and value."""
+    """Return one line per point; the longest bar is as long as `columns` allow. `head`: names of label and value."""
     if not points:
         return []
     paint = style or (lambda text, _: text)
@@ -113,18 +115,18 @@ def format_bars(
         values = [value.replace("±", "+-") for value in values]
     left, right = max(map(len, [head[0], *names])), max(map(len, values))
     mark = (" ◀ chosen" if unicode else " <- chosen") if any(point.chosen for point in points) else ""
-    room = max(8, columns - left - right - len(mark) - 6)
+    bar_columns = max(8, columns - left - right - len(mark) - 6)
     top = max(point.value for point in points) or 1.0
     lines = [f"  {head[0]:>{left}}  {head[1]:>{right}}".rstrip()]
     for point, name, value in zip(points, names, values, strict=True):
-        bar = _format_bar(point.value / top, room, unicode)
+        bar = _format_bar(point.value / top, bar_columns, unicode)
         drawn = paint(bar, "green") + mark if point.chosen else bar
         lines.append(f"  {name:>{left}}  {value:>{right}}  {drawn}".rstrip())
     return lines
 
 
 def list_cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
-    """The CPU curve; the least CPUs within 5 % of the best are the chosen ones."""
+    """Return the bars of the CPU curve. The chosen one is the least number of CPUs within 5 % of the best speed."""
     least = least_cpus(profile.cpu_curve)
     return [
         ProfileBar(label=str(one.cpus), value=one.steps_per_s, spread=one.spread, chosen=one.cpus == least)
@@ -132,13 +134,13 @@ def list_cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
     ]
 
 
-def _format_bar(share: float, room: int, unicode: bool) -> str:
+def _format_bar(share: float, columns: int, unicode: bool) -> str:
     share = min(1.0, max(0.0, share))
     if not share:
         return ""
     if not unicode:
-        return "#" * max(1, round(share * room))
-    full, rest = divmod(max(1, round(share * room * 8)), 8)
+        return "#" * max(1, round(share * columns))
+    full, rest = divmod(max(1, round(share * columns * 8)), 8)
     return "█" * full + _EIGHTHS[rest].strip()
 
 
@@ -147,8 +149,8 @@ def _format_number(value: float) -> str:
 
 
 _ORIGINS = {"import": "an imported file", "epilog": "runs that did not end well"}
-# Columns of a script's name.
-_SCRIPT = 24
+# Width of the column of scripts.
+_SCRIPT_COLUMNS = 24
 HEAD = ("~profile", ">CPUs", ">MiB", ">steps/s", ">runs", ">sure", ">age", "from")
 
 
@@ -161,14 +163,15 @@ def format_profiles(
     site: bool = False,
     columns: int = text_format.WIDTH,
 ) -> tuple[str, int]:
-    """CPUs and MiB are per GPU. Neighbours that differ in nothing but the digest of their key share a line.
+    """Return the table of `profile list` with at most `limit` lines, and the number of profiles that are left out.
 
-    At most `limit` lines, and how many profiles are left out. Where scripts are known (`uses`) they stand first.
+    CPUs and MiB are per GPU. Neighbours that differ only in the digest of their key share a line. If scripts are known
+    (`uses`), they are in the first column.
     """
     if not profiles:
         return "No profile is known.", 0
     known = uses or {}
-    rows = [[name_of(one, site=site), *_list_cells(one, now, known.get(one.key))] for one in profiles]
+    rows = [[format_profile_name(one, site=site), *_list_cells(one, now, known.get(one.key))] for one in profiles]
     groups = [[list(row) for row in group] for _, group in groupby(rows, key=_make_fold_key)]
     shown = groups[:limit]
     lines = [_fold_rows(group) for group in shown]
@@ -180,15 +183,17 @@ def format_profiles(
     return text, sum(map(len, groups[len(shown) :]))
 
 
-def _short_path(path: str) -> str:
-    """What distinguishes scripts: the name, and the directory where there is room."""
+def _shorten_path(path: str) -> str:
+    """Return the script's name, with its directory if that fits."""
     script = PurePath(path)
     whole = f"{script.parent.name}/{script.name}" if script.parent.name else script.name
-    return text_format.fit_middle(whole if text_format.width(whole) <= _SCRIPT else script.name, _SCRIPT)
+    return text_format.fit_middle(
+        whole if text_format.width(whole) <= _SCRIPT_COLUMNS else script.name, _SCRIPT_COLUMNS
+    )
 
 
-def name_of(profile: ResourceProfile, *, site: bool = False) -> str:
-    """The key; in the site's database with its user's name instead of the uid."""
+def format_profile_name(profile: ResourceProfile, *, site: bool = False) -> str:
+    """Return the profile's key; for the site's database with the user's name instead of the uid."""
     uid, colon, key = profile.key.partition(":")
     if not site or not colon or not uid.isdecimal():
         return profile.key
@@ -208,7 +213,7 @@ def _list_cells(profile: ResourceProfile, now: float, use: ProfileUse | None) ->
         f"{profile.confidence:.2f}",
         text_format.duration(max(0.0, now - (use.last_at if use else profile.measured_at))),
         profile.source,
-        _short_path(use.script) if use else "",
+        _shorten_path(use.script) if use else "",
     ]
 
 
@@ -232,9 +237,10 @@ def format_profile(
     storage_mib_per_s: float | None = None,
     use: ProfileUse | None = None,
 ) -> str:
-    """Facts, then the CPU curve, then the memory model; at most `columns` wide, ASCII alone without `unicode`.
+    """Return the page of `profile show`: facts, the CPU curve, the memory model.
 
-    `storage_mib_per_s`: what storage gives one GPU's share of the job; None draws what it would have to give.
+    It is at most `columns` wide, and only ASCII without `unicode`. `storage_mib_per_s`: storage bandwidth for one GPU's
+    share of the job; None shows the bandwidth that is needed for full speed.
     """
     lines = [paint(text_format.fit(profile.key, columns), "bold")]
     facts = [*_list_use(use, now), *_list_facts(profile, now)]
@@ -258,19 +264,17 @@ def _list_use(use: ProfileUse | None, now: float) -> Iterator[tuple[str, str]]:
 def _list_facts(profile: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
     age = text_format.duration(max(0.0, now - profile.measured_at))
     if profile.runs or profile.preruns:
-        told = f"{text_format.count(profile.runs, 'complete run')}, {text_format.count(profile.preruns, 'pre-run')}"
-        yield "based on", f"{told}; the newest {age} ago" + (f" ({profile.source})" if profile.source else "")
+        basis = f"{text_format.count(profile.runs, 'complete run')}, {text_format.count(profile.preruns, 'pre-run')}"
+        yield "based on", f"{basis}; the newest {age} ago" + (f" ({profile.source})" if profile.source else "")
     else:
         yield "based on", f"{_ORIGINS.get(profile.source, profile.source or 'nothing')}, {age} ago"
     sure, then = f"{adapt_profile(profile, now).confidence:.2f}", f"{profile.confidence:.2f}"
     yield "confidence", f"{sure} now" + ("" if sure == then else f"; {then} when it was measured")
     if profile.cpus_per_gpu is not None:
-        yield (
-            "CPUs",
-            f"{'at least ' if profile.cpu_bound else ''}{profile.cpus_per_gpu:.3g} per GPU, {_cpu_basis(profile)}",
-        )
+        bound = "at least " if profile.cpu_bound else ""
+        yield "CPUs", f"{bound}{profile.cpus_per_gpu:.3g} per GPU, {_describe_cpu_basis(profile)}"
     if profile.mem_mib_per_gpu is not None:
-        basis = "as the file says" if profile.source == "import" else "peak"
+        basis = "from the file" if profile.source == "import" else "peak"
         yield "memory", f"{profile.mem_mib_per_gpu:,} MiB per GPU ({basis})"
     if profile.steps_per_s is not None:
         yield "speed", f"{profile.steps_per_s:.3g} steps/s"
@@ -283,10 +287,10 @@ def _list_facts(profile: ResourceProfile, now: float) -> Iterator[tuple[str, str
         yield "loader", loader
     if profile.sensitivity:
         slower = (f"{name} {factor:.2f}" for name, factor in sorted(profile.sensitivity.items()))
-        yield "slow-down", f"{', '.join(slower)} times as long with a stressor beside it"
+        yield "slow-down", f"{', '.join(slower)} times as long while a stressor runs"
 
 
-def _cpu_basis(profile: ResourceProfile) -> str:
+def _describe_cpu_basis(profile: ResourceProfile) -> str:
     if profile.cpu_curve and profile.cpus_per_gpu == least_cpus(profile.cpu_curve):
         return "the least within 5 % of the best speed"
     if profile.cpu_curve:
@@ -335,7 +339,7 @@ def _format_curve(profile: ResourceProfile, now: float, columns: int, unicode: b
 def _format_memory(
     profile: ResourceProfile, storage: float | None, columns: int, unicode: bool, paint: Paint
 ) -> list[str]:
-    """Speed, or the storage that full speed needs, over the memory of one GPU's share."""
+    """Return bars of speed over the memory of one GPU's share, or of the storage bandwidth that full speed needs."""
     if profile.mem_mib_per_gpu is None or profile.source == "import":
         return []
     model = MemoryModel(

@@ -1,4 +1,4 @@
-"""Where `slurmwrap profile` finds and keeps profiles: the user's own database, or the site's. Edges opened here."""
+"""Access to resource profiles for `slurmwrap profile`: the user's own database or the site's (adapter)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from slurmwrap.cli.record_access import place_of
+from slurmwrap.cli.record_access import find_record_source
 from slurmwrap.config import load_config as configuration
 from slurmwrap.config.load_config import Config, find_user_state_dir, load
 from slurmwrap.console import Console
@@ -22,7 +22,7 @@ from slurmwrap.gsub.user_state import touch
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.nearest_name import find_nearest_few
-from slurmwrap.profiling.job_key import profile_key_of
+from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import find_passthrough_reason, find_prerun_reason
 from slurmwrap.store.database import Database, ProfileUse
@@ -34,7 +34,7 @@ LAST = "last"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileStore:
-    """The profiles of one database; it need not exist yet. `published`: the site's, of which a user's own count."""
+    """The profiles of one database, which need not exist yet. `published`: the site's, in addition to a user's own."""
 
     database: Path
     site: bool
@@ -42,7 +42,7 @@ class ProfileStore:
     published: tuple[ResourceProfile, ...] = ()
 
     def profiles(self) -> tuple[ResourceProfile, ...]:
-        """All that gsub would find, by key: of a user's own and the site's on the same job the better one."""
+        """Return all profiles that gsub would find, by key: the better one of the user's own and the site's."""
         own = {one.key: one for one in self.stored()}
         if not self.published:
             return tuple(own.values())
@@ -51,24 +51,24 @@ class ProfileStore:
         return tuple(one for one in found if one is not None)
 
     def stored(self) -> tuple[ResourceProfile, ...]:
-        """What this database itself holds, by key."""
+        """Return the profiles in this database, by key."""
         if not self.database.exists():
             return ()
         with Database.open(self.database, readonly=True) as database:
             return database.profiles()
 
     def uses(self) -> Mapping[str, ProfileUse]:
-        """Key of a profile → the script that used it last."""
+        """Return the last use of each profile, with its script, by key."""
         if not self.database.exists():
             return {}
         with Database.open(self.database, readonly=True) as database:
             found = database.profile_uses()
-        return {profile_key_of(use.uid, use.key) if self.site else use.key: use for use in found}
+        return {derive_site_key(use.uid, use.key) if self.site else use.key: use for use in found}
 
-    def one(self, name: str) -> ResourceProfile:
-        """By key, by an unambiguous beginning of it, or "last": the newest that was measured here.
+    def find(self, name: str) -> ResourceProfile:
+        """Return the profile with this key, or with a key that begins so, or for "last" the newest measured one.
 
-        UsageError names near keys.
+        Raise UsageError, which names similar keys, if there is none or the beginning is ambiguous.
         """
         known = self.profiles()
         exact = [one for one in known if one.key == name]
@@ -76,52 +76,55 @@ class ProfileStore:
             return exact[0]
         if name == LAST and known:
             return max(known, key=lambda one: (one.source != "import", one.measured_at))
-        begun = [one for one in known if name and self._bare(one.key).startswith(name)]
-        if len(begun) == 1:
-            return begun[0]
-        if begun:
-            shown = ", ".join(one.key for one in begun[:4]) + (", …" if len(begun) > 4 else "")
-            raise UsageError(f"'{name}' begins {len(begun)} keys: {shown}", hint="give more of it", exit_code=1)
-        raise self._unknown(name, known)
+        matching = [one for one in known if name and self._strip_uid(one.key).startswith(name)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            shown = ", ".join(one.key for one in matching[:4]) + (", …" if len(matching) > 4 else "")
+            raise UsageError(f"{len(matching)} keys begin with '{name}': {shown}", hint="give more of it", exit_code=1)
+        raise self._make_unknown_key_error(name, known)
 
-    def exactly(self, key: str) -> ResourceProfile:
-        """What this database holds under a whole key."""
+    def find_exact(self, key: str) -> ResourceProfile:
+        """Return the profile with this complete key in this database. Raise UsageError if there is none."""
         known = self.stored()
         found = next((one for one in known if one.key == key), None)
         if found is None:
-            raise self._unknown(key, known)
+            raise self._make_unknown_key_error(key, known)
         return found
 
     def keep(self, profiles: Sequence[ResourceProfile]) -> None:
-        """All of them or none."""
+        """Save the profiles in one transaction: all of them or none."""
         self.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Database.open(self.database) as database, database.transaction():
             for one in profiles:
                 database.save_profile(one)
 
     def forget(self, key: str) -> None:
-        """With its measurements."""
+        """Delete a profile and its measurements."""
         with Database.open(self.database) as database:
             database.forget_profile(key)
 
-    def owned(self, profiles: Sequence[ResourceProfile], user: str) -> list[ResourceProfile]:
-        """`profiles` under the keys that this database uses: the site's name their user's uid first."""
+    def assign_owner(self, profiles: Sequence[ResourceProfile], user: str) -> list[ResourceProfile]:
+        """Return `profiles` with the keys that this database uses: keys of the site's database begin with a uid.
+
+        Raise UsageError if the owner is needed and not given, or unknown.
+        """
         if not self.site:
             return list(profiles)
         if not user:
             if any(not one.key.partition(":")[0].isdecimal() for one in profiles):
-                raise UsageError("whose profiles are these?", hint="name the user: --user NAME")
+                raise UsageError("the profiles have no owner", hint="name the user: --user NAME")
             return list(profiles)
         try:
             uid = pwd.getpwnam(user).pw_uid
         except KeyError:
             raise UsageError(f"--user: there is no user '{user}'") from None
-        return [replace(one, key=profile_key_of(uid, one.key)) for one in profiles]
+        return [replace(one, key=derive_site_key(uid, one.key)) for one in profiles]
 
-    def _bare(self, key: str) -> str:
+    def _strip_uid(self, key: str) -> str:
         return key.partition(":")[2] or key if self.site else key
 
-    def _unknown(self, name: str, known: Sequence[ResourceProfile]) -> UsageError:
+    def _make_unknown_key_error(self, name: str, known: Sequence[ResourceProfile]) -> UsageError:
         if not known:
             return UsageError(f"there is no profile '{name}': none is known yet", exit_code=1)
         near = find_nearest_few(name, [one.key for one in known], 3, 0.5)
@@ -130,19 +133,20 @@ class ProfileStore:
         return UsageError(f"there is no profile '{name}'", hint=hint, exit_code=1)
 
 
-def open_shelf(site: bool, environ: Mapping[str, str]) -> ProfileStore:
-    """The user's own, or with `site` the site's; RefusedError for those who may not."""
+def open_profile_store(site: bool, environ: Mapping[str, str]) -> ProfileStore:
+    """Open the user's own profiles, or with `site` the site's. Raise RefusedError if the user may not read those."""
     if not site:
-        return _own_shelf(load(environ), environ)
-    place = place_of(load(environ), environ, os.geteuid())
+        return _open_own_store(load(environ), environ)
+    place = find_record_source(load(environ), environ, os.geteuid())
     if not place.site:
         raise RefusedError(
-            "--site is for root and SlurmUser where site.state_dir is configured", hint="without it you see your own"
+            "--site is for root and SlurmUser where site.state_dir is configured",
+            hint="without --site you see your own profiles",
         )
     return ProfileStore(database=place.database, site=True)
 
 
-def _own_shelf(config: Config, environ: Mapping[str, str]) -> ProfileStore:
+def _open_own_store(config: Config, environ: Mapping[str, str]) -> ProfileStore:
     published: tuple[ResourceProfile, ...] = ()
     if config.site.published:
         found = read_published(config.site.published, list_trusted_uids(config))
@@ -151,14 +155,14 @@ def _own_shelf(config: Config, environ: Mapping[str, str]) -> ProfileStore:
     return ProfileStore(database=database, site=False, uid=os.geteuid(), published=published)
 
 
-def catch_up(environ: Mapping[str, str], console: Console) -> None:
-    """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
+def read_new_measurements(environ: Mapping[str, str], console: Console) -> None:
+    """Ingest records of the last calls and pre-runs. If the cluster does not answer, only the newest are missing."""
     state = UserState(find_user_state_dir(environ))
     mark = state.directory / "unread"
     if not mark.exists():
         if not any(state.spool.glob("*.obs")):
             return
-        # Else submissions without a pre-run would wait for the next one with.
+        # Without the mark, records of submissions without a pre-run would not be read before the next pre-run.
         with suppress(OSError):
             touch(str(mark))
     from slurmwrap.gsub import submit
@@ -166,11 +170,11 @@ def catch_up(environ: Mapping[str, str], console: Console) -> None:
     try:
         submit.open_submit_context(load(environ), environ, console)
     except (SlurmwrapError, OSError) as error:
-        console.say(f"what the last pre-runs measured is not in it yet: {error}")
+        console.say(f"the measurements of the last pre-runs are not included yet: {error}")
 
 
-def key_of_script(path: Path) -> str:
-    """The key under which gsub keeps what it learns of this script, as it would be submitted from here."""
+def derive_script_key(path: Path) -> str:
+    """Return the profile key that gsub would use for this script if it were submitted from the working directory."""
     from slurmwrap.gsub import submit
     from slurmwrap.profiling.job_key import derive_key
     from slurmwrap.sbatch.parse_request import parse_request
@@ -188,12 +192,19 @@ def key_of_script(path: Path) -> str:
     return request.own.resource_profile or derive_key(request, program, request.shape.gpu_type or "")
 
 
-# `slurmwrap profile measure`: the pre-run of one job and nothing else, with the CPU curve behind its first steps.
-_CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
+# Exit codes of `slurmwrap profile measure`, as of gsub --prerun=only.
+_EXIT_CODES = {
+    Outcome.PASS: 0,
+    Outcome.FAIL: PrerunFailed.exit_code,
+    Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code,
+}
 
 
 def measure_profile(words: Sequence[str], seconds: float, console: Console) -> tuple[ResourceProfile | None, int]:
-    """(what is now known of the job, exit code as of gsub --prerun=only). `seconds` are for the curve."""
+    """Run only the job's pre-run, followed by the CPU curve. `words`: sbatch's arguments; `seconds`: for the curve.
+
+    Return the profile that is now known (None if none), and the exit code as of gsub --prerun=only.
+    """
     environ = dict(os.environ)
     request = parse_request(
         list(words),
@@ -211,4 +222,4 @@ def measure_profile(words: Sequence[str], seconds: float, console: Console) -> t
     verdict = run_prerun_first(prepared, context, console)
     console.say(f"{verdict.outcome.value}: {verdict.reason}")
     submit.refresh(context, console)
-    return find_known_profile(prepared.profile_key, context), _CODES[verdict.outcome]
+    return find_known_profile(prepared.profile_key, context), _EXIT_CODES[verdict.outcome]

@@ -1,1 +1,1 @@
-"""`slurmwrap simulate`: traces under policies; its page, plots and failures."""
+"""`slurmwrap simulate`: replay traces under scheduling policies; its options, output, plots and failure study."""

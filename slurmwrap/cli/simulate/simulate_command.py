@@ -1,4 +1,4 @@
-"""`slurmwrap simulate`: what a cluster would do with a load. Flags in, a page, JSON or a plot out."""
+"""The command `slurmwrap simulate`: replay a load on a simulated cluster; print text or JSON, or draw a plot."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document
 
 if TYPE_CHECKING:
-    from slurmwrap.cli.simulate.simulate_options import Planned, SimulateOptions
-    from slurmwrap.cli.simulate.simulate_output import Ran
+    from slurmwrap.cli.simulate.simulate_options import PlannedRun, SimulateOptions
+    from slurmwrap.cli.simulate.simulate_output import SimulationRun
 
 _PROGRAM = "slurmwrap simulate"
-# Before the first line of progress.
+# Seconds before the first line of progress, and between two updates.
 _QUIET_S = 1.0
 _EVERY_S = 0.1
 
@@ -34,110 +34,119 @@ def simulate(
             metavar="TRACE", help="A CSV or CSV.gz, a dump of sacct -P, or synergy-static or synergy-dynamic."
         ),
     ],
-    servers: Annotated[int, typer.Option(help="How many servers.")] = 4,
-    gpus: Annotated[int, typer.Option(help="GPUs of each.")] = 8,
-    cpus: Annotated[int, typer.Option(help="CPUs of each.")] = 24,
-    mem_gb: Annotated[float, typer.Option(help="Memory of each.")] = 500.0,
+    servers: Annotated[int, typer.Option(help="Number of servers.")] = 4,
+    gpus: Annotated[int, typer.Option(help="GPUs of each server.")] = 8,
+    cpus: Annotated[int, typer.Option(help="CPUs of each server.")] = 24,
+    mem_gb: Annotated[float, typer.Option(help="Memory of each server.")] = 500.0,
     policy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", help="Who is next: fifo, srtf, srsf, las, gittins, ftf.  [default: fifo]"),
+        typer.Option(
+            metavar="NAME,…", help="Order of the queue: fifo, srtf, srsf, las, gittins, ftf.  [default: fifo]"
+        ),
     ] = None,
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME,…",
-            help="Who gets how many CPUs and how much memory: proportional, greedy, tune (Synergy's), graded "
+            help="How CPUs and memory are divided: proportional, greedy, tune (Synergy's), graded "
             "(production's), opt (an upper bound).  [default: proportional]",
         ),
     ] = None,
     placement: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", help="Where: any, consolidate, skew.  [default: any]"),
+        typer.Option(metavar="NAME,…", help="How jobs are placed: any, consolidate, skew.  [default: any]"),
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option(metavar="WORLD,…", help="rounds: leases end; slurm: nothing is taken back.  [default: rounds]"),
+        typer.Option(metavar="WORLD,…", help="rounds: leases end; slurm: no preemption.  [default: rounds]"),
     ] = None,
     round_s: Annotated[
         float | None,
         typer.Option(
             "--round",
             metavar="S",
-            help="Seconds of a round; 0: at every event.  [default: 300 with --profiles, else 0]",
+            help="Length of a round in seconds; 0: at every event.  [default: 300 with --profiles, else 0]",
         ),
     ] = None,
     profiles: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="How fast each model is at what: a CSV, or of slurmwrap profile export."),
+        typer.Option(metavar="FILE", help="Speeds of the models: a CSV, or output of slurmwrap profile export."),
     ] = None,
     las_thresholds: Annotated[
         str | None,
-        typer.Option(metavar="GPU-S,…", help="Where las and gittins demote; '' for none.  [default: 3250,7200]"),
+        typer.Option(
+            metavar="GPU-S,…",
+            help="GPU-seconds at which las and gittins demote a job; '' for none.  [default: 3250,7200]",
+        ),
     ] = None,
     promote: Annotated[
         float | None,
-        typer.Option(metavar="K", help="las and gittins: back to the top after waiting K times what it ran."),
+        typer.Option(metavar="K", help="las and gittins: promote a job that waited K times as long as it ran."),
     ] = None,
     measure: Annotated[
         str, typer.Option(metavar="A-B", help="Measure the JCT of these jobs only, counted from 0; end with them.")
     ] = "",
     seed: Annotated[
         str | None,
-        typer.Option(metavar="N|A-B", help="Of a generated load, of --failures; several: the spread.  [default: 1]"),
+        typer.Option(
+            metavar="N|A-B", help="Seeds of a generated load or of --failures; several: show the spread.  [default: 1]"
+        ),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(metavar="N", help="How many, of a generated load.  [default: 100]")
+    jobs: Annotated[int | None, typer.Option(metavar="N", help="Jobs of a generated load.  [default: 100]")] = None,
+    jobs_per_hour: Annotated[
+        float | None, typer.Option(metavar="X", help="Arrival rate of synergy-dynamic.  [default: 30]")
     ] = None,
-    jobs_per_hour: Annotated[float | None, typer.Option(metavar="X", help="Of synergy-dynamic.  [default: 30]")] = None,
     split: Annotated[
         str | None,
         typer.Option(
             metavar="I,L,S",
-            help="Of a generated load: image, language, speech.  [default: 60,30,10; of synergy-dynamic 30,60,10]",
+            help="Shares of image, language and speech models in a generated load.  [default: 60,30,10; for "
+            "synergy-dynamic 30,60,10]",
         ),
     ] = None,
     run_times: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Of a generated load: small (32 min to 8 h), or gavel (to 7 days).  [default: small]",
+            help="Run times of a generated load: small (32 min to 8 h), or gavel (up to 7 days).  [default: small]",
         ),
     ] = None,
     gpu_demand: Annotated[
         str | None,
         typer.Option(
-            metavar="KIND", help="Of a generated load: single, or synthetic (1 to 8 GPUs).  [default: single]"
+            metavar="KIND",
+            help="GPUs per job of a generated load: single, or synthetic (1 to 8 GPUs).  [default: single]",
         ),
     ] = None,
     failures: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Instead: what failures cost, and what pre-run, retry and node exclusion save. published: at Philly's "
-            "rates; dump: those that sacct tells.  [default seeds: 1-10]",
+            help="Study instead what failures cost, and what pre-run, retry and node exclusion save. published: at "
+            "Philly's rates; dump: the failures in sacct's dump.  [default seeds: 1-10]",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw JCT, queueing delay and load into FILE.svg or FILE.png."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: seconds, every digit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in seconds with all digits.")] = False,
 ) -> None:
     """Replay a load on a cluster of your choice.
 
     Every figure is from one of two worlds: "rounds", where leases end and jobs
-    are placed anew as in the papers, or "slurm", where nothing is taken back
-    from a running job. Options that name things take several with commas, or
-    all: the runs are compared with the first.
+    are placed again as in the papers, or "slurm", where running jobs keep their
+    resources. --policy, --mechanism, --placement and --mode take several names
+    with commas, or "all"; the runs are compared with the first one.
 
     \b
-    Two papers:
+    Experiments of two papers:
       slurmwrap simulate static100.csv --profiles profiles.csv \\
           --mechanism proportional,tune,greedy,graded
       slurmwrap simulate philly480.csv --servers 15 --gpus 4 \\
           --policy fifo,las,srsf
     \b
-    Not one lucky load, but ten:
+    Ten random loads instead of one:
       slurmwrap simulate synergy-dynamic --policy srtf --seed 1-10 \\
           --mechanism proportional,tune --profiles profiles.csv
     \b
@@ -149,19 +158,19 @@ def simulate(
       slurmwrap simulate month.psv --mode slurm --servers 20 --cpus 64 \\
           --plot month.svg
     """
-    _need_extra()
+    _require_sim_extra()
     from slurmwrap.cli.simulate.simulate_options import SimulateOptions
 
-    words = {"policy": policy or ["fifo"], "mechanism": mechanism or ["proportional"], "mode": mode or ["rounds"]}
+    names = {"policy": policy or ["fifo"], "mechanism": mechanism or ["proportional"], "mode": mode or ["rounds"]}
     asked = SimulateOptions(
-        trace=trace, servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb, **words, placement=placement or ["any"],
+        trace=trace, servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb, **names, placement=placement or ["any"],
         profiles=profiles, round_s=round_s, las_thresholds=las_thresholds, promote=promote, measure=measure, seed=seed,
         jobs=jobs, jobs_per_hour=jobs_per_hour, split=split, gpu_demand=gpu_demand, run_times=run_times,
     )  # fmt: skip
     if failures is None:
         _run_simulations(asked, plot, as_json)
     elif plot is not None:
-        raise UsageError("--failures is a table: there is nothing to --plot")
+        raise UsageError("--failures prints a table: there is nothing to --plot")
     else:
         _run_failure_study(asked, failures, as_json)
 
@@ -191,11 +200,11 @@ def _run_simulations(asked: SimulateOptions, plot: Path | None, as_json: bool) -
 
 def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None:
     from slurmwrap.cli.simulate import simulate_failures
-    from slurmwrap.cli.simulate.simulate_options import make_simulation_plan, seeds_of
+    from slurmwrap.cli.simulate.simulate_options import make_simulation_plan, parse_seeds
 
     console = Console.of_terminal(_PROGRAM)
     simulate_failures.check_study_kind(kind)
-    seeds = seeds_of(asked.seed or "1-10")
+    seeds = parse_seeds(asked.seed or "1-10")
     plan = make_simulation_plan(replace(asked, seed="1"))
     for remark in plan.remarks:
         console.say(remark, "yellow")
@@ -214,8 +223,8 @@ def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None
         typer.echo(simulate_failures.format_study(asked.trace, found, _get_width()))
 
 
-def _play_plan(trace: str, plan: tuple[Planned, ...], console: Console) -> list[Ran]:
-    from slurmwrap.cli.simulate.simulate_output import Ran
+def _play_plan(trace: str, plan: tuple[PlannedRun, ...], console: Console) -> list[SimulationRun]:
+    from slurmwrap.cli.simulate.simulate_output import SimulationRun
     from slurmwrap.sim.run_simulation import run_simulation as play
 
     runs = []
@@ -226,13 +235,13 @@ def _play_plan(trace: str, plan: tuple[Planned, ...], console: Console) -> list[
             label = f"run {number} of {len(plan)}, " if len(plan) > 1 else ""
             watch.label = f"{label}{asked.mode}, {asked.policy}, {asked.mechanism}"
             outcome, summary = play(asked, watch)
-            runs.append(Ran(trace=trace, seed=one.seed, simulation=asked, outcome=outcome, summary=summary))
+            runs.append(SimulationRun(trace=trace, seed=one.seed, simulation=asked, outcome=outcome, summary=summary))
     return runs
 
 
 @contextmanager
 def _clear_progress(console: Console) -> Iterator[None]:
-    """No line of progress is left, also after an error or Ctrl-C."""
+    """Remove the progress line at the end, also after an error or Ctrl-C."""
     try:
         yield
     finally:
@@ -240,22 +249,22 @@ def _clear_progress(console: Console) -> Iterator[None]:
 
 
 class ProgressLine:
-    """Redraws one line on a terminal, once the call has taken a second. The line begins with `label`."""
+    """A progress line that is redrawn on a terminal, after the first second. The line begins with `label`."""
 
     def __init__(self, console: Console, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.label = ""
-        self._voice, self._what, self._clock = console, what, clock
+        self._console, self._what, self._clock = console, what, clock
         self._next = clock() + _QUIET_S
 
     def __call__(self, done: int, total: int) -> None:
         now = self._clock()
         if now >= self._next:
             self._next = now + _EVERY_S
-            self._voice.redraw(f"{self.label}: {done:,} of {total:,} {self._what}"[: columns()])
+            self._console.redraw(f"{self.label}: {done:,} of {total:,} {self._what}"[: columns()])
 
 
-def _need_extra() -> None:
-    """UsageError where the optional extra is not installed."""
+def _require_sim_extra() -> None:
+    """Raise UsageError if the optional extra `sim` is not installed."""
     for name in ("numpy", "highspy"):
         try:
             import_module(name)

@@ -1,4 +1,4 @@
-"""`slurmwrap simulate --failures`: what failures cost in a load, and what slurmwrap saves of it."""
+"""`slurmwrap simulate --failures`: what failures cost in a load, and how much of it slurmwrap saves. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {"published": "drawn", "dump": "dump"}
 
 
 def check_study_kind(kind: str) -> None:
-    """UsageError for a word that no one knows."""
+    """Raise UsageError for an unknown kind."""
     if kind not in KINDS:
         raise UsageError(f"--failures '{kind}' is none of {', '.join(KINDS)}")
 
@@ -31,19 +31,19 @@ def run_study(
     seeds: Sequence[int],
     progress: Callable[[int, int], None],
 ) -> FailureStudy:
-    """`published`: failures drawn at published rates; `dump`: those that the trace records."""
+    """Run the failure study. `published`: failures are drawn at published rates; `dump`: those in the trace."""
     return run_failure_study(jobs, servers=servers, seeds=seeds, progress=progress, source=KINDS[kind])
 
 
 def study_to_json_dict(trace: str, found: FailureStudy, remarks: Sequence[str]) -> dict[str, Any]:
-    """For --json."""
+    """Return the object for --json."""
     return {"trace": trace, "failures": asdict(found), "remarks": list(remarks)}
 
 
 def format_study(trace: str, found: FailureStudy, columns: int) -> str:
-    """For people: tables as they are, sentences in so many columns."""
+    """Return the study as text: tables unchanged, sentences wrapped to `columns`."""
     lines = (_fold_line(line, columns) for line in format_study_table(found).splitlines())
-    return "\n".join([text_format.visible(trace), "no queue is played: GPU time only", *lines])
+    return "\n".join([text_format.visible(trace), "no queue is simulated: GPU time only", *lines])
 
 
 def _fold_line(line: str, columns: int) -> str:

@@ -1,4 +1,7 @@
-"""Turns the words of `slurmwrap simulate` into Simulations: what is replayed, on what, which combinations of what."""
+"""Turn the options of `slurmwrap simulate` into simulations: loads, clusters and combinations of policies.
+
+Reads traces and profiles (adapter).
+"""
 
 from __future__ import annotations
 
@@ -16,21 +19,21 @@ from slurmwrap.sim.mechanism.mechanism_registry import FORESEEING, MECHANISMS
 from slurmwrap.sim.model_skew import PLACEMENTS
 from slurmwrap.sim.queue_policies import POLICIES, SAME
 from slurmwrap.sim.run_simulation import IN_SLURM, MODES, Simulation
-from slurmwrap.sim.sim_job import SimJob, servers_of
-from slurmwrap.sim.trace.read_trace import check_fits, open_load
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
+from slurmwrap.sim.trace.read_trace import check_fits, read_load
 from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, JOBS_PER_HOUR, RUN_TIMES, SINGLE, SMALL, generate_load
 from slurmwrap.sim.trace.synergy_loads import KINDS as GENERATED
 from slurmwrap.sim.trace.trace_load import JOB_CAP, Load
 
 SYNERGY_ROUND_S = 300.0
-# Of a generated load, as many as the shipped traces have.
-_JOBS = 100
+# Jobs of a generated load, as many as the shipped traces have.
+_DEFAULT_JOBS = 100
 _MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
-    """The options as they were typed."""
+    """The options of the command line."""
 
     trace: str
     servers: int
@@ -55,23 +58,26 @@ class SimulateOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """One run that was asked for."""
+class PlannedRun:
+    """One requested run."""
 
-    seed: int | None  # of a generated load
+    seed: int | None  # None unless the load is generated
     simulation: Simulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationPlan:
-    """All runs of one call, in the order asked, and what must be known of them."""
+    """All runs of one call, in the order of the options, and remarks that the user must know."""
 
-    runs: tuple[Planned, ...]
+    runs: tuple[PlannedRun, ...]
     remarks: tuple[str, ...]
 
 
 def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
-    """UsageError for an option that cannot be taken, TraceError for a file that cannot be read."""
+    """Return one run per seed and combination of mode, placement, policy and mechanism.
+
+    Raise UsageError for an invalid option, TraceError for a file that cannot be read.
+    """
     kinds = list(
         product(
             _parse_names("--mode", asked.mode, MODES),
@@ -91,7 +97,7 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
         raise UsageError(f"--mechanism {needy[0]} needs --profiles: it must know how fast jobs run", hint=hint)
     loads = tuple(_read_loads(asked))
     runs = [
-        Planned(seed=seed, simulation=_make_simulation(asked, load.jobs, kind, profiles))
+        PlannedRun(seed=seed, simulation=_make_simulation(asked, load.jobs, kind, profiles))
         for seed, load in loads
         for kind in kinds
     ]
@@ -99,10 +105,10 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
     remarks = (
         *first.remarks,
         *_remark_on_unprofiled(first.jobs, profiles),
-        *_remark_on_spare_options(asked),
-        *_remark_on_waiting(kinds),
+        *_remark_on_unused_options(asked),
+        *_remark_on_service_policies(kinds),
         *_remark_on_graded(kinds),
-        *(_remark_on_seated(kinds) if any(job.model in profiles for job in first.jobs) else ()),
+        *(_remark_on_placement(kinds) if any(job.model in profiles for job in first.jobs) else ()),
     )
     return SimulationPlan(runs=tuple(runs), remarks=remarks)
 
@@ -115,7 +121,7 @@ def _make_simulation(
 ) -> Simulation:
     mode, placement, policy, mechanism = kind
     try:
-        servers = servers_of(asked.servers, gpus=asked.gpus, cpus=asked.cpus, mem_gb=asked.mem_gb)
+        servers = make_equal_servers(asked.servers, gpus=asked.gpus, cpus=asked.cpus, mem_gb=asked.mem_gb)
     except ValueError as error:
         raise UsageError(f"--{str(error).replace('_', '-')}") from error
     check_fits(jobs, servers, name=asked.trace)
@@ -126,7 +132,7 @@ def _make_simulation(
         mechanism=mechanism,
         placement=placement,
         mode=mode,
-        round_s=_round_s(asked.round_s, bool(profiles)),
+        round_s=_choose_round_s(asked.round_s, bool(profiles)),
         profiles=profiles,
         window=_parse_window(asked.measure, len(jobs)),
         las_thresholds=_parse_thresholds(asked.las_thresholds),
@@ -143,11 +149,11 @@ def _read_loads(asked: SimulateOptions) -> Iterator[tuple[int | None, Load]]:
         return
     (gpu_demand,) = _parse_names("--gpu-demand", [asked.gpu_demand or SINGLE], GPU_DEMANDS)
     (run_times,) = _parse_names("--run-times", [asked.run_times or SMALL], RUN_TIMES)
-    count = _JOBS if asked.jobs is None else asked.jobs
+    count = _DEFAULT_JOBS if asked.jobs is None else asked.jobs
     per_hour = JOBS_PER_HOUR if asked.jobs_per_hour is None else asked.jobs_per_hour
     if not 1 <= count <= JOB_CAP or not 0 < per_hour < float("inf"):
         raise UsageError(f"--jobs and --jobs-per-hour must be above 0, --jobs at most {JOB_CAP:,}")
-    for seed in seeds_of(asked.seed or "1"):
+    for seed in parse_seeds(asked.seed or "1"):
         drawn = generate_load(
             asked.trace,
             seed=seed,
@@ -161,9 +167,9 @@ def _read_loads(asked: SimulateOptions) -> Iterator[tuple[int | None, Load]]:
 
 
 def _read_load(path: Path) -> Load:
-    """Of a file. UsageError with the known names for a word that is no file and looks like the name of a load."""
+    """Read the load of a file. Raise TraceError; the hint lists the generated loads if `path` looks like a name."""
     try:
-        return open_load(path)
+        return read_load(path)
     except TraceError as error:
         if isinstance(error.__cause__, FileNotFoundError) and not path.suffix:
             hint = f"a CSV, what sacct -P printed, {' or '.join(GENERATED)}"
@@ -172,16 +178,16 @@ def _read_load(path: Path) -> Load:
 
 
 def _remark_on_unprofiled(jobs: Sequence[SimJob], profiles: Mapping[str, ResourceProfile]) -> tuple[str, ...]:
-    strange = [job for job in jobs if job.model not in profiles]
-    if not profiles or not strange:
+    unprofiled = [job for job in jobs if job.model not in profiles]
+    if not profiles or not unprofiled:
         return ()
-    named = sorted({job.model for job in strange if job.model})
+    named = sorted({job.model for job in unprofiled if job.model})
     which = f" (models: {', '.join(named[:5])}{', …' if len(named) > 5 else ''})" if named else " (no model is named)"
-    return (f"{len(strange)} of {len(jobs)} jobs have no profile{which}: they run at the speed of their share",)
+    return (f"{len(unprofiled)} of {len(jobs)} jobs have no profile{which}: they run at the speed of their share",)
 
 
-def _remark_on_spare_options(asked: SimulateOptions) -> tuple[str, ...]:
-    """What was said of a generated load, and is of no use to a file."""
+def _remark_on_unused_options(asked: SimulateOptions) -> tuple[str, ...]:
+    """Remark on options for generated loads if a file is replayed."""
     options = {
         "--jobs": asked.jobs,
         "--jobs-per-hour": asked.jobs_per_hour,
@@ -189,38 +195,38 @@ def _remark_on_spare_options(asked: SimulateOptions) -> tuple[str, ...]:
         "--run-times": asked.run_times,
         "--gpu-demand": asked.gpu_demand,
     }
-    said = [option for option, value in options.items() if value is not None]
-    if asked.trace in GENERATED or not said:
+    given = [option for option, value in options.items() if value is not None]
+    if asked.trace in GENERATED or not given:
         return ()
-    return (f"{', '.join(said)}: of generated loads only; all jobs of the file are replayed, as they are",)
+    return (f"{', '.join(given)}: for generated loads only; all jobs of the file are replayed unchanged",)
 
 
-def _remark_on_waiting(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
-    """Policies by what a job has had do not order waiting jobs where none of these has run."""
+def _remark_on_service_policies(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
+    """Remark on policies that order jobs by attained service: in the world slurm no waiting job has run yet."""
     alike = sorted({policy for mode, _, policy, _ in kinds if mode == "slurm" and policy in ("las", "gittins")})
     if not alike:
         return ()
     return (f"{' and '.join(alike)} in the world slurm is fifo: jobs that wait have not run yet",)
 
 
-def _remark_on_seated(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
-    """In rounds the mechanism that divides CPUs and memory also says where jobs lie. What it makes of --placement."""
+def _remark_on_placement(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
+    """Remark on --placement in rounds, where the mechanism that divides CPUs and memory also places the jobs."""
     rounds = [(placement, mechanism) for mode, placement, _, mechanism in kinds if mode == "rounds"]
     if any(placement == "skew" for placement, _ in rounds):
-        yield "--placement skew changes nothing in rounds where jobs have profiles: the mechanism says where they lie"
-    deaf = sorted({mechanism for placement, mechanism in rounds if placement == "consolidate"} & {"graded", "opt"})
-    if deaf:
+        yield "--placement skew changes nothing in rounds where jobs have profiles: the mechanism places them"
+    ignoring = sorted({mechanism for placement, mechanism in rounds if placement == "consolidate"} & {"graded", "opt"})
+    if ignoring:
         why = {"graded": "graded always takes the fewest servers", "opt": "opt divides all servers as one"}
-        yield f"--placement consolidate changes nothing in rounds here: {', '.join(why[name] for name in deaf)}"
+        yield f"--placement consolidate changes nothing in rounds here: {', '.join(why[name] for name in ignoring)}"
 
 
 def _remark_on_graded(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
-    """Where `graded` does not keep to the policy's order, so that its figures are not of the division alone."""
+    """Remark on policies with which `graded` changes the order of jobs: its figures show more than the division."""
     policies = {policy for mode, _, policy, mechanism in kinds if (mode, mechanism) == ("rounds", "graded")}
     ahead = [policy for policy in FORESEEING if policy in policies]
     if not ahead:
         return ()
-    return (f"graded with {' and '.join(ahead)}: a job on which the end of all work hangs goes before its turn",)
+    return (f"graded with {' and '.join(ahead)}: a job that determines the makespan goes before its turn",)
 
 
 def _read_profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
@@ -238,19 +244,22 @@ def _read_profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
 
 
 def _parse_names(option: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Each of a comma list or of an option given several times; "all": every one of them."""
-    words = [word.strip().lower() for text in given for word in text.split(",")]
-    if "all" in words:
+    """Return the names in a comma-separated option that may be repeated; all known names for "all".
+
+    Raise UsageError for an unknown name.
+    """
+    names = [name.strip().lower() for text in given for name in text.split(",")]
+    if "all" in names:
         return tuple(known)
-    found = list(dict.fromkeys(SAME.get(word, word) for word in words))
-    strange = [word for word in found if word not in known]
-    if strange:
-        raise UsageError(f"{option} '{strange[0]}' is none of {', '.join(known)}")
+    found = list(dict.fromkeys(SAME.get(name, name) for name in names))
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise UsageError(f"{option} '{unknown[0]}' is none of {', '.join(known)}")
     return tuple(found)
 
 
-def _round_s(given: float | None, profiles: bool) -> float:
-    """Where speeds are known, the world is Synergy's; else Tiresias's."""
+def _choose_round_s(given: float | None, profiles: bool) -> float:
+    """Return the length of a round: by default Synergy's if there are profiles, else 0 as in Tiresias."""
     if given is None:
         return SYNERGY_ROUND_S if profiles else 0.0
     if not isfinite(given) or given < 0:
@@ -263,17 +272,17 @@ def _parse_window(text: str, count: int) -> range | None:
         return None
     found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
     if not found or int(found[1]) > int(found[2]):
-        raise UsageError(f"--measure '{text}': first and last number are wanted, as 4000-4999")
+        raise UsageError(f"--measure '{text}': give the first and the last number, as 4000-4999")
     if int(found[1]) >= count:
         raise UsageError(f"--measure {text}: there are only the jobs 0-{count - 1}")
     return range(int(found[1]), int(found[2]) + 1)
 
 
-def seeds_of(text: str) -> tuple[int, ...]:
-    """ "7", "1-10" or "1,4,9". UsageError."""
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse "7", "1-10" or "1,4,9". Raise UsageError for any other text, or for too many seeds."""
     seeds: list[int] = []
-    for word in text.split(","):
-        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", word.strip())
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
         if not found or (found[2] and int(found[1]) > int(found[2])):
             raise UsageError(f"--seed '{text}': a number, a range as 1-10, or several with commas")
         seeds += range(int(found[1]), int(found[2] or found[1]) + 1)[: _MOST_SEEDS + 1]
@@ -283,13 +292,13 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 
 def _parse_split(text: str | None) -> tuple[float, float, float] | None:
-    """Parts of image, language and speech models, in any unit; None: the load's own."""
+    """Parse the shares of image, language and speech models, in any unit; None: the load's own shares."""
     if text is None:
         return None
     try:
         image, language, speech = (float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"--split '{text}': three shares are wanted (image, language, speech), as 60,30,10") from None
+        raise UsageError(f"--split '{text}': give three shares (image, language, speech), as 60,30,10") from None
     total = image + language + speech
     if not isfinite(total) or min(image, language, speech) < 0 or total <= 0:
         raise UsageError(f"--split '{text}': shares are 0 or more, and not all of them 0")
@@ -300,7 +309,7 @@ def _parse_thresholds(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        found = tuple(float(word) for word in text.split(",") if word.strip())
+        found = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         found = (-1.0,)
     if any(not isfinite(one) or one <= 0 for one in found) or list(found) != sorted(set(found)):

@@ -1,4 +1,4 @@
-"""What `slurmwrap simulate` says: a page for people that names its world, plain values for programs. Pure."""
+"""Format the runs of `slurmwrap simulate` as text or JSON, and draw them into a file (adapter: matplotlib)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
 from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}
-# What runs of one call may differ in, next to the seed.
+# Properties in which the runs of one call may differ, in addition to the seed.
 _KINDS = ("world", "placement", "policy", "mechanism")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """One run: what was asked and what came out."""
+class SimulationRun:
+    """One run: its input and its result."""
 
-    # As the user called it.
-    trace: str
-    seed: int | None  # of a generated load
+    trace: str  # as named on the command line
+    seed: int | None  # None unless the load is generated
     simulation: Simulation
     outcome: SimOutcome
     summary: TimeSummary
@@ -44,8 +43,8 @@ class Ran:
         }
 
 
-def simulation_to_json_dict(ran: Ran) -> dict[str, Any]:
-    """One run for --json: the measures, and what they hold for."""
+def simulation_to_json_dict(ran: SimulationRun) -> dict[str, Any]:
+    """Return the object of one run for --json: the measures, and the parameters that they belong to."""
     asked, server = ran.simulation, ran.simulation.servers[0]
     return {
         "trace": ran.trace,
@@ -67,8 +66,11 @@ def simulation_to_json_dict(ran: Ran) -> dict[str, Any]:
     }
 
 
-def servers_per_multi_gpu_job(ran: Ran) -> float | None:
-    """On how many servers jobs of several GPUs ran, mean. None: there was none, or rounds, which do not place them."""
+def servers_per_multi_gpu_job(ran: SimulationRun) -> float | None:
+    """Return the mean number of servers of jobs with several GPUs.
+
+    None if there was no such job, or in rounds, which do not place jobs.
+    """
     found = [
         servers
         for job, servers in zip(ran.simulation.jobs, ran.outcome.servers, strict=True)
@@ -77,8 +79,8 @@ def servers_per_multi_gpu_job(ran: Ran) -> float | None:
     return fmean(found) if found and ran.simulation.mode == "slurm" else None
 
 
-def format_simulations(runs: Sequence[Ran], columns: int) -> str:
-    """One run as a list, several as a table with how many times shorter each is than the first; over seeds, spreads."""
+def format_simulations(runs: Sequence[SimulationRun], columns: int) -> str:
+    """Return one run as a list, several as a table that compares them with the first, with spreads over the seeds."""
     if len(runs) == 1:
         body = _format_list(runs[0])
     elif len({ran.seed for ran in runs}) == 1:
@@ -89,7 +91,7 @@ def format_simulations(runs: Sequence[Ran], columns: int) -> str:
     return "\n".join([*what, "", body])
 
 
-def _describe_runs(runs: Sequence[Ran]) -> tuple[str, str]:
+def _describe_runs(runs: Sequence[SimulationRun]) -> tuple[str, str]:
     asked, server = runs[0].simulation, runs[0].simulation.servers[0]
     seeds = list(dict.fromkeys(ran.seed for ran in runs if ran.seed is not None))
     drawn = (
@@ -103,7 +105,7 @@ def _describe_runs(runs: Sequence[Ran]) -> tuple[str, str]:
     return f"{name}: {load}{drawn}, on {len(asked.servers):,} x ({gpus}){measured}", "   ".join(fixed)
 
 
-def _group_values(runs: Sequence[Ran]) -> dict[str, dict[str, None]]:
+def _group_values(runs: Sequence[SimulationRun]) -> dict[str, dict[str, None]]:
     return {name: dict.fromkeys(ran.kind[name] for ran in runs) for name in _KINDS}
 
 
@@ -112,22 +114,22 @@ def _format_range(seeds: Sequence[int]) -> str:
     return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds))
 
 
-def _describe_worlds(runs: Sequence[Ran]) -> list[str]:
-    """Which world the figures are from, in a sentence each."""
+def _describe_worlds(runs: Sequence[SimulationRun]) -> list[str]:
+    """Return a sentence about each world from which figures are shown."""
     found = []
     for ran in runs:
         asked = ran.simulation
         if asked.mode == "slurm":
-            said = "slurm: nothing is taken back from a running job; backfill"
+            text = "slurm: nothing is taken back from a running job; backfill"
         elif asked.round_s > 0:
-            said = f"rounds: every {asked.round_s:g} s all leases end and jobs are placed anew"
+            text = f"rounds: every {asked.round_s:g} s all leases end and jobs are placed anew"
         else:
-            said = "rounds of no length: jobs are preempted at any event, at no cost"
-        found.append(f"world {said}")
+            text = "rounds of no length: jobs are preempted at any event, at no cost"
+        found.append(f"world {text}")
     return list(dict.fromkeys(found))
 
 
-def _format_list(ran: Ran) -> str:
+def _format_list(ran: SimulationRun) -> str:
     one = ran.summary
     unit = _select_unit([ran])
     rows = [
@@ -145,10 +147,11 @@ def _format_list(ran: Ran) -> str:
     return "\n".join(lines)
 
 
-def _format_table(runs: Sequence[Ran], columns: int) -> str:
-    """One line per run, and what fits of the measures; x: times shorter than in the first run."""
+def _format_table(runs: Sequence[SimulationRun], columns: int) -> str:
+    """Return one line per run with the measures that fit; x: how many times shorter than in the first run."""
     unit, differ = _select_unit(runs), _list_differing(runs)
-    first = {ran.simulation.mode: ran.summary for ran in reversed(runs)}  # worlds do not compare
+    # Each run is compared with the first run of its own world: different worlds cannot be compared.
+    first = {ran.simulation.mode: ran.summary for ran in reversed(runs)}
     measures: dict[str, list[str]] = {
         "makespan": [_format_time(ran.summary.makespan_s, unit) for ran in runs],
         "mean JCT": [_format_time(ran.summary.mean_jct_s, unit) for ran in runs],
@@ -165,28 +168,28 @@ def _format_table(runs: Sequence[Ran], columns: int) -> str:
     head = [*differ, *(f">{name}" for name in measures)]
     text = text_format.table(head, zip(*labels.values(), *measures.values(), strict=True), columns=columns)
     than = "the first of its world" if len(_group_values(runs)["world"]) > 1 else "the first"
-    told = f"Times in {_UNITS[unit]}. JCT: submission to end; queued: mean without GPUs; x: times shorter than {than}."
-    return f"{text}\n\n{text_format.wrapped(told, columns=columns)}"
+    note = f"Times in {_UNITS[unit]}. JCT: submission to end; queued: mean without GPUs; x: times shorter than {than}."
+    return f"{text}\n\n{text_format.wrapped(note, columns=columns)}"
 
 
-# Its head and its cells.
+# A column of a table: its heading and its cells.
 _Column = tuple[str, Sequence[str]]
 
 
 def _count_needed_columns(table: Sequence[_Column]) -> int:
-    """Columns of a terminal."""
+    """Return the number of terminal columns that the table needs."""
     return sum(2 + max(len(name.lstrip(">")), *map(len, cells)) for name, cells in table)
 
 
-def _format_spread(runs: Sequence[Ran], columns: int) -> str:
-    """One line per kind of run, means over the seeds; on a narrow terminal one table per measure."""
-    groups: dict[tuple[str, ...], list[Ran]] = {}
+def _format_spread(runs: Sequence[SimulationRun], columns: int) -> str:
+    """Return one line per kind of run with means over the seeds; on a narrow terminal one table per measure."""
+    groups: dict[tuple[str, ...], list[SimulationRun]] = {}
     for ran in runs:
         groups.setdefault(tuple(ran.kind.values()), []).append(ran)
     labels = [(name, [group[0].kind[name] for group in groups.values()]) for name in _list_differing(runs)]
     unit = _select_unit(runs)
-    spans = _of_seeds(list(groups.values()), "makespan_s", f">makespan {unit}", unit)
-    jcts = _of_seeds(list(groups.values()), "mean_jct_s", f">mean JCT {unit}", unit)
+    spans = _compare_over_seeds(list(groups.values()), "makespan_s", f">makespan {unit}", unit)
+    jcts = _compare_over_seeds(list(groups.values()), "mean_jct_s", f">mean JCT {unit}", unit)
     whole = [*labels, *spans, *jcts]
     tables = [whole] if _count_needed_columns(whole) <= columns else [[*labels, *spans], [*labels, *jcts]]
     text = "\n\n".join(
@@ -194,13 +197,16 @@ def _format_spread(runs: Sequence[Ran], columns: int) -> str:
         for one in tables
     )
     than = "the first of its world" if len(_group_values(runs)["world"]) > 1 else "the first"
-    told = f"Means over the seeds. JCT: submission to end; x: times shorter than {than}, seed by seed."
-    return f"{text}\n\n{text_format.wrapped(told, columns=columns)}"
+    note = f"Means over the seeds. JCT: submission to end; x: times shorter than {than}, seed by seed."
+    return f"{text}\n\n{text_format.wrapped(note, columns=columns)}"
 
 
-def _of_seeds(groups: Sequence[Sequence[Ran]], measure: str, head: str, unit: str) -> list[_Column]:
-    """The mean of a measure, and how many times shorter it is than the first kind's: mean (least-most)."""
-    first = {group[0].simulation.mode: group for group in reversed(groups)}  # worlds do not compare
+def _compare_over_seeds(groups: Sequence[Sequence[SimulationRun]], measure: str, head: str, unit: str) -> list[_Column]:
+    """Return the columns of a measure: its mean, and how many times shorter it is than the first kind's.
+
+    The latter is the mean over the seeds (least-most). Kinds are only compared within one world.
+    """
+    first = {group[0].simulation.mode: group for group in reversed(groups)}
     means, spreads = [], []
     for group in groups:
         values = [getattr(ran.summary, measure) for ran in group]
@@ -211,12 +217,12 @@ def _of_seeds(groups: Sequence[Sequence[Ran]], measure: str, head: str, unit: st
     return [(head, means), (">x (least-most)", spreads)]
 
 
-def _list_differing(runs: Sequence[Ran]) -> list[str]:
+def _list_differing(runs: Sequence[SimulationRun]) -> list[str]:
     found = [name for name, values in _group_values(runs).items() if len(values) > 1]
     return found or ["policy"]
 
 
-def _select_unit(runs: Sequence[Ran]) -> str:
+def _select_unit(runs: Sequence[SimulationRun]) -> str:
     return "h" if max(ran.summary.makespan_s for ran in runs) >= 7200 else "s"
 
 
@@ -228,17 +234,17 @@ def _format_ratio(first: float, this: float) -> str:
     return f"{first / this:.3f}" if this else "-"
 
 
-# Draws runs of the simulator into one SVG or PNG: JCT, queueing delay, GPUs wanted. By matplotlib (extra `sim`).
+# The plot: JCT, queueing delay and requested GPUs in one SVG or PNG file, drawn by matplotlib (extra `sim`).
 KINDS = (".svg", ".png")
 _HOUR = 3600.0
-# Of a line at most: the eye sees no more, and an SVG stays small.
-_POINTS = 400
+# Largest number of points of a line: more are not visible, and the SVG stays small.
+_MOST_POINTS = 400
 _COLOURS = ("#264653", "#e76f51", "#2a9d8f", "#e9c46a", "#8e5ea2", "#f4a261", "#577590", "#888888")
 _STYLES = ("-", "--", ":", "-.")
 
 
 def check_plot_file(path: Path) -> None:
-    """UsageError where this file could not be written, before anything is simulated."""
+    """Raise UsageError if this file could not be written. Called before the simulation."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"--plot {path}: a file ending in .svg or .png is wanted", exit_code=1)
     if not path.parent.is_dir():
@@ -247,13 +253,14 @@ def check_plot_file(path: Path) -> None:
         raise UsageError(f"--plot {path}: that is a directory", exit_code=1)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"--plot {path}: the directory {path.parent} is not writable", exit_code=1)
-    _matplotlib("figure")
+    _import_matplotlib("figure")
 
 
-def draw_simulations(runs: Sequence[Ran], path: Path) -> None:
-    """Writes the file aside and renames it: whole or not at all. UsageError says why it cannot be written."""
-    _matplotlib("rcParams").update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
-    figure = _matplotlib("figure").Figure(figsize=(9.6, 6.4), layout="constrained")  # no pyplot: no display
+def draw_simulations(runs: Sequence[SimulationRun], path: Path) -> None:
+    """Draw the runs into a file, atomically by a rename. Raise UsageError if it cannot be written."""
+    _import_matplotlib("rcParams").update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
+    # Not pyplot, which may need a display.
+    figure = _import_matplotlib("figure").Figure(figsize=(9.6, 6.4), layout="constrained")
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1))
     jct, queued = upper.subplots(1, 2, sharey=True)
     load = lower.subplots()
@@ -262,22 +269,22 @@ def draw_simulations(runs: Sequence[Ran], path: Path) -> None:
         look = {"color": _COLOURS[at % len(_COLOURS)], "linestyle": style, "linewidth": 1.3}
         _plot_ecdf(jct, [value for ran in group for value in _list_jcts(ran)], label=name, **look)
         _plot_ecdf(queued, [value for ran in group for value in _list_waits(ran)], label=name, **look)
-        _wanted(load, group[0], **look)
-    _dress(jct, queued, load, runs)
+        _plot_wanted_gpus(load, group[0], **look)
+    _format_axes(jct, queued, load, runs)
     figure.suptitle(_format_title(runs), fontsize=10)
-    _save(figure, path)
+    _save_figure(figure, path)
 
 
-def _name_runs(runs: Sequence[Ran]) -> dict[str, list[Ran]]:
-    """By what the runs differ in; seeds together."""
+def _name_runs(runs: Sequence[SimulationRun]) -> dict[str, list[SimulationRun]]:
+    """Group the runs under names made of the properties in which they differ; all seeds are one group."""
     differ = [key for key in runs[0].kind if len({ran.kind[key] for ran in runs}) > 1] or ["policy", "mechanism"]
-    named: dict[str, list[Ran]] = {}
+    named: dict[str, list[SimulationRun]] = {}
     for ran in runs:
         named.setdefault(", ".join(ran.kind[key] for key in differ), []).append(ran)
     return named
 
 
-def _format_title(runs: Sequence[Ran]) -> str:
+def _format_title(runs: Sequence[SimulationRun]) -> str:
     worlds = dict.fromkeys(
         "slurm (nothing is taken back)"
         if ran.simulation.mode == "slurm"
@@ -291,7 +298,7 @@ def _format_title(runs: Sequence[Ran]) -> str:
     return f"{Path(runs[0].trace).name}: {len(asked.jobs):,} jobs on {gpus:,} GPUs. World: {'; '.join(worlds)}"
 
 
-def _list_jcts(ran: Ran) -> list[float]:
+def _list_jcts(ran: SimulationRun) -> list[float]:
     window = ran.simulation.window
     return [
         (end - job.submit_s) / _HOUR
@@ -300,7 +307,7 @@ def _list_jcts(ran: Ran) -> list[float]:
     ]
 
 
-def _list_waits(ran: Ran) -> list[float]:
+def _list_waits(ran: SimulationRun) -> list[float]:
     window = ran.simulation.window
     return [
         max(0.0, end - job.submit_s - held) / _HOUR
@@ -311,20 +318,25 @@ def _list_waits(ran: Ran) -> list[float]:
 
 def _plot_ecdf(axes: Any, values: Sequence[float], **look: Any) -> None:
     ordered = sorted(values)
-    ranks = range(len(ordered)) if len(ordered) <= _POINTS else [len(ordered) * at // _POINTS for at in range(_POINTS)]
+    ranks = (
+        range(len(ordered))
+        if len(ordered) <= _MOST_POINTS
+        else [len(ordered) * at // _MOST_POINTS for at in range(_MOST_POINTS)]
+    )
     steps = [*ranks, len(ordered) - 1]
     axes.step([ordered[at] for at in steps], [(at + 1) / len(ordered) for at in steps], where="post", **look)
 
 
-def _wanted(axes: Any, ran: Ran, **look: Any) -> None:
-    times, gpus = wanted(ran)
+def _plot_wanted_gpus(axes: Any, ran: SimulationRun, **look: Any) -> None:
+    times, gpus = compute_wanted_gpus(ran)
     axes.step([time / _HOUR for time in times], gpus, where="post", **look)
 
 
-def wanted(ran: Ran, points: int = _POINTS) -> tuple[list[float], list[float]]:
-    """(seconds, GPUs that jobs want from then on), averaged over at most `points` equal pieces of the run.
+def compute_wanted_gpus(ran: SimulationRun, points: int = _MOST_POINTS) -> tuple[list[float], list[float]]:
+    """Return times in seconds, and the GPUs that jobs request from each time on.
 
-    Of the jobs that were submitted and have not ended, running or not: what is above the cluster's GPUs waits.
+    The values are means over `points` equal pieces of the run. They count all jobs that were submitted and have not
+    ended, whether they run or not: what exceeds the cluster's GPUs waits.
     """
     changes = [
         change
@@ -332,29 +344,29 @@ def wanted(ran: Ran, points: int = _POINTS) -> tuple[list[float], list[float]]:
         if end is not None and end > job.submit_s
         for change in ((job.submit_s, float(job.gpus)), (end, -float(job.gpus)))
     ]
-    return _averaged(sorted(changes), points) if changes else ([], [])
+    return _average_over_pieces(sorted(changes), points) if changes else ([], [])
 
 
-def _averaged(changes: Sequence[tuple[float, float]], points: int) -> tuple[list[float], list[float]]:
+def _average_over_pieces(changes: Sequence[tuple[float, float]], points: int) -> tuple[list[float], list[float]]:
     first, last = changes[0][0], changes[-1][0]
     width = (last - first) / points
     sums = [0.0] * points
     level, since = 0.0, first
     for time, change in changes:
-        _pour(sums, (since - first) / width, (time - first) / width, level)
+        _add_to_pieces(sums, (since - first) / width, (time - first) / width, level)
         level, since = level + change, time
     return [first + at * width for at in range(points + 1)], [*(max(0.0, one) for one in sums), 0.0]
 
 
-def _pour(sums: list[float], start: float, end: float, level: float) -> None:
-    """Adds `level` to each piece by the part of it that lies between `start` and `end` (in pieces)."""
+def _add_to_pieces(sums: list[float], start: float, end: float, level: float) -> None:
+    """Add `level` to each piece, times the share of the piece between `start` and `end` (both in pieces)."""
     at = int(start)
     while at < len(sums) and at < end:
         sums[at] += level * (min(end, at + 1) - max(start, at))
         at += 1
 
 
-def _dress(jct: Any, queued: Any, load: Any, runs: Sequence[Ran]) -> None:
+def _format_axes(jct: Any, queued: Any, load: Any, runs: Sequence[SimulationRun]) -> None:
     if any(value > 0 for ran in runs for value in _list_jcts(ran)):
         jct.set_xscale("log")
     queued.set_xscale("symlog", linthresh=0.1)
@@ -382,7 +394,7 @@ def _dress(jct: Any, queued: Any, load: Any, runs: Sequence[Ran]) -> None:
         jct.legend(frameon=False, fontsize=8)
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save_figure(figure: Any, path: Path) -> None:
     kind = path.suffix.lower().lstrip(".")
     drawn = BytesIO()
     figure.savefig(drawn, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
@@ -392,7 +404,7 @@ def _save(figure: Any, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}", exit_code=1) from error
 
 
-def _matplotlib(part: str) -> Any:
+def _import_matplotlib(part: str) -> Any:
     try:
         return getattr(import_module("matplotlib"), part) if part == "rcParams" else import_module(f"matplotlib.{part}")
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""`slurmwrap watch`: facts of a job, what they mean in words, and the lines on the screen."""
+"""`slurmwrap watch`: read a job's status, explain why it waits, and show both on the terminal."""

@@ -1,6 +1,7 @@
-"""What `slurmwrap watch` knows of a job at one moment, and the edge that finds it out: one call of squeue per look.
+"""The status of a job at one moment, for `slurmwrap watch`, and the reader that finds it (adapter: squeue, files).
 
-What only the job's user may read (its submission, its pre-run, its steps, its output) is left out for anybody else.
+Each read calls squeue once. What only the job's user may read (its submission, pre-run, steps and output) is left out
+for any other user.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import Any
 
-from slurmwrap.cli.record_access import RecordSource, about_job, place_of
-from slurmwrap.cli.slurm_lookup import unrecorded
+from slurmwrap.cli.record_access import RecordSource, find_record_source, read_job_records
+from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.errors import SlurmwrapError, StoreError
@@ -33,23 +34,22 @@ from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.squeue_parser import Watched
+from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.prerun_registry import PrerunRegistry, read_flight
+from slurmwrap.store.prerun_registry import PrerunRegistry, read_inflight_prerun
 
-# What a running job wrote last, and when: its output is read as the user who watches.
-#
-# A job is said to be silent when its last output is older than SILENT_S and older than SILENT_TIMES the usual gap
-# between its lines: the mean over this run, or the longest gap that was seen while watching, whichever is longer.
+# A job counts as silent if its last output is older than SILENT_S and older than SILENT_TIMES the usual gap between its
+# lines. The usual gap is the mean over this run or the longest gap that was seen while watching, whichever is longer.
+# The output is read as the user who runs `slurmwrap watch`.
 SILENT_S = 600.0
 SILENT_TIMES = 5
-# bytes of the output that are looked at
-_TAIL = 4096
+# Number of bytes that are read from the end of the output.
+_TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The output of a run. `at`: last written, or the start of the run where that is later, Unix seconds."""
+    """The output of a run. `at`: when it was last written, but not before the start of the run; Unix seconds."""
 
     at: float
     last_line: str = ""
@@ -59,19 +59,22 @@ class Output:
 
     @property
     def usual_gap_s(self) -> float:
-        """Seconds that may pass between two lines; 0: not known."""
+        """The usual number of seconds between two lines; 0: not known."""
         return max(self.mean_gap_s, self.longest_gap_s)
 
     def silent_s(self, now: float) -> float | None:
-        """For how long nothing came, where that is longer than usual; else None."""
+        """Return for how many seconds nothing was written, if that is longer than usual; else None."""
         age = now - self.at
         return age if age > max(SILENT_S, SILENT_TIMES * self.usual_gap_s) else None
 
 
 def read_output(record: JobRecord, before: Output | None = None) -> Output | None:
-    """Of a running job, the newer of its two files; `before` is the look before. None: there is none to be read."""
+    """Return the newer of the output and error file of a running job; None if neither can be read.
+
+    `before`: the result of the previous call. It serves to find the longest gap between two writes.
+    """
     start = float(record.start_time or 0)
-    found = [_read(path, start) for path in dict.fromkeys((record.std_out, record.std_err)) if path]
+    found = [_read_output_file(path, start) for path in dict.fromkeys((record.std_out, record.std_err)) if path]
     newest = max((one for one in found if one is not None), key=lambda one: (not one.empty, one.at), default=None)
     if newest is None or before is None or before.at < start:
         return newest
@@ -79,7 +82,8 @@ def read_output(record: JobRecord, before: Output | None = None) -> Output | Non
     return replace(newest, longest_gap_s=max(before.longest_gap_s, gap))
 
 
-def _read(path: str, start: float) -> Output | None:
+def _read_output_file(path: str, start: float) -> Output | None:
+    # Only regular files are read, and no symbolic links: the job's user chose the path.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -88,35 +92,38 @@ def _read(path: str, start: float) -> Output | None:
         status = os.fstat(file.fileno())
         if not S_ISREG(status.st_mode):
             return None
-        file.seek(max(0, status.st_size - _TAIL))
-        text = file.read(_TAIL).decode("utf-8", "replace")
-    # A progress bar rewrites its own line.
+        file.seek(max(0, status.st_size - _TAIL_BYTES))
+        text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+    # A carriage return counts as the end of a line, since a progress bar rewrites its own line.
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
-    said = [line for line in lines if line]
-    count = status.st_size * len(said) / len(text.encode()) if text else 0.0
+    filled = [line for line in lines if line]
+    count = status.st_size * len(filled) / len(text.encode()) if text else 0.0
     written = max(status.st_mtime, start)
     return Output(
         at=written,
-        last_line=said[-1] if said else "",
+        last_line=filled[-1] if filled else "",
         mean_gap_s=(written - start) / count if start and count > 1 else 0.0,
-        empty=not said or status.st_mtime < start,
+        empty=not filled or status.st_mtime < start,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedPrerun:
-    """The job's pre-run. `row`: what Slurm says of it now, None where it knows it no more. `seen`: what it left itself
-    while it goes on. `verdict` None: it has none yet."""
+    """The job's pre-run.
+
+    `row`: its present record in Slurm; None if Slurm has forgotten it. `seen`: its progress while it runs, from its own
+    files. `verdict`: None until it has one.
+    """
 
     job_id: int
-    row: Watched | None = None
+    row: WatchedJob | None = None
     seen: PrerunSnapshot | None = None
     verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSteps:
-    """What the step counter counted: steps of the busiest process, at which time, per second over the whole run."""
+    """The step counter's result: steps of the busiest process, the time of the last one, steps/s over the whole run."""
 
     count: int
     at: float
@@ -125,54 +132,54 @@ class CountedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """One look at a job. `rows`: of an array each task that has started, and one row for the others."""
+    """The status of a job at one moment. `rows`: of an array each task that has started, and one row for the others."""
 
     at: float
     address: str
-    rows: tuple[Watched, ...] = ()
-    # Tasks that Slurm has forgotten meanwhile → their last state.
+    rows: tuple[WatchedJob, ...] = ()
+    # The last state of each task that Slurm has forgotten meanwhile.
     gone: Mapping[str, str] | None = None
     plan: PlacementPlan = field(default_factory=PlacementPlan)
-    # The site's reconciler loosens what waiting jobs insist on.
+    # The site's reconciler relaxes the locality of waiting jobs.
     relaxes: bool = False
     counts_steps: bool = False
     trial: WatchedPrerun | None = None
     steps: CountedSteps | None = None
-    rates: tuple[float, ...] = ()  # steps per second between looks, the newest last
+    rates: tuple[float, ...] = ()  # steps per second between two reads, the newest last
     output: Output | None = None  # of the running job; None: not known
-    silent: str = ""  # why Slurm did not answer now; everything else is older then
-    gpus: bool | None = None  # --gpus was given; None: who watches may not measure this job's
+    silent: str = ""  # why Slurm did not answer this time; then everything else is older
+    gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
     gpu_use: JobGpuUse | None = None
 
     @property
     def record(self) -> JobRecord:
-        """The row to speak of: one that runs, else one that waits, else the last."""
+        """The row that represents the job: a running one, else a waiting one, else the last."""
         return max((w.record for w in self.rows), key=lambda r: (r.state == "RUNNING", not r.ended, r.submit_time))
 
     @property
-    def waiting(self) -> Watched | None:
-        """The row that waits."""
+    def waiting(self) -> WatchedJob | None:
+        """The first pending row; None if there is none."""
         return next((w for w in self.rows if w.record.pending), None)
 
     @property
     def array(self) -> bool:
-        """A whole array is watched."""
+        """Whether a whole array is watched."""
         return "_" not in self.address and any(w.record.array_job_id is not None for w in self.rows)
 
     @property
     def ended(self) -> bool:
-        """Nothing of it waits or runs."""
+        """Whether no part of the job is pending or running."""
         return all(w.record.ended for w in self.rows)
 
     @property
     def completed(self) -> bool:
-        """All of it ended well."""
+        """Whether all parts of the job ended as COMPLETED."""
         states = {w.record.state for w in self.rows} | set((self.gone or {}).values())
         return states == {"COMPLETED"}
 
 
 class JobStatusReader:
-    """Looks at one job again and again. `uid`: who asks."""
+    """Reads the status of one job repeatedly."""
 
     def __init__(
         self,
@@ -191,39 +198,41 @@ class JobStatusReader:
         self._output: Output | None = None
 
     def look(self, now: float) -> JobStatus:
-        """What is known now; no rows when Slurm has forgotten the job. SlurmError as of SlurmCommands."""
-        known_id = self._prerun_id()
+        """Return the present status; it has no rows if Slurm has forgotten the job. Raise SlurmError."""
+        known_id = self._get_prerun_id()
         rows = self._slurm.watched(self._address, *([str(known_id)] if known_id else []))
         own = tuple(w for w in rows if w.record.job_id != known_id)
         if not own:
             return JobStatus(at=now, address=self._address)
-        facts = JobStatus(at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._forgotten(own))
+        facts = JobStatus(
+            at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._list_forgotten_tasks(own)
+        )
         if facts.record.uid != os.geteuid():
             return facts
-        self._submission = self._submission or self._submitted(facts.record)
-        trial_id = self._prerun_id()
-        # The first look learns of it only now.
+        self._submission = self._submission or self._find_submission(facts.record)
+        trial_id = self._get_prerun_id()
+        # In the first call the pre-run's id was not known yet when squeue was called.
         if trial_id and trial_id != known_id and facts.waiting is not None:
             rows = self._slurm.watched(str(trial_id))
         trial_row = next((w for w in rows if w.record.job_id == trial_id), None)
-        return self._of_its_user(facts, trial_row)
+        return self._add_owner_facts(facts, trial_row)
 
-    def _prerun_id(self) -> int | None:
+    def _get_prerun_id(self) -> int | None:
         return self._submission.prerun_job_id if self._submission else None
 
     def ending(self) -> str:
-        """The state in which a job ended that squeue has forgotten, as recorded here or by slurmdbd; "" unknown."""
+        """Return the final state of a job that squeue has forgotten, from the records or slurmdbd; "" if unknown."""
         uid = None if os.geteuid() == 0 else os.geteuid()
         with suppress(SlurmwrapError, OSError):
-            known = [run for place in self._places for run in about_job(place, self._address).attempts]
-            runs = known or unrecorded(self._address, self._config, self._environ, uid)
+            known = [run for place in self._places for run in read_job_records(place, self._address).attempts]
+            runs = known or find_unrecorded_runs(self._address, self._config, self._environ, uid)
             bad = [run.state for run in runs if run.state != "COMPLETED"]
             return bad[-1] if bad else runs[-1].state if runs else ""
         return ""
 
     def why(self) -> tuple[tuple[str, str], ...]:
-        """(label, text) of what was found out about the end, in a few rows; () while nothing was."""
-        timeline = self._story()
+        """Return label and text of a few rows about the cause of the end and the next step; () if none is known."""
+        timeline = self._build_timeline()
         last = None if timeline is None else find_last_run(timeline)
         if timeline is None or not (is_stopped_by_prerun(timeline) or (last and last.diagnosis and failed(last))):
             return ()
@@ -234,52 +243,54 @@ class JobStatusReader:
         after = find_next_step(timeline)
         return (*found, ("next", after.sentence), *(("", command) for command in after.commands[:1]))
 
-    def _story(self) -> JobTimeline | None:
+    def _build_timeline(self) -> JobTimeline | None:
         for place in self._places:
             with suppress(StoreError, OSError):
-                k = about_job(place, self._address)
+                k = read_job_records(place, self._address)
                 timeline = build_timeline(self._address, k.submissions, k.preruns, k.attempts, k.actions, k.delays)
                 if not timeline.empty:
                     return timeline
         return None
 
-    def _forgotten(self, rows: tuple[Watched, ...]) -> dict[str, str]:
-        """Slurm forgets ended tasks after MinJobAge; they ended all the same."""
+    def _list_forgotten_tasks(self, rows: tuple[WatchedJob, ...]) -> dict[str, str]:
+        """Return the last states of tasks that Slurm has forgotten, as it does MinJobAge seconds after their end."""
         now = {w.record.address: w.record.state for w in rows}
         self._states |= {address: state for address, state in now.items() if state in FINAL_STATES}
         return {address: state for address, state in self._states.items() if address not in now}
 
-    def _of_its_user(self, status: JobStatus, trial_row: Watched | None) -> JobStatus:
+    def _add_owner_facts(self, status: JobStatus, trial_row: WatchedJob | None) -> JobStatus:
         record = status.record
         if record.state == "RUNNING" and not status.array:
             self._output = read_output(record, self._output)
             status = replace(status, output=self._output)
         if self._submission is None:
             return status
-        steps = self._steps(record) if not status.array else None
+        steps = self._read_steps(record) if not status.array else None
         return replace(
             status,
-            plan=_plan(self._submission),
+            plan=_read_plan(self._submission),
             counts_steps=bool(self._submission.step_dir),
-            trial=self._trial(self._submission, trial_row, status),
+            trial=self._read_prerun(self._submission, trial_row, status),
             steps=steps,
             rates=tuple(self._rates),
         )
 
-    def _submitted(self, record: JobRecord) -> Submission | None:
+    def _find_submission(self, record: JobRecord) -> Submission | None:
         ids = {record.job_id, record.array_job_id}
         found: list[Submission] = []
         for place in self._places:
             with suppress(StoreError, OSError):
-                found += about_job(place, str(record.array_job_id or record.job_id)).submissions
+                found += read_job_records(place, str(record.array_job_id or record.job_id)).submissions
         mine = [one for one in found if one.job_id in ids and one.uid == record.uid]
         return max(mine, key=lambda one: one.at, default=None)
 
-    def _trial(self, submission: Submission, row: Watched | None, status: JobStatus) -> WatchedPrerun | None:
+    def _read_prerun(self, submission: Submission, row: WatchedJob | None, status: JobStatus) -> WatchedPrerun | None:
         job_id = submission.prerun_job_id
         if job_id is None:
             return None
-        folders = (read_flight(folder) for folder in PrerunRegistry(find_user_state_dir(self._environ)).trials())
+        folders = (
+            read_inflight_prerun(folder) for folder in PrerunRegistry(find_user_state_dir(self._environ)).trials()
+        )
         folder = next((one.directory for one in folders if one and one.job_id == job_id), None)
         verdict = read_verdict(folder) if folder is not None else None
         if verdict is not None or folder is None or row is None or row.record.ended:
@@ -291,7 +302,7 @@ class JobStatusReader:
         )
         return WatchedPrerun(job_id=job_id, row=row, seen=now)
 
-    def _steps(self, record: JobRecord) -> CountedSteps | None:
+    def _read_steps(self, record: JobRecord) -> CountedSteps | None:
         folder = self._submission.step_dir if self._submission else ""
         if not folder or record.start_time is None:
             return None
@@ -307,8 +318,8 @@ class JobStatusReader:
         return now
 
 
-def _plan(submission: Submission) -> PlacementPlan:
-    """The user's own claim: cleaned as anyone who acts on it does."""
+def _read_plan(submission: Submission) -> PlacementPlan:
+    """Return the plan of a submission. The user wrote it, so invalid plans and levels are dropped."""
     try:
         plan = record_from_json(PlacementPlan, submission.plan)
     except ValueError:
@@ -316,16 +327,19 @@ def _plan(submission: Submission) -> PlacementPlan:
     return replace(plan, levels=check_levels(plan.levels) if plan.levels else ())
 
 
-def places_of(config: Config, environ: Mapping[str, str], uid: int) -> tuple[RecordSource, ...]:
-    """Where this user's records lie; for root and SlurmUser the site's, and what they submitted themselves just now."""
-    first = place_of(config, environ, uid)
+def list_record_sources(config: Config, environ: Mapping[str, str], uid: int) -> tuple[RecordSource, ...]:
+    """Return the sources of this user's records; for root and SlurmUser the site's and their own."""
+    first = find_record_source(config, environ, uid)
     if not first.site:
         return (first,)
-    return (first, place_of(replace(config, site=replace(config.site, state_dir="", published="")), environ, uid))
+    return (
+        first,
+        find_record_source(replace(config, site=replace(config.site, state_dir="", published="")), environ, uid),
+    )
 
 
-def newest(slurm: SlurmCommands, user: str) -> str:
-    """The address of this user's newest job that is no pre-run; "" when Slurm knows none."""
+def find_newest_job(slurm: SlurmCommands, user: str) -> str:
+    """Return the address of this user's newest job that is not a pre-run; "" if Slurm knows none."""
     mine = [job for job in slurm.jobs(user) if not job.name.endswith(".prerun")]
     last = max(mine, key=lambda job: (not job.ended, job.submit_time, job.job_id), default=None)
     return "" if last is None else str(last.array_job_id or last.job_id)

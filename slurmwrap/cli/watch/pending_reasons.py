@@ -1,7 +1,7 @@
-"""Why a job waits, in plain words: every reason of squeue from 22.05 to 26.05, and what its user can do. Pure.
+"""Explain why a job is pending: every reason of squeue from 22.05 to 26.05, and what its user can do. Pure.
 
-The reasons of QOS and association are built of parts (QOSMaxGRESPerUser), so they are read by a grammar; the others
-are in a table. tests/data/slurm/reasons.txt names them all.
+The reasons for QOS and association limits are composed of parts (QOSMaxGRESPerUser), so a regular expression parses
+them; the other reasons are in a table. tests/data/slurm/reasons.txt lists all reasons.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from datetime import tzinfo
 
 from slurmwrap.cli.watch.job_status import JobStatus, WatchedPrerun
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.report.text_format import clock, flat, span, state_word
-from slurmwrap.slurm.squeue_parser import Watched
+from slurmwrap.report.text_format import clock, flat, format_state, span
+from slurmwrap.slurm.squeue_parser import WatchedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """What a reason says, and what can be done about it; "" where there is nothing to do but wait."""
+class ReasonMeaning:
+    """The explanation of a reason, and what the user can do (`way_out`); "" if they can only wait."""
 
     words: str
     way_out: str = ""
 
 
-_WAIT_FOR_ADMIN = "ask your administrators"
-_CHANGE = "change it with scontrol update, or submit it again"
-_LIMIT_WAY = "it starts when jobs that count for the limit end, or with fewer resources"
-_NEVER_WAY = "it never starts as it is: ask for less, or for another QOS or account"
+_ASK_ADMIN = "ask your administrators"
+_CHANGE_REQUEST = "change it with scontrol update, or submit it again"
+_LIMIT_ADVICE = "it starts when jobs that count for the limit end, or with fewer resources"
+_NEVER_ADVICE = "it never starts as it is: ask for less, or for another QOS or account"
 
 _TABLE: dict[str, tuple[str, str]] = {
     "None": ("Slurm has not looked at it yet", ""),
@@ -36,7 +36,7 @@ _TABLE: dict[str, tuple[str, str]] = {
     "DependencyNeverSatisfied": ("a job that it depends on ended otherwise than asked for", "cancel it"),
     "BeginTime": ("its time to begin has not come", ""),
     "JobHeldUser": ("it is held by its user", "release it with scontrol release"),
-    "JobHeldAdmin": ("it is held by an administrator", _WAIT_FOR_ADMIN),
+    "JobHeldAdmin": ("it is held by an administrator", _ASK_ADMIN),
     "JobHoldMaxRequeue": ("it was requeued too often and is held now", "find out why it fails, then scontrol release"),
     "JobArrayTaskLimit": ("as many tasks of its array run as it allows (--array=…%N)", ""),
     "JobLaunchFailure": ("it could not be started on its nodes", "slurmwrap why shows more"),
@@ -51,51 +51,51 @@ _TABLE: dict[str, tuple[str, str]] = {
         "leave --nodelist out; a maintenance reservation may also be too near for its --time",
     ),
     "NodeDown": ("a node that it needs is down", "leave --nodelist out"),
-    "FrontEndDown": ("no front end node is up", _WAIT_FOR_ADMIN),
-    "BadConstraints": ("no node has what it asks for", _CHANGE),
+    "FrontEndDown": ("no front end node is up", _ASK_ADMIN),
+    "BadConstraints": ("no node has what it asks for", _CHANGE_REQUEST),
     "Constraints": ("no node with the features that it asks for is free", ""),
-    "PartitionDown": ("its partition starts no jobs now (DOWN)", _WAIT_FOR_ADMIN),
+    "PartitionDown": ("its partition starts no jobs now (DOWN)", _ASK_ADMIN),
     "PartitionInactive": ("its partition takes no jobs (INACTIVE)", "choose another partition"),
     "PartitionNodeLimit": ("it asks for more nodes than its partition gives", "ask for fewer, or another partition"),
     "PartitionTimeLimit": ("it asks for more time than its partition gives", "ask for less, or another partition"),
-    "PartitionConfig": ("its partition does not allow what it asks for", _CHANGE),
+    "PartitionConfig": ("its partition does not allow what it asks for", _CHANGE_REQUEST),
     "SchedDefer": ("the scheduler looks at it later", ""),
     "MaxPoweredUpNodes": ("no more nodes may be powered up now", ""),
     "PowerNotAvail": ("there is not enough power for it", ""),
     "PowerReserved": ("the power is reserved for other jobs", ""),
     "MpiPortsBusy": ("no communication port is free", ""),
     "NvidiaImexChannels": ("no IMEX channel is free", ""),
-    "BurstBufferResources": ("there is not enough room in the burst buffer", ""),
+    "BurstBufferResources": ("there is not enough space in the burst buffer", ""),
     "BurstBufferStageIn": ("its files are being copied in", ""),
-    "BurstBufferOperation": ("the burst buffer failed", _WAIT_FOR_ADMIN),
-    "BlockMaxError": ("a block of nodes failed too often", _WAIT_FOR_ADMIN),
+    "BurstBufferOperation": ("the burst buffer failed", _ASK_ADMIN),
+    "BlockMaxError": ("a block of nodes failed too often", _ASK_ADMIN),
     "BlockFreeAction": ("a block of nodes is being freed", ""),
     "DeadLine": ("it cannot end before its --deadline", "submit it again with another one"),
-    "FedJobLock": ("the clusters of the federation agree on who runs it", ""),
+    "FedJobLock": ("the clusters of the federation decide which of them runs it", ""),
     "InvalidAccount": ("its account is not known any more", "submit it with another --account"),
     "InvalidQOS": ("its QOS is not known any more", "submit it with another --qos"),
     "AccountNotAllowed": ("its partition does not take its account", "choose another --account or --partition"),
     "QOSNotAllowed": ("its partition does not take its QOS", "choose another --qos or --partition"),
     "QOSUsageThreshold": ("your usage is above the threshold of its QOS", "another --qos, or wait until usage decays"),
-    "AccountingPolicy": ("a limit of QOS or association holds it", _LIMIT_WAY),
-    "AssociationJobLimit": ("your account has as many jobs as it may", _LIMIT_WAY),
-    "AssociationResourceLimit": ("your account has as many resources as it may", _LIMIT_WAY),
-    "AssociationTimeLimit": ("it asks for more time than your account may", _NEVER_WAY),
-    "QOSJobLimit": ("its QOS has as many jobs as it may", _LIMIT_WAY),
-    "QOSResourceLimit": ("its QOS has as many resources as it may", _LIMIT_WAY),
-    "QOSTimeLimit": ("it asks for more time than its QOS gives", _NEVER_WAY),
+    "AccountingPolicy": ("a limit of QOS or association holds it", _LIMIT_ADVICE),
+    "AssociationJobLimit": ("your account has as many jobs as it may", _LIMIT_ADVICE),
+    "AssociationResourceLimit": ("your account has as many resources as it may", _LIMIT_ADVICE),
+    "AssociationTimeLimit": ("it asks for more time than your account may", _NEVER_ADVICE),
+    "QOSJobLimit": ("its QOS has as many jobs as it may", _LIMIT_ADVICE),
+    "QOSResourceLimit": ("its QOS has as many resources as it may", _LIMIT_ADVICE),
+    "QOSTimeLimit": ("it asks for more time than its QOS gives", _NEVER_ADVICE),
     "MaxMemPerLimit": ("it asks for more memory per node or CPU than its partition gives", "ask for less --mem"),
-    "SystemFailure": ("Slurm, a file system or the network failed", _WAIT_FOR_ADMIN),
+    "SystemFailure": ("Slurm, a file system or the network failed", _ASK_ADMIN),
     "NonZeroExitCode": ("it ended with an exit code other than 0", "slurmwrap why shows more"),
     "RaisedSignal": ("a signal ended it", "slurmwrap why shows more"),
     "OutOfMemory": ("it ran out of memory", "slurmwrap why shows more"),
     "TimeLimit": ("it ran out of time", "ask for more --time, or let it resume from a checkpoint"),
     "InactiveLimit": ("it did nothing for too long", ""),
-    "InvalidReason": ("Slurm has no word for it", ""),
-    "InvaildReason": ("Slurm has no word for it", ""),
+    "InvalidReason": ("Slurm gives no valid reason", ""),
+    "InvaildReason": ("Slurm gives no valid reason", ""),
 }
-# Text that Slurm writes in place of a name.
-_TEXTS: tuple[tuple[str, str, str], ...] = (
+# Reasons that Slurm writes as a text instead of a name: beginning, explanation, way out.
+_REASON_TEXTS: tuple[tuple[str, str, str], ...] = (
     (
         "nodes required for job are down",
         "nodes that it needs are down, drained, or reserved for partitions of a higher priority",
@@ -105,7 +105,7 @@ _TEXTS: tuple[tuple[str, str, str], ...] = (
     ("user env retrieval failed", "your environment could not be read on its node; it is held", "scontrol release"),
     ("job requeued in held state", "it was requeued and is held", "release it with scontrol release"),
 )
-_WHAT = {
+_LIMITED_RESOURCES = {
     "Cpu": "CPUs", "CPU": "CPUs", "GRES": "GPUs or other GRES", "Mem": "memory", "Memory": "memory", "Node": "nodes",
     "Jobs": "jobs", "Job": "jobs", "SubmitJobs": "submitted jobs", "SubmitJob": "submitted jobs",
     "Submit": "submitted jobs",
@@ -120,88 +120,90 @@ _LIMIT = re.compile(
 _PER = {"PerJob": "in one job", "PerNode": "on one node", "PerUser": "for one user", "PerAccount": "for one account"}
 
 
-def meaning(reason: str) -> Meaning:
-    """The meaning of squeue's %r, with what may follow the name (", UnavailableNodes:n1"). An unknown one is shown as
-    it is."""
+def explain_reason(reason: str) -> ReasonMeaning:
+    """Explain a reason as squeue's %r prints it.
+
+    Text after the name (", UnavailableNodes:n1") is ignored. An unknown reason is shown as it is.
+    """
     name = re.split(r"[,( ]", reason, maxsplit=1)[0]
     if name in _TABLE:
-        return Meaning(words=_TABLE[name][0], way_out=_TABLE[name][1])
-    for begin, words, way_out in _TEXTS:
+        return ReasonMeaning(words=_TABLE[name][0], way_out=_TABLE[name][1])
+    for begin, explanation, way_out in _REASON_TEXTS:
         if reason.lower().replace("_", " ").startswith(begin):
-            return Meaning(words=words, way_out=way_out)
+            return ReasonMeaning(words=explanation, way_out=way_out)
     found = _LIMIT.fullmatch(name)
-    return _limit(found) if found else Meaning(words=reason.replace("_", " ") or "Slurm gives no reason")
+    return _explain_limit(found) if found else ReasonMeaning(words=reason.replace("_", " ") or "Slurm gives no reason")
 
 
-def _limit(found: re.Match[str]) -> Meaning:
-    """QOSMaxGRESPerUser → its QOS gives no more GPUs or other GRES for one user now."""
+def _explain_limit(found: re.Match[str]) -> ReasonMeaning:
+    """Explain a limit: QOSMaxGRESPerUser → "its QOS allows no more GPUs or other GRES for one user now"."""
     whose = "your account" if found["who"] == "Assoc" else "its QOS"
-    what = _WHAT[found["what"]]
+    what = _LIMITED_RESOURCES[found["what"]]
     if found["time"] or found["run"]:
         what = f"minutes of {what}"
     per = f" {_PER[found['per']]}" if found["per"] else ""
     if found["kind"] == "Min":
-        return Meaning(words=f"{whose} wants more {what}{per}", way_out="ask for more, or for another QOS")
+        return ReasonMeaning(words=f"{whose} requires more {what}{per}", way_out="ask for more, or for another QOS")
     if found["kind"] == "Grp":
-        return Meaning(words=f"the jobs of {whose} together get no more {what} now", way_out=_LIMIT_WAY)
+        return ReasonMeaning(words=f"the jobs of {whose} together get no more {what} now", way_out=_LIMIT_ADVICE)
     if found["per"] in ("PerJob", "PerNode") or found["what"] == "WallDuration":
-        return Meaning(words=f"it asks for more {what}{per} than {whose} allows", way_out=_NEVER_WAY)
-    return Meaning(words=f"{whose} allows no more {what}{per} now", way_out=_LIMIT_WAY)
+        return ReasonMeaning(words=f"it asks for more {what}{per} than {whose} allows", way_out=_NEVER_ADVICE)
+    return ReasonMeaning(words=f"{whose} allows no more {what}{per} now", way_out=_LIMIT_ADVICE)
 
 
-# A job's pre-run in one line of `slurmwrap watch`: what Slurm says of it, and what it has done so far.
-# Nothing but its turn is missing.
-_FOR_A_GPU = ("", "None", "Resources", "Priority")
+# The line about a job's pre-run: its state in Slurm, and its progress.
+# Reasons with which a pre-run only waits for a free GPU.
+_WAITS_FOR_RESOURCES = ("", "None", "Resources", "Priority")
 
 
 def describe_prerun(status: JobStatus, trial: WatchedPrerun, zone: tzinfo | None) -> str:
-    """Its verdict; else what it does now, and how long the job waits for it at most."""
+    """Return the pre-run's verdict; without one its present state, and how long the job waits for it at most."""
     if trial.verdict is not None:
         return f"{trial.verdict.outcome.value}: {flat(trial.verdict.reason)}"
     eligible = status.record.eligible_time or 0
     left = f"; the job starts without it in {span(eligible - status.at)}" if eligible > status.at else ""
     if trial.row is not None and trial.row.record.reason == "Dependency":
-        # The job waits for it anew when the dependency is met.
+        # The job waits for its pre-run again once the dependency is satisfied, so the time left is not known yet.
         left = ""
-    return f"(job {trial.job_id}) {_state(status.at, trial, zone)}{left}"
+    return f"(job {trial.job_id}) {_describe_state(status.at, trial, zone)}{left}"
 
 
-def _state(now: float, trial: WatchedPrerun, zone: tzinfo | None) -> str:
+def _describe_state(now: float, trial: WatchedPrerun, zone: tzinfo | None) -> str:
     if trial.row is None:
         return "is not known to Slurm any more, and left no verdict"
     state = trial.row.record.state
     if state == "PENDING":
-        return _waits(now, trial.row, zone)
+        return _describe_pending(now, trial.row, zone)
     if state in ("SUSPENDED", "STOPPED"):
         return "is suspended"
     if trial.row.record.ended:
-        how = "ended" if state in ("COMPLETED", "FAILED") else state_word(state)
+        how = "ended" if state in ("COMPLETED", "FAILED") else format_state(state)
         return f"{how}; it left no verdict"
-    return _runs(now, trial, trial.row)
+    return _describe_running(now, trial, trial.row)
 
 
-def _waits(now: float, row: Watched, zone: tzinfo | None) -> str:
+def _describe_pending(now: float, row: WatchedJob, zone: tzinfo | None) -> str:
     reason = row.record.reason
     due = ""
     if row.expected_start and row.expected_start > now:
         due = f", expected to start at {clock(row.expected_start, now, zone)}"
-    if reason in _FOR_A_GPU:
+    if reason in _WAITS_FOR_RESOURCES:
         return f"waits for a free GPU{due}"
     if reason == "Dependency":
         return "waits for the same dependency"
-    return f"waits: {meaning(reason).words} ({flat(reason)}){due}"
+    return f"waits: {explain_reason(reason).words} ({flat(reason)}){due}"
 
 
-def _runs(now: float, trial: WatchedPrerun, row: Watched) -> str:
+def _describe_running(now: float, trial: WatchedPrerun, row: WatchedJob) -> str:
     seen, start = trial.seen, row.record.start_time
     if seen is None or not start:
         return f"has run for {span(now - start)}" if start else "starts"
     if seen.stage == "starting":
         return f"has started {span(now - start)} ago"
-    told = f"has run for {span(now - start)}"
+    text = f"has run for {span(now - start)}"
     if seen.stage == "profiling":
-        told += ": it measures its use of CPUs"
+        text += ": it measures its use of CPUs"
     elif seen.steps or seen.steps_wanted:
         of = f" of {seen.steps_wanted}" if seen.steps <= seen.steps_wanted else ""
-        told += f": {seen.steps}{of} steps"
-    return told if seen.gpu_percent is None else f"{told}, GPU {seen.gpu_percent:.0f} % busy"
+        text += f": {seen.steps}{of} steps"
+    return text if seen.gpu_percent is None else f"{text}, GPU {seen.gpu_percent:.0f} % busy"

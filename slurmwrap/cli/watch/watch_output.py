@@ -1,4 +1,4 @@
-"""What `slurmwrap watch` shows: Facts → lines of a terminal, one line for a pipe, one object for programs. Pure."""
+"""Format a job's status for `slurmwrap watch`: lines of a terminal, one line for a log, one JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from textwrap import wrap
 from typing import Any
 
 from slurmwrap.cli.watch import gpu_utilization
-from slurmwrap.cli.watch.gpu_utilization import gpu_rows
+from slurmwrap.cli.watch.gpu_utilization import format_gpu_rows
 from slurmwrap.cli.watch.job_status import JobStatus, Output, WatchedPrerun
-from slurmwrap.cli.watch.pending_reasons import Meaning, describe_prerun, meaning
+from slurmwrap.cli.watch.pending_reasons import ReasonMeaning, describe_prerun, explain_reason
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
@@ -19,13 +19,24 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.relaxation import find_due_level
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.report.job_report.job_report_text import Paint, plain
-from slurmwrap.report.text_format import bar, clock, flat, hms, rate_word, row, span, sparkline, state_word
+from slurmwrap.report.text_format import (
+    bar,
+    clock,
+    flat,
+    format_hms,
+    format_state,
+    format_step_rate,
+    row,
+    span,
+    sparkline,
+)
 from slurmwrap.sbatch.passthrough import count_array_tasks
-from slurmwrap.slurm.squeue_parser import Watched
+from slurmwrap.slurm.squeue_parser import WatchedJob
 
-# Tasks of an array that are named.
-_NAMES = 3
-_IN_A_LOG = (
+# Number of failed array tasks that are named.
+_MOST_NAMED_TASKS = 3
+# Labels of the rows that are written to a log.
+_LOG_LABELS = (
     "reason",
     "pre-run",
     "Slurm",
@@ -36,13 +47,14 @@ _IN_A_LOG = (
     "idle",
     "trouble",
     "warning",
-)  # of a log
-_BARE = ("reason", "task", "warning")  # without their label there
+)
+# Rows that are written to a log without their label.
+_UNLABELLED = ("reason", "task", "warning")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenStyle:
-    """How it is shown. `unicode`: bars may be drawn; `zone`: of the reader's clock."""
+    """How the status is formatted. `unicode`: block characters may be used; `zone`: the user's time zone."""
 
     columns: int = 80
     paint: Paint = plain
@@ -50,82 +62,86 @@ class ScreenStyle:
     zone: tzinfo | None = None
 
 
-def lines(status: JobStatus, look: ScreenStyle) -> list[str]:
-    """The whole view. No line is longer than `look.columns`."""
-    title = wrap(_title(status), max(20, look.columns), subsequent_indent="  ")
+def format_screen(status: JobStatus, look: ScreenStyle) -> list[str]:
+    """Return the lines of the whole view. No line is longer than `look.columns`."""
+    title = wrap(_format_title(status), max(20, look.columns), subsequent_indent="  ")
     shown = [look.paint(line, "bold") for line in title]
-    for label, text, style in _rows(status, look):
+    for label, text, style in _list_rows(status, look):
         found = row(label, text, look.columns)
         shown += [look.paint(line, style) if style else line for line in found]
     return shown
 
 
-def one_line(status: JobStatus, look: ScreenStyle) -> str:
-    """One change, for a log: the time, the state, and the row that says most about it."""
-    rows = [(label, text) for label, text, style in _rows(status, look) if label in _IN_A_LOG and style != "dim"]
-    said = [text if label in _BARE else f"{label} {text}" for label, text in rows]
-    text = "; ".join([_title(status), *said])
+def format_log_line(status: JobStatus, look: ScreenStyle) -> str:
+    """Return one line for a log: the time, the state, and the most important rows."""
+    rows = [(label, text) for label, text, style in _list_rows(status, look) if label in _LOG_LABELS and style != "dim"]
+    texts = [text if label in _UNLABELLED else f"{label} {text}" for label, text in rows]
+    text = "; ".join([_format_title(status), *texts])
     return f"{clock(status.at, status.at, look.zone, seconds=True)} {flat(text)}"
 
 
-def change_key(status: JobStatus) -> tuple[object, ...]:
-    """What must differ for a line of its own: not the clock, and of a forecast only what matters."""
-    waiting, trial, level = status.waiting, status.trial, _level(status)
+def make_change_key(status: JobStatus) -> tuple[object, ...]:
+    """Return what must change before another line is written to a log.
+
+    The clock is not part of it. Of Slurm's forecast only changes of ten minutes count.
+    """
+    waiting, trial, level = status.waiting, status.trial, _find_locality(status)
     forecast = waiting.expected_start if waiting else None
     return (
-        tuple(sorted(_counts(status).items())),
+        tuple(sorted(_count_states(status).items())),
         waiting.record.reason if waiting else "",
         None if forecast is None else forecast // 600,
         status.record.nodes if not status.array else (),
-        _trial_key(trial) if trial else (),
+        _make_prerun_key(trial) if trial else (),
         level[0] if level else "",
-        _silent_s(status) is not None,
+        _compute_silent_s(status) is not None,
         bool(status.silent),
-        _gpu_key(status),
+        _make_gpu_key(status),
     )
 
 
-def _trial_key(trial: WatchedPrerun) -> tuple[object, ...]:
+def _make_prerun_key(trial: WatchedPrerun) -> tuple[object, ...]:
     row = trial.row.record if trial.row else None
     stage = trial.verdict.outcome.value if trial.verdict else trial.seen.stage if trial.seen else ""
     return (stage, row.state if row else "", row.reason if row and row.pending else "")
 
 
-def _silent_s(status: JobStatus) -> float | None:
-    """For how long a running job has been silent beyond what is usual; steps that are counted are a sign of life."""
+def _compute_silent_s(status: JobStatus) -> float | None:
+    """Return for how many seconds a running job has been unusually silent, else None. Counted steps count as output."""
     if status.output is None or status.record.state != "RUNNING":
         return None
     silent = status.output.silent_s(status.at)
-    return None if silent is None or (status.steps is not None and not _steps_late(status)) else silent
+    return None if silent is None or (status.steps is not None and not _are_steps_late(status)) else silent
 
 
-def _steps_late(status: JobStatus) -> bool:
+def _are_steps_late(status: JobStatus) -> bool:
     if status.steps is None:
         return False
     now = status.rates[-1] if status.rates else status.steps.per_s
     return status.at - status.steps.at > max(60.0, 20 / now if now else 0.0)
 
 
-def _gpu_key(status: JobStatus) -> tuple[object, ...]:
+def _make_gpu_key(status: JobStatus) -> tuple[object, ...]:
     use = status.gpu_use
     if use is None:
         return ()
-    troubles = tuple(sorted((node, words.rstrip(" s0123456789")) for node, words in (use.troubles or {}).items()))
+    # Without the seconds at the end, which change all the time.
+    troubles = tuple(sorted((node, text.rstrip(" s0123456789")) for node, text in (use.troubles or {}).items()))
     return (bool(use.gpus), tuple(gpu.name for gpu in use.idle), troubles, use.given_up)
 
 
-def as_plain(status: JobStatus) -> dict[str, Any]:
-    """One JSON object: times in Unix seconds, null where it is not known."""
-    record, waiting, level = status.record, status.waiting, _level(status)
+def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
+    """Return the JSON object of a status: times in Unix seconds, null for what is not known."""
+    record, waiting, level = status.record, status.waiting, _find_locality(status)
     trial, use = status.trial, status.gpu_use
     return {
         "at": round(status.at, 3),
         "job": status.address,
         "name": record.name,
         "state": record.state if not status.array else None,
-        "tasks": dict(_counts(status)) if status.array else None,
+        "tasks": dict(_count_states(status)) if status.array else None,
         "reason": waiting.record.reason if waiting else None,
-        "reason_words": _meaning(status, waiting).words if waiting else None,
+        "reason_words": _explain_waiting(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
         "nodes": list(record.nodes),
         "gpus": record.gpus,
@@ -134,16 +150,16 @@ def as_plain(status: JobStatus) -> dict[str, Any]:
         "end": record.end_time,
         "exit_code": record.exit_code if record.ended else None,
         "locality": None if level is None else {"now": level[0], "next": level[1], "next_at": level[2]},
-        "prerun": None if trial is None else _plain_trial(trial),
-        "output": None if status.output is None else _plain_output(status, status.output),
+        "prerun": None if trial is None else _prerun_to_json_dict(trial),
+        "output": None if status.output is None else _output_to_json_dict(status, status.output),
         "steps": None if status.steps is None else status.steps.count,
         "steps_per_s": status.rates[-1] if status.rates else status.steps.per_s if status.steps else None,
         "gpu_percent": None if use is None or use.percent is None else round(use.percent, 1),
-        "gpu_use": None if use is None else gpu_utilization.as_plain(use),
+        "gpu_use": None if use is None else gpu_utilization.gpu_use_to_json_dict(use),
     }
 
 
-def _plain_trial(trial: WatchedPrerun) -> dict[str, Any]:
+def _prerun_to_json_dict(trial: WatchedPrerun) -> dict[str, Any]:
     seen, verdict, row = trial.seen, trial.verdict, trial.row
     return {
         "job": trial.job_id,
@@ -160,9 +176,9 @@ def _plain_trial(trial: WatchedPrerun) -> dict[str, Any]:
     }
 
 
-def _plain_output(status: JobStatus, output: Output) -> dict[str, Any]:
-    """`silent_s`: null while it is not silent for longer than usual."""
-    silent = _silent_s(status)
+def _output_to_json_dict(status: JobStatus, output: Output) -> dict[str, Any]:
+    """Return the JSON object of the output. `silent_s`: null while it is not silent for longer than usual."""
+    silent = _compute_silent_s(status)
     return {
         "last_at": None if output.empty else round(output.at, 3),
         "last_line": output.last_line,
@@ -174,29 +190,29 @@ def _plain_output(status: JobStatus, output: Output) -> dict[str, Any]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
-def _title(status: JobStatus) -> str:
-    """Which job, in which state, since when, where and how large."""
-    record, counts = status.record, _counts(status)
+def _format_title(status: JobStatus) -> str:
+    """Return the title: job, state and since when, nodes and size."""
+    record, counts = status.record, _count_states(status)
     name = f"job {status.address} ({flat(record.name)}):"
     if status.array:
         order = sorted(counts.items(), key=lambda one: -one[1])
-        return f"{name} " + ", ".join(f"{count} {state_word(state)}" for state, count in order)
+        return f"{name} " + ", ".join(f"{count} {format_state(state)}" for state, count in order)
     since = {"PENDING": record.eligible_time, "RUNNING": record.start_time}.get(record.state)
     waits = record.pending and since is not None and since > status.at
     lasted = f" for {span(status.at - since)}" if since and not waits else ""
     where = f" on {fold(record.nodes)}" if record.nodes and not record.pending else ""
-    ended = _ended(record)
-    return f"{name} {state_word(record.state)}{ended or lasted}{where}, {_size(record)}"
+    ended = _format_ending(record)
+    return f"{name} {format_state(record.state)}{ended or lasted}{where}, {_format_size(record)}"
 
 
-def _ended(record: JobRecord) -> str:
-    """How it ended."""
+def _format_ending(record: JobRecord) -> str:
+    """Return how the job ended; "" if it has not ended."""
     if not record.ended:
         return ""
     ran = ""
     if record.start_time and record.end_time and record.end_time > record.start_time:
         ran = f" after {span(record.end_time - record.start_time)}"
-    # The state says it: Slurm's 0:125 and 0:15 add nothing to it.
+    # Other states need no exit code: Slurm's 0:125 and 0:15 add nothing to them.
     if record.state != "FAILED":
         return ran
     if record.signal:
@@ -204,21 +220,21 @@ def _ended(record: JobRecord) -> str:
     return f" with exit code {record.exit_code}{ran}" if record.exit_code else ran
 
 
-def _size(record: JobRecord) -> str:
+def _format_size(record: JobRecord) -> str:
     nodes = "1 node" if record.num_nodes == 1 else f"{record.num_nodes} nodes"
     return f"{nodes}, {record.gpus} GPU{'s' if record.gpus != 1 else ''}" if record.gpus else nodes
 
 
-def _rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
-    """(label, text, style)."""
+def _list_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    """Yield (label, text, style) of each row below the title."""
     if status.silent:
-        yield "Slurm", f"does not answer ({flat(status.silent)}); this is what it said last", "yellow"
+        yield "Slurm", f"does not answer ({flat(status.silent)}); this is its last answer", "yellow"
     if status.array:
-        yield from _tasks(status)
+        yield from _list_failed_tasks(status)
         if status.gpus:
             yield "GPU use", f"of one task at a time: slurmwrap watch {status.address}_N --gpus", ""
     if status.waiting is not None:
-        yield from _waiting(status, style)
+        yield from _list_waiting_rows(status, style)
     record = status.record
     if (
         record.state == "CANCELLED"
@@ -228,13 +244,13 @@ def _rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str
     ):
         yield "pre-run", describe_prerun(status, status.trial, style.zone), "red"
     if record.state == "RUNNING":
-        yield from (("pre-run", sentence, "yellow") for sentence in _failed_commands(status))
+        yield from (("pre-run", sentence, "yellow") for sentence in _describe_failed_commands(status))
     if record.state == "RUNNING" and not status.array:
-        yield from _running(status, record, style)
+        yield from _list_running_rows(status, record, style)
 
 
-def _failed_commands(status: JobStatus) -> tuple[str, ...]:
-    """What of the script failed in its pre-run."""
+def _describe_failed_commands(status: JobStatus) -> tuple[str, ...]:
+    """Return sentences about commands of the script that failed in the pre-run."""
     verdict = status.trial.verdict if status.trial else None
     if verdict is None:
         return ()
@@ -242,58 +258,64 @@ def _failed_commands(status: JobStatus) -> tuple[str, ...]:
     return tuple(flat(sentence) for sentence in found)
 
 
-def _tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
-    """Which tasks ended badly: a few by name, failures before what was cancelled."""
+def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
+    """Yield a row with the tasks that did not complete: a few by name, failed tasks before cancelled ones."""
     states = {
         w.record.address: w.record.state for w in status.rows if w.record.array_task_id is not None and w.record.ended
     }
     ended = sorted({**(status.gone or {}), **states}.items(), key=lambda one: one[1] == "CANCELLED")
     if bad := [address for address, state in ended if state != "COMPLETED"]:
-        more = f" and {len(bad) - _NAMES} more" if len(bad) > _NAMES else ""
-        yield "task", f"{', '.join(bad[:_NAMES])}{more} did not complete; slurmwrap why {bad[0]}", "red"
+        more = f" and {len(bad) - _MOST_NAMED_TASKS} more" if len(bad) > _MOST_NAMED_TASKS else ""
+        yield "task", f"{', '.join(bad[:_MOST_NAMED_TASKS])}{more} did not complete; slurmwrap why {bad[0]}", "red"
 
 
-def _meaning(status: JobStatus, waiting: Watched) -> Meaning:
-    """Why it waits, in words."""
-    found, reason = meaning(waiting.record.reason), waiting.record.reason
+def _explain_waiting(status: JobStatus, waiting: WatchedJob) -> ReasonMeaning:
+    """Explain why the job waits. BeginTime is explained by the pre-run if the job waits for one."""
+    found, reason = explain_reason(waiting.record.reason), waiting.record.reason
     if reason == "BeginTime" and status.trial and not status.trial.verdict:
-        return Meaning(words="it waits for its pre-run", way_out="")
+        return ReasonMeaning(words="it waits for its pre-run", way_out="")
     if waiting.dependency and reason.startswith("Dependency"):
-        return Meaning(words=f"{found.words}: {flat(waiting.dependency)}", way_out=found.way_out)
+        return ReasonMeaning(words=f"{found.words}: {flat(waiting.dependency)}", way_out=found.way_out)
     return found
 
 
-def _waiting(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+def _list_waiting_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     waiting = status.waiting
     assert waiting is not None
-    found = _meaning(status, waiting)
+    found = _explain_waiting(status, waiting)
     yield "reason", f"{found.words} ({flat(waiting.record.reason)})", ""
     if found.way_out:
         yield "", found.way_out, "dim"
     if status.trial is not None:
         yield "pre-run", describe_prerun(status, status.trial, style.zone), ""
-        yield from (("", sentence, "yellow") for sentence in _failed_commands(status))
-    yield from _start(status, waiting, style)
-    yield from _place(status, style)
+        yield from (("", sentence, "yellow") for sentence in _describe_failed_commands(status))
+    yield from _list_start_rows(status, waiting, style)
+    yield from _list_locality_rows(status, style)
 
 
-def _start(status: JobStatus, waiting: Watched, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
-    """When it may begin, or when Slurm expects it to. While its pre-run goes on that row says it already."""
+def _list_start_rows(status: JobStatus, waiting: WatchedJob, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    """Yield when the job may start, or when Slurm expects it to start.
+
+    A job that waits for its pre-run has no such row: the pre-run's row has the time.
+    """
     begins = waiting.record.eligible_time or 0
     if waiting.record.reason == "BeginTime":
         if begins > status.at and (status.trial is None or status.trial.verdict is not None):
-            yield "start", f"not before {_when(begins, status, style)}", ""
+            yield "start", f"not before {_format_moment(begins, status, style)}", ""
     elif waiting.expected_start and waiting.expected_start > status.at:
         where = f", on {flat(waiting.expected_nodes)}" if waiting.expected_nodes else ""
-        yield "start", f"expected {_when(waiting.expected_start, status, style)}{where}; Slurm's forecast", ""
+        yield "start", f"expected {_format_moment(waiting.expected_start, status, style)}{where}; Slurm's forecast", ""
 
 
-def _when(at: float, status: JobStatus, style: ScreenStyle) -> str:
+def _format_moment(at: float, status: JobStatus, style: ScreenStyle) -> str:
     return f"{clock(at, status.at, style.zone)}, in {span(at - status.at)}"
 
 
-def _level(status: JobStatus) -> tuple[str, str, float | None] | None:
-    """(what the job requires now, what it requires next, from when). None: nothing."""
+def _find_locality(status: JobStatus) -> tuple[str, str, float | None] | None:
+    """Return the locality that a waiting job requires now, the next one, and when that applies (None: not known).
+
+    None if the job does not wait or its plan has fewer than two locality levels.
+    """
     levels, waiting = status.plan.levels, status.waiting
     if waiting is None or len(levels) < 2:
         return None
@@ -306,8 +328,8 @@ def _level(status: JobStatus) -> tuple[str, str, float | None] | None:
     return (levels[at].name, levels[at + 1].name, due)
 
 
-def _place(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
-    level = _level(status)
+def _list_locality_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    level = _find_locality(status)
     switches = next((w.value for w in status.plan.lines if w.option == "switches" and w.value), "")
     if level is not None and level[2] is not None:
         name, after, due = level
@@ -335,27 +357,27 @@ def _place(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, st
         yield "place", f"requests at most {flat(count)} leaf switch{'es' if count != '1' else ''}{bound}", ""
 
 
-def _running(status: JobStatus, record: JobRecord, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+def _list_running_rows(status: JobStatus, record: JobRecord, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     if record.start_time:
-        yield "time", _time(status.at, record, style), ""
+        yield "time", _format_run_time(status.at, record, style), ""
     if status.steps is not None:
         now = status.rates[-1] if status.rates else status.steps.per_s
-        rate = f"  {rate_word(now)}" if now else ""
-        late = f"  (none for {span(status.at - status.steps.at)})" if _steps_late(status) else ""
+        rate = f"  {format_step_rate(now)}" if now else ""
+        late = f"  (none for {span(status.at - status.steps.at)})" if _are_steps_late(status) else ""
         yield "steps", f"{status.steps.count:,}{rate}  {sparkline(status.rates, style.unicode)}".rstrip() + late, ""
     elif status.counts_steps:
         yield "steps", "none counted yet", ""
     if status.gpu_use is not None:
-        yield from gpu_rows(status.gpu_use, style.unicode)
+        yield from format_gpu_rows(status.gpu_use, style.unicode)
     elif status.gpus is False and record.gpus:
         yield "GPU use", "--gpus measures it, by a small step in the job", "dim"
     if status.output is not None:
-        yield from _output(status, status.output, style)
+        yield from _list_output_rows(status, status.output, style)
 
 
-def _output(status: JobStatus, output: Output, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
-    """The last line, how old it is, and a warning where that is unusual."""
-    silent = _silent_s(status)
+def _list_output_rows(status: JobStatus, output: Output, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    """Yield the last line of the output, its age, and a warning if the job is unusually silent."""
+    silent = _compute_silent_s(status)
     if output.last_line:
         yield "output", flat(output.last_line)[: 2 * style.columns], ""
     if silent is None:
@@ -366,18 +388,18 @@ def _output(status: JobStatus, output: Output, style: ScreenStyle) -> Iterator[t
     yield "warning", f"no output for {span(silent)}{gap}", "yellow"
 
 
-def _time(now: float, record: JobRecord, style: ScreenStyle) -> str:
-    """Elapsed, limit, a bar, and when it is over at the latest."""
+def _format_run_time(now: float, record: JobRecord, style: ScreenStyle) -> str:
+    """Return the elapsed time, the limit, a bar, and the latest end."""
     began = record.start_time or now
     if not record.time_limit_s:
-        return f"{hms(now - began)}, without a limit"
+        return f"{format_hms(now - began)}, without a limit"
     shown = bar((now - began) / record.time_limit_s, style.unicode)
     ends = clock(began + record.time_limit_s, now, style.zone)
-    return f"{hms(now - began)} of {hms(record.time_limit_s)} {shown} ends by {ends}"
+    return f"{format_hms(now - began)} of {format_hms(record.time_limit_s)} {shown} ends by {ends}"
 
 
-def _counts(status: JobStatus) -> Counter[str]:
-    """State → jobs or tasks; a waiting row of an array stands for many."""
+def _count_states(status: JobStatus) -> Counter[str]:
+    """Return the number of jobs or tasks in each state; the pending row of an array stands for many tasks."""
     found: Counter[str] = Counter()
     for watched in status.rows:
         record = watched.record

@@ -1,1 +1,1 @@
-"""`slurmwrap whatif`: a site's own month, replayed; its page, its text and its plots' words."""
+"""`slurmwrap whatif`: replay the jobs of a site under plain Slurm and under slurmwrap, and show the result."""

@@ -1,4 +1,4 @@
-"""`slurmwrap whatif`: a site's own month under plain Slurm and under slurmwrap. Flags in, a page out."""
+"""The command `slurmwrap whatif`: replay a site's own month under plain Slurm and under slurmwrap (adapter)."""
 
 from __future__ import annotations
 
@@ -16,38 +16,28 @@ from slurmwrap.console import Console, columns
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.json_output import format_json_document
-from slurmwrap.sim.whatif.whatif_replay import (
-    Progress,
-    Replay,
-    Submissions,
-    play_failures,
-    play_ours,
-    play_plain,
-    study_from,
-)
-from slurmwrap.sim.whatif.whatif_study import Study
 
 if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.sim.trace.trace_load import Load
     from slurmwrap.sim.whatif.cluster_shape import ClusterShape
-    from slurmwrap.sim.whatif.whatif_replay import Progress
+    from slurmwrap.sim.whatif.whatif_replay import Progress, Submissions
     from slurmwrap.sim.whatif.whatif_study import Study
 
 
 PAGE = Path("whatif.html")
-# Before the first line of progress.
+# Seconds before the first line of progress, and between two updates.
 _QUIET_S = 1.0
 _EVERY_S = 0.2
-# Before that nothing is known of the pace.
+# Seconds after which the remaining time can be estimated.
 _PACE_S = 3.0
-# Jobs: beyond, it takes minutes.
-_MANY = 30_000
+# From this number of jobs the replay takes minutes.
+_SLOW_JOBS = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Size:
-    """Of the cluster, said by hand; all or nothing."""
+class _ClusterSize:
+    """The size of the cluster from the options: all of them, or none."""
 
     servers: int | None
     gpus: int | None
@@ -57,35 +47,35 @@ class _Size:
 
 def whatif(
     sacct: Annotated[
-        Path, typer.Option(metavar="FILE", help="What sacct printed, plain or gzipped; - for standard input.")
+        Path, typer.Option(metavar="FILE", help="Output of sacct, plain or gzipped; - for standard input.")
     ],
     profiles: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Speeds by job name, to tune CPUs and memory: of slurmwrap profile export, or a CSV."
+            metavar="FILE", help="Speeds by job name, to tune CPUs and memory: from slurmwrap profile export, or a CSV."
         ),
     ] = None,
     nodes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster: what scontrol show node -d -o printed.")
+        Path | None, typer.Option(metavar="FILE", help="The cluster: output of scontrol show node -d -o.")
     ] = None,
-    servers: Annotated[int | None, typer.Option(help="Instead of --nodes: so many equal servers.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs of each.")] = None,
-    cpus: Annotated[int | None, typer.Option(help="CPUs of each.")] = None,
-    mem_gb: Annotated[float | None, typer.Option(help="Memory of each.")] = None,
+    servers: Annotated[int | None, typer.Option(help="Instead of --nodes: the number of equal servers.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of each server.")] = None,
+    cpus: Annotated[int | None, typer.Option(help="CPUs of each server.")] = None,
+    mem_gb: Annotated[float | None, typer.Option(help="Memory of each server.")] = None,
     since: Annotated[
-        str, typer.Option(metavar="DATE", help="Where the dump begins, as sacct was told with -S.  [default: guess]")
+        str, typer.Option(metavar="DATE", help="Start of the dump: the -S option of sacct.  [default: guess]")
     ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="The page.  [default: whatif.html]")
     ] = None,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Users as u1, u2, … on the page.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Every number, on stdout; a page only with -o.")] = False,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Name users u1, u2, … on the page.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every number as JSON; a page only with -o.")] = False,
 ) -> None:
     """What would slurmwrap have done for your cluster last month?
 
-    Replays what sacct remembers twice in a model of Slurm, as it is and with
-    slurmwrap, next to what really happened: queueing delay, JCT, locality,
-    GPU-hours lost. Nothing is installed or changed; no controller is asked.
+    Replays the jobs in sacct's records twice in a model of Slurm, without and with
+    slurmwrap, and compares both with what really happened: queueing delay, JCT,
+    locality, GPU-hours lost. Nothing is installed or changed; no controller is asked.
 
     \b
     On the login node:
@@ -95,7 +85,7 @@ def whatif(
       scontrol show node -d -o > nodes.txt
       slurmwrap whatif --sacct month.psv --nodes nodes.txt -o whatif.html
     \b
-    To show around, without names:
+    To share the page, without user names:
       slurmwrap whatif --sacct month.psv --anonymous
     \b
     For programs:
@@ -107,27 +97,27 @@ def whatif(
     console = Console.of_terminal("slurmwrap whatif")
     page = output or (None if as_json else PAGE)
     if page is not None:
-        _check_folder(page)
-    study = _studied(
-        _Given(sacct=sacct, profiles=profiles, nodes=nodes, since=since, anonymous=anonymous),
-        _Size(servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb),
+        _check_page_path(page)
+    study = _make_study(
+        _StudyInput(sacct=sacct, profiles=profiles, nodes=nodes, since=since, anonymous=anonymous),
+        _ClusterSize(servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb),
         console,
     )
     if page is not None:
         from slurmwrap.cli.whatif import whatif_page
 
-        _write(page, whatif_page.render(study, source=sacct.name, made_by=_version()))
+        _write_page(page, whatif_page.render_page(study, source=sacct.name, made_by=_get_version()))
     if as_json:
         typer.echo(format_json_document("whatif", to_json_dict(study)))
     else:
-        from slurmwrap.cli.terminal import columns, painter
+        from slurmwrap.cli.terminal import choose_painter, columns
 
-        paint = painter()
-        typer.echo(whatif_output.told(study, page or PAGE, width=columns(most=100), paint=paint), nl=False)
+        paint = choose_painter()
+        typer.echo(whatif_output.format_study(study, page or PAGE, width=columns(most=100), paint=paint), nl=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _StudyInput:
     sacct: Path
     profiles: Path | None
     nodes: Path | None
@@ -135,69 +125,74 @@ class _Given:
     anonymous: bool
 
 
-def _studied(given: _Given, size: _Size, console: Console) -> Study:
-    _need_numpy()
-    from slurmwrap.sim.trace.read_trace import open_load
+def _make_study(given: _StudyInput, size: _ClusterSize, console: Console) -> Study:
+    _require_numpy()
+    from slurmwrap.sim.trace.read_trace import read_load
     from slurmwrap.sim.whatif.whatif_replay import StudyOptions, submissions_of
 
-    known = {} if given.profiles is None else _profiles(given.profiles)
-    by_hand = _of_size(size, given.nodes)
-    load = open_load(given.sacct)
+    known = {} if given.profiles is None else _read_profiles(given.profiles)
+    by_hand = _make_cluster_from_options(size, given.nodes)
+    load = read_load(given.sacct)
     if not load.actual:
-        raise TraceError(f"{given.sacct}: no dump of sacct, or no job with GPUs ever started in it", hint=_hint())
-    site = by_hand or _site(load, given)
-    asked = StudyOptions(since_s=_since(given.since, load), anonymous=given.anonymous)
+        raise TraceError(
+            f"{given.sacct}: no dump of sacct, or no job with GPUs ever started in it", hint=_format_sacct_hint()
+        )
+    site = by_hand or _make_cluster_from_data(load, given)
+    asked = StudyOptions(since_s=_parse_since(given.since, load), anonymous=given.anonymous)
     try:
-        said = submissions_of(load, site, known, asked)
-        if len(said.jobs) >= _MANY:
+        submissions = submissions_of(load, site, known, asked)
+        if len(submissions.jobs) >= _SLOW_JOBS:
             console.say(
-                f"{len(said.jobs):,} jobs on {len(site.servers):,} nodes: minutes; a dump of fewer days takes less"
+                f"{len(submissions.jobs):,} jobs on {len(site.servers):,} nodes take minutes; fewer days take less"
             )
-        return studied(said, _progress(console))
+        return replay_study(submissions, _make_progress(console))
     except ValueError as error:
         raise TraceError(f"{given.sacct}: {error}", hint="dump a longer time, or give --since") from error
     finally:
         console.progress_done()
 
 
-def _hint() -> str:
+def _format_sacct_hint() -> str:
     from slurmwrap.sim.trace.sacct_dump import COMMAND
 
     return f"wanted is what this prints: {COMMAND}"
 
 
-def _profiles(path: Path) -> Mapping[str, ResourceProfile]:
+def _read_profiles(path: Path) -> Mapping[str, ResourceProfile]:
     from slurmwrap.cli.profile.profile_files import read_profiles
 
     return {profile.key: profile for profile in read_profiles(path, time.time())}
 
 
-def _of_size(size: _Size, nodes: Path | None) -> ClusterShape | None:
-    """UsageError where it is said in part, or twice."""
-    from slurmwrap.sim.sim_job import servers_of
+def _make_cluster_from_options(size: _ClusterSize, nodes: Path | None) -> ClusterShape | None:
+    """Return the cluster that the options describe; None without such options.
+
+    Raise UsageError if the options are incomplete, or if --nodes is given as well.
+    """
+    from slurmwrap.sim.sim_job import make_equal_servers
     from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 
-    said = (size.servers, size.gpus, size.cpus, size.mem_gb)
-    if all(one is None for one in said):
+    values = (size.servers, size.gpus, size.cpus, size.mem_gb)
+    if all(one is None for one in values):
         return None
     if nodes is not None or size.servers is None or size.gpus is None or size.cpus is None or size.mem_gb is None:
         hint = "give --nodes, or all of --servers, --gpus, --cpus and --mem-gb, or neither"
-        raise UsageError("the cluster is said in part or twice", hint=hint, exit_code=1)
+        raise UsageError("the cluster is described incompletely or twice", hint=hint, exit_code=1)
     try:
-        servers = servers_of(size.servers, gpus=size.gpus, cpus=size.cpus, mem_gb=size.mem_gb)
+        servers = make_equal_servers(size.servers, gpus=size.gpus, cpus=size.cpus, mem_gb=size.mem_gb)
     except ValueError as error:
         raise UsageError(str(error), exit_code=1) from error
     return ClusterShape(servers=servers, source="options")
 
 
-def _site(load: Load, given: _Given) -> ClusterShape:
-    from slurmwrap.sim.whatif.cluster_shape import site_of_dump, site_of_nodes
+def _make_cluster_from_data(load: Load, given: _StudyInput) -> ClusterShape:
+    from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump, cluster_shape_from_nodes
     from slurmwrap.slurm.scontrol_parser import parse_nodes
 
     try:
         if given.nodes is None:
-            return site_of_dump(load)
-        site = site_of_nodes(parse_nodes(given.nodes.read_text(encoding="utf-8", errors="replace")))
+            return cluster_shape_from_dump(load)
+        site = cluster_shape_from_nodes(parse_nodes(given.nodes.read_text(encoding="utf-8", errors="replace")))
     except ValueError as error:
         raise TraceError(
             f"{given.sacct}: {error}", hint="give --nodes, or --servers, --gpus, --cpus and --mem-gb"
@@ -209,8 +204,8 @@ def _site(load: Load, given: _Given) -> ClusterShape:
     return site
 
 
-def _since(text: str, load: Load) -> float | None:
-    """On the dump's clock, whose local times count as UTC."""
+def _parse_since(text: str, load: Load) -> float | None:
+    """Return --since in seconds on the dump's clock, whose local times count as UTC; None if it is not given."""
     from datetime import UTC
 
     from slurmwrap.cli import terminal
@@ -223,24 +218,24 @@ def _since(text: str, load: Load) -> float | None:
         raise UsageError(str(error), hint=error.hint, exit_code=1) from error
 
 
-def _progress(console: Console) -> Progress:
-    """Redraws one line on a terminal, once the call has taken a second, with what is left of the part under way."""
+def _make_progress(console: Console) -> Progress:
+    """Return a callback that redraws a progress line, after the first second, with the time left of each part."""
     last = time.monotonic() + _QUIET_S
     begun: dict[str, float] = {}
 
-    def told(words: str, done: int, of: int) -> None:
+    def show(part: str, done: int, of: int) -> None:
         nonlocal last
         now = time.monotonic()
-        since = begun.setdefault(words, now)
+        since = begun.setdefault(part, now)
         if now - last >= _EVERY_S:
             last = now
-            console.redraw(f"{words}: {done:,} of {of:,}{left(now - since, done, of)}"[: columns()])
+            console.redraw(f"{part}: {done:,} of {of:,}{format_time_left(now - since, done, of)}"[: columns()])
 
-    return told
+    return show
 
 
-def left(spent_s: float, done: int, of: int) -> str:
-    """How long the rest takes at the pace so far; "" while that cannot be said."""
+def format_time_left(spent_s: float, done: int, of: int) -> str:
+    """Return how long the rest takes at the present pace; "" while that cannot be estimated."""
     from slurmwrap.report.text_format import duration
 
     if spent_s < _PACE_S or not done or done >= of:
@@ -248,14 +243,14 @@ def left(spent_s: float, done: int, of: int) -> str:
     return f", about {duration(spent_s * (of - done) / done)} left"
 
 
-def _check_folder(page: Path) -> None:
-    """UsageError before a long replay, not after it."""
+def _check_page_path(page: Path) -> None:
+    """Raise UsageError if the page cannot be written. Called before the long replay."""
     if not page.resolve().parent.is_dir() or page.is_dir():
-        raise UsageError(f"cannot write {page}: it is a directory, or lies in none", exit_code=1)
+        raise UsageError(f"cannot write {page}: it is a directory, or its directory does not exist", exit_code=1)
 
 
-def _write(page: Path, text: str) -> None:
-    """A link is followed. UsageError."""
+def _write_page(page: Path, text: str) -> None:
+    """Write the page; a symbolic link is followed. Raise UsageError if that fails."""
     from slurmwrap.store.atomic_write import write_output_file
 
     try:
@@ -264,13 +259,13 @@ def _write(page: Path, text: str) -> None:
         raise UsageError(f"cannot write {page}: {error.strerror}", exit_code=1) from error
 
 
-def _version() -> str:
+def _get_version() -> str:
     from slurmwrap import __version__
 
     return __version__
 
 
-def _need_numpy() -> None:
+def _require_numpy() -> None:
     try:
         import numpy  # noqa: F401
     except ImportError as error:
@@ -278,16 +273,23 @@ def _need_numpy() -> None:
         raise UsageError("the model needs numpy, which is not installed", hint=hint, exit_code=1) from error
 
 
-# Runs the three parts of a what-if study: of a large dump side by side, each in a process of its own.
-# Jobs: below, starting Python twice costs more than it saves.
-LARGE = 5_000
+# The three parts of a what-if study run in parallel processes from this number of jobs. With fewer jobs, starting
+# Python twice takes longer than it saves.
+PARALLEL_JOBS = 5_000
+# Seconds between two checks whether the other processes have ended.
 _LOOK_S = 0.5
 
 
-def studied(submissions: Submissions, progress: Progress, *, large: int = LARGE) -> Study:
-    """The same study either way. ValueError as of `study_from`."""
+def replay_study(submissions: Submissions, progress: Progress, *, large: int = PARALLEL_JOBS) -> Study:
+    """Replay the submissions, in parallel processes if there are at least `large` jobs; the result is the same.
+
+    Raise ValueError as `study_from_replay` does.
+    """
+    # Imported here because it needs numpy, which is optional: `slurmwrap completion` loads every command.
+    from slurmwrap.sim.whatif.whatif_replay import Replay, play_failures, play_ours, play_plain, study_from_replay
+
     if len(submissions.jobs) < large or (os.cpu_count() or 1) < 2:
-        return study_from(
+        return study_from_replay(
             submissions,
             Replay(
                 plain=play_plain(submissions, progress),
@@ -295,17 +297,17 @@ def studied(submissions: Submissions, progress: Progress, *, large: int = LARGE)
                 failures=play_failures(submissions, progress),
             ),
         )
-    # spawn: a fork of a process with threads (numpy has some) may hang
+    # spawn, because a fork of a process with threads (numpy starts some) may hang.
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         plain, failures = pool.submit(play_plain, submissions), pool.submit(play_failures, submissions)
         ours = play_ours(submissions, progress)
-        _await([plain, failures], progress)
-        return study_from(submissions, Replay(plain=plain.result(), ours=ours, failures=failures.result()))
+        _wait_for_parts([plain, failures], progress)
+        return study_from_replay(submissions, Replay(plain=plain.result(), ours=ours, failures=failures.result()))
 
 
-def _await(parts: list[Future[Any]], progress: Progress) -> None:
+def _wait_for_parts(parts: list[Future[Any]], progress: Progress) -> None:
     while True:
         done = wait(parts, timeout=_LOOK_S).done
         if len(done) == len(parts):
             return
-        progress("slurmwrap is played; parts beside it", len(done), len(parts))
+        progress("slurmwrap is replayed; other parts done", len(done), len(parts))

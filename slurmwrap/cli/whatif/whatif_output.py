@@ -1,4 +1,4 @@
-"""What a what-if study says: sentences and the terminal's text."""
+"""Sentences and the terminal's text about a what-if study: what its numbers mean, and how far to trust them. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interva
 from slurmwrap.sim.whatif.arm_measures import FEW
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, DelayFit, Study, StudyWorld
 
-# The sentences of `slurmwrap whatif`, for the page and the terminal: what a Study's numbers mean.
+# Titles of the arms, and explanations of Slurm's final states.
 ARMS = {REAL: "Really happened", PLAIN: "Plain Slurm, model", OURS: "slurmwrap, model"}
 STATES = {
     "FAILED": "the job's own error, mostly",
     "TIMEOUT": "its time limit; checkpoints may be left",
-    "CANCELLED": "stopped by somebody; checkpoints may be left",
+    "CANCELLED": "stopped by a user; checkpoints may be left",
     "OUT_OF_MEMORY": "more memory than it asked for",
     "NODE_FAIL": "the node died",
     "PREEMPTED": "gave way to another job",
@@ -33,105 +33,108 @@ _VERDICT = {
     "far": "The model does not reproduce this cluster's queue. Do not take the differences of delay and JCT below for "
     "a forecast.",
 }
-_NO_WORD = "what slurmwrap does to the queueing delay cannot be said, for the model does not reproduce this queue"
-# Of means over draws: less is no job.
-_A_JOB = 0.5
-# Slurm's own pace, and of the delay: a smaller change is none.
-_NOTHING_S, _NOTHING = 30.0, 0.01
+_NO_DELAY_STATEMENT = "the effect on the queueing delay is not known, because the model does not reproduce this queue"
+# A smaller mean number of jobs over the draws counts as none.
+_LEAST_JOBS = 0.5
+# A smaller change of the delay counts as none: in seconds (the period of Slurm's scheduler), and as a share.
+_NEGLIGIBLE_S, _NEGLIGIBLE_SHARE = 30.0, 0.01
 _WHY_FAR = (
     "Common reasons: fair-share priorities, reservations, limits of QOS and association, preemption, nodes that were "
     "down, or a guessed cluster (give --nodes)."
 )
 
 
-def headline(study: Study) -> str:
-    """A few sentences that hold with their uncertainty: a model that is far off is no reason to speak of delay."""
-    delay = _NO_WORD if study.trust.word == "far" else _delay(study)
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in (delay, *saved_words(study.failures)))
+def format_headline(study: Study) -> str:
+    """Return the main results in a few sentences with their uncertainty.
+
+    If the model does not fit the real queue, nothing is claimed about the delay.
+    """
+    delay = _NO_DELAY_STATEMENT if study.trust.word == "far" else _describe_delay(study)
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in (delay, *describe_savings(study.failures)))
 
 
-def _delay(study: Study) -> str:
+def _describe_delay(study: Study) -> str:
     plain, ours = (study.arm(name).all.queueing.mean for name in (PLAIN, OURS))
     change = study.queueing_change_s
     if change is None:
-        told = "too few days for an interval"
-        if abs(ours - plain) < _NOTHING_S:
+        caveat = "too few days for an interval"
+        if abs(ours - plain) < _NEGLIGIBLE_S:
             return (
-                f"placement by slurmwrap would not have changed the mean queueing delay of {duration(plain)} ({told})"
+                f"placement by slurmwrap would not have changed the mean queueing delay of {duration(plain)} ({caveat})"
             )
-        return f"the mean queueing delay would have been {duration(ours)} instead of {duration(plain)} ({told})"
-    low, high = ends(change)
-    if max(abs(low), abs(high)) < _NOTHING_S:
+        return f"the mean queueing delay would have been {duration(ours)} instead of {duration(plain)} ({caveat})"
+    low, high = get_interval_ends(change)
+    if max(abs(low), abs(high)) < _NEGLIGIBLE_S:
         return f"placement by slurmwrap would not have changed the mean queueing delay of {duration(plain)}"
-    if low <= 0 <= high or abs(change.mean) < max(_NOTHING_S, _NOTHING * plain):
+    if low <= 0 <= high or abs(change.mean) < max(_NEGLIGIBLE_S, _NEGLIGIBLE_SHARE * plain):
         return (
             f"placement by slurmwrap would have left the mean queueing delay at {duration(plain)} "
-            f"(95 % interval of the change {signed(low)} to {signed(high)})"
+            f"(95 % interval of the change {format_signed(low)} to {format_signed(high)})"
         )
     return (
         f"the mean queueing delay would have been {duration(ours)} instead of {duration(plain)} "
-        f"({signed(change.mean)}; 95 % interval {signed(low)} to {signed(high)})"
+        f"({format_signed(change.mean)}; 95 % interval {format_signed(low)} to {format_signed(high)})"
     )
 
 
-def ends(interval: Interval) -> tuple[float, float]:
-    """Of an estimate without an interval, itself."""
+def get_interval_ends(interval: Interval) -> tuple[float, float]:
+    """Return the ends of the interval; the mean twice if there is none."""
     mean = interval.mean
     return mean if interval.low is None else interval.low, mean if interval.high is None else interval.high
 
 
-def saved_words(failures: FailureStudy) -> tuple[str, ...]:
-    """What all parts together make of the jobs that failed: first those that end well, then GPU-hours, both sides."""
+def describe_savings(failures: FailureStudy) -> tuple[str, ...]:
+    """Return sentences about what all parts of slurmwrap change for failed jobs: jobs that end well, then GPU-hours."""
     failed = failures.arm("plain").failed_runs.mean
     if not failed:
         return ("no run of the dump failed, so there was nothing to catch",)
     ours = failures.arm("all")
-    low, high = ends(ours.cured)
+    low, high = get_interval_ends(ours.cured)
     cured = (
-        f"of {count(round(failed), 'run')} that failed, about {ours.cured.mean:,.0f} would have ended well by a retry "
-        f"that their users need not think of (95 % interval {low:,.0f} to {high:,.0f})"
+        f"of {count(round(failed), 'run')} that failed, about {ours.cured.mean:,.0f} would have ended well by an "
+        f"automatic retry (95 % interval {low:,.0f} to {high:,.0f})"
     )
-    return (*((cured,) if ours.cured.mean >= _A_JOB else ()), _gpu_hours(ours))
+    return (*((cured,) if ours.cured.mean >= _LEAST_JOBS else ()), _describe_gpu_hours(ours))
 
 
-def _gpu_hours(ours: ArmResult) -> str:
-    """Of runs without a result: what is not run any more, less what slurmwrap adds."""
+def _describe_gpu_hours(ours: ArmResult) -> str:
+    """Return a sentence about GPU-hours of runs without a result: those saved less those that slurmwrap adds."""
     saved, share = ours.saved_gpu_hours, ours.saved_share
-    low, high = ends(saved)
+    low, high = get_interval_ends(saved)
     if low <= 0 <= high:
         return (
-            "whether fewer or more GPU-hours would have gone into failing runs, retries and pre-runs counted, cannot "
-            f"be told (95 % interval {round_hours(high)} fewer to {round_hours(-low)} more)"
+            "it is not certain whether fewer or more GPU-hours would have gone into failing runs, retries and pre-runs "
+            f"included (95 % interval {round_hours(high)} fewer to {round_hours(-low)} more)"
         )
     if saved.mean < 0:
         return (
-            f"{round_hours(-saved.mean)} GPU-hours more would have gone into runs without a result, retries that fail "
-            f"again and pre-runs counted ({_range('95 % interval', -high, -low)}; {percent(-share.mean)} more)"
+            f"{round_hours(-saved.mean)} GPU-hours more would have gone into runs without a result, failing retries "
+            f"and pre-runs included ({_format_range('95 % interval', -high, -low)}; {percent(-share.mean)} more)"
         )
     return (
         f"about {round_hours(saved.mean)} GPU-hours of runs without a result would have been saved, retries and "
-        f"pre-runs counted ({_range('95 % interval', low, high)}; {percent(share.mean)} of what they cost)"
+        f"pre-runs included ({_format_range('95 % interval', low, high)}; {percent(share.mean)} of what they cost)"
     )
 
 
-def _range(words: str, low: float, high: float) -> str:
-    return f"{words} {round_hours(low)} to {round_hours(high)}"
+def _format_range(name: str, low: float, high: float) -> str:
+    return f"{name} {round_hours(low)} to {round_hours(high)}"
 
 
-def pre_run_words(failures: FailureStudy) -> str:
-    """What a pre-run is for. "": it stops no job."""
+def describe_prerun_effect(failures: FailureStudy) -> str:
+    """Return a sentence about the jobs that a pre-run would have stopped; "" if there are none."""
     arm = failures.arm("pre-run")
     jobs, hours_waited = arm.stopped_by_trial.mean, arm.waited_in_vain_hours.mean
-    if jobs < _A_JOB:
+    if jobs < _LEAST_JOBS:
         return ""
     return (
         f"About {count(round(jobs), 'job')} would have been stopped by the pre-run within minutes of submission; "
-        f"really they waited {hours_waited / jobs:,.1f} h each, on average, only to fail then."
+        f"in reality they waited {hours_waited / jobs:,.1f} h each, on average, and then failed."
     )
 
 
-def believe(study: Study) -> tuple[str, ...]:
-    """How far to believe the rest: the verdict, then the figures it rests on."""
+def describe_trust(study: Study) -> tuple[str, ...]:
+    """Return how far to trust the results: the verdict, then the figures on which it is based."""
     trust = study.trust
     figures = (
         f"Mean queueing delay {duration(trust.mean_model_s)} in the model of plain Slurm, "
@@ -139,17 +142,17 @@ def believe(study: Study) -> tuple[str, ...]:
         f"{percent(trust.utilisation_real)} of the time; the two distributions of the delay differ by at most "
         f"{100 * trust.gap:.0f} percentage points."
     )
-    few = (f"That rests on {count(study.jobs, 'job')}: too few to say how well the model fits.",)
+    few = (f"This is based on {count(study.jobs, 'job')}: too few to judge how well the model fits.",)
     return (
         _VERDICT[trust.word],
         *(few if study.jobs < FEW else ()),
         figures,
-        *_worst(trust.worst),
+        *_describe_worst_fit(trust.worst),
         *((_WHY_FAR,) if trust.word == "far" else ()),
     )
 
 
-def _worst(fit: DelayFit | None) -> tuple[str, ...]:
+def _describe_worst_fit(fit: DelayFit | None) -> tuple[str, ...]:
     if fit is None or fit.word == "close":
         return ()
     model, real = duration(fit.mean_model_s), duration(fit.mean_real_s)
@@ -158,19 +161,19 @@ def _worst(fit: DelayFit | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseRow:
-    """One row of the table of causes. GPU-hours."""
+    """One row of the table of causes. `before` and `after` are GPU-hours."""
 
     name: str
     runs: float
     before: float
-    # With all parts, runs again that failed too among them.
+    # With all parts of slurmwrap, including retries that failed again.
     after: float
-    # Jobs that end well with all parts.
+    # Number of jobs that end well with all parts of slurmwrap.
     cured: float
 
 
-def causes(failures: FailureStudy) -> tuple[CauseRow, ...]:
-    """The dearest first."""
+def list_causes(failures: FailureStudy) -> tuple[CauseRow, ...]:
+    """Return the causes of failures, in the order of the study: the most expensive first."""
     return tuple(
         CauseRow(
             name=row.category.replace("_", " "),
@@ -183,8 +186,8 @@ def causes(failures: FailureStudy) -> tuple[CauseRow, ...]:
     )
 
 
-def lost_words(study: Study) -> str:
-    """What runs without a result held."""
+def describe_lost_runs(study: Study) -> str:
+    """Return a sentence about the GPU-hours of runs that did not complete."""
     waste = study.waste
     runs = sum(one.runs for one in waste.lost)
     if not runs:
@@ -196,8 +199,8 @@ def lost_words(study: Study) -> str:
     )
 
 
-def span(since: float, until: float, zone: tzinfo | None) -> str:
-    """ "1 to 30 October 2026"."""
+def format_dates(since: float, until: float, zone: tzinfo | None) -> str:
+    """Return the dates of a period, such as "1 to 30 October 2026"."""
     first, last = (datetime.fromtimestamp(at, zone) for at in (since, until))
     begins = f"{first.day}"
     if (first.month, first.year) != (last.month, last.year):
@@ -205,13 +208,13 @@ def span(since: float, until: float, zone: tzinfo | None) -> str:
     return f"{begins} to {last.day}\N{NO-BREAK SPACE}{last:%B}\N{NO-BREAK SPACE}{last.year}"
 
 
-def signed(seconds: float) -> str:
-    """ "+12 min", "−45 s"."""
+def format_signed(seconds: float) -> str:
+    """Return a duration with its sign, such as "+12 min" or "−45 s"."""
     return f"{'−' if seconds < 0 else '+'}{duration(abs(seconds))}"
 
 
-def brief(seconds: float) -> str:
-    """For columns: "45 s", "12 min", "7.1 h", "2.3 d"."""
+def format_brief_time(seconds: float) -> str:
+    """Return a short duration for a column: "45 s", "12 min", "7.1 h", "2.3 d"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     if seconds < 99.5 * 60:
@@ -219,18 +222,18 @@ def brief(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 47.95 * 3600 else f"{seconds / 86400:.1f} d"
 
 
-def minus(text: str) -> str:
-    """With a minus sign instead of a hyphen."""
+def replace_hyphens(text: str) -> str:
+    """Return the text with minus signs instead of hyphens."""
     return text.replace("-", "−")
 
 
 def round_hours(value: float) -> str:
-    """GPU-hours: no decimals from 100 on, where no one reads them."""
-    return minus(f"{value:,.0f}" if abs(value) >= 100 else hours(value))
+    """Return GPU-hours as text, without decimals from 100 on."""
+    return replace_hyphens(f"{value:,.0f}" if abs(value) >= 100 else hours(value))
 
 
-def cluster_words(study: Study) -> str:
-    """ "12 × (8 GPUs, 64 CPUs, 500 GiB)"."""
+def describe_cluster(study: Study) -> str:
+    """Return the cluster's nodes by kind, such as "12 × (8 GPUs, 64 CPUs, 500 GiB)"."""
     kinds = [
         f"{kind.nodes} × ({count(kind.gpus, 'GPU')}, {count(kind.cpus, 'CPU')}, {kind.mem_mib / 1024:,.0f} GiB)"
         for kind in study.shape.kinds
@@ -239,37 +242,39 @@ def cluster_words(study: Study) -> str:
     return ", ".join(kinds[:4]) + more
 
 
-# What `slurmwrap whatif` says on the terminal: the headline, how far to believe it, one table.
-# Columns of a terminal; what one that is narrower gets of the table.
-_WIDE, _FIRST = 78, (0, 1, 3, 4, 5)
+# The text on the terminal: the headline, how far to trust it, one table.
+# Terminal columns that the whole table needs; the table's columns that a narrower terminal shows.
+_WIDE_COLUMNS, _NARROW_CELLS = 78, (0, 1, 3, 4, 5)
 _COLOURS = {"close": "green", "fair": "yellow", "far": "red"}
 
 
-def told(study: Study, page: Path, *, width: int = 80, paint: Paint = plain) -> str:
-    """A screenful. `width`: columns that a line may have."""
-    return "\n\n".join(part for part in _parts(study, page, width, paint)) + "\n"
+def format_study(study: Study, page: Path, *, width: int = 80, paint: Paint = plain) -> str:
+    """Return the study as text for one screen. `width`: the most columns of a line."""
+    return "\n\n".join(part for part in _list_parts(study, page, width, paint)) + "\n"
 
 
-def _parts(study: Study, page: Path, width: int, paint: Paint) -> Iterator[str]:
+def _list_parts(study: Study, page: Path, width: int, paint: Paint) -> Iterator[str]:
     since, until = moment(study.window.since, UTC), moment(study.window.until, UTC)
-    head = f"{count(study.jobs, 'job')} of {count(study.users, 'user')}, {since} to {until}, on {cluster_words(study)}"
+    head = (
+        f"{count(study.jobs, 'job')} of {count(study.users, 'user')}, {since} to {until}, on {describe_cluster(study)}"
+    )
     yield wrapped(head, columns=width)
-    yield paint(wrapped(headline(study), columns=width), "bold")
-    verdict = believe(study)[0] if study.jobs >= FEW else " ".join(believe(study)[:2])
+    yield paint(wrapped(format_headline(study), columns=width), "bold")
+    verdict = describe_trust(study)[0] if study.jobs >= FEW else " ".join(describe_trust(study)[:2])
     yield paint(wrapped(verdict, columns=width), _COLOURS[study.trust.word])
-    yield _table(study, width)
-    yield wrapped(lost_words(study), columns=width)
+    yield _format_table(study, width)
+    yield wrapped(describe_lost_runs(study), columns=width)
     yield wrapped(f"The page: {visible(str(page))}", columns=max(width, len(str(page)) + 10))
 
 
-def _table(study: Study, width: int) -> str:
+def _format_table(study: Study, width: int) -> str:
     head = ("", ">delay: mean", ">median", ">p95", ">JCT: mean", ">p95", ">GPUs")
-    shown = range(len(head)) if width >= _WIDE else _FIRST
-    rows = ([_row(arm)[place] for place in shown] for arm in study.arms)
+    shown = range(len(head)) if width >= _WIDE_COLUMNS else _NARROW_CELLS
+    rows = ([_list_cells(arm)[place] for place in shown] for arm in study.arms)
     return table([head[place] for place in shown], rows, columns=width)
 
 
-def _row(arm: StudyWorld) -> tuple[str, ...]:
+def _list_cells(arm: StudyWorld) -> tuple[str, ...]:
     wait, jct = arm.all.queueing, arm.all.jct
     seconds = (wait.mean, wait.median, wait.p95, jct.mean, jct.p95)
-    return (ARMS[arm.name], *(brief(value) for value in seconds), percent(arm.gpu_utilisation))
+    return (ARMS[arm.name], *(format_brief_time(value) for value in seconds), percent(arm.gpu_utilisation))

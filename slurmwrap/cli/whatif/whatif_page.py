@@ -1,4 +1,4 @@
-"""The what-if study as one HTML page with its charts (templates/whatif/page.html.j2). Names in it are untrusted."""
+"""Render a what-if study as one HTML page with charts (templates/whatif/page.html.j2). Names in it are untrusted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from slurmwrap.cli.whatif.whatif_output import (
     ARMS,
     STATES,
-    believe,
-    brief,
-    causes,
-    cluster_words,
-    headline,
-    lost_words,
-    minus,
-    pre_run_words,
+    describe_cluster,
+    describe_lost_runs,
+    describe_prerun_effect,
+    describe_trust,
+    format_brief_time,
+    format_dates,
+    format_headline,
+    format_signed,
+    list_causes,
+    replace_hyphens,
     round_hours,
-    signed,
-    span,
 )
 from slurmwrap.package_files import make_template_environment
 from slurmwrap.report import text_format
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Inches: as wide as the page, which scrolls to the side on a phone.
-_WIDE = (9.6, 3.0)
-# Seconds: the marks of an axis of time.
-_MARKS = {
+# Width and height in inches: as wide as the page, which scrolls to the side on a phone.
+_WIDE_INCHES = (9.6, 3.0)
+# Marks of a time axis, by seconds.
+_TIME_MARKS = {
     10: "10 s",
     60: "1 min",
     600: "10 min",
@@ -60,7 +60,7 @@ _MARKS = {
     30 * 86400: "30 d",
 }
 _MOMENTS = {60: "1 minute", 3600: "1 hour", 86400: "1 day"}
-# The dashed line lies above: where two lines are one, both are seen.
+# The dashed line is drawn on top, so that both lines are visible where they coincide.
 _LINES: dict[str, dict[str, Any]] = {
     whatif_study.REAL: {"label": "really happened", "color": REAL, "linewidth": 1.4},
     whatif_study.PLAIN: {
@@ -91,22 +91,24 @@ def list_charts(study: Study, zone: tzinfo | None) -> dict[str, Chart]:
     return {
         **waits,
         "jct": _chart_distribution(study, f"All {count(study.jobs, 'job')}", ended, "time until the end"),
-        "busy": Chart(title="GPUs held over the window", plot=lambda axes: _plot_busy(axes, study, zone), size=_WIDE),
+        "busy": Chart(
+            title="GPUs held over the window", plot=lambda axes: _plot_busy(axes, study, zone), size=_WIDE_INCHES
+        ),
         "savings": Chart(
             title="GPU-hours saved, with 95 % intervals", plot=lambda axes: _plot_savings(axes, study.failures)
         ),
     }
 
 
-def _chart_distribution(study: Study, title: str, curves: Curves, words: str) -> Chart:
-    return Chart(title=title, plot=lambda axes: _plot_distribution(axes, study.grid_s, curves, words))
+def _chart_distribution(study: Study, title: str, curves: Curves, axis_label: str) -> Chart:
+    return Chart(title=title, plot=lambda axes: _plot_distribution(axes, study.grid_s, curves, axis_label))
 
 
-def _plot_distribution(axes: Any, grid: Sequence[float], curves: Curves, words: str) -> str:
+def _plot_distribution(axes: Any, grid: Sequence[float], curves: Curves, axis_label: str) -> str:
     """Draw shares over a logarithmic axis of time, which ends where every curve is complete."""
-    first, *_ = _MARKS
+    first, *_ = _TIME_MARKS
     last = _find_last_mark(grid, curves.values())
-    # A point of the grid may lie a rounding error behind its mark.
+    # A point of the grid may be a rounding error greater than its mark.
     shown = sum(at <= last * 1.001 for at in grid)
     edges = [min(max(float(first), at), last) for at in grid[:shown]] + [last]
     for name, shares in curves.items():
@@ -114,9 +116,9 @@ def _plot_distribution(axes: Any, grid: Sequence[float], curves: Curves, words: 
     axes.set_xscale("log")
     axes.set_xlim(first, last)
     axes.minorticks_off()
-    marks = {at: label for at, label in _MARKS.items() if at <= last}
+    marks = {at: label for at, label in _TIME_MARKS.items() if at <= last}
     axes.set_xticks(list(marks), list(marks.values()))
-    axes.set_xlabel(words)
+    axes.set_xlabel(axis_label)
     _scale_percent(axes, "% of the jobs")
     return _describe_curves(grid, curves)
 
@@ -124,22 +126,24 @@ def _plot_distribution(axes: Any, grid: Sequence[float], curves: Curves, words: 
 def _find_last_mark(grid: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
     """Return the first mark by which all curves are complete, at least one minute."""
     last = max(grid[next((i for i, share in enumerate(shares) if share >= 1), len(grid) - 1)] for shares in curves)
-    return float(next((at for at in _MARKS if at >= max(60, last * 0.999)), grid[-1]))
+    return float(next((at for at in _TIME_MARKS if at >= max(60, last * 0.999)), grid[-1]))
 
 
 def _describe_curves(grid: Sequence[float], curves: Curves) -> str:
     """Return the curves at three moments."""
-    told = []
-    for moment, words in _MOMENTS.items():
-        place = next(i for i, at in enumerate(grid) if at >= moment * 0.999)
-        told.append(f"{words}: " + ", ".join(f"{_name(arm)} {shares[place]:.0%}" for arm, shares in curves.items()))
-    return f"Share of the jobs within {'; '.join(told)}."
+    parts = []
+    for moment, label in _MOMENTS.items():
+        index = next(i for i, at in enumerate(grid) if at >= moment * 0.999)
+        parts.append(
+            f"{label}: " + ", ".join(f"{_get_label(arm)} {shares[index]:.0%}" for arm, shares in curves.items())
+        )
+    return f"Share of the jobs within {'; '.join(parts)}."
 
 
 def _plot_busy(axes: Any, study: Study, zone: tzinfo | None) -> str:
     """Draw the share of the GPUs that jobs held, in each of the equal parts of the window."""
     dates = import_module("matplotlib.dates")
-    # Matplotlib counts days.
+    # Matplotlib's dates are in days since 1970.
     since, until = study.window.since / 86400, study.window.until / 86400
     for arm in study.arms:
         edges = [since + (until - since) * i / len(arm.busy) for i in range(len(arm.busy) + 1)]
@@ -151,7 +155,7 @@ def _plot_busy(axes: Any, study: Study, zone: tzinfo | None) -> str:
     axes.xaxis.set_major_locator(dates.AutoDateLocator(tz=zone, maxticks=6))
     axes.xaxis.set_major_formatter(dates.DateFormatter("%d %b" if until - since > 2.5 else "%H:%M", tz=zone))
     _scale_percent(axes, "% of the GPUs")
-    means = ", ".join(f"{_name(arm.name)} {arm.gpu_utilisation:.0%}" for arm in study.arms)
+    means = ", ".join(f"{_get_label(arm.name)} {arm.gpu_utilisation:.0%}" for arm in study.arms)
     return f"Share of the GPUs that jobs held, over time; on average {means}."
 
 
@@ -166,15 +170,15 @@ def _make_row(title: str, saved: Interval) -> IntervalRow:
     return IntervalRow(name=title, mean=saved.mean, low=saved.low, high=saved.high, label=round_hours(saved.mean))
 
 
-def _scale_percent(axes: Any, words: str) -> None:
+def _scale_percent(axes: Any, axis_label: str) -> None:
     axes.set_ylim(0, 100)
     axes.set_yticks(range(0, 101, 25))
-    axes.set_ylabel(words)
+    axes.set_ylabel(axis_label)
     simplify_axes(axes, "y")
     add_legend(axes, 3)
 
 
-def _name(arm: str) -> str:
+def _get_label(arm: str) -> str:
     return str(_LINES[arm]["label"])
 
 
@@ -182,48 +186,50 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours)\b|%)")
 TOP_USERS, TOP_CAUSES = 15, 12
 
 
-def render(study: Study, *, source: str, made_by: str, zone: tzinfo | None = UTC) -> str:
-    """The page. `source`: name of the dump; `made_by`: our version. Times of a dump without zones are the site's own,
-    and UTC shows them as they were."""
+def render_page(study: Study, *, source: str, made_by: str, zone: tzinfo | None = UTC) -> str:
+    """Return the HTML page. `source`: name of the dump; `made_by`: slurmwrap's version.
+
+    Times of a dump have no time zone: they are the site's local times, and UTC shows them unchanged.
+    """
     charts = list_charts(study, zone)
     plots = draw_charts(charts)
     return (
-        _environment()
+        _make_environment()
         .get_template("page.html.j2")
         .render(
             study=study,
             source=source,
             made_by=made_by,
             zone=zone,
-            span=span(study.window.since, study.window.until, zone),
-            headline=headline(study),
-            believe=believe(study),
-            lost_words=lost_words(study),
-            cluster=cluster_words(study),
+            span=format_dates(study.window.since, study.window.until, zone),
+            headline=format_headline(study),
+            believe=describe_trust(study),
+            lost_words=describe_lost_runs(study),
+            cluster=describe_cluster(study),
             arm_names=ARMS,
             states=STATES,
             users=study.waste.users[:TOP_USERS],
             charts=charts,
             plots=plots or {},
             no_plots="" if plots is not None else NO_MATPLOTLIB,
-            pre_run=pre_run_words(study.failures),
-            causes=causes(study.failures)[:TOP_CAUSES],
+            pre_run=describe_prerun_effect(study.failures),
+            causes=list_causes(study.failures)[:TOP_CAUSES],
         )
     )
 
 
-def tied(text: str) -> str:
-    """A number keeps its unit on its line."""
+def keep_units_together(text: str) -> str:
+    """Return the text with no-break spaces between numbers and their units."""
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _environment() -> Environment:
-    # Users and jobs choose their names.
+def _make_environment() -> Environment:
+    # Users choose the names of jobs, so all text is escaped.
     environment = make_template_environment("whatif", autoescape=True, keep_trailing_newline=False)
     environment.filters.update(
-        visible=text_format.visible, brief=brief, percent=text_format.percent, hours=round_hours,
-        signed=signed,
-        minus=minus, tied=tied,
+        visible=text_format.visible, brief=format_brief_time, percent=text_format.percent, hours=round_hours,
+        signed=format_signed,
+        minus=replace_hyphens, tied=keep_units_together,
     )  # fmt: skip
     environment.globals.update(count=text_format.count, moment=text_format.moment)
     return environment

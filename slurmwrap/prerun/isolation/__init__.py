@@ -1,1 +1,1 @@
-"""What keeps a trial's writes out of the user's files, and what it may reach."""
+"""Isolation of a trial: keep its writes out of the user's files, and decide where it may write."""

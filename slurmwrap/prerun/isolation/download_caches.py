@@ -1,9 +1,9 @@
-"""The caches that a trial may fill for the job that follows: what it downloads into them is not downloaded again.
+"""Find the download caches that a trial may fill, so that the job need not download the same again (adapter: files).
 
-Only caches whose tools name an entry by its content and write it in one step, under a lock where two may meet: a trial
-that is killed leaves nothing in them that the job would take for whole. A cache that is there is shown through the
-overlay as it is. One that is not there yet is filled in the trial's own directory and put in its place in one step
-when the trial has ended, so that a trial which downloads nothing leaves nothing. Edge: looks at directories.
+Only caches are used whose tools name an entry by its content and write it atomically, with a lock against concurrent
+writers. So a trial that is killed leaves no incomplete entry that the job would use. An existing cache is bind-mounted
+into the overlay. A missing one is filled in the trial's own directory and moved to its place in one step after the
+trial, so that a trial that downloads nothing leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN
 
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?")
 _XDG = "~/.cache/"
-# What is at the top of the caches of huggingface_hub, datasets, torch.hub, triton, inductor, pip and uv, and of
-# the directories that HF_HOME and TORCH_HOME name.
-_ENTRY = re.compile(
+# Names of the top-level entries in the caches of huggingface_hub, datasets, torch.hub, triton, inductor, pip and uv,
+# and in the directories of HF_HOME and TORCH_HOME.
+_CACHE_ENTRY = re.compile(
     r"(?:models|datasets|spaces)--.+|version[\w.]*\.txt|\.locks|tmp\w*|hub|datasets|xet|modules|assets|metrics|evaluate"
     r"|accelerate|token|stored_tokens|downloads|.+\.lock|checkpoints|kernels|sentence_transformers|trusted_list"
     r"|[\w.-]+_[\w.-]+_[\w.-]+|[A-Z2-7]{32,}|[0-9a-f]{2}|[0-9a-f]{40,}|[a-z0-9]{2}|fxgraph|aotautograd|triton|locks"
     r"|\.triton|cache|http(?:-v2)?|wheels|selfcheck|chunk-cache|shard-cache|staging|logs|[\w-]+-v\d+|\.gitignore|\.git"
 )
-# One of these is enough.
-_MARKS = ("CACHEDIR.TAG", ".locks", "downloads")
-_LOOKED_AT = 2000
+# A directory with one of these entries is a cache, whatever else it contains.
+_CACHE_MARKS = ("CACHEDIR.TAG", ".locks", "downloads")
+_MAX_ENTRIES = 2000
 _REMOVERS = ("rm", "rmdir", "mv", "find", "shred", "unlink", "rsync", "truncate")
 _CLEANERS = (("pip", "cache"), ("pip3", "cache"), ("uv", "cache"), ("hf", "cache"), ("huggingface-cli", "delete-cache"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """One cache. `source` is `place` itself, or where the trial fills one that is not there yet."""
+    """A download cache at `place`. `source` is the directory that the trial fills: `place`, or another if missing."""
 
     place: str
     source: str
 
     @property
     def is_there(self) -> bool:
-        """It was, when the trial began."""
+        """Whether the cache existed when the trial began."""
         return self.source == self.place
 
 
@@ -56,10 +56,11 @@ def find_caches(
     kept_from: Sequence[str],
     folder: str,
 ) -> tuple[Cache, ...]:
-    """Those of `listed` (prerun.caches) that a trial may write to, each once; nothing is made yet.
+    """Return the caches of `listed` (prerun.caches) that a trial may write to, without duplicates. Creates nothing.
 
-    `environ`: the variables that the program will see. `kept_from`: directories of the user's that no cache may be or
-    hold, the home and the working directory among them. `folder`: where those that are not there are filled.
+    `environ`: the variables that the program will have. `kept_from`: directories of the user, such as the working
+    directory, that must not be a cache or be inside one; the home directory is added. `folder`: the directory below
+    which missing caches are filled.
     """
     home = environ.get("HOME", "")
     if not home.startswith("/"):
@@ -67,7 +68,7 @@ def find_caches(
     guarded = tuple(os.path.realpath(one) for one in (home, *kept_from) if one.startswith("/"))
     found: dict[str, Cache] = {}
     for line in listed:
-        place, base = _place(line, environ)
+        place, base = _find_cache_place(line, environ)
         if place and (cache := _check_cache(place, base, home, guarded, folder, len(found))):
             found.setdefault(cache.place, cache)
     outermost = [one for one in found if not any(one != other and is_below(one, other) for other in found)]
@@ -77,7 +78,7 @@ def find_caches(
 def drop_cleaned_caches(
     caches: Sequence[Cache], script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Cache, ...]:
-    """Those that no command of the script removes or empties: a trial does not do that."""
+    """Return the caches that no command of the script removes or empties, because a trial must not do that."""
     left = tuple(caches)
     for one in list_started_programs(script, chdir, args, environ) if left else ():
         name, *words = one.words or ("",)
@@ -93,14 +94,14 @@ def drop_cleaned_caches(
 
 
 def make_sources(caches: Sequence[Cache]) -> None:
-    """Makes the directories in which caches that are not there are filled. OSError."""
+    """Create the directories in which missing caches are filled. Raise OSError if that fails."""
     for cache in caches:
         if not cache.is_there:
             os.makedirs(cache.source, exist_ok=True)
 
 
-def put_in_place(caches: Sequence[Cache]) -> None:
-    """What the trial downloaded into a cache that was not there goes to where its tool looks for it. Never raises."""
+def move_filled_caches(caches: Sequence[Cache]) -> None:
+    """Move the caches that were missing and have been filled by the trial to their places. Never raises."""
     for cache in caches:
         if cache.is_there:
             continue
@@ -111,7 +112,7 @@ def put_in_place(caches: Sequence[Cache]) -> None:
 
 
 def _move_entry(source: str, place: str) -> None:
-    """In one step; where another process has made it meanwhile, what that has not got."""
+    """Move the cache in one step. If another process has created it meanwhile, move only the entries that it lacks."""
     with suppress(OSError):
         os.rename(source, place)
         return
@@ -121,9 +122,11 @@ def _move_entry(source: str, place: str) -> None:
                 os.rename(f"{source}/{name}", f"{place}/{name}")
 
 
-def _place(line: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """(where the tool keeps this cache: the first place of the line that is known; the directory that a variable names
-    for it, "" where it lies in the home as ever)."""
+def _find_cache_place(line: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return (path of the cache, directory that a variable names for it), by the first usable word of the line.
+
+    The directory is "" if the cache is at its default place in the home directory.
+    """
     home = environ["HOME"]
     for word in line.split(":"):
         if word.startswith("~/"):
@@ -139,13 +142,17 @@ def _place(line: str, environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _check_cache(place: str, base: str, home: str, guarded: Sequence[str], folder: str, number: int) -> Cache | None:
-    """None where writing there might touch anything of the user's but a cache."""
+    """Return the cache; None if writing there could change anything of the user other than a cache.
+
+    The place must not contain a guarded directory. If a variable or a link names the place, the directory must also
+    look like a cache, because it may be any directory of the user.
+    """
     real = os.path.realpath(place)
     if set(":,\\\n") & set(real) or any(is_below(one, real) for one in guarded):
         return None
     linked = real != os.path.normpath(place) and real != os.path.realpath(home) + place[len(home) :]
     if base and any(is_below(one, os.path.realpath(base)) for one in guarded):
-        # HF_HOME=$PWD: what lies next to the cache is the user's.
+        # For example HF_HOME=$PWD: the files next to the cache belong to the user.
         return None
     if (base and not _is_cache_folder(base)) or ((base or linked) and not _is_cache_folder(real)):
         return None
@@ -165,11 +172,11 @@ def _is_own(folder: str) -> bool:
 
 
 def _is_cache_folder(folder: str) -> bool:
-    """True when all that lies there is what the tools put there; an empty or missing directory is one."""
+    """Return whether the directory contains only entries of a cache, or is empty or missing."""
     try:
-        names = os.listdir(folder)[:_LOOKED_AT]
+        names = os.listdir(folder)[:_MAX_ENTRIES]
     except FileNotFoundError:
         return True
     except OSError:
         return False
-    return any(mark in names for mark in _MARKS) or all(_ENTRY.fullmatch(name) for name in names)
+    return any(mark in names for mark in _CACHE_MARKS) or all(_CACHE_ENTRY.fullmatch(name) for name in names)

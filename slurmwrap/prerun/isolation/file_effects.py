@@ -1,8 +1,8 @@
-"""Which files a command line creates, changes or removes. Pure.
+"""Determine which files a command line creates, changes or removes. Pure.
 
-Asked before a trial for what its script says (script_writes.py) and in it for what runs (touch_shim.py), which loads it
-as a file of its own: standard library only, nothing of slurmwrap, and little of either.
-Options after coreutils 9.1, findutils 4.9, GNU tar 1.34, rsync 3.2, git 2.39, pip 23, wget 1.21, curl 7.88.
+script_writes.py uses this before a trial for the lines of its script, and touch_shim.py during a trial for the commands
+that run. The shim loads a copy of this file, so it imports no other module of slurmwrap and little of the standard
+library. Options after coreutils 9.1, findutils 4.9, GNU tar 1.34, rsync 3.2, git 2.39, pip 23, wget 1.21, curl 7.88.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-# As in shell_parser.py: text that only the running shell knows.
+# Stands for text that only the running shell knows, as in shell_parser.py.
 UNKNOWN = "\0"
-# What pip and conda change.
+# Stands for the packages that pip and conda change.
 ENVIRONMENT = "the Python environment"
 
 _Paths = list[str]
@@ -24,19 +24,20 @@ def _words(text: str) -> frozenset[str]:
 
 
 def find_changed_paths(words: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """What `words` would create, overwrite or remove: absolute paths, UNKNOWN for what is not known, ENVIRONMENT.
+    """Return the absolute paths that the command `words` would create, overwrite or remove.
 
-    `cwd` "" when it is not known. mkdir is left out: an empty directory is taken away again.
+    The result may contain UNKNOWN for paths that are not known, and ENVIRONMENT. `cwd` is "" if it is not known. mkdir
+    is not included, because empty directories are removed after the trial.
     """
     if not words or UNKNOWN in words[0]:
         return ()
     name = os.path.basename(words[0])
-    found = _RULES.get(name, _nothing)(list(words[1:]))
+    found = _RULES.get(name, _change_nothing)(list(words[1:]))
     return tuple(dict.fromkeys(path if path == ENVIRONMENT else make_absolute(path, cwd) for path in found))
 
 
 def make_absolute(path: str, cwd: str) -> str:
-    """`path` seen from `cwd`; a relative one without a known directory is UNKNOWN."""
+    """Return `path` as absolute path, relative to `cwd`; UNKNOWN if the path or its directory is not known."""
     if path.startswith(UNKNOWN) or (not path.startswith("/") and not cwd):
         return UNKNOWN
     if path.startswith("~"):
@@ -45,7 +46,10 @@ def make_absolute(path: str, cwd: str) -> str:
 
 
 def split(arguments: Sequence[str], valued: frozenset[str] = frozenset()) -> tuple[dict[str, str], _Paths]:
-    """({option: value or ""}, positionals); of one-letter options in a group the last may take the next word."""
+    """Return ({option: value or ""}, positional arguments). `valued`: the options that take a value.
+
+    The last option in a group of one-letter options may take the next word as its value.
+    """
     options: dict[str, str] = {}
     rest: _Paths = []
     words = list(arguments)
@@ -69,16 +73,19 @@ def split(arguments: Sequence[str], valued: frozenset[str] = frozenset()) -> tup
     return options, rest
 
 
-def _nothing(arguments: _Paths) -> _Paths:
+def _change_nothing(arguments: _Paths) -> _Paths:
     return []
 
 
-def _all(valued: str = "", skipped: int = 0) -> Callable[[_Paths], _Paths]:
+def _make_positional_rule(valued: str = "", skipped: int = 0) -> Callable[[_Paths], _Paths]:
     return lambda arguments: split(arguments, _words(valued))[1][skipped:]
 
 
-def _into(valued: str = "", sources: str = "") -> Callable[[_Paths], _Paths]:
-    """cp's form: the last word, or -t DIRECTORY. With an option of `sources` what is copied goes as well."""
+def _make_copy_rule(valued: str = "", sources: str = "") -> Callable[[_Paths], _Paths]:
+    """Return the rule for commands like cp: they write to the last word, or to -t DIRECTORY.
+
+    With one of the options in `sources`, or always if it is "*", the command removes its sources too.
+    """
 
     def rule(arguments: _Paths) -> _Paths:
         options, rest = split(arguments, _words(valued + " -t --target-directory"))
@@ -248,7 +255,7 @@ def _nsys(arguments: _Paths) -> _Paths:
     return [options.get("-o") or options.get("--output") or "."]
 
 
-def _output(option: str, default: str = "") -> Callable[[_Paths], _Paths]:
+def _make_output_rule(option: str, default: str = "") -> Callable[[_Paths], _Paths]:
     def rule(arguments: _Paths) -> _Paths:
         value = split(arguments, _words(f"{option} -e -s -k -c -F -p"))[0].get(option) or default
         return [value] if value else []
@@ -257,7 +264,7 @@ def _output(option: str, default: str = "") -> Callable[[_Paths], _Paths]:
 
 
 def _perf(arguments: _Paths) -> _Paths:
-    return _output("-o", "perf.data")(arguments[1:]) if arguments[:1] == ["record"] else []
+    return _make_output_rule("-o", "perf.data")(arguments[1:]) if arguments[:1] == ["record"] else []
 
 
 def _make(arguments: _Paths) -> _Paths:
@@ -281,21 +288,21 @@ def _ffmpeg(arguments: _Paths) -> _Paths:
 
 
 def _python(arguments: _Paths) -> _Paths:
-    """`python -m pip install`; every other Python has the guard inside."""
+    """Return the effects of `python -m pip install`. In all other Python programs the guard controls the writes."""
     at = next((i for i, word in enumerate(arguments) if not word.startswith("-") or word == "-m"), len(arguments))
     return _pip(arguments[at + 2 :]) if arguments[at : at + 2] in (["-m", "pip"], ["-m", "uv"]) else []
 
 
 _RULES: Mapping[str, Callable[[_Paths], _Paths]] = {
-    **dict.fromkeys(("rm", "unlink", "shred", "mkfifo", "rmdir", "srm"), _all()),
-    "truncate": _all("-s -r --size --reference"),
-    "touch": _all("-d -r -t --date --reference"),
-    "tee": _all(),
-    **dict.fromkeys(("chmod", "chown", "chgrp", "setfacl"), _all(skipped=1)),
-    "mv": _into("-S --suffix", "*"),
-    "cp": _into("-S --suffix"),
-    "install": _into("-m -o -g -S --mode --owner --group"),
-    "scp": _into("-P -i -o -F -c -l -S"),
+    **dict.fromkeys(("rm", "unlink", "shred", "mkfifo", "rmdir", "srm"), _make_positional_rule()),
+    "truncate": _make_positional_rule("-s -r --size --reference"),
+    "touch": _make_positional_rule("-d -r -t --date --reference"),
+    "tee": _make_positional_rule(),
+    **dict.fromkeys(("chmod", "chown", "chgrp", "setfacl"), _make_positional_rule(skipped=1)),
+    "mv": _make_copy_rule("-S --suffix", "*"),
+    "cp": _make_copy_rule("-S --suffix"),
+    "install": _make_copy_rule("-m -o -g -S --mode --owner --group"),
+    "scp": _make_copy_rule("-P -i -o -F -c -l -S"),
     "rsync": _rsync,
     "ln": _ln,
     "dd": _dd,
@@ -317,22 +324,22 @@ _RULES: Mapping[str, Callable[[_Paths], _Paths]] = {
     "xargs": _xargs,
     "mktemp": _mktemp,
     "nsys": _nsys,
-    "ncu": _output("-o"),
-    "strace": _output("-o"),
+    "ncu": _make_output_rule("-o"),
+    "strace": _make_output_rule("-o"),
     "perf": _perf,
-    "script": _all("-c --command"),
+    "script": _make_positional_rule("-c --command"),
     "split": lambda arguments: ["."],
-    "sort": _output("-o"),
+    "sort": _make_output_rule("-o"),
     "patch": lambda arguments: ["."],
     **dict.fromkeys(("make", "ninja", "cmake"), _make),
-    **dict.fromkeys(("gcc", "g++", "cc", "nvcc", "clang", "gfortran"), _output("-o", "a.out")),
+    **dict.fromkeys(("gcc", "g++", "cc", "nvcc", "clang", "gfortran"), _make_output_rule("-o", "a.out")),
     "aws": _aws,
     "rclone": _rclone,
     "gsutil": lambda arguments: split(arguments)[1][-1:],
     "ffmpeg": _ffmpeg,
     "7z": lambda arguments: ["."] if arguments[:1] in (["x"], ["e"], ["a"]) else [],
 }
-# Those that get a shim: what is named here is looked at when it runs, with the words as the shell made them.
+# Commands that get a shim, which checks them when they run, with the words after the shell's expansions.
 SHIMMED = (
     "mkdir",
     *sorted(set(_RULES) - _words("python python3 tee xargs mktemp sort gcc g++ cc nvcc clang gfortran strace")),

@@ -1,7 +1,8 @@
-"""A private overlay over the user's directories for one trial: what it writes is gone with it. Edge: a child process.
+"""Plan a private overlay (overlayfs) over the user's directories for one trial, so that its writes vanish with it.
 
-`plan` tries on this machine, in a throwaway process, what overlay_enter.py will do; any failure is an overlay that
-covers nothing and says why. Upper layers lie on the node where they can (an NFS directory cannot be one).
+Adapter: a child process and files. `plan` tests on this machine, in a temporary process, what overlay_enter.py will do.
+If that fails, it returns an overlay that covers nothing, with the reason. The upper layers are on local disks of the
+node if possible (an NFS directory cannot be one).
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from slurmwrap.prerun.isolation import overlay_enter
 from slurmwrap.prerun.isolation.overlay_enter import NOT_ENTERED, is_below
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
-__all__ = ["NOT_ENTERED", "Overlay", "find_overlay_breakage", "list_candidates", "plan"]
+__all__ = ["NOT_ENTERED", "Overlay", "find_overlay_error", "list_candidates", "plan"]
 
 _PREFIX = "slurmwrap-overlay-"
 _STALE_S = 7 * 86400.0
 _LOCK = "lock"
-# Of the free space, for the layers of one trial.
-_SHARE = 0.8
-# A file system that hangs costs the overlay, not the trial.
+# Share of the free disk space that the layers of one trial may use.
+_MAX_SHARE = 0.8
+# Time limit of the test in seconds: if a file system hangs, the trial runs without an overlay.
 PROBE_S = 5.0
-_ENTER = Path(overlay_enter.__file__)
-# Programs that need a set-uid helper, which has no power in a user namespace that does not map root.
+_ENTER_PROGRAM = Path(overlay_enter.__file__)
+# Programs that need a set-uid helper, which gets no privileges in a user namespace that does not map root.
 _SETUID = ("sudo", "apptainer", "singularity", "shifter", "sarus", "docker", "podman", "podman-hpc", "fusermount")
-_OFF, _NO_NAMESPACE = "switched off", "cannot work in a user namespace"
-# What a program of the user's meets in an overlay and nowhere else (measured): a file of another group, renaming a
-# directory of the layer below, an upper layer that is full.
+_SWITCHED_OFF, _NO_NAMESPACE = "switched off", "cannot work in a user namespace"
+# Errors that an overlay may cause in the user's program (measured): for a file of another group, for renaming a
+# directory of the lower layer, or when the upper layer is full.
 _SYMPTOMS = (
     *("Value too large for defined data type", "Invalid cross-device link", "No space left on device"),
     *("Disk quota exceeded", "Stale file handle"),
@@ -47,22 +48,25 @@ _SYMPTOMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """What is covered. `roots`: directories in which nothing can be changed; with none, `reason` says why."""
+    """A planned overlay. `roots`: directories that are covered; if there are none, `reason` is the reason."""
 
     roots: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # the job's directories that are not covered: another owner or group
-    folder: str = ""  # upper and work layers, ours
-    keep: tuple[str, ...] = ()  # directories below a root that stay as they are
-    through: tuple[tuple[str, str], ...] = ()  # (directory, place below a root in which it is shown as it is)
+    left_out: tuple[str, ...] = ()  # directories of the job that cannot be covered: another owner or group
+    folder: str = ""  # directory with the upper and work layers
+    keep: tuple[str, ...] = ()  # directories below a root that are not covered
+    through: tuple[tuple[str, str], ...] = ()  # (directory, path below a root at which it is mounted uncovered)
     reason: str = ""
-    # Held while the layers are ours.
+    # Descriptor of the lock file that is held while the layers are in use.
     lock: int = -1
-    # bytes that were free for the layers when they were made
+    # Bytes that were free for the layers when they were created.
     room: int = 0
 
     def command(self, argv: Sequence[str], binds: Sequence[tuple[str, str]] = ()) -> tuple[str, ...]:
-        """`argv` as it is started: inside the overlay where there is one, with `binds` (source, target) put over."""
-        if not self.roots and (self.reason == _OFF or self.reason.endswith(_NO_NAMESPACE) or not binds):
+        """Return the command line that runs `argv` inside the overlay, if there is one, with the bind mounts `binds`.
+
+        `binds`: pairs (source, target).
+        """
+        if not self.roots and (self.reason == _SWITCHED_OFF or self.reason.endswith(_NO_NAMESPACE) or not binds):
             return tuple(argv)
         keep = self.keep if self.roots else ()
         layers = [
@@ -70,27 +74,27 @@ class Overlay:
             for i, root in enumerate(self.roots)
         ]
         through = self.through if self.roots else ()
-        told = json.dumps({"layers": layers, "keep": keep, "through": through, "binds": list(binds)})
-        return (sys.executable, "-I", "-S", str(_ENTER), "run" if self.roots else "try", told, *argv)
+        mounts = json.dumps({"layers": layers, "keep": keep, "through": through, "binds": list(binds)})
+        return (sys.executable, "-I", "-S", str(_ENTER_PROGRAM), "run" if self.roots else "try", mounts, *argv)
 
     def covers(self, path: str) -> bool:
-        """True when a change of `path` (absolute, known) stays in the overlay."""
-        as_it_is = (*self.keep, *(place for _, place in self.through))
-        return any(is_below(path, root) for root in self.roots) and not any(is_below(path, kept) for kept in as_it_is)
+        """Return whether a change of `path` (absolute and known) stays in the overlay."""
+        uncovered = (*self.keep, *(place for _, place in self.through))
+        return any(is_below(path, root) for root in self.roots) and not any(is_below(path, kept) for kept in uncovered)
 
     def upper(self, path: str) -> str | None:
-        """Where what the trial wrote to `path` lies; None when it is not covered."""
+        """Return the path in the upper layer of what the trial wrote to `path`; None if `path` is not covered."""
         for index, root in enumerate(self.roots):
             if self.covers(path) and is_below(path, root):
                 return os.path.normpath(f"{self._get_layer_path(index)}/upper/{path[len(root) :]}")
         return None
 
-    def crowds(self) -> bool:
-        """True when what is written would fill the node's disk for others: four fifths of what was free are gone."""
-        return bool(self.room) and _get_free_bytes(self.folder) < (1 - _SHARE) * self.room
+    def is_filling_disk(self) -> bool:
+        """Return whether the layers may fill the node's disk: four fifths of the space that was free are used."""
+        return bool(self.room) and _get_free_bytes(self.folder) < (1 - _MAX_SHARE) * self.room
 
     def remove(self) -> None:
-        """Removes the layers once no process of the trial is left."""
+        """Remove the layers. Call this after all processes of the trial have ended."""
         if self.lock >= 0:
             os.close(self.lock)
         if self.folder:
@@ -103,30 +107,30 @@ class Overlay:
 
 
 def plan(spec: TrialSpec, environ: Mapping[str, str], *, programs: Iterable[str] = ()) -> Overlay:
-    """An overlay for this trial, tried out; made of directories that the caller has to `remove()`.
+    """Return a tested overlay for this trial. It creates directories; the caller must call `remove()`.
 
-    `programs`: names of what the script starts. Never raises.
+    `programs`: names of the programs that the script starts. Never raises.
     """
     if spec.overlay == "off":
-        return Overlay(reason=_OFF)
+        return Overlay(reason=_SWITCHED_OFF)
     needy = sorted(set(programs) & set(_SETUID))
     if needy:
         return Overlay(reason=f"{needy[0]} {_NO_NAMESPACE}")
     try:
         return _plan_overlay(spec, environ)
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-        return Overlay(reason=f"it could not be tried: {error}")
+        return Overlay(reason=f"it could not be tested: {error}")
 
 
 def _plan_overlay(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
     keep = (os.path.realpath(spec.trial_dir),)
     scratch = _list_scratch_folders(spec, environ)
     user = environ.get("USER") or _get_user_name()
-    told = {"candidates": list_candidates(spec, environ), "scratch": scratch, "user": user, "keep": keep}
-    argv = (sys.executable, "-I", "-S", str(_ENTER), "probe", json.dumps(told))
+    request = {"candidates": list_candidates(spec, environ), "scratch": scratch, "user": user, "keep": keep}
+    argv = (sys.executable, "-I", "-S", str(_ENTER_PROGRAM), "probe", json.dumps(request))
     done = subprocess.run(argv, capture_output=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
     if done.returncode:
-        return Overlay(reason=f"it could not be tried: {done.stderr.decode(errors='replace')[-200:]}")
+        return Overlay(reason=f"it could not be tested: {done.stderr.decode(errors='replace')[-200:]}")
     answer = json.loads(done.stdout)
     roots = tuple(root for root, why in answer["roots"].items() if not why)
     if not roots:
@@ -150,7 +154,7 @@ def _plan_overlay(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
 
 
 def _get_free_bytes(folder: str) -> int:
-    """Bytes that an ordinary user may still write there; 0 where it is not known."""
+    """Return the bytes that an unprivileged user may still write there; 0 if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -159,7 +163,7 @@ def _get_free_bytes(folder: str) -> int:
 
 
 def _lock_folder(folder: str) -> int:
-    """A lock that the kernel gives back when this process ends, however it ends; -1 where it cannot be had."""
+    """Lock the folder and return the descriptor; -1 if that fails. The kernel releases it when this process ends."""
     try:
         descriptor = os.open(f"{folder}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
@@ -170,7 +174,10 @@ def _lock_folder(folder: str) -> int:
 
 
 def _is_abandoned(directory: Path) -> bool:
-    """True when no one holds its lock: a folder without one is just being made, or older than locks."""
+    """Return whether no process holds the folder's lock.
+
+    A folder without a lock file does not count: it is just being created, or is from a version without locks.
+    """
     try:
         descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -185,7 +192,7 @@ def _is_abandoned(directory: Path) -> bool:
 
 
 def _remove_leftovers(scratch: str) -> None:
-    """Removes what a supervisor of slurmwrap's left that was killed."""
+    """Remove the layers of trials whose supervisor was killed."""
     for folder in Path(scratch).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()
@@ -194,8 +201,11 @@ def _remove_leftovers(scratch: str) -> None:
 
 
 def list_candidates(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
-    """Directories that the job may write to, absolute: where it runs, home, those that its environment and its
-    arguments name. Whether they are the user's own is found out on the node."""
+    """Return the directories that the job may write to, as absolute paths.
+
+    These are the working directory, the home directory, and the paths in its environment and arguments. The probe on
+    the node checks whether they belong to the user.
+    """
     named = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", ""), *spec.inputs]
     valued = (value for name, value in {**environ, **spec.environment}.items() if not name.startswith("SLURMWRAP_"))
     named += [value for value in valued if value.startswith("/") and ":" not in value and len(value) < 512]
@@ -205,13 +215,13 @@ def list_candidates(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(p for p in named if p and (p in home or not any(s and is_below(p, s) for s in scratch))))
 
 
-def find_overlay_breakage(text: str) -> str:
-    """The first sign in the trial's output that the overlay, not the job, made it fail; "" when there is none."""
+def find_overlay_error(text: str) -> str:
+    """Return the first error in the trial's output that the overlay may have caused; "" if there is none."""
     return next((symptom for symptom in _SYMPTOMS if symptom in text), "")
 
 
 def _list_scratch_folders(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
-    """Places for the upper layers, best first; what lies in memory counts against the job's own and comes last."""
+    """Return directories for the upper layers, best first. Memory file systems use the job's memory and come last."""
     named = [environ.get("SLURM_TMPDIR", ""), environ.get("TMPDIR", ""), "/tmp", "/var/tmp"]
     usable = [p for p in dict.fromkeys(named) if p and Path(p).is_dir() and os.access(p, os.W_OK | os.X_OK)]
     return [*(os.path.realpath(p) for p in usable), os.path.realpath(spec.trial_dir), "/dev/shm"]

@@ -1,10 +1,11 @@
-"""Starts a command with private overlays over the user's directories. Edge: namespaces and mounts, as a plain user.
+"""Program that runs a command with private overlays over the user's directories (adapter: namespaces and mounts).
 
-`python -I -S overlay_enter.py probe|run JSON [COMMAND ...]`, standard library only, imports nothing of slurmwrap.
-The process enters a user namespace that maps its own uid and gid to themselves, and a mount namespace; mounts there
-with the capabilities that the namespace's maker holds, and loses them all at exec, since its uid is not 0
-(user_namespaces(7)). Everything goes with the last process of the namespace. No PID namespace: the supervisor has to
-see the tree. Supplementary groups stay in force for access but are shown as no one's.
+`python -I -S overlay_enter.py probe|run|try JSON [COMMAND ...]`; standard library only, imports nothing of slurmwrap.
+The process needs no privileges. It enters a user namespace that maps its own uid and gid to themselves, and a mount
+namespace. It mounts there with the capabilities that the creator of a namespace has, and loses them all at exec,
+because its uid is not 0 (user_namespaces(7)). All mounts vanish with the last process of the namespace. There is no PID
+namespace, because the supervisor must see the process tree. Supplementary groups remain in force for access but are
+shown as the group nobody.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ _PSEUDO = (
     *("securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl", "binfmt_misc", "efivarfs", "autofs"),
     *("rpc_pipefs", "nsfs", "overlay", "squashfs", "iso9660"),
 )
-_SYSTEM = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr")
-_NEVER = ("/", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/mnt", "/srv", "/tmp", "/var/tmp", "/home")
-# Exit code: the overlay did not come about, the command did not run.
+_SYSTEM_FOLDERS = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr")
+_NEVER_COVERED = ("/", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/mnt", "/srv", "/tmp", "/var/tmp", "/home")
+# Exit code if the overlay could not be created and the command did not run.
 NOT_ENTERED = 213
 
 
 def main(argv: list[str]) -> int:
-    """`probe` prints {"roots": {directory: reason or ""}, ...}; `run` becomes the command; `try` too, with
-    nothing but the binds, and without them where the kernel gives no namespace."""
+    """Run one of three modes.
+
+    `probe` prints {"roots": {directory: reason or ""}, ...}. `run` mounts the overlays and becomes the command. `try`
+    becomes the command with only the bind mounts, or without them if the kernel permits no namespace.
+    """
     mode, plan, command = argv[0], json.loads(argv[1]), argv[2:]
     if mode == "probe":
         print(json.dumps(probe(plan)))
@@ -49,20 +53,20 @@ def main(argv: list[str]) -> int:
     try:
         os.execvpe(command[0], command, os.environ)
     except OSError as error:
-        # As the supervisor says it where there is no overlay.
+        # The same message as that of the supervisor without an overlay.
         print(f"slurmstepd: error: execve(): bad interpreter({command[0]}): {error.strerror}", file=sys.stderr)
         return error.errno or 1
 
 
 def probe(plan: dict[str, Any]) -> dict[str, Any]:
-    """Finds the directories to cover and tries them, in this throwaway process.
+    """Find the directories to cover and test them, in this temporary process.
 
-    `plan`: candidates and scratch (lists of directories), user (name), keep.
+    `plan`: `candidates` and `scratch` (lists of directories), `user` (name), `keep`.
     """
     named = plan["candidates"] + _list_user_places(plan["user"])
     roots, left_out = select_roots(
         named, _stat_owner, _is_writable, climbs=os.getuid() != 0
-    )  # root's own is everything
+    )  # not for root, who owns all parent directories
     failures = {}
     for scratch in _list_outside(plan["scratch"], roots):
         failures = _try_scratch(scratch, roots, plan["keep"])
@@ -72,7 +76,10 @@ def probe(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_outside(scratch: list[str], roots: list[str]) -> list[str]:
-    """An upper layer inside its own lower one is not for every kernel: such places come last."""
+    """Sort the scratch directories so that those below a root come last.
+
+    Not every kernel supports an upper layer inside its own lower layer.
+    """
     return sorted(scratch, key=lambda folder: any(is_below(folder, root) for root in roots))
 
 
@@ -92,7 +99,7 @@ def _try_scratch(scratch: str, roots: list[str], keep: list[str]) -> dict[str, s
 
 
 def _run_in_child(work: Callable[[], dict[str, str]], roots: list[str]) -> dict[str, str]:
-    """In a process of its own: the next place for the upper layers needs fresh namespaces."""
+    """Run `work` in a child process, because each attempt needs new namespaces."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -121,7 +128,7 @@ def _try_all(folder: str, roots: list[str], keep: list[str]) -> dict[str, str]:
 
 
 def _try_file_operations(root: str) -> str:
-    """What a trial does in there: make, write, rename, remove, make again. Lands in the upper layer only."""
+    """Do typical file operations below `root` and return the error, or "". They only reach the upper layer."""
     place = os.path.join(root, ".slurmwrap-probe")
     try:
         os.mkdir(place)
@@ -138,21 +145,23 @@ def _try_file_operations(root: str) -> str:
 
 
 def enter(layers: list[list[str]], keep: list[str], through: list[list[str]] | None = None) -> dict[str, str]:
-    """Puts this process into the namespaces and mounts; {directory: why it could not be covered, "" when it was}.
+    """Enter the namespaces and mount the overlays. Return {directory: why it could not be covered, or ""}.
 
-    `layers`: [directory, upper, work]. `keep`: directories that stay as they are although they lie below one of them.
-    `through`: [directory, place]: directories that are shown as they are in a place below one of them, which is made in
-    the overlay where it is not there; one that cannot be is left.
-    Raises OSError where the kernel gives no namespace.
+    `layers`: [directory, upper, work]. `keep`: directories that stay uncovered although they are below a covered one.
+    `through`: [directory, place]: the directory is mounted uncovered at the place below a covered directory; a missing
+    place is created in the overlay, and a mount that fails is skipped. Raise OSError if the kernel permits no
+    namespace.
     """
+    # The order matters: the descriptors of uncovered directories are opened before the overlays hide them, and bind
+    # mounts of them follow after the overlays.
     uid, gid = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
     _check_returned(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
-    # Or gid_map may not be written (user_namespaces(7)).
-    _put("/proc/self/setgroups", "deny")
-    _put("/proc/self/uid_map", f"{uid} {uid} 1")
-    _put("/proc/self/gid_map", f"{gid} {gid} 1")
-    # Opened in the new mount namespace: from another one nothing can be bound (EINVAL, measured).
+    # Without this, gid_map must not be written (user_namespaces(7)).
+    _write_text("/proc/self/setgroups", "deny")
+    _write_text("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write_text("/proc/self/gid_map", f"{gid} {gid} 1")
+    # Open them in the new mount namespace: directories of another one cannot be bind-mounted (EINVAL, measured).
     kept = [(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in keep]
     shown = _open_places(through or [])
     results = {root: _mount_overlay(libc, root, upper, work) for root, upper, work in layers}
@@ -163,15 +172,15 @@ def enter(layers: list[list[str]], keep: list[str], through: list[list[str]] | N
         os.close(descriptor)
     for place, descriptor in shown:
         if any(is_below(place, root) for root, why in results.items() if not why):
-            _show(libc, descriptor, place)
+            _mount_uncovered(libc, descriptor, place)
         os.close(descriptor)
-    # The directory below us is still the one underneath.
+    # The current directory is still that of the lower layer, so enter it again by its path.
     os.chdir(os.getcwd())
     return results
 
 
 def _open_places(through: list[list[str]]) -> list[tuple[str, int]]:
-    """(place, descriptor of what is shown there)."""
+    """Return (place, descriptor of the directory that is mounted there)."""
     found = []
     for folder, place in through:
         try:
@@ -181,18 +190,20 @@ def _open_places(through: list[list[str]]) -> list[tuple[str, int]]:
     return found
 
 
-def _show(libc: ctypes.CDLL, descriptor: int, place: str) -> None:
+def _mount_uncovered(libc: ctypes.CDLL, descriptor: int, place: str) -> None:
     try:
         os.makedirs(place, exist_ok=True)
         _mount(libc, f"/proc/self/fd/{descriptor}", place, None, _MS_BIND | _MS_REC, None)
     except OSError:
-        # What is written there goes with the overlay.
+        # The directory is not mounted, so what the trial writes there vanishes with the overlay.
         pass
 
 
 def put_over(binds: list[list[str]]) -> None:
-    """Shows each `source` file in the place of `target`, in order: our shims in the place of Slurm's commands, however
-    they are called. One that does not come about is left: the other nets hold."""
+    """Bind-mount each `source` file over `target`, in order: the shims over Slurm's commands, however they are called.
+
+    A mount that fails is skipped, because other measures protect against these commands as well.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     for source, target in binds:
         try:
@@ -203,7 +214,7 @@ def put_over(binds: list[list[str]]) -> None:
 
 def _mount_overlay(libc: ctypes.CDLL, root: str, upper: str, work: str) -> str:
     if set(":,\\\n") & set(root + upper + work):
-        return "its name cannot be said to mount(2)"
+        return "its name has a character that mount(2) does not accept"
     try:
         options = f"lowerdir={root},upperdir={upper},workdir={work},userxattr"
         _mount(libc, "overlay", root, "overlay", 0, options)
@@ -223,30 +234,29 @@ def _check_returned(returned: int, what: str) -> None:
         raise OSError(number, os.strerror(number), what)
 
 
-def _put(path: str, text: str) -> None:
+def _write_text(path: str, text: str) -> None:
     with open(path, "w") as stream:
         stream.write(text)
 
 
 def is_below(path: str, folder: str) -> bool:
-    """True when `path` is `folder` or lies in it."""
+    """Return whether `path` is `folder` or is below it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def select_roots(
     candidates: list[str], is_own: Callable[[str], bool], is_writable: Callable[[str], bool], *, climbs: bool
 ) -> tuple[list[str], list[str]]:
-    """(directories to cover, candidates that are writable and cannot be): of each the highest ancestor of their own,
-    where it `climbs`.
+    """Return (directories to cover, writable candidates that cannot be covered).
 
-    What belongs to another uid or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out, and with
-    it the one that it lies in.
+    If `climbs`, the highest ancestor that belongs to the user is covered instead of a candidate. Files of another uid
+    or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out, and so is a root that contains it.
     """
     roots: list[str] = []
     left_out = []
     for candidate in candidates:
         folder = _find_existing(os.path.normpath(candidate)) if candidate.startswith("/") else ""
-        if not folder or folder in _NEVER or any(is_below(folder, system) for system in _SYSTEM):
+        if not folder or folder in _NEVER_COVERED or any(is_below(folder, system) for system in _SYSTEM_FOLDERS):
             continue
         if is_own(folder):
             roots.append(_find_highest(folder, is_own) if climbs else folder)
@@ -257,7 +267,7 @@ def select_roots(
 
 
 def _sort_roots(roots: set[str], left_out: set[str]) -> tuple[list[str], list[str]]:
-    """(the outermost of `roots`, those of them that hold a directory which would be read-only in the overlay)."""
+    """Return (the outermost of `roots` to cover, those that contain a left-out directory and cannot be covered)."""
     outer = {root for root in roots if not any(root != other and is_below(root, other) for other in roots)}
     foreign = {root for root in outer if any(is_below(folder, root) for folder in left_out)}
     return sorted(outer - foreign), sorted(foreign)
@@ -272,7 +282,7 @@ def _find_existing(path: str) -> str:
 def _find_highest(folder: str, is_own: Callable[[str], bool]) -> str:
     while True:
         parent = os.path.dirname(folder)
-        if parent in _NEVER or os.path.ismount(folder) or not is_own(parent):
+        if parent in _NEVER_COVERED or os.path.ismount(folder) or not is_own(parent):
             return folder
         folder = parent
 
@@ -290,7 +300,7 @@ def _is_writable(folder: str) -> bool:
 
 
 def _list_user_places(user: str) -> list[str]:
-    """Directories of the user's name on the file systems mounted here: scripts write to /scratch/NAME unasked."""
+    """Return the user's directories on mounted file systems, such as /scratch/NAME, to which scripts may write."""
     if not user or "/" in user:
         return []
     found = []
@@ -308,7 +318,7 @@ def _list_mounts() -> list[str]:
 
 
 def _open_up(folder: str) -> None:
-    """overlayfs leaves work/work without any permission."""
+    """Make all directories removable: overlayfs leaves work/work without any permission."""
     for at, _, _ in os.walk(folder):
         for name in os.listdir(at):
             path = os.path.join(at, name)

@@ -1,7 +1,7 @@
-"""What keeps the user's files as they are during a trial, put together: overlay, shadow tree, shims, script copy.
+"""Set up the protection of the user's files during a trial: overlay, shadow tree, shims, and a copy of the script.
 
-Edge: the trial's own directory, the overlay's probe. Nothing of the user's is saved aside or put back, since other
-jobs of their work in the same directories: what a trial writes lands somewhere else in the first place.
+Adapter: the trial's own directory and the probe of the overlay. The user's files are never backed up and restored,
+because other jobs of theirs work in the same directories. Instead all writes of a trial go to another place.
 """
 
 from __future__ import annotations
@@ -21,59 +21,62 @@ from slurmwrap.prerun.isolation.download_caches import (
     drop_cleaned_caches,
     find_caches,
     make_sources,
-    put_in_place,
+    move_filled_caches,
 )
-from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, find_overlay_breakage, plan
+from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, find_overlay_error, plan
 from slurmwrap.prerun.isolation.overlay_enter import is_below
 from slurmwrap.prerun.isolation.script_writes import FileWrite
 from slurmwrap.prerun.static.entry_points import compute_variables_after, list_started_programs
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
-BROKEN = "what keeps the job's files as they are failed"
+# Begins the error of a trial that the overlay or the shadow tree, not the job, made fail.
+BROKEN = "the protection of the job's files failed"
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")
-_LOGS = (".log", ".out", ".err")
-_LOGS_READ = 6  # the newest
-# Files of what the trial wrote, in search of logs.
-_LOOKED_AT = 5000
+_LOG_SUFFIXES = (".log", ".out", ".err")
+_MAX_LOGS = 6  # maximum number of log files that are read, the newest first
+# Maximum number of files that are examined in the search for logs.
+_MAX_FILES = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """How one trial is kept from the user's files."""
+    """The protection of the user's files during one trial."""
 
-    # As it is run: its script may be a copy whose redirections go elsewhere.
+    # The trial as it is run; its script may be a copy with other targets of redirections.
     spec: TrialSpec
     overlay: Overlay
-    # Directories in which a trial may write; the longer one of both lists decides.
+    # Directories in which a trial may write, and those in which it may not; the longest matching entry decides.
     free: tuple[str, ...]
     held: tuple[str, ...]
-    touched: tuple[FileWrite, ...] = ()  # what would be touched all the same, known before anything starts
-    caches: tuple[Cache, ...] = ()  # what the trial writes to these stays
-    reads_back: bool = False  # the script reads what its own redirections wrote
+    touched: tuple[FileWrite, ...] = ()  # writes to the user's files that are certain before anything starts
+    caches: tuple[Cache, ...] = ()  # what the trial writes to these is kept
+    reads_back: bool = False  # the script reads files that its own redirections wrote
 
     def environment(self) -> dict[str, str]:
-        """For the guard inside Python and for the shims."""
+        """Return the variables for the guard inside Python and for the shims."""
         return {
             "SLURMWRAP_FREE": ":".join(self.free),
             "SLURMWRAP_HELD": ":".join(self.held),
-            "PYTHONDONTWRITEBYTECODE": "1",  # __pycache__ is written behind the guard's back
-            "GIT_OPTIONAL_LOCKS": "0",  # `git status` refreshes .git/index
-            "CUDA_CACHE_PATH": f"{self.spec.trial_dir}/nv",  # the driver writes ~/.nv
+            "PYTHONDONTWRITEBYTECODE": "1",  # the guard does not see writes to __pycache__
+            "GIT_OPTIONAL_LOCKS": "0",  # otherwise `git status` updates .git/index
+            "CUDA_CACHE_PATH": f"{self.spec.trial_dir}/nv",  # otherwise the driver writes to ~/.nv
         }
 
     def refusal(self) -> str:
-        """Why the trial cannot be run, or could not go on; "" when it can."""
-        return self._describe_touched(self.touched or list_met_writes(self.spec.step_dir))
+        """Return why the trial cannot start or was stopped; "" if nothing prevents it."""
+        return self._describe_touched(self.touched or list_forbidden_writes(self.spec.step_dir))
 
     def _describe_touched(self, touched: tuple[FileWrite, ...]) -> str:
         if not touched:
             return ""
-        hint = script_writes.make_hint(_launch(self.spec))
+        hint = script_writes.make_hint(_find_launcher_words(self.spec))
         return f"{script_writes.format_touch_reason(touched)}; try it without these lines: {hint}"
 
     def after(self, result: TrialResult) -> TrialResult:
-        """`result` with what the protection itself did to it taken into account."""
-        touched = tuple(map(str, list_met_writes(self.spec.step_dir)))
+        """Return `result`, changed to an error of the supervisor if the protection itself made the trial fail."""
+        # A failure proves nothing about the job if a forbidden write stopped the trial, if the overlay could not be set
+        # up or causes the printed error, or if a program did not find a file that the trial wrote elsewhere.
+        touched = tuple(map(str, list_forbidden_writes(self.spec.step_dir)))
         if touched:
             return replace(result, layer="supervisor", error=self.refusal(), touched=touched)
         if result.layer != "exit" or (result.exit_code == 0 and not result.crashed):
@@ -81,80 +84,87 @@ class Protection:
         if result.exit_code == NOT_ENTERED and self.overlay.roots:
             return replace(result, layer="supervisor", error="the private overlay could not be set up")
         text = "\n".join(log.text for log in result.logs)
-        symptom = find_overlay_breakage(text)
+        symptom = find_overlay_error(text)
         if symptom and (self.overlay.roots or (Path(self.spec.trial_dir) / "outputs").exists()):
             return replace(result, layer="supervisor", error=f"{BROKEN}: {symptom}")
         if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
-            return replace(result, layer="supervisor", error="a program it starts does not see what its trial wrote")
+            return replace(
+                result, layer="supervisor", error="a program that it starts does not find a file that its trial wrote"
+            )
         if self.reads_back and _list_redirected(self.spec.step_dir):
             return replace(result, layer="supervisor", error="the script reads a file that its trial wrote elsewhere")
         return result
 
     def logs(self) -> tuple[tuple[str, str], ...]:
-        """(name as the user knows it, where it lies) of files that the script's programs wrote their output to."""
+        """Return (path for the user, actual path) of the newest log files that the script's programs wrote."""
         outputs = Path(self.spec.trial_dir) / "outputs"
         folders = [("/", str(outputs))]
         folders += [(root, self.overlay.upper(root) or "") for root in self.overlay.roots]
         redirected = {(path[len(str(outputs)) :], path) for path in _list_redirected(self.spec.step_dir)}
-        found = [*redirected, *(pair for root, folder in folders for pair in _log_files(root, folder))]
+        found = [*redirected, *(pair for root, folder in folders for pair in _list_log_files(root, folder))]
         newest = sorted(dict.fromkeys(found), key=lambda pair: _get_mtime(pair[1]), reverse=True)
-        return tuple(newest[:_LOGS_READ])
+        return tuple(newest[:_MAX_LOGS])
 
-    def gave_way(self, result: TrialResult) -> bool:
-        """The overlay, not the script, ended this trial: it can be tried again without (EOVERFLOW in a directory of
-        another group, found too late)."""
+    def has_overlay_failed(self, result: TrialResult) -> bool:
+        """Return whether the overlay, not the script, made this trial fail, so that it can be tried without an overlay.
+
+        For example EOVERFLOW in a directory of another group, which the probe did not find.
+        """
         return bool(self.overlay.roots) and result.layer == "supervisor" and result.error.startswith(BROKEN)
 
     def remove(self) -> None:
-        """Takes everything away that only the trial needed, once none of its processes is left."""
-        put_in_place(self.caches)
+        """Remove everything that only the trial needed. Call this after all its processes have ended."""
+        move_filled_caches(self.caches)
         self.overlay.remove()
         for name in ("caches", "outputs", "gone", "nv", "mlruns"):
             shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
         for line in reversed(_read_lines(f"{self.spec.step_dir}/made")):
-            # Not empty: someone uses it.
+            # A directory that is not empty is in use and stays.
             with suppress(OSError, ValueError):
                 _remove_empty_directory(*line.split(" ", 2))
 
 
 def set_up_protection(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
-    """Sets up the protection of one trial; `environ` is the one its script gets. Raises OSError (script, own files)."""
+    """Set up the protection of one trial. `environ`: that of its script.
+
+    Raise OSError if the script or the trial's own files cannot be read or written.
+    """
     text = f"#!/bin/bash\n{spec.command}\n" if spec.command else _read(spec.script)
-    told = {**environ, "SLURM_SUBMIT_DIR": environ.get("SLURM_SUBMIT_DIR", spec.chdir)}
-    overlay = plan(spec, told, programs=script_writes.list_programs(text, spec.chdir, spec.args, told))
-    caches = _make_caches(spec, text, told, overlay)
+    variables = {**environ, "SLURM_SUBMIT_DIR": environ.get("SLURM_SUBMIT_DIR", spec.chdir)}
+    overlay = plan(spec, variables, programs=script_writes.list_programs(text, spec.chdir, spec.args, variables))
+    caches = _make_caches(spec, text, variables, overlay)
     overlay = replace(overlay, through=tuple((one.source, one.place) for one in caches))
-    free, held = list_places(spec, told, overlay)
+    free, held = list_places(spec, variables, overlay)
     free = tuple(dict.fromkeys([*free, *(one.place for one in caches)]))
-    whole = bool(overlay.roots) and not overlay.left_out
+    all_covered = bool(overlay.roots) and not overlay.left_out
 
     def is_free(path: str) -> bool:
-        path = _find_python(told) if path == file_effects.ENVIRONMENT else path
+        path = _find_python(variables) if path == file_effects.ENVIRONMENT else path
         return writable_paths.is_free(writable_paths.resolve_directories(path), free, held)
 
     touched = script_writes.find_touched_files(
         text,
         spec.chdir,
         spec.args,
-        told,
+        variables,
         is_free=is_free,
         exists=os.path.lexists,
         read=_read_text,
-        covered=whole,
+        covered=all_covered,
     )
     return Protection(
-        spec=spec if whole else _redirect_script(spec, text),
+        spec=spec if all_covered else _redirect_script(spec, text),
         overlay=overlay,
         free=free,
         held=held,
         touched=touched,
         caches=caches,
-        reads_back=not whole and bool(script_writes.list_files_read_back(text, spec.chdir, spec.args, told)),
+        reads_back=not all_covered and bool(script_writes.list_files_read_back(text, spec.chdir, spec.args, variables)),
     )
 
 
 def _make_caches(spec: TrialSpec, text: str, environ: Mapping[str, str], overlay: Overlay) -> tuple[Cache, ...]:
-    """Those that the trial fills. One that is not there yet needs the overlay, in which its directory can be made."""
+    """Return the caches that the trial fills. A missing cache needs the overlay, in which its directory is created."""
     if not spec.caches:
         return ()
     with suppress(OSError, ValueError):
@@ -171,19 +181,19 @@ def _make_caches(spec: TrialSpec, text: str, environ: Mapping[str, str], overlay
 def list_places(
     spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(free, held): absolute, links resolved. A job that runs below /tmp has its directory held all the same."""
+    """Return (free, held): absolute paths with links resolved. The working directory is held even if below /tmp."""
     scratch = [environ.get(name, "") for name in ("TMPDIR", "SLURM_TMPDIR")]
     own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", "")]
     held = [os.path.realpath(p) for p in own if p.startswith("/") and not overlay.covers(os.path.realpath(p))]
-    # TMPDIR=/ or TMPDIR=$HOME frees nothing.
+    # TMPDIR=/ or TMPDIR=$HOME must not make these directories free.
     wide = {"/", *held}
     free = [os.path.realpath(p) for p in (*scratch, *_SCRATCH, spec.trial_dir) if p.startswith("/")]
     kept = [p for p in (*free, *overlay.roots) if p not in wide and ":" not in p]
     return tuple(dict.fromkeys(kept)), tuple(dict.fromkeys(p for p in held if p != "/"))
 
 
-def list_met_writes(step_dir: str) -> tuple[FileWrite, ...]:
-    """What the shims and the guard were asked to do to the user's files, and did not."""
+def list_forbidden_writes(step_dir: str) -> tuple[FileWrite, ...]:
+    """Return the writes to the user's files that the shims and the guard refused."""
     found = []
     for line in _read_lines(f"{step_dir}/touched"):
         command, _, path = line.partition("\t")
@@ -191,8 +201,8 @@ def list_met_writes(step_dir: str) -> tuple[FileWrite, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def is_met(step_dir: str) -> bool:
-    """True when `met` has something; one look."""
+def has_forbidden_write(step_dir: str) -> bool:
+    """Return whether the shims or the guard refused a write to the user's files."""
     return os.path.exists(f"{step_dir}/touched")
 
 
@@ -212,7 +222,7 @@ def _redirect_script(spec: TrialSpec, text: str) -> TrialSpec:
 
 
 def _remove_empty_directory(before: str, after: str, folder: str) -> None:
-    """Removes an empty directory of the trial; the one above gets its time back if no one else changed it since."""
+    """Remove an empty directory of the trial. Restore the parent's mtime if no other process has changed it since."""
     parent = os.path.dirname(folder)
     untouched = os.stat(parent).st_mtime_ns == int(after)
     os.rmdir(folder)
@@ -220,8 +230,8 @@ def _remove_empty_directory(before: str, after: str, folder: str) -> None:
         os.utime(parent, ns=(os.stat(parent).st_atime_ns, int(before)))
 
 
-def _launch(spec: TrialSpec) -> tuple[str, ...]:
-    """The words of the script's launcher line, for the hint."""
+def _find_launcher_words(spec: TrialSpec) -> tuple[str, ...]:
+    """Return the words of the script's launcher line, for the hint; () if there is none."""
     with suppress(OSError):
         commands = list_started_programs(_read(spec.script), spec.chdir, spec.args, {})
         return next((one.entry.whole for one in commands if one.entry is not None and one.entry.kind != "shell"), ())
@@ -233,13 +243,13 @@ def _find_python(environ: Mapping[str, str]) -> str:
 
 
 def _read(path: str) -> str:
-    # \r stays: bash minds it
+    # newline="" keeps \r, which matters to bash.
     with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:
         return stream.read()
 
 
 def _read_text(path: str) -> str | None:
-    """A shell script that the script starts."""
+    """Return the text of a shell script that the script starts; None if it is not a readable file below 1 MiB."""
     with suppress(OSError):
         if stat.S_ISREG(os.stat(path).st_mode) and os.path.getsize(path) < 1 << 20:
             return _read(path)
@@ -257,15 +267,15 @@ def _list_redirected(step_dir: str) -> list[str]:
     return list(dict.fromkeys(_read_lines(f"{step_dir}/redirected")))
 
 
-def _log_files(root: str, folder: str) -> list[tuple[str, str]]:
+def _list_log_files(root: str, folder: str) -> list[tuple[str, str]]:
     found, seen = [], 0
     for at, _, names in os.walk(folder):
         seen += len(names)
-        if seen > _LOOKED_AT:
+        if seen > _MAX_FILES:
             break
         for name in names:
             path = os.path.join(at, name)
-            if name.endswith(_LOGS) and os.path.isfile(path) and not os.path.islink(path):
+            if name.endswith(_LOG_SUFFIXES) and os.path.isfile(path) and not os.path.islink(path):
                 found.append((os.path.normpath("/" + (root + path[len(folder) :]).lstrip("/")), path))
     return found
 

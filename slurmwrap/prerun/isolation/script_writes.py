@@ -1,9 +1,9 @@
-"""What a batch script's own lines would do to the user's files. Pure: turns shell text into Touches and a safer copy.
+"""Find what a batch script's own lines would write to the user's files, and make a copy that writes elsewhere. Pure.
 
-Needed where no overlay covers those files. Three nets, one behind the other: what is certain is found here before
-anything starts; redirections go to the trial's own directory in a copy of the script; what only the running shell
-knows is met by the shims of rm, cp, mv, ... (touch_shim.py). Programs that are not Python and write by themselves are
-named here, since nothing holds them back.
+This is needed if no overlay covers these files. There are three measures in turn. Writes that are certain are found
+here before anything starts. Redirections go to the trial's own directory in a copy of the script. For what only the
+running shell knows there are the shims of rm, cp, mv, ... (touch_shim.py). Programs that are not Python and write files
+by themselves are reported here, because nothing can redirect them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from slurmwrap.prerun.static.shell_parser import Target, parse_commands
 from slurmwrap.prerun.static.started_program import StartedProgram
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
-# Programs that compute and write by themselves: no shim, no guard inside.
+# Programs that compute and write files, for which there is neither a shim nor a guard.
 _UNGUARDED = frozenset({"julia", "Rscript", "R", "matlab", "octave", "gmx", "lmp", "vasp_std"})
 _DESCRIPTOR = re.compile(r"\d+-?|-")
 _SUBSTITUTED = re.compile(r"(?:\$\((?!\()|`)[^()`\n]*?[^->=(]>{1,2}\s*(?![&(>|]|/dev/)([^\s;|&)`]+)")
@@ -35,11 +35,11 @@ _SUBSTITUTED = re.compile(r"(?:\$\((?!\()|`)[^()`\n]*?[^->=(]>{1,2}\s*(?![&(>|]|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWrite:
-    """One line that would create, change or remove a file of the user's."""
+    """A line that would create, change or remove a file of the user."""
 
-    path: str  # absolute; "" when only the running shell knows it
-    line: int  # of the batch script; 0 when it was met in the running trial
-    command: str  # name of the command, ">" for a redirection
+    path: str  # absolute path; "" if only the running shell knows it
+    line: int  # line of the batch script; 0 if the write was refused in the running trial
+    command: str  # name of the command; ">" for a redirection
 
     def __str__(self) -> str:
         where = f"line {self.line}: {self.command}" if self.line else self.command
@@ -57,11 +57,11 @@ def find_touched_files(
     read: Read | None = None,
     covered: bool = False,
 ) -> tuple[FileWrite, ...]:
-    """What surely happens to files that are not free, up to the first program that may train, in order.
+    """Return the certain writes to files that are not free, in order, up to the first program that may train.
 
-    `is_free(path)`: scratch, or covered by an overlay. `exists`: what is not there cannot be removed. `covered`: all
-    directories of the job are, so a redirection to where only the running shell knows is no harm. A script of
-    another language than the shell has none: what it starts is Python, or not known.
+    `is_free(path)`: whether the path is scratch or covered by an overlay. `exists`: used because removing a missing
+    file is no write. `covered`: all directories of the job are covered, so redirections to unknown paths are harmless.
+    For a script that is not a shell script, return ().
     """
     if not is_shell(script_text):
         return ()
@@ -75,7 +75,7 @@ def find_touched_files(
 
 
 def _list_inner_redirections(program: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
-    """What another script, or the text of `bash -c`, redirects to: no copy of those is made."""
+    """Return the redirections of other scripts and of `bash -c`, of which no copy is made."""
     if not program.inner or program.contained:
         return []
     files = (word for word in program.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
@@ -85,7 +85,7 @@ def _list_inner_redirections(program: StartedProgram, is_free: Callable[[str], b
 
 
 def _list_substitution_redirections(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[FileWrite]:
-    """Redirections inside of $(...), which is not taken apart further."""
+    """Return the redirections inside $(...), which the parser does not analyse further."""
     found = []
     for match in _SUBSTITUTED.finditer(script_text):
         word = match[1].strip("\"'")
@@ -109,11 +109,11 @@ def _list_writes(
         return [FileWrite(path="", line=program.line, command=name)]
     if not (program.sure or "/" in word) or (word == name and name not in SHIMMED):
         return []
-    # Its shim looks whether it changes anything.
+    # chmod is left to its shim, which checks whether it would change anything.
     paths = find_changed_paths(program.words, program.cwd) if name != "chmod" else ()
     known = [path for path in paths if UNKNOWN not in path and not set("*?[") & set(path) and path != ENVIRONMENT]
     touched = [p for p in known if not is_free(p) and (name not in REMOVERS or exists(p))]
-    # No shim stands before /bin/rm.
+    # A command that is called by its path, such as /bin/rm, does not reach its shim.
     if "/" in word and len(known) < len(paths):
         touched.append("")
     if ENVIRONMENT in paths and not is_free(ENVIRONMENT):
@@ -122,17 +122,17 @@ def _list_writes(
 
 
 def is_shell(script_text: str) -> bool:
-    """True when the #! line names a shell whose grammar we read."""
+    """Return whether the #! line names a shell whose grammar the parser supports."""
     first = script_text.partition("\n")[0]
     names = [os.path.basename(word) for word in first[2:].split()] if first.startswith("#!") else []  # noqa: PTH119
     return bool(_SHELLS & set(names[:1] if names[:1] != ["env"] else names[1:]))
 
 
 def redirect_script(script_text: str, redirect: str) -> str:
-    """A copy of the script whose redirections go where the program `redirect` says, at the moment they are made.
+    """Return a copy of the script whose redirections go to the paths that the program `redirect` prints at run time.
 
-    The same lines, so that $LINENO and messages stay true: each target W becomes "$(redirect OPERATOR W)". Left as
-    they are: descriptors, /dev/..., targets over two lines, and scripts of other languages.
+    Each target W becomes "$(redirect OPERATOR W)". Line numbers do not change, so $LINENO and messages remain correct.
+    Not changed are descriptors, /dev/..., targets that span two lines, and scripts in other languages.
     """
     if not is_shell(script_text):
         return script_text
@@ -154,7 +154,7 @@ def _is_file(target: Target) -> bool:
 
 
 def _is_comparison(script_text: str, target: Target) -> bool:
-    """True inside of [[ a > b ]] and (( a > b )), where nothing is redirected."""
+    """Return whether the > is a comparison inside [[ a > b ]] or (( a > b ))."""
     before = script_text[script_text.rfind("\n", 0, target.start) + 1 : target.start]
     return before.count("[[") > before.count("]]") or before.count("((") > before.count("))")
 
@@ -166,9 +166,9 @@ def _has_line_break(target: Target) -> bool:
 def list_files_read_back(
     script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[FileWrite, ...]:
-    """Files that the script redirects to and that a later command of the same script names.
+    """Return the files that the script redirects to and that one of its later commands reads or names.
 
-    Such a command would not find them in a trial that writes them elsewhere.
+    Such a command would not find them in a trial, which writes them elsewhere.
     """
     if not is_shell(script_text):
         return ()
@@ -185,7 +185,7 @@ def list_files_read_back(
 
 
 def list_programs(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
-    """Names of everything that the script's lines start, in front of and behind srun, env and the like."""
+    """Return the names of all programs that the script starts, including wrappers such as srun and env."""
     if not is_shell(script_text):
         return frozenset()
     words = (
@@ -197,13 +197,13 @@ def list_programs(script_text: str, chdir: str, args: Sequence[str], environ: Ma
 
 
 def make_hint(launch: Sequence[str]) -> str:
-    """The option that lets the trial run without the script's other lines; `launch`: the launcher's own words."""
+    """Return the option that runs the trial without the script's other lines. `launch`: words of the launcher line."""
     line = shlex.join(launch) if launch and not any(UNKNOWN in word for word in launch) else "python train.py ..."
     return f"--prerun-command={shlex.quote(line)}"
 
 
 def format_touch_reason(touched: Iterable[FileWrite | str]) -> str:
-    """For the verdict: "would touch /a (line 3: rm), /b (cp)"."""
+    """Format the reason for the verdict: "would touch /a (line 3: rm), /b (cp)"."""
     shown = [str(one) for one in touched]
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
     return f"would touch {', '.join(shown[:3])}{more}"

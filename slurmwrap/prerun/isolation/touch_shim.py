@@ -1,8 +1,8 @@
-"""The program behind the shims of rm, cp, mv, ...: `python -I -S touch_shim.py SHIMS_DIR NAME ARGUMENTS...`.
+"""Program that the shims of rm, cp, mv, ... call in a trial: run the command if it changes no file of the user.
 
-It runs in front of each of these commands in a trial, from the directory of the shims, where trial_layout.py copies it
-next to file_effects.py and writable_paths.py. A command that stays in scratch is started in its place; one that would
-reach the user's files is not, and the trial ends there. Standard library only and nothing of slurmwrap.
+`python -I -S touch_shim.py SHIMS_DIR NAME ARGUMENTS...`. trial_layout.py copies it to the directory of the shims, next
+to file_effects.py and writable_paths.py. If the command only changes scratch, this process becomes the command. If it
+would change the user's files, it is not run and the trial ends. Standard library only, nothing of slurmwrap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.isolation import file_effects, writable_paths
 else:
-    # The files next to this one, which Python keeps compiled there; -I leaves their directory out.
+    # Import the copies in the directory of this file, which is not on sys.path because of -I. Python caches their
+    # bytecode there.
     sys.path.insert(0, os.path.dirname(__file__))
     import file_effects
     import writable_paths
@@ -24,7 +25,7 @@ _MKDIR_VALUED = frozenset({"-m", "--mode"})
 
 
 def main(argv: Sequence[str]) -> int:
-    """`argv`: directory of the shims, name, arguments. Becomes the command, or ends the trial."""
+    """Become the command, or end the trial. `argv`: directory of the shims, name of the command, arguments."""
     shims, name, *arguments = argv
     free = [f for f in os.environ.get("SLURMWRAP_FREE", "").split(":") if f]
     held = [f for f in os.environ.get("SLURMWRAP_HELD", "").split(":") if f]
@@ -47,20 +48,20 @@ def _is_protected(name: str, path: str, free: Sequence[str], held: Sequence[str]
     if writable_paths.is_free(place, free, held):
         return False
     folder = os.path.dirname(place)
-    # The guard made it in the shadow tree, or this fails as in the real job.
+    # If the directory is missing, either the guard created it in the shadow tree, or the command fails as in the job.
     if not os.path.lexists(folder):
         return os.path.lexists(os.environ.get("SLURMWRAP_TRIAL_DIR", "") + "/outputs" + folder)
     if not (os.access(folder, os.W_OK) or (os.path.lexists(place) and os.access(place, os.W_OK))):
-        # It will fail there as in the real job, and change nothing.
+        # Without permission the command fails as in the real job and changes nothing.
         return False
-    if name == "chmod" and os.access(place, os.R_OK | os.X_OK):  # `chmod +x run.sh`, again
+    if name == "chmod" and os.access(place, os.R_OK | os.X_OK):  # `chmod +x run.sh` changes nothing the second time
         return False
-    # What is not there cannot be removed; `rm -f old.log` is in many a script.
+    # Removing a missing file is harmless; many scripts contain `rm -f old.log`.
     return os.path.lexists(place) if name in file_effects.REMOVERS else True
 
 
 def _make_directories(arguments: list[str], free: Sequence[str], held: Sequence[str]) -> None:
-    """mkdir: makes what is missing itself, so that it is known for sure that the trial made it and no one else."""
+    """Create the missing directories of a mkdir here, so that it is certain that the trial created them."""
     options, folders = file_effects.split(arguments, _MKDIR_VALUED)
     for folder in folders:
         path = writable_paths.resolve_directories(file_effects.make_absolute(folder, os.getcwd()))
@@ -75,7 +76,7 @@ def _make_directories(arguments: list[str], free: Sequence[str], held: Sequence[
                 os.mkdir(path)
                 after = os.stat(parent).st_mtime_ns
             except OSError:
-                # The command itself says what is wrong.
+                # mkdir itself runs afterwards and reports the error.
                 break
             with open(
                 os.environ["SLURMWRAP_STEP_DIR"] + "/made", "a", encoding="utf-8", errors="surrogateescape"
@@ -86,7 +87,7 @@ def _make_directories(arguments: list[str], free: Sequence[str], held: Sequence[
 
 
 def _end_the_trial(name: str, path: str) -> None:
-    """Tells the supervisor and waits to be ended by it: neither this command nor a later line runs."""
+    """Report the write to the supervisor and wait to be killed, so that neither this command nor a later line runs."""
     import time
 
     folder = os.environ.get("SLURMWRAP_STEP_DIR", "/nonexistent")

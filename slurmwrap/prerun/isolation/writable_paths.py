@@ -1,7 +1,7 @@
-"""Which places a trial may write to. Pure but for the links of directories.
+"""Decide whether a trial may write to a path. Pure except for resolving links of directories.
 
-Standard library only and nothing of slurmwrap: also loaded in front of every rm and cp of a trial (touch_shim.py). The
-guard inside Python has the same rule in inject/slurmwrap_shadow.py, in Python 3.6 syntax.
+Standard library only and nothing of slurmwrap, because touch_shim.py imports this before every rm and cp of a trial.
+The guard inside Python has the same rule in inject/slurmwrap_shadow.py, in Python 3.6 syntax.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 
 def is_free(path: str, free: Sequence[str], held: Sequence[str]) -> bool:
-    """True when a trial may write to `path` (absolute, links resolved).
+    """Return whether a trial may write to `path` (absolute, links resolved).
 
-    The longest entry of both lists that holds it decides; a tie, and what no list names, is held.
+    The longest entry of both lists that contains the path decides. The path is held if the entries are equally long or
+    if no entry contains it.
     """
     longest = [max((len(f) for f in folders if _is_below(path, f)), default=-1) for folders in (free, held)]
     return longest[0] > longest[1]
@@ -24,7 +25,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def resolve_directories(path: str) -> str:
-    """`path` with the links of its directories resolved, itself not: what rm, mv and open would act on."""
+    """Return `path` with the links of its directories resolved, but not the last component, as rm and mv do."""
     if path.startswith(("/dev/", "/proc/")):
         return path
     folder, name = os.path.split(os.path.normpath(path))

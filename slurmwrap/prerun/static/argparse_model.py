@@ -1,7 +1,8 @@
-"""What options a program takes, by the text of its add_argument calls: turns a Program into a Parser record. Pure.
+"""Read which options a program takes from the text of its add_argument calls: a ProgramImports becomes a Parser. Pure.
 
-None, or less than `certain`, whenever the text leaves a doubt: options made in a loop, parsers handed to packages,
-parse_known_args, subclasses, other libraries. After argparse's own documentation, Python 3.8 to 3.14.
+The result is None, or not `certain`, whenever the text leaves a doubt: options made in a loop, parsers passed to
+packages, parse_known_args, subclasses, other libraries. The rules are those of argparse's documentation, Python 3.8 to
+3.14.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, is_main_test
+from slurmwrap.prerun.static.imported_files import ProgramFile, ProgramImports, is_main_test
 
-# Libraries that add options or parse in another way.
-_OTHERS = (
+# Names of libraries and methods that add options or parse in another way.
+_UNSUPPORTED = (
     b"parse_known_args",
     b"parse_known_intermixed_args",
     b"parse_intermixed_args",
@@ -35,31 +36,37 @@ _OTHERS = (
 )
 _HARMLESS_CALLS = frozenset({"print", "isinstance", "autocomplete", "type", "id", "len", "ArgumentParser", "ArgParser"})
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepscale", "--deepscale_config", "--deepspeed_mpi")
-_ONE_WORD = frozenset({"store_true", "store_false", "store_const", "append_const", "count", "help", "version"})
-_KNOWN_ACTIONS = _ONE_WORD | {"store", "append", "extend"}
+_ACTIONS_WITHOUT_VALUE = frozenset(
+    {"store_true", "store_false", "store_const", "append_const", "count", "help", "version"}
+)
+_KNOWN_ACTIONS = _ACTIONS_WITHOUT_VALUE | {"store", "append", "extend"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgparseOption:
     """One add_argument call."""
 
-    flags: tuple[str, ...]  # () for a positional
+    # Empty for a positional argument.
+    flags: tuple[str, ...]
     name: str
-    action: str = "store"  # "?" for a class
-    nargs: str | int | None = None  # "unknown" when not a constant
-    type: str = ""  # source text of type=
+    # "?" for a class.
+    action: str = "store"
+    # "unknown" if it is not a constant.
+    nargs: str | int | None = None
+    # The source text of `type=`.
+    type: str = ""
     choices: tuple[object, ...] | None = None
     required: bool = False
-    # Added whenever its function runs.
+    # It is added whenever its function runs.
     sure: bool = True
-    # By the very function that parses.
+    # It is added by the function that also parses the command line.
     home: bool = False
     where: str = ""
 
     @property
     def takes_value(self) -> bool:
-        """It is followed by a word or more."""
-        return self.action not in _ONE_WORD and self.action != "?"
+        """Whether one or more words follow it as its value."""
+        return self.action not in _ACTIONS_WITHOUT_VALUE and self.action != "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +76,11 @@ class Parser:
     options: tuple[ArgparseOption, ...]
     abbreviations: bool
     subcommands: bool
-    # It surely parses the command line, all of it, and nothing is added elsewhere.
+    # It is known to parse the whole command line, and no option is added elsewhere.
     certain: bool
 
     def by_flag(self) -> Mapping[str, tuple[ArgparseOption, ...]]:
-        """Each flag with its definitions: more than one where groups or subcommands repeat it."""
+        """Return each flag with its definitions. There are several if groups or subcommands repeat the flag."""
         found: dict[str, tuple[ArgparseOption, ...]] = {}
         for option in self.options:
             for flag in option.flags:
@@ -82,16 +89,16 @@ class Parser:
 
 
 def read_parser(program: ProgramImports) -> Parser | None:
-    """The parser of the command line, None when there is none or nothing certain can be said of it."""
+    """Return the parser of the command line; None if there is none or nothing certain is known about it."""
     files = [f for f in program.files if f.source.tree is not None]
-    if not program.whole or len(files) != len(program.files) or any(f.source.mentions(*_OTHERS) for f in files):
+    if not program.whole or len(files) != len(program.files) or any(f.source.mentions(*_UNSUPPORTED) for f in files):
         return None
     parses = [(f, call) for f in files for call in _list_parse_calls(f, f is program.files[0])]
     if len(parses) != 1 or _has_unread_module(program):
         return None
     reached, call = parses[0]
     local = {n.name for f in files for n in ast.walk(_get_tree(f)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    if not _is_plain_parser(call, files, local) or any(not _is_closed(f, local, program) for f in files):
+    if not _is_plain_parser(call, files, local) or any(not _are_parsers_kept_local(f, local, program) for f in files):
         return None
     home = _find_enclosing_nodes(_get_tree(reached), call)
     options = [option for f in files for option in _list_options(f, home if f is reached else frozenset())]
@@ -109,13 +116,13 @@ def read_parser(program: ProgramImports) -> Parser | None:
     )
 
 
-def _get_tree(reached: Reached) -> ast.Module:
+def _get_tree(reached: ProgramFile) -> ast.Module:
     assert reached.source.tree is not None
     return reached.source.tree
 
 
 def _has_unread_module(program: ProgramImports) -> bool:
-    """True when a local module could not be read: it might add options."""
+    """Return whether a local module could not be read. It might add options."""
     return any(
         program.find(one.module, reached.folder).kind in ("opaque", "missing")
         for reached in program.files
@@ -124,8 +131,8 @@ def _has_unread_module(program: ProgramImports) -> bool:
     )
 
 
-def _list_parse_calls(reached: Reached, is_entry: bool) -> Iterator[ast.Call]:
-    """Calls of parse_args; not those that run only when another file is the program."""
+def _list_parse_calls(reached: ProgramFile, is_entry: bool) -> Iterator[ast.Call]:
+    """Yield the calls of parse_args, except those that run only if another file is the program."""
     skipped: set[int] = set()
     if not is_entry:
         for part in _get_tree(reached).body:
@@ -140,18 +147,18 @@ def _get_method_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _is_plain_parser(call: ast.Call, files: Sequence[Reached], local: set[str]) -> bool:
-    """True when what parse_args is called on was made by argparse.ArgumentParser in the user's own files."""
+def _is_plain_parser(call: ast.Call, files: Sequence[ProgramFile], local: set[str]) -> bool:
+    """Return whether parse_args is called on an argparse.ArgumentParser made in the user's own files."""
     if not _has_plain_arguments(call) or not any(
         _is_plain_parser_call(node) for f in files for node in ast.walk(_get_tree(f))
     ):
         return False
     assert isinstance(call.func, ast.Attribute)
-    made = call.func.value
-    if isinstance(made, ast.Call):
-        return _is_plain_parser_call(made) or _get_last_name(made.func) in local
-    name = _get_last_name(made)
-    # `args = args.parse_args()` gives the parser's name to what it returns
+    parser_expression = call.func.value
+    if isinstance(parser_expression, ast.Call):
+        return _is_plain_parser_call(parser_expression) or _get_last_name(parser_expression.func) in local
+    name = _get_last_name(parser_expression)
+    # `args = args.parse_args()` assigns the result to the parser's own name, so this value is left out.
     values = [v for f in files for v in _list_assigned_values(_get_tree(f), name) if v is not call]
     return bool(values) and all(
         isinstance(v, ast.Call)
@@ -186,8 +193,8 @@ def _get_last_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _is_closed(reached: Reached, local: set[str], program: ProgramImports) -> bool:
-    """True when no parser of this file is handed to anything that we cannot read, and none is subclassed."""
+def _are_parsers_kept_local(reached: ProgramFile, local: set[str], program: ProgramImports) -> bool:
+    """Return whether no parser of this file is passed to code that cannot be read, and none is subclassed."""
     tree = _get_tree(reached)
     names = _find_parser_names(tree)
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
@@ -203,13 +210,13 @@ def _is_closed(reached: Reached, local: set[str], program: ProgramImports) -> bo
             if isinstance(node, ast.Call) and _is_plain_parser_call(node) and not _has_own_parents(node, tree, local):
                 return False
             continue
-        if any(_get_last_name(a) in names for a in _list_handed_values(node)):
+        if any(_get_last_name(a) in names for a in _list_passed_values(node)):
             return False
     return True
 
 
-def _is_package_call(call: ast.Call, reached: Reached, program: ProgramImports) -> bool:
-    """True for `package.add_args(parser)`, whatever the user's own functions are called."""
+def _is_package_call(call: ast.Call, reached: ProgramFile, program: ProgramImports) -> bool:
+    """Return whether the call is `package.add_args(parser)`, whatever the user's own functions are called."""
     root = call.func
     while isinstance(root, ast.Attribute):
         root = root.value
@@ -232,7 +239,7 @@ def _is_package_call(call: ast.Call, reached: Reached, program: ProgramImports) 
 
 
 def _has_own_parents(call: ast.Call, tree: ast.Module, local: set[str]) -> bool:
-    """True when all of `parents=[...]` are made in the user's own files."""
+    """Return whether all parsers in `parents=[...]` are made in the user's own files."""
     given = next((k.value for k in call.keywords if k.arg == "parents"), None)
     if given is None:
         return True
@@ -246,23 +253,25 @@ _GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
 
 
 def _find_parser_names(tree: ast.Module) -> set[str]:
-    """What the parser is called in this file."""
+    """Return the names of the parser and its groups in this file."""
     names = {"parser", "ap", "arg_parser", "argparser", "subparser", "subparsers"}
     for node in ast.walk(tree):
         value = node.value if isinstance(node, ast.Assign) else None
-        made = isinstance(value, ast.Call) and (_is_plain_parser_call(value) or _get_last_name(value.func) in _GROUPS)
-        if isinstance(node, ast.Assign) and made:
+        parser_expression = isinstance(value, ast.Call) and (
+            _is_plain_parser_call(value) or _get_last_name(value.func) in _GROUPS
+        )
+        if isinstance(node, ast.Assign) and parser_expression:
             names |= {_get_last_name(t) for t in node.targets}
     return names - {""}
 
 
-def _list_handed_values(call: ast.Call) -> Iterator[ast.expr]:
+def _list_passed_values(call: ast.Call) -> Iterator[ast.expr]:
     for value in (*call.args, *(k.value for k in call.keywords)):
         yield value.value if isinstance(value, ast.Starred) else value
 
 
 def _find_enclosing_nodes(tree: ast.Module, call: ast.Call) -> frozenset[int]:
-    """The nodes of the innermost function that holds `call`, or of the whole module less its functions."""
+    """Return the nodes of the innermost function that contains `call`, or of the module without its functions."""
     functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     holding = [{id(child) for child in ast.walk(f)} for f in functions]
     around: list[set[int]] = [ids for ids in holding if id(call) in ids]
@@ -271,8 +280,8 @@ def _find_enclosing_nodes(tree: ast.Module, call: ast.Call) -> frozenset[int]:
     return frozenset({id(n) for n in ast.walk(tree)}.difference(*holding))
 
 
-def _list_options(reached: Reached, home: frozenset[int]) -> Iterator[ArgparseOption | None]:
-    """None for a call whose flags only running it would show."""
+def _list_options(reached: ProgramFile, home: frozenset[int]) -> Iterator[ArgparseOption | None]:
+    """Yield the options. None stands for a call whose flags are known only when it runs."""
     loose = _find_nodes_in_branches(_get_tree(reached))
     for node in ast.walk(_get_tree(reached)):
         if (

@@ -1,4 +1,4 @@
-"""Can a function take a call: compares calls with the definitions in the user's own files. Pure."""
+"""Compare calls with the functions and classes defined in the user's own files: wrong arguments. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ast
 from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
-from slurmwrap.prerun.static.python_source import bound_by, count_bindings
+from slurmwrap.prerun.static.imported_files import ProgramFile, ProgramImports
+from slurmwrap.prerun.static.python_source import count_bindings, list_names_bound_by
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-# Bases that call __init__ with the arguments they are given.
+# Base classes whose __init__ is called with exactly the arguments that are given.
 _PLAIN_BASES = split_word_table(
     """object nn.Module torch.nn.Module Module Dataset torch.utils.data.Dataset data.Dataset IterableDataset
     torch.utils.data.IterableDataset pl.LightningModule L.LightningModule LightningModule"""
@@ -19,13 +19,15 @@ _PLAIN_BASES = split_word_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSignature:
-    """What a definition takes; without `self`."""
+    """The parameters of a definition, without `self`."""
 
-    # By position, names of those that may also be given by name.
+    # Parameters that can be given by position.
     positional: tuple[str, ...]
     only_positional: int
-    required: int  # of the positional ones
-    keywords: frozenset[str]  # keyword-only
+    # Number of positional parameters without a default.
+    required: int
+    # Keyword-only parameters.
+    keywords: frozenset[str]
     required_keywords: frozenset[str]
     any_positional: bool
     any_keyword: bool
@@ -33,7 +35,7 @@ class CallSignature:
 
 
 def list_signatures(tree: ast.Module, path: str = "") -> Mapping[str, CallSignature]:
-    """Functions and plain classes of the module that are bound once and not decorated."""
+    """Return the functions and plain classes of the module that are bound once and not decorated."""
     times = count_bindings(tree)
     found: dict[str, CallSignature] = {}
     for node in tree.body:
@@ -49,10 +51,10 @@ def list_signatures(tree: ast.Module, path: str = "") -> Mapping[str, CallSignat
 
 
 def _find_constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
-    """__init__, when instances are made by it alone."""
+    """Return __init__ if instances are created by it alone, else None."""
     if node.decorator_list or node.keywords or not all(ast.unparse(base) in _PLAIN_BASES for base in node.bases):
         return None
-    names = [name for statement in node.body for name in bound_by(statement)]
+    names = [name for statement in node.body for name in list_names_bound_by(statement)]
     if "__new__" in names or names.count("__init__") != 1:
         return None
     init = next((n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
@@ -75,7 +77,7 @@ def _make_signature(arguments: ast.arguments, where: str, *, bound: bool) -> Cal
 
 
 def find_misfit(call: ast.Call, takes: CallSignature) -> str:
-    """What is wrong with the call, in Python's own words; "" when nothing is, or when it cannot be known."""
+    """Return what is wrong with the call, in Python's own words; "" if nothing is wrong or it cannot be known."""
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return ""
     given = {k.arg for k in call.keywords if k.arg}
@@ -92,8 +94,8 @@ def find_misfit(call: ast.Call, takes: CallSignature) -> str:
     return f"missing required argument {left_out[0]!r}" if left_out else ""
 
 
-def list_imported_signatures(reached: Reached, program: ProgramImports) -> Mapping[str, CallSignature]:
-    """Functions of local modules that this file imports by name and binds nowhere else."""
+def list_imported_signatures(reached: ProgramFile, program: ProgramImports) -> Mapping[str, CallSignature]:
+    """Return the functions of local modules that this file imports by name and binds nowhere else."""
     tree = reached.source.tree
     assert tree is not None
     found: dict[str, CallSignature] = {}

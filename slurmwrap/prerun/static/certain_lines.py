@@ -1,7 +1,7 @@
-"""Which lines of a program are certain to run: walks a module's tree as Python would run it. Pure.
+"""Find which lines of a program are certain to run, by walking a module's tree as Python would run it. Pure.
 
-What cannot run (`if TYPE_CHECKING`, `if False`, behind `return`) and what is never evaluated (annotations of a
-function's variables) has no place at all.
+Code that cannot run (`if TYPE_CHECKING`, `if False`, after `return`) and annotations that are never evaluated (of a
+function's variables) get no Place at all.
 """
 
 from __future__ import annotations
@@ -12,37 +12,40 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.prerun.static.imported_files import is_block_end, is_main_test
-from slurmwrap.prerun.static.python_source import bound_by, count_bindings
+from slurmwrap.prerun.static.python_source import count_bindings, list_names_bound_by
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _LAZY = (ast.BoolOp, ast.IfExp)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-# Calls that may end the program or may not return (`unittest.main()`, `app.run(main)`): what follows is not certain.
+# Calls that may end the program or may not return (`unittest.main()`, `app.run(main)`): code after them is not certain.
 _EXITS = frozenset({"exit", "quit", "_exit", "abort", "SystemExit"})
-_LEAVING = _EXITS | split_word_table(
+_LEAVING_CALLS = _EXITS | split_word_table(
     """execl execle execlp execv execve execvp execvpe main run Fire cli app serve serve_forever run_forever quickstart
     mainloop"""
 )
 _ENDLESS = frozenset({"count", "cycle", "repeat"})
-# Context managers that let every exception pass, by the first word of their call.
+# Context managers that let every exception pass, by the first name of their call.
 _TRANSPARENT = split_word_table("open torch tempfile warnings jax tf tensorflow np numpy h5py gzip zipfile tarfile")
-_EXPECTING = frozenset({"suppress", "raises", "assertRaises", "assertRaisesRegex", "ignored"})
+_EXPECTING_CALLS = frozenset({"suppress", "raises", "assertRaises", "assertRaisesRegex", "ignored"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a node stands."""
+    """The circumstances in which a node runs."""
 
-    sure: bool = True  # it runs whenever the module does, and what it raises ends the program
-    guarded: bool = False  # behind `if` or `try`: names that an old Python had are tried so
-    caught: frozenset[str] = frozenset()  # exceptions that are caught around it; "BaseException" for all
-    # Names that an earlier round of a loop around it may have bound, or the handler in which it stands.
+    # It runs whenever the module does, and an exception in it ends the program.
+    sure: bool = True
+    # It is inside an `if` or `try`, where programs try names that only an old Python has.
+    guarded: bool = False
+    # Exceptions that are caught around it; "BaseException" for all.
+    caught: frozenset[str] = frozenset()
+    # Names that an earlier iteration of a loop around it, or the exception handler around it, may have bound.
     rebound: frozenset[str] = frozenset()
     # "module" | "class" | "function"
     scope: str = "module"
 
     def expects(self, error: type[BaseException]) -> bool:
-        """True when this exception, or one of its own bases, is caught by name."""
+        """Return whether this exception, or one of its own base classes, is caught by name."""
         names = {base.__name__ for base in error.__mro__} - {"Exception", "BaseException", "object"}
         return bool(names & self.caught)
 
@@ -50,14 +53,17 @@ class Place:
 def find_places(
     tree: ast.Module, nodes: Iterable[ast.AST], *, is_program: bool, exiting: frozenset[str] = frozenset()
 ) -> dict[ast.AST, Place]:
-    """The place of each of `nodes` that can run. `is_program`: the module is `__main__`; `exiting`: find_exiting."""
+    """Return the Place of each of `nodes` that can run.
+
+    `is_program`: the module is `__main__`. `exiting`: the result of `find_exiting`.
+    """
     walker = _Walker(tree, frozenset(nodes), is_program, exiting)
     walker.visit_block(tree.body, Place())
     return walker.places
 
 
 def find_exiting(trees: Iterable[ast.Module]) -> frozenset[str]:
-    """Names of functions and methods in which the program may end, by themselves or by what they call."""
+    """Return the names of functions and methods in which the program may end, directly or in what they call."""
     called: dict[str, set[str]] = {}
     for tree in trees:
         for node in ast.walk(tree):
@@ -70,18 +76,20 @@ def find_exiting(trees: Iterable[ast.Module]) -> frozenset[str]:
 
 
 def _list_called(node: ast.AST) -> Iterator[str]:
-    """The last word of each call, and of what is raised."""
+    """Yield the last name of each call, and of each raised exception."""
     for child in ast.walk(node):
         if isinstance(child, (ast.Call, ast.Raise)):
-            yield _last_word(child.func if isinstance(child, ast.Call) else child.exc)
+            yield _get_last_name(child.func if isinstance(child, ast.Call) else child.exc)
 
 
-def _last_word(node: ast.AST | None) -> str:
-    """`c` of the names `c` and `a.b.c`; "" of anything else."""
+def _get_last_name(node: ast.AST | None) -> str:
+    """Return `c` for the expressions `c` and `a.b.c`; "" for any other."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 class _Walker:
+    """Visits the nodes that can run, and records the Place of each wanted one. A Place is passed down and refined."""
+
     def __init__(self, tree: ast.Module, wanted: frozenset[ast.AST], is_program: bool, exiting: frozenset[str]) -> None:
         self.places: dict[ast.AST, Place] = {}
         self.wanted = wanted
@@ -91,7 +99,7 @@ class _Walker:
         functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and times[n.name] == 1]
         self.plain = {n.name: n.body for n in functions if _is_run_at_once(n)}
         self.decorated = frozenset(n.name for n in functions if n.decorator_list)
-        # From Python 3.14 on they are evaluated when they are asked for: what is left is not certain.
+        # From Python 3.14 on annotations are evaluated only on access, so no annotation is certain to run.
         self.annotations = not any(
             isinstance(n, ast.ImportFrom) and n.module == "__future__" and any(a.name == "annotations" for a in n.names)
             for n in tree.body
@@ -99,12 +107,14 @@ class _Walker:
         self.called = self.find_certain_calls(tree)
 
     def find_certain_calls(self, tree: ast.Module) -> frozenset[str]:
-        """Functions of the module that run whenever it does: called in its straight lines, or in theirs."""
+        """Return the functions that run whenever the module does: called in its straight-line code, or in theirs."""
         called, pending = set[str](), [tree.body]
         while pending:
             for statement in self.list_straight(pending.pop()):
                 call = getattr(statement, "value", None)
-                name = _last_word(call.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+                name = (
+                    _get_last_name(call.func) if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+                )
                 if name in self.plain and name not in called:
                     called.add(name)
                     pending.append(self.plain[name])
@@ -120,18 +130,18 @@ class _Walker:
                 return
 
     def decide(self, test: ast.expr) -> bool | None:
-        """What a condition always is; None when it depends."""
+        """Return the constant truth value of a condition; None if it depends on the run."""
         if isinstance(test, ast.Constant):
             return bool(test.value)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.decide(test.operand)
             return None if inner is None else not inner
-        if _last_word(test) == "TYPE_CHECKING":
+        if _get_last_name(test) == "TYPE_CHECKING":
             return False
         return True if self.is_program and is_main_test(test) else None
 
     def may_leave(self, node: ast.stmt) -> bool:
-        """True when what follows may never be reached: something inside returns, raises, or ends the program."""
+        """Return whether the code after it may never run: something in it returns, raises, or ends the program."""
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return False
         return any(
@@ -143,18 +153,19 @@ class _Walker:
         )
 
     def may_end(self, called: ast.expr) -> bool:
-        name = _last_word(called)
+        name = _get_last_name(called)
         if name in self.exiting:
             return True
         if isinstance(called, ast.Name) and name in self.plain:
             return False
-        return name in self.decorated or (name in _LEAVING and ast.unparse(called) != "subprocess.run")
+        return name in self.decorated or (name in _LEAVING_CALLS and ast.unparse(called) != "subprocess.run")
 
     def visit_block(self, body: Sequence[ast.stmt], place: Place) -> None:
         for node in body:
             self.visit(node, place)
             if is_block_end(node) or isinstance(node, (ast.Break, ast.Continue)):
                 return
+            # After a statement that may leave the block, the rest still can run but is not certain to.
             if place.sure and self.may_leave(node):
                 place = replace(place, sure=False)
 
@@ -176,7 +187,9 @@ class _Walker:
         elif isinstance(node, (ast.With, ast.AsyncWith)):
             self.visit_all(node.items, place)
             inner = (
-                place if _is_transparent(node) else replace(place, sure=False, caught=place.caught | _expected(node))
+                place
+                if _is_transparent(node)
+                else replace(place, sure=False, caught=place.caught | _list_expected_exceptions(node))
             )
             self.visit_block(node.body, inner)
         elif isinstance(node, (ast.Try, ast.TryStar)):
@@ -186,7 +199,7 @@ class _Walker:
             if self.annotations and place.scope != "function":
                 self.visit(node.annotation, replace(place, sure=False))
         elif type(node).__name__ != "TypeAlias":
-            # Evaluated when it is asked for.
+            # A type alias is evaluated only on access, so it is left out.
             self.visit_expression(node, place)
 
     def visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, place: Place) -> None:
@@ -227,7 +240,7 @@ class _Walker:
         if isinstance(node, ast.If):
             inner = replace(inner, guarded=True)
         else:
-            inner = replace(inner, rebound=place.rebound | frozenset(bound_by(node)))
+            inner = replace(inner, rebound=place.rebound | frozenset(list_names_bound_by(node)))
         whole = place if isinstance(node, ast.If) else inner
         if always is not False:
             self.visit_block(node.body, whole if always else inner)
@@ -237,11 +250,11 @@ class _Walker:
     def visit_try(self, node: ast.Try | ast.TryStar, place: Place) -> None:
         unsure = replace(place, sure=False, guarded=True)
         caught = frozenset(name for handler in node.handlers for name in _list_caught(handler))
-        # A line that was right may raise first, so nothing behind it is certain.
+        # A correct line in the try block may raise first, so nothing after it is certain.
         self.visit_block(node.body, replace(unsure, caught=place.caught | caught) if caught else place)
         for handler in node.handlers:
             self.visit_all([handler.type], unsure)
-            # pyflakes looks at functions last, when the handler's name is gone.
+            # pyflakes checks functions last, when the handler's name is no longer bound.
             names = unsure.rebound | {handler.name} if handler.name else unsure.rebound
             self.visit_block(handler.body, replace(unsure, rebound=names))
         self.visit_block(node.orelse, unsure)
@@ -249,10 +262,11 @@ class _Walker:
 
     def visit_expression(self, node: ast.AST, place: Place) -> None:
         if isinstance(node, _COMPREHENSIONS):
-            place = replace(place, sure=False, rebound=place.rebound | frozenset(bound_by(node)))
+            place = replace(place, sure=False, rebound=place.rebound | frozenset(list_names_bound_by(node)))
         elif isinstance(node, _LAZY):
             place = replace(place, sure=False, guarded=True)
-        elif isinstance(node, ast.Assert):  # python -O
+        elif isinstance(node, ast.Assert):
+            # `python -O` leaves asserts out.
             place = replace(place, sure=False)
         elif isinstance(node, ast.Compare):
             self.visit_all(node.comparators[1:], replace(place, sure=False))
@@ -262,27 +276,27 @@ class _Walker:
 
 
 def _is_run_at_once(node: ast.FunctionDef) -> bool:
-    """Neither decorated nor a generator: its body runs when it is called."""
+    """Return whether the body runs when the function is called: it is neither decorated nor a generator."""
     return not node.decorator_list and not any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node))
 
 
 def _is_endless(iterated: ast.expr) -> bool:
-    return any(isinstance(n, ast.Call) and _last_word(n.func) in _ENDLESS for n in ast.walk(iterated))
+    return any(isinstance(n, ast.Call) and _get_last_name(n.func) in _ENDLESS for n in ast.walk(iterated))
 
 
 def _is_transparent(node: ast.AST) -> bool:
-    """True for a `with` that lets every exception pass."""
+    """Return whether the node is a `with` statement that lets every exception pass."""
     return isinstance(node, ast.With) and all(
         isinstance(item.context_expr, ast.Call) and re.match(r"\w*", ast.unparse(item.context_expr))[0] in _TRANSPARENT  # type: ignore[index]
         for item in node.items
     )
 
 
-def _expected(node: ast.With | ast.AsyncWith) -> frozenset[str]:
-    """The exceptions of `with pytest.raises(NameError)` and the like."""
+def _list_expected_exceptions(node: ast.With | ast.AsyncWith) -> frozenset[str]:
+    """Return the exceptions in `with pytest.raises(NameError)` and the like."""
     calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-    named = (call.args for call in calls if _last_word(call.func) in _EXPECTING)
-    return frozenset(_last_word(n) for arguments in named for one in arguments for n in ast.walk(one)) - {""}
+    named = (call.args for call in calls if _get_last_name(call.func) in _EXPECTING_CALLS)
+    return frozenset(_get_last_name(n) for arguments in named for one in arguments for n in ast.walk(one)) - {""}
 
 
 def _list_caught(handler: ast.ExceptHandler) -> Iterator[str]:
@@ -290,4 +304,4 @@ def _list_caught(handler: ast.ExceptHandler) -> Iterator[str]:
         yield "BaseException"
     else:
         parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        yield from (_last_word(part) or "BaseException" for part in parts)
+        yield from (_get_last_name(part) or "BaseException" for part in parts)

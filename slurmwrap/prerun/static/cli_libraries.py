@@ -1,5 +1,7 @@
-"""Command lines of other libraries than argparse: click, typer, absl and Hydra, as far as the text shows. Pure but for
-Hydra's configuration file."""
+"""Check command line options of programs that use click, typer, absl or Hydra, as far as their text shows them.
+
+Pure but for Hydra's configuration file.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-# bytes of a configuration file
-_CAP = 1 << 18
+# Largest number of bytes that is read of a configuration file.
+_MAX_BYTES = 1 << 18
 _ABSL = split_word_table(
     """help helpfull helpshort helpxml v verbosity logger_levels logtostderr alsologtostderr log_dir stderrthreshold
     showprefixforinfo run_with_pdb pdb_post_mortem pdb run_with_profiling profile_file use_cprofile_for_profiling
@@ -26,7 +28,7 @@ _ABSL = split_word_table(
 
 
 def check_other_libraries(program: ProgramImports, script: str) -> Iterator[Finding]:
-    """Findings in the line of the batch script; only the entry file's own definitions count."""
+    """Yield findings at the line of the batch script. Only the definitions in the entry file count."""
     source, entry = program.files[0].source, program.entry
     if source.tree is None:
         return
@@ -47,7 +49,7 @@ def check_other_libraries(program: ProgramImports, script: str) -> Iterator[Find
 def _find_unknown_options(
     flags: frozenset[str] | None, entry: EntryPoint, script: str, *, certain: bool
 ) -> Iterator[Finding]:
-    """Long options that are not among `flags`. None: nothing can be said."""
+    """Yield findings for long options that are not among `flags`. None: nothing is known, so there are none."""
     if flags is None:
         return
     for word in entry.argv:
@@ -78,7 +80,10 @@ def _list_decorators(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, list[a
 
 
 def _list_click_flags(tree: ast.Module) -> frozenset[str] | None:
-    """Flags of the one command; None for groups, own parameter classes, and settings that let anything through."""
+    """Return the flags of the only command.
+
+    None for groups, own parameter classes, and settings that let unknown options pass.
+    """
     commands = [(calls, text) for _, calls, text in _list_decorators(tree) if re.search(r"\bcommand\b", text)]
     groups = any(re.search(r"\bgroup\b", text) for _, _, text in _list_decorators(tree))
     if len(commands) != 1 or groups:
@@ -112,7 +117,7 @@ def _list_click_flags(tree: ast.Module) -> frozenset[str] | None:
 
 
 def _list_typer_flags(tree: ast.Module) -> frozenset[str] | None:
-    """Flags of the one command, by its parameters; None where there are more, or anything is let through."""
+    """Return the flags of the only command, from its parameters; None if there are several or any option passes."""
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     decorated = [n for n, _, text in _list_decorators(tree) if re.search(r"\.command\b|\.callback\b", text)]
     runs = [
@@ -136,7 +141,7 @@ def _list_typer_flags(tree: ast.Module) -> frozenset[str] | None:
     for default in (*arguments.defaults, *arguments.kw_defaults):
         if default is not None:
             flags |= set(re.findall(r"['\"/](--[\w-]+)", ast.unparse(default)))
-    # Whatever else the file spells as a flag may be one, by an alias of Annotated.
+    # Any other text in the file that looks like a flag may be one, through an alias of Annotated.
     return frozenset(flags | set(re.findall(r"['\"](--[\w-]+)['\"]", ast.unparse(tree))))
 
 
@@ -154,7 +159,7 @@ def _list_absl_flags(program: ProgramImports) -> frozenset[str] | None:
 
 
 def _check_hydra(tree: ast.Module, entry: EntryPoint, script: str) -> Iterator[Finding]:
-    """The primary configuration file is there; overrides name keys that it has."""
+    """Check that the primary configuration file exists, and that overrides name keys that it has."""
     mains = [
         c for _, calls, _ in _list_decorators(tree) for c in calls if ast.unparse(c.func) in ("hydra.main", "main")
     ]
@@ -209,10 +214,10 @@ _HYDRA_OWN = (
 
 
 def _read_top_keys(path: Path) -> Mapping[str, int] | None:
-    """The keys of a plain YAML mapping with their lines; None when it is not there or not plain."""
+    """Return the keys of a plain YAML mapping with their lines; None if it does not exist or is not plain."""
     try:
         with path.open("rb") as stream:
-            text = stream.read(_CAP).decode("utf-8", "replace")
+            text = stream.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
     keys: dict[str, int] = {}

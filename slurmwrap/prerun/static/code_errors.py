@@ -1,4 +1,4 @@
-"""Lines of Python that raise when they run: undefined names, what pyflakes finds, wrong calls, bad format strings."""
+"""Find lines of Python that raise when they run: undefined names, pyflakes' findings, wrong calls, bad formats."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pyflakes import checker, messages
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.nearest_name import find_nearest, is_slip
+from slurmwrap.nearest_name import find_nearest, is_typo
 from slurmwrap.prerun.static.call_signatures import find_misfit, list_imported_signatures, list_signatures
 from slurmwrap.prerun.static.certain_lines import Place, find_exiting, find_places
-from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
+from slurmwrap.prerun.static.imported_files import ProgramFile, ProgramImports
 from slurmwrap.prerun.static.python_interpreter import Python
-from slurmwrap.prerun.static.python_source import ALWAYS, bound_names
+from slurmwrap.prerun.static.python_source import ALWAYS, list_bound_names
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-# A width or precision of more digits would make a text of megabytes.
-_WIDE = re.compile(r"\d{5}")
-# A value for %d, %f, %c and %s, and for the width behind %*.
+# A width or precision of this many digits would make a text of megabytes.
+_FIVE_DIGITS = re.compile(r"\d{5}")
+# A value that is valid for %d, %f, %c and %s, and for the width of %*.
 _NUMBER = 65
 
 
@@ -35,7 +35,7 @@ class _AnyKey(dict[str, int]):
 
 
 class _AnyValue:
-    """Has every attribute and item, and takes every format. Written as "1" it is a width, too."""
+    """A value that has every attribute and item and accepts every format. Its text "1" is also a valid width."""
 
     def __getattribute__(self, name: str) -> _AnyValue:
         return self
@@ -48,7 +48,7 @@ class _AnyValue:
 
 
 def find_format_error(node: ast.AST) -> Exception | None:
-    """The error of `"literal" % values` or `"literal".format(values)`; None when some values of this shape do fit."""
+    """Return the error of `"literal" % values` or `"literal".format(values)`; None if values of this shape can fit."""
     if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
         return _try_percent(node.left.value, node.right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -60,7 +60,7 @@ def find_format_error(node: ast.AST) -> Exception | None:
 
 def _try_percent(text: str, right: ast.expr) -> Exception | None:
     error: Exception | None = None
-    if _WIDE.search(text):
+    if _FIVE_DIGITS.search(text):
         return None
     for values in _list_percent_values(text, right):
         try:
@@ -73,7 +73,7 @@ def _try_percent(text: str, right: ast.expr) -> Exception | None:
 
 
 def _list_percent_values(text: str, right: ast.expr) -> Iterator[object]:
-    """What the right side may be, one value for each shape."""
+    """Yield values that the right side may have, one for each possible shape."""
     elements = right.elts if isinstance(right, (ast.Tuple, ast.List)) else []
     if isinstance(right, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in elements):
         shape = tuple if isinstance(right, ast.Tuple) else list
@@ -87,7 +87,7 @@ def _list_percent_values(text: str, right: ast.expr) -> Iterator[object]:
 
 
 def _try_format(text: str, call: ast.Call) -> Exception | None:
-    if _WIDE.search(text):
+    if _FIVE_DIGITS.search(text):
         return None
     many = any(isinstance(argument, ast.Starred) for argument in call.args)
     count = len(text) if many else len(call.args)
@@ -113,10 +113,10 @@ _FORMATS = ("Percent", "StringDotFormat")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defect:
-    """One message of pyflakes. kind: "name" | "print" | "raise" | "format".
+    """One message of pyflakes. `kind`: "name" | "print" | "raise" | "format".
 
-    Of a name: `bound`, the scope that has it although the line does not see it ("local" | "module", "" when none has
-    it); `inner`, the names of the functions around it.
+    For kind "name": `bound` is the scope that has the name although the line cannot see it ("local" | "module", "" if
+    none has it), and `inner` holds the names of the functions around the line.
     """
 
     kind: str
@@ -127,18 +127,18 @@ class Defect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleReport:
-    """The defects of a module in order of its text, and its calls of what its own top level defines."""
+    """The defects of a module in the order of its text, and its calls of functions that its own top level defines."""
 
     defects: tuple[Defect, ...]
     calls: tuple[ast.Call, ...]
 
 
 class _RecordingChecker(checker.Checker):  # type: ignore[misc]
-    """pyflakes' messages have a line and a column only: this keeps the node and the scopes too."""
+    """A pyflakes checker that records the node and scopes of each message, which otherwise has only line and column."""
 
     def __init__(self, tree: ast.Module, builtins: Iterable[str]) -> None:
         self.global_calls: list[ast.Call] = []
-        # The environment variable PYFLAKES_DOCTEST must not decide.
+        # Do not let the environment variable PYFLAKES_DOCTEST decide.
         super().__init__(tree, builtins=builtins, withDoctest=False)
 
     def report(self, kind: type, node: ast.AST, *details: object) -> None:
@@ -152,15 +152,15 @@ class _RecordingChecker(checker.Checker):  # type: ignore[misc]
 
 
 def check_module(tree: ast.Module, builtins: Iterable[str]) -> ModuleReport:
-    """Names, `print >>`, `raise NotImplemented` and formats. `builtins`: names that are defined in any case.
+    """Check names, `print >>`, `raise NotImplemented` and formats. `builtins`: names that are always defined.
 
-    Names that a star import may bring are among the defects. Empty where pyflakes itself fails. Raises RecursionError
-    for a tree that is too deep.
+    Names that a star import may define are among the defects. The report is empty if pyflakes itself fails. Raises
+    RecursionError for a tree that is too deep.
     """
     try:
         checked = _RecordingChecker(tree, builtins)
     except AttributeError:
-        # `__all__ += [...]` behind `from module import __all__` (pyflakes 3.4).
+        # Happens for `__all__ += [...]` after `from module import __all__` (pyflakes 3.4).
         return ModuleReport(defects=(), calls=())
     found = (_read_message(message) for message in checked.messages)
     defects = sorted((d for d in found if d), key=lambda d: (d.node.lineno, d.node.col_offset))
@@ -168,7 +168,7 @@ def check_module(tree: ast.Module, builtins: Iterable[str]) -> ModuleReport:
 
 
 def _read_message(message: Any) -> Defect | None:
-    """None for what does not raise: imports and variables that are not used, and the like."""
+    """Return the defect; None for messages about code that does not raise, such as unused imports and variables."""
     node, scopes = message.origin
     kind = "format" if type(message).__name__.startswith(_FORMATS) else _KINDS.get(type(message), "")
     if kind == "name" and isinstance(node, ast.Name):
@@ -176,13 +176,13 @@ def _read_message(message: Any) -> Defect | None:
         names = frozenset(name for scope in inner for name in scope)
         return Defect(kind=kind, node=node, bound=_find_scope(node.id, scopes), inner=names)
     if kind == "raise" and _find_scope("NotImplemented", scopes):
-        # A class of the program's own.
+        # The name is a class of the program's own.
         return None
     return Defect(kind=kind, node=node) if kind and kind != "name" else None
 
 
 def _find_scope(name: str, scopes: tuple[checker.Scope, ...]) -> str:
-    """Where the innermost of `scopes` that has `name` in the end stands; "" for a builtin and where none has it."""
+    """Return the kind of the innermost scope that has `name` at its end; "" for a builtin and for an unknown name."""
     for scope in reversed(scopes):
         if name not in scope or (isinstance(scope, checker.ClassScope) and scope is not scopes[-1]):
             continue
@@ -200,17 +200,17 @@ _BUILTINS = frozenset(dir(builtins)) | split_word_table(
 _PYTHON_2 = split_word_table(
     """unicode xrange raw_input basestring long file reload unichr cmp execfile reduce buffer apply intern coerce"""
 )
-_FOLLOWS = {"xrange": "range", "raw_input": "input", "unicode": "str", "basestring": "str", "long": "int"}
-# Findings of one kind; anyone who lost an import uses its name often.
+_PYTHON_3_NAMES = {"xrange": "range", "raw_input": "input", "unicode": "str", "basestring": "str", "long": "int"}
+# Findings of one kind per file: a name whose import is missing is often used many times.
 _PER_FILE = 5
 
 
-def name_faults(
+def find_code_errors(
     program: ProgramImports, python: Python | None = None, has_time: Callable[[int], bool] = lambda size: True
 ) -> Iterator[Finding]:
-    """Undefined names, wrong calls and the like of every file of the program, nearest file first.
+    """Yield undefined names, wrong calls and similar errors of every file of the program, the nearest file first.
 
-    `python`: what runs it, where that is known; `has_time`: whether there is time to check so many bytes.
+    `python`: the interpreter that runs it, if known. `has_time`: whether there is time to check that many bytes.
     """
     if program.entry.interpreter.endswith(("python2", "python2.7")):
         return
@@ -231,37 +231,37 @@ def name_faults(
         try:
             yield from check.find_faults()
         except RecursionError:
-            # Deeper than our own Python goes.
+            # The tree is deeper than this Python can check.
             continue
 
 
 def _is_python_3(entry: EntryPoint, python: Python | None) -> bool:
-    """False for a `python` that may be an old system's Python 2."""
+    """Return False for a `python` that may be the Python 2 of an old system."""
     names = [entry.interpreter, os.path.realpath(python.path) if python else ""]
     return entry.kind not in ("python", "module") or any("python3" in os.path.basename(name) for name in names)  # noqa: PTH119
 
 
-# `builtins.print = quiet` is how a distributed program silences its other ranks: no name comes or goes.
-_PLAIN = re.compile(
+# Distributed programs silence their other ranks with `builtins.print = quiet`; that neither adds nor removes a name.
+_PLAIN_BUILTINS = re.compile(
     rb"import\s+(?:builtins|__builtin__)(?:\s+as\s+__builtin__)?(?=\s*(?:$|[;#]))|\b(?:builtins|__builtin__)\.\w+", re.M
 )
-_ADDED = re.compile(rb"\b(?:builtins|__builtin__)\.(\w+)\s*=(?!=)")
+_ADDED_BUILTINS = re.compile(rb"\b(?:builtins|__builtin__)\.(\w+)\s*=(?!=)")
 
 
 def _is_changing_builtins(content: bytes) -> bool:
-    """True when names may become builtins in a way that is not plain, or new ones do."""
+    """Return whether names may become builtins in an unusual way, or new builtins are assigned."""
     if b"global_enum" in content:
         return True
     if b"builtin" not in content:
         return False
-    added = {name.decode() for name in _ADDED.findall(content)}
-    rest = _PLAIN.sub(b"", content)
+    added = {name.decode() for name in _ADDED_BUILTINS.findall(content)}
+    rest = _PLAIN_BUILTINS.sub(b"", content)
     return bool(added - _BUILTINS) or b"builtins" in rest or b"__builtin__" in rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
-    """What is wrong with one node. `always`: it raises whenever the node is evaluated."""
+    """An error at one node. `always`: it raises whenever the node is evaluated."""
 
     kind: str
     node: ast.expr | ast.stmt
@@ -274,22 +274,22 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileCheck:
-    """One file of a program. `injected`: builtins may be added; `certain`: the file is certain to run as it stands."""
+    """One file of a program. `injected`: builtins may be added. `certain`: the file is certain to run as it is."""
 
-    reached: Reached
+    reached: ProgramFile
     program: ProgramImports
     injected: bool
     certain: bool
     python_3: bool
 
     def find_faults(self) -> Iterator[Finding]:
-        """At most five of each kind, the certain ones first."""
+        """Yield at most five findings of each kind, the certain ones first."""
 
         tree = self.reached.source.tree
         if tree is None:
             return
         stars = _list_star_imports(self.reached, self.program)
-        names = None if self.injected else bound_names(tree, stars)
+        names = None if self.injected else list_bound_names(tree, stars)
         report = check_module(tree, _BUILTINS | ALWAYS | (stars or frozenset()))
         defects = [d for d in report.defects if names is not None or d.kind == "format" or d.bound == "local"]
         misfits = list(self.list_misfits(tree, report.calls)) if names is not None else []
@@ -305,17 +305,18 @@ class _FileCheck:
         ]
         judged += [_describe_misfit(*misfit, places[misfit[0]]) for misfit in misfits if misfit[0] in places]
         faults = [fault for fault in judged if fault and not fault.place.expects(fault.error)]
+        # Certain errors come before uncertain ones. Each name, or node, is reported only once.
         faults.sort(key=lambda fault: not (fault.always and fault.place.sure))
-        told: dict[str, set[object]] = {}
+        reported: dict[str, set[object]] = {}
         for fault in faults:
-            seen = told.setdefault(fault.kind, set())
+            seen = reported.setdefault(fault.kind, set())
             key = fault.message if fault.kind == "name" else fault.node
             if key not in seen and len(seen) < _PER_FILE:
                 seen.add(key)
                 yield self.make_finding(fault)
 
     def list_misfits(self, tree: ast.Module, calls: Sequence[ast.Call]) -> Iterator[tuple[ast.Call, str, str]]:
-        """(call, what is wrong with it, where its function is defined)."""
+        """Yield (call, what is wrong with it, where its function is defined)."""
         table = {**list_imported_signatures(self.reached, self.program), **list_signatures(tree)}
         for call in calls:
             takes = table.get(call.func.id) if isinstance(call.func, ast.Name) else None
@@ -329,7 +330,7 @@ class _FileCheck:
         return find_places(tree, nodes, is_program=is_program, exiting=find_exiting([tree, *trees]))
 
     def judge_defect(self, defect: Defect, place: Place, known: frozenset[str], deleted: set[str]) -> _Fault | None:
-        """What Python will say of it, None when it does not raise."""
+        """Return the error that Python will raise; None if it raises none."""
         node = defect.node
         if isinstance(node, ast.Name) and defect.kind == "name":
             return self.judge_name(node, defect, place, known, deleted)
@@ -354,7 +355,7 @@ class _FileCheck:
         if name in place.rebound or name in deleted:
             return None
         if bound == "module" and (place.scope == "function" or (place.guarded and not place.sure) or place.caught):
-            # Bound for a time (`except E as name`), or looked for.
+            # The name is bound only for a time (`except E as name`), or the code tests whether it exists.
             return None
         if bound == "local":
             message = f"cannot access local variable {name!r} where it is not associated with a value"
@@ -373,7 +374,7 @@ class _FileCheck:
         )
 
     def judge_print(self, node: ast.Name, place: Place) -> _Fault | None:
-        """`print >> file` of Python 2. An operand with a >> of its own may take it."""
+        """Return the error of Python 2's `print >> file`; a warning if the operand may define >> itself."""
         assert self.reached.source.tree is not None
         used = (n for n in ast.walk(self.reached.source.tree) if isinstance(n, ast.BinOp) and n.left is node)
         shift = next((n for n in used if isinstance(n.op, ast.RShift)), None)
@@ -408,17 +409,17 @@ def _describe_misfit(call: ast.Call, wrong: str, where: str, place: Place) -> _F
 
 
 def _suggest_remedy(name: str, known: frozenset[str]) -> str:
-    """A slip of the finger before a forgotten import, one's own names before Python's."""
-    slips = sorted(k for k in known if len(k) > 2 and is_slip(name, k))
-    if not slips and name in sys.stdlib_module_names and name not in _FOLLOWS:
+    """Suggest a fix: a typing error before a missing import, the program's own names before Python's."""
+    slips = sorted(k for k in known if len(k) > 2 and is_typo(name, k))
+    if not slips and name in sys.stdlib_module_names and name not in _PYTHON_3_NAMES:
         return f"import {name}"
-    near = _FOLLOWS.get(name) or next(iter(slips), "")
+    near = _PYTHON_3_NAMES.get(name) or next(iter(slips), "")
     near = near or find_nearest(name, (k for k in known | _BUILTINS if len(k) > 1), cutoff=0.7)
     return f"did you mean {near}?" if near else f"define or import {name}"
 
 
-def _list_star_imports(reached: Reached, program: ProgramImports) -> frozenset[str] | None:
-    """What the module's star imports bring at most; None when one of them is not a plain local module."""
+def _list_star_imports(reached: ProgramFile, program: ProgramImports) -> frozenset[str] | None:
+    """Return all names that the star imports may define; None if one of them is not a plain local module."""
     names: set[str] = set()
     for one in reached.imports:
         if "*" not in one.names:
@@ -427,7 +428,7 @@ def _list_star_imports(reached: Reached, program: ProgramImports) -> frozenset[s
         target = next((f for f in program.files if f.source.path == found.path), None)
         if target is None or target.source.tree is None:
             return None
-        brought = bound_names(target.source.tree)
+        brought = list_bound_names(target.source.tree)
         if brought is None:
             return None
         names |= brought

@@ -1,7 +1,7 @@
-"""Commands that start other commands: turns their words into those of the program that runs in the end. Pure but for
-`is_program`.
+"""Unwrap commands that start other commands: return the words of the program that runs in the end.
 
-Wrappers are srun, mpirun, env, timeout, nohup, numactl, uv run, conda run, containers and the like.
+Wrappers are srun, mpirun, env, timeout, nohup, numactl, uv run, conda run, containers and the like. Pure but for
+`is_program`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "horovodrun")
 
-# command -> (subcommands of which one must follow, options with a value, words to skip, in a container)
+# (subcommands of which one must follow, options with a value, number of words to skip, whether it is a container)
 _Wrapper = tuple[tuple[str, ...], frozenset[str], int, bool]
 _IMAGE = _split_words(
     """-B --bind --env --env-file -H --home --pwd --cwd -W --workdir --overlay -o --scratch -S --mount --security
@@ -85,11 +85,11 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "ch-run": ((), _split_words("-b --bind -c --cd --set-env --unset-env"), 1, True),
     "xargs": ((), _split_words("-I -n -P -L -d -a -s --max-args --max-procs --arg-file --delimiter"), 0, False),
 }
-# The environment of these is their own: its packages are not to be had by looking at PATH.
+# These commands run the program in an environment of their own, whose packages cannot be found through PATH.
 OWN_ENVIRONMENT = _split_words("uv poetry pipenv pdm rye hatch pixi")
 CONDAS = _split_words("conda mamba micromamba")
 
-# Commands that make no file of the user's; after any other one a missing file may have been made.
+# Commands that create no file of the user's. After any other command a missing file may have been created.
 HARMLESS = _split_words(
     """
     : [ [[ test echo printf set unset export declare local readonly shopt ulimit umask module ml source . cd
@@ -101,9 +101,9 @@ HARMLESS = _split_words(
 
 
 def unwrap_command(words: Sequence[str]) -> tuple[list[str], bool]:
-    """What srun, mpirun, env, timeout and the like would start in the end, and whether in a container."""
+    """Return the words that srun, mpirun, env, timeout and the like run in the end, and whether in a container."""
     rest, contained = list(words), False
-    # No script wraps deeper; a bound against a table that eats nothing.
+    # No script nests more wrappers. The bound ends the loop if a table entry removes no word.
     for _ in range(12):
         if not rest:
             break
@@ -125,7 +125,7 @@ def unwrap_command(words: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def is_installing(words: Sequence[str]) -> bool:
-    """True when the command may bring packages."""
+    """Return whether the command may install packages."""
     if not {"install", "sync", "create", "update", "develop", "build_ext", "add"} & set(words):
         return False
     names = {os.path.basename(w) for w in words}  # noqa: PTH119
@@ -133,7 +133,7 @@ def is_installing(words: Sequence[str]) -> bool:
 
 
 def get_inline_shell(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """(text, arguments) of `bash -c text name arguments`."""
+    """Return (text, arguments) of `bash -c text name arguments`; (None, ()) for any other command."""
     if len(words) < 3 or os.path.basename(words[0]) not in SHELLS:  # noqa: PTH119
         return None, ()
     for at, word in enumerate(words[1:-1], 1):
@@ -145,9 +145,9 @@ def get_inline_shell(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]
 
 
 def get_inline_python(words: Sequence[str]) -> tuple[int, str | None]:
-    """(index of the first argument, code of -c or None when the program comes from standard input).
+    """Return (index of the first argument, code of -c or None if the program comes from standard input).
 
-    The index is negative when Python reads neither.
+    The index is negative if Python reads neither.
     """
     at = 1
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
@@ -163,14 +163,14 @@ def get_inline_python(words: Sequence[str]) -> tuple[int, str | None]:
 
 
 def is_program(word: str) -> bool:
-    """True when `word` can be a command: found on PATH, or a file."""
+    """Return whether `word` can be a command: a Python, or found on PATH."""
     import shutil
 
     return bool(PYTHON.fullmatch(os.path.basename(word))) or shutil.which(word) is not None  # noqa: PTH119
 
 
 def skip(words: Sequence[str], valued: frozenset[str], positionals: int) -> list[str]:
-    """`words` without leading options (those `valued` take the next word), assignments and so many positionals."""
+    """Return `words` without leading options (those in `valued` take the next word), assignments and positionals."""
     rest = list(words)
     while rest and (rest[0].startswith("-") or re.match(r"[A-Za-z_]\w*=", rest[0])):
         word = rest.pop(0)

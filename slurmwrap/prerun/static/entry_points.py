@@ -1,8 +1,8 @@
-"""What a batch script starts: turns its text into its commands, and those that start Python into entry points.
+"""List what a batch script starts: its commands, and the entry points of those that start Python.
 
-Programs that the script itself holds (`python - <<EOF`, `python -c`, `bash -c`) are among them; with a reader the
-scripts that it starts are as well. What cannot be known without running the script is left out, or is not `certain`.
-Pure but for what started_program.py looks up.
+Programs that the script itself contains (`python - <<EOF`, `python -c`, `bash -c`) are included. With `read`, the
+commands of shell scripts that it starts are included as well. What cannot be known without running the script is left
+out, or is not `certain`. Pure but for what started_program.py looks up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurmwrap.prerun.static.command_wrappers import (
     is_installing,
     unwrap_command,
 )
-from slurmwrap.prerun.static.search_path import apply_search_path_change, search_of
+from slurmwrap.prerun.static.search_path import apply_search_path_change, make_search_path
 from slurmwrap.prerun.static.shell_parser import (
     UNKNOWN,
     Guess,
@@ -40,7 +40,7 @@ from slurmwrap.prerun.static.started_program import (
 )
 
 SUBMIT_DIR = "SLURM_SUBMIT_DIR"
-# Path -> text of a shell script, None when it is not to be had.
+# Path -> text of a shell script; None if it cannot be read.
 Read = Callable[[str], "str | None"]
 
 
@@ -51,15 +51,15 @@ def list_started_programs(
     environ: Mapping[str, str] | None = None,
     read: Read | None = None,
 ) -> tuple[StartedProgram, ...]:
-    """All commands of a shell script in order; arguments as of `list_entry_points`."""
-    return tuple(_Walk(chdir, tuple(args), environ or {}, read).commands(script_text))
+    """Return all commands of a shell script in order. The arguments are those of `list_entry_points`."""
+    return tuple(_CommandWalk(chdir, tuple(args), environ or {}, read).commands(script_text))
 
 
 def compute_variables_after(
     script_text: str, chdir: str | None, args: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """`environ` as the script leaves it, so far as it is known without running it."""
-    walk = _Walk(chdir, tuple(args), environ or {}, None)
+    """Return `environ` as the script leaves it, as far as that is known without running it."""
+    walk = _CommandWalk(chdir, tuple(args), environ or {}, None)
     for _ in walk.commands(script_text):
         pass
     return {name: value for name, value in walk.variables.items() if value is not None and UNKNOWN not in value}
@@ -72,17 +72,20 @@ def list_entry_points(
     environ: Mapping[str, str] | None = None,
     read: Read | None = None,
 ) -> tuple[EntryPoint, ...]:
-    """The entry points of a shell script run in `chdir` with `args`, in order. `environ`: what sbatch will pass on,
-    and SLURM_SUBMIT_DIR where it is known (sbatch sets it to its own directory). With `read`, shell scripts that the
-    script starts are followed as well."""
+    """Return the entry points of a shell script that runs in `chdir` with `args`, in order.
+
+    `environ`: the variables that sbatch will pass on, and SLURM_SUBMIT_DIR if it is known (sbatch sets it to its own
+    working directory). With `read`, shell scripts that the script starts are followed as well.
+    """
     return tuple(one.entry for one in list_started_programs(script_text, chdir, args, environ, read) if one.entry)
 
 
-_DEPTH = 4  # scripts that start scripts
+# How many levels of scripts that start scripts are followed.
+_DEPTH = 4
 
 
-class _Walk:
-    """Goes through the commands with what is known so far: variables, directory, whether files may have appeared."""
+class _CommandWalk:
+    """Walks the commands and tracks what is known: variables, directory, whether files may have been created."""
 
     def __init__(
         self, chdir: str | None, args: tuple[str, ...], environ: Mapping[str, str | None], read: Read | None
@@ -102,10 +105,11 @@ class _Walk:
         self.before = ""
         self.file = ""
         self.devices: str | None = None
-        # What started this script runs for sure.
+        # The command that started this script is certain to run.
         self.surely = True
 
     def commands(self, script_text: str) -> Iterator[StartedProgram]:
+        """Yield the commands of a script in order, and update what is known after each of them."""
         for command in parse_commands(script_text):
             self.args = None if command.in_function else self.own_args
             words, local = self._assign(command)
@@ -138,7 +142,7 @@ class _Walk:
             entry=found,
             line=command.line,
             sure=command.sure and self.surely,
-            search=search_of(self.variables.get("PATH")),
+            search=make_search_path(self.variables.get("PATH")),
             contained=contained,
             before=self.before,
             raw=command,
@@ -152,7 +156,7 @@ class _Walk:
     def _list_inner(
         self, rest: list[str], contained: bool, found: EntryPoint | None, command: RawCommand
     ) -> Iterator[StartedProgram]:
-        """The commands of a script that this command starts: `bash -c "..."` and, with a reader, `bash run.sh`."""
+        """Yield the commands of a script that this command starts: `bash -c "..."` and, with `read`, `bash run.sh`."""
         if self.depth >= _DEPTH or self.read is None:
             return
         file = ""
@@ -162,7 +166,7 @@ class _Walk:
             text, args = get_inline_shell(rest)
         if text is None:
             return
-        inner = _Walk(self.cwd, tuple(args), self.variables, self.read)
+        inner = _CommandWalk(self.cwd, tuple(args), self.variables, self.read)
         inner.depth, inner.files_known, inner.installs = self.depth + 1, self.files_known, self.installs
         inner.devices, inner.file = self.devices, file or self.file
         inner.surely = self.surely and command.sure and not contained
@@ -174,8 +178,10 @@ class _Walk:
         self.files_known = inner.files_known
 
     def _assign(self, command: RawCommand) -> tuple[list[str], dict[str, str | None]]:
-        """Takes leading and exported assignments into the variables; the words that are left, and the assignments
-        that hold for this command alone (`PYTHONPATH=. python x.py`)."""
+        """Apply leading and exported assignments to the variables.
+
+        Return the remaining words, and the assignments for this command alone (`PYTHONPATH=. python x.py`).
+        """
         words = list(command.words)
         name = words[0].literal
         if name in ("export", "declare", "local", "readonly", "typeset"):
@@ -211,7 +217,7 @@ class _Walk:
         if found is None:
             return None
         sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
-        # The script knows what to do when it fails.
+        # After `||` the script itself handles a failure, so the program need not succeed.
         sure = sure and command.then != "||"
         return replace(
             found,
@@ -233,8 +239,8 @@ class _Walk:
         return name not in self.variables or self.variables[name] == ""
 
     def _search(self, words: list[str], contained: bool) -> str:
-        """PATH as the program's own environment has it."""
-        known = search_of(self.variables.get("PATH"))
+        """Return PATH in the program's own environment."""
+        known = make_search_path(self.variables.get("PATH"))
         for at, word in enumerate(words):
             name = os.path.basename(word)
             if name in OWN_ENVIRONMENT and words[at + 1 : at + 2] == ["run"]:
@@ -242,11 +248,11 @@ class _Walk:
             if name in CONDAS and words[at + 1 : at + 2] == ["run"]:
                 pairs = zip(words[at:], words[at + 1 :], strict=False)
                 chosen = next((value for option, value in pairs if option in ("-n", "-p", "--name", "--prefix")), None)
-                return search_of(known, conda=chosen)
+                return make_search_path(known, conda=chosen)
         return UNKNOWN if contained else known
 
     def _make_given_entry(self, rest: list[str], command: RawCommand) -> EntryPoint | None:
-        """A program that the script holds itself or hands over on standard input."""
+        """Return a program that the script itself contains or passes on standard input."""
         if not rest or not PYTHON.fullmatch(os.path.basename(rest[0])):
             return None
         at, code = get_inline_python(rest)
@@ -271,19 +277,19 @@ class _Walk:
 
 
 def _join_word(words: Sequence[str]) -> str:
-    """A target of a redirection: one word, a Guess where a part of it is one."""
+    """Join the parts of a redirection's target to one word, which is a Guess if a part of it is one."""
     kind = Guess if any(isinstance(word, Guess) for word in words) else str
     return kind("".join(words))
 
 
 def _evaluate_word(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
-    """What is assigned, with UNKNOWN for the parts that are not known; None when nothing of it is."""
+    """Return the assigned value, with UNKNOWN for the parts that are not known; None if no part is known."""
     value = expand(word, variables, args)
     return value[0] if len(value) == 1 and value[0] != UNKNOWN else None
 
 
 def _place_in_outer_script(entry: EntryPoint, first: int, in_file: bool, contained: bool) -> EntryPoint:
-    """An entry point of an inner script as the outer one has it: its lines, and what holds around it."""
+    """Return an entry point of an inner script with the lines and restrictions that it has in the outer one."""
     moved = {} if in_file else {"line": first + entry.line - 1, "code_line": first + entry.code_line - 1}
     search = UNKNOWN if contained else entry.search
     return replace(entry, contained=contained or entry.contained, search=search, **moved)  # type: ignore[arg-type]

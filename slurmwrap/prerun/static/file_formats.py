@@ -1,6 +1,6 @@
-"""Data files by their own words: finds truncation and corruption by magic numbers. Bounded reads, standard library.
+"""Find truncated and corrupt data files by their magic numbers and headers. Bounded reads, standard library only.
 
-Every check answers None unless the file contradicts itself: its own header promises bytes that are not there.
+Every check returns None unless the file contradicts itself: its own header promises bytes that do not exist.
 Sources: APPNOTE.TXT (zip), RFC 1952 (gzip), numpy.lib.format, the safetensors README, PNG and HDF5 specifications.
 """
 
@@ -17,13 +17,15 @@ from collections.abc import Callable
 from typing import IO
 
 MIB = 1 << 20
-READ_CAP = 64 * MIB  # of one check
-_ZIP_CRC_CAP = 16 * MIB  # members whose checksums are verified
-# Formats with a magic number of their own, and others in which an empty file is certainly wrong.
-_MAGICAL = frozenset(
+# Bytes that one check reads at most.
+READ_CAP = 64 * MIB
+# Checksums are verified if all members of a zip file together have at most this size.
+_ZIP_CRC_CAP = 16 * MIB
+# Formats with a magic number of their own. _DATA_SUFFIXES adds others in which an empty file is certainly wrong.
+_SUFFIXES_WITH_MAGIC = frozenset(
     (".npy", ".npz", ".safetensors", ".parquet", ".h5", ".hdf5", ".png", ".jpg", ".jpeg", ".gz", ".zip")
 )
-_DATA_SUFFIXES = _MAGICAL | {
+_DATA_SUFFIXES = _SUFFIXES_WITH_MAGIC | {
     ".pt",
     ".pth",
     ".ckpt",
@@ -39,13 +41,13 @@ _DATA_SUFFIXES = _MAGICAL | {
 
 
 def find_format_fault(stream: IO[bytes], size: int, suffix: str) -> str | None:
-    """What is wrong with the file of `size` bytes open in `stream`; `suffix` in lower case with its dot."""
+    """Return what is wrong with the file of `size` bytes open in `stream`. `suffix` is in lower case with its dot."""
     if size == 0:
         return "is empty" if suffix in _DATA_SUFFIXES else None
     head = stream.read(64)
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return "is a Git LFS pointer, not the data itself (git lfs pull)"
-    if suffix in _MAGICAL | {".pt", ".pth"} and head.strip(b"\0") == b"":
+    if suffix in _SUFFIXES_WITH_MAGIC | {".pt", ".pth"} and head.strip(b"\0") == b"":
         return _find_zeros(stream, size)
     if head.lstrip().lower().startswith((b"<!doctype html", b"<html")) and suffix in _DATA_SUFFIXES:
         return "is a web page, not the data itself"
@@ -62,7 +64,7 @@ def _select_check_by_magic(head: bytes) -> Callable[[IO[bytes], int], str | None
 
 def _find_wrong_magic(head: bytes, suffix: str) -> str | None:
     expected = {".npy": "NumPy", ".npz": "zip", ".parquet": "Parquet", ".png": "PNG", ".gz": "gzip", ".zip": "zip"}
-    # An empty or split archive.
+    # An empty or split archive begins in another way than _MAGIC.
     if head.startswith(b"PK"):
         return None
     return f"does not begin like a {expected[suffix]} file" if suffix in expected else None
@@ -73,7 +75,7 @@ def _find_zeros(stream: IO[bytes], size: int) -> str | None:
     return "holds only zeros" if size <= 64 or stream.read(64).strip(b"\0") == b"" else None
 
 
-def _zip(stream: IO[bytes], size: int) -> str | None:
+def _check_zip(stream: IO[bytes], size: int) -> str | None:
     try:
         with zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
@@ -88,7 +90,7 @@ def _zip(stream: IO[bytes], size: int) -> str | None:
     except (zlib.error, EOFError, struct.error, ValueError) as error:
         return f"is corrupt: {error}"
     except (NotImplementedError, RuntimeError):
-        # A compression we lack, or a password.
+        # This Python lacks the compression method, or the archive has a password.
         return None
 
 
@@ -101,7 +103,7 @@ def _check_gzip(stream: IO[bytes], size: int) -> str | None:
                 unpacker.decompress(chunk, 4 * MIB)
                 chunk = unpacker.unconsumed_tail
                 if unpacker.eof:
-                    # The first member is whole; more may follow.
+                    # The first member is complete; more may follow.
                     return None
         except zlib.error as error:
             return f"is corrupt: {error}"
@@ -130,7 +132,7 @@ def _check_npy(stream: IO[bytes], size: int) -> str | None:
 
 def _parse_item_bytes(descr: str) -> int:
     found = re.fullmatch(r"[<>|=]?([biufcSVM?])(\d+)(\[.*\])?", descr)
-    # Objects and structures: no promise.
+    # Objects and structures promise no fixed number of bytes.
     return int(found[2]) if found else 0
 
 
@@ -158,7 +160,7 @@ def _check_json(stream: IO[bytes], size: int) -> str | None:
     except UnicodeDecodeError:
         return None
     except ValueError as error:
-        # JSON lines under the name .json.
+        # The file may contain JSON lines under the name .json.
         whole = _check_lines(raw) if "Extra data" in str(error) else str(error)
         return f"is not valid JSON: {whole}" if whole else None
     except RecursionError:
@@ -235,7 +237,7 @@ def _check_pickle(stream: IO[bytes], size: int) -> str | None:
 
 
 _MAGIC: tuple[tuple[bytes, Callable[[IO[bytes], int], str | None]], ...] = (
-    (b"PK\x03\x04", _zip),
+    (b"PK\x03\x04", _check_zip),
     (b"\x1f\x8b", _check_gzip),
     (b"\x93NUMPY", _check_npy),
     (b"\x89PNG\r\n\x1a\n", _check_png),

@@ -1,6 +1,7 @@
-"""Which files of the user's a program imports: follows import statements from the entry point, without running any.
+"""Find the user's files that a program imports: follow import statements from the entry point without running any.
 
-A module is local when its file lies below a directory that Python will search first: that of the program, PYTHONPATH.
+A module is local if its file is in a directory that Python searches before the installed packages: the program's own
+directory and those in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-_FILES = 150  # of one program that are followed
-_BYTES = 2 << 20  # of all of them together
-_TO_JUDGE_S = 0.9  # left for the checks of what was read
+# Files of one program that are followed at most, and the bytes of all of them together.
+_MAX_FILES = 150
+_MAX_BYTES = 2 << 20
+# Seconds that are left for the checks of the files that were read.
+_CHECKS_S = 0.9
 _GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-# Loaded before the program starts: a file of this name next to it changes nothing.
-_EARLY = frozenset(sys.builtin_module_names) | split_word_table(
+# Modules that are loaded before the program starts: a file of this name next to the program changes nothing.
+_LOADED_EARLY = frozenset(sys.builtin_module_names) | split_word_table(
     """abc codecs encodings genericpath io os posixpath site stat zipimport importlib _collections_abc"""
 )
 
@@ -33,37 +36,39 @@ _EARLY = frozenset(sys.builtin_module_names) | split_word_table(
 class Import:
     """One import statement. `sure`: it runs whenever its module is imported."""
 
-    # With leading dots when relative.
+    # With leading dots if it is relative.
     module: str
-    # Of `from module import names`; () for `import module`.
+    # The names of `from module import names`; empty for `import module`.
     names: tuple[str, ...]
     line: int
     sure: bool
-    # An ImportError here is caught, or it is for type checkers only.
+    # An ImportError of this statement is caught, or it is for type checkers only.
     guarded: bool = False
-    top: bool = True  # at module level
+    # It is at module level.
+    top: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedImport:
-    """Where a dotted name leads. kind: "module" | "package" | "namespace" | "opaque" | "missing" | "elsewhere".
+    """What a dotted name refers to. kind: "module" | "package" | "namespace" | "opaque" | "missing" | "elsewhere".
 
-    "elsewhere": no local top-level module, so an installed one is meant; "opaque": compiled, or otherwise not readable.
+    "elsewhere": there is no local top-level module of this name, so it must be installed. "opaque": compiled, or
+    otherwise not readable.
     """
 
     kind: str
-    # Of the .py file; of the directory for a namespace.
+    # The .py file, or the directory of a namespace package.
     path: str = ""
-    # The part that is missing.
+    # For "missing": the part of the name that does not exist.
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ProgramFile:
     """One file of the program. `sure`: it is imported whenever the program runs."""
 
     source: PythonSource
-    # The directory that "." means in it, "" for a program that is no module.
+    # The directory of its package, for relative imports; "" for a program that is not run as a module.
     folder: str
     sure: bool
     imports: tuple[Import, ...]
@@ -71,19 +76,22 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramImports:
-    """An entry point and what it imports."""
+    """An entry point and the local files that it imports."""
 
     entry: EntryPoint
-    # The entry point itself first.
-    files: tuple[Reached, ...]
+    # The file of the entry point comes first.
+    files: tuple[ProgramFile, ...]
     roots: tuple[str, ...]
-    roots_known: bool  # all directories searched before the installed packages are known
-    whole: bool = True  # every file was followed; False when time or the bound ended it
-    tricks: bool = False  # sys.path, sys.modules and the like are changed: what is missing may be found all the same
+    # All directories that are searched before the installed packages are known.
+    roots_known: bool
+    # Every file was followed; False if the time or a limit ended the search.
+    whole: bool = True
+    # sys.path, sys.modules or similar are changed, so a module that seems to be missing may still be found.
+    tricks: bool = False
     found: dict[str, ResolvedImport] = field(default_factory=dict)
 
     def find(self, name: str, folder: str) -> ResolvedImport:
-        """Where the module `name` (perhaps relative to `folder`) leads."""
+        """Return what the module `name` refers to; `folder` is the package directory for relative names."""
         key = f"{folder}|{name}" if name.startswith(".") else name
         if key not in self.found:
             self.found[key] = find_module(name, self.roots, folder)
@@ -104,7 +112,7 @@ _MORE_TRICKS = (
 
 
 def read_program(entry: EntryPoint, source: PythonSource, context: StaticContext) -> ProgramImports:
-    """Follows the imports of `source`, breadth first, within a bound of files and the desk's time."""
+    """Follow the imports of `source`, breadth first, within the limits of files, bytes and the context's time."""
     key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
     if source.path and (kept := context.programs.get(key)) is not None:
         program: ProgramImports = replace(kept, entry=entry)
@@ -112,20 +120,22 @@ def read_program(entry: EntryPoint, source: PythonSource, context: StaticContext
     roots, known = list_search_roots(entry)
     is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
     folder = str(Path(entry.path).parent) if is_module else ""
-    start = Reached(source=source, folder=folder, sure=True, imports=list_imports(source, is_program=True))
+    start = ProgramFile(source=source, folder=folder, sure=True, imports=list_imports(source, is_program=True))
     program = ProgramImports(entry=entry, files=(start,), roots=roots, roots_known=known)
     files, at, whole = {source.path: start}, 0, True
+    # `files` grows during the loop. An optional file that turns out to be certain to run is replaced in its position;
+    # its own imports are not followed a second time.
     while at < len(files) and whole:
         reached = list(files.values())[at]
         at += 1
         for path, opened, sure in _list_reached_files(reached, program):
             if path in files and (files[path].sure or not sure):
                 continue
-            whole = len(files) < _FILES and context.left() > _TO_JUDGE_S and _read(files) < _BYTES
+            whole = len(files) < _MAX_FILES and context.left() > _CHECKS_S and _count_bytes(files) < _MAX_BYTES
             if not whole:
                 break
             fresh = context.source(path)
-            files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=list_imports(fresh))
+            files[path] = ProgramFile(source=fresh, folder=opened, sure=sure, imports=list_imports(fresh))
     tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
     read = ProgramImports(
         entry=entry,
@@ -141,20 +151,20 @@ def read_program(entry: EntryPoint, source: PythonSource, context: StaticContext
     return read
 
 
-def _list_reached_files(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str, bool]]:
-    """(file, its package directory, whether it is surely run) of what one file imports."""
+def _list_reached_files(reached: ProgramFile, program: ProgramImports) -> Iterator[tuple[str, str, bool]]:
+    """Yield (file, its package directory, whether it is certain to run) for all files that one file imports."""
     for one in reached.imports:
         for path, opened in _list_import_targets(one, reached, program):
             yield path, opened, reached.sure and one.sure
 
 
-def _read(files: Mapping[str, Reached]) -> int:
-    """Bytes."""
+def _count_bytes(files: Mapping[str, ProgramFile]) -> int:
+    """Return the bytes of all files together."""
     return sum(len(one.source.content) for one in files.values())
 
 
 def list_search_roots(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
-    """What stands on sys.path before the installation's own directories, and whether that is all known."""
+    """Return the directories on sys.path before the installation's own, and whether all of them are known."""
     by_file = bool(entry.path) and entry.code is None and not _is_run_as_module(entry)
     first = os.path.dirname(os.path.realpath(entry.path)) if by_file else entry.cwd  # noqa: PTH120
     known = bool(first) and UNKNOWN not in entry.modules
@@ -165,7 +175,10 @@ def list_search_roots(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
 
 
 def _is_adding_paths(folder: str) -> bool:
-    """Python runs these from PYTHONPATH at its start (site); what they do to sys.path is not known."""
+    """Return whether the folder has a sitecustomize or usercustomize, which may change sys.path in unknown ways.
+
+    Python runs these modules from PYTHONPATH when it starts (site).
+    """
     return any(
         Path(folder, name).is_dir() or Path(folder, f"{name}.py").exists()
         for name in ("sitecustomize", "usercustomize")
@@ -181,7 +194,7 @@ def _is_run_as_module(entry: EntryPoint) -> bool:
 
 
 def _list_launcher_options(entry: EntryPoint) -> Sequence[str]:
-    """The launcher's own words: those before the program's."""
+    """Return the launcher's own words, which come before those of the program."""
     count = len(entry.whole) - len(entry.argv)
     launch = next((i for i, w in enumerate(entry.whole) if os.path.basename(w) in _LAUNCHERS), 0)  # noqa: PTH119
     return entry.whole[launch:count]
@@ -190,8 +203,8 @@ def _list_launcher_options(entry: EntryPoint) -> Sequence[str]:
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
 
 
-def _list_import_targets(one: Import, reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str]]:
-    """(file, its package directory) of each local file that this statement runs."""
+def _list_import_targets(one: Import, reached: ProgramFile, program: ProgramImports) -> Iterator[tuple[str, str]]:
+    """Yield (file, its package directory) of each local file that this statement runs."""
     parts = one.module.lstrip(".").split(".")
     dots = one.module[: len(one.module) - len(one.module.lstrip("."))]
     names = [dots + ".".join(parts[: i + 1]) for i in range(len(parts))] if parts != [""] else [dots]
@@ -203,13 +216,13 @@ def _list_import_targets(one: Import, reached: Reached, program: ProgramImports)
 
 
 def find_module(name: str, roots: Sequence[str], folder: str) -> ResolvedImport:
-    """Where the dotted `name` leads; relative names from `folder`."""
+    """Return what the dotted `name` refers to; relative names start from `folder`."""
     dots = len(name) - len(name.lstrip("."))
     parts = [p for p in name[dots:].split(".") if p]
     if dots:
         base = Path(folder).joinpath(*[".."] * (dots - 1))
         return _resolve_below(str(Path(os.path.normpath(base))), parts) if folder else ResolvedImport(kind="opaque")
-    if not parts or parts[0] in _EARLY or parts[0] == "slurmwrap_step":
+    if not parts or parts[0] in _LOADED_EARLY or parts[0] == "slurmwrap_step":
         return ResolvedImport(kind="elsewhere")
     spaces = []
     for root in roots:
@@ -220,7 +233,7 @@ def find_module(name: str, roots: Sequence[str], folder: str) -> ResolvedImport:
             return _resolve_deeper(top, parts[1:])
     if not spaces or parts[0] in sys.stdlib_module_names:
         return ResolvedImport(kind="elsewhere")
-    # A package of this name that is installed comes before bare directories.
+    # An installed package of this name takes precedence over directories without __init__.py.
     found = next((f for f in (_resolve_deeper(s, parts[1:]) for s in spaces) if f.kind != "missing"), None)
     return found or ResolvedImport(kind="elsewhere")
 
@@ -249,12 +262,12 @@ def _resolve_deeper(found: ResolvedImport, parts: Sequence[str]) -> ResolvedImpo
     return found
 
 
-# Compiled modules, and what one is made of before or while the program runs.
+# Suffixes of compiled modules, and of sources that are compiled before or while the program runs.
 _COMPILED = (".so", ".pyd", ".pyc", ".pyx", ".c", ".cc", ".cpp", ".cu")
 
 
 def _resolve_in_directory(folder: str, name: str) -> ResolvedImport:
-    """In the order of importlib's FileFinder: package, compiled module, source, bare directory."""
+    """Look `name` up in the order of importlib's FileFinder: package, compiled module, source, bare directory."""
     base = f"{folder}/{name}"
     is_directory = Path(base).is_dir()
     if is_directory and Path(f"{base}/__init__.py").is_file():
@@ -272,7 +285,7 @@ def _resolve_in_directory(folder: str, name: str) -> ResolvedImport:
 
 
 def list_imports(source: PythonSource, *, is_program: bool = False) -> tuple[Import, ...]:
-    """All import statements of a source, in order. `is_program`: it is run as `__main__`."""
+    """Return all import statements of a source in order. `is_program`: it runs as `__main__`."""
     if source.tree is None:
         return ()
     return tuple(_list_import_statements(source.tree.body, source.line, sure=True, is_program=is_program))
@@ -281,6 +294,7 @@ def list_imports(source: PythonSource, *, is_program: bool = False) -> tuple[Imp
 def _list_import_statements(
     body: Sequence[ast.stmt], base: int, *, is_program: bool, sure: bool, guarded: bool = False, top: bool = True
 ) -> Iterator[Import]:
+    """Yield the import statements of a block and the blocks in it, with the conditions under which they run."""
     read = partial(_list_import_statements, base=base, is_program=is_program)
     for node in body:
         line = base + node.lineno
@@ -319,7 +333,7 @@ def _list_blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def is_main_test(test: ast.expr) -> bool:
-    """`__name__ == "__main__"`."""
+    """Return whether the test is `__name__ == "__main__"`."""
     return isinstance(test, ast.Compare) and ast.unparse(test).replace('"', "'") in (
         "__name__ == '__main__'",
         "'__main__' == __name__",
@@ -333,7 +347,7 @@ def _is_catching(handler: ast.ExceptHandler) -> bool:
 
 
 def is_block_end(node: ast.stmt) -> bool:
-    """True for a statement behind which nothing of this block runs."""
+    """Return whether no statement after this one runs in the same block."""
     if isinstance(node, (ast.Raise, ast.Return)):
         return True
     call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None

@@ -1,8 +1,8 @@
-"""Requests that this cluster cannot meet: compares a JobRequest with a Snapshot, and names the nearest that can. Pure.
+"""Find requests that this cluster cannot meet: compare a JobRequest with a Snapshot and suggest a possible one. Pure.
 
-All are warnings: sbatch itself has the last word, and refuses most of these at once ("Requested node configuration is
-not available"), but without the way out. What it takes and lets wait for ever, by default (EnforcePartLimits=NO,
-slurm.conf(5)), is a time limit or a number of nodes above the partition's.
+All findings are warnings, because sbatch itself decides. It refuses most of these requests immediately ("Requested node
+configuration is not available"), but suggests nothing. By default (EnforcePartLimits=NO, slurm.conf(5)) it accepts a
+time limit or a number of nodes above the partition's, and the job waits forever.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _GPU_OPTIONS = {
 }
 
 
-def request_findings(request: JobRequest, snapshot: Snapshot, script: str) -> Iterator[Finding]:
-    """One finding for each resource of which no node of the job's partitions has enough."""
+def find_impossible_requests(request: JobRequest, snapshot: Snapshot, script: str) -> Iterator[Finding]:
+    """Yield one finding for each resource of which no node of the job's partitions has enough."""
     if request.hetjob or request.value("clusters"):
         return
     wanted = [p for p in (request.value("partition") or snapshot.default_partition).split(",") if p]
@@ -52,7 +52,7 @@ def _check_partitions(request: JobRequest, wanted: Sequence[str], snapshot: Snap
     names = {p.name for p in snapshot.partitions} | {name for node in snapshot.nodes for name in node.partitions}
     missing = [name for name in wanted if name not in names]
     near = find_nearest(missing[0], names) if missing else ""
-    # Else sbatch's own record says as much.
+    # Without a similar name, sbatch's own message already says that the partition does not exist.
     if near:
         yield _make_finding(
             request, "partition", f"there is no partition {missing[0]}", f"did you mean {near}?", script
@@ -60,7 +60,7 @@ def _check_partitions(request: JobRequest, wanted: Sequence[str], snapshot: Snap
 
 
 def _check_per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tuple[str, str, str]]:
-    """(option, what cannot be, the nearest that can)."""
+    """Yield (option, what is impossible, the nearest possible request)."""
     shape, option = request.shape, _GPU_OPTIONS.get(request.shape.gpu_unit, "gpus")
     types = sorted({t for n in members for t in n.gpu_type.split(",") if t})
     most = max(n.gpus for n in members)
@@ -69,7 +69,7 @@ def _check_per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tu
         yield (
             option,
             f"no node has GPUs of type {shape.gpu_type}",
-            f"{', '.join(types)} can be had; did you mean {near}?",
+            f"available: {', '.join(types)}; did you mean {near}?",
         )
     elif shape.gpus and not most:
         yield option, "no node of this partition has GPUs", "choose a partition with GPUs"
@@ -88,7 +88,7 @@ def _check_per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tu
 
 
 def _count_cpus_of_a_node(request: JobRequest) -> int:
-    """The least that one node must have."""
+    """Return the least number of CPUs that one node must have."""
     shape = request.shape
     if shape.cpu_unit is CpuUnit.PER_GPU:
         return (shape.cpus or 1) * (shape.gpus_per_node or 1)

@@ -1,4 +1,4 @@
-"""Files and directories that a program is given: are they there, and do they hold what they should. Reads 64 bytes."""
+"""Check the files and directories that a program is given: do they exist and have content? Reads 64 bytes of each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.nearest_name import is_slip, suggest_path
+from slurmwrap.nearest_name import is_typo, suggest_path
 from slurmwrap.prerun.static.job_inputs import list_given_files, list_missing_paths
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
-_LOOKED_AT = 40  # files whose first bytes are read
-# No one makes one of these empty on purpose.
-_FULL = re.compile(r"\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|safetensors|arrow|tfrecord|pkl)$", re.I)
+# Number of files whose first bytes are read.
+_MAX_FILES = 40
+# Files of these types are never empty on purpose.
+_NEVER_EMPTY = re.compile(
+    r"\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|safetensors|arrow|tfrecord|pkl)$", re.I
+)
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
-# An option that names what is read, never what is written.
-_READ = re.compile(
+# Options that name a file to read, never one to write.
+_READING_OPTION = re.compile(
     r"--?(data|dataset|train|val|valid|test|eval|input|config|cfg|tokenizer|vocab|weights|manifest|pretrained|annotations?)"
     r"([-_.]?(file|path|csv|json|yaml|cfg|config|data|set|list))*$"
 )
@@ -30,9 +33,11 @@ _READ = re.compile(
 def find_missing_paths(
     entry: EntryPoint, context: StaticContext, made: frozenset[str], *, after_others: bool
 ) -> Iterator[Finding]:
-    """Missing paths, unless an earlier program may have made them; files that are empty or stand for others.
+    """Yield findings for missing paths, and for files that are empty or Git LFS pointers.
 
-    `made`: words of the script's other commands; what they name too may be made on the way."""
+    A missing path is reported only if no earlier program may have created it. `made`: words of the script's other
+    commands, because those may create the paths that they name.
+    """
     if entry.contained:
         return
     if not after_others and entry.certain:
@@ -43,7 +48,7 @@ def find_missing_paths(
                 entry, context, f"{option} {path}: no such file or directory".strip(), _format_missing_fix(path)
             )
             yield replace(found, severity=Severity.ERROR) if _is_typing_error(option, path) else found
-    for option, path in list(list_given_files(entry.argv, entry.cwd))[:_LOOKED_AT]:
+    for option, path in list(list_given_files(entry.argv, entry.cwd))[:_MAX_FILES]:
         if context.left() > 0.1 and (fault := _find_path_fault(path)):
             yield _make_finding(entry, context, f"{option} {path} {fault[0]}".strip(), fault[1])
 
@@ -54,15 +59,15 @@ def _is_made(path: str, cwd: str, made: frozenset[str]) -> bool:
 
 
 def _is_typing_error(option: str, path: str) -> bool:
-    """A file to read that is not there, while one is whose name differs by a slip of the finger."""
+    """Return whether a file to read is missing while a file exists whose name differs by a typing error."""
     name = os.path.basename(path)  # noqa: PTH119
-    if not _READ.match(option) or not re.search(r"\.\w{2,5}$", name):
+    if not _READING_OPTION.match(option) or not re.search(r"\.\w{2,5}$", name):
         return False
     try:
         beside = [e.name for e in os.scandir(Path(path).parent)][:2000]
     except OSError:
         return False
-    return any(is_slip(name, other) for other in beside)
+    return any(is_typo(name, other) for other in beside)
 
 
 def _format_missing_fix(path: str) -> str:
@@ -81,7 +86,7 @@ def _make_finding(entry: EntryPoint, context: StaticContext, message: str, fix: 
 
 
 def _find_path_fault(path: str) -> tuple[str, str] | None:
-    """(what is wrong, the fix)."""
+    """Return (what is wrong, the fix); None if nothing is."""
     if not os.access(path, os.R_OK):
         return "cannot be read by you", f"chmod u+r {path}, or ask its owner"
     try:
@@ -89,7 +94,7 @@ def _find_path_fault(path: str) -> tuple[str, str] | None:
             start = stream.read(64)
     except OSError:
         return None
-    if not start and _FULL.search(path):
+    if not start and _NEVER_EMPTY.search(path):
         return "is empty", "make it again"
     if start.startswith(_LFS):
         return "is a Git LFS pointer, not the data itself", f"git lfs pull --include={os.path.basename(path)}"  # noqa: PTH119

@@ -1,6 +1,6 @@
-"""The files that a job names: which they are, their digest, and whether our own read finds them broken.
+"""Find the files that a job names, compute their digest, and read them to see whether they are broken (adapter).
 
-Edge for reading, bounded in bytes and time; never unpickles, never follows what a file says beyond its own bytes.
+Reads are bounded in bytes and time. Nothing is unpickled, and no reference in a file to other files is followed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def _split_words(text: str) -> frozenset[str]:
 
 
 MIB = 1 << 20
-_NAMES = 1000  # so many words are looked up at most: each is one stat, perhaps on a slow file system
-# A file behind such an option is written by the job ("-o" of sort and curl, "of=" of dd).
+# Number of words that are looked up at most: each one is a stat, perhaps on a slow file system.
+_MAX_WORDS = 1000
+# The job writes the file after such an option ("-o" of sort and curl, "of=" of dd).
 _WRITTEN = r"(?i)out(?!lier)|save|log|result|dest|dump|export|report|trace|profil|^(-o|of)$"
-# Commands whose arguments are no data: they write, remove or look at files, or run them as code.
+# Commands whose arguments are not data: they write, remove or list files, or run them as code.
 _NO_READERS = _split_words(
     """
     : [ [[ test echo printf set unset export declare local readonly typeset shopt ulimit umask module ml source . cd
@@ -38,14 +39,14 @@ _NO_READERS = _split_words(
     """
 )
 _LAST_IS_WRITTEN = ("cp", "rsync", "scp", "install", "sbcast")
-# A path behind such an option is made by the job, or may be.
+# The job creates the path after such an option, or may create it.
 _OUTPUT = (
     r"(?i)^-o$|out|save|log|result|dest|work[-_]?dir|run[-_]?dir|exp|ckpt|checkpoint|resume|dump|board|wandb|cache|tmp|temp"
     r"|scratch|prefix|target|report|profil|trace|artifact|store|socket|pid|record|download|export|root[-_]?dir"
 )
 _NUMBER = r"-\.?\d"
 _PAIR = r"[A-Za-z_][\w.]*="
-# `OUTPUT_DIR ./out`: options without dashes
+# Options without dashes, as in `OUTPUT_DIR ./out`.
 _YACS = r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*"
 _DATA = (
     r"(?i)\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|tsv|txt|yaml|yml|toml|gz|zip|tar|pkl|safetensors"
@@ -54,23 +55,26 @@ _DATA = (
 
 
 def list_named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Regular files that the script's commands read and its arguments name, absolute, in order; no code."""
+    """Return the regular files that the script's commands and arguments name for reading, absolute and in order.
+
+    Files of code (.py, .sh) are left out.
+    """
     text = request.script.content.decode("utf-8", "surrogateescape")
     commands = list_started_programs(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
-    given = [(request.args, request.chdir), *((_read_by(one), one.cwd or request.chdir) for one in commands)]
+    given = [(request.args, request.chdir), *((_list_read_words(one), one.cwd or request.chdir) for one in commands)]
     pairs = ((name, _resolve_path(value, cwd)) for argv, cwd in given for name, value in _list_named_values(argv))
     paths = (path for name, path in pairs if path and not re.search(_WRITTEN, name))
-    kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _NAMES)
+    kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _MAX_WORDS)
     return tuple(path for path in kept if _is_file(path))
 
 
-def _read_by(command: StartedProgram) -> tuple[str, ...]:
-    """The words of one command behind which data may be, and what it reads by `<`."""
+def _list_read_words(command: StartedProgram) -> tuple[str, ...]:
+    """Return the words of one command that may name data, and the files that it reads by `<`."""
     if command.entry is not None:
         return (*command.entry.argv, *command.reads)
     name, *words = command.words or ("",)
     name = os.path.basename(name)
-    # "[" is unknown too: to the reader it begins a pattern
+    # The parser takes "[" for the start of a pattern, so UNKNOWN stands for it too.
     if UNKNOWN in name or name in _NO_READERS or (name == "tar" and _is_creating_archive(words)):
         words = []
     elif name in _LAST_IS_WRITTEN:
@@ -79,13 +83,16 @@ def _read_by(command: StartedProgram) -> tuple[str, ...]:
 
 
 def _is_creating_archive(words: Sequence[str]) -> bool:
-    """tar with c, r, u or A: its archive is written (tar(1); the first word may be letters without a dash)."""
+    """Return whether tar runs with c, r, u or A, so that it writes its archive.
+
+    The first word may be letters without a dash (tar(1)).
+    """
     letters = [w for at, w in enumerate(words) if (not at and not w.startswith("--")) or re.match(r"-[^-]", w)]
     return bool({"--create", "--append", "--update"} & set(words)) or any(set("cruA") & set(w) for w in letters[:1])
 
 
 def list_missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
-    """(option, absolute path) of arguments that are surely paths to read, and are not there."""
+    """Yield (option, absolute path) of arguments that are certainly paths to read but do not exist."""
     for name, value in _list_named_values(argv):
         path = _resolve_path(value, cwd)
         if path and _is_surely_path(value, cwd) and not re.search(_OUTPUT, name) and not os.path.lexists(path):
@@ -93,7 +100,7 @@ def list_missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str
 
 
 def list_given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
-    """(option, absolute path) of arguments that are data files to read, and are there."""
+    """Yield (option, absolute path) of arguments that are existing data files to read."""
     for name, value in _list_named_values(argv):
         path = _resolve_path(value, cwd)
         if path and re.search(_DATA, path) and not re.search(_OUTPUT, name) and _is_file(path):
@@ -101,7 +108,7 @@ def list_given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]
 
 
 def _list_named_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(option, value) of `--option value`, `--option=value` and `key=value`; the option is "" for a word alone."""
+    """Yield (option, value) of `--option value`, `--option=value` and `key=value`; option "" for a separate word."""
     option = ""
     for word in argv:
         if word.startswith("-") and "=" not in word and not re.match(_NUMBER, word):
@@ -110,14 +117,15 @@ def _list_named_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
         name, value = word.split("=", 1) if re.match(r"--?[\w-]+=|[\w.]+=", word) else (option, word)
         option = word if not option and re.fullmatch(_YACS, word) else ""
         pairs = value.split(",")
-        if all(re.match(_PAIR, pair) for pair in pairs[1:]):  # `--model_args pretrained=./model,dtype=bfloat16`
+        # `--model_args pretrained=./model,dtype=bfloat16` holds several pairs.
+        if all(re.match(_PAIR, pair) for pair in pairs[1:]):
             value = pairs[0]
             yield from (tuple(pair.split("=", 1)) for pair in pairs[1:])  # type: ignore[misc]
         yield name, value
 
 
 def digest(path: str) -> str:
-    """sha256 over size, first and last MiB: the input's identity. OSError when it cannot be read."""
+    """Return the sha256 of size, first and last MiB, which identifies the input. OSError if it cannot be read."""
     from hashlib import sha256
 
     with open(path, "rb") as stream:
@@ -130,8 +138,8 @@ def digest(path: str) -> str:
 
 
 def inspect(path: str) -> str | None:
-    """What is wrong with the file by our own read of it, None when nothing was found or it is not known."""
-    # Zipfile and friends: not on gsub's fast path.
+    """Return what is wrong with the file; None if slurmwrap's own read found nothing or the file cannot be judged."""
+    # Imported here because zipfile and others would slow down the start of gsub.
     from slurmwrap.prerun.static import file_formats
 
     try:
@@ -139,7 +147,7 @@ def inspect(path: str) -> str | None:
     except FileNotFoundError:
         return "does not exist"
     except OSError:
-        # Not ours to read: that is no fault of the data.
+        # slurmwrap may not read it, which is not a fault of the data.
         return None
     try:
         status = os.fstat(descriptor)
@@ -155,7 +163,7 @@ def inspect(path: str) -> str | None:
 
 def _resolve_path(value: str, cwd: str) -> str:
     if value.startswith("~"):
-        # `--data=~/x`: the shell leaves it, and some programs expand it themselves
+        # The shell does not expand `--data=~/x`; some programs expand it themselves.
         return ""
     if not value or UNKNOWN in value or value.startswith("-") or "://" in value or set("*?[{\n") & set(value):
         return ""
@@ -165,7 +173,7 @@ def _resolve_path(value: str, cwd: str) -> str:
 
 
 def _is_surely_path(value: str, cwd: str) -> bool:
-    """ "org/model" of a hub and "bf16/fp32" hold a slash as well."""
+    """Return whether the value is a path. A model name "org/model" and a type "bf16/fp32" have a slash as well."""
     if "/" not in value:
         return False
     if value.startswith(("/", "./", "../")):

@@ -1,6 +1,6 @@
-"""Launchers' command lines: turns an srun or mpirun argv into the one command it would start. Pure.
+"""Parse the command lines of srun and mpirun into the one command that a trial starts. Pure.
 
-Option tables after srun(1) of Slurm 22.05 to 26.05, pyxis 0.20, mpirun(1) of Open MPI 4 and 5, and MPICH's Hydra.
+The option tables follow srun(1) of Slurm 22.05 to 26.05, pyxis 0.20, mpirun(1) of Open MPI 4 and 5, and MPICH's Hydra.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ def _split_words(text: str) -> frozenset[str]:
 
 
 _SRUN_SHORT_FLAGS = "EHOQXZhklsuvV"
-_SRUN_SHORT_OPTIONAL = "IK"  # their value, if any, is attached
-# Every other long option of srun takes a value, attached with '=' or as the next word.
+# The value of these letters is optional and must be attached.
+_SRUN_SHORT_OPTIONAL = "IK"
+# All other long options of srun take a value, attached with '=' or as the next word.
 _SRUN_FLAGS = _split_words(
     """
     contiguous debugger-test disable-status exact help hold interactive join label multi-prog no-allocate
@@ -35,34 +36,34 @@ _SRUN_OPTIONAL = _split_words(
 )
 _SRUN_LONG = {"A": "account", "D": "chdir", "e": "error", "i": "input", "l": "label", "o": "output", "u": "unbuffered"}
 _SRUN_LONG |= {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "w": "nodelist", "h": "help", "V": "version"}
-# What the real srun still gets when a container plugin needs it; sizes, placement and files are left out.
+# Options that the real srun still gets if a container plugin needs it; sizes, placement and files are left out.
 _SRUN_KEPT = ("export", "export-file", "chdir", "mpi", "propagate", "unbuffered", "label")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SrunCall:
-    """One srun in the words of the trial: one task of `command`."""
+    """One call of srun, of which a trial starts one task of `command`."""
 
     command: tuple[str, ...]
-    # All of the user's, long names, in order.
+    # All options of the user, with long names, in order.
     options: tuple[tuple[str, str | None], ...]
 
     def value(self, name: str) -> str | None:
-        """The last value given for `name`, None when unset or a flag."""
+        """Return the last value given for `name`; None if it is not set or is a flag."""
         return next((v for n, v in reversed(self.options) if n == name), None)
 
     def given(self, name: str) -> bool:
-        """True when the option was given."""
+        """Return whether the option was given."""
         return any(n == name for n, _ in self.options)
 
     @property
     def in_container(self) -> bool:
-        """A SPANK plugin (pyxis) or OCI bundle must start the task: only the real srun can."""
+        """Whether a SPANK plugin (pyxis) or an OCI bundle starts the task, for which the real srun is needed."""
         return any(n in ("container", "container-image", "container-name") for n, _ in self.options)
 
 
 def parse_srun(argv: Sequence[str]) -> SrunCall:
-    """Splits srun's own options from the command; `argv` without "srun" itself. Never fails."""
+    """Split srun's own options from the command; `argv` does not contain "srun" itself. Never fails."""
     words, options = list(argv), list[tuple[str, str | None]]()
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
@@ -78,14 +79,15 @@ def parse_srun(argv: Sequence[str]) -> SrunCall:
 
 
 def _get_first_program(words: Sequence[str]) -> tuple[str, ...]:
-    # `srun a : b` and `mpirun a : b` start several programs; task 0 is the first's.
+    # `srun a : b` and `mpirun a : b` start several programs; task 0 belongs to the first one.
     return tuple(words[: words.index(":")] if ":" in words else words)
 
 
 def count_srun_tasks_of_trial(call: SrunCall, *, per_node: int, nodes: int, gpus: int) -> int:
-    """How many tasks of `call` the trial starts: those of one of its nodes, at most one per GPU of the trial.
+    """Return how many tasks of `call` the trial starts: those of one of its nodes, at most one per GPU of the trial.
 
-    `per_node`: tasks of one node of the trial's allocation, where the call says nothing; `nodes`: of the real job.
+    `per_node`: tasks per node in the trial's allocation, used if the call does not give a number. `nodes`: number of
+    nodes of the real job.
     """
     given = _parse_leading_number(call.value("ntasks-per-node"))
     tasks = _parse_leading_number(call.value("ntasks"))
@@ -114,7 +116,7 @@ def _split_short_options(cluster: str, words: list[str]) -> list[tuple[str, str 
 
 
 def make_one_task_arguments(call: SrunCall, *, mount: str) -> tuple[str, ...]:
-    """Arguments for the real srun: one task, the container options kept, `mount` visible inside."""
+    """Return the arguments for the real srun: one task, the container options kept, `mount` visible inside."""
     options = ["--nodes=1", "--ntasks=1"]
     mounts = [f"{mount}:{mount}"]
     for name, value in call.options:
@@ -127,13 +129,13 @@ def make_one_task_arguments(call: SrunCall, *, mount: str) -> tuple[str, ...]:
 
 
 def parse_export(value: str | None) -> dict[str, str]:
-    """The assignments in srun's --export=ALL,NAME=VALUE. What it would take away stays: one task can only gain."""
+    """Return the assignments in srun's --export=ALL,NAME=VALUE. Variables that it would remove stay set."""
     pairs = (part.partition("=") for part in (value or "").split(","))
     return {name: text for name, equals, text in pairs if equals and re.fullmatch(r"[A-Za-z_]\w*", name)}
 
 
 def read_first_of_multi_prog(text: str) -> str | None:
-    """The command line of task 0 in a --multi-prog file (srun(1), MULTIPLE PROGRAM CONFIGURATION)."""
+    """Return the command line of task 0 in a --multi-prog file (srun(1), MULTIPLE PROGRAM CONFIGURATION)."""
     for line in text.replace("\\\n", " ").splitlines():
         ranks, _, command = line.strip().partition(" ")
         if not line.lstrip().startswith("#") and command and _is_rank_0_in(ranks):
@@ -165,20 +167,20 @@ _MPI_TWO_VALUES = _split_words(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpiCall:
-    """One mpirun in the words of the trial."""
+    """One call of mpirun, as far as a trial needs it."""
 
     command: tuple[str, ...]
-    # Of the whole job, None: one per slot.
+    # Number of processes of the whole job; None: one per slot.
     processes: int | None = None
-    # -x NAME=VALUE, -genv NAME VALUE
+    # From `-x NAME=VALUE` and `-genv NAME VALUE`.
     environment: tuple[tuple[str, str], ...] = ()
     chdir: str | None = None
 
 
 def parse_mpirun(argv: Sequence[str], is_program: Callable[[str], bool]) -> MpiCall:
-    """Splits mpirun's options from the first program; `argv` without "mpirun" itself.
+    """Split mpirun's options from the first program; `argv` does not contain "mpirun" itself.
 
-    An unknown option may have a value: the command is then the next word that `is_program`.
+    An unknown option may have a value, so the command is then the next word for which `is_program` is true.
     """
     words, environment, chdir, processes = list(argv), list[tuple[str, str]](), None, None
     while words and words[0].startswith("-"):
@@ -193,7 +195,7 @@ def parse_mpirun(argv: Sequence[str], is_program: Callable[[str], bool]) -> MpiC
             processes = _parse_leading_number(value) if name in ("n", "np", "c") else processes
             environment += [_split_assignment(value)] if name == "x" and "=" in value else []
         elif not attached and len(words) > 1 and not words[0].startswith("-") and not is_program(words[0]):
-            # The value of an option we do not know.
+            # This word is the value of an unknown option.
             words.pop(0)
     return MpiCall(command=_get_first_program(words), processes=processes, environment=tuple(environment), chdir=chdir)
 

@@ -1,5 +1,8 @@
-"""Does the launcher start as many processes as the allocation has room for: compares srun's and torchrun's words with
-the job's shape. Pure. All are warnings: some programs share a GPU between processes on purpose."""
+"""Check launchers against the job's resources: number of processes and nodes, options, and MPI types.
+
+All findings are warnings, because some programs share a GPU between processes on purpose. Pure but for
+`check_mpi_types`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurmwrap.inject import slurmwrap_launch
+from slurmwrap.inject import slurmwrap_launcher_options
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
@@ -18,21 +21,32 @@ from slurmwrap.prerun.static.word_tables import split_word_table
 from slurmwrap.sbatch.job_request import GpuUnit, JobRequest, ResourceShape
 from slurmwrap.sbatch.option_table import BY_NAME
 
-# Any of these may bring the launcher to the other nodes.
-_SPREADS = ("srun", "ssh", "pdsh", "mpirun", "mpiexec", "clush", "ray", "parallel", "SLURM_NODEID", "horovodrun")
+# Any of these in the script may start the launcher on the other nodes.
+_SPREADING_WORDS = (
+    "srun",
+    "ssh",
+    "pdsh",
+    "mpirun",
+    "mpiexec",
+    "clush",
+    "ray",
+    "parallel",
+    "SLURM_NODEID",
+    "horovodrun",
+)
 
 
-def launch_findings(
+def check_launchers(
     request: JobRequest, commands: Sequence[StartedProgram], context: StaticContext
 ) -> Iterator[Finding]:
-    """Findings in the lines of the launchers."""
+    """Yield findings at the lines of the launchers."""
     entries = [one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"]
-    spread = any(word in _SPREADS for one in commands for word in (one.entry.whole if one.entry else one.words))
+    spread = any(word in _SPREADING_WORDS for one in commands for word in (one.entry.whole if one.entry else one.words))
     text = request.script.content
-    spread = spread or any(word.encode() in text for word in _SPREADS)
+    spread = spread or any(word.encode() in text for word in _SPREADING_WORDS)
     words = text.decode("utf-8", "replace")
     for entry in entries:
-        if len(entries) == 1 and not _SHARED.search(words):
+        if len(entries) == 1 and not _SHARED_GPU_SIGNS.search(words):
             yield from _make_findings(_check_idle_gpus(entry, request.shape), entry, context)
         yield from _make_findings(_check_entry(entry, request.shape, request, spread, len(entries)), entry, context)
 
@@ -48,7 +62,7 @@ def _check_entry(
     gpus = _count_gpus_of_a_node(shape)
     options = parse_launcher_options(entry)
     processes = _parse_number(options, "nproc_per_node", "num_gpus")
-    call = _parse_srun_call(entry)
+    call = parse_srun_call(entry)
     if gpus and processes and processes > gpus and not _is_on_cpu(entry, options):
         where = f"--gpus-per-node={processes}" if shape.gpu_unit is not GpuUnit.GRES else f"--gres=gpu:{processes}"
         yield (
@@ -72,19 +86,14 @@ def _check_entry(
 
 
 def parse_launcher_options(entry: EntryPoint) -> Mapping[str, str]:
-    """The launcher's own options with their values; names with underscores."""
+    """Return the launcher's own options with their values; names are written with underscores."""
     words = list(entry.whole)
-    for at, word in enumerate(words):
-        found = None
-        if os.path.basename(word) in ("torchrun", "accelerate", "deepspeed"):  # noqa: PTH119
-            found = slurmwrap_launch.launcher(words[at:])
-        elif word == "-m" and at + 1 < len(words):
-            found = slurmwrap_launch.launcher(words[at:], words[at + 1])
-            found = (found[0], 2) if found else None
-        if found is not None:
-            pairs, _ = slurmwrap_launch.split(found[0], words[at + found[1] :])
-            return {name: _get_value(given) for name, given in pairs}
-    return {}
+    found = _find_launch(words)
+    if found is None:
+        return {}
+    launcher, first = found
+    pairs, _ = slurmwrap_launcher_options.split(launcher, words[first:])
+    return {name: _get_value(given) for name, given in pairs}
 
 
 def _get_value(words: Sequence[str]) -> str:
@@ -96,7 +105,7 @@ def _parse_number(options: Mapping[str, str], *names: str) -> int:
 
 
 def _count_gpus_of_a_node(shape: ResourceShape) -> int:
-    """0 when it is not fixed."""
+    """Return the GPUs per node; 0 if the request does not fix them."""
     if shape.gpus_per_node:
         return shape.gpus_per_node
     nodes = shape.nodes or (1 if shape.max_nodes is None else 0)
@@ -107,21 +116,22 @@ def _is_on_cpu(entry: EntryPoint, options: Mapping[str, str]) -> bool:
     return "cpu" in options or "--cpu" in entry.argv or "gloo" in " ".join(entry.argv)
 
 
-def _parse_srun_call(entry: EntryPoint) -> SrunCall | None:
+def parse_srun_call(entry: EntryPoint) -> SrunCall | None:
+    """Return the srun command line that starts the program; None if srun does not start it."""
     return parse_srun(entry.whole[1:]) if entry.whole and os.path.basename(entry.whole[0]) == "srun" else None  # noqa: PTH119
 
 
 def _check_nodes(
     kind: str, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None, spread: bool
 ) -> Iterator[tuple[str, str]]:
-    """Nodes that the launcher waits for, against nodes of the job."""
+    """Compare the nodes that the launcher waits for with the nodes of the job."""
     asked = options.get("nnodes", options.get("num_machines", ""))
     least = re.fullmatch(r"(\d+)(:\d+)?", asked)
     has = shape.nodes or 1
     if "nodes" in options:
         return
-    alone = call is None and not spread and has > 1
-    if alone and (least is None or int(least[1]) < 2) and kind in ("torchrun", "accelerate"):
+    first_node_only = call is None and not spread and has > 1
+    if first_node_only and (least is None or int(least[1]) < 2) and kind in ("torchrun", "accelerate"):
         others = "the other one stays" if has == 2 else f"the other {has - 1} stay"
         yield (
             f"this line runs on the first of the job's {has} nodes only: {others} idle",
@@ -142,7 +152,7 @@ def _check_nodes(
 def _check_trainings(
     entry: EntryPoint, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None
 ) -> Iterator[tuple[str, str]]:
-    """torchruns that srun starts next to each other and that do not know of each other."""
+    """Find torchruns that srun starts next to each other without connecting them."""
     own = entry.whole[: len(entry.whole) - len(entry.argv)]
     if call is None or entry.kind != "torchrun" or any(UNKNOWN in word for word in own):
         return
@@ -162,20 +172,20 @@ def _check_trainings(
 
 
 def _format_tasks(shape: ResourceShape) -> str:
-    """Tasks that srun starts by itself."""
+    """Return the number of tasks that srun starts by default."""
     return str(shape.tasks or (shape.tasks_per_node or 1) * (shape.nodes or 1))
 
 
-# Several launches at once, or processes that use more than one GPU or none.
-_SHARED = re.compile(
+# Signs of several launches at the same time, or of processes that use more than one GPU or none.
+_SHARED_GPU_SIGNS = re.compile(
     r"(?<![&<>|\\])&(?![&>\d])|CUDA_VISIBLE_DEVICES|vllm|sglang|tensor|pipeline|model[-_.]?parallel|device_map|PET_|xargs"
     r"|gpu_ids|gpu-ids",
 )
 
 
 def _check_idle_gpus(entry: EntryPoint, shape: ResourceShape) -> Iterator[tuple[str, str]]:
-    """Fewer processes than GPUs."""
-    options, call, gpus = parse_launcher_options(entry), _parse_srun_call(entry), _count_gpus_of_a_node(shape)
+    """Find fewer processes than GPUs."""
+    options, call, gpus = parse_launcher_options(entry), parse_srun_call(entry), _count_gpus_of_a_node(shape)
     processes = _parse_number(options, "nproc_per_node", "num_gpus")
     copies = 1
     if call is not None:
@@ -209,7 +219,7 @@ def _check_steps(call: SrunCall | None, shape: ResourceShape) -> Iterator[tuple[
 
 
 def _check_devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
-    """CUDA_VISIBLE_DEVICES that names more devices than a node of the job has."""
+    """Find a CUDA_VISIBLE_DEVICES that names more devices than a node of the job has."""
     if not entry.devices or not gpus or not re.fullmatch(r"\d+(,\d+)*", entry.devices):
         return
     highest = max(map(int, entry.devices.split(",")))
@@ -220,11 +230,12 @@ def _check_devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
         )
 
 
-# Options of srun and torchrun that neither knows: compares a launcher's words with tables of its options.
+# The rest of this module finds unknown options of srun and torchrun, by comparing them with tables of known options.
 #
-# Site plugins add options to srun (SPANK), and other releases have others, so only a name that looks like a known one
-# misspelt is reported, as a warning. After srun(1) of Slurm 22.05 to 25.11.
-# Deadline of `srun --mpi=list`: it loads plugins and asks no controller.
+# Site plugins (SPANK) add options to srun, and other releases have other options. So only a name that looks like a
+# misspelt known one is reported, as a warning. The table follows srun(1) of Slurm 22.05 to 25.11.
+#
+# Deadline of `srun --mpi=list` in seconds: it loads plugins and does not contact the controller.
 _MPI_LIST_S = 0.5
 _SRUN_ONLY = split_word_table(
     """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid
@@ -239,7 +250,7 @@ _SRUN_ONLY = split_word_table(
 
 
 def check_launcher_options(started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
-    """One finding for each option that looks misspelt."""
+    """Yield one finding for each option that looks misspelt."""
     known = frozenset(BY_NAME) | _SRUN_ONLY
     for one in started:
         words = one.entry.whole if one.entry is not None else ()
@@ -251,12 +262,15 @@ def check_launcher_options(started: Sequence[StartedProgram], context: StaticCon
         )
 
 
-# Openmpi: slurmd's old name for none, which the list leaves out.
+# "openmpi" is slurmd's old name for "none", which the list does not contain.
 _ALWAYS_KNOWN = ("list", "none", "openmpi")
 
 
 def check_mpi_types(started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
-    """`srun --mpi=TYPE` with a type that the srun of this machine does not have. Asks it, for such a script alone."""
+    """Yield a finding for `srun --mpi=TYPE` with a type that this machine's srun lacks.
+
+    srun is asked only for a script that uses --mpi.
+    """
     for one in started:
         words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _get_raw_words(one))
         named = parse_srun(words[1:]).value("mpi") if words and os.path.basename(words[0]) == "srun" else None  # noqa: PTH119
@@ -280,25 +294,26 @@ def _get_raw_words(program: StartedProgram) -> Sequence[RawWord]:
 
 
 def _list_mpi_types(context: StaticContext) -> tuple[str, ...]:
-    """As `srun --mpi=list` names them (22.05 to 25.11: one in each indented line), () when it does not answer."""
+    """Return the types that `srun --mpi=list` prints (22.05 to 25.11: one per indented line); () if it fails."""
     if context.left() < _MPI_LIST_S:
         return ()
     answer = context.run(["srun", "--mpi=list"], timeout_s=_MPI_LIST_S)
-    said = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
-    if answer.exit_code != 0 or "MPI" not in said:
+    output = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
+    if answer.exit_code != 0 or "MPI" not in output:
         return ()
-    lines = [line.removeprefix("srun: ") for line in said.splitlines()]
+    lines = [line.removeprefix("srun: ") for line in output.splitlines()]
     types = [line.strip() for line in lines if re.fullmatch(r"\s*[a-z][\w.]*", line)]
     more = [word for line in lines if "specific" in line for word in re.findall(r"\bpmix_v\w+", line)]
     return tuple(dict.fromkeys((*types, *more)))
 
 
-def _launch_at(words: Sequence[str]) -> tuple[str, int] | None:
+def _find_launch(words: Sequence[str]) -> tuple[str, int] | None:
+    """Return the launcher's name and the index of its first own argument; None if no launcher is called."""
     for at, word in enumerate(words):
         if os.path.basename(word) in ("torchrun", "accelerate", "deepspeed"):  # noqa: PTH119
-            found = slurmwrap_launch.launcher(list(words[at:]))
+            found = slurmwrap_launcher_options.launcher(list(words[at:]))
         elif word == "-m" and at + 1 < len(words):
-            found = slurmwrap_launch.launcher(list(words[at:]), words[at + 1])
+            found = slurmwrap_launcher_options.launcher(list(words[at:]), words[at + 1])
             found = (found[0], 2) if found else None
         else:
             continue
@@ -308,19 +323,23 @@ def _launch_at(words: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _list_launcher_names(words: Sequence[str]) -> list[str]:
-    found = _launch_at(words)
+    found = _find_launch(words)
     if found is None:
         return []
-    pairs, _ = slurmwrap_launch.split(found[0], list(words[found[1] :]))
-    # An option that we do not know may have taken the program for its value; what follows is then not the launcher's.
+    pairs, _ = slurmwrap_launcher_options.split(found[0], list(words[found[1] :]))
+    # An unknown option may have taken the program as its value; later words are then not the launcher's own.
     return [name for name, given in pairs if given[0].startswith("--")]
 
 
 def _list_known_options(words: Sequence[str]) -> frozenset[str]:
-    found = _launch_at(words)
+    found = _find_launch(words)
     if found is None:
         return frozenset()
-    return slurmwrap_launch.FLAGS[found[0]] | slurmwrap_launch.DROPPED[found[0]] | slurmwrap_launch.KEPT
+    return (
+        slurmwrap_launcher_options.FLAGS[found[0]]
+        | slurmwrap_launcher_options.DROPPED[found[0]]
+        | slurmwrap_launcher_options.KEPT
+    )
 
 
 def _make_option_findings(

@@ -1,6 +1,6 @@
-"""Will a program's imports succeed: compares import statements with the user's files and with the installed packages.
+"""Check whether a program's imports will succeed: compare them with the user's files and the installed packages.
 
-An ERROR only for statements that run for sure, in a module whose whole way of being found is known.
+A finding is an ERROR only for a statement that is certain to run, in a module whose search path is fully known.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.nearest_name import find_nearest, is_slip
-from slurmwrap.prerun.static.imported_files import Import, ProgramImports, Reached
-from slurmwrap.prerun.static.python_interpreter import Python, look_up
-from slurmwrap.prerun.static.python_source import bound_names
+from slurmwrap.nearest_name import find_nearest, is_typo
+from slurmwrap.prerun.static.imported_files import Import, ProgramFile, ProgramImports
+from slurmwrap.prerun.static.python_interpreter import Python, find_missing_modules
+from slurmwrap.prerun.static.python_source import list_bound_names
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-# Import name -> what pip calls it, where the two differ.
+# Import name -> the name of the package for pip, if the two differ.
 DISTRIBUTIONS = {
     "PIL": "Pillow",
     "cv2": "opencv-python-headless",
@@ -63,8 +63,8 @@ DISTRIBUTIONS = {
     "distutils": "setuptools (distutils left Python in 3.12)",
     "imp": "nothing: imp left Python in 3.12, use importlib",
 }
-# The standard library of one Python is not that of another.
-_COME_AND_GONE = split_word_table(
+# Modules that are in the standard library of some Python versions only.
+_VERSION_DEPENDENT = split_word_table(
     """distutils imp asyncore asynchat smtpd tomllib zoneinfo graphlib cgi cgitb pipes telnetlib nntplib crypt imghdr
     sndhdr audioop chunk aifc sunau uu xdrlib msilib nis ossaudiodev spwd mailcap lib2to3 parser symbol formatter
     binhex macpath dataclasses contextvars compression annotationlib"""
@@ -75,21 +75,22 @@ _COME_AND_GONE = split_word_table(
 class NeededPackage:
     """An installed package that a program needs."""
 
-    name: str  # top level
+    # The top-level name.
+    name: str
     file: str
     line: int
     sure: bool
 
 
 def find_local_faults(program: ProgramImports) -> Iterator[Finding]:
-    """Modules and names that the user's own files do not have, and relative imports in a program."""
+    """Yield findings for modules and names that the user's files lack, and for relative imports in a program."""
     for reached in program.files:
         for one in reached.imports:
             if not one.guarded:
                 yield from _check_local_import(one, reached, program)
 
 
-def _check_local_import(one: Import, reached: Reached, program: ProgramImports) -> Iterator[Finding]:
+def _check_local_import(one: Import, reached: ProgramFile, program: ProgramImports) -> Iterator[Finding]:
     sure = one.sure and reached.sure
     if one.module.startswith(".") and not reached.folder:
         if program.files[0] is reached and not program.entry.module and one.top and not program.tricks:
@@ -117,12 +118,12 @@ def _check_local_import(one: Import, reached: Reached, program: ProgramImports) 
 
 
 def _check_imported_names(
-    one: Import, reached: Reached, program: ProgramImports, path: str, sure: bool
+    one: Import, reached: ProgramFile, program: ProgramImports, path: str, sure: bool
 ) -> Iterator[Finding]:
     source = next((f.source for f in program.files if f.source.path == path), None)
     if source is None or source.tree is None:
         return
-    names = bound_names(source.tree)
+    names = list_bound_names(source.tree)
     if names is None:
         return
     for name in one.names:
@@ -141,29 +142,29 @@ def _check_imported_names(
         )
 
 
-def _suggest_near_module(one: Import, reached: Reached, program: ProgramImports) -> str:
-    beside = [reached.folder] if one.module.startswith(".") and reached.folder else []
-    return suggest_module(one.module, program.roots, beside)
+def _suggest_near_module(one: Import, reached: ProgramFile, program: ProgramImports) -> str:
+    own_folders = [reached.folder] if one.module.startswith(".") and reached.folder else []
+    return suggest_module(one.module, program.roots, own_folders)
 
 
-def suggest_module(module: str, roots: Sequence[str], beside: Sequence[str] = ()) -> str:
-    """What to do about a dotted name that leads nowhere below `roots`."""
+def suggest_module(module: str, roots: Sequence[str], own_folders: Sequence[str] = ()) -> str:
+    """Return a fix for a dotted name that does not exist below `roots`."""
     *parents, last = module.split(".")
     folders = [Path(root, *parents) for root in roots] if parents and parents[0] else []
-    folders += [Path(folder) for folder in beside]
+    folders += [Path(folder) for folder in own_folders]
     near = find_nearest(last, {p.name.split(".")[0] for folder in folders if folder.is_dir() for p in folder.iterdir()})
     return f"did you mean {'.'.join([*parents, near])}?" if near else "correct the name, or add the file"
 
 
-def _is_changed_at_run_time(module: str, reached: Reached, program: ProgramImports) -> bool:
-    """True when a package on the way changes itself (`__path__`, `sys.modules`)."""
+def _is_changed_at_run_time(module: str, reached: ProgramFile, program: ProgramImports) -> bool:
+    """Return whether a package in the dotted name changes itself at run time (`__getattr__`, lazy loading)."""
     parts = module.split(".")
     inits = (program.find(".".join(parts[: i + 1]), reached.folder) for i in range(len(parts)) if parts[0])
     paths = {found.path for found in inits if found.kind == "package"}
     return any(f.source.mentions(b"__getattr__", b"lazy") for f in program.files if f.source.path in paths)
 
 
-def _make_finding(one: Import, reached: Reached, message: str, fix: str, certain: bool) -> Finding:
+def _make_finding(one: Import, reached: ProgramFile, message: str, fix: str, certain: bool) -> Finding:
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=message,
@@ -175,7 +176,7 @@ def _make_finding(one: Import, reached: Reached, message: str, fix: str, certain
 
 
 def list_needed_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
-    """Installed packages that the program imports at module level, whatever way its files are reached."""
+    """Return the installed packages that the program imports at module level, however its files are reached."""
     import sys
 
     found: dict[str, NeededPackage] = {}
@@ -184,7 +185,7 @@ def list_needed_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
             name = one.module.split(".")[0]
             if one.guarded or not one.top or not name or name == "slurmwrap_step":
                 continue
-            if name in sys.stdlib_module_names and name not in _COME_AND_GONE:
+            if name in sys.stdlib_module_names and name not in _VERSION_DEPENDENT:
                 continue
             if program.find(name, reached.folder).kind not in ("elsewhere", "namespace"):
                 continue
@@ -197,19 +198,19 @@ def list_needed_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
 def find_missing_packages(
     program: ProgramImports, python: Python | None, context: StaticContext, modules: Sequence[NeededPackage] = ()
 ) -> Iterator[Finding]:
-    """Packages that the program's own interpreter does not find. `modules`: what is asked for by `python -m`."""
+    """Yield findings for packages that the program's own interpreter does not find. `modules`: those of `python -m`."""
     entry = program.entry
     if python is None or program.tricks or not program.roots_known or entry.installs:
         return
     wanted = [*modules, *list_needed_packages(program)]
-    answer = look_up([w.name for w in wanted], program.roots, python.path, context)
+    answer = find_missing_modules([w.name for w in wanted], program.roots, python.path, context)
     if answer is None:
         return
     missing = [w for w in wanted if w.name in answer.missing]
-    foreign = [w for w in wanted if w.name not in _COME_AND_GONE]
+    foreign = [w for w in wanted if w.name not in _VERSION_DEPENDENT]
     none_there = len(missing) >= len(foreign)
     if not python.certain and none_there:
-        # None of the packages: the node's Python will be another one.
+        # This interpreter has none of the packages, so the node probably uses another one.
         return
     certain = python.certain and entry.certain and (python.chosen or not none_there)
     for one in missing:
@@ -224,7 +225,7 @@ def find_missing_packages(
 
 
 def _format_advice(name: str, near: str, python: str) -> str:
-    if is_slip(name, near):
+    if is_typo(name, near):
         return f"did you mean {near}?"
     what = DISTRIBUTIONS.get(name, name)
     return f"{python} -m pip install {what}, or activate the environment that has it"

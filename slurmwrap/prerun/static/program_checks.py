@@ -1,4 +1,4 @@
-"""Everything that is looked at in one Python program: turns an entry point into findings, cheapest checks first."""
+"""Check one Python program: file, syntax, imports, names, attributes and options, the cheapest checks first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, suggest_path
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
-from slurmwrap.prerun.static.code_errors import name_faults
-from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, find_module, list_search_roots, read_program
+from slurmwrap.prerun.static.code_errors import find_code_errors
+from slurmwrap.prerun.static.imported_files import (
+    ProgramFile,
+    ProgramImports,
+    find_module,
+    list_search_roots,
+    read_program,
+)
 from slurmwrap.prerun.static.missing_imports import (
     NeededPackage,
     find_local_faults,
@@ -24,28 +30,28 @@ from slurmwrap.prerun.static.missing_imports import (
 )
 from slurmwrap.prerun.static.program_options import find_misfitting_options
 from slurmwrap.prerun.static.python_interpreter import Python, find_python
-from slurmwrap.prerun.static.python_source import PythonSource, bound_names, read_source
+from slurmwrap.prerun.static.python_source import PythonSource, list_bound_names, read_source
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
-# Does a Python program compile: turns a Source into at most one finding, after asking the job's own Python.
+# Syntax: at most one finding per source, after the job's own Python was asked.
 
-# Reads a program from standard input and says what its own compile() does; runs nothing of it.
+# This program reads source from standard input and compiles it with its own compile(). It runs nothing of it.
 _COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 'program', 'exec', 0, True)"
 
 
 def check_syntax(
     source: PythonSource, python: str | None, context: StaticContext, *, may_err: bool = True
 ) -> Iterator[Finding]:
-    """`python`: path of the interpreter that will run it, None when that is not known."""
+    """Yield at most one finding. `python`: path of the interpreter that will run the program, None if not known."""
     if source.error is None:
         return
-    second = ask_job_interpreter(source, python, context)
-    if second is False:
-        # A newer or older Python than ours, and it takes the file.
+    refused_by_job = ask_job_interpreter(source, python, context)
+    if refused_by_job is False:
+        # That Python is newer or older than this one and accepts the file.
         return
     error, line = source.error, source.line + (source.error.lineno or 0)
-    certain = may_err and (second or is_error_in_every_version(error))
+    certain = may_err and (refused_by_job or is_error_in_every_version(error))
     shown = f": {error.text.strip()}" if error.text else ""
     yield Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
@@ -58,7 +64,7 @@ def check_syntax(
 
 
 def ask_job_interpreter(source: PythonSource, python: str | None, context: StaticContext) -> bool | None:
-    """True: the job's own interpreter refuses the text as well; False: it takes it; None: it cannot be asked."""
+    """Return True if the job's own interpreter refuses the text too, False if it accepts it, None if it is unknown."""
     if python is None or context.left() <= 0.1:
         return None
     if Path(python).resolve() == Path(sys.executable).resolve():
@@ -71,20 +77,24 @@ def ask_job_interpreter(source: PythonSource, python: str | None, context: Stati
 
 
 def is_error_in_every_version(error: SyntaxError) -> bool:
-    """Later Pythons allow more inside f-strings, and print was a statement once; a lost bracket is lost everywhere."""
+    """Return whether every Python version refuses the source.
+
+    Later versions allow more inside f-strings, and print was once a statement, but a missing bracket is always wrong.
+    """
     if isinstance(error, IndentationError):
         return True
     return bool(re.search(r"was never closed|^unmatched|does not match opening|^unterminated string", error.msg or ""))
 
 
-# Attributes of the user's own modules that these do not have: `utils.trian()`. Turns a program's trees into findings.
+# Attributes that the user's own modules do not have: `utils.trian()`.
 #
-# Warnings only: a module may get names while the program runs. Silent where the module's names are not all in its text.
+# These are warnings only, because a module may get names while the program runs. Modules whose names are not all in
+# their text are skipped.
 _PER_FILE = 5
 
 
 def find_attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
-    """At most five of each file, as long as `go_on`."""
+    """Yield at most five findings for each file, as long as `go_on` returns True."""
     if program.tricks or not program.whole:
         return
     for reached in program.files:
@@ -94,10 +104,10 @@ def find_attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = l
             yield from _find_faults(reached, program)
 
 
-def _find_faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
+def _find_faults(reached: ProgramFile, program: ProgramImports) -> Iterator[Finding]:
     assert reached.source.tree is not None
     modules = dict(_list_modules(reached, program))
-    told: set[str] = set()
+    reported: set[str] = set()
     if not modules:
         return
     for node in ast.walk(reached.source.tree):
@@ -105,12 +115,12 @@ def _find_faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]
             continue
         path, dotted, names = modules[node.value.id]
         whole = f"{node.value.id}.{node.attr}"
-        if not isinstance(node.ctx, ast.Load) or node.attr in names or node.attr.startswith("__") or whole in told:
+        if not isinstance(node.ctx, ast.Load) or node.attr in names or node.attr.startswith("__") or whole in reported:
             continue
         submodule = program.find(f"{dotted}{'' if dotted.endswith('.') else '.'}{node.attr}", reached.folder)
-        if len(told) >= _PER_FILE or submodule.kind != "missing" or _set_somewhere(node.attr, program):
+        if len(reported) >= _PER_FILE or submodule.kind != "missing" or _is_set_or_tested(node.attr, program):
             continue
-        told.add(whole)
+        reported.add(whole)
         near = find_nearest(node.attr, names)
         yield Finding(
             severity=Severity.WARNING,
@@ -122,8 +132,10 @@ def _find_faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]
         )
 
 
-def _list_modules(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
-    """name here -> (file, dotted name, its names) of local modules that are imported once under a name bound once."""
+def _list_modules(
+    reached: ProgramFile, program: ProgramImports
+) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
+    """Yield (local name, (file, dotted name, its names)) of modules imported once, under a name bound only once."""
     tree = reached.source.tree
     assert tree is not None
     bound = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
@@ -137,7 +149,7 @@ def _list_modules(reached: Reached, program: ProgramImports) -> Iterator[tuple[s
         source = next((f.source for f in program.files if f.source.path == found.path and found.path), None)
         if source is None or source.tree is None or found.kind != "module" or _has_module_getattr(source.tree):
             continue
-        names = bound_names(source.tree)
+        names = list_bound_names(source.tree)
         if names is not None:
             yield name, (found.path, dotted, names)
 
@@ -147,7 +159,7 @@ def _has_module_getattr(tree: ast.Module) -> bool:
 
 
 def _list_imported(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """(name here, dotted name of what may be a module)."""
+    """Yield (local name, dotted name of what may be a module)."""
     if isinstance(node, ast.Import):
         yield from ((a.asname or a.name, a.name) for a in node.names if a.asname or "." not in a.name)
     elif isinstance(node, ast.ImportFrom):
@@ -156,8 +168,8 @@ def _list_imported(node: ast.AST) -> Iterator[tuple[str, str]]:
         yield from ((a.asname or a.name, f"{base}{joint}{a.name}") for a in node.names)
 
 
-def _set_somewhere(name: str, program: ProgramImports) -> bool:
-    """True when any file assigns to an attribute of this name, or looks whether it is there."""
+def _is_set_or_tested(name: str, program: ProgramImports) -> bool:
+    """Return whether any file assigns to an attribute of this name, or has the name as a string to test for it."""
     word = name.encode()
     return any(
         isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
@@ -167,16 +179,16 @@ def _set_somewhere(name: str, program: ProgramImports) -> bool:
     ) or any(f.source.mentions(b'"' + word + b'"', b"'" + word + b"'") for f in program.files)
 
 
-# Seconds that reading the options takes for each byte of the program, at most.
+# Seconds per byte of the program that reading the options takes at most.
 _PARSER_S = 0.5 / (1 << 20)
-# The same for the names of one file: 99 of 100 files of libraries take less.
+# Seconds per byte of a file that checking its names takes: 99 of 100 files of libraries take less.
 _NAMES_S = 3.3 / (1 << 20)
-# Less time left than this: nothing more is begun.
-_ENOUGH_S = 0.15
+# If less time than this is left, no further check begins.
+_MIN_TIME_S = 0.15
 
 
 def check_program(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
-    """The entry point is there, can be read, compiles, finds its imports, defines its names and takes its options."""
+    """Check that the entry point exists, is readable, compiles, finds its imports and accepts its options."""
     if entry.code is not None:
         yield from _check_source(
             entry, read_source(_encode_code(entry.code), context.where(entry), entry.code_line - 1), context
@@ -194,10 +206,10 @@ def _encode_code(code: str) -> bytes:
 def _check_file(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     path = Path(entry.path)
     try:
-        there = path.exists() and not (path.is_dir() and not (path / "__main__.py").exists())
+        exists_here = path.exists() and not (path.is_dir() and not (path / "__main__.py").exists())
     except OSError:
-        there = False
-    if not there:
+        exists_here = False
+    if not exists_here:
         if not (entry.contained and _is_inside_container(entry)):
             yield make_missing_program_finding(entry, context)
     elif not os.access(path, os.R_OK):
@@ -214,14 +226,14 @@ def _check_file(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
 
 
 def _is_inside_container(entry: EntryPoint) -> bool:
-    """A path of the container's own: absolute, or below a working directory that its options set."""
+    """Return whether the path is the container's own: absolute, or in a working directory that its options set."""
     given = next((w for w in reversed(entry.whole) if entry.path.endswith(w.removeprefix("./")) and w), "")
     moved = ("-w", "--workdir", "--pwd", "--cwd", "--container-workdir", "--cd", "docker", "podman")
     return given.startswith("/") or any(w.split("=")[0] in moved for w in entry.whole)
 
 
 def make_missing_program_finding(entry: EntryPoint, context: StaticContext) -> Finding:
-    """The program does not exist."""
+    """Return the finding for a program that does not exist."""
     return Finding(
         severity=context.severity(entry),
         message=f"{entry.path}: no such file (started by {entry.kind})",
@@ -234,16 +246,16 @@ def make_missing_program_finding(entry: EntryPoint, context: StaticContext) -> F
 
 def _check_source(entry: EntryPoint, source: PythonSource, context: StaticContext) -> Iterator[Finding]:
     python = find_python(entry, context)
-    asked = python.path if python else None
+    interpreter_path = python.path if python else None
     if source.error is not None:
-        yield from check_syntax(source, asked, context, may_err=entry.certain)
+        yield from check_syntax(source, interpreter_path, context, may_err=entry.certain)
         return
-    if source.tree is None or context.left() < _ENOUGH_S:
+    if source.tree is None or context.left() < _MIN_TIME_S:
         return
     program = read_program(entry, source, context)
     for reached in program.files[1:]:
-        if context.left() > _ENOUGH_S:
-            yield from check_syntax(reached.source, asked, context, may_err=reached.sure and entry.certain)
+        if context.left() > _MIN_TIME_S:
+            yield from check_syntax(reached.source, interpreter_path, context, may_err=reached.sure and entry.certain)
     yield from _check_imports_and_names(program, python, context)
 
 
@@ -251,26 +263,26 @@ def _check_imports_and_names(
     program: ProgramImports, python: Python | None, context: StaticContext
 ) -> Iterator[Finding]:
     entry = program.entry
-    if context.left() > _ENOUGH_S:
+    if context.left() > _MIN_TIME_S:
         yield from find_local_faults(program)
-    if context.left() > _ENOUGH_S:
-        yield from name_faults(program, python, lambda size: context.left() > _ENOUGH_S + size * _NAMES_S)
-    if context.left() > _ENOUGH_S:
-        yield from find_attribute_faults(program, lambda: context.left() > _ENOUGH_S)
+    if context.left() > _MIN_TIME_S:
+        yield from find_code_errors(program, python, lambda size: context.left() > _MIN_TIME_S + size * _NAMES_S)
+    if context.left() > _MIN_TIME_S:
+        yield from find_attribute_faults(program, lambda: context.left() > _MIN_TIME_S)
     size = sum(len(one.source.content) for one in program.files)
-    if context.left() > _ENOUGH_S + size * _PARSER_S:
+    if context.left() > _MIN_TIME_S + size * _PARSER_S:
         parser = read_parser(program)
         if parser is not None:
             yield from find_misfitting_options(entry, parser, context.where(entry))
         else:
             yield from check_other_libraries(program, context.where(entry))
-    # `python -c "import x" || pip install x`
-    if context.left() > _ENOUGH_S and (entry.code is None or entry.certain):
+    # An inline program that may fail, such as `python -c "import x" || pip install x`, is not checked.
+    if context.left() > _MIN_TIME_S and (entry.code is None or entry.certain):
         yield from find_missing_packages(program, python, context)
 
 
 def _check_module(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
-    """`python -m name` where no file of that name lies in the working directory."""
+    """Check `python -m name`, whose file need not be in the working directory."""
     roots, _ = list_search_roots(entry)
     found = find_module(entry.module, roots, "")
     if found.kind in ("module", "package"):

@@ -1,6 +1,6 @@
-"""Will the program take its command line: compares an entry point's arguments with a Parser as argparse would. Pure.
+"""Check whether a program accepts its command line: compare the arguments with a Parser as argparse would. Pure.
 
-An argument that only the running shell knows ends what is certain: after it, errors become warnings.
+After an argument that only the running shell knows nothing is certain, and errors become warnings.
 """
 
 from __future__ import annotations
@@ -15,39 +15,46 @@ from slurmwrap.prerun.static.argparse_model import ArgparseOption, Parser
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 
-# argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
+# argparse's own pattern. Newer Pythons accept -1e3 and -1_000 as well.
 _NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 _LIKE_NUMBER = re.compile(r"^-\.?\d")
 
 
 @dataclass(slots=True)
 class _Line:
-    """A command line taken apart."""
+    """A parsed command line."""
 
-    loose: list[str] = field(default_factory=list)  # words that belong to no option
-    given: set[str] = field(default_factory=set)  # flags as defined
-    faults: list[tuple[str, str]] = field(default_factory=list)  # (what is wrong, fix)
+    # Words that belong to no option.
+    loose: list[str] = field(default_factory=list)
+    # Flags, in the spelling of their definition.
+    given: set[str] = field(default_factory=set)
+    # (what is wrong, fix) of errors, and of remarks that are always warnings.
+    faults: list[tuple[str, str]] = field(default_factory=list)
     doubts: list[tuple[str, str]] = field(default_factory=list)
-    # Words are missing that only the shell knows, or that argparse hands on.
+    # The rest of the line is not checked: only the shell knows it, or argparse passes it on.
     open_end: bool = False
 
 
 def find_misfitting_options(entry: EntryPoint, parser: Parser, script: str) -> Iterator[Finding]:
-    """Findings in the batch script's line."""
+    """Yield findings at the line of the batch script."""
     line = _parse_line(entry, parser)
     unknown_words = any(UNKNOWN in word for word in entry.argv) or any(isinstance(w, Guess) for w in entry.argv)
     certain = parser.certain and entry.certain and not unknown_words
     faults = [*line.faults]
     if not unknown_words and not line.open_end and not line.faults:
         faults += _check_positionals(line, parser)
-    for severity, told in ((Severity.ERROR if certain else Severity.WARNING, faults), (Severity.WARNING, line.doubts)):
-        for message, fix in told:
+    for severity, remarks in (
+        (Severity.ERROR if certain else Severity.WARNING, faults),
+        (Severity.WARNING, line.doubts),
+    ):
+        for message, fix in remarks:
             yield Finding(
                 severity=severity, message=message, file=script, line=entry.line, fix=fix, category="semantic_error"
             )
 
 
 def _parse_line(entry: EntryPoint, parser: Parser) -> _Line:
+    """Parse the arguments from left to right as argparse would. Stop where the rest can no longer be known."""
     line, words = _Line(), list(entry.argv)
     flags = parser.by_flag()
     rest = any(o.nargs in ("...", "A...", "unknown") and not o.flags for o in parser.options)
@@ -72,7 +79,7 @@ def _parse_line(entry: EntryPoint, parser: Parser) -> _Line:
             continue
         line.given.update(flag for option in options for flag in option.flags)
         if len({(o.takes_value, o.nargs, o.action) for o in options}) != 1 or not options[0].sure:
-            # Defined twice, differently: whatever follows may be its own.
+            # The flag has several different definitions, so any following words may be its values.
             at += sum(1 for _ in _list_values(words[at:]))
             line.open_end = True
             continue
@@ -96,7 +103,7 @@ def _list_values(words: Sequence[str]) -> Iterator[str]:
 def _list_matching_options(
     name: str, flags: Mapping[str, tuple[ArgparseOption, ...]], parser: Parser
 ) -> tuple[ArgparseOption, ...]:
-    """The definitions that argparse would take `name` for; a flag's unambiguous beginning will do."""
+    """Return the definitions that argparse would take `name` for. A flag may be abbreviated if that is unambiguous."""
     if name in flags:
         return flags[name]
     if name in ("-h", "--help"):
@@ -125,36 +132,36 @@ def _describe_unknown(name: str, flags: Mapping[str, object], parser: Parser, en
 def _count_values(
     options: Sequence[ArgparseOption], name: str, equals: str, value: str, following: Sequence[str], line: _Line
 ) -> int:
-    """Words of `following` that belong to the option."""
+    """Return how many words of `following` belong to the option."""
     option = options[0]
     if not option.takes_value:
         if equals and option.action in ("store_true", "store_false", "count"):
             line.faults.append((f"{name} takes no value, {value!r} is given", f"{name} alone ({option.where})"))
         return sum(1 for _ in _list_values(following)) if option.action == "?" else 0
     if equals:
-        _judge(option, name, [value], line)
+        _check_values(option, name, [value], line)
         return 0
-    here = list(_list_values(following))
-    count, least = _parse_nargs(option.nargs, len(here))
-    if len(here) < least:
+    values_given = list(_list_values(following))
+    count, least = _parse_nargs(option.nargs, len(values_given))
+    if len(values_given) < least:
         many = "one argument" if least == 1 and option.nargs is None else f"{option.nargs or least} arguments"
         line.faults.append(
-            (f"{name} expects {many}, none follows" if not here else f"{name} expects {many}", option.where)
+            (f"{name} expects {many}, but none follows" if not values_given else f"{name} expects {many}", option.where)
         )
-    _judge(option, name, here[:count], line)
-    return min(count, len(here))
+    _check_values(option, name, values_given[:count], line)
+    return min(count, len(values_given))
 
 
-def _parse_nargs(nargs: str | int | None, there: int) -> tuple[int, int]:
-    """(words taken, words needed)."""
+def _parse_nargs(nargs: str | int | None, count_available: int) -> tuple[int, int]:
+    """Return (number of words taken, number of words needed)."""
     if nargs is None:
         return 1, 1
     if isinstance(nargs, int):
         return nargs, nargs
-    return {"?": (1, 0), "*": (there, 0), "+": (there, 1)}.get(nargs, (there, 0))
+    return {"?": (1, 0), "*": (count_available, 0), "+": (count_available, 1)}.get(nargs, (count_available, 0))
 
 
-def _judge(option: ArgparseOption, name: str, values: Sequence[str], line: _Line) -> None:
+def _check_values(option: ArgparseOption, name: str, values: Sequence[str], line: _Line) -> None:
     for value in values:
         if UNKNOWN in value or isinstance(value, Guess):
             continue
@@ -162,7 +169,7 @@ def _judge(option: ArgparseOption, name: str, values: Sequence[str], line: _Line
             try:
                 converted: object = int(value) if option.type == "int" else float(value)
             except ValueError:
-                line.faults.append((f"{name} wants {option.type}, {value!r} is given", f"see {option.where}"))
+                line.faults.append((f"{name} expects {option.type}, {value!r} is given", f"see {option.where}"))
                 continue
         elif option.type in ("", "str"):
             converted = value
@@ -179,7 +186,7 @@ def _judge(option: ArgparseOption, name: str, values: Sequence[str], line: _Line
 
 
 def _check_positionals(line: _Line, parser: Parser) -> Iterator[tuple[str, str]]:
-    """Positional words too many or too few, and required options that are missing."""
+    """Yield errors for missing or superfluous positional words, and for required options that are missing."""
     if parser.subcommands:
         return
     positional = [o for o in parser.options if not o.flags]

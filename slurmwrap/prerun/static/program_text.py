@@ -1,5 +1,8 @@
-"""The user's own files of one program as text, where those decide what it does: everything else that it imports is a
-library known to start no process, use no second GPU and make no directory by itself."""
+"""Read the user's own files of a program, if they alone decide what it does.
+
+Everything else that it imports must be the standard library or a library that is known to start no process, use no
+second GPU and create no directory by itself.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _MARGIN_S = 0.3
 
 
 def read_own_program(entry: EntryPoint, context: StaticContext) -> ProgramImports | None:
-    """The program of a Python file with all it imports of the user's; None where that cannot be read whole."""
+    """Return the program of a Python file with all its imports of user files; None if these cannot be read in full."""
     if not entry.path or entry.code is not None or entry.contained or context.left() < _MARGIN_S:
         return None
     source = context.source(entry.path)
@@ -34,7 +37,7 @@ def read_own_program(entry: EntryPoint, context: StaticContext) -> ProgramImport
 
 
 def read_own_text(entry: EntryPoint, context: StaticContext) -> bytes | None:
-    """All the program's own files behind each other; None where something else may decide as well."""
+    """Return the text of all the program's own files, joined; None if other code may also decide what it does."""
     program = read_own_program(entry, context)
     if program is None:
         return None
@@ -51,7 +54,7 @@ def read_own_text(entry: EntryPoint, context: StaticContext) -> bytes | None:
 
 
 def _is_running_text(program: ProgramImports) -> bool:
-    """Code that is made while it runs, or found by name."""
+    """Return whether the program runs code that it makes at run time or imports by a computed name."""
     return any(
         reached.source.mentions(b"exec(", b"eval(compile", b"importlib", b"__import__", b"runpy")
         for reached in program.files

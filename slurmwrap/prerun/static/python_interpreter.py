@@ -1,7 +1,7 @@
-"""Which Python a program will be run by: turns a search path into a file, and asks it what it can import.
+"""Find the Python interpreter that will run a program, and ask it which modules it can import.
 
-The question is a fixed program that looks names up with importlib.util.find_spec, top-level names only: nothing is
-imported for it, so neither torch nor the user's code runs.
+The interpreter runs a fixed program that looks up top-level names with importlib.util.find_spec. Nothing is imported
+for that, so neither torch nor the user's code runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
-# A node has its own system Python, perhaps with other packages than the login node's.
+# A node has its own system Python, perhaps with other packages than the login node's Python.
 _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/opt/")
 _QUESTION = r"""
 import sys, json
@@ -48,26 +48,26 @@ print(json.dumps({"missing": missing, "near": near, "version": list(sys.version_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """An interpreter. `certain`: the nodes run this very one with these very packages."""
+    """An interpreter. `certain`: the nodes run this same interpreter with the same packages."""
 
     path: str
     certain: bool
-    # By the script, or by an environment that was active when gsub was called; not just on PATH.
+    # Chosen by the script, or by an environment that was active when gsub was called; not just the first on PATH.
     chosen: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """What an interpreter says of some names."""
+    """The answer of an interpreter about some module names."""
 
     missing: tuple[str, ...]
-    # Missing name -> an installed name that is like it.
+    # Missing name -> an installed name that is similar.
     near: Mapping[str, str]
     version: tuple[int, int]
 
 
 def find_python(entry: EntryPoint, context: StaticContext) -> Python | None:
-    """The interpreter of `entry`, None when it cannot be known from here."""
+    """Return the interpreter of `entry`; None if it cannot be known on this machine."""
     if entry.contained:
         return None
     named = entry.interpreter or _find_launcher(entry)
@@ -97,7 +97,7 @@ def _is_chosen(found: str, search: str, environ: Mapping[str, str]) -> bool:
 
 
 def _is_script(path: str) -> bool:
-    """pyenv's shims and the like: which Python they start depends on more than PATH."""
+    """Return whether the file is a script, such as a pyenv shim: then more than PATH decides which Python it starts."""
     try:
         with Path(path).open("rb") as stream:
             return stream.read(2) == b"#!"
@@ -106,7 +106,7 @@ def _is_script(path: str) -> bool:
 
 
 def _find_launcher(entry: EntryPoint) -> str:
-    """The program that brings its own Python: torchrun, accelerate, or the script itself by its first line."""
+    """Return the program that chooses the Python: torchrun, accelerate, or the script itself by its first line."""
     if entry.kind in ("torchrun", "accelerate", "deepspeed"):
         return next((w for w in entry.whole if os.path.basename(w) in _LAUNCHERS), entry.kind)  # noqa: PTH119
     return entry.path or UNKNOWN
@@ -116,7 +116,7 @@ _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds")
 
 
 def _read_shebang(path: str) -> str:
-    """The Python in the first line of `path`; env's own search is left out."""
+    """Return the Python in the first line of `path`; "" if that uses env to search for it."""
     try:
         with Path(path).open("rb") as stream:
             first = stream.readline(256).decode("utf-8", "replace")
@@ -141,7 +141,7 @@ def _find_on_path(name: str, search: str, environ: Mapping[str, str]) -> str | N
 
 
 def find_conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
-    """Where the conda environment `name` lies; None when no or more than one place has it."""
+    """Return the directory of the conda environment `name`; None if no place or more than one place has it."""
     if "/" in name:
         return name if name.startswith("/") and Path(name).is_dir() else None
     home = environ.get("HOME", "")
@@ -150,8 +150,8 @@ def find_conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
         str(Path(exe).parent.parent) for exe in (environ.get("CONDA_EXE", ""), environ.get("MAMBA_EXE", "")) if exe
     ]
     roots += [f"{home}/{folder}" for folder in _CONDA_HOMES] if home else []
-    places = [*environ.get("CONDA_ENVS_PATH", "").split(":"), *(f"{root}/envs" for root in roots if root)]
-    tried = [f"{place}/{name}" for place in places if place]
+    env_folders = [*environ.get("CONDA_ENVS_PATH", "").split(":"), *(f"{root}/envs" for root in roots if root)]
+    tried = [f"{place}/{name}" for place in env_folders if place]
     tried += [root for root in roots if root and name == "base"]
     tried += [line for line in _read_listed_environments(home) if os.path.basename(line) == name]  # noqa: PTH119
     found = {str(Path(p).resolve()) for p in tried if Path(p, "conda-meta").is_dir()}
@@ -168,26 +168,32 @@ def _read_listed_environments(home: str) -> list[str]:
         return []
 
 
-def look_up(names: Sequence[str], roots: Sequence[str], python: str, context: StaticContext) -> Lookup | None:
-    """Which of `names` (without dots) `python` would not find with `roots` before its own path; None: no answer."""
+def find_missing_modules(
+    names: Sequence[str], roots: Sequence[str], python: str, context: StaticContext
+) -> Lookup | None:
+    """Find which of `names` (without dots) `python` cannot import with `roots` before its own path.
+
+    None if the interpreter gives no answer in time.
+    """
     left = context.left()
     if not names or left <= 0.1:
         return None
     argv = [python, "-W", "ignore", "-c", _QUESTION, json.dumps(list(roots)), json.dumps(list(names))]
-    environ = {k: v for k, v in context.environ.items() if k not in _NOT_HANDED_ON}
+    environ = {k: v for k, v in context.environ.items() if k not in _REMOVED_VARIABLES}
     answer = context.run(argv, timeout_s=left, environ={**environ, "PYTHONDONTWRITEBYTECODE": "1"})
     if answer.exit_code != 0:
         return None
     try:
-        said = json.loads(answer.stdout)
-        near = {name: found[0] for name, found in said["near"].items() if found}
-        return Lookup(missing=tuple(said["missing"]), near=near, version=(said["version"][0], said["version"][1]))
+        reply = json.loads(answer.stdout)
+        near = {name: found[0] for name, found in reply["near"].items() if found}
+        return Lookup(missing=tuple(reply["missing"]), near=near, version=(reply["version"][0], reply["version"][1]))
     except (ValueError, KeyError, TypeError, IndexError):
         return None
 
 
-# A sitecustomize of the user's, or a hook of slurmwrap's, must not run for a question; the roots stand for PYTHONPATH.
-_NOT_HANDED_ON = (
+# Variables that are removed before the interpreter is asked, so that no sitecustomize of the user or hook of slurmwrap
+# runs. The roots take the place of PYTHONPATH.
+_REMOVED_VARIABLES = (
     "PYTHONPATH",
     "PYTHONSTARTUP",
     "PYTHONINSPECT",

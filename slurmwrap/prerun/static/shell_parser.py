@@ -15,8 +15,8 @@ RESERVED = SKIPPED | OPENING
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=([^=]*:)?$")
 _TEST = re.compile(r"\[\[\s")
-# Letters of one `((`, and how many are looked at: a bound against a script of brackets.
-_ARITHMETIC, _LOOKS = 400, 2000
+# Longest `((` expression in characters, and how many are examined: this bounds the time for a script full of brackets.
+_MAX_ARITHMETIC_LENGTH, _MAX_ARITHMETIC = 400, 2000
 _REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<-?|[<>]>?[&|]?|&>>?)")
 _TILDE = re.compile(r"~([A-Za-z_][\w.-]*)?(?=[/:\s;&|()<>]|$)")
 
@@ -31,31 +31,33 @@ class RawWord:
     parts: tuple[Part, ...]
     quoted: bool = False
     glob: bool = False
-    line: int = 0  # where it begins
+    # Number of the line on which it begins.
+    line: int = 0
 
     @property
     def literal(self) -> str | None:
-        """Its text when there is nothing to expand."""
+        """Its text if it has nothing to expand, else None."""
         return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == "text" else None
 
 
 @dataclass(slots=True, kw_only=True)
 class Heredoc:
-    """A here-document; the reader fills in the body when it gets there."""
+    """A here-document. The reader fills in the body when it reaches it."""
 
     delimiter: str
     dashed: bool
-    # The shell expands nothing in it.
+    # The delimiter is quoted, so the shell expands nothing in the body.
     quoted: bool
     body: str = ""
-    # Of the body's first line.
+    # Number of the body's first line.
     line: int = 0
-    ended: bool = False  # the delimiter was found
+    # The delimiter was found.
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A file that a redirection writes to: `script[start:end]` is its word as written."""
+    """A file that a redirection writes to. `script[start:end]` is its word as written."""
 
     # ">", ">>", ">|", "<>", "&>", "&>>", ">&"
     operator: str
@@ -68,28 +70,28 @@ Clause = tuple[int, tuple[RawWord, ...], str, bool, tuple[RawWord, ...], Heredoc
 
 
 def get_bare_text(word: RawWord) -> str | None:
-    """The text of a word that stands without quotes and holds nothing to expand."""
+    """Return the text of a word without quotes that has nothing to expand, else None."""
     return None if word.quoted else word.literal
 
 
 class ClauseReader:
-    """Walks over the text once. Holds a position, nothing else that outlives a clause."""
+    """Splits the text into clauses in one pass. Besides the position it keeps state only for the current clause."""
 
     def __init__(self, script: str) -> None:
         self.text, self.at, self.line = script, 0, 1
         self.heredocs: list[Heredoc] = []
-        # Of the clause at hand.
+        # Files that the current clause reads.
         self.reads: list[RawWord] = []
         self.heredoc: Heredoc | None = None
-        # Of the clause at hand.
+        # Files that the current clause writes.
         self.targets: list[Target] = []
-        self.looks = _LOOKS
+        self.looks = _MAX_ARITHMETIC
 
     def clauses(self) -> list[Clause]:
-        """(line, words, operator that ends it, writes a program, files behind `<`, here-document, files behind `>`)."""
+        """Return (line, words, final operator, writes a program, files after `<`, here-document, files after `>`)."""
         found: list[Clause] = []
         words: list[RawWord] = []
-        # `begins`: nothing but reserved words yet
+        # `begins` is True as long as the clause has only reserved words.
         line, writes, begins = 1, False, True
         while self.at < len(self.text):
             if begins and self._skip_blanks() and (condition := self._read_condition()):
@@ -103,7 +105,7 @@ class ClauseReader:
                 words, writes, self.reads, self.heredoc, self.targets, begins = [], False, [], None, [], True
             elif redirect := _REDIRECT.match(self.text, self.at):
                 line = self.line if not words else line
-                writes = self._redirect(redirect) or writes
+                writes = self._read_redirection(redirect) or writes
             else:
                 line = self.line if not words else line
                 word = self._read_word()
@@ -112,15 +114,15 @@ class ClauseReader:
         return [*found, (line, tuple(words), "", writes, tuple(self.reads), self.heredoc, tuple(self.targets))]
 
     def _read_condition(self) -> list[RawWord]:
-        """The words of `[[ ... ]]` or `(( ... ))` that begins here, [] where none does."""
+        """Return the words of a `[[ ... ]]` or `(( ... ))` that begins here; [] if there is none."""
         if self.text.startswith("((", self.at):
             return self._read_arithmetic()
-        return self._test() if _TEST.match(self.text, self.at) else []
+        return self._read_test() if _TEST.match(self.text, self.at) else []
 
     def _read_arithmetic(self) -> list[RawWord]:
-        """[] for a subshell within a subshell."""
+        """Return the words of a `(( ... ))`; [] if the brackets are a subshell within a subshell."""
         self.looks -= 1
-        end = _find_arithmetic_end(self.text[self.at : self.at + _ARITHMETIC]) if self.looks > 0 else 0
+        end = _find_arithmetic_end(self.text[self.at : self.at + _MAX_ARITHMETIC_LENGTH]) if self.looks > 0 else 0
         if not end:
             return []
         words = [RawWord(parts=parts, line=self.line) for parts in ((("text", "((", ""),), (("unknown", "", ""),))]
@@ -128,12 +130,13 @@ class ClauseReader:
         self.at += end
         return words
 
-    def _test(self) -> list[RawWord]:
+    def _read_test(self) -> list[RawWord]:
         words = [self._read_word()]
         while self.at < len(self.text) and get_bare_text(words[-1]) != "]]":
             here = self.text[self.at]
             if here == ";":
-                break  # it never ends
+                # The condition never ends.
+                break
             if here.isspace() or here in "&|()<>" or self.text.startswith("\\\n", self.at):
                 self.line += "\n" in self.text[self.at : self.at + 2] if here == "\\" else here == "\n"
                 self.at += 2 if here == "\\" else 1
@@ -143,13 +146,13 @@ class ClauseReader:
         return words
 
     def _skip_blanks(self) -> bool:
-        """To the next word on the line; always True."""
+        """Skip to the next word on the line. Always return True, for use in a condition."""
         while self.text[self.at : self.at + 1] in (" ", "\t", "\r"):
             self.at += 1
         return True
 
     def _read_operator(self) -> str | None:
-        """Skips blanks and comments; the operator here, None when a word starts."""
+        """Skip blanks and comments. Return the operator at this position, or None if a word starts."""
         while self.at < len(self.text):
             here = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
@@ -171,9 +174,10 @@ class ClauseReader:
                 return found
         return ""
 
-    def _redirect(self, found: re.Match[str]) -> bool:
+    def _read_redirection(self, found: re.Match[str]) -> bool:
         self.at = found.end()
-        if found[1] in ("<", ">") and self.text[self.at : self.at + 1] == "(":  # process substitution
+        if found[1] in ("<", ">") and self.text[self.at : self.at + 1] == "(":
+            # Process substitution.
             self.at += 1
             self._skip_until_closed("(", ")")
             return False
@@ -216,7 +220,7 @@ class ClauseReader:
                 quoted = True
                 parts += self._read_quoted(here)
             elif here == "\\":
-                self._escape(parts)
+                self._read_escape(parts)
             elif here in "$`":
                 parts.append(self._read_dollar())
             elif (
@@ -228,17 +232,19 @@ class ClauseReader:
                 glob = (
                     glob or here in "*?[" or (here == "{" and "," in self.text[self.at : self.at + 200].split("}")[0])
                 )
-                glob = glob or (here == "~" and not parts)  # ~+ and ~-
+                # `~+` and `~-`.
+                glob = glob or (here == "~" and not parts)
                 parts.append(("text", here, ""))
                 self.at += 1
-                if here == "=" and self.text[self.at : self.at + 1] == "(":  # an array
+                if here == "=" and self.text[self.at : self.at + 1] == "(":
+                    # An array.
                     self.at += 1
                     self._skip_until_closed("(", ")")
                     parts.append(("unknown", "", ""))
         whole = _merge_parts(parts) or ((("text", "", ""),) if quoted else ())
         return RawWord(parts=whole, quoted=quoted, glob=glob, line=line)
 
-    def _escape(self, parts: list[Part]) -> None:
+    def _read_escape(self, parts: list[Part]) -> None:
         following = self.text[self.at + 1 : self.at + 2]
         self.at += 2
         if following == "\n":
@@ -255,7 +261,7 @@ class ClauseReader:
                 parts.append(self._read_dollar())
                 continue
             if quote == '"' and here == "\\" and self.text[self.at + 1 : self.at + 2] in '"\\$`\n':
-                self._escape(parts)
+                self._read_escape(parts)
                 continue
             self.line += here == "\n"
             parts.append(("text", here, ""))
@@ -264,6 +270,7 @@ class ClauseReader:
         return parts
 
     def _read_dollar(self) -> Part:
+        """Read a variable or a substitution that begins here with `$` or a backquote."""
         unknown: Part = ("unknown", "", "")
         if self.text[self.at] == "`":
             self.at += 1
@@ -290,6 +297,7 @@ class ClauseReader:
         return ("text", "$", "")
 
     def _skip_until_closed(self, opening: str, closing: str) -> None:
+        """Skip past the bracket that closes the current one. Escaped and single-quoted text is not searched."""
         depth = 1
         while self.at < len(self.text) and depth:
             here = self.text[self.at]
@@ -309,8 +317,11 @@ def _parse_braced(inside: str) -> Part:
 
 
 def _is_path_beginning(parts: list[Part]) -> bool:
-    """Whether the shell expands a tilde behind `parts`: at the beginning of a word, of an assigned value and behind its
-    colons (bash(1), Tilde Expansion)."""
+    """Return whether the shell expands a tilde after `parts`.
+
+    It does at the beginning of a word and of an assigned value, and after a colon in that value (bash(1), Tilde
+    Expansion).
+    """
     text = "".join(value for kind, value, _ in parts if kind == "text")
     assigns = bool(parts) and parts[0][0] == "text" and _ASSIGNED.match(text) is not None
     return not parts or (assigns and parts[-1][0] == "text" and text[-1] in "=:")
@@ -327,7 +338,7 @@ def _merge_parts(parts: list[Part]) -> tuple[Part, ...]:
 
 
 def _find_arithmetic_end(text: str) -> int:
-    """How long the `((...))` is with which `text` begins; 0 when it is none."""
+    """Return the length of the `((...))` with which `text` begins; 0 if there is none."""
     depth = 0
     for found in re.finditer(r"[()]", text):
         depth += 1 if found[0] == "(" else -1
@@ -353,34 +364,41 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCommand:
-    """One simple command as written. `line` is 1-based; `sure` False when it may not run at all."""
+    """One simple command as written. `line` counts from 1. `sure` is False if the command may not run at all."""
 
     words: tuple[RawWord, ...]
     line: int
     sure: bool
-    writes: bool = False  # its output goes to a file that may be a program
-    reads: tuple[RawWord, ...] = ()  # what is behind `<`
-    heredoc: Heredoc | None = None  # the last one, which is what the command reads
-    feeds: bool = False  # it is behind a pipe
-    in_function: bool = False  # $1 and "$@" are not the script's
-    then: str = ""  # the operator behind it
-    targets: tuple[Target, ...] = ()  # what is behind `>`
+    # Its output goes to a file that may be a program.
+    writes: bool = False
+    # Files after `<`.
+    reads: tuple[RawWord, ...] = ()
+    # Its last here-document, which is the one that the command reads.
+    heredoc: Heredoc | None = None
+    # It reads from a pipe.
+    feeds: bool = False
+    # It is in a function, so $1 and "$@" are not the script's.
+    in_function: bool = False
+    # The operator after it.
+    then: str = ""
+    # Files after `>`.
+    targets: tuple[Target, ...] = ()
 
 
-# `> file` and `done > file` run no command of their own
+# The word for `> file` and `done > file`, which run no command of their own.
 _NOTHING = RawWord(parts=(("text", ":", ""),))
-# Stands for text that only the running shell knows, a word or part of one; no real word holds a NUL.
+# Stands for a word, or a part of one, that only the running shell knows. No real word contains a NUL.
 UNKNOWN = "\0"
 
 
 class Guess(str):
-    """A word that holds if the environment sets nothing else: the default of `${NAME:-default}`."""
+    """A word that is right unless the environment sets another value: the default of `${NAME:-default}`."""
 
     __slots__ = ()
 
 
 def parse_commands(script: str) -> tuple[RawCommand, ...]:
-    """All simple commands of `script`, in order; what is in functions, loops and branches is not `sure`."""
+    """Return all simple commands of `script` in order. Those in functions, loops and branches are not `sure`."""
     state = _Nesting()
     found: list[RawCommand] = []
     after = ""
@@ -411,12 +429,12 @@ _TESTS = ("[", "[[", "((", "test", "grep", "command", "which", "type")
 
 
 def _is_continued(command: RawCommand) -> bool:
-    # What follows `cd x &&` runs in every job worth checking; what follows a test may not.
+    # A command after `cd x &&` runs in every job worth checking; a command after a test may not run.
     return command.sure and command.words[0].literal not in _TESTS
 
 
 class _Nesting:
-    """How deep the reader is in compound commands, functions and subshells."""
+    """The nesting depth of compound commands, functions and subshells."""
 
     def __init__(self) -> None:
         self.depth = self.functions = self.cases = self.subshells = 0
@@ -426,7 +444,7 @@ class _Nesting:
         return not (self.depth or self.functions or self.subshells)
 
     def enter(self, words: tuple[RawWord, ...], operator: str) -> tuple[RawWord, ...]:
-        """Strips reserved words; what is left is a simple command."""
+        """Remove reserved words and return the rest, which is a simple command."""
         at = 0
         while at < len(words) and (first := get_bare_text(words[at])) and (first in SKIPPED | OPENING or first == "}"):
             self.depth += (first in OPENING) - (first in CLOSING)
@@ -437,10 +455,11 @@ class _Nesting:
         if operator == "()" or (words and get_bare_text(words[0]) == "function"):
             self.functions += 1
             return ()
-        return () if operator == ")" and self.cases else words  # a pattern of `case`
+        # Before `)` in a `case` there is a pattern and no command.
+        return () if operator == ")" and self.cases else words
 
     def leave(self, operator: str) -> None:
-        """Counts subshells."""
+        """Count subshells."""
         if operator == "(":
             self.subshells += 1
         elif operator == ")" and not self.cases and self.subshells:
@@ -448,9 +467,10 @@ class _Nesting:
 
 
 def expand(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The words that `word` becomes. A name that is not in `variables`, or None there, gives UNKNOWN in its place.
+    """Return the words to which `word` expands. A name that is missing or None in `variables` gives UNKNOWN.
 
-    `args` None: $1 and "$@" are not known."""
+    `args` None: $1 and "$@" are not known.
+    """
     if len(word.parts) == 1 and word.parts[0][:2] in (("variable", "@"), ("variable", "*")):
         return (UNKNOWN,) if args is None else args
     pieces = [_expand_part(part, variables, args) for part in word.parts]
@@ -464,7 +484,7 @@ def expand(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, 
 
 
 def split_shell_assignment(word: RawWord) -> tuple[str, RawWord] | None:
-    """(name, value) of `NAME=value`; the value of `NAME+=value` is unknown."""
+    """Return (name, value) of `NAME=value`; the value of `NAME+=value` is unknown. None for any other word."""
     if not word.parts or word.parts[0][0] != "text" or not (found := _ASSIGNMENT.match(word.parts[0][1])):
         return None
     rest = word.parts[0][1][found.end() :]
@@ -472,12 +492,12 @@ def split_shell_assignment(word: RawWord) -> tuple[str, RawWord] | None:
     return found[1], RawWord(parts=parts, quoted=True)
 
 
-# Substitutions that give a directory which is known: $(pwd), $(realpath "$SLURM_SUBMIT_DIR").
+# Command substitutions whose directory is known: $(pwd), $(realpath "$SLURM_SUBMIT_DIR").
 _DIRECTORY = r"""(?:(?:realpath|readlink\s+-[fe])\s+"?\$\{?(SLURM_SUBMIT_DIR|PWD)\}?"?|pwd(?:\s+-[LP])?)\s*"""
 
 
 def _find_home(user: str) -> str | None:
-    # Here: few scripts name another user's home.
+    # Imported here because few scripts name another user's home.
     import pwd
 
     try:

@@ -1,5 +1,8 @@
-"""Lines of a batch script that do nothing, or something else than meant: directives that come too late or are misspelt,
-a blank behind a backslash, a dash from a word processor. Pure."""
+"""Find mistakes in the text of a shell script. (adapter)
+
+Lines without effect or with another effect than intended (late or misspelt directives, a blank after a backslash,
+a typographic dash), syntax errors, exit codes that are lost, and programs in the background that end with the script.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+-")
-_ALMOST = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
+_ALMOST_DIRECTIVE = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
 
 
 def check_script_text(text: str, context: StaticContext) -> Iterator[Finding]:
-    """One finding for each such line."""
+    """Yield one finding for each line that does nothing, or something else than intended."""
     found = parse_commands(text)
     inside = _find_quoted_lines(found)
     lines = text.split("\n")
@@ -29,14 +32,14 @@ def check_script_text(text: str, context: StaticContext) -> Iterator[Finding]:
             continue
         if number > first and _DIRECTIVE.match(line):
             yield _make_late_directive_finding(number, first, context)
-        elif number < first and (almost := _ALMOST.match(line)) and not _DIRECTIVE.match(line):
+        elif number < first and (almost := _ALMOST_DIRECTIVE.match(line)) and not _DIRECTIVE.match(line):
             yield from _check_misspelt_directive(number, line, almost[1], context)
         elif number >= first and not line.lstrip().startswith("#"):
             yield from _check_odd_letters(number, line, lines, context)
 
 
 def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
-    """Lines inside here-documents and behind the first of a quoted text of several lines."""
+    """Return the lines inside here-documents, and the lines of a quoted text after its first one."""
     inside: set[int] = set()
     for command in found:
         if command.heredoc is not None and command.heredoc.line:
@@ -59,7 +62,7 @@ def _make_late_directive_finding(number: int, first: int, context: StaticContext
 
 def _check_misspelt_directive(number: int, line: str, word: str, context: StaticContext) -> Iterator[Finding]:
     if word == "SBATCH" and line[0] in " \t":
-        message = "sbatch takes this line for a comment: blanks stand before #SBATCH"
+        message = "sbatch takes this line for a comment: there are blanks before #SBATCH"
     elif word not in ("SBATCH", "GSUB", "SLURM") and find_nearest(word.upper(), ("SBATCH",), 0.75):
         message = f"sbatch takes #{word} for a comment"
     else:
@@ -73,7 +76,7 @@ def _check_odd_letters(number: int, line: str, lines: list[str], context: Static
     if re.search(r"[^\\]\\[ \t]+$", line) and number < len(lines) and lines[number].strip() and "#" not in line:
         yield Finding(
             severity=Severity.WARNING,
-            message="a blank stands behind the backslash: the command ends here, the next line is another one",
+            message="there is a blank after the backslash: the command ends here, and the next line is another command",
             file=context.script,
             line=number,
             fix="remove the blanks at the end of the line",
@@ -100,12 +103,12 @@ def _check_odd_letters(number: int, line: str, lines: list[str], context: Static
         )
 
 
-# Does a shell script parse: asks its own shell with -n, and looks for line ends that no shell takes.
+# Syntax: the script's own shell parses it with -n. Line ends that no shell accepts are found before.
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 
 
 def find_shell(text: str) -> str | None:
-    """The shell of the #! line, None when it is none we know."""
+    """Return the shell in the #! line; None if it is not a known one."""
     words = text.partition("\n")[0].removeprefix("#!").split()
     words = [w for w in words if os.path.basename(w) != "env" and w != "-S"]  # noqa: PTH119
     name = os.path.basename(words[0]) if text.startswith("#!") and words else ""  # noqa: PTH119
@@ -113,7 +116,7 @@ def find_shell(text: str) -> str | None:
 
 
 def check_shell_syntax(content: bytes, shell: str, name: str, context: StaticContext) -> Iterator[Finding]:
-    """At most one finding: what the shell says first."""
+    """Yield at most one finding: the first message of the shell."""
     if b"\r\n" in content[: 1 << 20]:
         yield make_dos_line_end_finding(content, name, refused=name == context.script)
         return
@@ -122,12 +125,12 @@ def check_shell_syntax(content: bytes, shell: str, name: str, context: StaticCon
     # Patterns like !(x) parse only when extglob is on, and `-n` does not run the `shopt` that turns it on.
     options = ["-O", "extglob"] if shell == "bash" and b"extglob" in content else []
     answer = context.run([shell, *options, "-n"], timeout_s=min(1.0, context.left()), stdin=content)
-    said = answer.stderr.decode("utf-8", "replace")
-    if answer.missing or answer.exit_code is None or not said:
+    stderr_text = answer.stderr.decode("utf-8", "replace")
+    if answer.missing or answer.exit_code is None or not stderr_text:
         return
-    found = re.search(r"^\S*?: (?:line )?(\d+): (?:[Ss]yntax error: )?(.*)$", said, re.M)
+    found = re.search(r"^\S*?: (?:line )?(\d+): (?:[Ss]yntax error: )?(.*)$", stderr_text, re.M)
     failed = answer.exit_code != 0
-    swallowed = None if failed else _find_indented_delimiter(said, content)
+    swallowed = None if failed else _find_indented_delimiter(stderr_text, content)
     if swallowed:
         yield Finding(
             severity=Severity.ERROR,
@@ -140,7 +143,7 @@ def check_shell_syntax(content: bytes, shell: str, name: str, context: StaticCon
         return
     yield Finding(
         severity=Severity.ERROR if failed and found else Severity.WARNING,
-        message=f"shell syntax: {found[2] if found else said.splitlines()[0]}",
+        message=f"shell syntax: {found[2] if found else stderr_text.splitlines()[0]}",
         file=name,
         line=int(found[1]) if found else 0,
         fix=f"{shell} -n {name} shows it",
@@ -148,9 +151,9 @@ def check_shell_syntax(content: bytes, shell: str, name: str, context: StaticCon
     )
 
 
-def _find_indented_delimiter(said: str, content: bytes) -> int:
-    """The line on which a here-document that swallowed the rest of the script should have ended, or 0."""
-    found = re.search(r"here-document at line (\d+) delimited by end-of-file \(wanted [`'](.+)'\)", said)
+def _find_indented_delimiter(stderr_text: str, content: bytes) -> int:
+    """Return the line where an unclosed here-document should have ended, because its delimiter is indented; else 0."""
+    found = re.search(r"here-document at line (\d+) delimited by end-of-file \(wanted [`'](.+)'\)", stderr_text)
     if found is None:
         return 0
     lines = content.decode("utf-8", "replace").split("\n")
@@ -159,7 +162,10 @@ def _find_indented_delimiter(said: str, content: bytes) -> int:
 
 
 def make_dos_line_end_finding(content: bytes, name: str, *, refused: bool) -> Finding:
-    """sbatch refuses a batch script with DOS line ends; another script fails on the \\r at the end of each word."""
+    """Return the finding for DOS line ends.
+
+    sbatch refuses a batch script with them. Any other script fails because of the \\r at the end of each word.
+    """
     return Finding(
         severity=Severity.ERROR if refused else Severity.WARNING,
         message="DOS line ends (\\r\\n): "
@@ -171,31 +177,33 @@ def make_dos_line_end_finding(content: bytes, name: str, *, refused: bool) -> Fi
     )
 
 
-# Does Slurm learn of it when the program fails: its exit code is the job's, unless a pipe or a later command hides it.
+# Exit codes: Slurm takes the script's exit code for the job's, so a pipe or a later command may hide that of the
+# program.
 #
-# Pure. All are warnings: the job runs, but a crash of it is COMPLETED to Slurm, to dependent jobs and to a retry.
+# All findings are warnings. The job runs, but if its program crashes, it is COMPLETED for Slurm, dependent jobs and a
+# retry.
 _PIPES = ("|", "|&")
-# Commands that end well whatever went before: behind a program their exit code is the script's.
+# Commands that succeed whatever happened before. After a program, their exit code becomes the script's.
 _HARMLESS = split_word_table(
     "echo printf date true : hostname nvidia-smi sleep deactivate uptime free df ls mail sacct seff"
 )
-_PLUMBING = split_word_table("cat seq find ls yes head tail sort sed awk grep cut tee xargs parallel")
-_WHATEVER = split_word_table("true : echo printf date")
-# The script looks at exit codes itself.
-_LOOKED_AT = re.compile(
+_FILTERS = split_word_table("cat seq find ls yes head tail sort sed awk grep cut tee xargs parallel")
+_ALWAYS_SUCCEEDING = split_word_table("true : echo printf date")
+# Signs that the script checks exit codes itself.
+_CHECKED_EXIT_CODE = re.compile(
     r"\$\?|\$\{?PIPESTATUS|\btrap\b[^\n]*\b(?:ERR|EXIT)\b|^\s*(?:return|exit)\b(?! *0\s*$)", re.MULTILINE
 )
 _SHEBANG_E = re.compile(r"#!.*\s-\w*e")
 
 
-def exit_code_findings(text: str, started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
-    """One finding for each program whose exit code is lost."""
-    if _LOOKED_AT.search(text):
+def find_lost_exit_codes(text: str, started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
+    """Yield one finding for each program whose exit code is lost."""
+    if _CHECKED_EXIT_CODE.search(text):
         return
     lines = {one.entry.line for one in started if one.entry is not None and one.entry.kind != "shell"}
     found = parse_commands(text)
     options = _find_shell_options(found, text)
-    programs = [at for at, one in enumerate(found) if one.line in lines and _name(one) not in _HARMLESS | _PLUMBING]
+    programs = [at for at, one in enumerate(found) if one.line in lines and _get_name(one) not in _HARMLESS | _FILTERS]
     for at in programs:
         if found[at].sure:
             yield from _check_command(at, found, options, context)
@@ -207,7 +215,7 @@ def _check_command(
     at: int, found: Sequence[RawCommand], options: frozenset[str], context: StaticContext
 ) -> Iterator[Finding]:
     command, following = found[at], found[at + 1 : at + 2]
-    name = _name(following[0]) if following else ""
+    name = _get_name(following[0]) if following else ""
     if (
         command.then in _PIPES
         and name not in ("", "xargs", "parallel")
@@ -216,18 +224,18 @@ def _check_command(
     ):
         message = f"the exit code of this line is that of '{name}': if the program fails, Slurm calls the job COMPLETED"
         yield _make_lost_finding(command, message, "put 'set -o pipefail' at the start of the script", context)
-    elif command.then == "||" and name in _WHATEVER:
+    elif command.then == "||" and name in _ALWAYS_SUCCEEDING:
         message = f"'|| {name}' hides the exit code: if the program fails, Slurm calls the job COMPLETED"
         yield _make_lost_finding(command, message, f"remove '|| {name}'", context)
 
 
 def _check_last_command(at: int, found: Sequence[RawCommand], context: StaticContext) -> Iterator[Finding]:
-    """The program's is not the last command, and those behind it end well anyway."""
+    """Yield a finding if the program is not the last command and all later ones succeed in any case."""
     if not found[at].sure or found[at].then not in ("\n", ";"):
         return
-    behind = found[at + 1 :]
-    if behind and behind[-1].sure and all(_name(one) in _HARMLESS for one in behind):
-        name, line = _name(behind[-1]), behind[-1].line
+    later_commands = found[at + 1 :]
+    if later_commands and later_commands[-1].sure and all(_get_name(one) in _HARMLESS for one in later_commands):
+        name, line = _get_name(later_commands[-1]), later_commands[-1].line
         message = f"'{name}' in line {line} decides the job's exit code: if the program fails, Slurm calls it COMPLETED"
         yield _make_lost_finding(found[at], message, "put 'set -e' at the start of the script", context)
 
@@ -237,10 +245,10 @@ def _make_lost_finding(command: RawCommand, message: str, fix: str, context: Sta
 
 
 def _find_shell_options(found: Sequence[RawCommand], text: str) -> frozenset[str]:
-    """ "errexit" and "pipefail" where the script sets them anywhere."""
+    """Return which of "errexit" and "pipefail" the script sets anywhere."""
     given: set[str] = set()
     for command in found:
-        if _name(command) == "set":
+        if _get_name(command) == "set":
             options = [word.literal or "" for word in command.words[1:]]
             given |= {one for one in options if one in ("errexit", "pipefail")}
             given |= {"errexit" for one in options if re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", one)}
@@ -249,28 +257,28 @@ def _find_shell_options(found: Sequence[RawCommand], text: str) -> frozenset[str
     return frozenset(given)
 
 
-def _name(command: RawCommand) -> str:
-    """What the command is called; "" where the shell alone knows."""
+def _get_name(command: RawCommand) -> str:
+    """Return the name of the command; "" if only the shell knows it."""
     return (command.words[0].literal or "") if command.words else ""
 
 
-# Programs that a script starts in the background and does not wait for: Slurm ends them with the script.
+# Background programs: Slurm ends them with the script, unless the script waits for them.
 
-# What is over in a moment. Behind any other command the programs in the background have its time.
-_SHORT = split_word_table(
+# Commands that end at once. After any other command, programs in the background have time to run.
+_SHORT_COMMANDS = split_word_table(
     """echo printf date exit : true hostname pwd whoami set unset export declare module ml deactivate conda ls squeue
     sacct scontrol [ [[ test disown cd"""
 )
 
 
 def find_background_programs(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
-    """One finding for the last program in the background, where the script ends right behind it."""
+    """Yield a finding for the last program in the background, if the script ends right after it."""
     code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
     if re.search(r"\b(wait|fg|coproc|while|until|trap)\b|\btail\s.*-\w*[fF]", code):
         return
     own = [one for one in started if one.raw is not None and not one.raw.in_function]
     at = max((i for i, one in enumerate(own) if one.raw and one.raw.then == "&" and _is_own_program(one)), default=-1)
-    if at < 0 or any(one.words and one.words[0] not in _SHORT for one in own[at + 1 :]):
+    if at < 0 or any(one.words and one.words[0] not in _SHORT_COMMANDS for one in own[at + 1 :]):
         return
     what = " ".join(own[at].words[:2]).replace(UNKNOWN, "...")
     yield Finding(
@@ -283,7 +291,7 @@ def find_background_programs(started: Sequence[StartedProgram], text: str, conte
 
 
 def _is_own_program(program: StartedProgram) -> bool:
-    """A program of the user's own, or a step: a viewer or a monitor may end with the script."""
+    """Return whether it is a program of the user's own or a step. A viewer or monitor may end with the script."""
     if program.entry is not None:
         return bool(program.entry.path)
     return program.raw is not None and bool(program.raw.words) and program.raw.words[0].literal == "srun"

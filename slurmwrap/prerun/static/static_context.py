@@ -1,4 +1,4 @@
-"""What every check is handed: the edges, the time left, and files of source code read once."""
+"""StaticContext, which every static check gets: adapters, the time left, and source files that are read only once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CommandOutput(Protocol):
-    """What `run` returns: host.command.CommandResult."""
+    """The result of a CommandRunner, as host.command.CommandResult."""
 
     @property
     def exit_code(self) -> int | None: ...
@@ -30,7 +30,7 @@ class CommandOutput(Protocol):
 
 
 class CommandRunner(Protocol):
-    """host.command.run."""
+    """The signature of host.command.run."""
 
     def __call__(
         self,
@@ -44,36 +44,48 @@ class CommandRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticContext:
-    """One call of the static stage."""
+    """The inputs and the deadline of one call of the static stage."""
 
-    # Name of the batch script in findings.
+    # Name of the batch script, for findings.
     script: str
     run: CommandRunner
-    environ: Mapping[str, str]  # what sbatch passes on to the job
-    node_local: tuple[str, ...]  # below these a node may hold what the login node does not
-    deadline: float  # time.monotonic()
-    sources: dict[str, PythonSource] = field(default_factory=dict)  # by path, read once
-    programs: dict[tuple[str, ...], Any] = field(default_factory=dict)  # ProgramImports of each entry point
+    # The variables that sbatch passes on to the job.
+    environ: Mapping[str, str]
+    # Path prefixes below which a node may have files that the login node lacks.
+    node_local: tuple[str, ...]
+    # In time.monotonic().
+    deadline: float
+    # Python files by path, each read once.
+    sources: dict[str, PythonSource] = field(default_factory=dict)
+    # ProgramImports of each entry point.
+    programs: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
     def left(self) -> float:
-        """Seconds until the stage has to end; negative when it should have."""
+        """Return the seconds until the deadline; negative if it has passed."""
         return self.deadline - time.monotonic()
 
     def severity(self, entry: EntryPoint, path: str = "") -> Severity:
-        """ERROR for what surely runs, from a place that the nodes see as well.
+        """Return ERROR for a program that certainly runs, from a path that the nodes see too; else WARNING.
 
-        Behind a `cd` that failed the shell is still where it was.
+        If the directory of a `cd` does not exist, the shell stayed where it was, so that is a WARNING too.
         """
-        there = not entry.cwd or Path(entry.cwd).is_dir()
-        return Severity.ERROR if entry.certain and there and self.shared(path or entry.path) else Severity.WARNING
+        directory_exists = not entry.cwd or Path(entry.cwd).is_dir()
+        return (
+            Severity.ERROR
+            if entry.certain and directory_exists and self.shared(path or entry.path)
+            else Severity.WARNING
+        )
 
     def shared(self, path: str) -> bool:
-        """The nodes see there what is seen here: not a node's own, nor on a file system that is not mounted here."""
+        """Return whether the nodes see the same files there.
+
+        They do not on a node's own disk, and it is unknown for a file system that is not mounted on this machine.
+        """
         return not path.startswith(self.node_local) and is_mounted(path)
 
     def source(self, path: str) -> PythonSource:
-        """The Python file `path`, read and compiled once. Empty when it cannot be read."""
-        # Ast: not on the way of every gsub.
+        """Return the Python file `path`, read and compiled once. It is empty if it cannot be read."""
+        # Imported here because ast would slow down every start of gsub.
         from slurmwrap.prerun.static.python_source import read_source
 
         if path not in self.sources:
@@ -81,15 +93,15 @@ class StaticContext:
         return self.sources[path]
 
     def where(self, entry: EntryPoint) -> str:
-        """The script in which `entry` stands."""
+        """Return the name of the script that contains `entry`."""
         return entry.file or self.script
 
 
 def is_mounted(path: str) -> bool:
-    """The top directory of an absolute path is here, or one that is spelt nearly so (then it is a slip of the pen)."""
+    """Return whether the path's top directory exists here, or one with a similar name (then it is a typing error)."""
     top = path.split("/")[1] if path.startswith("/") else ""
     if not top or Path("/", top).exists():
         return True
-    from slurmwrap.nearest_name import is_slip
+    from slurmwrap.nearest_name import is_typo
 
-    return any(is_slip(top, entry.name) for entry in Path("/").iterdir())
+    return any(is_typo(top, entry.name) for entry in Path("/").iterdir())

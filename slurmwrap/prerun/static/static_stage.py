@@ -1,8 +1,8 @@
-"""The static stage: turns a JobRequest into findings, in two seconds at most, without running anything of the user's.
+"""The static stage: check a JobRequest in at most two seconds, without running any of the user's code.
 
-Edge by argument: `run` (host.command.run) starts `bash -n`, shellcheck, and the job's own interpreter with questions of
-ours. Reads the files that the script names. An ERROR is certain; whatever might be different on a node is a WARNING.
-What is looked at is in checks/, one file per kind; a check for which no time is left is skipped.
+`run` (host.command.run, adapter) starts `bash -n`, shellcheck, and the job's own interpreter with slurmwrap's
+questions. The files that the script names are read. An ERROR is certain; what may be different on a node is a WARNING.
+The checks are the other modules of this package, one per kind; a check for which no time is left is skipped.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 BUDGET_S = 2.0
-_MARGIN_S = 0.2  # to end what was begun
-# Places that a node has for itself: what is missing on the login node may be there.
+# Time that is kept to end a check that has begun.
+_MARGIN_S = 0.2
+# Directories that each node has for itself: a file that is missing on the login node may exist there.
 NODE_LOCAL = ("/tmp/", "/var/tmp/", "/dev/", "/run/", "/proc/", "/local", "/scratch/local", "/raid/", "/mnt/local")
-# bytes of a shell script that is followed
-_FOLLOWED = 1 << 18
+# Largest shell script, in bytes, that is followed.
+_MAX_SCRIPT_BYTES = 1 << 18
 
 
 def check(
@@ -41,10 +42,10 @@ def check(
     node_local: tuple[str, ...] = NODE_LOCAL,
     snapshot: Snapshot | None = None,
 ) -> tuple[Finding, ...]:
-    """All findings, errors first. `environ` is what sbatch will pass on to the job.
+    """Return all findings, errors first. `environ` holds the variables that sbatch will pass on to the job.
 
-    Below `node_local` a node may hold what the login node does not, so nothing there is an error. Without `snapshot`
-    nothing is said of what the cluster can give.
+    Below `node_local` a node may have files that the login node lacks, so nothing there is an error. Without
+    `snapshot` the resources of the cluster are not checked.
     """
     deadline = time.monotonic() + BUDGET_S - _MARGIN_S
     name = request.script.path or request.script.name
@@ -54,9 +55,10 @@ def check(
 
 
 def _guard_findings(findings: Iterator[Finding], context: StaticContext) -> Iterator[Finding]:
-    """As far as they come. A program deeper than our own Python goes (RecursionError), or an error here, must not
-    keep
-    a job from being submitted: what was found until then is reported."""
+    """Yield the findings until the deadline, an error, or a RecursionError for a program that is nested too deep.
+
+    An error in a check must not keep a job from being submitted, so the findings up to it are reported.
+    """
     try:
         for finding in findings:
             yield finding
@@ -67,7 +69,7 @@ def _guard_findings(findings: Iterator[Finding], context: StaticContext) -> Iter
 
 
 def _run_checks(request: JobRequest, context: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
-    # As the file system spells names.
+    # Decoded as the file system decodes names.
     text = request.script.content.decode("utf-8", "surrogateescape")
     shell = find_shell(text)
     if shell:
@@ -87,30 +89,33 @@ def _check_shell_script(request: JobRequest, text: str, shell: str, context: Sta
     )
     entries = tuple(one.entry for one in commands if one.entry)
     for finding in _guard_findings(_check_entries(entries, commands, context), context):
-        if not _is_looked_for(finding, text):
+        if not _is_tested_by_script(finding, text):
             yield finding
     yield from _guard_findings(_check_commands(request, commands, text, context), context)
 
 
 def _list_known_variables(request: JobRequest, text: str, context: StaticContext) -> Mapping[str, str]:
-    """What the script's first line knows. A login shell sets PATH anew, and so does an environment not handed on."""
+    """Return the variables that are known at the script's first line.
+
+    A login shell sets PATH anew, and so does an environment that is not passed on.
+    """
     login = re.match(r"#!.*\s(-\w*l\w*|--login)\b", text.partition("\n")[0])
-    anew = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
-    return {**context.environ, "PATH": UNKNOWN} if login or anew else context.environ
+    path_unknown = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
+    return {**context.environ, "PATH": UNKNOWN} if login or path_unknown else context.environ
 
 
 def read_script(path: str) -> str | None:
-    """The text of a shell script that the batch script starts; None when it is none of slurmwrap's to read."""
+    """Return the text of a shell script that the batch script starts; None if it cannot or must not be read."""
     if UNKNOWN in path or not os.path.isfile(path):  # noqa: PTH113 - "" and surrogates are paths too
         return None
     from pathlib import Path
 
     content = read_head(Path(path))
-    return content.decode("utf-8", "surrogateescape") if 0 < len(content) <= _FOLLOWED else None
+    return content.decode("utf-8", "surrogateescape") if 0 < len(content) <= _MAX_SCRIPT_BYTES else None
 
 
-def _is_looked_for(finding: Finding, text: str) -> bool:
-    """True for a missing program that the script itself looks for first (`[ -f x.py ] && python x.py`)."""
+def _is_tested_by_script(finding: Finding, text: str) -> bool:
+    """Return whether the script itself tests for the missing program first (`[ -f x.py ] && python x.py`)."""
     if finding.severity is Severity.ERROR or ": no such file (" not in finding.message:
         return False
     name = re.escape(os.path.basename(finding.message.partition(": no such file (")[0]))  # noqa: PTH119
@@ -137,7 +142,7 @@ def _check_entries(
 
 
 def _check_inner_script(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
-    """A shell script that is started: it is there, and parses."""
+    """Check that a shell script which the job starts exists and parses."""
     from pathlib import Path
 
     from slurmwrap.prerun.static.program_checks import check_program
@@ -152,7 +157,7 @@ def _check_inner_script(entry: EntryPoint, context: StaticContext) -> Iterator[F
 
 
 def _check_python_script(request: JobRequest, context: StaticContext, text: str) -> Iterator[Finding]:
-    """A batch script that is itself a Python program."""
+    """Check a batch script that is itself a Python program."""
     from slurmwrap.prerun.static.program_checks import check_program
 
     words = text.partition("\n")[0].removeprefix("#!").split()
@@ -169,7 +174,7 @@ def _check_python_script(request: JobRequest, context: StaticContext, text: str)
         code_line=1,
         search=_list_known_variables(request, text, context).get("PATH", UNKNOWN),
         modules=context.environ.get("PYTHONPATH", ""),
-        # slurmd runs a copy of the script from its own spool: what lies next to the script is not next to that copy
+        # slurmd runs a copy of the script from its spool directory, so files next to the script are not next to it.
         whole=(words[0] if words else "python3",),
     )
     yield from check_program(entry, context)
@@ -178,9 +183,9 @@ def _check_python_script(request: JobRequest, context: StaticContext, text: str)
 def _check_commands(
     request: JobRequest, commands: Sequence[StartedProgram], text: str, context: StaticContext
 ) -> Iterator[Finding]:
-    from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_mpi_types, launch_findings
+    from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_launchers, check_mpi_types
     from slurmwrap.prerun.static.script_environment import check_script_environment
-    from slurmwrap.prerun.static.shell_pitfalls import exit_code_findings, find_background_programs
+    from slurmwrap.prerun.static.shell_pitfalls import find_background_programs, find_lost_exit_codes
     from slurmwrap.prerun.static.unknown_commands import check_shell_commands
     from slurmwrap.prerun.static.unused_resources import check_gpu_use, check_loader_workers
     from slurmwrap.prerun.static.write_targets import check_write_targets
@@ -190,17 +195,17 @@ def _check_commands(
     yield from _guard_findings(check_write_targets(commands, text, context), context)
     yield from find_background_programs(commands, text, context)
     yield from check_launcher_options(commands, context)
-    yield from launch_findings(request, commands, context)
-    yield from exit_code_findings(text, commands, context)
+    yield from check_launchers(request, commands, context)
+    yield from find_lost_exit_codes(text, commands, context)
     yield from check_gpu_use(request, commands, text, context)
     yield from check_mpi_types(commands, context)
     yield from check_loader_workers(request, commands, context)
 
 
 def _check_request(request: JobRequest, context: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
-    from slurmwrap.prerun.static.impossible_requests import request_findings
+    from slurmwrap.prerun.static.impossible_requests import find_impossible_requests
     from slurmwrap.prerun.static.write_targets import check_output_directories
 
     yield from check_output_directories(request, context)
     if snapshot is not None:
-        yield from request_findings(request, snapshot, context.script)
+        yield from find_impossible_requests(request, snapshot, context.script)

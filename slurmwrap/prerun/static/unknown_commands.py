@@ -1,7 +1,7 @@
-"""Commands that no shell will find: lost line continuations, misspelt names, blanks around `=`. And shellcheck's
-findings.
+"""Find commands that no shell will find: lost line continuations, misspelt names, blanks around `=`; run shellcheck.
 
-Which commands a node has is not known here, so a name is reported only when it looks like a well-known one misspelt.
+The commands of a node are not known here, so a name is reported only if it looks like a misspelt well-known one.
+(adapter)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.nearest_name import find_nearest, is_slip
+from slurmwrap.nearest_name import find_nearest, is_typo
 from slurmwrap.prerun.static.python_source import read_head
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
@@ -28,9 +28,9 @@ _WELL_KNOWN = split_word_table(
     wget curl date env time wait cd cp mv rm ls ln touch exit eval exec nproc numactl taskset bash test true false
     trap tee find xargs wc cut"""
 )
-# In many a script, on few nodes.
-_MAILERS = ("mail", "mailx", "sendmail", "mutt")
-_ENVIRONMENTS = (
+# Used in many scripts, but installed on few nodes.
+_MAIL_COMMANDS = ("mail", "mailx", "sendmail", "mutt")
+_ENVIRONMENT_FILES = (
     "activate",
     "conda.sh",
     "mamba.sh",
@@ -132,37 +132,73 @@ _BUILTINS = frozenset(
         "ml",
     ]
 )
-# What each code says is wrong at run time, whatever the taste: spaces, dashes and quotes that change the meaning, and
-# commands that cannot be. Parse errors proper are reported by the shell itself.
-_CODES = (
-    "SC1007 SC1017 SC1018 SC1020 SC1035 SC1037 SC1045 SC1066 SC1068 SC1069 SC1082 SC1095 SC1097 SC1100 SC1101 SC1108 "
-    "SC1110 SC1113 SC1114 SC1115 SC1128 SC2071 SC2122 SC2170 SC2171 SC2210 SC2215 SC2218 SC2224 SC2225 SC2259 SC2270 "
-    "SC2276 SC2281 SC2282 SC2283 SC2286 SC2287 SC2288 SC2290"
-).replace("SC1007 ", "").split()  # fmt: skip
+# shellcheck codes of errors at run time, independent of style: spaces, dashes and quotes that change the meaning, and
+# impossible commands. Parse errors are reported by the shell itself.
+_CODES = [
+    "SC1017",
+    "SC1018",
+    "SC1020",
+    "SC1035",
+    "SC1037",
+    "SC1045",
+    "SC1066",
+    "SC1068",
+    "SC1069",
+    "SC1082",
+    "SC1095",
+    "SC1097",
+    "SC1100",
+    "SC1101",
+    "SC1108",
+    "SC1110",
+    "SC1113",
+    "SC1114",
+    "SC1115",
+    "SC1128",
+    "SC2071",
+    "SC2122",
+    "SC2170",
+    "SC2171",
+    "SC2210",
+    "SC2215",
+    "SC2218",
+    "SC2224",
+    "SC2225",
+    "SC2259",
+    "SC2270",
+    "SC2276",
+    "SC2281",
+    "SC2282",
+    "SC2283",
+    "SC2286",
+    "SC2287",
+    "SC2288",
+    "SC2290",
+]
 
 
 def check_shell_commands(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
-    """Findings of our own, and shellcheck's in other lines."""
-    found = [*_check_own(started, text, context), *_check_variables(started, text, context)]
+    """Yield slurmwrap's own findings, and those of shellcheck in other lines."""
+    found = [*_check_commands(started, text, context), *_check_variables(started, text, context)]
     yield from found
     yield from _run_shellcheck(text, context, {f.line for f in found})
 
 
-def _check_own(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
-    # None: any word may be one.
+def _check_commands(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
+    # None: the functions are not known, so any word may be one.
     functions: set[str] | None = set(_list_functions(text))
     for one in started:
         if one.raw is not None and one.words and not one.contained:
             yield from _check_command(one, functions, context)
             if one.words[0] in (".", "source"):
-                brought = _list_sourced_functions(one)
-                functions = functions | brought if functions is not None and brought is not None else None
+                new_functions = _list_sourced_functions(one)
+                functions = functions | new_functions if functions is not None and new_functions is not None else None
 
 
 def _list_sourced_functions(program: StartedProgram) -> set[str] | None:
-    """The functions of a sourced file, None when they are not known; an environment's own files bring none."""
+    """Return the functions of a sourced file; None if not known. The files of an environment define none."""
     path = program.words[1] if len(program.words) > 1 else UNKNOWN
-    if os.path.basename(path) in _ENVIRONMENTS:  # noqa: PTH119
+    if os.path.basename(path) in _ENVIRONMENT_FILES:  # noqa: PTH119
         return set()
     where = os.path.join(program.cwd, path)  # noqa: PTH118
     if UNKNOWN in path or not os.path.isfile(where):  # noqa: PTH113
@@ -172,19 +208,22 @@ def _list_sourced_functions(program: StartedProgram) -> set[str] | None:
 
 
 def is_sourcing_environment(program: StartedProgram) -> bool:
-    """`source .../activate`, `eval "$(conda shell.bash hook)"` and the like: they start nothing and make nothing."""
+    """Return whether the command only sets up an environment, and so starts and creates nothing.
+
+    Such commands are `source .../activate`, `eval "$(conda shell.bash hook)"` and the like.
+    """
     if program.words[0] == "eval":
-        said = [part[1] for word in program.raw.words[1:] for part in word.parts] if program.raw is not None else []
-        return any(re.match(r"\s*\S*(conda|mamba|ssh-agent|spack|pyenv|brew|modulecmd)\b", text) for text in said)
-    return program.words[0] in (".", "source") and os.path.basename(" ".join(program.words[1:2])) in _ENVIRONMENTS  # noqa: PTH119
+        texts = [part[1] for word in program.raw.words[1:] for part in word.parts] if program.raw is not None else []
+        return any(re.match(r"\s*\S*(conda|mamba|ssh-agent|spack|pyenv|brew|modulecmd)\b", text) for text in texts)
+    return program.words[0] in (".", "source") and os.path.basename(" ".join(program.words[1:2])) in _ENVIRONMENT_FILES  # noqa: PTH119
 
 
 def _list_functions(text: str) -> list[str]:
-    return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_list_named(text)]
+    return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_list_functions_and_aliases(text)]
 
 
-def _list_named(text: str) -> list[str]:
-    """Functions without brackets, and aliases."""
+def _list_functions_and_aliases(text: str) -> list[str]:
+    """Return the functions that are defined without brackets, and the aliases."""
     pairs = re.findall(r"^\s*function\s+([\w:.+-]+)|\balias\s+([\w-]+)=", text, re.M)
     return [name for pair in pairs for name in pair if name]
 
@@ -193,12 +232,12 @@ def _check_command(program: StartedProgram, functions: set[str] | None, context:
     name = program.words[0]
     if re.match(r"--?[A-Za-z]", name):
         if program.raw is not None and program.raw.then == "|":
-            # `--lr|-l)`, a pattern of case
+            # `--lr|-l)` is a pattern of `case`.
             return
-        # No one names a command like this.
+        # No command has such a name.
         certain = program.sure and name.startswith("--") and UNKNOWN not in name
-        message = f"{name.replace(UNKNOWN, '...')}: command not found: an option stands at the beginning of a command"
-        fix = "the line before has to end with a backslash, and nothing behind it"
+        message = f"{name.replace(UNKNOWN, '...')}: command not found: an option is at the beginning of a command"
+        fix = "the line before must end with a backslash, with nothing after it"
         yield _make_finding(program, message, fix, context, certain)
     elif program.raw is not None and _is_assignment_to_value(program):
         yield _make_finding(
@@ -206,15 +245,19 @@ def _check_command(program: StartedProgram, functions: set[str] | None, context:
         )
     elif (bare := _get_first_literal(program)).startswith("[") and len(bare) > 1 and bare != "[[":
         yield _make_finding(
-            program, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", context, False
+            program, f"{bare}: command not found: a blank is missing after [", f"[ {bare[1:]}", context, False
         )
     elif UNKNOWN in name or (functions and name in functions) or name in _BUILTINS or "=" in name:
         return
     elif len(program.words) > 1 and program.words[1] == "=" and not _is_installed(name, program, context):
         yield _make_finding(
-            program, f"{name}: command not found: no blanks may stand around =", f"{name}=...", context, program.sure
+            program,
+            f"{name}: command not found: there must be no blanks around =",
+            f"{name}=...",
+            context,
+            program.sure,
         )
-    elif name in _MAILERS and functions is not None and not _is_installed(name, program, context):
+    elif name in _MAIL_COMMANDS and functions is not None and not _is_installed(name, program, context):
         fix = "install it on the nodes, or let Slurm send it: --mail-type=END,FAIL --mail-user=..."
         yield _make_finding(program, f"{name}: command not found on this machine", fix, context, False)
     elif (
@@ -225,7 +268,7 @@ def _check_command(program: StartedProgram, functions: set[str] | None, context:
     ):
         near = find_nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
         if near:
-            certain = program.sure and UNKNOWN not in program.search and near in _LAUNCHERS and is_slip(name, near)
+            certain = program.sure and UNKNOWN not in program.search and near in _LAUNCHERS and is_typo(name, near)
             yield _make_finding(
                 program, f"{name}: command not found on this machine", f"did you mean {near}?", context, certain
             )
@@ -265,32 +308,38 @@ _SET_ELSEWHERE = re.compile(r"SLURM|CUDA|NCCL|OMPI|PMI|CONDA|LMOD|MODULE|XDG|SSH
 
 
 def _check_variables(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
-    """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and no one sets the other."""
+    """Find `$LEARNIGN_RATE` if the script sets LEARNING_RATE and nothing sets the misspelt name."""
     names = set(re.findall(r"(?:^|[\s;(\"'`{])([A-Za-z_]\w*)\+?=", text, re.M))
     named = names | set(re.findall(r"\b(?:read|for|mapfile|readarray|getopts|unset)\b[^\n;|]*", text))
     everything = " ".join(named - names)
-    told: set[str] = set()
+    reported: set[str] = set()
     for one in started:
         for word in one.raw.words if one.raw is not None else ():
             for kind, name, default in word.parts:
-                if kind != "variable" or default or len(name) < 4 or name in names | told or name in context.environ:
+                if (
+                    kind != "variable"
+                    or default
+                    or len(name) < 4
+                    or name in names | reported
+                    or name in context.environ
+                ):
                     continue
                 if _SET_ELSEWHERE.match(name) or re.search(rf"\b{name}\b", everything):
                     continue
                 near = find_nearest(name, (n for n in names if len(n) > 3 and _is_only_misspelt(n, name)), 0.85)
                 if near and text.count(name) == 1:
-                    told.add(name)
-                    yield _make_finding(one, f"${name} is set nowhere", f"did you mean ${near}?", context, False)
+                    reported.add(name)
+                    yield _make_finding(one, f"${name} is never set", f"did you mean ${near}?", context, False)
 
 
 def _is_only_misspelt(one: str, other: str) -> bool:
-    """Not MODEL_1 and MODEL_2, nor NODE and NODES: those are two names."""
+    """Return whether one name is a misspelling of the other. MODEL_1 and MODEL_2, or NODE and NODES, are not."""
     plain = [re.sub(r"\d+", "", n).lower() for n in (one, other)]
     return plain[0] != plain[1] and not plain[0].startswith(plain[1]) and not plain[1].startswith(plain[0])
 
 
-def _run_shellcheck(text: str, context: StaticContext, told: set[int]) -> Iterator[Finding]:
-    """What shellcheck calls wrong, of the codes above; nothing where it is not installed or has no time."""
+def _run_shellcheck(text: str, context: StaticContext, reported: set[int]) -> Iterator[Finding]:
+    """Yield shellcheck's findings with the codes above; none if it is not installed or no time is left."""
     if (
         context.left() < 0.4
         or shutil.which("shellcheck", path=context.environ.get("PATH")) is None
@@ -300,14 +349,14 @@ def _run_shellcheck(text: str, context: StaticContext, told: set[int]) -> Iterat
     argv = ["shellcheck", "--norc", "-s", "bash", "-f", "json", f"--include={','.join(_CODES)}", "-"]
     answer = context.run(argv, timeout_s=min(0.8, context.left() - 0.1), stdin=os.fsencode(text))
     try:
-        said = json.loads(answer.stdout or b"[]")
-        rows = [(int(row["line"]), int(row["code"]), str(row["message"])) for row in said]
+        reported_rows = json.loads(answer.stdout or b"[]")
+        rows = [(int(row["line"]), int(row["code"]), str(row["message"])) for row in reported_rows]
     except (ValueError, KeyError, TypeError):
         return
     for line, code, message in rows:
-        if line in told or f"SC{code}" not in _CODES:
+        if line in reported or f"SC{code}" not in _CODES:
             continue
-        told.add(line)
+        reported.add(line)
         yield Finding(
             severity=Severity.WARNING,
             message=f"shellcheck: {message}",

@@ -1,1 +1,1 @@
-"""The run of a job on one GPU: what is set up, supervised, measured and counted."""
+"""The trial: a job's script run on one GPU. Its setup, supervision, measurement and step counting."""

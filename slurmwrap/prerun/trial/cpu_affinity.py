@@ -1,7 +1,7 @@
-"""Which CPUs a running trial may use: whole cores, near the GPU. Edge: /proc, /sys and sched_setaffinity(2).
+"""Limit a running trial to fewer CPUs, in whole cores near the GPU (adapter: /proc, /sys and sched_setaffinity(2)).
 
-No root, no restart, and children inherit the mask. It only shrinks within what Slurm gave (a cpuset is never left).
-Code that sets a mask of its own (numactl, KMP_AFFINITY, DALI) cannot be measured this way; `strays` finds it.
+This needs neither root nor a restart, and children inherit the mask. The mask never exceeds the CPUs that Slurm gave. A
+program that sets a mask of its own (numactl, KMP_AFFINITY, DALI) cannot be measured this way; `strays` detects it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import psutil
 from slurmwrap.fast_dataclasses import dataclass
 
 CPUS, PCI = Path("/sys/devices/system/cpu"), Path("/sys/bus/pci/devices")
-# Of one CPU over its life: a helper thread that idles under a mask of its own disturbs nothing.
+# Minimum use of one CPU, over the life of a thread, for the thread to count as busy. An idle helper thread with a mask
+# of its own does not disturb the measurement.
 BUSY = 0.05
-# torch >= 2.6 names its loader workers so (torch/utils/data/_utils/worker.py)
+# The name that torch >= 2.6 gives its loader workers (torch/utils/data/_utils/worker.py).
 WORKER_NAME = "pt_data_worker"
 _SPAWNED = ("multiprocessing.spawn", "multiprocessing.forkserver")
 # PCI vendor; VGA and 3D controllers.
@@ -26,9 +27,10 @@ _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
 def list_cores(allowed: Collection[int], siblings: Mapping[int, frozenset[int]], near: Collection[int] = ()) -> Masks:
-    """The whole cores among `allowed`, those `near` the GPU first. `siblings`: CPU -> the hardware threads of its core.
+    """Return the cores among the `allowed` CPUs, those `near` the GPU first.
 
-    Of a core that is allowed in part only that part is taken.
+    `siblings`: CPU -> the hardware threads of its core. If only some threads of a core are allowed, the core consists
+    of these.
     """
     found = {frozenset(siblings.get(cpu, {cpu})) & frozenset(allowed) for cpu in allowed}
     return tuple(sorted(found, key=lambda core: (not core & set(near), min(core))))
@@ -38,10 +40,11 @@ Masks = tuple[frozenset[int], ...]
 
 
 def make_masks_by_cpus(cores: Masks, threads: int, slurm_cpus: int | None) -> dict[int, frozenset[int]]:
-    """Slurm's number of CPUs -> the mask for so many, ascending, no more than the allocation has.
+    """Return number of CPUs as counted by Slurm -> mask, ascending, up to the CPUs of the allocation.
 
-    Where Slurm counts cores although they have `threads` (CPUs=cores in slurm.conf), a core is one CPU. Where it
-    confines no one (no task/cgroup, no task/affinity) the mask is the whole node, and the allocation's share is taken.
+    If Slurm counts cores although they have several `threads` (CPUs=cores in slurm.conf), a core is one CPU. If Slurm
+    does not confine jobs (no task/cgroup, no task/affinity), the cores are those of the whole node, and only
+    `slurm_cpus` of them are used.
     """
     total = sum(map(len, cores))
     per_cpu = threads if slurm_cpus and total == slurm_cpus * threads else 1
@@ -58,7 +61,7 @@ def make_masks_by_cpus(cores: Masks, threads: int, slurm_cpus: int | None) -> di
 
 
 def list_own_cores(allowed: Collection[int], *, near: Collection[int] = (), root: Path = CPUS) -> tuple[Masks, int]:
-    """(the cores of this machine among `allowed`, hardware threads per core)."""
+    """Return (the cores of this machine among `allowed`, hardware threads per core)."""
     siblings = {
         cpu: parse_list(_read_text(root / f"cpu{cpu}/topology/thread_siblings_list")) or {cpu} for cpu in allowed
     }
@@ -67,7 +70,7 @@ def list_own_cores(allowed: Collection[int], *, near: Collection[int] = (), root
 
 
 def list_cpus_near_gpus(buses: Collection[str] = (), *, root: Path = PCI, cpus: Path = CPUS) -> frozenset[int]:
-    """CPUs of the NUMA nodes of the GPUs at `buses` (of every NVIDIA GPU when () ); empty where no one knows."""
+    """Return the CPUs of the NUMA nodes of the GPUs at `buses` (of all NVIDIA GPUs if empty); empty if unknown."""
     nodes = set()
     for device in buses or _list_gpu_buses(root):
         with suppress(ValueError):
@@ -87,7 +90,7 @@ def _list_gpu_buses(root: Path) -> list[str]:
 
 
 def parse_list(text: str) -> set[int]:
-    """The kernel's lists of CPUs: "0-3,8"."""
+    """Parse a list of CPUs as the kernel writes it: "0-3,8"."""
     found = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -98,7 +101,7 @@ def parse_list(text: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenProcess:
-    """A process of the trial, as far as it shows what is a loader worker."""
+    """A process of the trial, with the attributes that identify a loader worker."""
 
     pid: int
     parent: int
@@ -107,10 +110,11 @@ class SeenProcess:
 
 
 def count_loader_workers(seen: Sequence[SeenProcess], trainers: Collection[int]) -> int:
-    """DataLoader's workers among `seen`. `trainers`: the processes that count steps.
+    """Return the number of DataLoader workers among `seen`. `trainers`: pids of the processes that count steps.
 
-    By the name that torch gives them; by older torch and others, what a trainer forked without exec (the same command
-    line) or spawned by multiprocessing, unless it counts steps itself (a rank of mp.spawn).
+    Newer torch names its workers. With older torch and other loaders, a worker is a child that a trainer forked without
+    exec (it has the same command line) or spawned by multiprocessing, unless it counts steps itself (a rank of
+    mp.spawn).
     """
     named = sum(one.name == WORKER_NAME for one in seen)
     if named:
@@ -126,7 +130,10 @@ def _is_spawned(argv: tuple[str, ...]) -> bool:
 
 
 class AffinityLimiter:
-    """A hold on every task of the trial. `processes`: those alive now; `trainers`: pids that count steps."""
+    """Sets the CPU mask of all tasks of the trial.
+
+    `processes`: returns the processes that are alive. `trainers`: returns the pids that count steps.
+    """
 
     def __init__(
         self, processes: Callable[[], Sequence[psutil.Process]], trainers: Callable[[], Collection[int]] = tuple
@@ -134,16 +141,16 @@ class AffinityLimiter:
         self._processes, self._trainers = processes, trainers
 
     def hold(self, cpus: Collection[int]) -> None:
-        """Sets the mask of every task, twice: a task that was born in between has its parent's old one."""
+        """Set the mask of every task, twice, because a task that starts in between inherits its parent's old mask."""
         for _ in range(2):
             for pid, task in self._list_tasks():
-                # Ended, or not ours to set: `strays` sees that.
+                # The task has ended, or its mask may not be set, which `strays` detects.
                 with suppress(OSError):
                     if os.sched_getaffinity(task) != cpus or pid == task:
                         os.sched_setaffinity(task, cpus)
 
     def strays(self, cpus: Collection[int]) -> bool:
-        """True when a process, or a thread that works, has another mask than `cpus`."""
+        """Return whether a process or a busy thread has another mask than `cpus`."""
         mask = set(cpus)
         for pid, task in self._list_tasks():
             with suppress(OSError):
@@ -152,7 +159,7 @@ class AffinityLimiter:
         return False
 
     def workers(self) -> int:
-        """DataLoader's workers that are there now."""
+        """Return the number of DataLoader workers that exist now."""
         return count_loader_workers(
             [one for p in self._processes() if (one := _look_at_process(p)) is not None], self._trainers()
         )
@@ -165,7 +172,7 @@ class AffinityLimiter:
 
 def _look_at_process(process: psutil.Process) -> SeenProcess | None:
     try:
-        # psutil's name() is completed from the command line; the kernel's own is what torch sets
+        # Read the kernel's name, which torch sets. psutil's name() would complete it from the command line.
         name = _read_text(Path(f"/proc/{process.pid}/comm"))
         return SeenProcess(pid=process.pid, parent=process.ppid(), name=name, argv=tuple(process.cmdline()))
     except psutil.Error:
@@ -173,7 +180,10 @@ def _look_at_process(process: psutil.Process) -> SeenProcess | None:
 
 
 def _is_busy(pid: int, task: int) -> bool:
-    """proc_pid_stat(5): utime and stime are fields 14 and 15, starttime 22, all in clock ticks."""
+    """Return whether a task has used more than BUSY of a CPU since its start.
+
+    proc_pid_stat(5): utime and stime are fields 14 and 15, starttime is field 22, all in clock ticks.
+    """
     fields = _read_text(Path(f"/proc/{pid}/task/{task}/stat")).rpartition(")")[2].split()
     uptime = _read_text(Path("/proc/uptime")).split()
     if len(fields) < 20 or not uptime:

@@ -1,7 +1,7 @@
-"""Measures a trial that goes on after its steps: its speed on fewer CPUs, and under contention. Edges are handed in.
+"""Measure a trial that goes on after its steps: its speed on fewer CPUs and under contention. Adapters are passed in.
 
-The supervisor feeds every look at the step files to `Profiler.look`, which answers whether it is done. Speeds come from
-(count, time of the last step) as the trial itself noted them, never from the time of a look.
+The supervisor passes every reading of the step files to `Profiler.look`, which returns whether it is done. Speeds are
+computed from (count, time of the last step) as recorded by the trial itself, never from the time of a reading.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ from itertools import pairwise
 from typing import Protocol
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.cpu_curve import curve_of, gap, least_cpus, next_cpus, unsettled
+from slurmwrap.model.cpu_sweep import choose_next_cpus, curve_of, gap, least_cpus, list_unsettled_points
 from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.trial_result import StepReading
 
-PREFETCH = 2  # DataLoader's default: batches that wait per worker and hide a change of speed
-SWEEP_SHARE = 0.75  # of the time: what is left is for contention
-STEADY = 0.05  # two windows of steps that differ by less: warmed up
-DRIFT = 0.10  # the speeds before and after a stressor may differ so much
-_WARM_WINDOW = 20
+PREFETCH = 2  # DataLoader's default: prefetched batches per worker, which hide a change of speed for a while
+SWEEP_SHARE = 0.75  # share of the time for the CPU curve; the rest is for contention
+STEADY = 0.05  # the program is warm if the speeds of two windows of steps differ by less than this share
+DRIFT = 0.10  # maximum difference between the speeds before and after a stressor
+_WARM_WINDOW = 20  # steps
 
 
 class CpuLimiter(Protocol):
-    """affinity.Grip: a hold on every task of the trial."""
+    """Interface of cpu_affinity.AffinityLimiter: sets the CPU mask of all tasks of the trial."""
 
     def hold(self, cpus: frozenset[int]) -> None:
-        """Sets the mask of every task."""
+        """Set the mask of every task."""
 
     def strays(self, cpus: frozenset[int]) -> bool:
-        """True when something that works has set another mask."""
+        """Return whether a process or a busy thread has another mask."""
 
     def workers(self) -> int:
-        """DataLoader's workers there are now."""
+        """Return the number of DataLoader workers that exist now."""
 
 
 class Stressor(Protocol):
-    """Something that contends for a resource until it is stopped."""
+    """A load that contends for a resource until it is stopped."""
 
     def stop(self) -> None:
-        """Ends it for sure."""
+        """End the load reliably."""
 
 
-# Starts one on these CPUs.
+# Starts a stressor on these CPUs.
 Stress = Callable[[frozenset[int]], Stressor]
 
 
@@ -52,7 +52,10 @@ SETTLE_S, WINDOW_S, WINDOW_STEPS, CAP_S = 2.0, 10.0, 100, 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementWindow:
-    """How long a point is measured: `window_s` and `window_steps` both, at most `cap_s` for `slow_steps`."""
+    """How long a point is measured: for `window_s` and `window_steps`, or for `cap_s` and `slow_steps` if it is slow.
+
+    `settle_s`: seconds to wait after a change of the CPUs. `warm_steps`: steps after which the program is warm.
+    """
 
     settle_s: float = SETTLE_S
     window_s: float = WINDOW_S
@@ -64,22 +67,22 @@ class MeasurementWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What came out. `full`: (start, end) of the first measured window on all CPUs, in the clock of the steps."""
+    """The profile. `full`: (start, end) of the first measured window on all CPUs, in the clock of the steps."""
 
     curve: tuple[CurvePoint, ...] = ()
-    end: str = ""  # as Measurement.cpu_curve_end
+    end: str = ""  # see Measurement.cpu_curve_end
     workers: int | None = None
     full: tuple[float, float] | None = None
     sensitivity: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def full_speed(self) -> float | None:
-        """Steps per second on all CPUs."""
+        """Steps per second on all CPUs; None if it was not measured."""
         return self.curve[-1].steps_per_s if self.curve else None
 
 
 def make_measurement_window(seconds: float, sizes: int) -> MeasurementWindow:
-    """The pace at which two rounds of a search among `sizes` points fit into `seconds`."""
+    """Return the window with which two rounds of a search among `sizes` points take `seconds`."""
     points = math.log2(max(sizes, 1)) + 2
     each = seconds / (2.2 * points) - SETTLE_S
     window = min(WINDOW_S, max(3.0, each))
@@ -87,24 +90,31 @@ def make_measurement_window(seconds: float, sizes: int) -> MeasurementWindow:
     return MeasurementWindow(window_s=window, window_steps=steps, cap_s=min(CAP_S, max(each, window)))
 
 
-class _Ends(Exception):
-    """`why` is the curve's end."""
+class _MeasurementEnd(Exception):
+    """Raised to end the measurement. `why`: the reason, as in Profiled.end."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _TimedReading:
+    """One reading of the step files."""
+
     now: float
     reading: StepReading
 
 
-_Looks = Generator[None, _Look, None]
+_Steps = Generator[None, _TimedReading, None]
 
 
 class Profiler:
-    """`masks`: CPUs -> mask, ascending; `full`: the mask that the trial started with; times of one monotonic clock."""
+    """Measures the CPU curve and the effect of contention while the trial runs.
+
+    The measurement is a generator: it waits at each `yield` for the next reading, which `look` sends to it. `masks`:
+    number of CPUs -> mask, ascending. `full`: the mask with which the trial started. All times are those of one
+    monotonic clock.
+    """
 
     def __init__(
         self,
@@ -131,19 +141,19 @@ class Profiler:
         next(self._looks)
 
     def look(self, now: float, reading: StepReading) -> bool:
-        """One look at the step files. True: nothing is left to measure, and the trial has its CPUs back."""
+        """Process a reading of the step files. Return True if the measurement is done and all CPUs restored."""
         try:
-            self._looks.send(_Look(now, reading))
+            self._looks.send(_TimedReading(now, reading))
         except StopIteration:
             return True
         return False
 
     def close(self) -> None:
-        """Stops wherever it is; stressors end and the trial has its CPUs back."""
+        """Stop the measurement: stressors end, and the trial has all its CPUs again."""
         self._looks.close()
 
     def result(self) -> Profiled:
-        """What is known by now."""
+        """Return what has been measured so far."""
         curve = curve_of(self._rounds)
         return Profiled(
             curve=curve,
@@ -153,30 +163,33 @@ class Profiler:
             sensitivity=dict(self._sensitivity),
         )
 
-    def _run(self) -> _Looks:
+    def _run(self) -> _Steps:
         look = yield
         try:
             yield from self._warm_up(look)
             if self._grip.strays(self._full):
-                raise _Ends("pinned")
+                raise _MeasurementEnd("pinned")
             yield from self._run_whole_sweep()
             yield from self._measure_contention()
-        except _Ends as ends:
+        except _MeasurementEnd as ends:
             self._end = self._end or ends.why
         finally:
             self._grip.hold(self._full)
 
-    def _run_whole_sweep(self) -> _Looks:
-        """A search that had its answer when time was up lacks nothing but certainty, and its rounds show that."""
+    def _run_whole_sweep(self) -> _Steps:
+        """Measure the CPU curve. If the time is up after the search had its answer, keep the curve.
+
+        Such a curve only lacks repeated rounds, which its number of rounds shows.
+        """
         try:
             yield from self._run_sweep()
-        except _Ends as ends:
+        except _MeasurementEnd as ends:
             curve = curve_of(self._rounds)
-            if ends.why != "time" or not curve or next_cpus(curve, sorted(self._masks)) is not None:
+            if ends.why != "time" or not curve or choose_next_cpus(curve, sorted(self._masks)) is not None:
                 raise
         self._end = find_curve_end(curve_of(self._rounds), self._workers)
 
-    def _warm_up(self, look: _Look) -> _Looks:
+    def _warm_up(self, look: _TimedReading) -> _Steps:
         seen = [look.reading]
         while not is_warm(seen, self._pace.warm_steps):
             look = yield
@@ -184,14 +197,17 @@ class Profiler:
                 return
             seen.append(look.reading)
 
-    def _run_sweep(self) -> _Looks:
-        """Down to the answer, the same points up again, then whatever is in doubt; and again when the answer moved."""
+    def _run_sweep(self) -> _Steps:
+        """Search downwards until the answer is found, measure the same points again upwards, then the doubtful ones.
+
+        Repeat this if the answer has changed.
+        """
         sizes = sorted(self._masks)
         while True:
             curve = curve_of(self._rounds)
-            if (cpus := next_cpus(curve, sizes)) is not None:
+            if (cpus := choose_next_cpus(curve, sizes)) is not None:
                 yield from self._measure_point(cpus)
-            elif unsettled(self._rounds):
+            elif list_unsettled_points(self._rounds):
                 for again in self._list_in_opposite_order():
                     yield from self._measure_point(again)
             elif (cpus := gap(curve, sizes)) is not None:
@@ -200,13 +216,13 @@ class Profiler:
                 return
 
     def _list_in_opposite_order(self) -> Sequence[int]:
-        """Points that want a round more, away from the end where the last one was measured."""
+        """Return the points that need another round, beginning at the end where the last one was measured."""
         ordered, last = sorted(self._rounds), next(reversed(self._rounds))
-        return sorted(unsettled(self._rounds), reverse=2 * ordered.index(last) >= len(ordered))
+        return sorted(list_unsettled_points(self._rounds), reverse=2 * ordered.index(last) >= len(ordered))
 
-    def _measure_point(self, cpus: int) -> _Looks:
+    def _measure_point(self, cpus: int) -> _Steps:
         rate, window = yield from self._measure_speed(self._masks[cpus], self._until)
-        # The order of the dict is the order of measuring.
+        # Reinsert the point at the end: the order of the dict is the order of the measurements.
         rounds = self._rounds.pop(cpus, [])
         self._rounds[cpus] = [*rounds, rate]
         if cpus == max(self._masks) and self._window is None:
@@ -214,27 +230,27 @@ class Profiler:
 
     def _measure_speed(
         self, mask: frozenset[int], until: float
-    ) -> Generator[None, _Look, tuple[float, tuple[float, float]]]:
+    ) -> Generator[None, _TimedReading, tuple[float, tuple[float, float]]]:
         self._grip.hold(mask)
         yield from self._wait_for_settling(until)
-        # Who was born in between.
+        # Set the mask again for processes that were started in the meantime.
         self._grip.hold(mask)
         self._workers = max(self._workers, self._grip.workers())
         seen: list[StepReading] = []
         while not self._is_enough(seen):
             look = yield
             if look.now > until:
-                raise _Ends("time")
+                raise _MeasurementEnd("time")
             if seen and 0 < look.reading.count < seen[-1].count:
-                # Another program, or a better source of steps: it counts anew.
+                # The count decreased: another program, or a better source of steps, counts from the beginning.
                 seen.clear()
             if look.reading.count > (seen[-1].count if seen else 0):
                 seen.append(look.reading)
         if self._grip.strays(mask):
-            raise _Ends("pinned")
+            raise _MeasurementEnd("pinned")
         return compute_rate(seen, self._workers), (seen[0].last, seen[-1].last)
 
-    def _wait_for_settling(self, until: float) -> _Looks:
+    def _wait_for_settling(self, until: float) -> _Steps:
         look = yield
         start, count = look.now, look.reading.count
         steps = 2 * self._workers * PREFETCH
@@ -243,7 +259,7 @@ class Profiler:
             if look.now - start > self._pace.settle_s + self._pace.cap_s:
                 return
             if look.now > until:
-                raise _Ends("time")
+                raise _MeasurementEnd("time")
 
     def _is_enough(self, seen: Sequence[StepReading]) -> bool:
         if len(seen) < 2:
@@ -255,30 +271,33 @@ class Profiler:
             or (seconds >= 2 * pace.cap_s and steps >= 3)
         )
 
-    def _measure_contention(self) -> _Looks:
+    def _measure_contention(self) -> _Steps:
         for resource, stress in self._stress.items():
-            ours, theirs = split_stress_masks(resource, self._masks, least_cpus(curve_of(self._rounds)))
-            if not theirs:
+            trial_cpus, stress_cpus = split_stress_masks(resource, self._masks, least_cpus(curve_of(self._rounds)))
+            if not stress_cpus:
                 continue
-            yield from self._measure_under_stress(resource, stress, ours, theirs)
+            yield from self._measure_under_stress(resource, stress, trial_cpus, stress_cpus)
 
     def _measure_under_stress(
-        self, resource: str, stress: Stress, ours: frozenset[int], theirs: frozenset[int]
-    ) -> _Looks:
-        before, _ = yield from self._measure_speed(ours, self._deadline)
-        stressor = stress(theirs)
+        self, resource: str, stress: Stress, trial_cpus: frozenset[int], stress_cpus: frozenset[int]
+    ) -> _Steps:
+        before, _ = yield from self._measure_speed(trial_cpus, self._deadline)
+        stressor = stress(stress_cpus)
         try:
-            under, _ = yield from self._measure_speed(ours, self._deadline)
+            under, _ = yield from self._measure_speed(trial_cpus, self._deadline)
         finally:
             stressor.stop()
-        after, _ = yield from self._measure_speed(ours, self._deadline)
+        after, _ = yield from self._measure_speed(trial_cpus, self._deadline)
         found = compute_slowdown(before, under, after)
         if found is not None:
             self._sensitivity[resource] = found
 
 
 def is_warm(seen: Sequence[StepReading], steps: int) -> bool:
-    """Compiling, cuDNN's search and cold caches are over: `steps` more were counted, or two windows agree."""
+    """Return whether compilation, cuDNN's search and cold caches no longer slow down the steps.
+
+    That is so after `steps` steps, or if the speeds of the last two windows of steps agree.
+    """
     first, last = seen[0], seen[-1]
     if last.count - first.count >= steps:
         return True
@@ -292,9 +311,10 @@ def is_warm(seen: Sequence[StepReading], steps: int) -> bool:
 
 
 def compute_rate(seen: Sequence[StepReading], workers: int) -> float:
-    """Steps per second over the readings, without pauses that are no training (a validation, a checkpoint).
+    """Return the steps per second over the readings, without pauses such as a validation or a checkpoint.
 
-    A loader with W workers gives W batches and then none for as long: only a gap far longer than that is a pause.
+    A loader with W workers delivers W batches at once and then none for the same time. So only a gap that is far longer
+    is a pause.
     """
     pairs = [(b.count - a.count, b.last - a.last) for a, b in pairwise(seen) if b.count > a.count and b.last > a.last]
     steps, seconds = sum(n for n, _ in pairs), sum(s for _, s in pairs)
@@ -306,7 +326,10 @@ def compute_rate(seen: Sequence[StepReading], workers: int) -> float:
 
 
 def find_curve_end(curve: Sequence[CurvePoint], workers: int) -> str:
-    """Why a whole curve goes no further. More CPUs than the workers can use say nothing about more workers."""
+    """Return why a complete curve ends: "workers" if more CPUs than the loader workers can use were measured.
+
+    Then the curve says nothing about more workers. Otherwise the end is the "allocation".
+    """
     enough = least_cpus(curve)
     return "workers" if workers and enough and enough <= workers + 2 <= curve[-1].cpus else "allocation"
 
@@ -314,17 +337,20 @@ def find_curve_end(curve: Sequence[CurvePoint], workers: int) -> str:
 def split_stress_masks(
     resource: str, masks: Mapping[int, frozenset[int]], least: int | None
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """(the trial's CPUs, the stressor's). CPU time is contended on the same CPUs, everything else from other ones."""
+    """Return (the trial's CPUs, the stressor's CPUs).
+
+    Contention for CPU time needs the same CPUs; for all other resources the stressor runs on other CPUs.
+    """
     top = masks[max(masks)]
     if resource == "cpu":
         return top, top
     free = [cpus for cpus in masks if cpus < max(masks)]
-    ours = max((cpus for cpus in free if cpus <= (least or 0)), default=max(free, default=0))
-    return (masks[ours], top - masks[ours]) if ours else (top, frozenset())
+    kept = max((cpus for cpus in free if cpus <= (least or 0)), default=max(free, default=0))
+    return (masks[kept], top - masks[kept]) if kept else (top, frozenset())
 
 
 def compute_slowdown(before: float, under: float, after: float) -> float | None:
-    """How many times slower, at least 1; None when the speed moved by itself so much that it says nothing."""
+    """Return how many times slower the trial was, at least 1; None if its own speed drifted too much to tell."""
     base = (before + after) / 2
     if under <= 0 or base <= 0:
         return None

@@ -1,7 +1,6 @@
-"""What the trial's GPUs do, by NVML, without any risk of hanging with the driver: a child asks, this only reads.
+"""Sample the trial's GPUs by NVML. A child process calls the driver, so that a hanging driver does not block the trial.
 
-The child must be started before the trial's tree is distinguished from other processes (tree.Tree): it is none of the
-trial's.
+The child must be started before the ProcessTree is created, so that it does not count as a process of the trial.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PERIOD_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """One GPU at one moment of CLOCK_MONOTONIC. Shares of time 0..1; None: not supported."""
+    """One GPU at one moment of CLOCK_MONOTONIC. `sm` and `mem` are shares of time, 0 to 1; None: not supported."""
 
     at: float
     sm: float | None = None
@@ -30,13 +29,13 @@ class GpuSample:
     mem_mib: float | None = None
     power_w: float | None = None
     pcie_mib_per_s: float | None = None
-    # Of programs that compute on it; () as well where the driver names none.
+    # Pids of programs that compute on the GPU; also () if the driver does not report them.
     pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanGpuUse:
-    """Means over samples and GPUs; memory is the most that one GPU held."""
+    """Means over samples and GPUs. `mem_peak_mib` is the maximum of any GPU."""
 
     util: float | None = None
     mem_util: float | None = None
@@ -46,11 +45,11 @@ class MeanGpuUse:
 
 
 class GpuSampler:
-    """Samples since the start; all empty where there is no driver."""
+    """Collects GPU samples from its child process. There are none if there is no driver."""
 
     def __init__(self, environ: Mapping[str, str], *, control: Path = CONTROL) -> None:
         self.samples: list[GpuSample] = []
-        # PCI addresses as in /sys/bus/pci/devices.
+        # PCI addresses of the job's GPUs, as in /sys/bus/pci/devices.
         self.buses: tuple[str, ...] = ()
         self._child: HelperProcess | None = None
         if control.exists():
@@ -67,20 +66,20 @@ class GpuSampler:
         self.close()
 
     def look(self) -> None:
-        """Takes in what the child has said by now."""
+        """Read the samples that the child has printed since the last call."""
         for line in self._child.lines() if self._child is not None else ():
             with suppress(ValueError, TypeError, KeyError):
-                said = json.loads(line)
-                self.buses = tuple(said.get("buses", self.buses))
-                self.samples += [_sample(said["at"], gpu) for gpu in said.get("gpus", ())]
+                record = json.loads(line)
+                self.buses = tuple(record.get("buses", self.buses))
+                self.samples += [_sample(record["at"], gpu) for gpu in record.get("gpus", ())]
 
     def percent(self) -> float | None:
-        """Mean use of the GPUs at the last look."""
+        """Return the mean use of the GPUs in the last sample, in percent; None if it is not known."""
         now = [s.sm for s in self.samples if s.at == self.samples[-1].at and s.sm is not None]
         return 100 * sum(now) / len(now) if now else None
 
     def close(self) -> None:
-        """Ends the child; one that is stuck in the driver is left behind."""
+        """Kill the child. A child that is stuck in the driver is left behind."""
         self.look()
         if self._child is not None:
             end([self._child])
@@ -88,12 +87,12 @@ class GpuSampler:
 
 
 def find_job_gpus(environ: Mapping[str, str]) -> str:
-    """The job's GPUs: by Slurm, else by what CUDA is given; "" for all."""
+    """Return the job's GPUs by Slurm's variables, else by CUDA_VISIBLE_DEVICES; "" for all."""
     return environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
-def use_between(samples: Iterable[GpuSample], first: float, last: float) -> MeanGpuUse:
-    """The sum of the samples; means are of those between `first` and `last`, the memory's peak of all."""
+def summarize_gpu_use(samples: Iterable[GpuSample], first: float, last: float) -> MeanGpuUse:
+    """Return the means of the samples between `first` and `last`, and the peak memory of all samples."""
     every = list(samples)
     inside = [sample for sample in every if first <= sample.at <= last]
     held = [sample.mem_mib for sample in every if sample.mem_mib is not None]

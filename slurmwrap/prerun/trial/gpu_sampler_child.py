@@ -1,8 +1,8 @@
-"""Asks NVML about the job's GPUs once a second and prints a JSON line each time; run by gpu_sampler.py, in a process
-that is left behind when the driver hangs. Ends when its parent is gone.
+"""Program that prints a sample of the job's GPUs by NVML as one JSON line per interval. gpu_sampler.py runs it.
 
-Arguments: the job's GPUs as Slurm or CUDA name them ("0,3", UUIDs; "" for all that NVML shows), the seconds between
-two looks, the parent's pid.
+It is a process of its own so that it can be left behind if the driver hangs. It ends when its parent has ended.
+Arguments: the job's GPUs as Slurm or CUDA name them ("0,3", UUIDs; "" for all that NVML shows), the seconds between two
+samples, and the parent's pid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def main(argv: list[str]) -> int:
-    """1 without the driver."""
+    """Print samples until the parent has ended. Return 1 if NVML cannot be used."""
     wanted, pause, parent = argv[0], float(argv[1]), int(argv[2])
     try:
         import pynvml
@@ -33,9 +33,10 @@ def main(argv: list[str]) -> int:
 
 
 def select_gpus(nvml: Any, wanted: str) -> list[Any]:
-    """Handles of the GPUs in `wanted`. Where devices are confined NVML shows only the job's own: then all it shows.
+    """Return the NVML handles of the GPUs in `wanted`.
 
-    Slurm's numbers are device minors (gres.conf's /dev/nvidia3), which need not be NVML's order.
+    If Slurm confines devices, NVML shows only the job's own GPUs; then all of them are returned. Slurm's numbers are
+    device minor numbers (gres.conf's /dev/nvidia3), which need not be in NVML's order.
     """
     names = [name.strip() for name in wanted.split(",") if name.strip()]
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
@@ -50,7 +51,11 @@ def select_gpus(nvml: Any, wanted: str) -> list[Any]:
 
 
 def look(nvml: Any, handle: Any) -> dict[str, Any]:
-    """One GPU now: shares of time in percent over NVML's last sample period, MiB, W, and KiB/s both ways on PCIe."""
+    """Return a sample of one GPU.
+
+    `sm` and `mem` are shares of time in percent over NVML's last sample period, `mib` the used memory, `w` the power,
+    and `pcie` the KiB/s in both directions.
+    """
     use = _ask(nvml.nvmlDeviceGetUtilizationRates, handle)
     memory = _ask(nvml.nvmlDeviceGetMemoryInfo, handle)
     power = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -69,12 +74,12 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except Exception:
-        # Not supported here (vGPU, MIG), or lost: the others still answer.
+        # The query is not supported (vGPU, MIG), or this GPU is lost. Other GPUs can still be queried.
         return None
 
 
 def _format_bus(nvml: Any, handle: Any) -> str:
-    """As sysfs writes it: four digits of domain where NVML has eight."""
+    """Return the PCI address as in sysfs, with four digits of the domain; NVML has eight."""
     info = _ask(nvml.nvmlDeviceGetPciInfo, handle)
     return _decode_text(getattr(info, "busId", ""))[-12:].lower()
 

@@ -1,6 +1,6 @@
-"""Programs of slurmwrap's next to a trial, in its allocation: started, read without waiting, ended. Edge: processes.
+"""Run slurmwrap's own helper processes next to a trial: start, read without blocking, kill (adapter: processes).
 
-A child that waits in a driver or a file system that hangs (D state) survives SIGKILL: nothing here waits for it.
+A child that hangs in a driver or a file system (D state) survives SIGKILL, so nothing here waits for it without limit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-# For killed children to be gone; a stuck one is left behind.
+# Seconds to wait for killed children to end; a stuck one is left behind.
 GRACE_S = 1.0
-# bytes of an unfinished line
-_CAP = 1 << 20
+# Maximum bytes of an unfinished line.
+_MAX_LINE_BYTES = 1 << 20
 
 
 class HelperProcess:
-    """A program with its output on a pipe; stderr goes nowhere. Raises OSError when it cannot be started."""
+    """A program whose output is read from a pipe; its stderr is discarded. Raises OSError if it cannot be started."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         null = subprocess.DEVNULL
@@ -33,39 +33,39 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """Pid of the child."""
         return self._process.pid
 
     def lines(self) -> list[bytes]:
-        """Whole lines that have come since the last call; never waits."""
-        # BlockingIOError: nothing there now; ValueError: closed.
+        """Return the complete lines since the last call, without waiting."""
+        # BlockingIOError: there is no more output now. ValueError: the pipe is closed.
         with suppress(OSError, ValueError):
             while chunk := os.read(self._output.fileno(), 1 << 16):
                 self._rest += chunk
-                if len(self._rest) > _CAP and b"\n" not in chunk:
+                if len(self._rest) > _MAX_LINE_BYTES and b"\n" not in chunk:
                     self._rest = b""
-        *whole, self._rest = self._rest.split(b"\n")
-        return whole
+        *complete, self._rest = self._rest.split(b"\n")
+        return complete
 
     def kill(self) -> None:
-        """Tells it to end; `gone` says whether it has. Nothing more is read from it."""
+        """Send SIGKILL and close the pipe. `gone` reports whether the child has ended."""
         with suppress(OSError):
             self._process.kill()
         self._output.close()
 
     @property
     def gone(self) -> bool:
-        """It has ended and was reaped."""
+        """Whether the child has ended and was reaped."""
         return self._process.poll() is not None
 
 
 def make_python_command(*arguments: str) -> list[str]:
-    """Our own interpreter, deaf to the user's environment."""
+    """Return the command line of slurmwrap's own interpreter, isolated from the user's environment (-I)."""
     return [sys.executable, "-I", *arguments]
 
 
 def end(children: Sequence[HelperProcess]) -> None:
-    """Ends them; what does not die within GRACE_S is left behind."""
+    """Kill the children. A child that does not end within GRACE_S is left behind."""
     for child in children:
         child.kill()
     late = time.monotonic() + GRACE_S

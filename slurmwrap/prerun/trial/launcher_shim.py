@@ -1,7 +1,7 @@
-"""srun and mpirun inside a trial: starts their command as one task per GPU. Edge: replaces its own process, or waits
-for the tasks that it started.
+"""The shim of srun and mpirun in a trial: start their command as one task per GPU (adapter: processes).
 
-Started by shims/launch as `python -I -m slurmwrap.prerun.trial.launcher_shim NAME SHIMS_DIR ARGUMENTS...`.
+It becomes the command, or waits for the tasks that it started. shims/launch calls it as
+`python -I -m slurmwrap.prerun.trial.launcher_shim NAME SHIMS_DIR ARGUMENTS...`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from slurmwrap.prerun.static.launcher_args import (
     read_first_of_multi_prog,
 )
 
-# How long the other tasks may go on when one has failed: they wait for it in a collective that never comes.
+# Seconds that the other tasks may go on after one has failed: they wait for it in a collective that never completes.
 LINGER_S = 10.0
-# Open MPI takes a process that knows its step for one that srun's PMI started, and gives up without (schizo_slurm.c of
-# 4.1, measured with 4.1.4); it starts alone where they are missing.
-_NOT_OURS = ("SLURM_STEP_ID", "SLURM_STEPID")
+# Variables that are removed. If Open MPI finds the step's id, it expects srun's PMI and aborts without it
+# (schizo_slurm.c of 4.1, measured with 4.1.4); without the variables it starts as a single process.
+_REMOVED_VARIABLES = ("SLURM_STEP_ID", "SLURM_STEPID")
 
 
 def make_task_environment(task: int, tasks: int, node: str) -> dict[str, str]:
-    """What srun gives to one of `tasks` tasks on one node (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    """Return the variables that srun sets for one of `tasks` tasks on one node.
+
+    See srun(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
     return {
         **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID"), str(task)),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)),
@@ -49,7 +52,8 @@ def make_task_environment(task: int, tasks: int, node: str) -> dict[str, str]:
     }
 
 
-# What Open MPI's and MVAPICH's launchers give to rank 0 of 1; an MPI library finds no daemon and starts alone.
+# Variables that the launchers of Open MPI and MVAPICH set for rank 0 of 1. The MPI library finds no daemon and starts
+# as a single process.
 RANK_0: Mapping[str, str] = {
     "OMPI_COMM_WORLD_RANK": "0",
     "OMPI_COMM_WORLD_SIZE": "1",
@@ -63,20 +67,20 @@ RANK_0: Mapping[str, str] = {
     "PMI_SIZE": "1",
     "MPI_LOCALNRANKS": "1",
 }
-# Local processes only, and as many as there are GPUs, whatever the allocation's tasks say.
-_MPI_HERE: Mapping[str, str] = {
+# Settings for local processes only, as many as there are GPUs, whatever the number of tasks of the allocation.
+_LOCAL_MPI_SETTINGS: Mapping[str, str] = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "HYDRA_LAUNCHER": "fork",
 }
 
-_USUAL = ("/usr/bin", "/usr/local/bin", "/opt/slurm/bin")
+_DEFAULT_FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/slurm/bin")
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """`argv`: name, directory of the shims, arguments."""
+    """Run the launcher's command. `argv`: name of the launcher, directory of the shims, arguments."""
     name, shims, *arguments = argv
-    environ = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
+    environ = {k: v for k, v in os.environ.items() if k not in _REMOVED_VARIABLES}
     if name == "srun":
         _run_srun(arguments, shims, environ)
     call = parse_mpirun(arguments, is_program)
@@ -84,19 +88,19 @@ def main(argv: Sequence[str]) -> NoReturn:
         _exec_real_program(name, shims, arguments)
     tasks = _count_mpi_tasks(call, environ)
     if tasks > 1:
-        here = ("-np", str(tasks), *(("-H", f"localhost:{tasks}") if name == "horovodrun" else ()))
-        os.environ.update({**_add_step_counter(environ), **_MPI_HERE, **dict(call.environment)})
+        options = ("-np", str(tasks), *(("-H", f"localhost:{tasks}") if name == "horovodrun" else ()))
+        os.environ.update({**_add_step_counter(environ), **_LOCAL_MPI_SETTINGS, **dict(call.environment)})
         if call.chdir:
             os.chdir(call.chdir)
-        _exec_real_program(name, shims, (*here, *call.command))
-    _start(call.command, {**environ, **RANK_0, **dict(call.environment)}, call.chdir)
+        _exec_real_program(name, shims, (*options, *call.command))
+    _exec_command(call.command, {**environ, **RANK_0, **dict(call.environment)}, call.chdir)
 
 
 def _run_srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> NoReturn:
     call = parse_srun(arguments)
     if not call.command or call.given("version") or call.given("help"):
         _exec_real_program("srun", shims, arguments)
-    # Only srun's plugins can start it; the step ends with the pre-run's job.
+    # Only srun's plugins can start a container, so run the real srun. The step ends with the pre-run's job.
     if call.in_container:
         _exec_real_program("srun", shims, make_one_task_arguments(call, mount=environ["SLURMWRAP_TRIAL_DIR"]))
     node = environ.get("SLURMD_NODENAME") or environ.get("SLURM_JOB_NODELIST", "localhost")
@@ -106,12 +110,12 @@ def _run_srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> 
         call, per_node=_parse_number("TRIAL_TASKS"), nodes=_parse_number("JOB_NODES"), gpus=_parse_number("TRIAL_GPUS")
     )
     each = [
-        {**environ, **make_task_environment(task, tasks, node), **_share(task, tasks, call, environ), **own}
+        {**environ, **make_task_environment(task, tasks, node), **_assign_gpus(task, tasks, call, environ), **own}
         for task in range(tasks)
     ]
     if tasks == 1:
-        _start(command, {**each[0], "SLURM_TASK_PID": str(os.getpid())}, chdir)
-    sys.exit(_start_all(command, each, chdir))
+        _exec_command(command, {**each[0], "SLURM_TASK_PID": str(os.getpid())}, chdir)
+    sys.exit(_run_tasks(command, each, chdir))
 
 
 def _parse_number(name: str) -> int:
@@ -125,8 +129,8 @@ def _count_mpi_tasks(call: MpiCall, environ: Mapping[str, str]) -> int:
     return max(1, min(_parse_number("TRIAL_GPUS"), -(-call.processes // _parse_number("JOB_NODES"))))
 
 
-def _share(task: int, tasks: int, call: SrunCall, environ: Mapping[str, str]) -> dict[str, str]:
-    """A task's own GPUs, where srun would bind them: --gpus-per-task or --gpu-bind."""
+def _assign_gpus(task: int, tasks: int, call: SrunCall, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with a task's own GPUs, if srun would bind them (--gpus-per-task or --gpu-bind)."""
     bound = any(call.given(name) for name in ("gpus-per-task", "gpu-bind")) or "SLURM_GPUS_PER_TASK" in environ
     visible = [device for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
     shares = {"SLURMWRAP_TRIAL_GPUS": str(max(1, _parse_number("TRIAL_GPUS") // tasks))}
@@ -136,13 +140,13 @@ def _share(task: int, tasks: int, call: SrunCall, environ: Mapping[str, str]) ->
     return shares
 
 
-def _start_all(command: Sequence[str], each: Sequence[dict[str, str]], chdir: str | None) -> int:
-    """Starts the tasks next to each other; srun's exit code, the highest of theirs."""
+def _run_tasks(command: Sequence[str], each: Sequence[dict[str, str]], chdir: str | None) -> int:
+    """Run the tasks in parallel and return srun's exit code, which is the highest of theirs."""
     running = []
     for environment in each:
         pid = os.fork()
         if pid == 0:
-            _start(command, {**environment, "SLURM_TASK_PID": str(os.getpid())}, chdir)
+            _exec_command(command, {**environment, "SLURM_TASK_PID": str(os.getpid())}, chdir)
         running.append(pid)
     codes, deadline = [], None
     while running and (deadline is None or time.monotonic() < deadline):
@@ -172,7 +176,7 @@ def _get_command(call: SrunCall) -> tuple[str, ...]:
 
 def _exec_real_program(name: str, shims: str, arguments: Sequence[str]) -> NoReturn:
     folders = [f"{shims}/real", *(f for f in os.environ.get("PATH", os.defpath).split(":") if f != shims)]
-    found = shutil.which(name, path=":".join((*folders, *_USUAL)))
+    found = shutil.which(name, path=":".join((*folders, *_DEFAULT_FOLDERS)))
     if found is None:
         print(f"{name}: command not found", file=sys.stderr)
         sys.exit(127)
@@ -180,7 +184,7 @@ def _exec_real_program(name: str, shims: str, arguments: Sequence[str]) -> NoRet
 
 
 def _add_step_counter(environ: Mapping[str, str]) -> dict[str, str]:
-    """With the step counter on PYTHONPATH and the shims on PATH, whatever the caller did to them."""
+    """Return the environment with the step counter on PYTHONPATH and the shims on PATH."""
     inject, path = environ.get("SLURMWRAP_INJECT", ""), environ.get("PYTHONPATH", "")
     shims, programs = environ.get("SLURMWRAP_SHIMS", ""), environ.get("PATH", os.defpath)
     found = dict(environ)
@@ -191,14 +195,14 @@ def _add_step_counter(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _start(command: Sequence[str], environ: Mapping[str, str], chdir: str | None) -> NoReturn:
+def _exec_command(command: Sequence[str], environ: Mapping[str, str], chdir: str | None) -> NoReturn:
     environ = _add_step_counter(environ)
     try:
         if chdir:
             os.chdir(chdir)
         os.execvpe(command[0], list(command), environ)
     except OSError as error:
-        # slurmstepd's own words and exit codes (measured on 22.05.8: 2 for a missing program)
+        # The message and exit code of slurmstepd (measured on 22.05.8: 2 for a missing program).
         print(f"slurmstepd: error: execve(): {command[0]}: {error.strerror}", file=sys.stderr)
         sys.exit(error.errno or 2)
 

@@ -1,8 +1,8 @@
-"""When a trial may end because no optimizer step will come: nothing of the program trains. Edge: /proc, marks.
+"""Decide when to end a trial because no optimizer step will come: the program does not train (adapter: /proc, marks).
 
-Evaluation, generation, a server or a simulation would else hold its job until the time limit. A program that may train
-(training_expected.py) is waited for: it may load data for minutes before it makes its optimizer. Once an optimizer
-exists, or a backward pass was seen, nothing here ends the trial.
+Otherwise the job of an evaluation, generation, server or simulation would wait until the trial's time limit. A program
+that may train (training_expected.py) gets more time: it may load data for minutes before it creates its optimizer. Once
+an optimizer exists or a backward pass was seen, this module never ends the trial.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from slurmwrap.prerun.static.command_wrappers import PYTHON
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial.step_detection import is_marked
 
-NO_PYTHON_S = 25.0  # nothing in such a program can be counted
-IDLE_S = 15.0  # so long nothing of the trial computes, reads or writes
-LISTENS_S = 5.0  # a socket that is open so long serves someone
-AT_WORK_S = 30.0  # so long batches or texts go through a program that may train, without an optimizer
+NO_PYTHON_S = 25.0  # seconds after which a program without Python is ended, because its steps cannot be counted
+IDLE_S = 15.0  # a trial is idle if it did not compute, read or write for this time
+LISTENS_S = 5.0  # a program that has listened on a port for this time is a server
+AT_WORK_S = 30.0  # a program that has processed batches or texts for this time without an optimizer does not train
 _IDLE_CORES = 0.02
 _IDLE_BYTES = 256 << 10
-# Sockets cost a look at every open file.
-_AS_SELDOM_S = 3.0
+# Seconds between two searches for listening ports, which read the list of every open file.
+_PORTS_INTERVAL_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitySample:
-    """What one look at the trial's processes showed."""
+    """The activity of the trial's processes at one moment."""
 
     at: float
-    # Of all that run, and of their children that ended.
+    # CPU seconds of all running processes and of their children that have ended.
     cpu_s: float
     io_bytes: float
-    # One of them is Python.
+    # Whether one of them is Python.
     python: bool
-    # One waits for a disk or a file server.
+    # Whether one waits for a disk or a file server.
     blocked: bool
 
 
 class NoTrainingDetector:
-    """Of one trial. `look` about once a second, then `ended`."""
+    """Detects that a trial does not train. Call `look` about once a second, then `ended`."""
 
     def __init__(self, step_dir: str, expectation: Expectation, *, began: float, no_training_s: float) -> None:
         self._step_dir, self._expectation = step_dir, expectation
         self._began, self._no_training_s = began, no_training_s
-        self._looks: deque[ActivitySample] = deque()
-        # Nothing is looked at any longer.
-        self._steps_come = False
+        self._samples: deque[ActivitySample] = deque()
+        # An optimizer exists, so nothing needs to be examined any longer.
+        self._has_optimizer = False
         self._listens_since: float | None = None
         self._ports: tuple[int, ...] = ()
         self._ports_at = began
         self._generates_since: float | None = None
 
     def look(self, now: float, processes: Sequence[psutil.Process]) -> None:
-        """Takes in the trial's processes as they are."""
-        self._steps_come = self._steps_come or is_marked(self._step_dir, "optimizer")
-        if self._steps_come:
+        """Examine the trial's processes."""
+        self._has_optimizer = self._has_optimizer or is_marked(self._step_dir, "optimizer")
+        if self._has_optimizer:
             return
-        if now - self._ports_at >= _AS_SELDOM_S:
-            # Who trains pays nothing for this.
+        if now - self._ports_at >= _PORTS_INTERVAL_S:
+            # A program that trains is not slowed down by this search.
             asked = not self._expectation.may_train or self._is_idle()
             self._ports, self._ports_at = list_listening_ports(processes) if asked else (), now
             self._listens_since = (self._listens_since or now) if self._ports else None
-        self.take(look_at(now, processes))
+        self.take(take_activity_sample(now, processes))
         for process in () if self._expectation.may_train else processes:
             with suppress(psutil.Error):
                 self._expectation.see(process.cmdline(), process.cwd())
@@ -76,14 +76,14 @@ class NoTrainingDetector:
             self._generates_since = now
 
     def take(self, look: ActivitySample) -> None:
-        """Takes in one look; those that are older than is needed go."""
-        self._looks.append(look)
-        while len(self._looks) > 2 and self._looks[1].at <= look.at - IDLE_S:
-            self._looks.popleft()
+        """Add a sample, and drop samples that are older than needed."""
+        self._samples.append(look)
+        while len(self._samples) > 2 and self._samples[1].at <= look.at - IDLE_S:
+            self._samples.popleft()
 
     def ended(self, now: float, reading: StepReading) -> str:
-        """Why no step is waited for any longer; "" while one may come."""
-        if self._steps_come or not self._looks or reading.exact or reading.source == "backward":
+        """Return why no optimizer step will come; "" while one may come."""
+        if self._has_optimizer or not self._samples or reading.exact or reading.source == "backward":
             return ""
         why = (
             self._find_reason_at_work(now, reading)
@@ -93,10 +93,10 @@ class NoTrainingDetector:
         return "" if why and is_marked(self._step_dir, "optimizer") else why
 
     def _find_reason_without_training(self, now: float) -> str:
-        """Of a program in which nothing trains."""
+        """Return the reason for a program whose code does not train; "" while it gets more time."""
         seconds = now - self._began
-        # A loop of short programs has gaps.
-        python = any(look.python for look in self._looks)
+        # Consider several samples, because a loop of short programs has gaps.
+        python = any(look.python for look in self._samples)
         serves = self._listens_since is not None and not self._expectation.distributed
         if serves and now - (self._listens_since or now) >= LISTENS_S:
             ports = _format_ports(self._ports)
@@ -109,7 +109,7 @@ class NoTrainingDetector:
         return ""
 
     def _find_reason_at_work(self, now: float, reading: StepReading) -> str:
-        """The same of a program that may train: it is seen to do something else."""
+        """Return the reason for a program that may train but was seen to do something else; "" if it was not."""
         if (
             reading.source == "dataloader"
             and reading.last - reading.first >= AT_WORK_S
@@ -123,17 +123,17 @@ class NoTrainingDetector:
         return ""
 
     def _is_idle(self) -> bool:
-        if not self._looks:
+        if not self._samples:
             return False
-        first, last = self._looks[0], self._looks[-1]
-        if last.at - first.at < IDLE_S or any(look.blocked for look in self._looks):
+        first, last = self._samples[0], self._samples[-1]
+        if last.at - first.at < IDLE_S or any(look.blocked for look in self._samples):
             return False
         cpu_s, io_bytes = last.cpu_s - first.cpu_s, last.io_bytes - first.io_bytes
         return 0 <= cpu_s <= _IDLE_CORES * (last.at - first.at) and 0 <= io_bytes <= _IDLE_BYTES
 
 
-def look_at(now: float, processes: Sequence[psutil.Process]) -> ActivitySample:
-    """One look. Processes that end meanwhile are left out."""
+def take_activity_sample(now: float, processes: Sequence[psutil.Process]) -> ActivitySample:
+    """Return the activity of the processes now. Processes that end in the meantime are skipped."""
     cpu_s = io_bytes = 0.0
     python = blocked = False
     for process in processes:
@@ -151,7 +151,7 @@ def look_at(now: float, processes: Sequence[psutil.Process]) -> ActivitySample:
 
 
 def list_listening_ports(processes: Sequence[psutil.Process]) -> tuple[int, ...]:
-    """TCP ports on which the processes accept connections."""
+    """Return the TCP ports on which the processes accept connections."""
     found: set[int] = set()
     for process in processes:
         try:

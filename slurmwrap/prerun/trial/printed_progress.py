@@ -1,10 +1,11 @@
-"""Reads training steps out of what a program prints, where nothing inside it could be counted. Pure.
+"""Read training steps from the output of a program whose steps could not be counted inside it. Pure.
 
-Bytes in, `Progress` out: lines end in \\n or \\r, colours and cursor moves are taken off. Each way of printing is a
-series of its own, counted by how far its number grew: a resumed run that starts at step 50000 has made one step, not
-50000. Bars of downloads, validation and data preparation are not training; a bar that says nothing of itself counts
-only where a loss is printed as well. This shows that training goes on, never how fast: programs print every 10th or
-500th step. Formats after tqdm, Keras, Lightning, transformers, Megatron-LM, torchvision's references, mmengine.
+Converts bytes to `TextProgress`. Lines end in \\n or \\r; colours and cursor movements are removed. Each format of
+printed steps is a series of its own, counted by the growth of its number: a resumed run that starts at step 50000 has
+made one step, not 50000. Bars of downloads, validation and data preparation are no training. A bar without a
+description counts only if a loss is printed too. The result shows that a program trains, never how fast: programs print
+every 10th or 500th step. Formats after tqdm, Keras, Lightning, transformers, Megatron-LM, torchvision's references,
+mmengine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 
-# bytes of one line that are looked at, from its start
+# Maximum bytes of a line that are examined, from its start.
 LONGEST = 2048
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x08\x00]")
@@ -25,10 +26,10 @@ _METRIC = re.compile(
     r"|(?<=_)loss\b",
     re.IGNORECASE,
 )
-_TRAINS = re.compile(r"\b(?:train\w*|fit\w*|epochs?|steps?|iter\w*|updates?|episodes?|rollouts?)\b", re.IGNORECASE)
-# What a bar or line says of itself when it is no training. Read in its description only: a training bar may well show
-# the last val_loss behind its numbers.
-_OTHER = re.compile(
+_TRAINING = re.compile(r"\b(?:train\w*|fit\w*|epochs?|steps?|iter\w*|updates?|episodes?|rollouts?)\b", re.IGNORECASE)
+# Words in the description of a bar or line that is no training. Only the part before the numbers is searched: a
+# training bar may show the last val_loss after its numbers.
+_NOT_TRAINING = re.compile(
     r"\b(?:val(?:id\w*)?|eval\w*|test\w*|infer\w*|predict\w*|sanity|download\w*|tokeni[sz]\w*|map(?:ping)?|filter\w*"
     r"|generat\w*|load\w*|extract\w*|(?:pre)?process\w*|fetch\w*|resolv\w*|build\w*|pack\w*|sav\w*|cach\w*|index\w*"
     r"|writing|reading|copy\w*|upload\w*|collect\w*|unpack\w*|install\w*|verif\w*|scan\w*|sort\w*|encod\w*|embed\w*"
@@ -36,11 +37,11 @@ _OTHER = re.compile(
     re.IGNORECASE,
 )
 _NOT_STEPS = re.compile(r"\d ?[kKMGT]?i?B/s|examples/s|files/s|rows/s|\d[kMG]?/\d+(?:\.\d+)?[kMG]i?B?\b")
-# A number of it, or a table's head: a configuration that is printed names a learning rate as well.
+# A loss with a number, or the head of a table. A learning rate is no sign: a printed configuration contains one too.
 _LOSS = re.compile(r"(?:loss|reward)\W{1,6}\d|\bepoch\b.*loss", re.IGNORECASE)
 _HF_LOG = re.compile(r"^\{.*?['\"](?:train_)?loss['\"]\s*:")
 
-# (name, pattern with the step as group 1). The first that matches a line is the line's.
+# (name, pattern with the step as group 1). The first pattern that matches decides the format of a line.
 _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("megatron", re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|")),
     ("tqdm", re.compile(r"(?:\d+%\|.*\| *|\b)(\d+)/(?:\d+|\?) \[\d+:\d\d")),
@@ -66,7 +67,7 @@ _BARS = ("tqdm", "lightning")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One way of printing: the last number and how far it grew."""
+    """One series of printed numbers: the last number, and the steps by which it grew."""
 
     last: int
     steps: int
@@ -75,22 +76,22 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextProgress:
-    """What was printed so far."""
+    """The progress that a program has printed so far."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
-    has_loss: bool = False  # some line has a loss
-    in_epoch: bool = False  # Keras said "Epoch 1/5": its bars look the same when it evaluates
+    has_loss: bool = False  # some line contains a loss
+    in_epoch: bool = False  # Keras printed "Epoch 1/5"; without it a bar may be an evaluation, which looks the same
     rest: bytes = b""  # an unfinished line
 
     @property
     def best(self) -> tuple[str, Series] | None:
-        """(format, series) of the one that grew most among those that are training; None without any."""
+        """(format, series) of the training series that grew most; None if there is none."""
         counted = [(name.split("\0")[0], one) for name, one in self.series.items() if self._is_training(name)]
         return max(counted, key=lambda item: item[1].steps, default=None)
 
     @property
     def steps(self) -> int:
-        """Training steps that the output shows, at least; 0 when it shows none."""
+        """Minimum number of training steps that the output proves; 0 if none."""
         return self.best[1].steps if self.best else 0
 
     def _is_training(self, name: str) -> bool:
@@ -98,18 +99,18 @@ class TextProgress:
 
 
 def read(output: bytes, before: TextProgress | None = None) -> TextProgress:
-    """`before` with more output: what is printed may be given in pieces, cut anywhere. Never fails."""
+    """Return `before` extended by `output`, which may be cut anywhere. Never raises."""
     before = before or TextProgress()
     *lines, rest = _LINE_ENDS.split(before.rest + output)
     found = before
     for line in lines:
         found = _add_line(found, _decode_line(line))
-    # A bar is not ended before its next state: what it shows now counts, and is read again when it is whole.
+    # A bar ends its line only with its next state, so keep the unfinished line until it is complete.
     return replace(found, rest=rest[:LONGEST])
 
 
 def end_progress(progress: TextProgress) -> TextProgress:
-    """With the last line, that no line end follows."""
+    """Return the progress including the last line if no line end follows it."""
     return _add_line(replace(progress, rest=b""), _decode_line(progress.rest))
 
 
@@ -137,11 +138,13 @@ def _parse_series(line: str) -> tuple[str, int] | None:
         if match is None:
             continue
         described = line[: match.start(1)]
-        if _OTHER.search(described) or _NOT_STEPS.search(line):
+        if _NOT_TRAINING.search(described) or _NOT_STEPS.search(line):
             return None
         number = int(match[1][:15])
         if name in _BARS:
-            doubt = "" if _TRAINS.search(described) or _METRIC.search(line[match.end() :].partition("/s")[2]) else "\0?"
+            doubt = (
+                "" if _TRAINING.search(described) or _METRIC.search(line[match.end() :].partition("/s")[2]) else "\0?"
+            )
             return f"{name}\0{_strip_numbers(described)}{doubt}", number
         if name in ("step", "epoch") and not _METRIC.search(line[: match.start()] + " " + line[match.end() :]):
             continue
@@ -150,14 +153,14 @@ def _parse_series(line: str) -> tuple[str, int] | None:
 
 
 def _strip_numbers(described: str) -> str:
-    """The description without its numbers: the second epoch's bar goes on where the first one's ended."""
+    """Return the description without numbers, so that the bars of all epochs belong to one series."""
     return re.sub(r"[\d:.,%|█▉▊▋▌▍▎▏━╸╺╶ \[\]()/#-]+", " ", described).strip()[-80:]
 
 
 def _extend_series(before: TextProgress, name: str, number: int, line: str) -> TextProgress:
     known = before.series.get(name)
     if known is None:
-        # Keras's numbers begin at 1 in each epoch.
+        # Keras restarts at 1 in each epoch, so its first number counts in full.
         steps = number if name.startswith("keras") else min(number, 1)
     elif number > known.last:
         steps = known.steps + number - known.last
@@ -165,7 +168,7 @@ def _extend_series(before: TextProgress, name: str, number: int, line: str) -> T
         steps = known.steps + (number if name.startswith("keras") else min(number, 1))
     else:
         return before
-    # A program that never prints alike: enough is known.
+    # Limit the number of series, for programs whose every line looks different.
     if known is None and len(before.series) > 200:
         return before
     return replace(before, series={**before.series, name: Series(last=number, steps=steps, line=line[:500])})

@@ -1,8 +1,8 @@
-"""Measures a process tree while it runs: CPU time, memory, steps per second. Edge: /proc and the job's own cgroup.
+"""Measure CPU time, memory and I/O of a running process tree (adapter: /proc and the job's cgroup).
 
-Sum of RSS counts shared pages once per loader worker, up to 7 times too much (facts: measured with 8 workers). So
-memory is the job cgroup's anonymous + shared memory where it can be read, checked by the processes' own PSS, else the
-sum of PSS alone. PSS is taken when RSS has grown and at the end, because reading it holds the target's map lock.
+The sum of RSS counts shared pages once per loader worker, up to 7 times too much (measured with 8 workers). So memory
+is the anonymous and shared memory of the job's cgroup if readable, checked by the PSS of the processes, else the sum of
+PSS. PSS is read only when RSS has grown and at the end, because reading it holds the map lock of the process.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.node_hooks import job_cgroup as cgroup
 from slurmwrap.prerun.trial.cpu_profiler import Profiled
-from slurmwrap.prerun.trial.gpu_sampler import GpuSample, use_between
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample, summarize_gpu_use
 
-# PSS is read again when the sum of RSS grew by this much.
+# Growth of the sum of RSS after which PSS is read again.
 _RSS_GROWTH = 1.05
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _MIB = 1 << 20
 
 
 class Sampler:
-    """Feeds on `sample()` about once a second; `measurement()` sums up."""
+    """Collects samples of the trial's processes. Call `sample` about once a second, and `measurement` at the end."""
 
     def __init__(self, job_cgroup: Path | None) -> None:
         self._cgroup = job_cgroup
-        self._cpu_s: dict[tuple[int, float], float] = {}  # (pid, start) -> user + system seconds, kept after its end
+        # (pid, start time) -> user + system seconds. Entries are kept after the end of the process.
+        self._cpu_s: dict[tuple[int, float], float] = {}
         self._samples: list[tuple[float, float]] = []  # (time, CPU seconds of the tree so far)
-        self._io: dict[tuple[int, float], tuple[int, int, int]] = {}  # read_bytes, rchar, wchar; as _cpu_s
-        self._reads: list[tuple[float, float]] = []  # (time, MiB that the tree asked for so far)
+        self._io: dict[tuple[int, float], tuple[int, int, int]] = {}  # (read_bytes, rchar, wchar), keys as in _cpu_s
+        self._reads: list[tuple[float, float]] = []  # (time, MiB that the tree has read so far)
         self._rss_at_pss = 0
         self._mem_mib: dict[str, int] = {}  # source -> peak
 
     def sample(self, now: float, processes: Sequence[psutil.Process], *, last: bool = False) -> None:
-        """One look at `processes`. `last`: they are parked or about to be killed, so take the trouble."""
+        """Take a sample of `processes`. `last`: they are about to be killed, so measure the memory exactly."""
         rss = 0
         for process in processes:
             try:
@@ -62,7 +63,7 @@ class Sampler:
             self._cgroup is not None
             and (held := parse_cgroup_memory(_read_text(self._cgroup / "memory.stat"))) is not None
         ):
-            # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed half (6.18, v1).
+            # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed half (Linux 6.18, v1).
             self._update_peak("cgroup", max(held, sum(map(_compute_own_memory, processes)) if grown else 0))
             return
         self._update_peak("rss", rss)
@@ -83,13 +84,14 @@ class Sampler:
         profiled: Profiled | None = None,
         gpus: Sequence[GpuSample] = (),
     ) -> Measurement:
-        """The sum. CPU use is the mean over the steps; where they took less than a second, that of the busiest one.
+        """Summarize the samples.
 
-        With `profiled`, speed, CPU, GPU use and reading are those at full CPUs, not the mean over the whole sweep.
+        CPU use is the mean over the steps, or that of the busiest second if the steps took less than a second. With
+        `profiled`, speed, CPU use, GPU use and read rate are those on all CPUs, not means over the CPU curve.
         """
         profiled = profiled or Profiled()
         first, last = profiled.full or (steps.first, steps.last)
-        gpu = use_between(gpus, first, last)
+        gpu = summarize_gpu_use(gpus, first, last)
         source = next((s for s in ("cgroup", "pss", "rss") if s in self._mem_mib), "")
         return Measurement(
             seconds=round(seconds, 3),
@@ -116,9 +118,10 @@ class Sampler:
 
 
 def compute_cpus_used(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
-    """Mean cores busy between `first` and `last`, from (time, CPU seconds so far); else those of the busiest second.
+    """Return the mean number of busy cores between `first` and `last`, or that of the busiest second.
 
-    The second is the careful answer for a trial of three quick steps: it is never less than what the steps used.
+    `samples`: (time, CPU seconds so far). The busiest second is used for a trial of three quick steps: it is never less
+    than what the steps used.
     """
     if first and (mean := compute_slope(samples, first, last)) is not None:
         return mean
@@ -131,7 +134,7 @@ def compute_cpus_used(samples: Sequence[tuple[float, float]], first: float, last
 
 
 def compute_slope(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
-    """Growth per second between `first` and `last`; None when the samples there span less than a second."""
+    """Return the growth per second between `first` and `last`; None if the samples there span less than a second."""
     inside = [s for s in samples if first <= s[0] <= last]
     if len(inside) < 2 or inside[-1][0] - inside[0][0] < 1.0:
         return None
@@ -139,23 +142,27 @@ def compute_slope(samples: Sequence[tuple[float, float]], first: float, last: fl
 
 
 def _compute_read_rate(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
-    """Not below 0: what is taken off for pipes can be counted before what was read from them."""
+    """Return the MiB read per second, at least 0.
+
+    The difference may be negative, because bytes written to a pipe can be counted before they are read from it.
+    """
     found = compute_slope(samples, first, last)
     return None if found is None else max(0.0, round(found, 3))
 
 
 def compute_read_mib(counters: Collection[tuple[int, int, int]]) -> float:
-    """MiB that a tree has read, from storage or caches. `counters`: read_bytes, rchar, wchar by proc_pid_io(5).
+    """Return the MiB that a tree has read from storage or caches.
 
-    rchar counts reads that a cache answered, which read_bytes does not, and network file systems; but pipes as well,
-    whose bytes another process of the tree wrote: so wchar is taken off. read_bytes alone sees mapped files.
+    `counters`: read_bytes, rchar, wchar (proc_pid_io(5)). Unlike read_bytes, rchar includes cached reads and network
+    file systems. It also includes pipes, to which other processes of the tree wrote, so wchar is subtracted. Only
+    read_bytes includes mapped files.
     """
     stored, read, written = (sum(column) for column in zip(*counters, strict=True)) if counters else (0, 0, 0)
     return max(stored, read - written) / _MIB
 
 
 def compute_cgroup_left(cgroup: Path | None) -> int | None:
-    """Bytes until the cgroup's limit, page cache not counted as held; None without a limit or where none is read."""
+    """Return the bytes left until the cgroup's limit, not counting page cache; None if there is no readable limit."""
     if cgroup is None:
         return None
     limit = _read_text(cgroup / "memory.max") or _read_text(cgroup / "memory.limit_in_bytes")
@@ -164,7 +171,7 @@ def compute_cgroup_left(cgroup: Path | None) -> int | None:
 
 
 def parse_cgroup_memory(stat: str) -> int | None:
-    """Bytes that cannot be dropped, by memory.stat of cgroup v2 or (with total_ lines) v1; None: it says neither."""
+    """Return the bytes that cannot be reclaimed, by memory.stat of cgroup v2 or v1 (total_ lines); None if unknown."""
     values = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", stat, re.M)}
     if "total_rss" in values:
         return values["total_rss"] + values.get("total_shmem", 0)
@@ -174,7 +181,10 @@ def parse_cgroup_memory(stat: str) -> int | None:
 
 
 def read_oom_kills(job_cgroup: Path | None) -> int | None:
-    """OOM kills of the job so far: memory.events (v2), or all memory.oom_control of its steps and tasks (v1)."""
+    """Return the number of OOM kills of the job so far; None if it is not known.
+
+    Read from memory.events (v2), or from all memory.oom_control files of the job's steps and tasks (v1).
+    """
     if job_cgroup is None:
         return None
     found = re.search(r"^oom_kill (\d+)$", _read_text(job_cgroup / "memory.events"), re.M)
@@ -185,9 +195,9 @@ def read_oom_kills(job_cgroup: Path | None) -> int | None:
 
 
 def find_job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) -> Path | None:
-    """The memory cgroup of the whole Slurm job, from /proc/self/cgroup (`own`); None when Slurm made none.
+    """Return the memory cgroup of the whole Slurm job, by /proc/self/cgroup (`own`); None if Slurm made none.
 
-    Outside Slurm's own tree the group would hold other people's processes.
+    A cgroup outside Slurm's own tree is not used, because it would contain processes of other users.
     """
     job, sluid = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_JOB_SLUID", "")
     for line in own.splitlines() if job.isdecimal() else ():
@@ -203,7 +213,7 @@ def find_job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_R
 
 
 def read_own_cgroups() -> str:
-    """/proc/self/cgroup, "" where there is none."""
+    """Return the content of /proc/self/cgroup; "" if there is none."""
     return _read_text(Path("/proc/self/cgroup"))
 
 
@@ -213,7 +223,7 @@ def _read_pss(pid: int) -> int | None:
 
 
 def _compute_own_memory(process: psutil.Process) -> int:
-    """Bytes of anonymous and shared memory that one process answers for; 0 where the kernel does not say."""
+    """Return the proportional anonymous and shared memory of a process in bytes; 0 if the kernel does not report it."""
     found = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$", _read_text(Path(f"/proc/{process.pid}/smaps_rollup")), re.M)
     return sum(map(int, found)) << 10
 

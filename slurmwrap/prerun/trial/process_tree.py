@@ -1,7 +1,8 @@
-"""The processes of a trial: finds and ends all of them. Edge: signals.
+"""Find and kill all processes of a trial (adapter: signals).
 
-torchrun's workers and DataLoader's have sessions of their own, so no process group reaches them (measured: two were
-left and held the pipe). The supervisor is their subreaper instead, and whatever descends from it is the trial's.
+The workers of torchrun and DataLoader have sessions of their own, so killing a process group does not reach them
+(measured: two were left and held the pipe). Instead the supervisor is their subreaper, and all its descendants belong
+to the trial.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 @contextmanager
 def become_subreaper() -> Iterator[bool]:
-    """Orphans below us become our children while this holds. Yields False where the kernel does not do it."""
+    """Make this process the parent of its orphaned descendants. Yield False if the kernel does not support it."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int(0)
     libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -32,15 +33,15 @@ def become_subreaper() -> Iterator[bool]:
 
 
 class ProcessTree:
-    """Everything that descends from us and was not there before."""
+    """The descendants of this process that were started after the creation of this object."""
 
     def __init__(self) -> None:
-        self._us = psutil.Process()
-        self._others = {(p.pid, p.create_time()) for p in _list_children(self._us)}
+        self._supervisor = psutil.Process()
+        self._others = {(p.pid, p.create_time()) for p in _list_children(self._supervisor)}
 
     def processes(self) -> tuple[psutil.Process, ...]:
-        """The trial's processes that still run, parents before children."""
-        found = _list_children(self._us)
+        """Return the trial's processes that still run, parents before children."""
+        found = _list_children(self._supervisor)
         foreign = {pid for pid, started in self._others if psutil.pid_exists(pid)}
         return tuple(p for p in found if p.pid not in foreign and not self._is_below(p, foreign) and _is_running(p))
 
@@ -52,10 +53,10 @@ class ProcessTree:
         return False
 
     def end(self, script: int, *, within_s: float = 10.0) -> tuple[int, ...]:
-        """Kills all of it; the pids that outlived it (in D state) are returned.
+        """Kill all processes and return the pids that survived (in D state).
 
-        Freezes before it kills, the script first: no one may see a child die and go on with the next line.
-        `script` is reaped by its own parent object, everything else here.
+        All processes are stopped before they are killed, the script first, so that none sees a child die and goes on
+        with its next line. The Popen object reaps `script`; everything else is reaped here.
         """
         deadline = time.monotonic() + within_s
         while ((alive := self.processes()) or self._reap(script)) and time.monotonic() < deadline:
@@ -75,9 +76,12 @@ class ProcessTree:
             alive = self.processes()
 
     def _reap(self, script: int) -> bool:
-        """True when some are not to be had yet: one looks like a zombie while its other threads still end."""
+        """Reap the ended children. Return True if some cannot be reaped yet.
+
+        A process looks like a zombie while its other threads are still ending.
+        """
         left = False
-        for child in _list_direct_children(self._us):
+        for child in _list_direct_children(self._supervisor):
             known = (child.pid, _get_start_time(child)) in self._others or child.pid == script
             if not known:
                 with suppress(ChildProcessError):

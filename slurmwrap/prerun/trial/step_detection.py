@@ -1,8 +1,8 @@
-"""What shows that a trial trains where its steps cannot be counted: printed progress and GPU activity.
+"""Read the steps of a trial: counted steps, else weaker signs of training (printed progress, GPU activity).
 
-Edge: the trial's output, read piece by piece. Order of a reading: what was counted, backward passes and batches, text,
-GPU. Text ends a trial early only where nothing inside the program could ever count, so after a while: the program may
-print steps of something else first.
+Adapter: the trial's files and its output, which is read piece by piece. Sources in order of precedence: counted steps,
+backward passes and batches, text, GPU. Text ends a trial early only if nothing inside the program can be counted, and
+only after a while, because the program may print steps of something else first.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from slurmwrap.prerun.trial import printed_progress
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
-# Reads what inject/slurmwrap_counter.py writes. Edge: the trial's files, which the user's program can change.
+# This part reads the files of inject/slurmwrap_counter.py. The user's program can change them, so they are not trusted.
 _MIB = 1 << 20
-# bytes of the journal and of the list of refused commands that are read
-_CAP = 1 << 20
+# Maximum bytes that are read of the journal and of the list of refused commands.
+_MAX_BYTES = 1 << 20
 
 
 def read_steps(step_dir: str) -> StepReading:
-    """The reading of the process that counted most by the best source; before all others, one that parked."""
+    """Return the reading of a parked process, else of the process that counted most by the best source."""
     return _select_best(step_dir, [name for name in _list_names(step_dir) if name.isdigit()])
 
 
 def read_job_steps(step_dir: str, job_id: str, restarts: int = 0) -> StepReading:
-    """The same of one attempt of one job in a directory that many share (files <job>.<restarts>.<node>.<pid>)."""
-    ours = f"{job_id}.{restarts}."
+    """Return the reading of one run of a job from a directory that many jobs share.
+
+    The files are named <job>.<restarts>.<node>.<pid>.
+    """
+    prefix = f"{job_id}.{restarts}."
     return _select_best(
-        step_dir, [n for n in _list_names(step_dir) if n.startswith(ours) and n.rpartition(".")[2].isdigit()]
+        step_dir, [n for n in _list_names(step_dir) if n.startswith(prefix) and n.rpartition(".")[2].isdigit()]
     )
 
 
@@ -55,16 +58,16 @@ def _select_best(step_dir: str, names: Iterable[str]) -> StepReading:
 
 def _add_model_size(reading: StepReading, text: str) -> StepReading:
     try:
-        whole, largest, world = map(int, text.split())
+        model, largest, world = map(int, text.split())
     except ValueError:
         return reading
     return dataclasses.replace(
-        reading, model_mib=round(whole / _MIB, 6), largest_tensor_mib=round(largest / _MIB, 6), world=world
+        reading, model_mib=round(model / _MIB, 6), largest_tensor_mib=round(largest / _MIB, 6), world=world
     )
 
 
 def parse_record(text: str) -> StepReading | None:
-    """One record; None when it is no record of slurmwrap's (half written, or something else)."""
+    """Parse one record of the step counter; None if it is incomplete or something else."""
     try:
         count, source, first, last, memory, parked = text.split()
         return StepReading(
@@ -80,25 +83,25 @@ def parse_record(text: str) -> StepReading | None:
 
 
 def has_last_python_crashed(step_dir: str) -> bool:
-    """True when no Python started after the last one that died of an exception."""
-    lines = _read(Path(step_dir, "journal"), _CAP).splitlines()
+    """Return whether no Python process started after the last one that died of an exception."""
+    lines = _read(Path(step_dir, "journal"), _MAX_BYTES).splitlines()
     return bool(lines) and lines[-1].startswith("crash ")
 
 
 def list_starts(step_dir: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """(pid, the words of its command line without folders) of every Python that started, in order."""
-    lines = (line.split() for line in _read(Path(step_dir, "journal"), _CAP).splitlines())
+    """Return (pid, words of the command line without directories) of every Python process that started, in order."""
+    lines = (line.split() for line in _read(Path(step_dir, "journal"), _MAX_BYTES).splitlines())
     return tuple((int(line[1]), tuple(line[2:])) for line in lines if line[:1] == ["start"] and line[1].isdigit())
 
 
 def is_marked(step_dir: str, name: str) -> bool:
-    """Some process of the trial left this mark: "torch", "optimizer" (one was made), "generate"."""
+    """Return whether a process of the trial left this mark: "torch", "optimizer" (one was created) or "generate"."""
     return Path(step_dir, name).exists()
 
 
 def list_refused_commands(step_dir: str) -> tuple[str, ...]:
-    """The Slurm commands that the shims left out, in order."""
-    return tuple(_read(Path(step_dir, "refused"), _CAP).splitlines())
+    """Return the Slurm commands that the shims did not execute, in order."""
+    return tuple(_read(Path(step_dir, "refused"), _MAX_BYTES).splitlines())
 
 
 def _read(path: Path, cap: int) -> str:
@@ -109,18 +112,19 @@ def _read(path: Path, cap: int) -> str:
         return ""
 
 
-# Whether a trial has its GPU at work, by NVML: the weakest sign that training goes on.
+# GPU activity by NVML is the weakest sign that the program trains.
 #
-# It says "started", never how many steps: a process of the trial is on the GPU, and its SMs were busy in five looks.
-# The looks are handed in (gpu_sampler.py takes them, about one a second).
+# It shows that the program uses the GPU, never how many steps it made: a process of the trial is on the GPU, and its
+# SMs were busy in at least this many samples (gpu_sampler.py takes about one per second).
 BUSY_LOOKS = 5
 
 
 def read_gpu_activity(samples: Iterable[GpuSample], pids: Collection[int]) -> StepReading:
-    """Source "gpu" with the number of looks at which a GPU with a trial's process was busy; empty below BUSY_LOOKS.
+    """Return a reading with source "gpu" and the number of samples in which a GPU of the trial was busy.
 
-    `pids`: every process that the trial has had. A driver that names no processes (MIG, a container's own pids) is
-    believed as it is, since Slurm gave these GPUs to no one else.
+    It is empty below BUSY_LOOKS samples. `pids`: all processes that the trial has had. If the driver reports no
+    processes (MIG, or pids of a container), the sample counts as the trial's, because Slurm gave these GPUs to no other
+    job.
     """
     times = sorted({one.at for one in samples if (one.sm or 0) > 0 and _is_own(one, pids)})
     if len(times) < BUSY_LOOKS:
@@ -132,23 +136,23 @@ def _is_own(sample: GpuSample, pids: Collection[int]) -> bool:
     return not sample.pids or not set(sample.pids).isdisjoint(pids)
 
 
-TEXT_S = 60.0  # since the first printed step, before text alone ends a trial
-TEXT_TIMES = 10  # and so many times the steps that are wanted
-_AT_ONCE = 64 << 10  # bytes of new output that are read; of more only the end
+TEXT_S = 60.0  # seconds after the first printed step before text alone may end a trial
+TEXT_TIMES = 10  # text alone must show this multiple of the wanted steps
+_MAX_NEW_BYTES = 64 << 10  # maximum bytes of new output that are read at once; if there are more, only the end is read
 
 
 class StepDetector:
-    """The signs of one trial. `look` about once a second."""
+    """The signs of training in one trial. Call `look` about once a second."""
 
     def __init__(self, spec: TrialSpec) -> None:
         self._spec, self._offset = spec, 0
         self._text = printed_progress.TextProgress()
-        # Clock of the first printed step.
+        # Time of the first printed step.
         self._since: float | None = None
         self._pids: set[int] = set()
 
     def look(self, now: float, pids: Collection[int], counted: StepReading) -> None:
-        """Takes in what was printed since, where nothing better was `counted`. `pids`: the trial's processes."""
+        """Read new output, unless steps were `counted` exactly. `pids`: the trial's processes."""
         self._pids.update(pids)
         if counted.exact:
             return
@@ -160,7 +164,7 @@ class StepDetector:
         try:
             with Path(self._spec.output).open("rb") as stream:
                 size = stream.seek(0, 2)
-                start = max(self._offset, size - _AT_ONCE)
+                start = max(self._offset, size - _MAX_NEW_BYTES)
                 stream.seek(start)
                 read = stream.read(size - start)
         except OSError:
@@ -170,18 +174,18 @@ class StepDetector:
 
     @property
     def text(self) -> StepReading:
-        """By what was printed, the unfinished last line with it."""
+        """The reading by the printed output, including an unfinished last line."""
         steps = printed_progress.end_progress(self._text).steps
         return StepReading(count=steps, source="text") if steps else StepReading()
 
     def shown(self, counted: StepReading, gpus: Iterable[GpuSample] = ()) -> StepReading:
-        """The best reading: the first that shows enough, else the first that shows anything."""
+        """Return the best reading: the first source that shows enough steps, else the first that shows any."""
         every = (counted, self.text, read_gpu_activity(gpus, self._pids))
         seen = [reading for reading in every if reading.count]
         return next((r for r in seen if is_enough(r, self._spec.steps)), seen[0] if seen else StepReading())
 
     def decided(self, counted: StepReading, now: float, *, last: bool) -> bool:
-        """The trial may end here as one that trained. `last`: its time is up."""
+        """Return whether the trial may end now with the result that it trained. `last`: its time is up."""
         if last:
             return is_enough(self.shown(counted), self._spec.steps)
         if counted.count or self._since is None or now - self._since < TEXT_S:
@@ -190,12 +194,15 @@ class StepDetector:
 
 
 def is_enough(reading: StepReading, wanted: int) -> bool:
-    """It shows that training goes on. Three backward passes may be parts of one step; the GPU's use never shows it."""
+    """Return whether the reading proves that the program trains.
+
+    Backward passes and batches need more than `wanted`, because several may belong to one step. GPU use is no proof.
+    """
     if reading.source in ("backward", "dataloader"):
         return reading.count >= max(WEAK_STEPS, wanted)
     return reading.source not in ("", "gpu") and reading.count >= wanted
 
 
 def is_using_torch(step_dir: str) -> bool:
-    """Some Python of the trial imported torch, so a step of its optimizer is what to wait for."""
+    """Return whether a Python process of the trial imported torch, so that a step of its optimizer can be expected."""
     return is_marked(step_dir, "torch")

@@ -1,8 +1,8 @@
-"""Programs that contend with a trial for one resource, inside its own allocation. Edge: processes.
+"""Stressors: programs that contend with a trial for one resource, inside its own allocation (adapter: processes).
 
-Each is one Python per CPU, pinned there, that ends by itself when we are gone or its time is over; nothing outside the
-standard library. Copies between two buffers run in C at the memory's speed, and all buffers together are four times the
-last-level cache, so that they come from memory.
+A stressor is one Python process per CPU, pinned to it, with the standard library only. It ends by itself when its
+parent has ended or its time is over. The memory stressor copies between two buffers, in C at the memory's speed; all
+buffers together are four times the last-level cache, so that the data comes from memory.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from slurmwrap.prerun.trial.cpu_affinity import CPUS
 from slurmwrap.prerun.trial.helper_process import HelperProcess, end, make_python_command
 
-LIFE_S = 300.0  # no stressor runs longer, whatever happens to us
-MOST = 32  # processes
-FOOTPRINT = 4  # of the last-level cache
-_CACHE = 64 << 20  # where the kernel does not give its size
-_ALONE = """
+LIFE_S = 300.0  # maximum life of a stressor in seconds, whatever happens to its parent
+MOST = 32  # maximum number of processes
+FOOTPRINT = 4  # size of all buffers as a multiple of the last-level cache
+_CACHE = 64 << 20  # assumed cache size in bytes if the kernel does not report it
+_PREAMBLE = """
 import os, sys, time
 parent, until = int(sys.argv[4]), time.monotonic() + float(sys.argv[1])
 os.sched_setaffinity(0, {int(sys.argv[2])})
@@ -28,7 +28,7 @@ def goes_on():
     return os.getppid() == parent and time.monotonic() < until
 """
 _CPU = (
-    _ALONE
+    _PREAMBLE
     + """
 while goes_on():
     for _ in range(100000):
@@ -36,7 +36,7 @@ while goes_on():
 """
 )
 _MEMORY = (
-    _ALONE
+    _PREAMBLE
     + """
 ours, theirs = memoryview(bytearray(b"x") * size), memoryview(bytearray(size))
 while goes_on():
@@ -47,32 +47,32 @@ while goes_on():
 
 
 class StressorPool:
-    """Stressors that run now. `pids` are not the trial's."""
+    """The stressors that run now. Their `pids` do not belong to the trial."""
 
     def __init__(self) -> None:
         self._running: list[HelperProcess] = []
 
     @property
     def pids(self) -> frozenset[int]:
-        """Of those that were not stopped."""
+        """Pids of the running stressors."""
         return frozenset(one.pid for one in self._running)
 
     def cpu(self, cpus: Collection[int]) -> StressorPool:
-        """One busy loop on each CPU."""
+        """Start one busy loop on each CPU, MOST at most."""
         return self._start(_CPU, cpus, 0)
 
     def memory(self, cpus: Collection[int]) -> StressorPool:
-        """One stream of copies on each CPU, MOST at most."""
+        """Start one stream of memory copies on each CPU, MOST at most."""
         chosen = sorted(cpus)[:MOST]
         return self._start(_MEMORY, chosen, compute_footprint() // 2 // max(1, len(chosen)))
 
     def command(self, argv: Collection[str]) -> StressorPool:
-        """A stressor of the site's, such as one for GPUs."""
+        """Start a stressor of the site, such as one for GPUs."""
         self._running.append(HelperProcess([*argv]))
         return self
 
     def stop(self) -> None:
-        """Ends them all."""
+        """End all stressors."""
         end(self._running)
         self._running.clear()
 
@@ -84,12 +84,12 @@ class StressorPool:
 
 
 def compute_footprint(root: Path = CPUS) -> int:
-    """Bytes that all memory stressors hold together."""
+    """Return the bytes that all memory stressors use together."""
     return FOOTPRINT * read_last_cache(root)
 
 
 def read_last_cache(root: Path = CPUS) -> int:
-    """Bytes of the first CPU's last-level cache (sysfs: cpu0/cache/index*/size, "32768K")."""
+    """Return the bytes of the first CPU's last-level cache (sysfs: cpu0/cache/index*/size, "32768K")."""
     sizes = []
     for file in (root / "cpu0/cache").glob("index*/size"):
         with suppress(OSError, ValueError):

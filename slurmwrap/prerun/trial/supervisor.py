@@ -1,8 +1,8 @@
-"""Runs the user's script as a trial: turns a TrialSpec into a TrialResult. Edge: processes, /proc, the trial's files.
+"""Run the user's script as a trial: turn a TrialSpec into a TrialResult (adapter: processes, /proc, trial files).
 
-It ends in one of five ways: N optimizer steps were counted (the process that counted them sleeps inside the step, and
-the whole tree is killed there), the script ended, nothing of it trains (no_training.py), time is up, or it could not be
-started.
+A trial ends in one of five ways: N optimizer steps were counted (the process that counted them sleeps inside the step,
+and the whole process tree is killed there), the script ended, no part of it trains (no_training.py), the time is up, or
+it could not be started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
-from slurmwrap.prerun.isolation.protection import Protection, is_met, set_up_protection
+from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_write, set_up_protection
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_detection
@@ -31,15 +31,15 @@ from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
 from slurmwrap.prerun.trial.step_detection import StepDetector, is_enough, is_using_torch
 from slurmwrap.prerun.trial.trial_environment import build_trial_environment
 from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line, put_over, write_trial_files
-from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, is_unparked
+from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, has_reached_steps
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
-from slurmwrap.prerun.verdict.unproven_programs import find_unproven
+from slurmwrap.prerun.verdict.unproven_programs import find_unproven_reason
 
-# Step files and the script's exit.
+# Seconds between two checks of the step files and of the script's exit.
 POLL_S = 0.05
-# CPU and memory; 4 ms per look at a tree of nine.
+# Seconds between two samples of CPU and memory; a sample of nine processes takes 4 ms.
 SAMPLE_S = 1.0
 TAIL_BYTES = 512 << 10
 
@@ -51,12 +51,15 @@ def run_trial(
     clock: Callable[[], float] = time.monotonic,
     on_progress: Callable[[TrialProgress], None] = lambda progress: None,
 ) -> TrialResult:
-    """Runs the trial to its end; no process of it is left, whatever happens here. `environ`: the pre-run job's own."""
+    """Run the trial to its end and kill all its processes, whatever happens. `environ`: that of the pre-run's job.
+
+    If the overlay made the trial fail, it is run a second time without an overlay in the time that remains.
+    """
     result, again = _run_once(spec, environ, clock, on_progress)
     left = spec.time_limit_s - result.seconds
     if not again or left <= 0:
         return result
-    _forget(spec)
+    _remove_first_try_files(spec)
     return _run_once(replace(spec, overlay="off", time_limit_s=left), environ, clock, on_progress)[0]
 
 
@@ -66,7 +69,7 @@ def _run_once(
     clock: Callable[[], float],
     on_progress: Callable[[TrialProgress], None],
 ) -> tuple[TrialResult, bool]:
-    """(how it ended, whether it is worth another try without the overlay)."""
+    """Return (result, whether to try again without the overlay)."""
     try:
         environment = build_trial_environment(spec, environ, hostname=socket.gethostname(), python=sys.executable)
         protection = set_up_protection(spec, environment)
@@ -74,13 +77,13 @@ def _run_once(
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}"), False
     try:
         result = _run_protected(spec, protection, environment, environ, clock, on_progress)
-        return result, protection.gave_way(result)
+        return result, protection.has_overlay_failed(result)
     finally:
         protection.remove()
 
 
-def _forget(spec: TrialSpec) -> None:
-    """What a first try left of its own: its steps, marks and output would be taken for the second's."""
+def _remove_first_try_files(spec: TrialSpec) -> None:
+    """Remove the steps, marks and output of the first try, so that they are not attributed to the second."""
     for folder in (spec.step_dir, f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"):
         shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
@@ -95,7 +98,10 @@ def _run_protected(
     clock: Callable[[], float],
     on_progress: Callable[[TrialProgress], None],
 ) -> TrialResult:
-    """`environment` is the script's, `environ` the pre-run job's own."""
+    """Write the trial's files, start the script and supervise it.
+
+    `environment`: that of the script. `environ`: that of the pre-run's job.
+    """
     try:
         environment |= protection.environment()
         write_trial_files(spec, environment)
@@ -103,7 +109,7 @@ def _run_protected(
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
     if not os.access(f"{spec.trial_dir}/shims/srun", os.X_OK):
-        why = f"programs below {spec.trial_dir} cannot be run (mounted noexec?): Slurm's commands cannot be held back"
+        why = f"programs below {spec.trial_dir} cannot be run (mounted noexec?): no shim can replace Slurm's commands"
         return TrialResult(layer="supervisor", error=why)
     if refusal := protection.refusal() or ("" if protection.overlay.roots else find_unshimmed_call(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
@@ -112,7 +118,7 @@ def _run_protected(
         try:
             script = subprocess.Popen(
                 command,
-                # As sbatch gives it: --input, else /dev/null.
+                # Inherited from the pre-run's job, in which Slurm opens --input or /dev/null.
                 stdin=None,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -133,7 +139,7 @@ def _run_protected(
             on_progress=on_progress,
         )
         try:
-            return protection.after(run.until_it_ends(environ))
+            return protection.after(run.supervise_script(environ))
         finally:
             tree.end(script.pid)
             with suppress(subprocess.TimeoutExpired):
@@ -142,6 +148,8 @@ def _run_protected(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
+    """A started script with everything that supervises and measures it."""
+
     spec: TrialSpec
     environment: Mapping[str, str]  # the script's
     script: subprocess.Popen[bytes]
@@ -151,11 +159,15 @@ class _Run:
     clock: Callable[[], float]
     on_progress: Callable[[TrialProgress], None]
 
-    def until_it_ends(self, environ: Mapping[str, str]) -> TrialResult:
+    def supervise_script(self, environ: Mapping[str, str]) -> TrialResult:
+        """Supervise the script until the trial ends, and return the result."""
+        # Every POLL_S the loop reads the step files and looks for an ending (`layer`). Once per SAMPLE_S it also
+        # measures CPU, memory and GPUs and looks for the weaker signs of training. Weaker signs, and the detector that
+        # nothing trains, may end the trial only if no stronger ending was found.
         cgroup = process_sampler.find_job_cgroup(environ, process_sampler.read_own_cgroups())
         measured, started = process_sampler.Sampler(cgroup), self.clock()
         profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
-        signs, layer, next_sample, crowds = StepDetector(self.spec), "", started, False
+        signs, layer, next_sample, is_filling_disk = StepDetector(self.spec), "", started, False
         patience, no_training = self._make_no_training_detector(started), ""
         while not layer:
             now = self.clock()
@@ -165,10 +177,10 @@ class _Run:
                 layer = ""
             if layer or now >= next_sample:
                 next_sample = now + SAMPLE_S
-                crowds = self.protection.overlay.crowds()
-                layer = "supervisor" if crowds and not layer else layer
+                is_filling_disk = self.protection.overlay.is_filling_disk()
+                layer = "supervisor" if is_filling_disk and not layer else layer
                 gpus.look()
-                # Stressors of slurmwrap's count as the trial's.
+                # While slurmwrap's stressors run, the cgroup's memory is not the trial's alone, so nothing is sampled.
                 if not profile.stressing:
                     measured.sample(now, self.tree.processes(), last=layer == "step")
                 processes = self.tree.processes()
@@ -217,7 +229,7 @@ class _Run:
             no_training=no_training,
             unproven=unproven,
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
-            error="what it writes would fill the node's disk: its files are set aside there" if crowds else "",
+            error="the files that it writes would fill the node's disk, where they are kept" if is_filling_disk else "",
         )
 
     def _read_script(self) -> str:
@@ -230,19 +242,19 @@ class _Run:
         return NoTrainingDetector(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
 
     def _find_unproven_programs(self) -> str:
-        """Why an exit code of 0 says nothing about the programs that the script names."""
+        """Return why exit code 0 does not prove that the script's programs ran; "" if it does."""
         alive = {process.pid for process in self.tree.processes()}
         commands = list_started_programs(
             self._read_script(), self.spec.chdir, self.spec.args, self.environment, python_traceback.read
         )
-        return find_unproven(
+        return find_unproven_reason(
             commands, step_detection.list_starts(self.spec.step_dir), alive, read_tail(self.spec.output).text
         )
 
     def _find_ending(self, reading: StepReading, seconds: float) -> str:
-        if is_met(self.spec.step_dir):
+        if has_forbidden_write(self.spec.step_dir):
             return "supervisor"
-        if reading.parked or is_unparked(self.spec, reading):
+        if reading.parked or has_reached_steps(self.spec, reading):
             return "step"
         if self.script.poll() is not None:
             return "exit"
@@ -250,13 +262,13 @@ class _Run:
 
 
 def _compute_gpu_percent(samples: Sequence[GpuSample]) -> float | None:
-    """Mean use of the trial's GPUs at the last look."""
+    """Return the mean use of the trial's GPUs in the last sample, in percent; None if it is not known."""
     latest = [one.sm for one in samples if one.at == samples[-1].at and one.sm is not None]
     return 100 * sum(latest) / len(latest) if latest else None
 
 
 def read_tail(path: str, name: str = "output") -> LogTail:
-    """The end of the output, cut at a line."""
+    """Return the last TAIL_BYTES of a file, beginning at the start of a line."""
     try:
         with Path(path).open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -272,7 +284,10 @@ def read_tail(path: str, name: str = "output") -> LogTail:
 
 
 def _find_failed_commands(spec: TrialSpec, ran: TrialSpec) -> tuple[FailedCommand, ...]:
-    """By the beginning and the end of the output. `ran`: `spec` as it was run, perhaps from a copy of the script."""
+    """Return the commands that failed according to the beginning and the end of the output.
+
+    `ran`: `spec` as it was run, perhaps with a copy of the script.
+    """
     with suppress(OSError):
         end = read_tail(spec.output)
         with Path(spec.output).open("rb") as stream:
@@ -311,7 +326,7 @@ def _read_last_line(path: str) -> str:
 
 
 def _find_directory(chdir: str, output: int) -> str:
-    # slurmstepd goes to /tmp when the directory is missing, and says so (measured on 22.05.8).
+    # slurmstepd changes to /tmp and prints this message if the directory is missing (measured on 22.05.8).
     if os.path.isdir(chdir) and os.access(chdir, os.X_OK):  # noqa: PTH112
         return chdir
     os.write(output, f"slurmstepd: error: couldn't chdir to `{chdir}': going to /tmp instead\n".encode())
@@ -319,7 +334,7 @@ def _find_directory(chdir: str, output: int) -> str:
 
 
 def _make_not_started_result(error: OSError, command: tuple[str, ...]) -> TrialResult:
-    # sbatch's job would end with the errno as its exit code (measured: 2 for a missing interpreter).
+    # A batch job ends with the errno as its exit code (measured: 2 for a missing interpreter).
     text = f"slurmstepd: error: execve(): bad interpreter({command[0]}): {error.strerror}\n"
     logs = (LogTail(name="output", text=text),)
     return TrialResult(layer="exit", exit_code=error.errno or 1, logs=logs)

@@ -1,5 +1,4 @@
-"""The environment that the user's script gets in its trial: the pre-run job's own, one process per GPU, loggers off.
-Pure."""
+"""Build the environment of the user's script in a trial: that of the pre-run's job, for one node, loggers off. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +11,9 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.trial.trial_spec import TrialSpec
     from slurmwrap.sbatch.job_request import JobRequest
 
-# Trackers that would record a trial as a run: wandb, comet, transformers' mlflow and kubeflow, swanlab, neptune,
-# clearml, dvclive (names in their own sources). What a program asks for by argument is in inject/slurmwrap_entries.py.
+# Settings that keep experiment trackers from recording a trial as a run: wandb, comet, transformers' mlflow and
+# kubeflow, swanlab, neptune, clearml, dvclive (names from their sources). inject/slurmwrap_entries.py handles what a
+# program requests by arguments.
 _LOGGERS_OFF: Mapping[str, str] = {
     "WANDB_MODE": "disabled",
     "WANDB_SILENT": "true",
@@ -29,8 +29,8 @@ _LOGGERS_OFF: Mapping[str, str] = {
     "WANDB_DISABLE_CODE": "true",
     "WANDB_DISABLE_GIT": "true",
 }
-# Where trackers write that cannot be switched off from outside: variable -> place below the trial's directory.
-# aim joins its repository's name to a path, which an absolute name replaces (aim/sdk/configs.py).
+# Output directories for trackers that variables cannot switch off: variable -> path below the trial's directory.
+# aim joins its repository's name to a path; an absolute name replaces that path (aim/sdk/configs.py).
 _LOGGERS_ELSEWHERE: Mapping[str, str] = {
     "MLFLOW_TRACKING_URI": "file:{}/mlruns",
     "TENSORBOARD_LOGGING_DIR": "{}/outputs/tensorboard",
@@ -41,30 +41,30 @@ _LOGGERS_ELSEWHERE: Mapping[str, str] = {
     "WANDB_CACHE_DIR": "{}/outputs/wandb-cache",
     "COMET_OFFLINE_DIRECTORY": "{}/outputs/comet",
 }
-# A reservation that does not exist: what calls the real sbatch or salloc past our shims (an absolute path in sh, a
-# cleared PATH) is refused by Slurm itself. A variable is overruled by an option only, and nearly no script names a
-# reservation (sbatch(1), salloc(1), INPUT ENVIRONMENT VARIABLES). scancel takes its filters the same way, all but that
-# of the reservation (measured on 22.05.8).
+# Name of a reservation that does not exist. If a program calls the real sbatch or salloc and not the shim (an absolute
+# path in sh, a cleared PATH), Slurm itself refuses the call. Only an option overrides these variables, and hardly any
+# script names a reservation (sbatch(1), salloc(1), INPUT ENVIRONMENT VARIABLES). scancel reads its filters in the same
+# way except the reservation (measured on 22.05.8).
 NOWHERE = "slurmwrap-prerun"
-_SLURM_SHUT: Mapping[str, str] = {
+_SLURM_BLOCKERS: Mapping[str, str] = {
     **dict.fromkeys(("SBATCH_RESERVATION", "SALLOC_RESERVATION"), NOWHERE),
     **dict.fromkeys(("SCANCEL_WCKEY", "SCANCEL_NAME"), NOWHERE),
 }
-# Which devices Slurm gave the trial, kept aside for slurmwrap_launch.keep_devices().
+# Variables with the devices that Slurm gave the trial. Copies are kept for slurmwrap_launcher_options.keep_devices().
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
-# What a login shell sets again for a job that is not given the caller's environment, as good as always alike.
-_OF_EVERY_LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL")
+# Variables that the login shell sets to nearly always the same values for a job without the caller's environment.
+_LOGIN_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL")
 
 
 def select_passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir: str) -> dict[str, str]:
-    """What the job will know of the caller's `environ` (sbatch(1), --export), and where sbatch was called."""
+    """Return the part of the caller's `environ` that the job will have (sbatch(1), --export), plus SUBMIT_DIR."""
     value = request.value("export")
     items = ["ALL"] if value is None else value.split(",")
     names = {item.partition("=")[0] for item in items}
     everything = "ALL" in map(str.upper, names) and not request.setting("export-file")
-    kept = {k: v for k, v in environ.items() if everything or k in names or k in _OF_EVERY_LOGIN}
+    kept = {k: v for k, v in environ.items() if everything or k in names or k in _LOGIN_VARIABLES}
     set_anew = dict(item.split("=", 1) for item in items if "=" in item)
     return {**kept, **set_anew, SUBMIT_DIR: submit_dir}
 
@@ -72,9 +72,9 @@ def select_passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir
 def build_trial_environment(
     spec: TrialSpec, environ: Mapping[str, str], *, hostname: str, python: str
 ) -> dict[str, str]:
-    """`environ` is the pre-run job's; `python` the interpreter that slurmwrap runs in.
+    """Return the script's environment. `environ`: that of the pre-run's job. `python`: slurmwrap's interpreter.
 
-    RANK and WORLD_SIZE are not set: many scripts take their presence for torchrun and want MASTER_ADDR as well.
+    RANK and WORLD_SIZE are not set: many scripts take them as a sign of torchrun and then need MASTER_ADDR as well.
     """
     shims, inject = f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"
     node = environ.get("SLURMD_NODENAME") or hostname
@@ -85,8 +85,8 @@ def build_trial_environment(
         "SLURM_SUBMIT_DIR": spec.chdir,
     }
     found |= environ
-    found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
-    # Not needed by gsub itself.
+    found |= {**_LOGGERS_OFF, **_SLURM_BLOCKERS, **spec.environment}
+    # gsub itself imports this module but does not need trial_spec.
     from slurmwrap.prerun.trial.trial_spec import REPLACED
 
     for name, other in REPLACED.items():
@@ -94,22 +94,22 @@ def build_trial_environment(
             found.pop(other, None)
     if "SLURM_ARRAY_TASK_ID" in spec.environment:
         found["SLURM_ARRAY_JOB_ID"] = spec.real_job or environ.get("SLURM_JOB_ID", "")
-    # torchrun's own options by environment
+    # torchrun reads its options from these variables.
     found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}
     found |= {f"SLURMWRAP_{name}": environ[name] for name in _VISIBLE if name in environ}
     found |= {
         **{name: place.format(spec.trial_dir) for name, place in _LOGGERS_ELSEWHERE.items()},
-        # A killed program has printed what it said.
+        # Unbuffered, so that the output of a killed program is complete.
         "PYTHONUNBUFFERED": "1",
-        # A crash in C shows the Python line.
+        # A crash in C code prints the Python traceback.
         "PYTHONFAULTHANDLER": "1",
         "SLURMWRAP_PRERUN": "1",
         "SLURMWRAP_PYTHON": python,
         "SLURMWRAP_TRIAL_DIR": spec.trial_dir,
         "SLURMWRAP_STEP_DIR": spec.step_dir,
-        # Where a job that counts its own steps submitted this one.
+        # Unset what a job with --count-steps passed on when it submitted this one.
         "SLURMWRAP_STEP_NAMED": "",
-        # A profile needs it to go on.
+        # 0 means never: a profile needs the program to go on after the steps.
         "SLURMWRAP_PARK_AFTER": "0" if spec.profile_s else str(spec.steps),
         "SLURMWRAP_TRIAL_GPUS": str(spec.trial_gpus),
         "SLURMWRAP_TRIAL_TASKS": str(spec.trial_tasks),
@@ -127,12 +127,12 @@ def build_trial_environment(
 
 
 def read_shim_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a shim gives itself again when it was called with a cleared environment (`env -i srun ...`)."""
+    """Return the variables that a shim restores when it is called with a cleared environment (`env -i srun ...`)."""
     return {k: v for k, v in environ.items() if k.startswith("SLURMWRAP_") or k == "BASH_ENV"}
 
 
 def _make_one_node_variables(spec: TrialSpec) -> dict[str, str]:
-    """The trial's size as Slurm says it; filled in where the allocation does not say it."""
+    """Return Slurm's variables for the size of the trial, used where the allocation does not set them."""
     tasks = str(spec.trial_tasks)
     return {
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1"),

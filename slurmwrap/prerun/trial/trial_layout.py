@@ -1,7 +1,7 @@
-"""Lays what a trial's script meets next to it, and says how the script is started among it. Edge: the trial's files.
+"""Write the shims and the step counter to the trial's directory, and make the command line of the script (adapter).
 
-Between protection.py, which says what is kept from the user's files, and supervisor.py, which runs it: shims before
-Slurm's commands, launchers, Python and what changes files; functions of the same names for sh; the step counter.
+Shims stand in for Slurm's commands, launchers, Python and commands that change files; for sh there are functions of the
+same names. protection.py decides what is protected; supervisor.py runs the script.
 """
 
 from __future__ import annotations
@@ -27,43 +27,46 @@ _SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
 
 
 def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
-    """Lays shims and the step counter next to the script: home directories are there in containers, ours may not be."""
-    here, trial = Path(__file__).parent, Path(spec.trial_dir)
+    """Write shims and the step counter to the trial's directory.
+
+    They are copied because containers usually mount home directories but may not contain slurmwrap's installation.
+    """
+    package_dir, trial = Path(__file__).parent, Path(spec.trial_dir)
     shims, inject = trial / "shims", trial / "inject"
     for folder in (shims, inject, Path(spec.step_dir)):
         folder.mkdir(mode=0o700, exist_ok=True)
     for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
-        text = _embed_environment((here / "shims" / kind).read_text(encoding="utf-8"), environment)
+        text = _embed_environment((package_dir / "shims" / kind).read_text(encoding="utf-8"), environment)
         if kind == "launch" and os.access("/bin/bash", os.X_OK):
-            # Dash drops the functions that a user exports.
+            # dash drops functions that the user exports, so use bash if it is installed.
             text = f"#!/bin/bash -p\n{text.partition(chr(10))[2]}"
         for name in names:
             (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             (shims / name).chmod(0o700)
     functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in _SHIMMED if "." not in name)
     (shims / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
-    shutil.copyfile(here / "shims" / "bash_env.sh", shims / "bash_env.sh")
-    for program in sorted((here.parents[1] / "inject").glob("*.py")):
+    shutil.copyfile(package_dir / "shims" / "bash_env.sh", shims / "bash_env.sh")
+    for program in sorted((package_dir.parents[1] / "inject").glob("*.py")):
         shutil.copyfile(program, inject / program.name)
-    _write_touch_shims(here, shims)
+    _write_touch_shims(package_dir, shims)
     Path(spec.output).touch(mode=0o600)
 
 
-def _write_touch_shims(here: Path, shims: Path) -> None:
-    """The shims of rm, cp, mv, ... and the program behind them."""
+def _write_touch_shims(package_dir: Path, shims: Path) -> None:
+    """Write the shims of rm, cp, mv, ... and the program that they call."""
     for program in ("touch_shim.py", "file_effects.py", "writable_paths.py"):
-        shutil.copyfile(here.parent / "isolation" / program, shims / program)
-    shutil.copyfile(here / "shims" / "redirect", shims / "redirect")
+        shutil.copyfile(package_dir.parent / "isolation" / program, shims / program)
+    shutil.copyfile(package_dir / "shims" / "redirect", shims / "redirect")
     (shims / "redirect").chmod(0o700)
     for name in file_effects.SHIMMED:
-        shutil.copyfile(here / "shims" / "touch", shims / name)
+        shutil.copyfile(package_dir / "shims" / "touch", shims / name)
         (shims / name).chmod(0o700)
-    shutil.copyfile(here / "shims" / "tee", shims / "tee")
+    shutil.copyfile(package_dir / "shims" / "tee", shims / "tee")
     (shims / "tee").chmod(0o700)
 
 
 def _embed_environment(shim: str, environment: Mapping[str, str]) -> str:
-    """The shim with the trial's variables behind its first line, for callers that cleared their environment."""
+    """Return the shim with the trial's variables after its first line, for callers that cleared their environment."""
     first, _, rest = shim.partition("\n")
     known = (
         f"{name}={shlex.quote(value)}; export {name}" for name, value in read_shim_environment(environment).items()
@@ -72,8 +75,10 @@ def _embed_environment(shim: str, environment: Mapping[str, str]) -> str:
 
 
 def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(source, target) of files that a mount namespace of the trial's own shows elsewhere: the real Slurm commands in
-    shims/real, then our shims in their place. That reaches `env -i`, login shells and absolute paths in any language.
+    """Return the bind mounts (source, target) for a mount namespace of the trial.
+
+    First the real Slurm commands are mounted in shims/real, then the shims in place of the commands. So the shims are
+    also called with `env -i`, from login shells, and by absolute paths in any language.
     """
     folders = [
         f for f in environment.get("PATH", "").split(":") if f.startswith("/") and f != environment["SLURMWRAP_SHIMS"]
@@ -84,7 +89,7 @@ def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str,
     for name in ("srun", *_REFUSED, "scontrol"):
         found = shutil.which(name, path=":".join((*folders, "/usr/bin", "/usr/local/bin", "/opt/slurm/bin")))
         if found is not None:
-            # Not executable: without the mount no one takes it for the command.
+            # Not executable, so that it is not taken for the command if the mount fails.
             (kept / name).touch(mode=0o600)
             aside.append((os.path.realpath(found), str(kept / name)))
             over.append((str(kept.parent / name), os.path.realpath(found)))
@@ -92,10 +97,11 @@ def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str,
 
 
 def make_command_line(spec: TrialSpec) -> tuple[str, ...]:
-    """What to start: --prerun-command where there is one, else the script with its interpreter.
+    """Return the command line of the trial: --prerun-command if given, else the script with its interpreter.
 
-    sh knows nothing like BASH_ENV for scripts: functions named as the shims go before the script, which is read in
-    place (`.`), so that $0, $@ and line numbers stay its own. They outlive what the script does to PATH.
+    sh has no equivalent of BASH_ENV for scripts. So functions with the names of the shims are defined before the
+    script, which is then read by `.`, so that $0, $@ and line numbers are those of the script. The functions still
+    apply if the script changes PATH.
     """
     if spec.command:
         return ("/bin/bash", "-c", spec.command, spec.script_name or "prerun-command", *spec.args)
@@ -111,9 +117,10 @@ def _is_plain_option(option: str) -> bool:
 
 
 def read_interpreter_line(script: Path) -> tuple[str, ...]:
-    """What the kernel makes of the script's #! line: interpreter, at most one argument, the script.
+    """Return the command line that the kernel makes from the #! line: interpreter, at most one argument, the script.
 
-    Done here because a home directory may be mounted noexec; slurmd's spool, where sbatch runs it, is not.
+    The kernel is not used for this because a home directory may be mounted noexec. slurmd's spool, from which
+    Slurm runs batch scripts, is not. Raise ValueError if there is no #! line.
     """
     with script.open("rb") as stream:
         first = stream.readline(4096)
@@ -125,8 +132,8 @@ def read_interpreter_line(script: Path) -> tuple[str, ...]:
     return (*words, str(script))
 
 
-# Neither a variable nor a reservation holds it back where it is called past the shims.
-_CHANGES = re.compile(
+# scontrol calls by absolute path that change something. No variable or reservation makes Slurm refuse them.
+_CHANGING_CALL = re.compile(
     r"(?:^|[\s;&|(\"'`])(/[\w./+-]+/scontrol\s+(?:-\S+\s+)*(?:requeue\w*|update|u?hold|release|suspend|resume|reboot"
     r"|create|delete|shutdown|reconfigure|top|power|setdebug)\b)",
     re.MULTILINE,
@@ -134,15 +141,15 @@ _CHANGES = re.compile(
 
 
 def find_unshimmed_call(spec: TrialSpec) -> str:
-    """Why a script must not run without a namespace of its own: it would change jobs by a path that no shim meets.
+    """Return why the script must not run without a mount namespace: it changes jobs by an absolute path; "" if not.
 
-    bash is met by a function of that name (shims/bash_env.sh).
+    In bash such a call is intercepted by a function of that name (shims/bash_env.sh), so bash scripts are exempt.
     """
     try:
         shell = read_interpreter_line(Path(spec.script))
-        found = _CHANGES.search(spec.command or Path(spec.script).read_text(encoding="utf-8", errors="replace"))
+        found = _CHANGING_CALL.search(spec.command or Path(spec.script).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return ""
     if found is None or spec.command or any(os.path.basename(word) == "bash" for word in shell):  # noqa: PTH119
         return ""
-    return f"would call '{' '.join(found[1].split())}'; a pre-run can leave it out when it is called by its name alone"
+    return f"would call '{' '.join(found[1].split())}'; call it by its name alone, so that a pre-run can skip it"

@@ -1,6 +1,6 @@
-"""The trial as a Slurm job: turns a JobRequest into the same job on ONE GPU. Pure.
+"""The trial as a Slurm job: turn a JobRequest into the same job on one GPU. Pure.
 
-`TrialSpec` is what gsub writes into the trial's directory and the pre-run job reads there.
+gsub writes a `TrialSpec` to the trial's directory, and the pre-run's job reads it there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 
-# The SLURM_* variables that sbatch makes of a job's own options, as its script finds them.
+# The SLURM_* variables that sbatch sets from a job's options.
 #
-# The pre-run's allocation does not set them, since it does not ask for these things (sbatch(1), "OUTPUT ENVIRONMENT
-# VARIABLES"; names and spelling measured on 22.05.8). A script that runs with `set -u` needs them all.
-_AS_WRITTEN = {
+# The pre-run's job does not have these options, so Slurm does not set the variables in it (sbatch(1), "OUTPUT
+# ENVIRONMENT VARIABLES"; names and spelling measured on 22.05.8). A script that runs with `set -u` needs them all.
+_OPTION_VARIABLES = {
     "acctg-freq": "SLURM_ACCTG_FREQ",
     "cpu-freq": "SLURM_CPU_FREQ_REQ",
     "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
@@ -45,7 +45,7 @@ _AS_WRITTEN = {
     "threads-per-core": "SLURM_THREADS_PER_CORE",
 }
 _MEMORY = {"mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
-# What the allocation says in the place of another variable; srun refuses both together.
+# Variable of the job -> variable that the pre-run's allocation has instead; srun refuses both together.
 REPLACED = {
     "SLURM_MEM_PER_CPU": "SLURM_MEM_PER_NODE",
     "SLURM_MEM_PER_GPU": "SLURM_MEM_PER_NODE",
@@ -54,8 +54,8 @@ REPLACED = {
 
 
 def make_option_variables(request: JobRequest) -> dict[str, str]:
-    """The variables of the job's options, but for GPU counts; of an array those of its first task."""
-    found = {name: value for option, name in _AS_WRITTEN.items() if (value := request.value(option))}
+    """Return the variables of the job's options except GPU counts; for an array those of its first task."""
+    found = {name: value for option, name in _OPTION_VARIABLES.items() if (value := request.value(option))}
     memory = request.shape.mem_unit.value
     if memory in _MEMORY and request.shape.mem_mib:
         found[_MEMORY[memory]] = str(request.shape.mem_mib)
@@ -71,18 +71,18 @@ def make_option_variables(request: JobRequest) -> dict[str, str]:
     return found | (array.environment() if array else {})
 
 
-# One process with its loader workers; never more than the user asked for on a node.
+# Minimum CPUs of a trial: one process with its loader workers. Never more than the user asked for per node.
 CPU_FLOOR = 4
-# A process loads the whole model even where eight would share the node's memory.
+# Minimum memory of a trial: one process loads the whole model even if eight share the memory of a node.
 MEM_FLOOR_MIB = 16 * 1024
 
-# The job's own options that the trial keeps as they are. Everything else either makes no sense on one GPU
-# (array, nodelist, switches, gpu-bind), belongs to the real job (dependency, begin, mail, output) or is set anew.
-_KEPT = (
+# Options of the job that the trial keeps. All others make no sense on one GPU (array, nodelist, switches, gpu-bind),
+# belong to the real job (dependency, begin, mail, output) or are set to new values.
+_KEPT_OPTIONS = (
     *("account", "clusters", "qos", "constraint", "prefer", "reservation", "exclude", "licenses", "tmp", "wckey"),
     *("input", "propagate", "get-user-env", "ignore-pbs"),
 )
-_OURS = (
+_WRAPPER_VARIABLES = (
     *("SLURMWRAP_PYTHON", "SLURMWRAP_TRIAL_DIR", "SLURMWRAP_REAL_JOB", "SLURMWRAP_RELEASE_AT", "SLURMWRAP_CONFIG"),
     "XDG_STATE_HOME",
     "XDG_CONFIG_HOME",
@@ -93,17 +93,17 @@ _OURS = (
 class TrialSpec:
     """One trial. Paths are absolute; memory in MiB, times in seconds."""
 
-    trial_dir: str  # the user's own, 0700: script, spec, step files, output
+    trial_dir: str  # owned by the user, mode 0700: script, spec, step files, output
     script: str  # the copy that is run, inside trial_dir
-    script_name: str = ""  # what the user calls it: findings and reasons name this
+    script_name: str = ""  # the script's name for the user, used in findings and reasons
     args: tuple[str, ...] = ()
     chdir: str = "/"
     # Optimizer steps that count as a pass.
     steps: int = 3
     time_limit_s: float = 900.0
-    # Laid over the pre-run job's; see list_missing_variables().
+    # Added to the environment of the pre-run's job; see list_missing_variables().
     environment: Mapping[str, str] = field(default_factory=dict)
-    # Address of the job that waits; None for --prerun=wait|only.
+    # Id of the waiting job; None for --prerun=wait|only.
     real_job: str | None = None
     cluster: str = ""
     mode: str = "auto"
@@ -115,34 +115,34 @@ class TrialSpec:
     cpus: int | None = None  # of the trial
     mem_mib: int | None = None  # of the trial
     mem_shrunk: bool = False  # the trial has less memory than a node of the real job
-    inputs: tuple[str, ...] = ()  # files the job names, absolute
+    inputs: tuple[str, ...] = ()  # files that the job names, absolute paths
     trial_gpus: int = 1  # GPUs of the trial, --prerun-gpus
     trial_tasks: int = 1  # tasks that a launcher may start in the trial: those of one node, at most one per GPU
-    command: str = ""  # --prerun-command: runs in the script's place
-    profile_s: float = 0.0  # after the steps that count as a pass, so long for the CPU curve; 0: none
-    delay: str = ""  # why the job cannot start yet: what its trial misses may be there then (sbatch/eligibility.py)
-    no_training_s: float = 40.0  # so long an error is waited for where nothing trains
-    overlay: str = "auto"  # "auto": the user's directories under a private overlay where the kernel allows; "off"
-    caches: tuple[str, ...] = ()  # prerun.caches: what is written there stays
+    command: str = ""  # --prerun-command: runs instead of the script
+    profile_s: float = 0.0  # seconds for the CPU curve, after the steps that count as a pass; 0: none
+    delay: str = ""  # why the job cannot start yet; files missing now may exist when it starts (sbatch/eligibility.py)
+    no_training_s: float = 40.0  # seconds to wait for an error if nothing in the program trains
+    overlay: str = "auto"  # "auto": a private overlay over the user's directories if the kernel permits it; "off"
+    caches: tuple[str, ...] = ()  # prerun.caches: what the trial writes to these is kept
 
     @property
     def step_dir(self) -> str:
-        """Where the injected counter writes; visible in containers that mount the user's home."""
+        """Directory in which the step counter writes; visible in containers that mount the user's home directory."""
         return f"{self.trial_dir}/steps"
 
     @property
     def output(self) -> str:
-        """Standard output and error of the user's script."""
+        """File with standard output and standard error of the user's script."""
         return f"{self.trial_dir}/output"
 
 
 def spec_to_json(spec: TrialSpec) -> dict[str, Any]:
-    """A dict of JSON types; `spec_from_json` gives the same TrialSpec back."""
+    """Return a dict of JSON types, which `spec_from_json` converts back to an equal TrialSpec."""
     return asdict(spec)
 
 
 def spec_from_json(plain: Mapping[str, Any]) -> TrialSpec:
-    """Unknown keys (a newer gsub) are left out. Raises TypeError when a needed one is missing."""
+    """Return the TrialSpec. Ignore unknown keys (of a newer gsub). Raise TypeError if a required key is missing."""
     known = {f.name for f in fields(TrialSpec)}
     kept: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in plain.items() if key in known
@@ -163,12 +163,12 @@ def make_trial_options(
     dependency: str = "",
     leave_out: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """sbatch's options for the trial job, spelled --name=value.
+    """Return sbatch's options for the trial's job, spelled --name=value.
 
-    `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. `dependency`: what it waits for; it
-    is cancelled when that can never be met, which the real job need not be. `leave_out`: options that it does not
-    share with the job. Submit with `make_trial_environ()`,
-    since SBATCH_* variables of the user would bring back what is left out here.
+    `partition` None or "": that of the job. `cpus`, `mem_mib` None: Slurm's default. `dependency`: the value of
+    --dependency; the trial is cancelled if it can never be met, even if the real job is not. `leave_out`: options of
+    the job that the trial does not keep. Submit with `make_trial_environ()`, because SBATCH_* variables of the user
+    would add the omitted options again.
     """
     options = [f"--job-name={request.prerun_name}", f"--chdir={request.chdir}"]
     options += ["--nodes=1", f"--ntasks={tasks}", f"--ntasks-per-node={tasks}", f"--gres={_format_gres(request, gpus)}"]
@@ -182,24 +182,28 @@ def make_trial_options(
 
 
 def make_trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for submitting the trial: the user's without SBATCH_*, which options already hold, and without
-    the file of the real job's nodes, which would make the trial as large."""
+    """Return the environment for submitting the trial: the user's without SBATCH_* and without the hostfile variable.
+
+    The options already contain the values of SBATCH_*. The hostfile would make the trial as large as the real job.
+    """
     return {name: value for name, value in environ.items() if not name.startswith("SBATCH_") and name != HOSTFILE}
 
 
 def make_export_file(content: bytes, environ: Mapping[str, str]) -> bytes:
-    """The user's --export-file (NUL-terminated NAME=value) with the wrapper's parameters behind: nothing else of the
-    caller's environment reaches such a job (sbatch(1), --export-file)."""
-    ours = (f"{name}={environ[name]}\0" for name in (*_OURS, "HOME") if name in environ)
+    """Return the user's --export-file (NUL-terminated NAME=value) with the wrapper's parameters appended.
+
+    Nothing else of the caller's environment reaches a job with an export file (sbatch(1), --export-file).
+    """
+    added = (f"{name}={environ[name]}\0" for name in (*_WRAPPER_VARIABLES, "HOME") if name in environ)
     ended = content if not content or content.endswith(b"\0") else content + b"\0"
-    return ended + "".join(ours).encode(errors="surrogateescape")
+    return ended + "".join(added).encode(errors="surrogateescape")
 
 
 def count_trial_gpus(request: JobRequest, node: Node | None = None) -> int:
-    """GPUs of the trial: 1, or what --prerun-gpus says; never more than the job itself has.
+    """Return the number of GPUs of the trial: 1 or --prerun-gpus, and never more than the job itself has.
 
-    Raises UsageError for more than a node of the job can give: a trial is one node. `node`: the largest that could run
-    the job, None when none is known.
+    Raise UsageError for more GPUs than one node has, because a trial runs on one node. `node`: the largest node that
+    could run the job; None if none is known.
     """
     asked = request.own.prerun_gpus
     wanted = 1 if asked is None else min(asked, max(1, request.shape.gpus))
@@ -215,16 +219,20 @@ def count_trial_gpus(request: JobRequest, node: Node | None = None) -> int:
 
 
 def count_trial_tasks(request: JobRequest, gpus: int = 1) -> int:
-    """Tasks of the trial: those of one node of the job, at most one per GPU (a task without a GPU shows nothing)."""
+    """Return the number of tasks of the trial: those of one node of the job, at most one per GPU.
+
+    A task without a GPU would show nothing.
+    """
     shape = request.shape
     per_node = shape.tasks_per_node or math.ceil((shape.tasks or 1) / max(1, shape.nodes or 1))
     return max(1, min(gpus, per_node))
 
 
 def compute_trial_shape(request: JobRequest, node: Node | None = None, gpus: int = 1) -> tuple[int | None, int | None]:
-    """(CPUs, memory in MiB) for `gpus` GPUs: the share of what the user asked per node, but at least a sane floor.
+    """Return (CPUs, memory in MiB) for `gpus` GPUs: their share of the user's request per node, with a minimum.
 
-    Where the user said nothing (or --mem=0) the GPUs' share of `node`, one that could run the job; without it None.
+    If the user requested nothing (or --mem=0), return the GPUs' share of `node`, which could run the job; without a
+    `node` return None.
     """
     wanted = gpus
     gpus = count_gpus_per_node(request)
@@ -240,7 +248,10 @@ def compute_trial_shape(request: JobRequest, node: Node | None = None, gpus: int
 
 
 def is_memory_shrunk(request: JobRequest, mem_mib: int | None) -> bool:
-    """True when the trial gets less memory than the job may use on one node, so that running out proves nothing."""
+    """Return whether the trial gets less memory than the job may use on one node.
+
+    If so, running out of memory in the trial proves nothing about the job.
+    """
     gpus = count_gpus_per_node(request)
     asked = _compute_mem_per_node(request, gpus, _count_cpus_per_node(request, gpus))
     if asked is None:
@@ -249,16 +260,16 @@ def is_memory_shrunk(request: JobRequest, mem_mib: int | None) -> bool:
 
 
 def count_gpus_per_node(request: JobRequest) -> int:
-    """GPUs that the request holds on one node, at least 1."""
+    """Return the number of GPUs that the job has on one node, at least 1."""
     shape = request.shape
     return max(1, shape.gpus_per_node or shape.gpus // max(1, shape.nodes or 1))
 
 
 def list_missing_variables(request: JobRequest, gpus: int = 1) -> dict[str, str]:
-    """What Slurm would give the job and does not give its trial: name, options, array, GPU counts.
+    """Return the variables that Slurm sets for the job but not for its trial: name, options, array, GPU counts.
 
-    A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
-    ENVIRONMENT VARIABLES": the option's own text).
+    A script with `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable, whose value is the option's own text
+    (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
     """
     names = {
         GpuUnit.GPUS: ("gpus", "SLURM_GPUS"),
@@ -282,31 +293,32 @@ def _format_gres(request: JobRequest, gpus: int) -> str:
 
 def _list_kept_options(request: JobRequest, leave_out: Collection[str]) -> list[str]:
     names = {s.option for s in request.settings} - request.plugin_options.keys() - set(leave_out)
-    chosen = [n for n in _KEPT if n in names] + sorted(n for n in names if n.startswith("container"))
+    chosen = [n for n in _KEPT_OPTIONS if n in names] + sorted(n for n in names if n.startswith("container"))
     options = []
     for name in chosen:
         value = request.value(name)
         if name in ("constraint", "prefer") and value and set("*[") & set(value):
-            # Node counts ("[rack1|rack2]", "a*2") ask for more than one node.
+            # Such a constraint ("[rack1|rack2]", "a*2") requests more than one node.
             continue
         options.append(spell(name, value))
-    # a plugin gets each one, in sbatch's order: what it makes of two of a name is its own business
+    # Pass every occurrence of a plugin's option in sbatch's order: the plugin decides how to treat repeated options.
     return options + [spell(s.option, s.value) for s in request.settings if s.option in request.plugin_options]
 
 
 def _export(request: JobRequest) -> list[str]:
-    # The wrapper's parameters travel in the environment, and only ALL takes them along (sbatch(1), --export).
-    # With a file it means that file alone, as if nothing were said; but where nothing is said 26.05 forgets the file.
+    # The wrapper gets its parameters through the environment, so they must be part of --export unless it contains ALL
+    # (sbatch(1), --export). With --export-file, --export=ALL means the file alone, as if --export were not given; but
+    # without --export, Slurm 26.05 ignores the file.
     value = request.value("export") or ("ALL" if request.value("export-file") else None)
     if value is None or "ALL" in value.split(","):
         return [] if value is None else [f"--export={value}"]
-    ours = ",".join(_OURS)
+    parameters = ",".join(_WRAPPER_VARIABLES)
     if value.upper() == "NIL":
-        return [f"--export={ours}"]
-    # Slurm then loads the user's login environment, which a list does not.
+        return [f"--export={parameters}"]
+    # For NONE, Slurm loads the user's login environment; for a list of names it does so only with --get-user-env.
     if value.upper() == "NONE":
-        return [f"--export={ours}", *([] if request.setting("get-user-env") else ["--get-user-env"])]
-    return [f"--export={value},{ours}"]
+        return [f"--export={parameters}", *([] if request.setting("get-user-env") else ["--get-user-env"])]
+    return [f"--export={value},{parameters}"]
 
 
 def _format_clock(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""What a trial proves: pass, fail or inconclusive, with the reason."""
+"""Derive a pre-run's verdict from its trial: pass, fail or inconclusive, with the reason."""

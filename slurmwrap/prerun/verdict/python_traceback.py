@@ -1,7 +1,7 @@
-"""Finds the line of the user's own code that a Python traceback blames. Pure.
+"""Find the line of the user's own code that a Python traceback blames. Pure but for `read`.
 
-Of several tracebacks the first that is not a launcher's counts: torchrun's ChildFailedError follows the rank's own.
-Where it hands on what a worker process met, the worker's own counts.
+If there are several tracebacks, the first one that is not a launcher's counts: torchrun's ChildFailedError follows
+the rank's own. If a traceback passes on an error of a worker process, the worker's own traceback counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<|/slurmwrap
 _INJECTED = re.compile(r"/slurmwrap_\w+\.py$")
 _CAUGHT = re.compile(r"Caught \w+ in ")
 _LAUNCHERS = ("ChildFailedError", "SignalException", "CalledProcessError", "ProcessRaisedException")
-_ROWS = 20_000
+_MAX_LINES = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,41 +33,46 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Not in an installed package or the standard library."""
+        """Whether the file is neither in an installed package nor in the standard library."""
         return not _LIBRARY.search(self.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracebackSummary:
-    """What went wrong and where. `own` is the innermost frame in the user's code, or the innermost of all."""
+    """The error and its place. `own` is the innermost frame in the user's code, or else the innermost of all."""
 
-    kind: str  # "RuntimeError", without its module
-    message: str  # first line of it
+    # The exception's name without its module: "RuntimeError".
+    kind: str
+    # The first line of the message.
+    message: str
     own: Frame
     frames: tuple[Frame, ...]
 
     @property
     def error(self) -> str:
-        """As Python prints it."""
+        """The error as Python prints it."""
         return f"{self.kind}: {self.message}" if self.message else self.kind
 
 
 def blame(text: str) -> TracebackSummary | None:
-    """None when `text` holds no traceback."""
-    rows = [_PREFIX.sub("", row) for row in text.splitlines()[-_ROWS:]]
-    found = [b for at, row in enumerate(rows) if row.strip().startswith(TRACEBACK) and (b := _traceback(rows, at))]
-    found = _without_syntax_twins(found, rows)
+    """Return the traceback that explains the failure; None if `text` contains none."""
+    rows = [_PREFIX.sub("", row) for row in text.splitlines()[-_MAX_LINES:]]
+    found = [
+        b for at, row in enumerate(rows) if row.strip().startswith(TRACEBACK) and (b := _parse_traceback(rows, at))
+    ]
+    found = _fall_back_to_syntax_error(found, rows)
     chosen = next((b for b in found if b.kind not in _LAUNCHERS), found[0] if found else None)
-    return _in_worker(rows) or chosen if chosen is not None and _CAUGHT.match(chosen.message) else chosen
+    return _find_worker_traceback(rows) or chosen if chosen is not None and _CAUGHT.match(chosen.message) else chosen
 
 
-def _in_worker(rows: list[str]) -> TracebackSummary | None:
-    """What a worker of a DataLoader or of DataParallel met: torch raises it again with its traceback as a message."""
+def _find_worker_traceback(rows: list[str]) -> TracebackSummary | None:
+    """Return the error of a DataLoader or DataParallel worker: torch re-raises it with its traceback as the message."""
     start = next((at for at, row in enumerate(rows) if row.strip().startswith(f"Original {TRACEBACK}")), None)
-    return _traceback(rows, start) if start is not None else None
+    return _parse_traceback(rows, start) if start is not None else None
 
 
-def _traceback(rows: list[str], start: int) -> TracebackSummary | None:
+def _parse_traceback(rows: list[str], start: int) -> TracebackSummary | None:
+    # The error line follows the frames at the indentation of the header or less. 2000 lines bound a broken traceback.
     indent = len(rows[start]) - len(rows[start].lstrip())
     frames: list[Frame] = []
     for at in range(start + 1, min(start + 2000, len(rows))):
@@ -76,21 +81,21 @@ def _traceback(rows: list[str], start: int) -> TracebackSummary | None:
             code = rows[at + 1].strip() if at + 1 < len(rows) and not _FRAME.match(rows[at + 1]) else ""
             frames.append(Frame(file=frame[1], line=int(frame[2]), code=code))
         elif len(row) - len(row.lstrip()) <= indent and (error := _ERROR.match(row.strip())):
-            return _blame(error[1], error[2] or "", frames)
+            return _summarize(error[1], error[2] or "", frames)
     return None
 
 
-def _blame(kind: str, message: str, frames: list[Frame]) -> TracebackSummary | None:
+def _summarize(kind: str, message: str, frames: list[Frame]) -> TracebackSummary | None:
     if not frames:
         return None
-    # Of `python -c` no frame is a file.
+    # For `python -c` no frame is in a file, so fall back to all frames.
     outside = [f for f in frames if not _INJECTED.search(f.file)] or frames
     own = next((f for f in reversed(frames) if f.own), outside[-1])
     return TracebackSummary(kind=kind.rpartition(".")[2], message=message.strip()[:500], own=own, frames=tuple(frames))
 
 
-def _without_syntax_twins(found: list[TracebackSummary], rows: list[str]) -> list[TracebackSummary]:
-    """A SyntaxError of a script has no header: `  File "train.py", line 3` stands alone."""
+def _fall_back_to_syntax_error(found: list[TracebackSummary], rows: list[str]) -> list[TracebackSummary]:
+    """Return `found`, or else a SyntaxError of the script, which has no header: only `  File "train.py", line 3`."""
     if found:
         return found
     for at, row in enumerate(rows):
@@ -105,12 +110,12 @@ def _without_syntax_twins(found: list[TracebackSummary], rows: list[str]) -> lis
     return []
 
 
-# Reads source files that a traceback names, as the user whose job it is.
+# Largest source file that is read, in bytes. Files are read as the user whose job it is.
 _CAP_BYTES = 2_000_000
 
 
 def read(path: str) -> str | None:
-    """The text of a regular file of at most 2 MB; None where it cannot be had."""
+    """Return the text of a regular file of at most 2 MB; None if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Why a failure of a trial says nothing about the real job. Pure; a table of what software says, and few rules.
+"""Decide why a failure of a trial proves nothing about the real job: a table of messages and a few rules. Pure.
 
-A `fail` stops a job that its owner believes in. So everything that one GPU, one node, another machine or the pre-run
-itself may have caused is named here; what rests on the number of GPUs is decided in single_gpu_limits.py.
+A `fail` stops a job that its owner expects to work. So this module recognizes every failure that one GPU, one node,
+another machine or the pre-run itself may have caused; single_gpu_limits.py decides what depends on the number of GPUs.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.trial_environment import NOWHERE
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict.python_traceback import TracebackSummary
-from slurmwrap.prerun.verdict.single_gpu_limits import Read, TrialFailure, needs_company
+from slurmwrap.prerun.verdict.single_gpu_limits import Read, TrialFailure, may_pass_with_more_processes
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-# Categories that a trial on another node, alone, cannot prove against the job itself.
+# Categories that a trial on one GPU of another node cannot prove against the job itself.
 ELSEWHERE = {
     "cuda_init_failed": "this node offers no usable CUDA",
-    "cuda_version_mismatch": "driver and runtime of this node do not fit; the job's nodes may differ",
+    "cuda_version_mismatch": "driver and runtime of this node do not match; the job's nodes may differ",
     "mpi_error": "MPI ranks need each other",
     "mpi_runtime_failure": "MPI ranks need each other",
-    "nccl_error": "processes that talk to each other cannot be shown on one GPU",
+    "nccl_error": "communication between processes cannot be tested on one GPU",
     "address_in_use": "a port was taken on this node",
 }
-_BY_VALUE = ("ValueError", "RuntimeError", "AssertionError", "XlaRuntimeError", "InternalError", "Exception")
-# The machine's doing, wherever it is said. (pattern, why)
-_OF_THE_MACHINE: tuple[tuple[re.Pattern[str], str], ...] = (
+_VALUE_ERRORS = ("ValueError", "RuntimeError", "AssertionError", "XlaRuntimeError", "InternalError", "Exception")
+# Messages that blame the machine, wherever they are printed: (pattern, why).
+_MACHINE_MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         _any(
             r"no kernel image|only supports? (?:ampere|hopper|volta|turing|ada|blackwell)|compute capability",
@@ -54,12 +54,12 @@ _OF_THE_MACHINE: tuple[tuple[re.Pattern[str], str], ...] = (
             r"licen[cs]e (?:server|manager|checkout|daemon)|(?:flexnet|flexlm|lmgrd|lmutil|rlm)\b",
             r"licen[cs]es? (?:\w+ ){0,3}(?:in use|exceeded|unavailable|not available)",
         ),
-        "a licence server decides this, and it may answer otherwise when the job runs",
+        "a licence server decides this, and it may answer differently when the job runs",
     ),
-    (_any(r"\b(?:on|of|by|for) this (?:node|host|machine|system)\b"), "it is said of this node"),
+    (_any(r"\b(?:on|of|by|for) this (?:node|host|machine|system)\b"), "the message concerns this node"),
     (
         _any(r"launch timed out|hardware limit: \d|out of resource: shared memory"),
-        "a limit of this GPU, and the job's may be another",
+        "a limit of this GPU, and the job's GPUs may have another",
     ),
     (_any(r"too many open files|\[errno 2[34]\]"), "a limit of this node"),
     (_any(r"read-only file system|\[errno 30\]"), "a file system that is read-only here"),
@@ -70,36 +70,38 @@ _NO_CUDA = _any(
     r"\b(?:needs?|requires?|no|without|expects?) (?:an? )?(?:[\w-]+ )?(?:gpus?|cuda|accelerator)\b",
     r"\b(?:gpus?|cuda)(?: \w+)? (?:is |are |was |were )?(?:not |un)(?:available|found|usable|detected|visible)",
 )
-# Launchers that were called past the shims, and could not have as much as the real job.
-_NOT_SHRUNK = _any(
+# Messages of launchers that were called past the shims and could not get as many resources as in the real job.
+_LAUNCHER_REFUSALS = _any(
     r"unable to (?:create|allocate) (?:step|resources)|requested node configuration is not available",
     r"only allocated \d+ nodes? asked for|more processors requested than permitted|not enough slots available",
     r"requested (?:part of )?(?:step|nodes?) .{0,40}not available|invalid (?:job id|node name) specified",
     r"all nodes which are allocated for this job are already filled|HYDU?_\w+|unable to launch .{0,40}remote",
     r"srun: (?:error|fatal): (?!.*\btasks? \d)",
 )
-# Errors that no file can be the reason of.
-_OF_THE_CODE = (
+# Errors that the content of a file cannot cause.
+_CODE_ERRORS = (
     *("AttributeError", "IndentationError", "NameError", "NotImplementedError", "SyntaxError", "TabError"),
     *("TypeError", "UnboundLocalError"),
 )
-_OF_A_CHECKPOINT = _any(r"state_dict|checkpoint|size mismatch|missing key|unexpected key|pretrained|no such|not found")
+_CHECKPOINT_MESSAGES = _any(
+    r"state_dict|checkpoint|size mismatch|missing key|unexpected key|pretrained|no such|not found"
+)
 _USAGE = _any(r"error: (?:unrecognized arguments|argument \S+|the following arguments are required)|no such option")
 _LAUNCHER_VARIABLE = re.compile(r"^'?(?:SLURM|PMIX?|OMPI|MV2|I_MPI|HYDRA|PRTE|FLUX|ALPS|LSB|JSM|PALS)_?\w*'?$")
 _UNBOUND = re.compile(r"(?:^|\s)(?:SLURM|PMIX?|OMPI|MV2)_\w+: (?:unbound variable|parameter (?:not set|null))", re.M)
 _NAMED_PATH = re.compile(r"""(?:['"`]|\s|^)(/[^'"`\s:,;]{2,400})""")
 _MISSING = re.compile(r"no such file or directory|not found|does not exist|cannot find|can't open", re.IGNORECASE)
-_LOCAL = re.compile(
+_NODE_LOCAL_PATH = re.compile(
     r"^/(?:tmp|var/tmp|dev/shm|raid\d*|jobfs|lscratch|[\w-]*(?:local(?!/(?:bin|lib|share|etc))|nvme|ssd)[\w-]*"
     r"|(?:mnt|scratch|data|work|media)/(?:[\w-]*(?:local|nvme|ssd|tmp|resource|disk)[\w-]*|job[._-]?\d+|\d+))(?:/|$)",
     re.IGNORECASE,
 )
-_OURS = re.compile(r"/slurmwrap_\w+\.py$|/slurmwrap/(?:prerun|inject|cli|host)/|/inject/sitecustomize\.py$")
+_SLURMWRAP_FILES = re.compile(r"/slurmwrap_\w+\.py$|/slurmwrap/(?:prerun|inject|cli|host)/|/inject/sitecustomize\.py$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnding:
-    """What the rules look at."""
+    """The facts about a failed trial that the rules use."""
 
     spec: TrialSpec
     result: TrialResult
@@ -109,7 +111,7 @@ class TrialEnding:
 
     @property
     def failure(self) -> TrialFailure:
-        """For the question whether it failed because it was alone."""
+        """The failure in the form in which single_gpu_limits decides about it."""
         return TrialFailure(
             said=self.said,
             category=self.diagnosis.category,
@@ -120,12 +122,12 @@ class TrialEnding:
 
     @property
     def many(self) -> bool:
-        """The job has more than its trial had."""
+        """Whether the job has more GPUs or nodes than its trial had."""
         return self.spec.gpus > max(1, self.spec.trial_gpus) or self.spec.nodes > 1
 
     @property
     def said(self) -> str:
-        """The error itself: the traceback's, else the lines that the classifier cites, else the end of the output."""
+        """The error: the traceback's, or else the lines that the classifier cites, or else the end of the output."""
         if self.found is not None:
             return self.found.error
         cited = "\n".join(c.text for c in self.diagnosis.evidence)
@@ -133,7 +135,7 @@ class TrialEnding:
 
     @property
     def own_code(self) -> list[str]:
-        """The user's lines in the traceback, outermost first; the innermost line where none is theirs."""
+        """The user's lines in the traceback, outermost first; the innermost line if none is the user's."""
         if self.found is None:
             return []
         return [f.code for f in self.found.frames if f.own] or [self.found.frames[-1].code]
@@ -141,8 +143,11 @@ class TrialEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Why a failure says nothing about the real job. `lasting`: by the job's own shape, so another trial would end
-    alike; else it was the node, the moment or slurmwrap."""
+    """The reason why a failure proves nothing about the real job.
+
+    `lasting`: caused by the request of the job itself, so another trial would end in the same way. Otherwise it was
+    caused by the node, the time or slurmwrap.
+    """
 
     why: str
     lasting: bool
@@ -151,82 +156,86 @@ class Doubt:
 def find_doubt(
     spec: TrialSpec, result: TrialResult, diagnosis: Diagnosis, found: TracebackSummary | None, read: Read
 ) -> Doubt | None:
-    """None where the failure is the real job's as well. `read` gives the text of a source file."""
+    """Return why the failure may not be the real job's; None if it is. `read` returns the text of a source file."""
     ending = TrialEnding(spec=spec, result=result, diagnosis=diagnosis, found=found, read=read)
+    # The first rule that gives a reason decides.
     rules = (
-        _our_fault,
-        _of_delay,
-        _of_the_machine,
-        _of_the_cluster,
-        _of_memory,
-        _of_company,
-        _of_the_trial,
-        _of_silence,
+        _doubt_from_slurmwrap,
+        _doubt_from_delay,
+        _doubt_from_machine,
+        _doubt_from_cluster,
+        _doubt_from_memory,
+        _doubt_from_missing_peers,
+        _doubt_from_trial,
+        _doubt_from_silence,
     )
     why, rule = next(((why, rule) for rule in rules if (why := rule(ending))), ("", None))
-    # By the program itself, and not of a file.
+    # A failure is lasting only if the program itself reported it, and no missing file caused it.
     said = found is not None and found.kind != "FileNotFoundError"
-    lasting = rule is _of_memory or (said and rule in (_of_company, _of_the_trial))
+    lasting = rule is _doubt_from_memory or (said and rule in (_doubt_from_missing_peers, _doubt_from_trial))
     return Doubt(why=why, lasting=lasting) if why else None
 
 
-def _our_fault(ending: TrialEnding) -> str | None:
+def _doubt_from_slurmwrap(ending: TrialEnding) -> str | None:
     last = ending.found.frames[-1] if ending.found is not None else None
-    # A wrapper that calls the real function passes the user's own error on: open() of a file that is not there.
-    if last is not None and _OURS.search(last.file) and "plain(" not in last.code:
+    # A slurmwrap function that wraps a real one passes on the user's own error: open() of a file that does not exist.
+    if last is not None and _SLURMWRAP_FILES.search(last.file) and "plain(" not in last.code:
         return "slurmwrap's own code failed in the trial"
     if NOWHERE in ending.said or "requested reservation is invalid" in ending.said.lower():
         return "the script submits or cancels jobs, which a pre-run leaves out"
     return None
 
 
-def _of_delay(ending: TrialEnding) -> str | None:
-    """A job that starts later may find files that are not there now, or others: only its own code can be wrong."""
-    if not ending.spec.delay or _is_of_the_code(ending):
+def _doubt_from_delay(ending: TrialEnding) -> str | None:
+    """Doubt a job that starts later, unless its code is wrong: it may find files that are missing or different now."""
+    if not ending.spec.delay or _is_code_error(ending):
         return None
     return f"{ending.spec.delay}, and what is missing now may be there when it starts"
 
 
-def _is_of_the_code(ending: TrialEnding) -> bool:
-    """Whether the error is the program's own, whatever its files hold. None may stand for a file that was not read."""
+def _is_code_error(ending: TrialEnding) -> bool:
+    """Return whether the error is the program's own, whatever its files contain.
+
+    A message with None is not: None may stand for a file that was not read.
+    """
     found = ending.found
     if found is None:
         return _USAGE.search(ending.said) is not None
     if re.search(r"\bNone(?:Type)?\b", found.message):
         return False
-    misused = ending.diagnosis.category == "semantic_error" and not _OF_A_CHECKPOINT.search(ending.said)
-    return found.kind in _OF_THE_CODE or (misused and found.kind in ("RuntimeError", "ValueError"))
+    misused = ending.diagnosis.category == "semantic_error" and not _CHECKPOINT_MESSAGES.search(ending.said)
+    return found.kind in _CODE_ERRORS or (misused and found.kind in ("RuntimeError", "ValueError"))
 
 
-def _of_the_machine(ending: TrialEnding) -> str | None:
+def _doubt_from_machine(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category in ELSEWHERE:
         return ELSEWHERE[ending.diagnosis.category]
-    # A check of the program's own.
-    checks = ending.found is not None and ending.found.kind in _BY_VALUE
+    # The program's own check for a GPU.
+    checks = ending.found is not None and ending.found.kind in _VALUE_ERRORS
     if checks and _NO_CUDA.search("\n".join((ending.said, *ending.own_code[-1:]))):
         return ELSEWHERE["cuda_init_failed"]
     text = "\n".join((ending.said, *(c.text for c in ending.diagnosis.evidence)))
-    if why := next((why for pattern, why in _OF_THE_MACHINE if pattern.search(text)), None):
+    if why := next((why for pattern, why in _MACHINE_MESSAGES if pattern.search(text)), None):
         return why
-    if _MISSING.search(text) and (path := _local_path(text, ending.spec)):
-        return f"{path} lies on a disk of the node itself, where the real job may find it"
+    if _MISSING.search(text) and (path := _find_node_local_path(text, ending.spec)):
+        return f"{path} is on a disk of the node itself, where the real job may find it"
     return None
 
 
-def _of_the_cluster(ending: TrialEnding) -> str | None:
+def _doubt_from_cluster(ending: TrialEnding) -> str | None:
     diagnosis = ending.diagnosis
     transient = diagnosis.decision in ("retry", "retry_elsewhere") and diagnosis.category != "no_signature"
     if diagnosis.category == "checkpoint_error" and _MISSING.search(ending.said):
-        # A folder that no one made.
+        # A missing checkpoint folder is the job's own fault: no one created it.
         return None
-    return "the cluster's doing, not the job's" if diagnosis.domain in ("IF", "RS") or transient else None
+    return "caused by the cluster, not by the job" if diagnosis.domain in ("IF", "RS") or transient else None
 
 
-def _of_memory(ending: TrialEnding) -> str | None:
+def _doubt_from_memory(ending: TrialEnding) -> str | None:
     spec = ending.spec
     if ending.diagnosis.category == "gpu_oom" and ending.many:
         return (
-            f"GPU memory ran out on {_gpus(spec.trial_gpus)}; "
+            f"GPU memory ran out on {_format_gpus(spec.trial_gpus)}; "
             f"the job shares its memory over {max(spec.gpus, spec.nodes)}"
         )
     if ending.diagnosis.category == "cpu_oom" and (spec.mem_shrunk or ending.many):
@@ -234,16 +243,18 @@ def _of_memory(ending: TrialEnding) -> str | None:
     return None
 
 
-def _of_company(ending: TrialEnding) -> str | None:
+def _doubt_from_missing_peers(ending: TrialEnding) -> str | None:
     whole = "\n".join((ending.said, *(tail.text[-8192:] for tail in ending.result.logs)))
-    if _NOT_SHRUNK.search(whole if ending.found is None or ending.found.kind == "CalledProcessError" else ending.said):
-        return "a launcher that the pre-run could not shrink asked for more than one GPU's share"
-    if ending.many and needs_company(ending.failure):
-        return f"cannot be shown on {_gpus(ending.spec.trial_gpus)} (the job has {ending.spec.gpus})"
+    if _LAUNCHER_REFUSALS.search(
+        whole if ending.found is None or ending.found.kind == "CalledProcessError" else ending.said
+    ):
+        return "a launcher that the pre-run could not reduce to one GPU asked for more than one GPU's share"
+    if ending.many and may_pass_with_more_processes(ending.failure):
+        return f"cannot be shown on {_format_gpus(ending.spec.trial_gpus)} (the job has {ending.spec.gpus})"
     return None
 
 
-def _of_the_trial(ending: TrialEnding) -> str | None:
+def _doubt_from_trial(ending: TrialEnding) -> str | None:
     found, refused = ending.found, ending.result.refused
     if refused and (found is None or any(call.split()[0] in found.error for call in refused if call.split())):
         return f"the script needs '{refused[0]}', which a pre-run leaves out"
@@ -254,25 +265,25 @@ def _of_the_trial(ending: TrialEnding) -> str | None:
     return None
 
 
-def _of_silence(ending: TrialEnding) -> str | None:
+def _doubt_from_silence(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category == "no_signature" and ending.found is None:
-        return "nothing recognisable failed" if ending.many or ending.result.signal is not None else None
+        return "nothing that slurmwrap recognises failed" if ending.many or ending.result.signal is not None else None
     if ending.diagnosis.category == "invalid_memory_access" and ending.found is None and ending.many:
         python = any("Fatal Python error" in tail.text for tail in ending.result.logs)
-        return None if python else "a program that expects company crashed without a word"
+        return None if python else "a program that expects several processes crashed without a message"
     return None
 
 
-def _local_path(text: str, spec: TrialSpec) -> str | None:
-    # Where the user works is there on every node.
-    shared = {_top(spec.chdir), _top(spec.trial_dir)}
+def _find_node_local_path(text: str, spec: TrialSpec) -> str | None:
+    # The user's working directories exist on every node.
+    shared = {_top_directory(spec.chdir), _top_directory(spec.trial_dir)}
     named = (match[1].rstrip(".)]}") for match in _NAMED_PATH.finditer(text))
-    return next((path for path in named if _LOCAL.match(path) and _top(path) not in shared), None)
+    return next((path for path in named if _NODE_LOCAL_PATH.match(path) and _top_directory(path) not in shared), None)
 
 
-def _top(path: str) -> str:
+def _top_directory(path: str) -> str:
     return path.split("/")[1] if path.startswith("/") else ""
 
 
-def _gpus(count: int) -> str:
+def _format_gpus(count: int) -> str:
     return "one GPU" if count <= 1 else f"{count} GPUs"

@@ -1,4 +1,4 @@
-"""The lines that a diagnosis rests on, where they stood: the cited line between its neighbours. Pure."""
+"""Format the lines that a diagnosis cites, each between the lines around it. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
 from slurmwrap.report.text_format import TextStyle, count, fit, width
 
-# Cited lines of one run.
+# Largest number of cited lines of one run.
 MAX_LINES = 8
-_SHORT = 60  # columns
+# Largest width of a shortened line in columns.
+_SHORT = 60
 _RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Warning|Exit))(?::|$)")
-# Characters of one cited line.
+# Largest number of characters of one cited line.
 MAX_TEXT = 300
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
 
 
 def format_citations(citations: Sequence[Citation], style: TextStyle, output: str = "") -> Iterator[str]:
-    """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted. `output`: the file of a
-    pre-run's output, which its citations call "output"."""
+    """Yield root causes first, with the lines around them; at most MAX_LINES unless `style.verbose` is set.
+
+    `output`: the file of a pre-run's output, which its citations call "output".
+    """
     if output:
         citations = [replace(one, source=output) if one.source == "output" else one for one in citations]
     ordered = sorted(citations, key=lambda citation: citation.role != "root")
@@ -39,18 +42,18 @@ def format_citations(citations: Sequence[Citation], style: TextStyle, output: st
 
 
 def _format_lone_citation(citation: Citation, style: TextStyle) -> Iterator[str]:
-    yield style.wrapped(f"| {place_of(citation)}: {_format_text(citation, style)}", "  ", "  |   ")
+    yield style.wrapped(f"| {format_citation_place(citation)}: {_format_text(citation, style)}", "  ", "  |   ")
 
 
 def _format_in_place(citation: Citation, others: frozenset[str], style: TextStyle) -> Iterator[str]:
-    yield style.wrapped(f"{place_of(citation)}", "  ")
+    yield style.wrapped(f"{format_citation_place(citation)}", "  ")
     yield from _format_context(citation.before, others, style)
     yield style.paint(style.wrapped(f"> {_format_text(citation, style)}", "    ", "    >   "), "bold")
     yield from _format_context(citation.after, others, style)
 
 
 def _format_context(lines: Sequence[str], others: frozenset[str], style: TextStyle) -> Iterator[str]:
-    """Without what is cited by itself, and with the end of a frame's path rather than its beginning."""
+    """Yield neighbouring lines, without those that are cited themselves. Long paths of frames are cut at the start."""
     for line in lines:
         if line.strip() not in others:
             yield style.paint(fit(f"    | {_shorten_line(line, style.columns - 6)}", style.columns), "dim")
@@ -68,18 +71,18 @@ def _shorten_line(line: str, columns: int) -> str:
 
 
 def format_short_citation(citations: Sequence[Citation]) -> str:
-    """ "AttributeError (model.py:7)" of the line that decided, or as much of that line as is short."""
+    """Return "AttributeError (model.py:7)" for the decisive line, or the beginning of that line."""
     root = next((one for one in citations if one.role == "root"), None)
     if root is None:
         return ""
     place = find_own_place(citations)
     raised = _RAISED.match(strip_prefix(root.text))
     what = raised[1].rpartition(".")[2] if raised else fit(root.text.strip(), _SHORT)
-    return f"{what} ({place[0].rpartition('/')[2]}:{place[1]})" if place else f"{what} ({place_of(root)})"
+    return f"{what} ({place[0].rpartition('/')[2]}:{place[1]})" if place else f"{what} ({format_citation_place(root)})"
 
 
-def place_of(citation: Citation) -> str:
-    """ "slurm-81.out:812"; "kernel:n3" where lines have no numbers."""
+def format_citation_place(citation: Citation) -> str:
+    """Return "slurm-81.out:812"; "kernel:n3" for lines without numbers."""
     return f"{citation.source}:{citation.line}" if citation.line else citation.source
 
 

@@ -1,4 +1,4 @@
-"""Turns a Story into the text of `slurmwrap why`; only commands may be longer than a line. Pure."""
+"""Format a job's timeline as the text of `slurmwrap why`; only commands may be longer than a line. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.cited_lines import MAX_LINES as MAX_LINES
 from slurmwrap.report.job_report.cited_lines import format_citations
 from slurmwrap.report.job_report.next_step import Next, find_next_step
-from slurmwrap.report.job_report.run_text import format_retry_budget, format_run, format_tasks, run_table
+from slurmwrap.report.job_report.run_text import format_retry_budget, format_run, format_run_table, format_tasks
 from slurmwrap.report.job_report.timeline import JobTimeline, is_stopped_by_prerun, list_tasks
 from slurmwrap.report.queue_wait import format_wait
 from slurmwrap.report.text_format import WIDTH, TextStyle, count, duration, fit, visible
 from slurmwrap.report.text_format import Paint as Paint
 from slurmwrap.report.text_format import plain as plain
 
-# Runs of a job that are reported in full: of more, the last one, and a table of all.
-_IN_FULL = 2
+# Up to this number, runs are shown in full; of more, only the last one, and a table of all.
+_MAX_FULL_RUNS = 2
 
 
 def format_job_report(
@@ -36,24 +36,24 @@ def format_job_report(
     verbose: bool = False,
     account: RetryBudgetReport | None = None,
 ) -> str:
-    """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
+    """Return the whole text; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
     look = TextStyle(zone=zone, paint=paint, columns=columns, verbose=verbose)
-    trials = [_format_prerun(prerun, timeline, look) for prerun in timeline.preruns]
+    prerun_sections = [_format_prerun(prerun, timeline, look) for prerun in timeline.preruns]
     stopped = is_stopped_by_prerun(timeline)
-    sections = [_format_head(timeline, look), *(trials if stopped else ()), *_format_runs(timeline, look)]
+    sections = [_format_head(timeline, look), *(prerun_sections if stopped else ()), *_format_runs(timeline, look)]
     if account is not None and (verbose or len(_list_started_runs(timeline)) > 1):
         sections.append(format_retry_budget(account, look))
-    told = {attempt.attempt for attempt in timeline.attempts}
-    waits = [format_wait(delay) for delay in timeline.delays if delay.attempt not in told]
+    shown = {attempt.attempt for attempt in timeline.attempts}
+    waits = [format_wait(delay) for delay in timeline.delays if delay.attempt not in shown]
     sections.append(look.wrapped(line, "  ", "    ") for line in waits)
-    planned = [*(() if stopped else trials), *_format_plan(timeline, look)]
+    planned = [*(() if stopped else prerun_sections), *_format_plan(timeline, look)]
     following = [_format_next_step(find_next_step(timeline), look)]
     sections += [*following, *planned] if _has_ended(timeline) else [*planned, *following]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
 def _format_plan(timeline: JobTimeline, style: TextStyle) -> Iterator[Iterable[str]]:
-    """What gsub and the pre-run changed: in full for a job that has not ended, else with -v alone."""
+    """Yield what gsub and the pre-run changed: in full for a job that has not ended, otherwise only with -v."""
     if timeline.submission is not None and timeline.submission.held_out:
         yield (style.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
     later = [p for p in timeline.preruns if p.verdict.outcome is not Outcome.FAIL and any(map(_is_real, p.changes))]
@@ -70,17 +70,17 @@ def _format_plan(timeline: JobTimeline, style: TextStyle) -> Iterator[Iterable[s
 
 
 def _has_ended(timeline: JobTimeline) -> bool:
-    """Whether there is an end to explain: then that and what to do stand first."""
+    """Whether there is an end to explain; then the explanation and the next step come first."""
     return is_stopped_by_prerun(timeline) or any(run.diagnosis for run in _list_started_runs(timeline))
 
 
 def _is_real(change: Mapping[str, Any]) -> bool:
-    """Whether it changed anything: what stayed as asked is kept too, with the reason."""
+    """Whether it changed anything: values that stayed as requested are stored too, with the reason."""
     return bool(change.get("verb")) or change.get("old") != change.get("new")
 
 
 def _list_started_runs(timeline: JobTimeline) -> Sequence[JobRun]:
-    """The runs worth showing: what a pre-run stopped never ran, and the pre-run's section says so."""
+    """Return the runs worth showing: a job that a pre-run stopped has a cancelled record, but it never ran."""
     if not is_stopped_by_prerun(timeline):
         return timeline.attempts
     return [attempt for attempt in timeline.attempts if attempt.nodes]
@@ -91,10 +91,10 @@ def _format_runs(timeline: JobTimeline, style: TextStyle) -> Iterator[Iterable[s
     if list_tasks(timeline) and not style.verbose:
         yield from format_tasks(timeline, style)
         return
-    if len(runs) > _IN_FULL and not style.verbose:
-        yield run_table(runs, style)
+    if len(runs) > _MAX_FULL_RUNS and not style.verbose:
+        yield format_run_table(runs, style)
     for number, run in enumerate(runs, start=1):
-        if len(runs) <= _IN_FULL or style.verbose or run is runs[-1]:
+        if len(runs) <= _MAX_FULL_RUNS or style.verbose or run is runs[-1]:
             yield format_run(f"RUN {number}{_format_task(run)} ", run, timeline, style)
 
 
@@ -102,12 +102,12 @@ def _format_task(run: JobRun) -> str:
     return f" of {run.address}" if "_" in run.address else ""
 
 
-# --- what was asked ------------------------------------------------------------------------------------------------
+# --- what was requested ---------------------------------------------------------------------------------------------
 
 
 def _format_head(timeline: JobTimeline, style: TextStyle) -> Iterator[str]:
     asked, last = timeline.submission, timeline.attempts[-1] if timeline.attempts else None
-    # Of --prerun=only there is nothing else.
+    # A job with --prerun=only has no other record than its pre-run.
     trial = timeline.preruns[-1] if timeline.preruns else None
     name = asked.name if asked else last.name if last else trial.name if trial else ""
     user = asked.user if asked else last.user if last else trial.user if trial else ""
@@ -133,23 +133,23 @@ def _format_script(asked: Submission | PrerunRecord) -> str:
 def _format_changes(
     title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], style: TextStyle
 ) -> Iterator[str]:
-    """What a rewrite did, with its reasons. Changes came as JSON from a user's own file: any key may be missing."""
-    summary = _plan(plan)
+    """Yield what a rewrite changed, with reasons. The changes come from a user's JSON file: any key may be missing."""
+    summary = _describe_plan(plan)
     if not changes and not summary:
         return
     yield style.paint(title, "bold")
     if summary:
         yield style.wrapped(summary)
     for change in changes:
-        yield style.wrapped(_change(change), "  ", "    ")
+        yield style.wrapped(_describe_change(change), "  ", "    ")
         reason = str(change.get("reason") or "")
         if reason:
             yield style.paint(style.wrapped(reason, "    "), "dim")
 
 
-def _change(change: Mapping[str, Any]) -> str:
+def _describe_change(change: Mapping[str, Any]) -> str:
     if change.get("verb"):
-        return _update(change)
+        return _describe_update(change)
     option, old, new = (change.get(key) for key in ("option", "old", "new"))
     if old == new:
         return f"--{option} stays {'as asked' if old in (None, '') else old}"
@@ -158,33 +158,33 @@ def _change(change: Mapping[str, Any]) -> str:
     return f"--{option} {old or 'set'} -> {'removed' if new is None else new}"
 
 
-def _update(change: Mapping[str, Any]) -> str:
-    """What was asked of Slurm for the waiting job."""
+def _describe_update(change: Mapping[str, Any]) -> str:
+    """Describe what Slurm was asked to change of the waiting job."""
     asked = f"{change.get('option')}={change.get('new')}" if change.get("option") else str(change.get("verb"))
     return f"scontrol: {asked}" + (f" was refused: {change['error']}" if change.get("error") else "")
 
 
-def _plan(plan: Mapping[str, Any]) -> str:
+def _describe_plan(plan: Mapping[str, Any]) -> str:
     nodes, per_node = plan.get("node_count"), plan.get("gpus_per_node")
     size = f"{nodes} nodes" if nodes != 1 else "1 node"
     if nodes and per_node:
         size += f" with {count(per_node, 'GPU')}{' each' if nodes != 1 else ''}"
     parts = [size if nodes else f"{count(per_node or 0, 'GPU')} per node"] if nodes or per_node else []
     parts += ["on several switches"] if plan.get("locality") == "spread" else []
-    told = ", ".join(parts)
+    description = ", ".join(parts)
     if plan.get("switch"):
-        told += f"{'; ' if told else ''}there is room on switch {plan['switch']} now"
-    return f"Plan: {told}." if told else ""
+        description += f"{'; ' if description else ''}there is room on switch {plan['switch']} now"
+    return f"Plan: {description}." if description else ""
 
 
 # --- the pre-run ---------------------------------------------------------------------------------------------------
 
-_OUTCOME = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
+_OUTCOME_STYLES = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
 
 
 def _format_prerun(record: PrerunRecord, timeline: JobTimeline, look: TextStyle) -> Iterator[str]:
     verdict = record.verdict
-    word, style = _OUTCOME.get(verdict.outcome, ("inconclusive", "yellow"))
+    word, style = _OUTCOME_STYLES.get(verdict.outcome, ("inconclusive", "yellow"))
     where = f"PRE-RUN (job {record.prerun_job_id}) "
     what = f"{word} after {duration(verdict.seconds)}"
     steps = f", {count(verdict.steps, 'step')}" if verdict.steps else ""

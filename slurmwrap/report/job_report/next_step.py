@@ -1,6 +1,6 @@
-"""What a researcher can do next: one sentence, and commands that can be pasted. Pure.
+"""Suggest what a researcher can do next: one sentence, and commands to paste. Pure.
 
-Only the script is named, never its arguments or options: they may hold secrets.
+Only the script is named, never its arguments or options, because they may contain secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import FINAL_STATES
 from slurmwrap.model.job_run import WAITING_RULES, JobRun
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.policy.resize import time_needed_s
+from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.policy.retry_decision import REQUEUED_ALREADY
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import REQUEUES, format_scontrol_line
@@ -23,18 +23,22 @@ from slurmwrap.report.job_report.timeline import JobTimeline, failed, is_stopped
 from slurmwrap.report.text_format import duration
 
 _GIB = 1024
-_MORE = 1.5  # of the memory or time that did not do
-_MARGIN = 1.2  # over the most that was measured
-_FEW = 3  # steps that a pre-run makes anyway (prerun.steps)
-_SOME = 100  # steps, where nothing says how far the failure is
-_MOST_STEPS = 1_000_000
-# A pre-run of so many seconds is no quick test.
+# Factor on the memory or time that was not enough.
+_INCREASE = 1.5
+# Factor on the most that was measured.
+_MARGIN = 1.2
+# Steps that a pre-run makes anyway (prerun.steps).
+_DEFAULT_STEPS = 3
+# Steps of a pre-run if it is not known how far the failure is.
+_FALLBACK_STEPS = 100
+_MAX_STEPS = 1_000_000
+# A pre-run of more seconds than this is not a quick test.
 _LONG_S = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """A sentence, the command to try where there is one, and others that show more."""
+    """A sentence, the command to try if there is one, and further commands that show more."""
 
     sentence: str
     command: str = ""
@@ -42,15 +46,21 @@ class Next:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return all commands."""
         return tuple(command for command in (self.command, *self.also) if command)
 
 
 def find_next_step(timeline: JobTimeline) -> Next:
-    """The one thing to try next."""
+    """Return the one thing to try next.
+
+    A failed pre-run that stopped the job comes first, then the question for a pre-run's own id, then the diagnosis of
+    the last run, then Slurm's state.
+    """
     last = find_last_run(timeline)
     if is_stopped_by_prerun(timeline):
-        return _submit(timeline, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only")
+        return _suggest_submit(
+            timeline, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only"
+        )
     if (tried := _suggest_after_prerun(timeline)) is not None:
         return tried
     if last is not None and last.diagnosis is not None:
@@ -63,20 +73,20 @@ def find_next_step(timeline: JobTimeline) -> Next:
 
 
 def _suggest_after_prerun(timeline: JobTimeline) -> Next | None:
-    """Asked by the id of a pre-run's own job; None of any other. It has a verdict, so it has ended."""
+    """Answer for the id of a pre-run's own job, which has a verdict and so has ended; None for any other id."""
     own = [record for record in timeline.preruns if str(record.prerun_job_id) == timeline.address]
     if not own:
         return None
     real, outcome = own[-1].job_id, own[-1].verdict.outcome
-    told = {Outcome.PASS: "passed", Outcome.FAIL: "failed"}.get(outcome, "proved nothing")
+    result = {Outcome.PASS: "passed", Outcome.FAIL: "failed"}.get(outcome, "proved nothing")
     if real is not None:
-        return Next(sentence=f"This is the pre-run of job {real}, and it {told}.", command=f"slurmwrap why {real}")
+        return Next(sentence=f"This is the pre-run of job {real}, and it {result}.", command=f"slurmwrap why {real}")
     again = "" if outcome is not Outcome.PASS else " The job can be submitted."
-    return Next(sentence=f"This is a pre-run without a job of its own, and it {told}.{again}")
+    return Next(sentence=f"This is a pre-run without a job of its own, and it {result}.{again}")
 
 
 def find_last_run(timeline: JobTimeline) -> JobRun | None:
-    """The run that matters most: the last, of an array the newest failure among its tasks."""
+    """Return the run that matters most: the last one; for an array, the newest failure among its tasks."""
     tasks = [run for run in list_tasks(timeline) if failed(run)]
     if tasks:
         return max(tasks, key=lambda run: (run.end_time or 0, run.attempt.submit_time))
@@ -84,24 +94,29 @@ def find_last_run(timeline: JobTimeline) -> JobRun | None:
 
 
 def _suggest_after_run(timeline: JobTimeline, last: JobRun) -> Next:
+    """Suggest by the diagnosis of the last run.
+
+    In this order: the job was requeued or completed; slurmwrap already made it run again; an action was only advised;
+    Slurm holds the job; the cause is an input, or memory or time; otherwise by the decision.
+    """
     assert last.diagnosis is not None
     mine = [action for action in timeline.actions if action.attempt == last.attempt]
     if not failed(last) and last.state == REQUEUED:
         return _suggest_after_requeue(timeline, last)
     if not failed(last):
         return _suggest_for_completed(timeline, last)
-    again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
+    again = any(a.verb in _RERUN_VERBS and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         watch = f"slurmwrap watch {shlex.quote(last.address)}"
         return Next(sentence="Nothing: it runs again by itself.", command=watch)
-    advised = [a for a in mine if a.mode == "advise" and a.verb not in _NOT_ABOUT_JOBS]
+    advised = [a for a in mine if a.mode == "advise" and a.verb not in _VERBS_NOT_FOR_JOBS]
     advised = [a for a in advised if a.rule not in WAITING_RULES]
     if advised:
         return Next(
             sentence="It can be run again:", command=" && ".join(format_scontrol_line(action) for action in advised)
         )
     release = f"scontrol release {last.address}"
-    # Its launch failed, and Slurm holds it.
+    # The job's launch failed, and Slurm holds it.
     if last.decision == "stop" and f"'{release}'" in last.decision_reason:
         return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
     return (
@@ -110,7 +125,7 @@ def _suggest_after_run(timeline: JobTimeline, last: JobRun) -> Next:
 
 
 def _suggest_after_requeue(timeline: JobTimeline, last: JobRun) -> Next:
-    """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
+    """Answer for a job whose last known run was requeued without a failure. `slurm_says` is about the next run."""
     if timeline.slurm_says.partition(" ")[0] in FINAL_STATES:
         return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
     waits = f" Slurm says {timeline.slurm_says}." if timeline.slurm_says else ""
@@ -118,14 +133,14 @@ def _suggest_after_requeue(timeline: JobTimeline, last: JobRun) -> Next:
     return Next(sentence=f"Nothing: it was requeued and runs again by itself.{waits}", command=watch)
 
 
-# A release alone follows a launch that failed: Slurm requeued the job itself.
-_LETS_GO = {
+# Verbs that make a job run again. A release alone follows a failed launch, after which Slurm requeued the job itself.
+_RERUN_VERBS = {
     *REQUEUES,
     Verb.RELEASE.value,
 }
-_NOT_ABOUT_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
-# Categories whose log says more with a variable set: sbatch hands the environment to the job.
-_SHOWS = {
+_VERBS_NOT_FOR_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
+# Environment variables that make the log of a category more informative; sbatch passes the environment to the job.
+_DEBUG_VARIABLES = {
     "core_dump": "PYTHONFAULTHANDLER=1",
     "invalid_memory_access": "CUDA_LAUNCH_BLOCKING=1",
     "cuda_failure": "CUDA_LAUNCH_BLOCKING=1",
@@ -139,37 +154,37 @@ def _suggest_for_input(timeline: JobTimeline, last: JobRun) -> Next | None:
         return None
     path = last.diagnosis.input_path if last.diagnosis is not None else ""
     if last.decision_reason.endswith(": does not exist"):
-        return _submit(timeline, "Put the file there, or correct its path; then submit again.")
+        return _suggest_submit(timeline, "Put the file there, or correct its path; then submit again.")
     if not path:
-        return _submit(timeline, "Find the file that it could not read, fix or replace it, then submit again.")
+        return _suggest_submit(timeline, "Find the file that it could not read, fix or replace it, then submit again.")
     sentence = "Fix or replace the file: a changed file is no longer blocked (--force submits it unchanged)."
-    return replace(_submit(timeline, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
+    return replace(_suggest_submit(timeline, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
 
 
 def _suggest_for_size(timeline: JobTimeline, last: JobRun) -> Next | None:
-    """More memory or time, in the unit in which it was asked for; None where neither is the matter, or known."""
+    """Suggest more memory or time, in the unit of the request; None if that is not the cause, or not known."""
     category = last.diagnosis.category if last.diagnosis is not None else ""
     if category == "cpu_oom" and (option := suggest_memory(last)):
-        return _submit(timeline, "Submit it again with more memory, or lower what it needs.", option)
+        return _suggest_submit(timeline, "Submit it again with more memory, or lower what it needs.", option)
     return (
         _suggest_for_time(timeline, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
     )
 
 
 def _suggest_for_time(timeline: JobTimeline, last: JobRun, limit_s: int) -> Next:
-    """As long as its progress says that the whole job takes, with a margin; else half as much again as it had."""
+    """Suggest the time that the job needs by its own progress, with a margin; otherwise half as much again."""
     left = last.diagnosis.remaining_s if last.diagnosis is not None else None
-    wanted = float(time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _MORE
+    wanted = float(compute_time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _INCREASE
     why = f"Its output says that {duration(left)} were left" if left is not None else ""
     cap = last.longest_s
     if cap is not None and wanted > cap:
         need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"
         sentence = f"{need} its partition allows {duration(cap)}: write checkpoints, and continue in a chain of jobs."
         option = f"--dependency=singleton --time={_format_slurm_time(cap)}"
-        return _submit(timeline, f"{sentence} Submit this several times:", option)
+        return _suggest_submit(timeline, f"{sentence} Submit this several times:", option)
     again = "it starts from its checkpoint only if the program resumes" if wanted > limit_s else ""
     sentence = f"{why}: submit it again with more time" if why else "Submit it again with more time"
-    return _submit(
+    return _suggest_submit(
         timeline, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_format_slurm_time(wanted)}"
     )
 
@@ -178,23 +193,27 @@ def _suggest_by_decision(timeline: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
     found = last.diagnosis
     if found.category == "no_signature":
-        tried = _submit(timeline, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only")
+        tried = _suggest_submit(
+            timeline, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only"
+        )
         output = last.std_err or last.std_out
         return replace(tried, command=f"tail -n 60 {shlex.quote(output)}" if output else "", also=(tried.command,))
     if last.decision == "stop" and found.decision in _RETRIED and found.domain != "U":
         away = f"--exclude={shlex.quote(found.node)} " if found.node else ""
         whose = "Often not" if found.domain == "AE" else "Not"
         sentence = f"{whose} the program's fault: submit it again; with --retry such a failure is run again by itself."
-        return _submit(timeline, sentence, f"--retry {away}".strip(), _SHOWS.get(found.category, ""))
+        return _suggest_submit(timeline, sentence, f"--retry {away}".strip(), _DEBUG_VARIABLES.get(found.category, ""))
     if last.decision == "stop" and found.category == "model_diverged":
-        return _submit(timeline, "Change what diverges, then submit again.")
+        return _suggest_submit(timeline, "Change what diverges, then submit again.")
     if last.decision == "stop" and found.category == "storage_full":
-        return _submit(timeline, "Make room where it writes, then submit again.")
-    if last.decision == "stop" and (shows := _SHOWS.get(found.category)):
-        return _test(timeline, last, "Let it show on one GPU where it fails, fix that, then submit again.", shows)
+        return _suggest_submit(timeline, "Make room where it writes, then submit again.")
+    if last.decision == "stop" and (shows := _DEBUG_VARIABLES.get(found.category)):
+        return _suggest_test(
+            timeline, last, "Let it show on one GPU where it fails, fix that, then submit again.", shows
+        )
     if last.decision == "stop":
-        return _test(timeline, last, "Fix it, test it on one GPU, then submit again.")
-    return _submit(timeline, found.advice or "Submit it again.")
+        return _suggest_test(timeline, last, "Fix it, test it on one GPU, then submit again.")
+    return _suggest_submit(timeline, found.advice or "Submit it again.")
 
 
 def _suggest_for_completed(timeline: JobTimeline, last: JobRun) -> Next:
@@ -204,54 +223,56 @@ def _suggest_for_completed(timeline: JobTimeline, last: JobRun) -> Next:
         return Next(sentence="Nothing: it was cancelled." if cancelled else "Nothing: it completed.")
     hides = "The script hid the program's exit code: begin it with `set -eo pipefail`, and end it without `|| true`."
     if found.error == "model_diverged":
-        return _submit(timeline, "Change what diverges, and let the program stop at a loss of NaN; then submit again.")
-    return _test(timeline, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
+        return _suggest_submit(
+            timeline, "Change what diverges, and let the program stop at a loss of NaN; then submit again."
+        )
+    return _suggest_test(timeline, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
 
 
-def _test(timeline: JobTimeline, last: JobRun, sentence: str, variable: str = "") -> Next:
-    """A pre-run that goes beyond where the run failed: one of a few steps would pass again."""
+def _suggest_test(timeline: JobTimeline, last: JobRun, sentence: str, variable: str = "") -> Next:
+    """Suggest a pre-run that goes beyond the point of the failure, because one of a few steps would pass again."""
     steps, at = _find_steps_beyond(timeline, last)
     if not steps:
-        return _submit(timeline, sentence, "--prerun=only", variable)
+        return _suggest_submit(timeline, sentence, "--prerun=only", variable)
     if last.run_s > _LONG_S:
         far = f"It failed {at}: a pre-run that far takes as long; start one from a checkpoint near it."
-        return _submit(timeline, f"{sentence} {far}", f"--prerun=only --prerun-steps {steps}", variable)
+        return _suggest_submit(timeline, f"{sentence} {far}", f"--prerun=only --prerun-steps {steps}", variable)
     sentence = f"{sentence} It failed {at}: this pre-run goes that far."
-    return _submit(timeline, sentence, f"--prerun=only --prerun-steps {steps}", variable)
+    return _suggest_submit(timeline, sentence, f"--prerun=only --prerun-steps {steps}", variable)
 
 
 def _find_steps_beyond(timeline: JobTimeline, last: JobRun) -> tuple[int, str]:
-    """(steps of a pre-run that would meet the failure, where it was, in words); (0, "") where a plain one may do.
+    """Return (steps of a pre-run that would reach the failure, where it was, in words); (0, "") if a plain one may do.
 
-    By the step that the run reached, else by its time and the speed that its pre-run measured; where a pre-run passed
-    and nothing is known, _SOME.
+    The steps follow from the step that the run reached, otherwise from its run time and the speed that its pre-run
+    measured; if a pre-run passed and nothing else is known, _FALLBACK_STEPS.
     """
     found, measured = last.diagnosis, last.measurement
     step = measured.steps if measured is not None and measured.steps else found.step if found is not None else None
-    if step is not None and step > _FEW:
-        return _round_steps(step * _MORE), f"after step {step:,}"
+    if step is not None and step > _DEFAULT_STEPS:
+        return _round_steps(step * _INCREASE), f"after step {step:,}"
     passed = [p.verdict for p in timeline.preruns if p.verdict.outcome is Outcome.PASS]
     if not passed or step is not None or last.run_s <= passed[-1].seconds:
         return 0, ""
     speed = passed[-1].measurement.steps_per_s if passed[-1].measurement is not None else None
-    steps = _round_steps(last.run_s * speed * _MORE) if speed else _SOME
+    steps = _round_steps(last.run_s * speed * _INCREASE) if speed else _FALLBACK_STEPS
     return max(
-        steps, _SOME
+        steps, _FALLBACK_STEPS
     ), f"after {duration(last.run_s)}, and the pre-run ended after {duration(passed[-1].seconds)}"
 
 
 def _round_steps(steps: float) -> int:
-    """Up to two digits: 150, 1200."""
+    """Round up to two significant digits: 150, 1200."""
     unit = int(10 ** max(0, len(str(math.ceil(steps))) - 2))
-    return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
+    return min(_MAX_STEPS, math.ceil(steps / unit) * unit)
 
 
 def suggest_memory(run: JobRun) -> str:
-    """ "--mem=96G": half as much again, or what was measured with a margin; "" when nothing is known."""
+    """Return "--mem=96G": half as much again, or the measured peak with a margin; "" if nothing is known."""
     peak = run.measurement.mem_peak_mib if run.measurement is not None else None
     if run.mem_mib_per_cpu:
-        return f"--mem-per-cpu={_format_gib(run.mem_mib_per_cpu * _MORE)}"
-    wanted = max((run.mem_mib_per_node or 0) * _MORE, (peak or 0) * _MARGIN)
+        return f"--mem-per-cpu={_format_gib(run.mem_mib_per_cpu * _INCREASE)}"
+    wanted = max((run.mem_mib_per_node or 0) * _INCREASE, (peak or 0) * _MARGIN)
     return f"--mem={_format_gib(wanted)}" if run.mem_mib_per_node else ""
 
 
@@ -265,9 +286,11 @@ def _format_slurm_time(seconds: float) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _submit(timeline: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:
-    """The sentence, and gsub with the script and a variable for the job before it. Where there is no script file, only
-    its user can repeat the call: arguments are not kept."""
+def _suggest_submit(timeline: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:
+    """Return the sentence with a gsub command: the script, after an environment variable for the job.
+
+    Without a script file only the user can repeat the call, because arguments are not stored.
+    """
     submission = timeline.submission
     if submission is None:
         return Next(sentence=sentence)

@@ -1,4 +1,4 @@
-"""One run of a job in the text of `slurmwrap why`: how it ended, on what evidence, and what was decided. Pure."""
+"""Format one run of a job for `slurmwrap why`: how it ended, the evidence, and the decision. Pure."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ _INCIDENT = (
 def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) -> Iterator[str]:
     with_error = run.diagnosis is not None and run.diagnosis.category == COMPLETED_WITH_ERROR
     style = "red" if failed(run) or with_error else "green" if run.diagnosis else "yellow"
-    yield look.paint(visible(title), "bold") + look.paint(visible(ending(run) + _exit(run)), style)
+    yield look.paint(visible(title), "bold") + look.paint(visible(get_state(run) + _format_exit_code(run)), style)
     if with_error and run.diagnosis is not None:
         short = format_short_citation(run.diagnosis.evidence) or "an error"
         loss = "a loss of NaN or Inf: " if run.diagnosis.error == "model_diverged" else ""
         yield look.wrapped(f"Completed, but its output ends with {loss}{short}.", "  ", "    ")
-    yield look.wrapped(_when_and_where(run, look) + _counted(run), "  ", "    ")
+    yield look.wrapped(_describe_time_and_nodes(run, look) + _describe_step_count(run), "  ", "    ")
     waited = run.waited or next((d for d in timeline.delays if d.attempt == run.attempt), None)
     if waited is not None:
         yield look.wrapped(format_wait(waited), "  ", "    ")
     if run.state == "COMPLETED" and (used := format_requested_and_used(run)):
         yield look.wrapped(used, "  ", "    ")
     if run.diagnosis is not None and run.diagnosis.category != SUCCESS:
-        yield from judged(run, timeline, look)
+        yield from format_diagnosis(run, timeline, look)
 
 
 def format_requested_and_used(run: JobRun) -> str:
-    """ "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB." as far as it is known, per node."""
+    """Return "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB.", per node, as far as known."""
     found, parts = run.measurement, []
     if run.time_limit_s and run.start_time is not None and run.end_time is not None:
         parts.append(f"time {duration(run.time_limit_s)} / {duration(run.run_s)}")
@@ -69,12 +69,12 @@ def format_requested_and_used(run: JobRun) -> str:
     return f"Asked / used{each}: {'; '.join(parts)}." if parts else ""
 
 
-# Of the submission that are shown with a failure.
+# Largest number of warnings of the submission that are shown with a failure.
 _WARNINGS = 3
 
 
-def warned_of(run: JobRun, timeline: JobTimeline) -> Sequence[str]:
-    """What gsub had said at the submission of what the run then failed of: the same line, or the same name."""
+def find_matching_warnings(run: JobRun, timeline: JobTimeline) -> Sequence[str]:
+    """Return gsub's warnings at submission about the later cause of the failure: the same line, or the same name."""
     found = run.diagnosis
     if timeline.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
         return ()
@@ -82,7 +82,7 @@ def warned_of(run: JobRun, timeline: JobTimeline) -> Sequence[str]:
     texts = " ".join(one.text for one in found.evidence if one.role == "root")
     category = found.error or found.category
     said = [one for one in timeline.submission.warnings if _is_about(one, place, texts, category)]
-    return [_in_one_line(one, timeline.submission.work_dir) for one in said[:_WARNINGS]]
+    return [_format_warning(one, timeline.submission.work_dir) for one in said[:_WARNINGS]]
 
 
 def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, category: str) -> bool:
@@ -92,14 +92,14 @@ def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, categ
     return bool(names & set(_QUOTED.findall(texts))) or (bool(warning.category) and warning.category == category)
 
 
-def _in_one_line(warning: Finding, work_dir: str) -> str:
+def _format_warning(warning: Finding, work_dir: str) -> str:
     file = warning.file.removeprefix(f"{work_dir}/")
     where = f"{file}:{warning.line}: " if file and warning.line else ""
     return f"{where}{warning.message}"
 
 
-def judged(run: JobRun, timeline: JobTimeline, style: TextStyle) -> Iterator[str]:
-    """Category, evidence, decision, advice, and what was asked of Slurm."""
+def format_diagnosis(run: JobRun, timeline: JobTimeline, style: TextStyle) -> Iterator[str]:
+    """Yield category, evidence, decision, advice, and the actions in Slurm."""
     diagnosis = run.diagnosis
     assert diagnosis is not None
     category = diagnosis.error or diagnosis.category
@@ -114,8 +114,8 @@ def judged(run: JobRun, timeline: JobTimeline, style: TextStyle) -> Iterator[str
         yield style.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
     yield from format_citations(diagnosis.evidence, style)
     if run.incident:
-        yield from _incident(next((i for i in timeline.incidents if i.incident_id == run.incident), None), style)
-    for warning in warned_of(run, timeline):
+        yield from _format_incident(next((i for i in timeline.incidents if i.incident_id == run.incident), None), style)
+    for warning in find_matching_warnings(run, timeline):
         yield style.wrapped(f"gsub had warned at submission: {warning}", "  ", "    ")
     if diagnosis.advice:
         yield style.wrapped(diagnosis.advice)
@@ -129,37 +129,37 @@ def judged(run: JobRun, timeline: JobTimeline, style: TextStyle) -> Iterator[str
             yield from _format_action(action, style)
 
 
-def _incident(incident: Incident | None, style: TextStyle) -> Iterator[str]:
+def _format_incident(incident: Incident | None, style: TextStyle) -> Iterator[str]:
     yield style.wrapped(_INCIDENT)
     if incident is not None:
         jobs, users = count(len(incident.jobs), "job"), count(incident.users, "user")
         over = f"over {style.moment(incident.over_at)}" if incident.over_at is not None else "still open"
-        told = (
+        summary = (
             f"{incident.category}, {incident.scope}, since {style.moment(incident.began)}, {over}: {jobs} of {users}."
         )
-        yield style.wrapped(told, "    ")
+        yield style.wrapped(summary, "    ")
 
 
-def ending(run: JobRun) -> str:
+def get_state(run: JobRun) -> str:
     return run.state or "not ended"
 
 
-def result_of(run: JobRun) -> str:
-    """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
+def describe_run_result(run: JobRun) -> str:
+    """Return the title of the failure, or of the error in the output; otherwise Slurm's state."""
     found = run.diagnosis
-    return get_title(found.category) if found and (failed(run) or found.error) else ending(run)
+    return get_title(found.category) if found and (failed(run) or found.error) else get_state(run)
 
 
-def _exit(run: JobRun) -> str:
+def _format_exit_code(run: JobRun) -> str:
     if run.exit_code is None or run.state == "COMPLETED":
         return ""
-    # Slurm says signal 125 then, which is none.
+    # Slurm then reports signal 125, which does not exist.
     if run.signal and run.state != "OUT_OF_MEMORY":
         return f", signal {run.signal}"
     return f", exit code {run.exit_code}" if run.exit_code else ""
 
 
-def _when_and_where(run: JobRun, style: TextStyle) -> str:
+def _describe_time_and_nodes(run: JobRun, style: TextStyle) -> str:
     if run.start_time is None:
         return "It never started." if run.state else "It waits."
     where = f" on {fold(run.nodes)}" if run.nodes else ""
@@ -169,8 +169,8 @@ def _when_and_where(run: JobRun, style: TextStyle) -> str:
     return f"{style.moment(run.start_time)} to {style.moment(run.end_time)}{ran}{where}."
 
 
-def _counted(run: JobRun) -> str:
-    """What the step counter saw of the run; one that stood still long before its end hung."""
+def _describe_step_count(run: JobRun) -> str:
+    """Describe what the step counter saw of the run. A long time without steps before the end shows that it hung."""
     measured = run.measurement
     if measured is None or not measured.steps:
         return ""
@@ -180,20 +180,20 @@ def _counted(run: JobRun) -> str:
     return f" It counted {count(measured.steps, 'step')}{speed}{last}."
 
 
-_BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
+_BLOCK_SCOPES = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
 
 
 def _format_action(action: ActionRecord, style: TextStyle) -> Iterable[str]:
     if action.mode == "observe":
         return
-    bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
+    bound = _BLOCK_SCOPES.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
     yield f"  {describe_action_status(action)}: {visible(format_scontrol_line(action))}{bound}"
     if action.error:
         yield style.wrapped(action.error, "    ")
 
 
 def describe_action_status(action: ActionRecord) -> str:
-    """ "observed", "advised", "refused" (or given up), "done", "to be done"."""
+    """Return "observed", "advised", "refused" (or given up), "done" or "to be done"."""
     if action.mode != "act":
         return "advised" if action.mode == "advise" else "observed"
     if action.error:
@@ -201,23 +201,23 @@ def describe_action_status(action: ActionRecord) -> str:
     return "done" if action.done_at is not None else "to be done"
 
 
-# Arrays and jobs of many runs in the text of `slurmwrap why`: tasks that ended alike, runs, and the ledger.
+# Arrays and jobs with many runs: tasks that ended alike, the table of runs, and the retry ledger.
 def format_tasks(timeline: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
-    """Tasks that ended alike are one story, that of the first that failed; those that failed come first."""
+    """Yield a section for each group of tasks that ended alike, about the first that failed; failures come first."""
     for group in group_tasks(timeline):
         title = f"{count(len(group), 'TASK', 'TASKS')} {fold_jobs(run.address for run in group)} "
         first = min(group, key=lambda run: run.end_time or 1 << 62)
         if len(group) == 1:
             yield format_run(f"TASK {first.address} ", first, timeline, look)
         elif failed(first):
-            yield _format_alike(title, group, first, timeline, look)
+            yield _format_task_group(title, group, first, timeline, look)
         else:
             style = "green" if first.diagnosis else "yellow"
-            yield [look.paint(visible(title), "bold") + look.paint(visible(result_of(first)), style)]
+            yield [look.paint(visible(title), "bold") + look.paint(visible(describe_run_result(first)), style)]
 
 
 def group_tasks(timeline: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
-    """The last run of each task, those that ended alike together; failures first, the largest group first."""
+    """Return the last run of each task, grouped by how it ended; failures first, then the largest group."""
     groups = group_alike(list_tasks(timeline), _make_ending_key)
     return tuple(sorted(groups, key=lambda group: (not failed(group[0]), -len(group))))
 
@@ -225,11 +225,11 @@ def group_tasks(timeline: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
 def _make_ending_key(run: JobRun) -> tuple[object, ...]:
     found = run.diagnosis
     if not failed(run) or found is None:
-        return (result_of(run),)
+        return (describe_run_result(run),)
     return (found.category, found.signature, run.decision, run.state, found.input_path)
 
 
-def _format_alike(
+def _format_task_group(
     title: str, group: Sequence[JobRun], first: JobRun, timeline: JobTimeline, style: TextStyle
 ) -> Iterator[str]:
     yield style.paint(style.wrapped(f"{title}failed alike", "", "  "), "red")
@@ -242,11 +242,11 @@ def _format_alike(
         where = f", on {fold(in_order(nodes))}" if nodes else ""
         yield style.wrapped(f"They ended {at}, after {duration(longest)} at most{where}.", "  ", "    ")
     yield style.wrapped(f"The first one is {first.address} (slurmwrap why {first.address}):", "  ")
-    yield from judged(first, timeline, style)
+    yield from format_diagnosis(first, timeline, style)
 
 
-def run_table(runs: Sequence[JobRun], style: TextStyle) -> Iterator[str]:
-    """A line for each run of one job, oldest first."""
+def format_run_table(runs: Sequence[JobRun], style: TextStyle) -> Iterator[str]:
+    """Yield a table with a line for each run of one job, oldest first."""
     yield style.paint(f"{count(len(runs), 'RUN', 'RUNS')}", "bold")
     rows = [
         [
@@ -254,7 +254,7 @@ def run_table(runs: Sequence[JobRun], style: TextStyle) -> Iterator[str]:
             style.moment(run.end_time)[5:] if run.end_time else "",
             duration(run.run_s) if run.start_time else "",
             fold(run.nodes),
-            result_of(run),
+            describe_run_result(run),
             f"{run.decision}{' (incident)' if run.incident else ''}",
         ]
         for number, run in enumerate(runs, start=1)
@@ -264,7 +264,7 @@ def run_table(runs: Sequence[JobRun], style: TextStyle) -> Iterator[str]:
 
 
 def format_retry_budget(account: RetryBudgetReport, style: TextStyle) -> Iterator[str]:
-    """What its failures cost the job, and how many retries are left to each root cause."""
+    """Yield what the failures cost the job, and how many retries each root cause has left."""
     if not account.budgets:
         return
     yield style.paint("RETRIES", "bold")

@@ -1,6 +1,6 @@
-"""Turns what is remembered of one job into its Story: asked, tried, run, judged. Pure.
+"""Build the timeline of one job from its records: submission, pre-runs, runs, diagnoses. Pure.
 
-What to do next is in find_next_step.py.
+What to do next is in next_step.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before
 
-# One definition for all pages.
+# Exported: all pages use the same definition of a failed run.
 from slurmwrap.policy.run_filter import failed as failed
-from slurmwrap.policy.run_from_slurm import CLOCKS_S, speaks_for
+from slurmwrap.policy.run_from_slurm import CLOCKS_S, is_submission_of_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTimeline:
-    """One job. `address` is what its user calls it: "81", "77_2", or "77" for a whole array."""
+    """All records of one job. `address` is the id that its user uses: "81", "77_2", or "77" for a whole array."""
 
     address: str
     submission: Submission | None = None
@@ -28,13 +28,16 @@ class JobTimeline:
     attempts: tuple[JobRun, ...] = ()
     actions: tuple[ActionRecord, ...] = ()
     delays: tuple[QueueDelay, ...] = ()
-    incidents: tuple[Incident, ...] = ()  # that runs of it belonged to, where the reader may see them
-    slurm_says: str = ""  # of a job that has not ended, now: "PENDING (Priority)"
-    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a finding -> what is there
+    # Incidents to which its runs belong, if the reader may see them.
+    incidents: tuple[Incident, ...] = ()
+    # Slurm's present state of a job that has not ended: "PENDING (Priority)".
+    slurm_says: str = ""
+    # (file, line) of a finding -> text of that line.
+    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
     @property
     def cluster(self) -> str:
-        """All its records are of one; "" when nothing is known."""
+        """Return the cluster of all its records; "" if there are none."""
         if self.submission is not None:
             return self.submission.cluster
         found = [run.attempt.cluster for run in self.attempts] or [record.cluster for record in self.preruns]
@@ -42,7 +45,7 @@ class JobTimeline:
 
     @property
     def empty(self) -> bool:
-        """Nothing at all is known."""
+        """Whether no record exists."""
         return self.submission is None and not self.preruns and not self.attempts
 
 
@@ -54,8 +57,11 @@ def build_timeline(
     actions: Sequence[ActionRecord],
     delays: Sequence[QueueDelay] = (),
 ) -> JobTimeline:
-    """The newest job of this name: ids come back after MaxJobId, and with a new cluster of the same name; and the
-    clusters that share a home have each a job of that id."""
+    """Return the timeline of the newest job with this address.
+
+    Slurm reuses ids after MaxJobId and in a new cluster of the same name, and clusters that share a home may each have
+    a job with this id.
+    """
     mine = [s for s in submissions if s.job_id == _parse_number(address) or s.prerun_job_id == _parse_number(address)]
     submission = max(mine, key=lambda s: s.at, default=None)
     number = submission.job_id if submission else _parse_number(address)
@@ -66,12 +72,12 @@ def build_timeline(
         delays = [d for d in delays if d.attempt.cluster == submission.cluster]
     tried = [p for p in preruns if p.at >= since and number in (p.job_id, p.prerun_job_id)]
     name = address if submission is None or "_" in address else str(number)
-    runs = [a for a in attempts if _is_of(a, name) and a.attempt.submit_time >= since]
+    runs = [a for a in attempts if _has_address(a, name) and a.attempt.submit_time >= since]
     if submission is None and runs:
         newest = max(runs, key=lambda a: a.attempt.submit_time)
         runs = [a for a in runs if (a.uid, a.attempt.cluster) == (newest.uid, newest.attempt.cluster)]
-    runs, older = _select_last_job(runs)
-    # The newest was not submitted by gsub.
+    runs, older = _split_newest_job(runs)
+    # gsub's submission belongs to an older job with this id; the newest was not submitted by gsub.
     if submission is not None and _is_older(submission, runs, older):
         submission, tried = None, []
     keys, others = {a.attempt for a in runs}, {a.attempt for a in older}
@@ -89,20 +95,22 @@ def build_timeline(
     )
 
 
-def _select_last_job(runs: Sequence[JobRun]) -> tuple[list[JobRun], list[JobRun]]:
-    """Of each raw id the runs of its newest job, and those of older jobs whose id came back within the slack."""
+def _split_newest_job(runs: Sequence[JobRun]) -> tuple[list[JobRun], list[JobRun]]:
+    """Return, for each raw id, the runs of its newest job, and those of older jobs with the same id."""
     last = {a.attempt.job_id: a for a in sorted(runs, key=lambda a: a.attempt.submit_time)}
     kept = {a.attempt for newest in last.values() for a in (newest, *runs_before(runs, newest))}
     return [a for a in runs if a.attempt in kept], [a for a in runs if a.attempt not in kept]
 
 
 def _is_older(submission: Submission, runs: Sequence[JobRun], older: Sequence[JobRun]) -> bool:
-    """Whether it is of one of the `older` jobs and not of the newest."""
-    return any(speaks_for(submission, a) for a in older) and not any(speaks_for(submission, a) for a in runs)
+    """Whether the submission belongs to one of the `older` runs and to none of the newest."""
+    return any(is_submission_of_run(submission, a) for a in older) and not any(
+        is_submission_of_run(submission, a) for a in runs
+    )
 
 
 def find_last_failure(attempts: Sequence[JobRun], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
-    """(address, cluster) of the job that failed last, in a run or in its pre-run; None when none did."""
+    """Return (address, cluster) of the job that failed last, in a run or in its pre-run; None if none failed."""
     ran = [a for a in attempts if a.end_time and failed(a)]
     ends = [(float(a.end_time or 0), a.address or str(a.attempt.job_id), a.attempt.cluster) for a in ran]
     ends += [(p.at, str(p.job_id or p.prerun_job_id), p.cluster) for p in preruns if p.verdict.outcome is Outcome.FAIL]
@@ -110,24 +118,24 @@ def find_last_failure(attempts: Sequence[JobRun], preruns: Sequence[PrerunRecord
 
 
 def list_stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:
-    """(cluster, job id) of jobs whose pre-run failed."""
+    """Return (cluster, job id) of the jobs whose pre-run failed."""
     failures = [p for p in preruns if p.verdict.outcome is Outcome.FAIL]
     return frozenset((p.cluster, p.job_id) for p in failures if p.job_id is not None)
 
 
 def has_never_run(run: JobRun, stopped: frozenset[tuple[str, int]]) -> bool:
-    """A job that its pre-run stopped: Slurm has a cancelled record of it, yet no run."""
+    """Whether a pre-run stopped the job: Slurm then has a cancelled record of it, but it never ran."""
     return not run.nodes and (run.attempt.cluster, run.attempt.job_id) in stopped
 
 
 def is_stopped_by_prerun(timeline: JobTimeline) -> bool:
-    """The newest pre-run failed and the job never started."""
+    """Whether the newest pre-run failed and the job never started."""
     started = any(attempt.start_time is not None and attempt.run_s > 0 for attempt in timeline.attempts)
     return bool(timeline.preruns) and timeline.preruns[-1].verdict.outcome is Outcome.FAIL and not started
 
 
 def list_tasks(timeline: JobTimeline) -> tuple[JobRun, ...]:
-    """Of a whole array the last run of each of its tasks, in their order; () of anything else."""
+    """Return the last run of each task of a whole array, in order of the tasks; () for any other job."""
     if "_" in timeline.address or len({run.address for run in timeline.attempts if "_" in run.address}) < 2:
         return ()
     last = {run.address: run for run in sorted(timeline.attempts, key=lambda run: run.attempt.submit_time)}
@@ -143,7 +151,7 @@ def _parse_number(address: str) -> int:
     return int(head) if head.isdecimal() else -1
 
 
-def _is_of(run: JobRun, address: str) -> bool:
-    """By name, by array, or by raw job id."""
+def _has_address(run: JobRun, address: str) -> bool:
+    """Whether a run belongs to an address: by its own address, its array, or its raw job id."""
     own = run.address or str(run.attempt.job_id)
     return own == address or own.split("_")[0] == address or str(run.attempt.job_id) == address

@@ -1,4 +1,4 @@
-"""The mode `slurm`: nothing is taken back from a running job, backfill."""
+"""The two modes of the simulator; this module exports the mode `slurm` (backfill, a running job keeps what it has)."""
 
 from __future__ import annotations
 

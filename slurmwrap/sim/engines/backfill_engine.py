@@ -1,11 +1,11 @@
-"""Plays a trace on Slurm: jobs come, the main scheduler and backfill start them, they end. Pure.
+"""Simulate a trace on Slurm: jobs arrive, the main scheduler and backfill start them, they end. Pure.
 
-    main scheduler   when a job came or ended, and every `sched_interval_s`: strictly in the order of priority, in each
-                     partition up to the first job that does not fit
+    main scheduler   when a job arrived or ended, and every `sched_interval_s`: strictly in the order of priority, in
+                     each partition up to the first job that does not fit
     backfill         every `backfill_s`, if anything changed: shadow_time.py
-    reconciler       every `tick_s`, where slurmwrap is played: waiting requests are tuned and loosened
+    reconciler       every `tick_s`, if slurmwrap is simulated: pending requests are tuned and relaxed
 
-What is left out: multifactor priorities that change while a job waits, preemption, reservations, start-up times.
+Not simulated: multifactor priorities that change while a job waits, preemption, reservations, start-up times.
 """
 
 from __future__ import annotations
@@ -24,11 +24,17 @@ from slurmwrap.placement.demand import Server
 from slurmwrap.placement.throughput import find_speed
 from slurmwrap.placement.token_bucket import Bucket, fill_bucket, take
 from slurmwrap.sim import sim_throughput
-from slurmwrap.sim.engines.free_resources import ROUNDING, Seats, empty_server, floor_of, group_by_partition
-from slurmwrap.sim.engines.pending_queue import PendingSimJob, line_of
+from slurmwrap.sim.engines.free_resources import (
+    ROUNDING,
+    ServerAssignment,
+    group_by_partition,
+    make_free_resources,
+    make_idle_server,
+)
+from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queue
 from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
-from slurmwrap.sim.engines.sim_request import ask_of, count_fewest_servers, make_typical_server, nodes_of
+from slurmwrap.sim.engines.sim_request import count_fewest_servers, make_ask, make_typical_server, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.placement_bridge import SimSnapshot
@@ -40,74 +46,83 @@ if TYPE_CHECKING:
     pass
 
 
-# World: Slurm's habits and slurmwrap's, as far as the model knows them.
+# Parameters of Slurm's schedulers and of slurmwrap, as far as they are simulated.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerParams:
-    """Seconds. Slurm's defaults are those of slurm.conf(5), 22.05 to 24.11; slurmwrap's are its configuration's.
+    """Times in seconds. Slurm's defaults are those of slurm.conf(5), 22.05 to 24.11; slurmwrap's are its
+    configuration's.
 
-    A job's time limit is its own where the trace has it; a job that runs longer is killed there. Where no one says
-    it, backfill believes `limit_factor` times the job's run time at its share, or `limit_s`; no one is killed then.
+    A job's time limit is its own if the trace contains it; a job that runs longer is killed then. If the trace contains
+    none, backfill assumes `limit_factor` times the job's run time at its share, or `limit_s`; then no job is killed.
     """
 
-    sched_interval_s: float = 60.0  # sched_interval: how often the main scheduler looks at the whole queue
-    queue_depth: int = 100  # default_queue_depth: jobs that it looks at when a job came or ended
+    sched_interval_s: float = 60.0  # sched_interval: how often the main scheduler goes through the whole queue
+    queue_depth: int = 100  # default_queue_depth: jobs that it considers when a job arrived or ended
     backfill_s: float = 30.0  # bf_interval; 0: no backfill
-    window_s: float = 86_400.0  # bf_window: no node is kept for a job that would start later than that
-    max_job_test: int = 500  # bf_max_job_test: jobs that one cycle looks at
-    resolution_s: float = 60.0  # bf_resolution: begin and end of what is kept are rounded down to it
-    group_s: float = 30.0  # ends of running jobs so close are looked at together, later ones twice so close, …; 0: each
+    window_s: float = 86_400.0  # bf_window: no node is reserved for a job that would start later than that
+    max_job_test: int = 500  # bf_max_job_test: jobs that one cycle considers
+    resolution_s: float = 60.0  # bf_resolution: begin and end of what is reserved are rounded down to it
+    # Ends of running jobs this close are looked at together, later ones twice this close and so on; 0: each one.
+    group_s: float = 30.0
     limit_s: float = 86_400.0
     limit_factor: float | None = None
-    opens_s: float = 0.0  # on the trace's clock: no job starts before, as while its partition is down
-    react_s: float = 0.0  # from a job's end until its GPUs can be given away: Epilog, COMPLETING
-    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # partition → servers; others: all of them
-    servers_per_leaf: int | None = None  # that many servers under each leaf switch; None: no network
+    # On the trace's clock: no job starts earlier, as while its partition is down.
+    opens_s: float = 0.0
+    # From a job's end until its GPUs can be allocated again: Epilog, COMPLETING.
+    react_s: float = 0.0
+    # Partition → its servers; a partition that is not listed has all of them.
+    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    servers_per_leaf: int | None = None  # number of servers under each leaf switch; None: no network
     max_switch_wait_s: int = 300  # SchedulerParameters=max_switch_wait
-    spread_slowdown: Mapping[str, float] = field(default_factory=dict)  # model → run time × this where it lies apart
+    # Model → factor on the run time of a job that runs on distant servers.
+    spread_slowdown: Mapping[str, float] = field(default_factory=dict)
     tick_s: float = 15.0  # slurmwrap reconcile --poll
     updates_per_s: float = Placement().relax_updates_per_s
-    head: int = Placement().relax_jobs  # waiting jobs that a pass may change
-    lag_s: float = 0.0  # what gsub takes longer than sbatch; only where slurmwrap is played
-    jitter_s: float = 0.0  # every run takes up to so much longer
-    seed: int = 0  # of the jitter
+    head: int = Placement().relax_jobs  # pending jobs that a pass may change
+    lag_s: float = 0.0  # by how much gsub takes longer than sbatch; only if slurmwrap is simulated
+    jitter_s: float = 0.0  # every run takes up to this much longer
+    seed: int = 0  # seed of the jitter
 
 
-# Reconciler: what slurmwrap does about waiting jobs in the model, and when. gsub at submission, passes afterwards.
+# What slurmwrap does about pending jobs in the simulation, and when: gsub at submission, passes of the reconciler
+# later.
 #
 # A pass comes every `tick_s`, and soon after a job's end (EpilogSlurmctld wakes the reconciler), at most one per
-# second; each makes as many updates as production's token bucket has (placement/token_bucket.py). A pass in which
-# nothing could be different from the one before is left out.
-# reconcile/reconcile_pass.py: nothing is done within the first second
+# second. Each makes as many updates as production's token bucket contains (placement/token_bucket.py). A pass that
+# could change nothing since the one before is skipped.
+#
+# As in reconcile/reconcile_pass.py, a pass takes place one second after the one before, and after a job's end, at the
+# earliest.
 WAKE_S = 1.0
-# And when a change had to wait for its turn.
+# Seconds until the next pass when the token bucket held an update back.
 _SOON_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Reconciler:
-    """`tuner`, `placer`: None where nothing is tuned, or placed."""
+    """The simulated reconciler. `tuner`, `placer`: None if nothing is tuned, or placed."""
 
     servers: Sequence[Server]
     tuner: Tuner | None = None
     placer: Placer | None = None
     bucket: Bucket | None = None
-    last: float = -inf  # the last pass
-    # (what had happened, what had ended) then
+    last: float = -inf  # time of the last pass
+    # Events and ended jobs that the simulator had counted at the last pass.
     seen: tuple[int, int] = (-1, -1)
     held_back: bool = False
 
     def submit(self, waiting: PendingSimJob, simulator: BackfillSimulator) -> None:
         if self.tuner is not None:
-            self._tune(waiting, *self.tuner.lone(waiting), simulator)
+            self._tune(waiting, *self.tuner.tune_alone(waiting), simulator)
         if self.placer is not None:
-            self.placer.submit(waiting, simulator.floor, simulator.now)
+            self.placer.submit(waiting, simulator.free, simulator.now)
             if waiting.leaves is not None:
                 heapq.heappush(simulator.wakes, waiting.leaves_until)
 
     def next_s(self, simulator: BackfillSimulator) -> float:
-        return min(self._to_tune_s(simulator), self._to_loosen_s(simulator))
+        return min(self._next_tuning_s(simulator), self._next_relaxation_s(simulator))
 
-    def _to_tune_s(self, simulator: BackfillSimulator) -> float:
+    def _next_tuning_s(self, simulator: BackfillSimulator) -> float:
         if self.tuner is None:
             return inf
         happened, ended = self.seen
@@ -119,44 +134,45 @@ class Reconciler:
             return max(simulator.now, self.last + simulator.world.tick_s)
         return inf
 
-    def _to_loosen_s(self, simulator: BackfillSimulator) -> float:
-        """Who is due and not at the head waits until that moves."""
+    def _next_relaxation_s(self, simulator: BackfillSimulator) -> float:
+        """Return when the next relaxation is due. A due job that is not at the head waits until the head changes."""
         due = inf if self.placer is None else self.placer.next_s(simulator.pending)
         if due <= self.last and self.seen[0] == simulator.happened and not self.held_back:
             return inf
         return max(due, self.last + simulator.world.tick_s)
 
-    def look(self, simulator: BackfillSimulator) -> bool:
-        """One pass; whether it changed any request."""
+    def run_pass(self, simulator: BackfillSimulator) -> bool:
+        """Run one pass and return whether it changed any request."""
         self.last, self.held_back = simulator.now, False
         before = simulator.updates
-        ready = simulator.in_order(2 * simulator.world.head)
+        ready = simulator.list_pending(2 * simulator.world.head)
         if self.placer is not None:
-            self._loosen(self.placer, ready[: simulator.world.head], simulator)
+            self._relax(self.placer, ready[: simulator.world.head], simulator)
         if self.tuner is not None:
             for change in self.tuner.changes(ready, self._servers(simulator), simulator.world.head, simulator.now):
-                if not self._afford(change.keys, simulator):
+                if not self._take_tokens(change.keys, simulator):
                     break
                 self._tune(change.waiting, change.cpus, change.mem_mib, simulator)
         self.seen = (simulator.happened, simulator.gone)
         if simulator.updates > before:
-            simulator.touched()
+            simulator.mark_changed()
         return simulator.updates > before
 
     def _tune(self, waiting: PendingSimJob, cpus: float, mem_mib: float, simulator: BackfillSimulator) -> None:
-        """Never to what no empty cluster could hold, whatever the mechanism says: it would wait for ever."""
+        """Set the job's CPUs and memory, but never to what no empty cluster could hold: the job would wait for ever."""
         before = waiting.cpus, waiting.mem_mib
         set_tuned_request(waiting, cpus, mem_mib)
         if simulator.empty.seats(waiting.ask, waiting.allowed) is None:
             set_tuned_request(waiting, *before)
 
-    def _loosen(self, placer: Placer, head: Sequence[PendingSimJob], simulator: BackfillSimulator) -> None:
-        for one in placer.loosened(head, simulator.pending, simulator.now):
-            if not self._afford(len(placer.keys(one, simulator.now)), simulator):
+    def _relax(self, placer: Placer, head: Sequence[PendingSimJob], simulator: BackfillSimulator) -> None:
+        for one in placer.list_due(head, simulator.pending, simulator.now):
+            if not self._take_tokens(len(placer.keys(one, simulator.now)), simulator):
                 return
-            placer.loosen(one, simulator.now)
+            placer.relax(one, simulator.now)
 
-    def _afford(self, count: int, simulator: BackfillSimulator) -> bool:
+    def _take_tokens(self, count: int, simulator: BackfillSimulator) -> bool:
+        """Take tokens for `count` updates; if there are too few, the updates are held back until the next pass."""
         per_s = simulator.world.updates_per_s
         rest = take(fill_bucket(self.bucket, simulator.now, per_s), count, per_s)
         if rest is None:
@@ -167,17 +183,17 @@ class Reconciler:
         return True
 
     def _servers(self, simulator: BackfillSimulator) -> list[Server]:
-        floor = simulator.floor
+        free = simulator.free
         return [
             replace(server, gpus_free=int(gpus), cpus_free=int(cpus + ROUNDING), mem_free_mib=int(mem))
-            for server, gpus, cpus, mem in zip(self.servers, floor.gpus, floor.cpus, floor.mem_mib, strict=True)
+            for server, gpus, cpus, mem in zip(self.servers, free.gpus, free.cpus, free.mem_mib, strict=True)
         ]
 
 
-# What happens at one moment.
+# Events closer together than this happen at the same moment.
 SOON = 1e-9
-# Steps between two calls of progress.
-_TOLD = 1000
+# Steps between two calls of `progress`.
+_PROGRESS_STEPS = 1000
 
 
 def play_backfill(
@@ -191,9 +207,9 @@ def play_backfill(
     placement: str = "any",
     progress: Progress | None = None,
 ) -> SimOutcome:
-    """Runs `jobs` (in the order of submission) to their end on `servers`, which are free but for what they say.
+    """Simulate `jobs` (in the order of submission) to their end on `servers`, with what the servers have free.
 
-    `policy`: orders the queue; None: first come, first served. `mechanism`: divides CPUs and memory among waiting jobs
+    `policy`: orders the queue; None: first come, first served. `mechanism`: divides CPUs and memory among pending jobs
     as slurmwrap does; None: plain Slurm. `profiles`: by SimJob.model. `placement`: any | consolidate | skew. A job that
     no empty cluster could hold never starts: Slurm refuses it. ValueError for an unknown placement or no servers.
     """
@@ -201,11 +217,11 @@ def play_backfill(
         raise ValueError(f"there is no placement '{placement}': any, consolidate or skew")
     if not servers:
         raise ValueError("there are no servers")
-    ours = mechanism is not None or placement == "skew"
+    with_slurmwrap = mechanism is not None or placement == "skew"
     simulator = BackfillSimulator(
-        jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if ours else 0.0
+        jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if with_slurmwrap else 0.0
     )
-    if not ours:
+    if not with_slurmwrap:
         return simulator.run(None, progress)
     tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=simulator.like)
     placer = _make_placer(servers, world, profiles) if placement == "skew" else None
@@ -223,7 +239,7 @@ def _make_placer(servers: Sequence[Server], world: SchedulerParams, profiles: Ma
 
 
 class BackfillSimulator:
-    """The state of one run. `place` of a job: its index in `jobs`."""
+    """The state of one run. `place` of a job, and the key of its dicts: the job's index in `jobs`."""
 
     def __init__(
         self,
@@ -237,24 +253,24 @@ class BackfillSimulator:
     ) -> None:
         self.jobs, self.servers, self.world = jobs, servers, world
         self.in_turn = policy is None or policy.name == "fifo"
-        self.line = line_of(jobs, policy or Fifo())
+        self.queue = make_pending_queue(jobs, policy or Fifo())
         self.like = make_typical_server(servers)
-        self.points = sim_throughput.points_of(profiles, self.like)
+        self.points = sim_throughput.list_model_speeds(profiles, self.like)
         self.by_node, self.lag_s = by_node, lag_s
-        self.floor = floor_of(servers, world.servers_per_leaf)
-        self.empty = floor_of([empty_server(server) for server in servers], world.servers_per_leaf)
-        self.shadow = ShadowTable(self.floor, max(server.gpus for server in servers))
+        self.free = make_free_resources(servers, world.servers_per_leaf)
+        self.empty = make_free_resources([make_idle_server(server) for server in servers], world.servers_per_leaf)
+        self.shadow = ShadowTable(self.free, max(server.gpus for server in servers))
         self.pools = group_by_partition(servers, world.partitions)
         self.now = 0.0
         self.steps = self.updates = self.gone = 0
-        self.happened = 0  # submissions, starts, ends
-        # When a job ended last.
+        self.happened = 0  # number of submissions, starts and ends so far
+        # When the last job ended.
         self.freed = -inf
         self.pending: dict[int, PendingSimJob] = {}
         self.running: dict[int, PendingSimJob] = {}
         self.ends: list[tuple[float, int]] = []
-        self.wakes = [world.opens_s]  # moments at which someone who did not may start
-        self.stuck = False  # the first job does not fit, and nothing was given back since
+        self.wakes = [world.opens_s]  # moments at which a pending job may become able to start
+        self.stuck = False  # the first job does not fit, and nothing was released since
         self.dirty = False  # something happened since the last cycle of backfill
         self.last_cycle = self.last_whole = -inf
         self.began: list[float | None] = [None] * len(jobs)
@@ -262,24 +278,29 @@ class BackfillSimulator:
         self.held = [0.0] * len(jobs)
         self.spread = [0] * len(jobs)
 
-    def run(self, slurmwrap: Reconciler | None, progress: Progress | None) -> SimOutcome:
-        coming = sorted(range(len(self.jobs)), key=lambda place: (self.jobs[place].submit_s, place), reverse=True)
-        while (moment := self._next(coming, slurmwrap)) < inf:
+    def run(self, reconciler: Reconciler | None, progress: Progress | None) -> SimOutcome:
+        """Simulate to the end: go from one moment at which anything may happen to the next.
+
+        At each moment: release what ended, submit new jobs, let the reconciler make a pass if one is due, then run the
+        main scheduler if anything changed and a backfill cycle if one is due.
+        """
+        coming = sorted(range(len(self.jobs)), key=lambda index: (self.jobs[index].submit_s, index), reverse=True)
+        while (moment := self._next_moment(coming, reconciler)) < inf:
             self.now = max(self.now, moment)
             self.steps += 1
             changed = self._release()
             while coming and self._seen_s(coming[-1]) <= self.now + SOON:
-                changed |= self._submit(coming.pop(), slurmwrap)
-                # The next one's plan sees where this one went.
-                if slurmwrap is not None:
-                    self._main()
-            if slurmwrap is not None and self.pending and self.now >= slurmwrap.next_s(self) - SOON:
-                changed |= slurmwrap.look(self)
+                changed |= self._submit(coming.pop(), reconciler)
+                # The plan of the next job must see where this one started.
+                if reconciler is not None:
+                    self._schedule()
+            if reconciler is not None and self.pending and self.now >= reconciler.next_s(self) - SOON:
+                changed |= reconciler.run_pass(self)
             if changed:
-                self._main()
+                self._schedule()
             if self.dirty and self.pending and self.now >= self._cycle_at() - SOON:
                 self._backfill()
-            if progress is not None and self.steps % _TOLD == 0:
+            if progress is not None and self.steps % _PROGRESS_STEPS == 0:
                 progress(self.gone, len(self.jobs))
         if progress is not None:
             progress(self.gone, len(self.jobs))
@@ -287,8 +308,8 @@ class BackfillSimulator:
 
     # ------------------------------------------------------------------------------------------- the clock
 
-    def _next(self, coming: Sequence[int], slurmwrap: Reconciler | None) -> float:
-        """The next moment at which anything may happen; inf: none."""
+    def _next_moment(self, coming: Sequence[int], reconciler: Reconciler | None) -> float:
+        """Return the next moment at which anything may happen; inf: none."""
         moment = self.ends[0][0] if self.ends else inf
         if coming:
             moment = min(moment, self._seen_s(coming[-1]))
@@ -296,25 +317,25 @@ class BackfillSimulator:
             moment = min(moment, self.wakes[0])
         if self.pending and self.dirty:
             moment = min(moment, self._cycle_at())
-        if self.pending and slurmwrap is not None:
-            moment = min(moment, slurmwrap.next_s(self))
+        if self.pending and reconciler is not None:
+            moment = min(moment, reconciler.next_s(self))
         return moment
 
     def _cycle_at(self) -> float:
         world = self.world
         return max(self.now, self.last_cycle + world.backfill_s, world.opens_s) if world.backfill_s else inf
 
-    def _seen_s(self, place: int) -> float:
-        return self.jobs[place].submit_s + self.lag_s
+    def _seen_s(self, index: int) -> float:
+        return self.jobs[index].submit_s + self.lag_s
 
     def _release(self) -> bool:
-        """Whether anything was given back, or someone may start who did not."""
+        """Release what jobs that ended held; return whether a pending job may be able to start now."""
         changed = False
         while self.ends and self.ends[0][0] <= self.now + SOON:
-            place = heapq.heappop(self.ends)[1]
-            one = self.running.pop(place)
-            self.floor.give_back(one.ask, one.seats)
-            self.shadow.ends(place, one.seats)
+            index = heapq.heappop(self.ends)[1]
+            one = self.running.pop(index)
+            self.free.give_back(one.ask, one.seats)
+            self.shadow.ends(index, one.seats)
             self.gone += 1
             self.happened += 1
             self.freed = self.now
@@ -326,79 +347,80 @@ class BackfillSimulator:
             self.stuck, self.dirty = False, True
         return changed
 
-    def _submit(self, place: int, slurmwrap: Reconciler | None) -> bool:
-        """Whether Slurm takes it: somewhere it must fit, were all servers empty."""
-        job = self.jobs[place]
+    def _submit(self, index: int, reconciler: Reconciler | None) -> bool:
+        """Submit a job and return whether Slurm accepts it: it must fit on the empty cluster."""
+        job = self.jobs[index]
         points = self.points.get(job.model, ())
         nodes = nodes_of(job, self.like, by_node=self.by_node or bool(points))
         cpus, memory = sim_throughput.compute_requested(job, self.like)
         waiting = PendingSimJob(
-            place=place, job=job, points=points, nodes=nodes, cpus=cpus, mem_mib=memory, asked=(cpus, memory),
-            ask=ask_of(job.gpus, nodes, cpus, memory), length_s=self._limit_s(job), submitted=self.now,
+            place=index, job=job, points=points, nodes=nodes, cpus=cpus, mem_mib=memory, asked=(cpus, memory),
+            ask=make_ask(job.gpus, nodes, cpus, memory), length_s=self._limit_s(job), submitted=self.now,
             allowed=self.pools.get(job.partition), names=self.world.partitions.get(job.partition),
         )  # fmt: skip
         if job.gpus < 1 or self.empty.seats(waiting.ask, waiting.allowed) is None:
             self.gone += 1
             return False
-        if slurmwrap is not None:
-            slurmwrap.submit(waiting, self)
-        self.pending[place] = waiting
-        self.line.join(waiting)
+        if reconciler is not None:
+            reconciler.submit(waiting, self)
+        self.pending[index] = waiting
+        self.queue.join(waiting)
         self.happened += 1
         self.dirty = True
         return True
 
-    def touched(self) -> None:
-        """A waiting request was changed: who did not fit may fit now."""
+    def mark_changed(self) -> None:
+        """Note that a pending request was changed: a job that did not fit may fit now."""
         self.stuck, self.dirty = False, True
 
     def _limit_s(self, job: SimJob) -> float:
-        """What backfill believes that it takes at most."""
+        """Return the run time that backfill assumes at most."""
         if job.limit_s is not None:
             return job.limit_s
         return self.world.limit_s if self.world.limit_factor is None else self.world.limit_factor * job.work_s
 
     # ------------------------------------------------------------------------------------------- the schedulers
 
-    def in_order(self, most: int) -> list[PendingSimJob]:
-        """The first `most` that wait, highest priority first."""
-        return self.line.first(most, self.now)
+    def list_pending(self, most: int) -> list[PendingSimJob]:
+        """Return the first `most` pending jobs, highest priority first."""
+        return self.queue.first(most, self.now)
 
-    def _main(self) -> None:
-        """Strictly in order, each partition up to its first job that does not fit."""
-        if self.now < self.world.opens_s or not self.floor.free_gpus:
+    def _schedule(self) -> None:
+        """Run the main scheduler: strictly in order, each partition up to its first job that does not fit."""
+        if self.now < self.world.opens_s or not self.free.free_gpus:
             return
         if self.in_turn and not self.pools:
             while self.pending and not self.stuck:
-                self.stuck = not self._starts(self.line.first(1, self.now)[0])
+                self.stuck = not self._try_to_start(self.queue.first(1, self.now)[0])
             return
         whole = self.now >= self.last_whole + self.world.sched_interval_s
         if whole:
             self.last_whole = self.now
         failed: set[str] = set()
-        for waiting in self.line.walk(len(self.line) if whole else self.world.queue_depth, self.now):
+        for waiting in self.queue.walk(len(self.queue) if whole else self.world.queue_depth, self.now):
             name = waiting.job.partition if waiting.job.partition in self.pools else ""
-            if name not in failed and not self._starts(waiting):
+            if name not in failed and not self._try_to_start(waiting):
                 failed.add(name)
                 if len(failed) > len(self.pools):
                     return
 
-    def _starts(self, waiting: PendingSimJob) -> bool:
-        seats = self.floor.seats(waiting.ask, waiting.allowed, waiting.leaves_at(self.now))
-        if seats is not None:
-            self._begin(waiting, seats)
-        return seats is not None
+    def _try_to_start(self, waiting: PendingSimJob) -> bool:
+        """Start the job if it fits now; return whether it did."""
+        assignment = self.free.seats(waiting.ask, waiting.allowed, waiting.leaves_at(self.now))
+        if assignment is not None:
+            self._start_job(waiting, assignment)
+        return assignment is not None
 
     def _backfill(self) -> None:
-        """One cycle; it ends early where no server with a free GPU can be used by anybody who waits."""
+        """Run one backfill cycle; it ends early if no pending job can use any server with a free GPU."""
         world, shadow = self.world, self.shadow
         self.last_cycle, self.dirty = self.now, False
-        if not self.floor.free_gpus:
+        if not self.free.free_gpus:
             return
         shadow.open(self.now, self.now + 1.0, world.group_s)
-        queue = self.in_order(world.max_job_test)
+        queue = self.list_pending(world.max_job_test)
         least = self.now + min(map(attrgetter("length_s"), queue))
-        # Who asked the same → the shortest of them that fitted nowhere.
+        # Request → the shortest time limit with which it fitted nowhere in this cycle.
         hopeless: dict[object, float] = {}
         for waiting in queue:
             if shadow.free_until() < least:
@@ -406,13 +428,17 @@ class BackfillSimulator:
             self._start_or_plan(waiting, hopeless)
 
     def _start_or_plan(self, waiting: PendingSimJob, hopeless: dict[object, float]) -> None:
-        """`hopeless`, of this cycle: what is started and kept in it only makes it harder for those that follow."""
+        """Start the job if it fits now, else reserve nodes for it.
+
+        What is started and reserved in a cycle only makes it harder for later jobs. So a request that fitted nowhere is
+        not tried again for a job with the same request and at least the same time limit (`hopeless`).
+        """
         shadow, length, leaves = self.shadow, waiting.length_s, waiting.leaves_at(self.now)
         asked = (waiting.ask, id(waiting.allowed), leaves)
         if length < hopeless.get(asked, inf):
-            seats = shadow.seats(waiting.ask, length, waiting.allowed, leaves)
-            if seats is not None:
-                self._begin(waiting, seats)
+            assignment = shadow.seats(waiting.ask, length, waiting.allowed, leaves)
+            if assignment is not None:
+                self._start_job(waiting, assignment)
                 return
             hopeless[asked] = length
         later = ("later", asked)
@@ -429,41 +455,42 @@ class BackfillSimulator:
 
     # ------------------------------------------------------------------------------------------- runs
 
-    def _begin(self, waiting: PendingSimJob, seats: Seats) -> None:
-        place = waiting.place
-        del self.pending[place]
-        self.line.leave(waiting)
+    def _start_job(self, waiting: PendingSimJob, assignment: ServerAssignment) -> None:
+        """Start the job on these servers, and compute when it ends."""
+        index = waiting.place
+        del self.pending[index]
+        self.queue.leave(waiting)
         self.happened += 1
-        self.floor.take(waiting.ask, seats)
-        self.shadow.begins(place, waiting.ask, seats, self.now + waiting.length_s)
-        waiting.began, waiting.seats = self.now, seats
+        self.free.take(waiting.ask, assignment)
+        self.shadow.begins(index, waiting.ask, assignment, self.now + waiting.length_s)
+        waiting.began, waiting.seats = self.now, assignment
         run_s = self._run_s(waiting)
-        self.running[place] = waiting
-        heapq.heappush(self.ends, (self.now + run_s + self.world.react_s, place))
-        self.began[place], self.ended[place] = self.now, self.now + run_s
-        self.held[place], self.spread[place] = run_s, len(seats.servers)
+        self.running[index] = waiting
+        heapq.heappush(self.ends, (self.now + run_s + self.world.react_s, index))
+        self.began[index], self.ended[index] = self.now, self.now + run_s
+        self.held[index], self.spread[index] = run_s, len(assignment.servers)
 
     def _run_s(self, waiting: PendingSimJob) -> float:
-        """Killed at its limit, where that is known."""
+        """Return for how long the job runs. It is killed at its time limit if that is known."""
         job, world = waiting.job, self.world
         run_s = job.work_s
         if waiting.points:
             given = find_speed(waiting.points, waiting.cpus, waiting.mem_mib)
             at_share = find_speed(waiting.points, *sim_throughput.compute_share(self.like))
             if given > 0 and at_share > 0:
-                run_s = sim_throughput.share_work_s(job, waiting.points, self.like) * at_share / given
-        if world.spread_slowdown and self._apart(waiting):
+                run_s = sim_throughput.compute_share_work_s(job, waiting.points, self.like) * at_share / given
+        if world.spread_slowdown and self._is_apart(waiting):
             run_s *= world.spread_slowdown.get(job.model, 1.0)
         if world.jitter_s:
             run_s += world.jitter_s * random.Random(f"{world.seed} {job.number}").random()
         return run_s if job.limit_s is None else min(run_s, job.limit_s)
 
-    def _apart(self, waiting: PendingSimJob) -> bool:
-        """Whether it lies on more servers than it needs, or under several leaf switches."""
-        leaf, seats = self.floor.leaf, waiting.seats
-        if len(seats.servers) > max(waiting.job.nodes or 1, count_fewest_servers(waiting.job, self.like)):
+    def _is_apart(self, waiting: PendingSimJob) -> bool:
+        """Return whether the job runs on more servers than it needs, or under several leaf switches."""
+        leaf, assignment = self.free.leaf, waiting.seats
+        if len(assignment.servers) > max(waiting.job.nodes or 1, count_fewest_servers(waiting.job, self.like)):
             return True
-        return leaf is not None and len({int(leaf[server]) for server in seats.servers}) > 1
+        return leaf is not None and len({int(leaf[server]) for server in assignment.servers}) > 1
 
     def _outcome(self) -> SimOutcome:
         return SimOutcome(

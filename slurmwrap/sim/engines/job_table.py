@@ -1,8 +1,7 @@
-"""Books of a run in rounds: who is there, who runs at what pace, how far everybody is. Columns, one entry per job.
+"""The state of all jobs of a run in rounds: which run, at what pace, with what progress. Columns, one entry per job.
 
-Times are in beats of the world's clock: rounds where leases end in rounds, seconds where they end at events. A job's
-progress is only written down when its pace changes; between, it follows from the pace. So a beat in which nothing
-changes costs nothing.
+Times are in beats of the clock: rounds if leases end in rounds, seconds if they end at events. A job's progress is only
+recorded when its pace changes; in between, it follows from the pace. So a beat in which nothing changes costs nothing.
 """
 
 from __future__ import annotations
@@ -20,44 +19,48 @@ from slurmwrap.sim.sim_outcome import SimOutcome
 
 # Clock of the mode *rounds*: when leases end.
 #
-# It counts in beats. With `round_s` > 0 a beat is a round, and beats are whole, so nothing drifts: leases end at each.
-# The first round of Synergy's simulator (msr-fiddle/synergy, 1bb2bed6, runner.py init_event_queue) begins at the first
-# multiple of its length that is not before the first submission; where all jobs are there at once, a second after it.
-# With `round_s` = 0 a beat is a second, and leases end at events.
-# All submitted within so much: all at once.
+# It counts in beats. With `round_s` > 0 a beat is a round, and beats are whole numbers, so nothing drifts: leases end
+# at each beat. The first round of Synergy's simulator (msr-fiddle/synergy, 1bb2bed6, runner.py init_event_queue) begins
+# at the first multiple of its length that is not before the first submission; if all jobs are submitted at once, a
+# second after it. With `round_s` = 0 a beat is a second, and leases end at events.
+#
+# Jobs that are all submitted within ONCE_S seconds count as submitted at once.
 ONCE_S = 1.0
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseClock:
-    """`first_s`: at beat 0. `round_s`: 0 where leases end at events."""
+    """`first_s`: time of beat 0. `round_s`: 0 if leases end at events."""
 
     first_s: float
     round_s: float
 
     @property
     def beat_s(self) -> float:
-        """Seconds of a beat."""
+        """Seconds per beat."""
         return self.round_s or 1.0
 
     def at(self, beat: float) -> float:
-        """Seconds of the trace's clock."""
+        """Return the time of a beat in seconds of the trace's clock."""
         return self.first_s + beat * self.beat_s
 
     def beat(self, moment_s: float) -> float:
-        """The first beat that is not before that moment."""
+        """Return the first beat that is not before that moment."""
         if not self.round_s:
             return moment_s - self.first_s
         beat = max(0, ceil((moment_s - self.first_s) / self.round_s))
         return beat if self.at(beat) >= moment_s else beat + 1
 
     def end(self, beat: float, beats: float) -> float:
-        """When someone ends who needs so many beats more: in rounds at the end of one, and not before the next."""
+        """Return when a job ends that needs so many more beats.
+
+        In rounds it ends at the end of a round, at the earliest of the next one.
+        """
         return beat + max(1, ceil(beats - _ROUNDING)) if self.round_s else beat + beats
 
     def look(self, beat: float, quiet_s: float) -> float:
-        """The first beat after `beat` at which something may have changed that holds for `quiet_s`."""
+        """Return the first beat after `beat` at which something may have changed that holds for `quiet_s` seconds."""
         if quiet_s == inf:
             return inf
         if not self.round_s:
@@ -65,8 +68,8 @@ class LeaseClock:
         return beat + max(1, ceil(quiet_s / self.round_s - _ROUNDING))
 
 
-def clock_of(submits_s: Sequence[float], round_s: float) -> LeaseClock:
-    """`submits_s`: of all jobs, in order, at least one."""
+def make_lease_clock(submits_s: Sequence[float], round_s: float) -> LeaseClock:
+    """Return the clock. `submits_s`: submissions of all jobs, in order, at least one."""
     first, last = submits_s[0], submits_s[-1]
     if round_s <= 0:
         return LeaseClock(first_s=0.0, round_s=0.0)
@@ -77,26 +80,26 @@ def clock_of(submits_s: Sequence[float], round_s: float) -> LeaseClock:
 
 @dataclass(slots=True, kw_only=True)
 class JobTable:
-    """`left` is in units: iterations where they are whole, else seconds at the proportional share."""
+    """Columns of all jobs. `left` is in units: iterations if they are whole, else seconds at the proportional share."""
 
     clock: LeaseClock
     submit_s: Floats
     gpus: Ints
     left: Floats
     unit_s: Floats  # seconds of one unit at the proportional share
-    whole: Bools  # only whole units are done in a round
-    best: Floats  # speed, alone on the servers
+    whole: Bools  # whether only whole units are completed in a round
+    best: Floats  # speed of the job alone on the servers
     active: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # numbers, in the order of submission
     speed: Floats = field(init=False)
     pace: Floats = field(init=False)  # units per beat
-    since: Floats = field(init=False)  # when `left` and `held` were written down, in beats
+    since: Floats = field(init=False)  # beat at which `left` and `held` were recorded
     held: Floats = field(init=False)  # beats
-    end: Floats = field(init=False)  # at this pace, in beats
+    end: Floats = field(init=False)  # beat at which the job ends at this pace
     running: Bools = field(init=False)
     began_s: Floats = field(init=False)
     ended_s: Floats = field(init=False)
     servers: Ints = field(init=False)
-    # How many have been submitted.
+    # Number of jobs that have been submitted.
     come: int = field(init=False, default=0)
     gone: int = field(init=False, default=0)
     preemptions: int = field(init=False, default=0)
@@ -111,7 +114,7 @@ class JobTable:
         self.servers = np.zeros(count, dtype=np.int64)
 
     def admit(self, beat: float) -> Ints:
-        """Takes in who has been submitted by then; returns their numbers."""
+        """Add the jobs that have been submitted by this beat; return their numbers."""
         first, now = self.come, self.clock.at(beat)
         while self.come < len(self.submit_s) and self.submit_s[self.come] <= now:
             self.come += 1
@@ -121,7 +124,7 @@ class JobTable:
         return new
 
     def dismiss(self, beat: float) -> Ints:
-        """Takes out who has ended by then; returns their numbers."""
+        """Remove the jobs that have ended by this beat; return their numbers."""
         gone: list[int] = []
         while self._ends and self._ends[0][0] <= beat:
             end, number = heapq.heappop(self._ends)
@@ -136,22 +139,25 @@ class JobTable:
         return np.array(gone, dtype=np.int64)
 
     def columns(self, beat: float, most: int | None = None) -> Active:
-        """What the policy sees of who is there, or of those `most` who came first."""
-        who = self.active[:most]
-        running = self.running[who]
-        beats = np.where(running, beat - self.since[who], 0.0)
+        """Return what the policy sees of the jobs in the system, or of the `most` that were submitted first."""
+        numbers = self.active[:most]
+        running = self.running[numbers]
+        beats = np.where(running, beat - self.since[numbers], 0.0)
         return Active(
-            number=who,
-            submit_s=self.submit_s[who],
-            gpus=self.gpus[who],
-            left_s=(self.left[who] - beats * self.pace[who]) * self.unit_s[who],
-            speed=self.speed[who],
-            held_s=(self.held[who] + beats) * self.clock.beat_s,
+            number=numbers,
+            submit_s=self.submit_s[numbers],
+            gpus=self.gpus[numbers],
+            left_s=(self.left[numbers] - beats * self.pace[numbers]) * self.unit_s[numbers],
+            speed=self.speed[numbers],
+            held_s=(self.held[numbers] + beats) * self.clock.beat_s,
             running=running,
         )
 
     def run(self, numbers: Ints, beat: float, speeds: Floats | None = None, servers: Ints | None = None) -> None:
-        """These run from now on, at these speeds (None: 1) on so many servers; who runs so already is left alone."""
+        """Let these jobs run from now on, at these speeds (None: 1) on so many servers.
+
+        A job that already runs at its speed is left alone.
+        """
         fast = np.ones(len(numbers)) if speeds is None else speeds
         changed = ~self.running[numbers] | (self.speed[numbers] != fast)
         for number, speed in zip(numbers[changed].tolist(), fast[changed].tolist(), strict=True):
@@ -161,7 +167,7 @@ class JobTable:
             self.servers[numbers] = servers
 
     def stop(self, numbers: Ints, beat: float) -> None:
-        """These lose their GPUs."""
+        """Take the GPUs from these jobs."""
         for number in numbers.tolist():
             self._settle(number, beat)
         self.running[numbers] = False
@@ -169,7 +175,7 @@ class JobTable:
         self.preemptions += len(numbers)
 
     def next_end(self) -> float:
-        """When the next of who runs ends, in beats; inf: no one runs."""
+        """Return the beat at which the next running job ends; inf: none runs."""
         while self._ends:
             end, number = self._ends[0]
             if self.running[number] and self.end[number] == end:
@@ -178,7 +184,7 @@ class JobTable:
         return inf
 
     def next_submission(self) -> float:
-        """In beats; inf: all are there."""
+        """Return the beat of the next submission; inf: all jobs are submitted."""
         return self.clock.beat(self.submit_s[self.come]) if self.come < len(self.submit_s) else inf
 
     def _settle(self, number: int, beat: float) -> None:
@@ -190,7 +196,7 @@ class JobTable:
     def _start(self, number: int, beat: float, speed: float) -> None:
         self.speed[number], self.since[number] = speed, beat
         pace = self.clock.beat_s * speed / self.unit_s[number]
-        # Else not one would be done in a round.
+        # Otherwise not even one unit would be completed in a round.
         if self.whole[number] and pace >= 1:
             pace = float(np.floor(self.clock.beat_s / (self.unit_s[number] / speed)))
         self.pace[number] = pace
@@ -201,7 +207,10 @@ class JobTable:
         heapq.heappush(self._ends, (float(self.end[number]), number))
 
     def outcome(self, steps: int, beat: float) -> SimOutcome:
-        """What became of everybody. `beat`: the last that was played; until then who still runs has held its GPUs."""
+        """Return the result of all jobs.
+
+        `beat`: the last one that was simulated; a job that still runs has held its GPUs until then.
+        """
         held = self.held + np.where(self.running, beat - self.since, 0.0)
         return SimOutcome(
             mode="rounds",

@@ -1,7 +1,7 @@
-"""Line: who waits, highest priority first. Where a policy's order of those who never ran stays, no one is sorted twice.
+"""The queue of pending jobs, highest priority first, kept sorted if the policy's key of a job never changes.
 
-A job that has begun never waits again in this mode. So all policies but finish-time fairness order who waits by what is
-known when a job comes, and a job's place among the others is found once, however long the line is.
+A job that has begun never waits again in this mode. So all policies but finish-time fairness order pending jobs by what
+is known when a job arrives, and a job's position is found once, however long the queue is.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ import numpy as np
 
 from slurmwrap.model.resource_profile import SpeedPoint
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.engines.free_resources import Seats
+from slurmwrap.sim.engines.free_resources import ServerAssignment
 from slurmwrap.sim.engines.sim_request import Ask
 from slurmwrap.sim.queue_policies import Active, Policy
 from slurmwrap.sim.sim_job import SimJob
 
 
-# Waiting: a job in Slurm's queue, with what it asks for now. The mutable record of the model.
+# A job in Slurm's queue, with what it asks for now: the mutable record of this engine.
 @dataclass(slots=True, kw_only=True)
 class PendingSimJob:
-    """`place`: index of the job in the trace. Seconds; CPUs and MiB per GPU."""
+    """A pending job. `place`: its index in the trace. Seconds; CPUs and MiB per GPU."""
 
     place: int
     job: SimJob
-    nodes: int | None  # that it insists on
+    nodes: int | None  # number of nodes that the job insists on
     cpus: float
     mem_mib: float
-    # CPUs and MiB per GPU as its user asked.
+    # CPUs and MiB per GPU that its user asked for.
     asked: tuple[float, float]
     ask: Ask
-    length_s: float  # what backfill believes that it takes at most
-    points: tuple[SpeedPoint, ...] = ()  # its speeds, where it has a profile with any
+    length_s: float  # run time that backfill assumes at most
+    points: tuple[SpeedPoint, ...] = ()  # its speeds if its profile contains any
     allowed: Bools | None = None  # servers where it may run; None: all
     names: frozenset[str] | None = None  # the same by name
-    leaves: int | None = None  # it waits for so few leaf switches, as long as
+    leaves: int | None = None  # greatest number of leaf switches that it accepts, until `leaves_until`
     leaves_until: float = 0.0
     submitted: float = 0.0
     began: float = -1.0
-    seats: Seats = field(default_factory=lambda: Seats(servers=(), units=()))
+    seats: ServerAssignment = field(default_factory=lambda: ServerAssignment(servers=(), units=()))
 
     @property
     def name(self) -> str:
-        """Its address, as claims call it."""
+        """The name of the job in demands."""
         return str(self.place)
 
     def leaves_at(self, now: float) -> int | None:
-        """The number of leaf switches that it insists on at that moment."""
+        """Return the number of leaf switches that the job insists on at that moment."""
         return self.leaves if now < self.leaves_until else None
 
 
-# The policy's, then in the order of joining.
+# Sort key: the policy's key, then the order of joining.
 _Key = tuple[float, int]
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingQueue:
-    """`standing`: what the policy orders by, of each job, by place in the trace; None: it changes with time."""
+    """The queue. `standing`: the policy's key of each job, by index in the trace; None: the key changes with time."""
 
     policy: Policy
     number: Ints
@@ -69,7 +69,7 @@ class PendingQueue:
     standing: list[float] | None
     _keys: list[_Key] = field(default_factory=list)
     _waiting: list[PendingSimJob] = field(default_factory=list)
-    # By place in the trace.
+    # Sort keys by index in the trace.
     _key: dict[int, _Key] = field(default_factory=dict)
     _joined: int = 0
 
@@ -85,19 +85,19 @@ class PendingQueue:
         self._joined += 1
 
     def leave(self, waiting: PendingSimJob) -> None:
-        """KeyError for who does not wait."""
+        """Remove the job. KeyError if it is not in the queue."""
         at = bisect_left(self._keys, self._key.pop(waiting.place))
         del self._keys[at], self._waiting[at]
 
     def first(self, most: int, now: float) -> list[PendingSimJob]:
-        """The first `most`."""
+        """Return the first `most` jobs."""
         if self.standing is not None:
             return self._waiting[:most]
         order = self.policy.order(self._active(), now)
         return [self._waiting[at] for at in order[:most].tolist()]
 
     def walk(self, most: int, now: float) -> Iterator[PendingSimJob]:
-        """The same one by one; who has been handed out may leave meanwhile."""
+        """Yield the same one by one; a job that was yielded may leave meanwhile."""
         if self.standing is None:
             yield from self.first(most, now)
             return
@@ -110,7 +110,7 @@ class PendingQueue:
             at = bisect_right(self._keys, key)
 
     def _active(self) -> Active:
-        """No one has run yet."""
+        """Return the policy's columns of the pending jobs, none of which has run yet."""
         count = len(self._waiting)
         places = np.fromiter((one.place for one in self._waiting), np.int64, count)
         return Active(
@@ -124,8 +124,8 @@ class PendingQueue:
         )
 
 
-def line_of(jobs: Sequence[SimJob], policy: Policy) -> PendingQueue:
-    """Empty. `jobs`: all of the trace."""
+def make_pending_queue(jobs: Sequence[SimJob], policy: Policy) -> PendingQueue:
+    """Return an empty queue. `jobs`: all jobs of the trace."""
     gpus = np.array([job.gpus for job in jobs], dtype=np.int64)
     work_s = np.array([job.work_s for job in jobs], dtype=np.float64)
     standing = policy.standing(gpus, work_s)

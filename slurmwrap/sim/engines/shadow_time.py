@@ -1,10 +1,10 @@
-"""Shadow: when each server will have how much, by the time limits of what runs; and what is kept for whom. Backfill.
+"""Shadow times for backfill: what each server will have free when, by time limits, and what is reserved for which jobs.
 
-As Slurm's sched/backfill does it (22.05, plugins/sched/backfill/backfill.c): running jobs are believed to end at their
-limits; a job that cannot start gets the earliest time at which it would fit, and whole nodes are kept for it from then
-on until its own limit; another job may use such a node before or after that. Slurm does not try each end of a running
+As in Slurm's sched/backfill (22.05, plugins/sched/backfill/backfill.c): running jobs are assumed to end at their time
+limits. A job that cannot start gets the earliest time at which it would fit, and whole nodes are reserved for it from
+then until its own limit; another job may use such a node before or after that. Slurm does not try each end of a running
 job: it takes them together, up to 30 s, 60 s, 120 s and so on after the first (cons_tres, job_test.c: _will_run_test),
-so the farther away a start is, the later it is planned. What the model leaves out: that a cycle may be interrupted.
+so the farther away a start is, the later it is planned. Not simulated: that a cycle may be interrupted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,25 @@ from math import inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.engines.free_resources import FreeResources, Seats, choose_servers, count_units, fits_whole
+from slurmwrap.sim.engines.free_resources import (
+    FreeResources,
+    ServerAssignment,
+    choose_servers,
+    count_units,
+    fits_whole,
+)
 from slurmwrap.sim.engines.sim_request import Ask
 
-_LOOKS = 256  # moments at most that are tried for a job of several servers; then it is planned nowhere
-_BLOCK = 16  # of them at a time
-_FEW = 16  # servers that are reckoned one by one rather than all at once
+# Greatest number of moments that are tried for a job of several servers; after these it is not planned.
+_LOOKS = 256
+_BLOCK = 16  # moments that are tried at once
+_FEW = 16  # up to so many servers are computed one by one rather than all at once
 _SOONER = 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
 class HeldResources:
-    """What one running job holds of one server, and when it is believed to end."""
+    """What one running job holds on one server, and when it is assumed to end."""
 
     ends: float
     gpus: int
@@ -38,32 +45,32 @@ class HeldResources:
 
 @dataclass(slots=True, kw_only=True)
 class ServerCapacity:
-    """What the servers hold of one request, were nothing kept: a row each."""
+    """How many units of one request fit on each server over time, without reservations; one row per server."""
 
-    room: Ints  # units, by column of Shadow
-    at: Floats  # when each column holds
-    moments: Floats  # when more comes, from when there is enough
-    soon: Ints | None = None  # units at the first `_BLOCK` moments, once someone asked
+    room: Ints  # units, by column of ShadowTable
+    at: Floats  # from when each column holds
+    moments: Floats  # moments at which more becomes free, beginning when there is enough
+    soon: Ints | None = None  # units at the first `_BLOCK` moments, computed on demand
 
     def then(self, moments: Floats) -> Ints:
-        """Units on each server at these, one column per moment."""
+        """Return the units on each server at these moments, one column per moment."""
         column = (self.at[:, :, None] <= moments).sum(axis=1) - 1
         held: Ints = self.room[np.arange(len(column))[:, None], column]
         return held
 
     def first(self, count: int) -> Ints:
-        """The same at the first `count` of its moments, `_BLOCK` at most. A copy."""
+        """Return a copy of the same at the first `count` moments, at most `_BLOCK`."""
         if self.soon is None:
             self.soon = self.then(self.moments[:_BLOCK])
         return self.soon[:, :count].copy()
 
 
 class ShadowTable:
-    """One row per server: column 0 is now, then one per running job, in the order of their believed ends."""
+    """One row per server: column 0 is now, then one column per running job, in the order of their assumed ends."""
 
-    def __init__(self, floor: FreeResources, columns: int) -> None:
-        count = len(floor.gpus)
-        self._floor = floor
+    def __init__(self, free: FreeResources, columns: int) -> None:
+        count = len(free.gpus)
+        self._free = free
         self._jobs: list[dict[int, HeldResources]] = [{} for _ in range(count)]
         self._dirty = set(range(count))
         self._times = np.full((count, columns + 1), np.inf)
@@ -71,22 +78,24 @@ class ShadowTable:
         self._cpus = np.zeros((count, columns + 1))
         self._mem = np.zeros((count, columns + 1))
         self._rows = np.arange(count)
-        self._believed: dict[int, float] = {}  # end of each running job
-        self._begin = np.full((count, 4), np.inf)  # from when a server is kept, in this cycle: sorted, column by column
-        self._until = np.full((count, 4), -np.inf)  # until when
-        self._kept: dict[int, list[tuple[float, float]]] = {}  # the same, by server
-        self._keeps: list[int] = []  # the servers in the order in which something was kept on them
-        self._ends: list[float] = []  # until when anything is kept, ascending
-        self._loose: set[int] = set()  # servers with a free GPU on which nothing is kept
-        self._used = 0  # columns
+        self._assumed_ends: dict[int, float] = {}  # assumed end of each running job
+        # Begin of each reservation of a server in this cycle, sorted, one per column, and its end.
+        self._begin = np.full((count, 4), np.inf)
+        self._until = np.full((count, 4), -np.inf)
+        self._kept: dict[int, list[tuple[float, float]]] = {}  # the same reservations by server
+        self._keeps: list[int] = []  # the servers in the order in which they were reserved
+        self._ends: list[float] = []  # ends of all reservations, ascending
+        self._loose: set[int] = set()  # servers with a free GPU and without reservations
+        self._used = 0  # columns in use
         self._now = self._late = self._group_s = 0.0
-        self._tried: Floats | None = None  # ends of running jobs at which Slurm looks
-        self._earliest: dict[Ask, Floats] = {}  # starts, were nothing kept
-        self._starts: dict[tuple[Ask, float, int], tuple[Floats, int]] = {}  # with so many of `_keeps`
+        self._tried: Floats | None = None  # ends of running jobs that Slurm tries
+        self._earliest: dict[Ask, Floats] = {}  # earliest starts without reservations
+        # Earliest starts, and how many entries of `_keeps` were considered for each.
+        self._starts: dict[tuple[Ask, float, int], tuple[Floats, int]] = {}
         self._tables: dict[tuple[Ask, int], ServerCapacity] = {}
 
-    def begins(self, number: int, sim_request: Ask, seats: Seats, ends: float) -> None:
-        for server, count in zip(seats.servers, seats.units, strict=True):
+    def begins(self, number: int, sim_request: Ask, assignment: ServerAssignment, ends: float) -> None:
+        for server, count in zip(assignment.servers, assignment.units, strict=True):
             self._jobs[server][number] = HeldResources(
                 ends=ends,
                 gpus=count * sim_request.gpus,
@@ -94,53 +103,62 @@ class ShadowTable:
                 mem_mib=count * sim_request.mem_mib,
             )
             self._dirty.add(server)
-            if self._floor.gpus[server] <= 0:
+            if self._free.gpus[server] <= 0:
                 self._loose.discard(server)
-        self._believed[number] = ends
-        self._forget()
+        self._assumed_ends[number] = ends
+        self._clear_caches()
 
-    def ends(self, number: int, seats: Seats) -> None:
-        for server in seats.servers:
+    def ends(self, number: int, assignment: ServerAssignment) -> None:
+        for server in assignment.servers:
             del self._jobs[server][number]
             self._dirty.add(server)
-        del self._believed[number]
-        self._forget()
+        del self._assumed_ends[number]
+        self._clear_caches()
 
     def open(self, now: float, late: float, group_s: float) -> None:
-        """A new cycle: nothing is kept. Who runs beyond their limit is believed to end at `late`. `group_s`: so close
-        ends of running jobs are looked at together, farther ones twice as close and so on; 0: each alone."""
+        """Begin a new cycle without reservations.
+
+        Jobs that run beyond their limit are assumed to end at `late`. `group_s`: ends of running jobs this close are
+        looked at together, farther ones twice as close and so on; 0: each alone.
+        """
         self._now, self._late, self._group_s = now, late, group_s
         self._begin.fill(np.inf)
         self._until.fill(-np.inf)
         self._kept.clear()
         self._keeps.clear()
         self._ends.clear()
-        self._loose = set((self._floor.gpus > 0).nonzero()[0].tolist())
+        self._loose = set((self._free.gpus > 0).nonzero()[0].tolist())
         self._used = 0
-        self._forget()
+        self._clear_caches()
 
     def free_until(self) -> float:
-        """Until when a server with a free GPU may be used, at most; -inf where none has one."""
+        """Return until when a server with a free GPU may be used, at most; -inf if none has one."""
         if self._loose:
             return inf
-        return float(self._begin[self._floor.gpus > 0, 0].max(initial=-np.inf))
+        return float(self._begin[self._free.gpus > 0, 0].max(initial=-np.inf))
 
     def usable(self, start: float, length: float) -> Bools:
-        """Servers that nothing is kept on from `start` for so long."""
+        """Return the servers without a reservation between `start` and `start + length`."""
         begin, until = self._begin[:, : self._used], self._until[:, : self._used]
         return np.asarray(((start + length <= begin) | (start >= until)).all(axis=1), dtype=np.bool_)
 
-    def seats(self, sim_request: Ask, length: float, allowed: Bools | None, leaves: int | None) -> Seats | None:
-        """Where it may start now."""
+    def seats(
+        self, sim_request: Ask, length: float, allowed: Bools | None, leaves: int | None
+    ) -> ServerAssignment | None:
+        """Return the servers on which the request may start now; None if there are none."""
         if not self._used:
-            return self._floor.seats(sim_request, allowed, leaves)
+            return self._free.seats(sim_request, allowed, leaves)
         free = self.usable(self._now, length)
         if allowed is not None:
             free = free & allowed
-        return self._floor.seats(sim_request, free, leaves)
+        return self._free.seats(sim_request, free, leaves)
 
-    def plan(self, sim_request: Ask, length: float, allowed: Bools | None, latest: float) -> tuple[float, Seats] | None:
-        """When and where it would start, at the earliest; None: not until `latest`, as far as can be seen."""
+    def plan(
+        self, sim_request: Ask, length: float, allowed: Bools | None, latest: float
+    ) -> tuple[float, ServerAssignment] | None:
+        """Return when and where the request would start at the earliest; None: not before `latest`, as far as known."""
+        # A job that may run on one server: the earliest start on one. If several servers would allow an earlier start,
+        # use that.
         best = inf
         if sim_request.least == 1:
             start = self._start_whole(sim_request, length, allowed)
@@ -150,18 +168,18 @@ class ShadowTable:
                 if spread is not None:
                     return spread
             if best <= latest:
-                return best, self._floor.one(sim_request, (start <= best).nonzero()[0])
+                return best, self._free.one(sim_request, (start <= best).nonzero()[0])
             return None
         return self._plan_several(sim_request, length, allowed, latest)
 
-    def keep(self, seats: Seats, start: float, end: float) -> None:
-        """Whole nodes, for a job that is planned on them."""
+    def keep(self, assignment: ServerAssignment, start: float, end: float) -> None:
+        """Reserve whole nodes for a job that is planned on them."""
         place = bisect_left(self._ends, end)
         if place == len(self._ends) or self._ends[place] != end:
             self._ends.insert(place, end)
-        self._keeps.extend(seats.servers)
-        self._loose.difference_update(seats.servers)
-        for server in seats.servers:
+        self._keeps.extend(assignment.servers)
+        self._loose.difference_update(assignment.servers)
+        for server in assignment.servers:
             spans = self._kept.setdefault(server, [])
             insort(spans, (start, end))
             if len(spans) > self._begin.shape[1]:
@@ -177,7 +195,7 @@ class ShadowTable:
     # --------------------------------------------------------------------------------------------------- when
 
     def _start_whole(self, sim_request: Ask, length: float, allowed: Bools | None) -> Floats:
-        """The earliest start on each server that holds it alone."""
+        """Return the earliest start on each server that holds the job alone."""
         key = (sim_request, length, id(allowed))
         start, seen = self._starts.get(key, (None, 0))
         unkept = self._unkept_start(sim_request)
@@ -209,15 +227,16 @@ class ShadowTable:
             self._refresh()
             holds = fits_whole(sim_request, self._gpus, self._cpus, self._mem)
             first = holds.argmax(axis=1)
-            start = self._tried_at(self._at()[self._rows, first])
+            start = self._tried_at(self._column_times()[self._rows, first])
             start[~holds[self._rows, first]] = np.inf
             self._earliest[sim_request] = start
         return start
 
     def _plan_several(
         self, sim_request: Ask, length: float, allowed: Bools | None, latest: float
-    ) -> tuple[float, Seats] | None:
-        """On several servers, at the earliest."""
+    ) -> tuple[float, ServerAssignment] | None:
+        """Return the earliest start on several servers, and the servers."""
+        # Moments to try: when enough becomes free, and when reservations end. They are tried in blocks, earliest first.
         table = self._table(sim_request, allowed)
         moments = table.moments
         if not moments.size or moments[0] > latest:
@@ -228,25 +247,29 @@ class ShadowTable:
         moments = moments[: int(np.searchsorted(moments, latest, side="right"))][:_LOOKS]
         for first in range(0, moments.size, _BLOCK):
             block = moments[first : first + _BLOCK]
-            here = table.then(block) if first or ends else table.first(block.size)
+            units = table.then(block) if first or ends else table.first(block.size)
             for place in range(self._used):
                 begin, until = self._begin[:, place, None], self._until[:, place, None]
-                here *= (block + length <= begin) | (block >= until)
-            enough = here.sum(axis=0) >= sim_request.units
+                units *= (block + length <= begin) | (block >= until)
+            enough = units.sum(axis=0) >= sim_request.units
             if sim_request.least > 1:
-                enough &= np.count_nonzero(here, axis=0) >= sim_request.least
+                enough &= np.count_nonzero(units, axis=0) >= sim_request.least
             for place in enough.nonzero()[0]:
-                seats = choose_servers(sim_request, here[:, place], self._floor.cpus, self._floor.leaf)
-                if seats is not None:
-                    return float(block[place]), seats
+                assignment = choose_servers(sim_request, units[:, place], self._free.cpus, self._free.leaf)
+                if assignment is not None:
+                    return float(block[place]), assignment
         return None
 
     def _table(self, sim_request: Ask, allowed: Bools | None) -> ServerCapacity:
+        """Return the capacity of all servers for this request over time, and the moments at which it may suffice.
+
+        Cached until a job starts or ends. Only moments are kept from which on all servers together have enough units.
+        """
         key = (sim_request, id(allowed))
         found = self._tables.get(key)
         if found is None:
             self._refresh()
-            room, at = count_units(sim_request, self._gpus, self._cpus, self._mem), self._at()
+            room, at = count_units(sim_request, self._gpus, self._cpus, self._mem), self._column_times()
             if allowed is not None:
                 room[~allowed] = 0
             gain = np.diff(room, axis=1, prepend=0)
@@ -259,11 +282,11 @@ class ShadowTable:
         return found
 
     def _tried_at(self, times: Floats) -> Floats:
-        """When Slurm would find out: later ends that it takes together with these."""
-        if not self._group_s or not self._believed:
+        """Return when Slurm would notice: it takes later ends of jobs together with these."""
+        if not self._group_s or not self._assumed_ends:
             return times
         if self._tried is None:
-            ends = np.sort(np.fromiter(self._believed.values(), np.float64, len(self._believed)))
+            ends = np.sort(np.fromiter(self._assumed_ends.values(), np.float64, len(self._assumed_ends)))
             ends = np.maximum(ends, self._late)
             barrier = ends[0] - ends[0] % self._group_s + self._group_s
             reach = max(1.0, (ends[-1] - barrier) / self._group_s)
@@ -272,26 +295,27 @@ class ShadowTable:
         place = np.minimum(np.searchsorted(self._tried, times), len(self._tried) - 1)
         return np.where(np.isfinite(times) & (times > self._now), np.maximum(times, self._tried[place]), times)
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         self._earliest.clear()
         self._starts.clear()
         self._tables.clear()
         self._tried = None
 
-    def _at(self) -> Floats:
-        """When each column holds: the first is now, no one ends in the past."""
+    def _column_times(self) -> Floats:
+        """Return from when each column holds: the first is now, and no job ends in the past."""
         at: Floats = np.maximum(self._times, self._late)
         at[:, 0] = self._now
         return at
 
     def _refresh(self) -> None:
         for server in self._dirty:
-            self._row(server, self._jobs[server])
+            self._fill_row(server, self._jobs[server])
         self._dirty.clear()
 
-    def _row(self, server: int, jobs: Mapping[int, HeldResources]) -> None:
-        floor = self._floor
-        gpus, cpus, mem = int(floor.gpus[server]), float(floor.cpus[server]), float(floor.mem_mib[server])
+    def _fill_row(self, server: int, jobs: Mapping[int, HeldResources]) -> None:
+        """Compute a server's row: what is free now, then after the assumed end of each of its jobs."""
+        free = self._free
+        gpus, cpus, mem = int(free.gpus[server]), float(free.cpus[server]), float(free.mem_mib[server])
         self._times[server, 0], self._gpus[server, 0] = 0.0, gpus
         self._cpus[server, 0], self._mem[server, 0] = cpus, mem
         place = 0

@@ -1,4 +1,4 @@
-"""Ask: what a simulated job asks of Slurm, in units that lie on one server each. Pure."""
+"""What a simulated job asks of Slurm, split into units that lie on one server each. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from slurmwrap.sim.sim_job import SimJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """`units` of so many GPUs, CPUs and MiB each: a GPU (--gpus) or the share of a node (--nodes, --gres)."""
+    """A request for `units` of so many GPUs, CPUs and MiB each: a GPU (--gpus) or the share of a node (--nodes,
+    --gres).
+    """
 
     units: int
     gpus: int = 1
     cpus: float
     mem_mib: float
-    # Units on one server at most; None: what fits.
+    # Greatest number of units on one server; None: as many as fit.
     per_node: int | None = None
-    least: int = 1  # servers
+    least: int = 1  # least number of servers; `most`: greatest
     most: int | None = None
 
     @property
@@ -29,7 +31,7 @@ class Ask:
 
 
 def make_typical_server(servers: Sequence[Server]) -> Server:
-    """A server as large as the largest, with no more for each GPU than any of them has."""
+    """Return a server as large as the largest, with no more CPUs and memory per GPU than any of them has."""
     most = max(servers, key=lambda server: server.gpus)
     cpus = min(server.cpus / max(1, server.gpus) for server in servers)
     memory = min(server.mem_mib / max(1, server.gpus) for server in servers)
@@ -37,23 +39,33 @@ def make_typical_server(servers: Sequence[Server]) -> Server:
 
 
 def count_fewest_servers(job: SimJob, server: Server) -> int:
-    """Servers like that which hold the job's GPUs at least, were they empty."""
+    """Return the least number of servers like this one that hold the job's GPUs when empty."""
     return ceil(job.gpus / max(1, server.gpus))
 
 
 def nodes_of(job: SimJob, server: Server, *, by_node: bool) -> int | None:
-    """The number of servers that it insists on; None: any number, as few as are free (`--gpus`)."""
+    """Return the number of servers that the job insists on; None: any number, as few as are free (`--gpus`)."""
     if job.nodes is not None:
         return min(job.gpus, max(job.nodes, count_fewest_servers(job, server)))
     return count_fewest_servers(job, server) if by_node or job.gpus == 1 else None
 
 
-def ask_of(gpus: int, nodes: int | None, cpus: float, mem_mib: float, most: int | None = None) -> Ask:
-    """`cpus` and `mem_mib` per GPU. Nodes that cannot share the GPUs evenly get what fits. `most`: where `nodes` is
-    open."""
+def make_ask(gpus: int, nodes: int | None, cpus: float, mem_mib: float, most: int | None = None) -> Ask:
+    """Return the request of a job. `cpus` and `mem_mib` per GPU.
+
+    Nodes that cannot share the GPUs evenly get what fits. `most`: greatest number of servers if `nodes` is None.
+    """
     if nodes is None:
         return Ask(units=gpus, cpus=cpus, mem_mib=mem_mib, most=most)
     if gpus % nodes:
         return Ask(units=gpus, cpus=cpus, mem_mib=mem_mib, least=nodes, most=nodes)
-    one = gpus // nodes
-    return Ask(units=nodes, gpus=one, cpus=cpus * one, mem_mib=mem_mib * one, per_node=1, least=nodes, most=nodes)
+    gpus_per_node = gpus // nodes
+    return Ask(
+        units=nodes,
+        gpus=gpus_per_node,
+        cpus=cpus * gpus_per_node,
+        mem_mib=mem_mib * gpus_per_node,
+        per_node=1,
+        least=nodes,
+        most=nodes,
+    )

@@ -1,9 +1,10 @@
-"""What failures cost, and what of that pre-run, adaptive retry and node exclusion save, in GPU-hours with intervals.
+"""Failure study: what failures cost, and what pre-run, adaptive retry and node exclusion save, in GPU-hours with
+intervals.
 
-`study(jobs, servers=…, settings=FailureSettings(), seeds=range(10), config=Config())` draws failures at published rates
-(published_rates.py), plays them in each arm (study_arms.py) and gives a FailureStudy; `study_of_dump` takes the
-failures that a site's own dump records; `inject` only says which jobs fail, of what and when. study_output.py has the
-table, the text and the figures for a plot.
+`run_failure_study(jobs, servers=…, settings=FailureSettings(), seeds=range(10), config=Config())` draws failures at
+published rates (published_rates.py), simulates them in each arm (study_arms.py) and returns a FailureStudy.
+`study_of_dump` uses the failures that a site's own dump records. `inject_failures` only returns which jobs fail, of
+what cause and when. study_output.py formats the table, the text and the figures for a plot.
 """
 
 from slurmwrap.sim.failures.assumptions import FailureSettings

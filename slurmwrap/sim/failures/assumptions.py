@@ -1,4 +1,4 @@
-"""What the study takes for granted, in words, with the figures of its settings. Pure."""
+"""FailureSettings, all rates and assumptions of the failure study, and the assumptions as text. Pure."""
 
 from __future__ import annotations
 
@@ -7,55 +7,64 @@ from dataclasses import dataclass
 from slurmwrap.sim.failures import published_rates
 
 
-# FailureSettings: every rate and every assumption of the failure study in one place.
+# Every rate and every assumption of the failure study in one place.
 #
-# No public trace of training jobs holds status, user and retries together. What is published is taken from
-# published_rates.py; what no one published is marked `assumed` here, and the study repeats it next to its figures.
+# No public trace of training jobs contains status, user and retries together. What is published is taken from
+# published_rates.py. What is not published is marked `assumed` here, and the study repeats it next to its figures.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSettings:
-    """Shares are 0..1, times seconds. ValueError for what cannot be."""
+    """Settings of the failure study. Shares are 0..1, times in seconds. ValueError for impossible values."""
 
-    # what goes wrong
-    failing_jobs: float = published_rates.FAILING_JOBS  # fail at least once; table 7
-    killed_jobs: float = published_rates.KILLED_JOBS  # ended by their users
-    killed_gpu_time: float = published_rates.KILLED_GPU_TIME  # long jobs are killed more often, until this share is met
-    unexplained_curable: float = 1 / 3  # of "no signature": chains of automatic retries that ended well (2605.09370)
-    oom_most: float = 4.0  # assumed: a job out of memory needs 1 to so many times what it had, log-uniform
-    same_fault: float = 0.25  # assumed: a user's next failure of one cause within a day is of the very same file
+    # What goes wrong.
+    failing_jobs: float = published_rates.FAILING_JOBS
+    # Jobs that their users ended.
+    killed_jobs: float = published_rates.KILLED_JOBS
+    # Share of GPU time; long jobs are killed more often, until this share is met.
+    killed_gpu_time: float = published_rates.KILLED_GPU_TIME
+    # Of "no signature": chains of automatic retries that ended well (2605.09370).
+    unexplained_curable: float = 1 / 3
+    # Assumed: a job out of memory needs 1 to this many times what it had, log-uniform.
+    oom_most: float = 4.0
+    # Assumed: a user's next failure of one cause within a day is because of the same file.
+    same_fault: float = 0.25
     same_fault_s: float = 86_400.0  # assumed
     node_failures_per_day: float = published_rates.NODE_FAILURES_PER_DAY
     lemon_share: tuple[float, float] = published_rates.LEMON_SHARE
-    lemons_cause: float = published_rates.LEMONS_CAUSE  # of all node failures
-    checkpoint_s: float | None = 3600.0  # assumed: runs that a retry can cure go on from here; None: from their start
-    # the plain worlds
-    blind_retries: int | None = None  # a fixed number; None: as often as Philly's jobs repeated each cause
+    lemons_cause: float = published_rates.LEMONS_CAUSE  # share of all node failures
+    # Assumed: seconds between checkpoints, from which runs resume that a retry can cure; None: such runs start anew.
+    checkpoint_s: float | None = 3600.0
+    # The plain arms.
+    blind_retries: int | None = None
     requeue_s: float = 120.0  # Slurm's own delay of a requeued job
-    hand_retries: int = 1  # assumed: a user submits unchanged what cannot work
-    hand_delay_s: float = 7200.0  # assumed: until they notice and do
-    # slurmwrap
-    # Assumed: three steps and what comes before them; a trial ends there.
+    hand_retries: int = 1  # assumed: how often a user resubmits unchanged what cannot work
+    hand_delay_s: float = 7200.0  # assumed: until the user notices and resubmits
+    # Of slurmwrap. Assumed: three steps and what comes before them; a trial ends after this time.
     trial_s: float = 180.0
     sees: float = (
         published_rates.compute_seen_share()
     )  # of what one GPU meets within the trial; docs/prerun-reference.md, mutants
-    needs_company: float = 0.2  # assumed: of the multi-GPU jobs' faults, those that one rank does not meet
+    # Assumed: share of the multi-GPU jobs' faults that one rank does not meet.
+    needs_company: float = 0.2
     false_fails: float = 0.0  # of sound jobs; none in 60 scripts (docs/prerun-reference.md)
-    one_gpu_waits: float = 0.5  # assumed: one-GPU jobs that find no free GPU; the others are their own pre-run
-    passed_before: float = 0.0  # assumed: jobs whose fingerprint passed before, so that they need no trial
-    # assumed: of the jobs whose user had one of the same name and shape pre-run before, and it passed, those whose
+    # Assumed: share of one-GPU jobs that find no free GPU; the others are their own pre-run.
+    one_gpu_waits: float = 0.5
+    # Assumed: share of jobs whose fingerprint passed before, so that they need no trial.
+    passed_before: float = 0.0
+    # Assumed: of the jobs whose user had one of the same name and shape pre-run before, and it passed, the share whose
     # script, code and arguments are the same, too. Tasks of one array always are, and have one pre-run.
     reuse: float = 0.5
-    # A one-GPU job of a dump that waited no longer could start now (two rounds of backfill).
+    # A one-GPU job of a dump that waited no longer could start at once (two rounds of backfill).
     at_once_s: float = 60.0
     misread: float = (
-        published_rates.misread_share()
+        published_rates.compute_misread_share()
     )  # of log-based diagnoses; measured at first sight (docs/diagnosis.md)
-    # assumed: wrong inputs that our own read finds missing or broken, too, so that no second run must confirm it. Of
-    # the labelled logs of this category in our tests about as many speak of a missing or a truncated file.
+    # Assumed: share of wrong inputs that slurmwrap's own read finds missing or broken, too, so that no second run must
+    # confirm it. Of the labelled logs of this category in slurmwrap's tests about as many report a missing or a
+    # truncated file.
     own_read: float = 0.5
-    # Anyone who was stopped falsely submits again by hand; False: all of their job is lost.
+    # Whether users of falsely stopped jobs submit them again by hand; False: all of such a job is lost.
     comes_back: bool = False
-    # Of one job, in any arm: the simulation's own bound.
+    # Greatest number of runs of one job, in any arm: a bound of the simulation.
     max_runs: int = 50
 
     def __post_init__(self) -> None:
@@ -88,12 +97,15 @@ class FailureSettings:
 
 
 def list_assumptions(settings: FailureSettings, source: str, *, waits_known: bool = False) -> tuple[str, ...]:
-    """Sentences; the ones that no one measured first. `waits_known`: how long each job of the dump waited."""
-    own = _of_dump(settings) if source == "dump" else _of_draw(settings)
-    return (*own, *_of_both(settings, source, waits_known))
+    """Return the assumptions as sentences, those that were not measured first.
+
+    `waits_known`: whether it is known how long each job of the dump waited.
+    """
+    own = _list_dump_assumptions(settings) if source == "dump" else _list_draw_assumptions(settings)
+    return (*own, *_list_common_assumptions(settings, source, waits_known))
 
 
-def _of_draw(s: FailureSettings) -> tuple[str, ...]:
+def _list_draw_assumptions(s: FailureSettings) -> tuple[str, ...]:
     blind = (
         "as often as Philly's jobs repeated each cause (trials per job, table 7), drawn geometrically"
         if s.blind_retries is None
@@ -102,7 +114,7 @@ def _of_draw(s: FailureSettings) -> tuple[str, ...]:
     return (
         "No public trace holds status, user and retries of the same jobs: which job fails of what is drawn.",
         "Every class of GPU demand fails equally often (table 7 has more failed multi-GPU jobs than Philly's public "
-        "trace has multi-GPU jobs); which cause it is follows the class.",
+        "trace has multi-GPU jobs); the cause is drawn by the class.",
         "Run times to failure are log-interpolated between table 7's p50, p90 and p95, alike for all GPU demands.",
         f"The plain world runs a failed job again whatever the reason, {blind}.",
         f"By hand: a user runs again after {_format_hours(s.hand_delay_s)}, and submits what cannot work "
@@ -116,76 +128,80 @@ def _of_draw(s: FailureSettings) -> tuple[str, ...]:
     )
 
 
-def _of_dump(s: FailureSettings) -> tuple[str, ...]:
+def _list_dump_assumptions(s: FailureSettings) -> tuple[str, ...]:
     return (
         "State and run time of each failed job are the dump's; a dump holds no logs, so the cause of a FAILED job is "
         "drawn from Philly's table 7 by its GPUs and its run time.",
-        "Each line is one run: what a user submitted again has a line of its own, so nothing is retried where nobody "
-        "retried it.",
+        "Each line is one run: what a user submitted again has a line of its own, so only runs that were retried count "
+        "as retries.",
         f"A line of the same user, job name and shape as one that had failed within "
         f"{_format_hours(s.same_fault_s)} before is "
-        "that job submitted again; while slurmwrap runs the job again, and where that ended well, he does not submit "
-        "it. What was submitted again otherwise than so is not recognised.",
-        "What the taxonomy answers with another run, that cures in the end: a FAILED job of such a cause fails again "
-        "as often as Philly's did (trials per job, table 7), one that lost its node does not. Memory is raised until "
-        "it is enough.",
-        "A job that Slurm requeued by itself is not run again by us: the dump has that run. One that nothing cures "
-        "stays failed, as it was.",
-        "Intervals hold what nobody knows of the causes (each draw is one account of them) and how much the days of "
+        "that job submitted again; while slurmwrap runs the job again, and if that ended well, the user does not "
+        "submit it. Other resubmissions are not recognised.",
+        "If the taxonomy answers a cause with another run, the job is cured in the end: a FAILED job of such a cause "
+        "fails again as often as Philly's did (trials per job, table 7), one that lost its node does not. Memory is "
+        "raised until it is enough.",
+        "slurmwrap does not run a job again that Slurm requeued by itself: the dump contains that run. A job that "
+        "nothing cures stays failed.",
+        "Intervals cover what is unknown of the causes (each draw is one account of them) and how much the days of "
         "the dump differ; not how far the rates published for other clusters are from this one's.",
-        "The dump names no node at fault: a NODE_FAIL falls on a made-up lemon with a chance of "
+        "The dump names no node at fault: a NODE_FAIL falls on an invented lemon with a chance of "
         f"{s.lemons_cause:.0%} (Kokolis et al.).",
-        "Jobs that ran into their time limit are given no more time: nobody knows whether they would resume.",
+        "Jobs that ran into their time limit are given no more time: it is not known whether they would resume.",
     )
 
 
-def _of_both(s: FailureSettings, source: str, waits_known: bool) -> tuple[str, ...]:
+def _list_common_assumptions(s: FailureSettings, source: str, waits_known: bool) -> tuple[str, ...]:
     kept = (
         "nothing is kept" if s.checkpoint_s is None else f"a checkpoint every {_format_hours(s.checkpoint_s)} is kept"
     )
     logs = sum(count for count, _ in published_rates.CLASSIFIED)
     return (
-        "Every job is gsub's and its user agreed to retries; every rule of slurmwrap acts, with the budgets that are "
-        "configured but for the brake on retries per hour.",
+        "Every job was submitted with gsub and its user agreed to retries; every rule of slurmwrap acts, with the "
+        "configured budgets except for the limit on retries per hour.",
         f"Of runs that another one can cure, {kept}; what cannot work starts anew each time.",
         f"A pre-run takes one GPU for {s.trial_s / 60:g} min, or until the job fails or ends before. "
-        f"{_one_gpu(s, waits_known)} {_describe_passed(s, source)}",
+        f"{_describe_one_gpu_jobs(s, waits_known)} {_describe_passed(s, source)}",
         f"Of the faults that a single rank meets in that time the pre-run stops {s.sees:.1%} (measured: "
         f"{published_rates.MUTANTS_STOPPED} of {published_rates.MUTANTS_MET} mutants), "
         f"of multi-GPU jobs {s.needs_company:.0%} fewer; "
         f"it stops {s.false_fails:.1%} of the sound jobs (measured: none in 60 scripts).",
-        f"Our own read finds {s.own_read:.0%} of the wrong inputs missing or broken; else a second run elsewhere must "
-        "confirm it.",
+        f"slurmwrap's own read finds {s.own_read:.0%} of the wrong inputs missing or broken; else a second run "
+        "elsewhere must confirm it.",
         f"The classifier misreads {s.misread:.1%} of the logs (measured at first sight on {logs}).",
-        f"A job that ran out of host memory needs 1 to {s.oom_most:g} times what it had; a larger one costs nobody "
-        "anything.",
+        f"A job that ran out of host memory needs 1 to {s.oom_most:g} times what it had; a larger request "
+        "costs other jobs nothing.",
         *(() if source == "dump" else (_describe_stopped(s),)),
         "GPU time only: no queue is played.",
     )
 
 
-def _one_gpu(s: FailureSettings, waits_known: bool) -> str:
+def _describe_one_gpu_jobs(s: FailureSettings, waits_known: bool) -> str:
     if waits_known:
         return f"One-GPU jobs that waited no longer than {s.at_once_s:g} s are their own pre-run."
     return f"{s.one_gpu_waits:.0%} of the one-GPU jobs find no free GPU and get one, the others are their own pre-run."
 
 
 def _describe_passed(s: FailureSettings, source: str) -> str:
-    """What production does not pre-run again. Traces without users and names do not show who comes again."""
+    """Return which jobs get no pre-run in production. Traces without users and names do not show resubmissions."""
     if source == "dump":
         return (
             "An array has one. Of the jobs whose user had one of the same name and shape pre-run before, and it "
-            f"passed, {s.reuse:.0%} are the same to the letter and need none."
+            f"passed, {s.reuse:.0%} are exactly the same and need none."
         )
-    return f"{s.passed_before:.0%} of the jobs need none, for their fingerprint passed before."
+    return f"{s.passed_before:.0%} of the jobs need none, because their fingerprint passed before."
 
 
 def _describe_stopped(s: FailureSettings) -> str:
     if s.comes_back:
         return (
-            f"Who was stopped although another run would have helped comes back after {_format_hours(s.hand_delay_s)}."
+            "A user whose job was stopped although another run would have helped submits it again after "
+            f"{_format_hours(s.hand_delay_s)}."
         )
-    return "Who was stopped does not come back: of a false stop all GPU time is lost, with what its checkpoint holds."
+    return (
+        "A user whose job was stopped does not submit it again: a false stop loses all GPU time of the job, including "
+        "its checkpoint."
+    )
 
 
 def _format_hours(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """The failure study: the same jobs, failing of the same causes, in each arm and with each seed. Pure.
 
-study(jobs, servers=servers_of(…), settings=FailureSettings(), seeds=range(10), config=Config())
+run_failure_study(jobs, servers=make_equal_servers(…), settings=FailureSettings(), seeds=range(10), config=Config())
 study_of_dump(jobs, …)   the same with source="dump": the failures that a site's own sacct dump records
 """
 
@@ -19,10 +19,10 @@ from slurmwrap.errors import TraceError
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.assumptions import FailureSettings, list_assumptions
-from slurmwrap.sim.failures.draw_failures import Doomed, draw_dump, draw_failures
+from slurmwrap.sim.failures.draw_failures import DrawnFailures, draw_dump, draw_failures
 from slurmwrap.sim.failures.play_failures import DAY_S, play_arm
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
-from slurmwrap.sim.failures.sim_nodes import hardware_of, nodes_of
+from slurmwrap.sim.failures.sim_nodes import draw_hardware, nodes_of
 from slurmwrap.sim.failures.student_t import (
     compute_by_resampling,
     compute_forecast,
@@ -34,12 +34,12 @@ from slurmwrap.sim.failures.study_arms import PLAIN, FailureWorld, GpuTimeAccoun
 from slurmwrap.sim.failures.study_result import ArmResult, CategoryMeans, FailureStudy, Interval, PublishedCheck
 from slurmwrap.sim.sim_job import SimJob
 
-# Played unless the caller wants more: about a second per arm and seed.
+# Greatest number of simulated jobs unless the caller wants more: about a second per arm and seed.
 MOST_JOBS = 20_000
-# Worlds played, worlds in all.
+# (arms simulated, all arms), counted over all seeds.
 Progress = Callable[[int, int], None]
 _HOUR_S = 3600.0
-_DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], Doomed]] = {
+_DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], DrawnFailures]] = {
     "drawn": draw_failures,
     "dump": draw_dump,
 }
@@ -57,10 +57,11 @@ def run_failure_study(
     source: str = "drawn",
     waited_s: Mapping[int, float] | None = None,
 ) -> FailureStudy:
-    """`source`: "drawn" at published rates, or "dump": which jobs failed, and after how long, are facts of the trace.
+    """Simulate all arms with all seeds.
 
-    Of more than `most_jobs` jobs a contiguous part from the middle is played: there nodes are as busy as in the whole.
-    `waited_s`: by SimJob.number, how long jobs really waited, where a dump has it. TraceError: no job holds a GPU;
+    `source`: "drawn" at published rates, or "dump": which jobs failed, and after how long, are facts of the trace. Of
+    more than `most_jobs` jobs a contiguous part from the middle is simulated: there nodes are as busy as in the whole.
+    `waited_s`: by SimJob.number, how long jobs really waited, if a dump contains it. TraceError: no job holds a GPU;
     ValueError: no seed, no server, another source.
     """
     with_gpus = [job for job in jobs if job.gpus > 0]
@@ -71,8 +72,9 @@ def run_failure_study(
     config, settings = switch_rules_on(config or Config()), settings or FailureSettings()
     settings = replace(settings, trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)))
     if source == "dump":
-        # Node failures that happened are in it. Whether a user's next run went on from a checkpoint it does not say:
-        # with none, no arm looks better for keeping what the others may have kept as well.
+        # The dump contains the node failures that happened. It does not show whether a user's next run resumed from a
+        # checkpoint. So none is assumed: then no arm looks better because it keeps what the other arms may have kept as
+        # well.
         settings = replace(settings, node_failures_per_day=0.0, checkpoint_s=None)
     played = select_middle(with_gpus, most_jobs)
     arms = arms_of(dump=source == "dump")
@@ -108,7 +110,7 @@ study_of_dump = partial(run_failure_study, source="dump")
 
 
 def select_middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
-    """A contiguous part of at most so many, from the middle."""
+    """Return a contiguous part of at most `most` jobs, from the middle."""
     if len(jobs) <= most:
         return jobs
     begin = (len(jobs) - most) // 2
@@ -117,14 +119,14 @@ def select_middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
 
 def _make_world(
     jobs: Sequence[SimJob],
-    doomed: Doomed,
+    doomed: DrawnFailures,
     servers: Sequence[Server],
     settings: FailureSettings,
     seed: int,
     config: Config,
     waited_s: Mapping[int, float],
 ) -> FailureWorld:
-    hardware = hardware_of(servers, settings, seed)
+    hardware = draw_hardware(servers, settings, seed)
     return FailureWorld(
         jobs=jobs,
         doomed=doomed,
@@ -148,7 +150,7 @@ def _make_result(
     def count(name: str) -> Interval:
         return many([float(getattr(one, name)) for one in found])
 
-    saved, share = _saved_by_day(found, plain, days) if source == "dump" else _compute_saved(found, plain)
+    saved, share = _compute_saved_by_day(found, plain, days) if source == "dump" else _compute_saved(found, plain)
     return ArmResult(
         name=arm.name,
         title=arm.title,
@@ -182,16 +184,16 @@ def _make_result(
 
 
 def _compute_saved(found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount]) -> tuple[Interval, Interval]:
-    """GPU-hours, and their share of what plain costs."""
+    """Return the saved GPU-hours, and their share of the plain arm's cost."""
     costs, base = [one.cost for one in found], [one.cost for one in plain]
     saved = [b - c for c, b in zip(costs, base, strict=True)]
     return compute_paired([c / _HOUR_S for c in costs], [b / _HOUR_S for b in base]), compute_ratio(saved, base)
 
 
-def _saved_by_day(
+def _compute_saved_by_day(
     found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount], days: Sequence[int]
 ) -> tuple[Interval, Interval]:
-    """The same, with the days of submission drawn anew."""
+    """Return the same, with the days of submission resampled."""
     costs, base = (
         np.array([[one.cost_by_day.get(day, 0.0) / _HOUR_S for day in days] for one in accounts])
         for accounts in (found, plain)
@@ -223,7 +225,7 @@ def _list_category_means(
 
 
 def _list_checks(jobs: Sequence[SimJob], plain: Sequence[GpuTimeAccount]) -> tuple[PublishedCheck, ...]:
-    """What came out in the plain world next to Philly's figures."""
+    """Return the results of the plain arm next to Philly's figures."""
     count = len(jobs)
     whole = [one.productive + one.killed + one.wasted for one in plain]
     killed = [(count - one.completed - one.unsuccessful) / count for one in plain]

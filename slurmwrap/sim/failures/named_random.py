@@ -1,8 +1,8 @@
 """Random numbers by name: each is a hash of (seed, job, run, purpose). Pure.
 
-All compared worlds see the same job fail at the same moment of its first run, whatever happened to others before
-(common random numbers): a difference between two arms is then the arms', not the dice's. SplitMix64's finalizer
-(Steele, Lea and Flood, OOPSLA 2014).
+In all compared arms the same job fails at the same moment of its first run, whatever happened to other jobs before
+(common random numbers). So a difference between two arms is caused by the arms and not by chance. The hash is
+SplitMix64's finalizer (Steele, Lea and Flood, OOPSLA 2014).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ONE, _TWO = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
 
 
 class Purpose(IntEnum):
-    """What a number decides. New ones go to the end: the others keep their values."""
+    """What a number decides. Append new members: the existing ones must keep their values."""
 
     FATE = 1
     CAUSE = 2
@@ -42,12 +42,12 @@ class Purpose(IntEnum):
     BY_LEMON = 20
     WAITS = 21
     REUSE = 22
-    # And on: the candidates, one after the other.
+    # This and higher values: the candidate nodes, one after the other.
     NODE = 100
 
 
 def draw_uniform(seed: int, job: int, run: int, what: int) -> float:
-    """0 <= x < 1."""
+    """Return the random number of this name: 0 <= x < 1."""
     x = (seed * _SEED + job * _JOB + run * _RUN + what * _WHAT) & _MASK
     x = ((x ^ (x >> 33)) * _ONE) & _MASK
     x = ((x ^ (x >> 33)) * _TWO) & _MASK
@@ -55,9 +55,9 @@ def draw_uniform(seed: int, job: int, run: int, what: int) -> float:
 
 
 def draw_uniforms(seed: int, jobs: NDArray[np.uint64], what: int) -> NDArray[np.float64]:
-    """`uniform(seed, job, 0, what)` of each of `jobs`."""
+    """Return `draw_uniform(seed, job, 0, what)` for each of `jobs`."""
     base = np.uint64((seed * _SEED + what * _WHAT) & _MASK)
-    x = jobs * np.uint64(_JOB) + base  # wraps, as it must
+    x = jobs * np.uint64(_JOB) + base  # overflow wraps around on purpose
     x = (x ^ (x >> np.uint64(33))) * np.uint64(_ONE)
     x = (x ^ (x >> np.uint64(33))) * np.uint64(_TWO)
     return ((x ^ (x >> np.uint64(33))) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,12 +1,13 @@
-"""Published rates of failures, as data: Philly's table 7 whole, Kokolis et al.'s node figures, our own measured ones.
+"""Published rates of failures, as data: Philly's whole table 7, Kokolis et al.'s node figures, slurmwrap's own measured
+ones.
 
 Philly: Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", USENIX ATC 2019,
 table 7: 96,260 jobs of 75 days. The table was reproduced from notes and checked by its own sums: the columns of the GPU
-demands add up to the trials in all 22 rows, the shares to 100 %. Second-hand, with no second source seen: all run times
-to failure but 18,090.88 min, and the split by GPU demand; four buckets are marked `*`, where notes disagree.
+demands add up to the trials in all 22 rows, the shares to 100 %. Second-hand, without a second source: all run times to
+failure but 18,090.88 min, and the split by GPU demand. Four buckets are marked `*`, because notes disagree.
 
-Nodes: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025
-(arXiv 2410.21680), second-hand.
+Nodes: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", HPCA 2025 (arXiv
+2410.21680), second-hand.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from types import MappingProxyType
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 
 MINUTE_S = 60.0
-# Philly, whole: jobs, and what became of them (shares of jobs, shares of GPU time).
+# Philly, all jobs: their number, and how they ended (shares of jobs, shares of GPU time).
 JOBS = 96_260
 UNSUCCESSFUL_JOBS, UNSUCCESSFUL_GPU_TIME = 0.172, 0.1776
 KILLED_JOBS, KILLED_GPU_TIME = 0.135, 0.3769
@@ -28,19 +29,19 @@ LONGEST_MIN = 75 * 24 * 60.0
 LEAST_MIN = 0.1
 UNSUCCESSFUL_OR_KILLED_JOBS = UNSUCCESSFUL_JOBS + KILLED_JOBS
 UNSUCCESSFUL_OR_KILLED_GPU_TIME = UNSUCCESSFUL_GPU_TIME + KILLED_GPU_TIME
-# Kokolis et al.: failures per node-day of RSC-1; lemon nodes as a share of all; failures of jobs of 512 and more GPUs
-# before and after they were taken out, which is what they had caused.
+# Kokolis et al.: failures per node-day of RSC-1; lemon nodes as a share of all; failures of jobs with 512 and more GPUs
+# before and after lemon nodes were removed, which is the share that these had caused.
 NODE_FAILURES_PER_DAY = 6.50 / 1000
 LEMON_SHARE = (0.012, 0.017)
 LEMONS_CAUSE = 1 - 0.04 / 0.14
-# Root causes of their lemons, per cent. GPU and PCIe faults speak in the kernel log (Xid); the rest ends as NODE_FAIL.
+# Root causes of their lemons, per cent. GPU and PCIe faults appear in the kernel log (Xid); the rest ends as NODE_FAIL.
 NODE_CAUSES: Mapping[str, float] = MappingProxyType(
     {"gpu": 28.2, "dimm": 20.5, "pcie": 15.4, "eud": 10.3, "bios": 7.7, "nic": 7.7, "psu": 5.1, "optics": 2.6}
 )
 GPU_CAUSES = ("gpu", "pcie")
 # docs/diagnosis.md: four sets of logs at first sight, (logs, share whose category was right).
 CLASSIFIED = ((130, 0.900), (130, 0.877), (45, 0.822), (110, 0.964))
-# docs/prerun-reference.md: mutants of scripts that three steps of one rank meet, and how many of them were stopped.
+# docs/prerun-reference.md: mutants of scripts that three steps of one rank reach, and how many of them were stopped.
 MUTANTS_MET, MUTANTS_STOPPED = 81, 79
 
 
@@ -48,8 +49,8 @@ MUTANTS_MET, MUTANTS_STOPPED = 81, 79
 class PublishedCause:
     """One row of table 7. Run times to failure in minutes, `share` of all of them in per cent."""
 
-    reason: str  # as Philly calls it
-    category: str  # ours (diagnosis/taxonomy.py)
+    reason: str  # name in Philly's table
+    category: str  # slurmwrap's own (diagnosis/taxonomy.py)
     bucket: str  # IF infrastructure, AE engine, U user; "*": unverified
     trials: int
     jobs: int
@@ -63,16 +64,17 @@ class PublishedCause:
 
     @property
     def repetition(self) -> float:
-        """Trials that a job made of it, mean."""
+        """Mean number of trials of a job with this cause."""
         return self.trials / self.jobs
 
     @property
     def transient(self) -> bool:
-        """Whether running it again may help, by the taxonomy."""
+        """Whether another run may help, by the taxonomy."""
         return CATEGORIES[self.category].decision in ("retry", "retry_elsewhere")
 
 
 def _cause(reason: str, category: str, bucket: str, *numbers: float) -> PublishedCause:
+    """Return a row of table 7; `numbers` in the order of the table's columns."""
     trials, jobs, users, p50, p90, p95, share, one, few, many = numbers
     return PublishedCause(
         reason=reason,
@@ -119,22 +121,21 @@ PHILLY = (
     _cause("Cannot load libs", "cannot_load_libs", "AE", 1, 1, 1, 0.12, 0.12, 0.12, 0.00, 1, 0, 0),
     _cause("No signature", "no_signature", "–", 1684, 698, 94, 1.87, 28.00, 95.17, 0.42, 1235, 294, 155),
 )
-# fmt: on
-# A job that failed of two reasons counts twice.
+# A job that failed for two reasons counts twice.
 FAILING_JOBS = sum(cause.jobs for cause in PHILLY) / JOBS
 
 
-def demand_class(gpus: int) -> int:
-    """Column of `by_demand` for a job of so many GPUs."""
+def get_demand_column(gpus: int) -> int:
+    """Return the column of `by_demand` for a job with so many GPUs."""
     return 0 if gpus <= 1 else 1 if gpus <= 4 else 2
 
 
-def misread_share() -> float:
-    """Share of logs whose category the classifier got wrong at first sight, all four sets together."""
+def compute_misread_share() -> float:
+    """Return the share of logs whose category the classifier got wrong at first sight, all four sets together."""
     logs = sum(count for count, _ in CLASSIFIED)
     return 1 - sum(count * right for count, right in CLASSIFIED) / logs
 
 
 def compute_seen_share() -> float:
-    """Share of the bugs that one rank meets within a trial's steps which the pre-run stopped."""
+    """Return which share of the bugs that one rank meets within a trial's steps the pre-run stopped."""
     return MUTANTS_STOPPED / MUTANTS_MET

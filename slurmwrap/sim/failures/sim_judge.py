@@ -1,7 +1,7 @@
-"""What slurmwrap makes of a simulated run that failed: production's records, and production's decision. Pure.
+"""Apply production's retry decision to a simulated run that failed. Pure.
 
-Nothing is decided here. A run becomes an JobRun, a JobRecord and a Diagnosis as the reconciler would hold them;
-retry.ledger.ledger_of counts, retry.policy.decide decides.
+Nothing is decided here. A run becomes a JobRun, a JobRecord and a Diagnosis as the reconciler would have them;
+policy.retry_budget.make_ledger counts, policy.retry_decision.decide decides.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decision_context import DecisionContext
-from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.retry_budget import make_ledger
 from slurmwrap.policy.retry_decision import decide
 from slurmwrap.policy.strikes import Fleet
 from slurmwrap.sim.sim_job import SimJob
 
-# Slurm's times are Unix seconds; nothing depends on it.
+# Offset of the trace's clock, because Slurm's times are Unix seconds; nothing depends on its value.
 EPOCH_S = 1_600_000_000
 AGAIN = ("retry", "retry_elsewhere", "resize")
 _STATES = {"cpu_oom": "OUT_OF_MEMORY", "node_failure": "NODE_FAIL", "time_limit": "TIMEOUT"}
@@ -42,23 +42,23 @@ class FailedRun:
     began_s: float
     ended_s: float
     nodes: tuple[str, ...]
-    # The category that slurmwrap finds: the classifier may be wrong.
+    # The category that slurmwrap diagnoses; the classifier may be wrong.
     told: str
-    # That kernel or Slurm blame.
+    # The node that the kernel log or Slurm blames.
     node: str = ""
     conclusive: bool = False
     input_path: str = ""
     digest: str = ""
-    fault: str = ""  # what our own read of the input says
-    mem_mib: int = 0  # that it had, on each node
-    resumed: bool = False  # it went on from a checkpoint
-    progress_s: float = 0.0  # how far it came, of its work
-    kept_s: float = 0.0  # up to its newest checkpoint
+    fault: str = ""  # what slurmwrap's own read of the input found
+    mem_mib: int = 0  # memory that it had on each node
+    resumed: bool = False  # whether it resumed from a checkpoint
+    progress_s: float = 0.0  # seconds of its work that it had reached
+    kept_s: float = 0.0  # seconds of its work in its newest checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFate:
-    """What follows for the job."""
+    """What happens to the job next."""
 
     decision: RetryDecision
     again: bool
@@ -68,22 +68,22 @@ class JobFate:
 
 
 def switch_rules_on(config: Config) -> Config:
-    """`config` with every rule switched on: the study asks what acting would save."""
+    """Return `config` with every rule in mode `act`, because the study asks what acting would save."""
     return replace(config, rules=dict.fromkeys(RULES, "act"))
 
 
 def diagnosis_of(failed: FailedRun) -> Diagnosis:
-    """As the classifier would give it."""
-    told = CATEGORIES[failed.told]
+    """Return the diagnosis as the classifier would give it."""
+    category = CATEGORIES[failed.told]
     source = _VOUCHED.get(failed.told, "stdout") if failed.node else "stdout"
     return Diagnosis(
-        category=told.id,
-        domain=told.domain,
-        decision=told.decision,
+        category=category.id,
+        domain=category.domain,
+        decision=category.decision,
         confidence=1.0,
         signature="",
-        evidence=(Citation(source=source, line=0, text=told.meaning),),
-        advice=told.advice,
+        evidence=(Citation(source=source, line=0, text=category.meaning),),
+        advice=category.advice,
         node=failed.node,
         conclusive=failed.conclusive,
         input_path=failed.input_path,
@@ -94,7 +94,7 @@ def diagnosis_of(failed: FailedRun) -> Diagnosis:
 
 
 def record_of(failed: FailedRun, diagnosis: Diagnosis) -> JobRun:
-    """As the reconciler would store it."""
+    """Return the run as the reconciler would store it."""
     job = failed.job
     return JobRun(
         attempt=RunKey(cluster="sim", job_id=job.number + 1, submit_time=_get_submit_time(failed)),
@@ -115,13 +115,13 @@ def record_of(failed: FailedRun, diagnosis: Diagnosis) -> JobRun:
 
 
 def judge_failed_run(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet, config: Config) -> JobFate:
-    """Production's decision about the job after this run. `before`: its earlier runs, with what was decided."""
-    case = case_of(failed, before, fleet)
-    found = decide(case, config)
+    """Return production's decision about the job after this run. `before`: its earlier runs, with their decisions."""
+    context = make_retry_context(failed, before, fleet)
+    found = decide(context, config)
     actions = [ruled.action for ruled in found.actions]
-    requeued = case.job is not None and case.job.submit_time > case.record.attempt.submit_time
+    requeued = context.job is not None and context.job.submit_time > context.record.attempt.submit_time
     again = found.decision in AGAIN and (requeued or any(a.verb is Verb.REQUEUEHOLD for a in actions))
-    delay = found.start_at - case.now if found.start_at is not None else 0.0
+    delay = found.start_at - context.now if found.start_at is not None else 0.0
     memory = next((int(a.value) for a in actions if a.key == "MinMemoryNode"), None)
     excluded = next((a.value for a in actions if a.key == "ExcNodeList"), "")
     return JobFate(
@@ -129,8 +129,8 @@ def judge_failed_run(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet, 
     )
 
 
-def case_of(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> DecisionContext:
-    """All that the decision may know: its user agreed to retries, and one output file serves all runs."""
+def make_retry_context(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> DecisionContext:
+    """Return all that the decision may know: the user agreed to retries, and one output file serves all runs."""
     record = record_of(failed, diagnosis_of(failed))
     assert record.diagnosis is not None
     return DecisionContext(
@@ -138,7 +138,7 @@ def case_of(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> Decisi
         record=record,
         job=_make_job_record(record, requeued=failed.told in _REQUEUED_BY_SLURM),
         submission=_make_consent(record),
-        ledger=ledger_of(before, record),
+        ledger=make_ledger(before, record),
         fleet=fleet,
         digest=failed.digest,
         fault=failed.fault,
@@ -147,7 +147,7 @@ def case_of(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> Decisi
 
 
 def _get_submit_time(failed: FailedRun) -> int:
-    """Strictly later with each run, as Slurm's is."""
+    """Return a time that is strictly later with each run, as Slurm's SubmitTime is."""
     return EPOCH_S + int(failed.began_s) + failed.run
 
 

@@ -1,4 +1,4 @@
-"""Simulated nodes: which are lemons, which node fails under a run, and what the policy learns of them. Pure."""
+"""Simulated nodes: which are lemons, which node fails during a run, and what node exclusion learns of them. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurmwrap.placement.demand import Server
 from slurmwrap.placement.node_ranking import avoid
 from slurmwrap.placement.resource_units import compute_resource_units
 from slurmwrap.policy.node_history import Exposure, NodeHistory
-from slurmwrap.policy.strikes import health, strikes_of
+from slurmwrap.policy.strikes import health, make_strikes
 from slurmwrap.sbatch.job_request import GpuUnit, JobRequest, ResourceShape, Script
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.assumptions import FailureSettings
@@ -25,29 +25,32 @@ from slurmwrap.sim.failures.sim_judge import EPOCH_S
 from slurmwrap.sim.sim_job import SimJob
 
 _DAY_S = 86_400.0
-# Draws per node that is wanted, before the rest is taken in order.
+# Draws per wanted node before the rest is taken in order.
 _TRIES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """The nodes of one seed. Rates are failures per second that a node is held."""
+    """The nodes of one seed. Rates are failures per second for which a node is held."""
 
     names: tuple[str, ...]
-    gpus: int  # of a node
-    mem_mib: int  # of a node
-    lemons: frozenset[int]  # places in `names`
+    gpus: int  # per node
+    mem_mib: int  # per node
+    lemons: frozenset[int]  # indices in `names`
     healthy_rate: float
     lemon_rate: float
 
     def rate(self, nodes: Sequence[int]) -> float:
-        """Of them together."""
+        """Return the failure rate of all these nodes together."""
         bad = sum(node in self.lemons for node in nodes)
         return bad * self.lemon_rate + (len(nodes) - bad) * self.healthy_rate
 
 
-def hardware_of(servers: Sequence[Server], settings: FailureSettings, seed: int) -> Hardware:
-    """Lemons fail so much oftener that they cause `lemons_cause` of all failures. ValueError: no servers."""
+def draw_hardware(servers: Sequence[Server], settings: FailureSettings, seed: int) -> Hardware:
+    """Draw the lemons and compute the failure rates. ValueError if there are no servers.
+
+    Lemons fail so much more often that they cause `lemons_cause` of all failures.
+    """
     if not servers:
         raise ValueError("no servers")
     low, high = settings.lemon_share
@@ -70,19 +73,21 @@ def hardware_of(servers: Sequence[Server], settings: FailureSettings, seed: int)
     )
 
 
-def nodes_wanted(job: SimJob, hardware: Hardware) -> int:
-    """As asked, else as few as hold its GPUs; never more than there are."""
+def count_wanted_nodes(job: SimJob, hardware: Hardware) -> int:
+    """Return the nodes as asked, else as few as hold the GPUs; never more than there are."""
     return max(1, min(len(hardware.names), job.nodes or ceil(job.gpus / hardware.gpus)))
 
 
 def draw_nodes(
     hardware: Hardware, count: int, excluded: frozenset[int], seed: int, number: int, run: int
 ) -> tuple[int, ...]:
-    """The first `count` of this run's own sequence of nodes that are not excluded: the same nodes in every arm, but
-    where one of them is excluded there."""
+    """Return the first `count` nodes of this run's own random sequence that are not excluded.
+
+    These are the same nodes in every arm, except for those that are excluded there.
+    """
     total, found = len(hardware.names), list[int]()
-    for place in range(count * _TRIES):
-        node = int(draw_uniform(seed, number, run, Purpose.NODE + place) * total)
+    for position in range(count * _TRIES):
+        node = int(draw_uniform(seed, number, run, Purpose.NODE + position) * total)
         if node not in excluded and node not in found:
             found.append(node)
             if len(found) == count:
@@ -92,14 +97,14 @@ def draw_nodes(
     return (*found, *rest[: count - len(found)])
 
 
-def fails_after(hardware: Hardware, nodes: Sequence[int], seed: int, number: int, run: int) -> float:
-    """Seconds until the first of them fails; inf: never."""
+def draw_time_to_failure(hardware: Hardware, nodes: Sequence[int], seed: int, number: int, run: int) -> float:
+    """Return the seconds until the first of the nodes fails; inf: never."""
     rate = hardware.rate(nodes)
     return -log(1 - draw_uniform(seed, number, run, Purpose.HAZARD)) / rate if rate > 0 else inf
 
 
 def draw_struck_node(hardware: Hardware, nodes: Sequence[int], seed: int, number: int, run: int) -> int:
-    """Which of them it was, by their rates."""
+    """Return which of the nodes failed, drawn by their rates."""
     left = draw_uniform(seed, number, run, Purpose.STRUCK) * hardware.rate(nodes)
     for node in nodes:
         left -= hardware.lemon_rate if node in hardware.lemons else hardware.healthy_rate
@@ -108,8 +113,8 @@ def draw_struck_node(hardware: Hardware, nodes: Sequence[int], seed: int, number
     return nodes[-1]
 
 
-def blames_gpu(seed: int, number: int, run: int) -> bool:
-    """Whether the kernel names a GPU for it (Xid); else Slurm only says that the node is gone."""
+def is_gpu_blamed(seed: int, number: int, run: int) -> bool:
+    """Return whether the kernel log blames a GPU (Xid); otherwise Slurm only reports the node as lost."""
     gpu = sum(published_rates.NODE_CAUSES[cause] for cause in published_rates.GPU_CAUSES) / sum(
         published_rates.NODE_CAUSES.values()
     )
@@ -120,7 +125,7 @@ _PARTITION = "gpu"
 
 
 def nodes_of(servers: Sequence[Server]) -> tuple[Node, ...]:
-    """The servers as Slurm would show them, idle."""
+    """Return the servers as idle nodes of Slurm."""
     return tuple(
         Node(name=s.name, state="IDLE", cpus=s.cpus, mem_mib=s.mem_mib, gpus=s.gpus, partitions=(_PARTITION,))
         for s in servers
@@ -128,7 +133,10 @@ def nodes_of(servers: Sequence[Server]) -> tuple[Node, ...]:
 
 
 class SimNodeHistory:
-    """Times are the trace's seconds and must not go back between two calls of `excluded`."""
+    """The history of the nodes, and which of them are excluded.
+
+    Times are the trace's seconds and must not decrease between two calls of `excluded`.
+    """
 
     def __init__(self, nodes: Sequence[Node], config: Config) -> None:
         self._nodes, self._config = tuple(nodes), config
@@ -137,17 +145,17 @@ class SimNodeHistory:
         )
         self._place = {node.name: at for at, node in enumerate(nodes)}
         self._strikes: list[StrikeRecord] = []
-        # Day of their ends → node → [runs, hours].
+        # Day on which runs ended → node → [runs, hours].
         self._held: dict[int, dict[str, list[float]]] = {}
         self._health: tuple[NodeHealth, ...] = ()
         self._day = -1
-        self._fields: dict[tuple[int, int], tuple[JobRequest, CandidateNodes] | None] = {}
+        self._candidates: dict[tuple[int, int], tuple[JobRequest, CandidateNodes] | None] = {}
         self._avoided: dict[tuple[int, int], frozenset[int]] = {}
-        # Nodes that were suspect or lemons, day by day.
+        # Nodes that were suspect or lemons on each day.
         self.days: deque[frozenset[int]] = deque()
 
     def ran(self, nodes: Sequence[str], began_s: float, ended_s: float) -> None:
-        """A run held these nodes."""
+        """Record that a run held these nodes."""
         day = self._held.setdefault(int(ended_s // _DAY_S), {})
         for node in nodes:
             held = day.setdefault(node, [0.0, 0.0])
@@ -155,8 +163,8 @@ class SimNodeHistory:
             held[1] += (ended_s - began_s) / 3600
 
     def failed(self, diagnosis: Diagnosis, run: JobRun, ended_s: float) -> None:
-        """A run failed; its strike, if there is one, is known from its end on."""
-        for strike in strikes_of(diagnosis, run):
+        """Record that a run failed; its strike, if there is one, counts from the end of the run."""
+        for strike in make_strikes(diagnosis, run):
             self._strikes.append(
                 StrikeRecord(
                     node=strike.node, cause=strike.cause, conclusive=strike.conclusive, text=strike.text,
@@ -166,7 +174,7 @@ class SimNodeHistory:
             )  # fmt: skip
 
     def excluded(self, now: float, *, nodes: int, gpus: int) -> frozenset[int]:
-        """Places of the nodes that a job of so many nodes and GPUs in all is kept away from at `now`."""
+        """Return the indices of the nodes that a job with so many nodes and GPUs in total avoids at `now`."""
         while self._day < int(now // _DAY_S):
             self._score(self._day + 1)
         if not self._health:
@@ -196,19 +204,19 @@ class SimNodeHistory:
         return NodeHistory(strikes=strikes, exposure=exposure)
 
     def _avoid(self, shape: tuple[int, int]) -> frozenset[int]:
-        known = self._field(shape)
+        known = self._find_candidates(shape)
         if known is None:
             return frozenset()
         request, field = known
         named = avoid(request, field, self._health, self._config).nodes
         return frozenset(self._place[name] for name in named if name in self._place)
 
-    def _field(self, shape: tuple[int, int]) -> tuple[JobRequest, CandidateNodes] | None:
-        if shape not in self._fields:
+    def _find_candidates(self, shape: tuple[int, int]) -> tuple[JobRequest, CandidateNodes] | None:
+        if shape not in self._candidates:
             request = _make_request(*shape)
             need = compute_resource_units(request)
-            self._fields[shape] = (request, find_candidate_nodes(request, need, self._snapshot)) if need else None
-        return self._fields[shape]
+            self._candidates[shape] = (request, find_candidate_nodes(request, need, self._snapshot)) if need else None
+        return self._candidates[shape]
 
 
 def _make_request(nodes: int, gpus: int) -> JobRequest:

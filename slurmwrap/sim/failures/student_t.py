@@ -1,7 +1,7 @@
-"""Mean and 95 % interval over seeds, by Student's t. Pure.
+"""Mean and 95 % interval over seeds, by Student's t and by resampling of days. Pure.
 
-The seeds are independent draws and few: with ten of them a bootstrap's intervals are too narrow. Differences between
-arms are taken seed by seed before, so that what both arms share cancels.
+The seeds are independent draws and few: with ten of them the intervals of a bootstrap are too narrow. Differences
+between arms are computed seed by seed before, so that what both arms share cancels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _T = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 _NORMAL = NormalDist().inv_cdf(0.975)
-# Fewer show too little of how much days differ.
+# Least number of days for resampling: fewer show too little of how much days differ.
 LEAST_DAYS = 7
 _RESAMPLES, _SEED = 4000, 20261104
 
@@ -42,7 +42,7 @@ def quantile_t(degrees: int) -> float:
 
 
 def compute_interval(values: Sequence[float]) -> Interval:
-    """ValueError for none."""
+    """Return the mean and its 95 % interval. ValueError if there are no values."""
     if not values:
         raise ValueError("no seed, no interval")
     mean = fmean(values)
@@ -54,9 +54,9 @@ def compute_interval(values: Sequence[float]) -> Interval:
 
 
 def compute_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
-    """Of the sums, with the interval of the residuals (linearised); 0 of nothing.
+    """Return the ratio of the sums, with the interval of the residuals (linearised); 0 if the whole is 0.
 
-    A mean of single ratios would let the seed with the smallest whole decide.
+    In a mean of single ratios the seed with the smallest whole would dominate.
     """
     whole = fmean(wholes)
     if not whole:
@@ -69,8 +69,11 @@ def compute_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
 
 
 def compute_forecast(values: Sequence[float], least: float = -inf) -> Interval:
-    """Where one more draw would lie: not how well the mean of the draws is known, which more seeds would shrink to
-    nothing. Of a dump each seed is one account of what may have been wrong with its jobs. ValueError for none."""
+    """Return the interval in which one more draw would lie. ValueError if there are no values.
+
+    This is not the interval of the mean, which more seeds would shrink to nothing: for a dump each seed is one possible
+    account of what was wrong with its jobs.
+    """
     known = compute_interval(values)
     if known.low is None or known.high is None:
         return known
@@ -79,10 +82,10 @@ def compute_forecast(values: Sequence[float], least: float = -inf) -> Interval:
 
 
 def compute_by_resampling(by_day: NDArray[np.float64], wholes: NDArray[np.float64]) -> tuple[Interval, Interval]:
-    """The sum over the days, and its share of the sum of `wholes`; both (seeds, days).
+    """Return the sum over the days, and its share of the sum of `wholes`; both arguments are (seeds, days).
 
-    One seed and as many days as there are, drawn anew with repetition, 4,000 times: the interval holds what no one
-    knows of the causes and how much one month differs from the next.
+    One seed and as many days as there are, drawn with repetition, 4,000 times: the interval covers what is unknown of
+    the causes and how much one month differs from the next.
     """
     seeds, days = by_day.shape
     sums, whole = by_day.sum(axis=1), wholes.sum(axis=1)
@@ -102,5 +105,5 @@ def _compute_percentiles(mean: float, drawn: NDArray[np.float64]) -> Interval:
 
 
 def compute_paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """Of `baseline` − `values`, seed by seed."""
+    """Return the interval of `baseline` − `values`, seed by seed."""
     return compute_interval([before - after for after, before in zip(values, baseline, strict=True)])

@@ -1,6 +1,6 @@
-"""Tells a FailureStudy: as a table for a terminal, as Markdown for docs/evaluation.md, as figures for a plot. Pure.
+"""Format a FailureStudy: as a table for a terminal, as Markdown for docs/evaluation.md, as figures for a plot. Pure.
 
-No figure is written here by hand: text and table change with the study.
+All figures come from the study: text and tables change with it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from slurmwrap.sim.failures.study_arms import PLAIN
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
 from slurmwrap.sim.sim_job import SimJob
 
-# How much the savings hang on what is taken for granted: the study again, one assumption changed at a time.
+# Sensitivity of the savings to the assumptions: the study again, with one assumption changed at a time.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What the study finds with one thing changed; GPU-hours saved against that study's own plain world."""
+    """What the study finds with one thing changed; GPU-hours saved compared with that study's own plain arm."""
 
     name: str
-    cost_gpu_hours: Interval  # plain
+    cost_gpu_hours: Interval  # cost of the plain arm
     pre_run: Interval
     retry: Interval
     exclusion: Interval
@@ -33,7 +33,7 @@ class Variant:
 
 
 def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[FailureSettings, Config]]:
-    """By name; the first is unchanged."""
+    """Return the variants by name; the first is unchanged."""
     many = replace(config, prerun=replace(config.prerun, min_gpus=2))
     own = {
         "as assumed": {},
@@ -64,7 +64,7 @@ def study_sensitivity(
     most_jobs: int = MOST_JOBS,
     progress: Progress | None = None,
 ) -> tuple[Variant, ...]:
-    """One study per variant; the arguments and errors are those of `study`."""
+    """Run one study per variant; the arguments and errors are those of `run_failure_study`."""
     known = list_variants(settings or FailureSettings(), config or Config())
     found = []
     for at, (name, (changed, configured)) in enumerate(known.items()):
@@ -91,37 +91,12 @@ _HEAD = ("world", "wasted", "trials", "false stops", "saved", "95 %", "of plain"
 _MOST_CATEGORIES = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackedBar:
-    """One arm of a stacked bar chart, GPU-hours; `low` and `high`: the 95 % interval of the whole."""
-
-    title: str
-    wasted: float
-    trials: float
-    false_stops: float
-    low: float
-    high: float
-
-
-def list_bars(study: FailureStudy) -> tuple[StackedBar, ...]:
-    """What a plot needs, in the order of the arms."""
-    return tuple(
-        StackedBar(
-            title=arm.title,
-            wasted=arm.wasted_gpu_hours.mean,
-            trials=arm.trial_gpu_hours.mean,
-            false_stops=arm.false_stop_gpu_hours.mean,
-            low=_get_end(arm.cost_gpu_hours, arm.cost_gpu_hours.low),
-            high=_get_end(arm.cost_gpu_hours, arm.cost_gpu_hours.high),
-        )
-        for arm in study.arms
-    )
-
-
 def format_study_table(study: FailureStudy) -> str:
-    """For a terminal: GPU-hours by arm, then the dearest categories in the plain world and in the last one."""
+    """Return the text for a terminal: GPU-hours by arm, then the most expensive categories in the plain and the last
+    arm.
+    """
     last = study.arms[-1].name
-    dearest = [
+    most_expensive = [
         (
             row.category,
             _format_count(row.jobs),
@@ -136,28 +111,28 @@ def format_study_table(study: FailureStudy) -> str:
             "",
             *_format_columns([_HEAD, *(_make_row(arm) for arm in study.arms)]),
             "",
-            *_format_columns([("cause", "jobs", "plain GPU-h", f"{last} GPU-h"), *dearest]),
+            *_format_columns([("cause", "jobs", "plain GPU-h", f"{last} GPU-h"), *most_expensive]),
             "",
-            *(_ended_well(study) if study.source == "dump" else ()),
+            *(_describe_cured_jobs(study) if study.source == "dump" else ()),
             *(f"- {sentence}" for sentence in study.assumed),
         )
     )
 
 
-def _ended_well(study: FailureStudy) -> list[str]:
-    """What a retry is for, which GPU-hours do not show."""
+def _describe_cured_jobs(study: FailureStudy) -> list[str]:
+    """Return a sentence on the jobs that retries cured, which GPU-hours do not show."""
     arm = study.arms[-1]
-    told = (
+    sentence = (
         f"{_format_count(arm.cured.mean)} jobs that failed end well without their users' doing "
         f"({_format_span(arm.cured)}); users "
         f"got {_format_count(arm.replaced.mean)} of them done by hand. Runs again that failed too held "
         f"{_format_count(arm.again_gpu_hours.mean)} GPU-hours, and are counted."
     )
-    return [told, ""]
+    return [sentence, ""]
 
 
 def format_study_markdown(study: FailureStudy) -> str:
-    """The section's paragraphs and tables, without a heading."""
+    """Return the section's paragraphs and tables, without a heading."""
     parts = [
         _describe_study(study),
         "",
@@ -167,9 +142,9 @@ def format_study_markdown(study: FailureStudy) -> str:
         "",
     ]
     if study.checks:
-        parts += ["Beside Philly's own figures (plain world):", "", *_format_checks(study), ""]
+        parts += ["Compared with Philly's own figures (plain world):", "", *_format_checks(study), ""]
     parts += ["What each cause costs, GPU-hours (means over the seeds):", "", *_format_causes(study), ""]
-    parts += ["Taken for granted:", "", *(f"- {sentence}" for sentence in study.assumed)]
+    parts += ["Assumptions:", "", *(f"- {sentence}" for sentence in study.assumed)]
     return "\n".join(parts) + "\n"
 
 
@@ -186,38 +161,38 @@ def _describe_study(study: FailureStudy) -> str:
 
 
 def _list_findings(study: FailureStudy) -> list[str]:
-    """One sentence per arm that is not a plain world."""
+    """Return one sentence per arm that is not a plain one."""
     return [f"- **{arm.title}**: {_describe_finding(arm)}" for arm in study.arms if arm.name not in (PLAIN, "by-hand")]
 
 
 def _describe_finding(arm: ArmResult) -> str:
     verb = "saves" if arm.saved_gpu_hours.mean >= 0 else "costs"
     sure = "" if _is_clear(arm.saved_gpu_hours) else "; the interval spans zero"
-    said = [
+    clauses = [
         f"{verb} {_format_count(abs(arm.saved_gpu_hours.mean))} GPU-hours ({_format_span(arm.saved_gpu_hours)}), "
         f"{abs(arm.saved_share.mean):.1%} of what failures cost{sure}"
     ]
     if arm.stopped_by_trial.mean:
         trials = f"{_format_count(arm.trial_gpu_hours.mean)} GPU-hours of trials"
-        said.append(f"{_format_count(arm.stopped_by_trial.mean)} jobs stopped by their pre-run, at {trials}")
+        clauses.append(f"{_format_count(arm.stopped_by_trial.mean)} jobs stopped by their pre-run, at {trials}")
     if arm.refused.mean:
-        said.append(f"{_format_count(arm.refused.mean)} jobs refused, for their input was blocked")
+        clauses.append(f"{_format_count(arm.refused.mean)} jobs refused because their input was blocked")
     if arm.spared.mean:
-        said.append(f"{_format_count(arm.spared.mean)} jobs that failed again by hand need not have been submitted")
+        clauses.append(f"{_format_count(arm.spared.mean)} jobs that failed again by hand need not have been submitted")
     if arm.false_stops.mean:
-        said.append(
+        clauses.append(
             f"{_format_count(arm.false_stops.mean)} jobs stopped that another run would have cured "
             f"({_format_count(arm.false_stop_gpu_hours.mean)} GPU-hours; "
             f"{_format_count(arm.budget_stops.mean)} of them for a budget "
             "that was spent)"
         )
     if arm.excluded_node_days.mean:
-        said.append(
+        clauses.append(
             f"{_format_count(arm.excluded_node_days.mean)} node-days excluded, "
             f"{arm.excluded_rightly.mean:.0%} of them on "
             f"lemons; {_format_count(arm.node_failures.mean)} runs lost to nodes"
         )
-    return "; ".join(said) + "."
+    return "; ".join(clauses) + "."
 
 
 def _make_row(arm: ArmResult) -> tuple[str, ...]:
@@ -291,18 +266,18 @@ def _format_percent(share: float) -> str:
 
 
 def _format_count(value: float) -> str:
-    """No more digits than mean something; a true minus."""
+    """Return the number without meaningless digits, with a true minus sign."""
     shown = f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
     return ("0" if not float(shown.replace(",", "")) else shown).replace("-", "−")
 
 
-def sensitivity_markdown(found: Sequence[Variant]) -> str:
-    """One row per variant: GPU-hours saved, with their intervals."""
+def format_sensitivity_markdown(found: Sequence[Variant]) -> str:
+    """Return one row per variant: GPU-hours saved, with their intervals."""
     rows = [
         (
             one.name,
             _format_count(one.cost_gpu_hours.mean),
-            *map(_with_span, (one.pre_run, one.retry, one.exclusion, one.all)),
+            *map(_format_with_span, (one.pre_run, one.retry, one.exclusion, one.all)),
         )
         for one in found
     ]
@@ -310,5 +285,5 @@ def sensitivity_markdown(found: Sequence[Variant]) -> str:
     return "\n".join(_format_grid([head, *rows])) + "\n"
 
 
-def _with_span(value: Interval) -> str:
+def _format_with_span(value: Interval) -> str:
     return f"{_format_count(value.mean)} ({_format_span(value)})"

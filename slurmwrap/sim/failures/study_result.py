@@ -1,4 +1,5 @@
-"""What the failure study gives: one ArmResult per arm, a row per category, and what came out next to what is published.
+"""FailureStudy, the records of a failure study's result: one ArmResult per arm, one row per category, published
+figures.
 
 Records only; `dataclasses.asdict` turns them into JSON. GPU-hours throughout.
 """
@@ -12,10 +13,11 @@ from slurmwrap.sim.failures.assumptions import FailureSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Mean over the seeds and a 95 % interval; without ends where there is one seed only.
+    """Mean over the seeds and a 95 % interval; without ends if there is only one seed.
 
-    Of failures drawn at published rates it is the mean's own (Student's t). Of a dump it holds what no one knows of the
-    causes, one seed being one account of them, and for what is saved also how much its days differ.
+    For failures drawn at published rates it is the interval of the mean (Student's t). For a dump it covers what is
+    unknown of the causes, each seed being one possible account of them, and for savings also how much the days of the
+    dump differ.
     """
 
     mean: float
@@ -25,54 +27,66 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:
-    """One world. `wasted`, `trials` and `false_stops` are disjoint, and `cost` is their sum.
+    """The result of one arm. `wasted`, `trials` and `false_stops` are disjoint, and `cost` is their sum.
 
-    `saved` is plain's cost less this one's, paired by seed: the same jobs fail of the same causes in both.
+    `saved` is the plain arm's cost less this one's, paired by seed: the same jobs fail of the same causes in both.
     """
 
-    # Plain | by-hand | pre-run | retry | exclusion | all.
+    # plain | by-hand | pre-run | retry | exclusion | all.
     name: str
     title: str
-    wasted_gpu_hours: Interval  # of runs that failed, less what a later run went on from
-    again_gpu_hours: Interval  # of these and of false stops: of runs that were no job's first
-    trial_gpu_hours: Interval  # of pre-runs, those of sound jobs too
-    false_stop_gpu_hours: Interval  # of jobs that we stopped although another run would have ended well
+    # Of runs that failed, less what a later run resumed from.
+    wasted_gpu_hours: Interval
+    # The part of these and of false stops that belongs to runs other than a job's first.
+    again_gpu_hours: Interval
+    trial_gpu_hours: Interval  # of pre-runs, also those of sound jobs
+    # Of jobs that slurmwrap stopped although another run would have ended well.
+    false_stop_gpu_hours: Interval
     cost_gpu_hours: Interval
     saved_gpu_hours: Interval
-    saved_share: Interval  # of plain's cost
+    saved_share: Interval  # of the plain arm's cost
     completed_jobs: Interval
     runs: Interval
     failed_runs: Interval
     stopped_by_trial: Interval  # jobs
     refused: Interval  # jobs whose input was blocked
-    spared: Interval  # jobs of a dump that failed again by hand and need not be submitted
-    replaced: Interval  # jobs of a dump that ended well by hand, in whose place a retry ends well
-    cured: Interval  # jobs that failed, and ended well without their users' doing
-    waited_in_vain_hours: Interval  # that jobs stopped by their pre-run really waited in the queue, in all; dumps only
+    # Jobs of a dump that users resubmitted and that failed again; they need not be submitted.
+    spared: Interval
+    # Jobs of a dump that users resubmitted and that ended well; a retry ends well in their place.
+    replaced: Interval
+    cured: Interval  # jobs that failed, and ended well without action by their users
+    # Hours that jobs stopped by their pre-run really waited in the queue, in total; dumps only.
+    waited_in_vain_hours: Interval
     false_stops: Interval  # jobs
-    budget_stops: Interval  # of these, those whose cause was known: their retries or GPU-hours were spent
-    given_up: Interval  # jobs that another run would have cured, that no one stopped
-    until_told_hours: Interval  # from submission until a job has failed for good, median
-    until_cured_hours: Interval  # from the first failure of a job that ended well to the start of its last run, mean
+    # Those of them whose cause was read correctly: their retries or GPU-hours were used up.
+    budget_stops: Interval
+    # Jobs that another run would have cured and that were given up without being stopped by slurmwrap.
+    given_up: Interval
+    # From submission until a job has failed for good, median.
+    until_told_hours: Interval
+    # From the first failure of a job that ended well to the start of its last run, mean.
+    until_cured_hours: Interval
     node_failures: Interval
     excluded_node_days: Interval
-    # Share of these that fell on lemon nodes; 0 where none was excluded.
+    # Share of these node-days that fell on lemon nodes; 0 if none was excluded.
     excluded_rightly: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryMeans:
-    """Means over the seeds. Of a job that met several causes each run counts for its own."""
+    """Means over the seeds. For a job that met several causes, each run counts for its own cause."""
 
     category: str  # of diagnosis/taxonomy.py
-    jobs: float  # that were drawn, or seen, to fail of it
+    # Jobs that were drawn, or recorded, to fail of it.
+    jobs: float
     cost_gpu_hours: dict[str, float]  # arm → wasted and false stops
-    cured: dict[str, float]  # arm → jobs that failed of it first and ended well without their users' doing
+    # Arm → jobs that failed of it first and ended well without action by their users.
+    cured: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCheck:
-    """A figure that came out next to the published one. `built_in`: the draw was made to meet it."""
+    """A figure of the study next to the published one. `built_in`: the draw was made to match it."""
 
     name: str
     published: float
@@ -82,26 +96,26 @@ class PublishedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureStudy:
-    """All of it. `source`: "drawn" (published rates) or "dump" (the dump's own failures)."""
+    """The whole result. `source`: "drawn" (published rates) or "dump" (the dump's own failures)."""
 
     source: str
-    jobs: int  # that were played
-    of: int  # that the trace has
+    jobs: int  # simulated jobs
+    of: int  # jobs in the trace
     servers: int
     gpus_per_server: int
     seeds: tuple[int, ...]
-    # Of the runs that ended well, plain world.
+    # GPU-hours of the runs that ended well, in the plain arm.
     productive_gpu_hours: Interval
-    # Of the runs that their users ended, plain world.
+    # GPU-hours of the runs that their users ended, in the plain arm.
     killed_gpu_hours: Interval
     arms: tuple[ArmResult, ...]
-    # The dearest in plain first.
+    # The most expensive in the plain arm first.
     categories: tuple[CategoryMeans, ...]
     checks: tuple[PublishedCheck, ...]
-    assumed: tuple[str, ...]  # in words
+    assumed: tuple[str, ...]  # assumptions as text
     settings: FailureSettings = field(default_factory=FailureSettings)
 
     def arm(self, name: str) -> ArmResult:
-        """KeyError where there is none of that name."""
+        """Return the arm of that name. KeyError if there is none."""
         found = {arm.name: arm for arm in self.arms}
         return found[name]

@@ -1,1 +1,3 @@
-"""How much each job gets: production's allocate(), the authors' mechanisms with their quirks, the optimum."""
+"""Mechanisms that divide CPUs and memory in a round: production's allocate(), the authors' with their quirks, the
+optimum.
+"""

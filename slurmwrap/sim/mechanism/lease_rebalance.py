@@ -1,12 +1,13 @@
-"""Jobs of a round change servers for the good of all, then each server's CPUs and memory are divided. Pure.
+"""Let jobs of a round change servers to raise the total speed, then divide each server's CPUs and memory. Pure.
 
-A server's jobs climb from their floors, the greatest gain first (seating.climb). The server whose next step would gain
-most, for want of CPUs or memory, is compared with the one that gains least by its own: one of its hungry jobs goes
-over, into a free place or against a job of as many GPUs that wants less, whichever raises the sum of both servers most.
-Some sweeps over all servers, each with a partner or two, so the work grows with the servers and not with their pairs.
+A server's jobs are raised from their base options, greatest gain first (lease_assignment.climb_levels). The server
+whose next step would gain most if it had more CPUs or memory is compared with the one that gains least. One of its jobs
+that needs more moves over, into free capacity or in exchange for a job with as many GPUs that needs less, whichever
+raises the sum of both servers most. There are a few sweeps over all servers, each with one or two partners, so the work
+grows with the servers and not with their pairs.
 
-What the climb leaves, because the next step of no one fits, goes to the best step between, and then to jobs of several
-nodes, which keep their places.
+What is left, because no job's next step fits, goes to the best option in between, and then to jobs of several nodes,
+which keep their servers.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity
 from slurmwrap.sim.mechanism.lease_assignment import Climb, Job, climb_levels
 
 SWEEPS = 5
-# Partners that a server is compared with in a sweep.
+# Number of partners with which a server is compared in a sweep.
 TRIES = 2
 _SAME = 1e-9
 
-# Two servers by name, and the worth of each as they were compared.
+# Two servers by name, and the worth of each when they were compared.
 _Pair = tuple[str, str, float, float]
-# From one server to the other, and back.
+# The job that moves to the other server, and the one that moves back.
 _Swap = tuple[Job, Job | None]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Host:
-    """One server in the exchange, with the jobs of one node that it has, and all that these may take together."""
+    """One server in the exchange, with its one-node jobs and all that these may take together."""
 
     room: FreeCapacity
     cpus: float
@@ -49,7 +50,7 @@ class _Host:
 
     @property
     def pressure(self) -> float:
-        """The gain of the best step that no one could take."""
+        """The gain of the best step that no job could take."""
         return max(
             (
                 -step.minus_gain
@@ -61,13 +62,16 @@ class _Host:
         )
 
     def allows(self, job: Job) -> bool:
-        claim = job.claim
-        return self.room.server.gpus >= job.gpus and (claim.servers is None or self.name in claim.servers)
+        demand = job.claim
+        return self.room.server.gpus >= job.gpus and (demand.servers is None or self.name in demand.servers)
 
 
-def exchange_between_servers(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
-    """Sets `given` and `rooms` of the seated jobs; `rooms` hold their floors before, and what they are given after."""
-    hosts = _list_hosts(jobs, rooms)
+def exchange_between_servers(jobs: Sequence[Job], capacities: Sequence[FreeCapacity]) -> None:
+    """Set `given` and `rooms` of the assigned jobs.
+
+    Before, `capacities` have the jobs' base options taken; after, what the jobs are given.
+    """
+    hosts = _list_hosts(jobs, capacities)
     settled: set[_Pair] = set()
     for _ in range(SWEEPS):
         if not _sweep_pairs(hosts, settled):
@@ -79,20 +83,22 @@ def exchange_between_servers(jobs: Sequence[Job], rooms: Sequence[FreeCapacity])
             _raise_together(job)
 
 
-def _list_hosts(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> list[_Host]:
-    here: dict[str, list[Job]] = {room.server.name: [] for room in rooms}
+def _list_hosts(jobs: Sequence[Job], capacities: Sequence[FreeCapacity]) -> list[_Host]:
+    """Return the servers that have free GPUs or jobs of one node. Their resources include what these jobs hold."""
+    jobs_by_server: dict[str, list[Job]] = {capacity.server.name: [] for capacity in capacities}
     for job in jobs:
         if len(job.rooms) == 1:
-            here[job.rooms[0].server.name].append(job)
+            jobs_by_server[job.rooms[0].server.name].append(job)
     return [
         _Host(
-            room=room,
-            cpus=room.cpus + sum(job.given.cpus * job.gpus for job in here[room.server.name]),
-            mem_mib=room.mem_mib + sum(job.given.mem_mib * job.gpus for job in here[room.server.name]),
-            jobs=here[room.server.name],
+            room=capacity,
+            cpus=capacity.cpus + sum(job.given.cpus * job.gpus for job in jobs_by_server[capacity.server.name]),
+            mem_mib=capacity.mem_mib
+            + sum(job.given.mem_mib * job.gpus for job in jobs_by_server[capacity.server.name]),
+            jobs=jobs_by_server[capacity.server.name],
         )
-        for room in rooms
-        if here[room.server.name] or room.gpus
+        for capacity in capacities
+        if jobs_by_server[capacity.server.name] or capacity.gpus
     ]
 
 
@@ -100,13 +106,16 @@ def _list_hosts(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> list[_Hos
 
 
 def _sweep_pairs(hosts: Sequence[_Host], settled: set[_Pair]) -> bool:
-    """Each server with one other at most; whether anything changed. `settled`: pairs that have nothing to exchange."""
+    """Exchange jobs of each server with at most one other; return whether anything changed.
+
+    `settled`: pairs that have nothing to exchange.
+    """
     ranked = sorted(hosts, key=lambda host: (-host.pressure, host.name))
     changed: set[str] = set()
-    for place, rich in enumerate(ranked):
+    for index, rich in enumerate(ranked):
         if rich.name in changed or not rich.pressure:
             continue
-        partners = _list_partners(rich, ranked[:place:-1], changed, settled)
+        partners = _list_partners(rich, ranked[:index:-1], changed, settled)
         poor = next((poor for poor in partners if _make_best_exchange(rich, poor)), None)
         if poor is not None:
             changed.update((rich.name, poor.name))
@@ -114,7 +123,7 @@ def _sweep_pairs(hosts: Sequence[_Host], settled: set[_Pair]) -> bool:
 
 
 def _list_partners(rich: _Host, others: Sequence[_Host], changed: set[str], settled: set[_Pair]) -> Iterator[_Host]:
-    """Whom to try, in order. Who is asked for the next has not come to terms with the one before."""
+    """Yield the partners to try, in order. A pair is settled when the caller asks for the next partner."""
     untried = (poor for poor in others if poor.name not in changed and _make_pair_key(rich, poor) not in settled)
     for poor in islice(untried, TRIES):
         pair = _make_pair_key(rich, poor)
@@ -127,7 +136,7 @@ def _make_pair_key(one: _Host, other: _Host) -> _Pair:
 
 
 def _make_best_exchange(one: _Host, other: _Host) -> bool:
-    """The best change between the two, if any is better than none."""
+    """Make the best exchange between the two servers and return whether there was one that raises their worth."""
     best, found = one.climb.worth + other.climb.worth + _SAME, None
     for swap in _list_swaps(one, other):
         first, second = _list_jobs_after(one, *swap), _list_jobs_after(other, swap[1], swap[0])
@@ -146,7 +155,7 @@ def _make_best_exchange(one: _Host, other: _Host) -> bool:
 
 
 def _list_swaps(one: _Host, other: _Host) -> Iterator[_Swap]:
-    """What `one` has too little for, against a job of as many GPUs that wants less, or a free place; each kind once."""
+    """Yield the swaps to try, each kind once: a job of `one`, for free capacity or for a job with as many GPUs."""
     backs = [back for back in _list_distinct_jobs(other.jobs) if one.allows(back)]
     for job in _list_distinct_jobs(one.jobs):
         if not job.ladder or not other.allows(job):
@@ -159,7 +168,7 @@ def _list_swaps(one: _Host, other: _Host) -> Iterator[_Swap]:
 
 
 def _is_smaller(back: Job, job: Job) -> bool:
-    """Of CPUs or of memory, at its best."""
+    """Return whether `back` takes fewer CPUs or less memory at its best."""
     least, most = back.menu.steps[-1], job.menu.steps[-1]
     return least.cpus < most.cpus or least.mem_mib < most.mem_mib
 
@@ -181,25 +190,25 @@ def _is_feasible(found: Climb) -> bool:
 
 
 def _apply_climb(host: _Host) -> None:
-    """Gives what the climb found, and what it left to the best options between."""
+    """Give the jobs what the climb found, and what is left to the best options in between."""
     cpus, mem_mib = host.climb.cpus, host.climb.mem_mib
     for job in host.jobs:
         job.given = job.menu.steps[host.climb.levels[job.number]]
     while raises := [
-        (job.worth(rung) - job.worth(job.given), -job.number, job, rung)
+        (job.worth(option) - job.worth(job.given), -job.number, job, option)
         for job in host.jobs
-        for rung in job.menu.options
-        if _is_affordable_upgrade(job, rung, cpus, mem_mib)
+        for option in job.menu.options
+        if _is_affordable_upgrade(job, option, cpus, mem_mib)
     ]:
-        _, _, job, rung = max(raises, key=lambda one: one[:2])
-        cpus -= (rung.cpus - job.given.cpus) * job.gpus
-        mem_mib -= (rung.mem_mib - job.given.mem_mib) * job.gpus
-        job.given = rung
+        _, _, job, option = max(raises, key=lambda one: one[:2])
+        cpus -= (option.cpus - job.given.cpus) * job.gpus
+        mem_mib -= (option.mem_mib - job.given.mem_mib) * job.gpus
+        job.given = option
     host.room.cpus, host.room.mem_mib = cpus, mem_mib
 
 
 def _is_affordable_upgrade(job: Job, option: AllocationOption, cpus: float, mem_mib: float) -> bool:
-    """Faster, and no more than is left for a node's part."""
+    """Return whether the option is faster and takes no more than is left on the node."""
     return (
         job.worth(option) > job.worth(job.given) + _SAME
         and (option.cpus - job.given.cpus) * job.gpus <= cpus + ROUNDING
@@ -208,11 +217,11 @@ def _is_affordable_upgrade(job: Job, option: AllocationOption, cpus: float, mem_
 
 
 def _raise_together(job: Job) -> None:
-    """All nodes of a job get the same."""
-    cpus, mem_mib = min(room.cpus for room in job.rooms), min(room.mem_mib for room in job.rooms)
-    above = [rung for rung in job.menu.options if _is_affordable_upgrade(job, rung, cpus, mem_mib)]
+    """Raise a job of several nodes; all its nodes get the same."""
+    cpus, mem_mib = min(capacity.cpus for capacity in job.rooms), min(capacity.mem_mib for capacity in job.rooms)
+    above = [option for option in job.menu.options if _is_affordable_upgrade(job, option, cpus, mem_mib)]
     if above:
-        best = max(above, key=lambda rung: (job.worth(rung), -rung.price))
-        for room in job.rooms:
-            room.take(job.gpus, best.cpus - job.given.cpus, best.mem_mib - job.given.mem_mib)
+        best = max(above, key=lambda option: (job.worth(option), -option.price))
+        for capacity in job.rooms:
+            capacity.take(job.gpus, best.cpus - job.given.cpus, best.mem_mib - job.given.mem_mib)
         job.given = best

@@ -1,4 +1,4 @@
-"""The mechanisms by name. The one list of what `--mechanism` takes."""
+"""The mechanisms by name: the values of `--mechanism`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from slurmwrap.sim.mechanism.optimal import allocate_optimal
 from slurmwrap.sim.mechanism.reference_mechanisms import reference_greedy, reference_proportional, reference_tune
 
 MECHANISMS = ("proportional", "greedy", "tune", "graded", "opt")
-# Policies that know how long jobs run.
+# Policies that know the run times of jobs.
 FORESEEING = ("srtf", "srsf")
-# Chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean JCTs suffer, at 3 few makespans gain.
+# Factor from which on a job is critical. Chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean JCTs suffer, at
+# 3 few makespans improve.
 CRITICAL = 1.75
 
 
-def mechanism_of(
+def make_mechanism(
     name: str, *, leases: bool = False, consolidate: bool = False, largest_first: bool = False
 ) -> Mechanism:
-    """`graded` is production's allocate(), or its form for rounds; the others are Synergy's. ValueError else.
+    """Return a mechanism. ValueError for an unknown name.
 
-    `leases`: they end, as in the mode rounds; only `graded` and `proportional` mean something where they do not.
-    `consolidate`: of the first three, a job on one server where one has room. `largest_first`: of `tune`, what
-    Synergy's simulator does with LAS.
+    `graded` is production's allocate(), or its variant for rounds; the others are Synergy's. `leases`: leases end, as
+    in the mode rounds; without leases only `graded` and `proportional` are meaningful. `consolidate`: for the first
+    three, a job runs on one server if one has enough free capacity. `largest_first`: for `tune`, what Synergy's
+    simulator does with LAS.
     """
     if name == "graded":
         if leases:
@@ -43,11 +45,12 @@ def mechanism_of(
     return plain[name]
 
 
-def habits_of(name: str, policy: str, *, strict_order: bool = False) -> Habits:
-    """As Synergy's simulator does (msr-fiddle/synergy 1bb2bed6, simulator/schedulers): its LAS shows greedy no more.
+def make_habits(name: str, policy: str, *, strict_order: bool = False) -> Habits:
+    """Return how the engine treats a mechanism.
 
-    `graded` is ours: where the policy knows how long jobs run, it lets none wait on which the makespan hangs, unless
-    all are to run `strict_order`.
+    As in Synergy's simulator (msr-fiddle/synergy 1bb2bed6, simulator/schedulers): with its LAS, greedy does not get the
+    whole queue. `graded` is slurmwrap's own: with a policy that knows run times, no job waits that the makespan depends
+    on, unless all jobs must run in `strict_order`.
     """
     return Habits(
         whole_queue=name == "greedy" and policy != "las",

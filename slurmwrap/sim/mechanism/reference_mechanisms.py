@@ -1,4 +1,4 @@
-"""The allocation mechanisms as Synergy's own simulator has them, to compare with."""
+"""The allocation mechanisms of Synergy's own simulator, for comparison: proportional, greedy and tune."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
 from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, list_free_capacity
 from slurmwrap.placement.throughput import find_speed
 
-# Where a job's GPUs are in Synergy's simulator, and what each then takes of its server's CPUs and memory.
+# The assignment of GPUs in Synergy's simulator, and what each GPU then takes of its server's CPUs and memory.
 #
-# Two ways (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py). Plain: one GPU after the other, each on the
-# first server that has room for it, on however many servers that is. Consolidated (their "+place"): of the servers that
-# have room for all of it the one with fewest free GPUs; without one, spread over those with fewest free GPUs first.
-# Moving and spreading cost no speed there.
-# Servers with how many of the job's GPUs; (): no place.
-Seats = tuple[tuple[FreeCapacity, int], ...]
+# There are two ways (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py). Plain: one GPU after the other, each
+# on the first server with enough free capacity, on however many servers that is. Consolidated (their "+place"): of the
+# servers with enough free capacity for the whole job the one with fewest free GPUs; if there is none, spread over those
+# with fewest free GPUs first. Migration and spreading cost no speed there.
+#
+# GpuAssignment: servers with the number of the job's GPUs on each; (): not assigned.
+GpuAssignment = tuple[tuple[FreeCapacity, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """CPUs and MiB per GPU, and the speed that they give, relative to the share; None: no one knows."""
+    """CPUs and MiB per GPU, and the speed that they give, relative to the share; None: unknown."""
 
     cpus: float
     mem_mib: float
@@ -30,75 +31,84 @@ class Amount:
 
 
 def share_of(server: Server, speed: float | None = 1.0) -> Amount:
-    """What falls to each GPU of a server."""
+    """Return the proportional share of one GPU of a server."""
     return Amount(cpus=server.cpus / server.gpus, mem_mib=server.mem_mib / server.gpus, speed=speed)
 
 
-def assign_gpus(demand: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
-    """Takes the room for all GPUs of the job, or none."""
-    seats = _assign_consolidated(demand.gpus, amount, rooms) if consolidate else _in_order(demand.gpus, amount, rooms)
-    take_resources(seats, amount)
-    return seats
+def assign_gpus(
+    demand: JobDemand, amount: Amount, capacities: Sequence[FreeCapacity], *, consolidate: bool
+) -> GpuAssignment:
+    """Take the capacity for all GPUs of the job, or none; return the servers."""
+    assignment = (
+        _assign_consolidated(demand.gpus, amount, capacities)
+        if consolidate
+        else _assign_in_order(demand.gpus, amount, capacities)
+    )
+    take_resources(assignment, amount)
+    return assignment
 
 
-def take_resources(seats: Seats, amount: Amount, sign: int = 1) -> None:
-    """`sign` -1 gives back."""
-    for room, gpus in seats:
-        room.take(sign * gpus, amount.cpus, amount.mem_mib)
+def take_resources(assignment: GpuAssignment, amount: Amount, sign: int = 1) -> None:
+    """Take `amount` on each server of the assignment; `sign` -1 gives it back."""
+    for capacity, gpus in assignment:
+        capacity.take(sign * gpus, amount.cpus, amount.mem_mib)
 
 
-def make_allocation(demand: JobDemand, amount: Amount, seats: Seats) -> Allocation:
-    """`Grant.servers`: one name per GPU."""
+def make_allocation(demand: JobDemand, amount: Amount, assignment: GpuAssignment) -> Allocation:
+    """Return the allocation. `Allocation.servers` has one name per GPU."""
     return Allocation(
         job=demand.job,
         cpus=amount.cpus,
         mem_mib=int(amount.mem_mib),
-        servers=tuple(room.server.name for room, gpus in seats for _ in range(gpus)),
-        speed=amount.speed if seats else None,
+        servers=tuple(capacity.server.name for capacity, gpus in assignment for _ in range(gpus)),
+        speed=amount.speed if assignment else None,
     )
 
 
-def emptiest_last(rooms: Iterable[FreeCapacity]) -> list[FreeCapacity]:
-    """Fewest free GPUs first, of those that have any; equals in the order of the servers."""
-    return sorted((room for room in rooms if room.gpus > 0), key=lambda room: room.gpus)
+def sort_fullest_first(capacities: Iterable[FreeCapacity]) -> list[FreeCapacity]:
+    """Return the servers with free GPUs, fewest free GPUs first; equals in the order of the servers."""
+    return sorted((capacity for capacity in capacities if capacity.gpus > 0), key=lambda capacity: capacity.gpus)
 
 
-def _assign_consolidated(gpus: int, amount: Amount, rooms: Sequence[FreeCapacity]) -> Seats:
+def _assign_consolidated(gpus: int, amount: Amount, capacities: Sequence[FreeCapacity]) -> GpuAssignment:
     if gpus > 1:
-        holding = [room for room in rooms if room.holds(gpus, amount.cpus, amount.mem_mib)]
+        holding = [capacity for capacity in capacities if capacity.holds(gpus, amount.cpus, amount.mem_mib)]
         if holding:
-            return ((min(holding, key=lambda room: room.gpus), gpus),)
-    return _in_order(gpus, amount, emptiest_last(rooms))
+            return ((min(holding, key=lambda capacity: capacity.gpus), gpus),)
+    return _assign_in_order(gpus, amount, sort_fullest_first(capacities))
 
 
-def _in_order(gpus: int, amount: Amount, rooms: Iterable[FreeCapacity]) -> Seats:
-    seats, left = [], gpus
-    for room in rooms:
-        if room.gpus <= 0 or not room.holds(1, amount.cpus, amount.mem_mib):
+def _assign_in_order(gpus: int, amount: Amount, capacities: Iterable[FreeCapacity]) -> GpuAssignment:
+    assignment, left = [], gpus
+    for capacity in capacities:
+        if capacity.gpus <= 0 or not capacity.holds(1, amount.cpus, amount.mem_mib):
             continue
-        here = left if left == 1 else min(left, _count_most(room, amount))
-        seats.append((room, here))
+        here = left if left == 1 else min(left, _count_most(capacity, amount))
+        assignment.append((capacity, here))
         left -= here
         if not left:
-            return tuple(seats)
+            return tuple(assignment)
     return ()
 
 
-def _count_most(room: FreeCapacity, amount: Amount) -> int:
-    """How many GPUs with that much each the server has room for."""
-    by_cpus = (room.cpus + ROUNDING) // amount.cpus if amount.cpus > 0 else room.gpus
-    by_memory = (room.mem_mib + ROUNDING) // amount.mem_mib if amount.mem_mib > 0 else room.gpus
-    return int(min(room.gpus, by_cpus, by_memory))
+def _count_most(capacity: FreeCapacity, amount: Amount) -> int:
+    """Return how many GPUs with so much each fit on the server."""
+    by_cpus = (capacity.cpus + ROUNDING) // amount.cpus if amount.cpus > 0 else capacity.gpus
+    by_memory = (capacity.mem_mib + ROUNDING) // amount.mem_mib if amount.mem_mib > 0 else capacity.gpus
+    return int(min(capacity.gpus, by_cpus, by_memory))
 
 
-# What a job wants in Synergy's simulator: its best point, cut to what one server has.
+# The best point of a job in Synergy's simulator, cut to what one server has.
 #
-# Of the points of its profile their simulator knows two only (msr-fiddle/synergy 1bb2bed6, simulator/jobs/workload.py):
-# the best, the fewest CPUs and then the least memory of those that are fastest, and the share, at which everybody has
-# speed 1. What of the best is more than one server has is cut to that, and the speed is then a straight line over CPUs
-# between the share and the best, whatever was cut. A job of more GPUs than a server has never gets beyond its share.
-def best_of(demand: JobDemand, server: Server) -> Amount:
-    """Per GPU. `server`: like all of them. Its share for a job without a profile, or one that says nothing of that."""
+# Their simulator knows only two points of a profile (msr-fiddle/synergy 1bb2bed6, simulator/jobs/workload.py): the best
+# (the fewest CPUs and then the least memory of the fastest points), and the share, at which every job has speed 1. If
+# the best exceeds one server it is cut to that, and the speed is then a straight line over CPUs between the share and
+# the best, whatever was cut. A job with more GPUs than a server never gets more than its share.
+def compute_best_amount(demand: JobDemand, server: Server) -> Amount:
+    """Return the best amount per GPU. `server`: like all servers.
+
+    The share for a job without a profile, or with one that does not cover the share.
+    """
     return _best_of(demand.speeds, demand.gpus, server)
 
 
@@ -110,7 +120,9 @@ def _best_of(speeds: tuple[SpeedPoint, ...], gpus: int, server: Server) -> Amoun
         return share_of(server, None)
     best = min(speeds, key=lambda point: (-point.speed, point.cpus, point.mem_mib))
     wanted = Amount(cpus=best.cpus, mem_mib=best.mem_mib, speed=best.speed / at_share)
-    return _beyond_one(wanted, share, gpus, server) if gpus > server.gpus else _cut_demand(wanted, share, gpus, server)
+    return (
+        _limit_to_share(wanted, share, gpus, server) if gpus > server.gpus else _cut_demand(wanted, share, gpus, server)
+    )
 
 
 def _cut_demand(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
@@ -121,7 +133,7 @@ def _cut_demand(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amo
     return Amount(cpus=cpus, mem_mib=mem_mib, speed=1.0 + ((wanted.speed or 1.0) - 1.0) * along)
 
 
-def _beyond_one(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
+def _limit_to_share(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
     return Amount(
         cpus=wanted.cpus if wanted.cpus * gpus <= server.cpus else share.cpus,
         mem_mib=wanted.mem_mib if wanted.mem_mib * gpus <= server.mem_mib else share.mem_mib,
@@ -129,79 +141,80 @@ def _beyond_one(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amo
     )
 
 
-# The mechanism `proportional` as Synergy's authors play it ("+fair"): each GPU comes with its part of the server.
+# The mechanism `proportional` as in Synergy's simulator ("+fair"): each GPU comes with its share of the server.
 def reference_proportional(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
 ) -> tuple[Allocation, ...]:
-    """One grant per claim, in order, all with speed 1. `servers`: equal and empty."""
-    rooms, share = list_free_capacity(servers), share_of(servers[0])
+    """Return one allocation per demand, in order, all with speed 1. `servers`: equal and empty."""
+    capacities, share = list_free_capacity(servers), share_of(servers[0])
     return tuple(
-        make_allocation(claim, share, assign_gpus(claim, share, rooms, consolidate=consolidate)) for claim in claims
+        make_allocation(demand, share, assign_gpus(demand, share, capacities, consolidate=consolidate))
+        for demand in claims
     )
 
 
-# The mechanism `greedy` of Synergy's authors: the best for each job in order, and who then has no room is passed.
+# The mechanism `greedy` as in Synergy's simulator: the best for each job in order; a job that does not fit is passed.
 #
-# So GPUs stay idle because CPUs or memory are gone: the paper's case against packing (Mohan et al., OSDI 2022; in
-# msr-fiddle/synergy 1bb2bed6 it is what a policy does with neither "+fair" nor "+tune"). Their simulator tries
-# everybody in the queue, not only the first whose GPUs add up to the cluster's.
+# So GPUs stay idle because CPUs or memory are used up: the paper's argument against packing (Mohan et al., OSDI 2022;
+# in msr-fiddle/synergy 1bb2bed6 it is what a policy does with neither "+fair" nor "+tune"). Their simulator tries the
+# whole queue, not only the first jobs whose GPUs add up to the cluster's.
 def reference_greedy(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
 ) -> tuple[Allocation, ...]:
-    """One grant per claim, in order. `claims`: the whole queue; `servers`: equal and empty."""
-    rooms = list_free_capacity(servers)
-    free = sum(room.gpus for room in rooms)
-    grants = []
-    for claim in claims:
-        best, seats = best_of(claim, servers[0]), Seats()
-        if claim.gpus <= free:
-            seats = assign_gpus(claim, best, rooms, consolidate=consolidate)
-            free -= sum(gpus for _, gpus in seats)
-        grants.append(make_allocation(claim, best, seats))
-    return tuple(grants)
+    """Return one allocation per demand, in order. `claims`: the whole queue; `servers`: equal and empty."""
+    capacities = list_free_capacity(servers)
+    free = sum(capacity.gpus for capacity in capacities)
+    allocations = []
+    for demand in claims:
+        best, assignment = compute_best_amount(demand, servers[0]), GpuAssignment()
+        if demand.gpus <= free:
+            assignment = assign_gpus(demand, best, capacities, consolidate=consolidate)
+            free -= sum(gpus for _, gpus in assignment)
+        allocations.append(make_allocation(demand, best, assignment))
+    return tuple(allocations)
 
 
-# The mechanism `tune` as Synergy's authors play it, quirks included. Production's cleaned one: placement/synergy_tune.
+# The mechanism `tune` as in Synergy's simulator, quirks included. Production's clean variant: placement/allocate.py.
 #
-# Each job in order (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py): its best demand; where that has no
-# room, its share; where even that has none, jobs on one server go back to their share until it has. What is odd in it:
+# Each job in order (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py) gets its best demand. If that does not
+# fit, it gets its share. If even that does not fit, jobs on one server go back to their share until it does. Its
+# quirks:
 #
-# - There is nothing between the best and the share, and the speed is known at these two only (reference_mechanisms.py).
-# - The test that ought to pass a job whose return would free nothing that is missing compares five resources of which
-# one
-#   is never missing: so it passes none, and some lose their speed for nothing.
-# - A return is all or nothing, in CPUs and memory alike, and upwards too where the job had less than its share of one.
-# - A server with enough free GPUs is the first such one for several GPUs, and the one with fewest free for one.
+# - There is nothing between the best and the share, and the speed is known at these two only (see above).
+# - The test that should skip a victim whose return would free nothing that is missing compares five resources of which
+#   one is never missing. So it skips none, and some jobs lose their speed for nothing.
+# - A return is all or nothing, for CPUs and memory alike, and also upwards if the job had less than its share of one.
+# - The server with enough free GPUs is the first one for several GPUs, and the one with fewest free for one GPU.
 # - `largest_first`, only with their LAS: the chosen jobs are sorted by GPUs, most first.
 @dataclass(slots=True, kw_only=True)
-class _Seated:
+class _AssignedJob:
     """One job of the round."""
 
     claim: JobDemand
     given: Amount
-    seats: Seats = ()
+    seats: GpuAssignment = ()
 
-    def on(self, room: FreeCapacity) -> int:
-        """How many of its GPUs are there."""
-        return next((gpus for other, gpus in self.seats if other is room), 0)
+    def on(self, capacity: FreeCapacity) -> int:
+        """Return how many of its GPUs are on this server."""
+        return next((gpus for other, gpus in self.seats if other is capacity), 0)
 
 
 def reference_tune(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False, largest_first: bool = False
 ) -> tuple[Allocation, ...]:
-    """One grant per claim, in order. `claims`: those whose GPUs fit; `servers`: equal and empty."""
-    rooms, share = list_free_capacity(servers), share_of(servers[0])
-    jobs = [_Seated(claim=claim, given=best_of(claim, servers[0])) for claim in claims]
-    seated: list[_Seated] = []
+    """Return one allocation per demand, in order. `claims`: those whose GPUs fit; `servers`: equal and empty."""
+    capacities, share = list_free_capacity(servers), share_of(servers[0])
+    jobs = [_AssignedJob(claim=demand, given=compute_best_amount(demand, servers[0])) for demand in claims]
+    others: list[_AssignedJob] = []
     for job in sorted(jobs, key=lambda job: -job.claim.gpus) if largest_first else jobs:
-        job.seats = assign_gpus(job.claim, job.given, rooms, consolidate=consolidate)
+        job.seats = assign_gpus(job.claim, job.given, capacities, consolidate=consolidate)
         if not job.seats and _is_above_share(job.given, share):
             job.given = share
-            job.seats = assign_gpus(job.claim, share, rooms, consolidate=consolidate)
+            job.seats = assign_gpus(job.claim, share, capacities, consolidate=consolidate)
         if not job.seats:
-            _give_back(job, seated, rooms, share)
-            job.seats = assign_gpus(job.claim, job.given, rooms, consolidate=consolidate)
-        seated.append(job)
+            _take_back_excess(job, others, capacities, share)
+            job.seats = assign_gpus(job.claim, job.given, capacities, consolidate=consolidate)
+        others.append(job)
     return tuple(make_allocation(job.claim, job.given, job.seats) for job in jobs)
 
 
@@ -209,14 +222,16 @@ def _is_above_share(given: Amount, share: Amount) -> bool:
     return given.cpus > share.cpus + ROUNDING or given.mem_mib > share.mem_mib + ROUNDING
 
 
-def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[FreeCapacity], share: Amount) -> None:
-    """Makes room for what the job is given now."""
-    for room, gpus in _find_servers(job.claim.gpus, rooms):
-        missing = (job.given.cpus * gpus - room.cpus, job.given.mem_mib * gpus - room.mem_mib)
-        for victim in sorted((other for other in seated if other.on(room)), key=_first_to_give):
+def _take_back_excess(
+    job: _AssignedJob, others: Sequence[_AssignedJob], capacities: Sequence[FreeCapacity], share: Amount
+) -> None:
+    """Free capacity for what the job should get, by reducing other jobs to their share."""
+    for capacity, gpus in _find_servers(job.claim.gpus, capacities):
+        missing = (job.given.cpus * gpus - capacity.cpus, job.given.mem_mib * gpus - capacity.mem_mib)
+        for victim in sorted((other for other in others if other.on(capacity)), key=_first_to_give):
             if max(missing) <= ROUNDING:
                 break
-            here = victim.on(room)
+            here = victim.on(capacity)
             missing = (
                 missing[0] - here * max(0.0, victim.given.cpus - share.cpus),
                 missing[1] - here * max(0.0, victim.given.mem_mib - share.mem_mib),
@@ -224,28 +239,30 @@ def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[FreeCapa
             _revert_to_share(victim, share)
 
 
-def _find_servers(gpus: int, rooms: Sequence[FreeCapacity]) -> Seats:
-    """The servers that are to have room, with how many GPUs on each."""
-    whole = next((room for room in rooms if room.gpus >= gpus), None) if gpus > 1 else None
+def _find_servers(gpus: int, capacities: Sequence[FreeCapacity]) -> GpuAssignment:
+    """Return the servers on which capacity should be freed, with the number of GPUs on each."""
+    whole = next((capacity for capacity in capacities if capacity.gpus >= gpus), None) if gpus > 1 else None
     if whole is not None:
         return ((whole, gpus),)
     found, left = [], gpus
-    for room in emptiest_last(rooms):
-        here = min(left, room.gpus)
+    for capacity in sort_fullest_first(capacities):
+        here = min(left, capacity.gpus)
         if here:
-            found.append((room, here))
+            found.append((capacity, here))
         left -= here
     return tuple(found)
 
 
-def _first_to_give(victim: _Seated) -> tuple[float, ...]:
+def _first_to_give(victim: _AssignedJob) -> tuple[float, ...]:
     return (len(victim.seats), -victim.given.cpus, -victim.given.mem_mib)
 
 
-def _revert_to_share(victim: _Seated, share: Amount) -> None:
+def _revert_to_share(victim: _AssignedJob, share: Amount) -> None:
     if _is_above_share(victim.given, share):
         take_resources(victim.seats, victim.given, -1)
-        if not all(room.holds(gpus, share.cpus, share.mem_mib) for room, gpus in victim.seats):  # there they abort
+        if not all(
+            capacity.holds(gpus, share.cpus, share.mem_mib) for capacity, gpus in victim.seats
+        ):  # their simulator aborts in this case
             share = Amount(
                 cpus=min(share.cpus, victim.given.cpus), mem_mib=min(share.mem_mib, victim.given.mem_mib), speed=1.0
             )

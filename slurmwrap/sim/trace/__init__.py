@@ -1,1 +1,1 @@
-"""What is replayed: tables of jobs, sacct's dumps, generated loads. Text in, SimJobs out."""
+"""Read what is simulated: tables of jobs, dumps of sacct, generated loads. Text in, SimJobs out."""

@@ -25,14 +25,14 @@ from slurmwrap.sim.trace.trace_load import (
     MOST_COUNT,
     MOST_MIB,
     MOST_SECONDS,
+    clean_lines,
+    describe_width,
     make_printable,
     make_trace_error,
     quote_text,
-    sound_lines,
 )
 from slurmwrap.sim.trace.trace_load import Actual as Actual
 from slurmwrap.sim.trace.trace_load import Load as Load
-from slurmwrap.sim.trace.trace_load import describe_width as told_width
 
 NEEDED = ("submit_s", "duration_s", "gpus")
 KNOWN = (*NEEDED, "cpus", "mem_gb", "user", "status", "model")
@@ -48,14 +48,15 @@ class _Row:
 
 
 def is_head(line: str) -> bool:
-    """Whether a table begins with this line: one of the needed columns is there."""
+    """Return whether a table begins with this line: it contains one of the needed columns."""
     return not {name.strip(' "') for name in line.split(",")}.isdisjoint(NEEDED)
 
 
 def parse_csv_trace(lines: Iterable[str], name: str) -> Load:
-    """`lines` without line ends, the head among them. TraceError names the line, what is wrong with it, the way out.
+    """Return the jobs of a CSV table. TraceError names the line, what is wrong with it, and how to fix it.
 
-    Times that are Unix seconds are taken from the first submission on, and `epoch` is that.
+    `lines`: without line ends, including the head. If times are Unix seconds, they are counted from the first
+    submission, and `epoch` is that.
     """
     rows = _read_rows(lines, name)
     head = next(rows)
@@ -69,7 +70,7 @@ def parse_csv_trace(lines: Iterable[str], name: str) -> Load:
 
 
 def _read_rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
-    """Rows that are not blank, each with the line where it begins."""
+    """Yield the rows that are not blank, each with the line where it begins."""
     reader = csv.reader((line + "\n" for line in lines), strict=True, skipinitialspace=True)
     begin = 1
     while True:
@@ -79,7 +80,7 @@ def _read_rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
             raise make_trace_error(name, begin, _explain_error(error), _QUOTES) from None
         if fields is None:
             return
-        # A stray quote would swallow the jobs up to the next one.
+        # Without this check a stray quote would hide the jobs up to the next quote.
         if reader.line_num > begin:
             raise make_trace_error(name, begin, "a quote that does not end on its line", _QUOTES)
         if len(fields) > 1 or any(field.strip() for field in fields):
@@ -98,7 +99,7 @@ def _explain_error(error: csv.Error) -> str:
 
 
 def _find_columns(head: _Row, name: str) -> dict[str, int]:
-    """Where each known column is."""
+    """Return the index of each known column."""
     found = [column.strip() for column in head.fields]
     missing = [column for column in NEEDED if column not in found]
     if missing:
@@ -111,17 +112,17 @@ def _find_columns(head: _Row, name: str) -> dict[str, int]:
     for column in KNOWN:
         if found.count(column) > 1:
             raise make_trace_error(
-                name, head.line, f"the column {column} is there {found.count(column)} times", "leave one"
+                name, head.line, f"the column {column} appears {found.count(column)} times", "leave one of them"
             )
     return {column: found.index(column) for column in KNOWN if column in found}
 
 
 def _read_jobs(rows: Iterator[_Row], table: _Table, width: int) -> Iterator[SimJob]:
-    """The rows below the head, checked for their width and their order."""
+    """Yield the jobs of the rows below the head, checked for their width and their order."""
     before: SimJob | None = None
     for number, row in enumerate(rows):
         if len(row.fields) != width:
-            raise table.fault(row, told_width(len(row.fields), width), "mend the line, or remove it")
+            raise table.fault(row, describe_width(len(row.fields), width), "fix the line, or remove it")
         if number >= JOB_CAP:
             raise table.fault(row, f"more than {JOB_CAP:,} jobs", "cut the trace into parts")
         job = table.job(row, number)
@@ -132,15 +133,18 @@ def _read_jobs(rows: Iterator[_Row], table: _Table, width: int) -> Iterator[SimJ
 
 
 class _Table:
-    """Reads rows below one head."""
+    """Reads the rows below one head."""
 
     def __init__(self, places: Mapping[str, int], name: str) -> None:
         self._places = places
         self._name = name
 
     def job(self, row: _Row, number: int) -> SimJob:
-        """Its place in the trace is its name as well."""
-        cpus, memory = self._need(row, "cpus", MOST_COUNT), self._need(row, "mem_gb", MOST_MIB / MIB_PER_GB)
+        """Return the job; its number is its name as well."""
+        cpus, memory = (
+            self._positive_amount(row, "cpus", MOST_COUNT),
+            self._positive_amount(row, "mem_gb", MOST_MIB / MIB_PER_GB),
+        )
         return SimJob(
             number=number,
             job=str(number),
@@ -159,16 +163,17 @@ class _Table:
         return make_trace_error(self._name, row.line, what, hint)
 
     def unsorted(self, row: _Row, job: SimJob, before: SimJob) -> TraceError:
-        """Both lines are named."""
+        """Return the error for a row out of order; it names both lines."""
         column = self._places["submit_s"] + 1
         return self.fault(
             row,
-            f"submit_s is {job.submit_s:.15g}, and {before.submit_s:.15g} in line {before.line}: rows go by submission",
+            f"submit_s is {job.submit_s:.15g}, and {before.submit_s:.15g} in line {before.line}: "
+            "rows must be in the order of submission",
             f"sort them: (head -n 1 FILE; tail -n +2 FILE | sort -s -t, -gk{column},{column})",
         )
 
     def _text(self, row: _Row, column: str) -> str:
-        """ "" also where there is no such column."""
+        """Return the field; "" also if there is no such column."""
         at = self._places.get(column)
         return "" if at is None else row.fields[at].strip()
 
@@ -178,8 +183,8 @@ class _Table:
             raise self._wrong(row, "gpus", "not a whole number of at least 1")
         return int(gpus)
 
-    def _need(self, row: _Row, column: str, most: float) -> float | None:
-        """More than 0; None: not said."""
+    def _positive_amount(self, row: _Row, column: str, most: float) -> float | None:
+        """Return a value above 0; None if the field is empty."""
         if not self._text(row, column):
             return None
         value = self._amount(row, column, most)
@@ -188,37 +193,40 @@ class _Table:
         return value
 
     def _amount(self, row: _Row, column: str, most: float) -> float:
-        said = self._text(row, column)
+        text = self._text(row, column)
         try:
-            value = float("" if "_" in said else said)
+            value = float("" if "_" in text else text)
         except ValueError:
             raise self._wrong(row, column, "not a number") from None
-        if not 0 <= value <= most:  # nor is nan
+        if not 0 <= value <= most:  # also refuses nan
             raise self._wrong(row, column, "negative" if value < 0 else f"not between 0 and {most:g}")
         return value
 
     def _wrong(self, row: _Row, column: str, why: str) -> TraceError:
-        said = self._text(row, column)
-        what = f"{column} is {quote_text(said)}: {why}" if said else f"{column} is empty"
+        text = self._text(row, column)
+        what = f"{column} is {quote_text(text)}: {why}" if text else f"{column} is empty"
         return self.fault(row, what, _HINTS[column])
 
 
 _HINTS = {
-    "submit_s": "wanted are seconds since the first submission",
-    "duration_s": "wanted are seconds of run time, queueing excluded",
-    "gpus": "wanted is how many GPUs the whole job holds; leave jobs without GPUs out",
-    "cpus": "wanted is how many CPUs the whole job asks for; leave it empty where nobody knows",
-    "mem_gb": "wanted is how many GB the whole job asks for; leave it empty where nobody knows",
+    "submit_s": "expected: seconds since the first submission",
+    "duration_s": "expected: seconds of run time, without queueing",
+    "gpus": "expected: the number of GPUs of the whole job; leave out jobs without GPUs",
+    "cpus": "expected: the number of CPUs that the whole job asks for; leave it empty if that is unknown",
+    "mem_gb": "expected: the GB that the whole job asks for; leave it empty if that is unknown",
 }
 
 
-_WANTED = f"wanted is a CSV with {', '.join(NEEDED)}, or what this prints: {sacct_dump.COMMAND}"
+_WANTED = f"expected: a CSV with {', '.join(NEEDED)}, or what this prints: {sacct_dump.COMMAND}"
 _GZIP = b"\x1f\x8b"
 
 
 def parse_trace(lines: Iterable[str], name: str) -> Load:
-    """The jobs of these lines. `name`: how errors call the file. TraceError says which line is wrong and what to do."""
-    rest = sound_lines(lines, name)
+    """Return the jobs of these lines. TraceError names the wrong line and what to do.
+
+    `name`: how errors refer to the file.
+    """
+    rest = clean_lines(lines, name)
     number, head = next(((at, line) for at, line in enumerate(rest, 1) if line.strip()), (1, ""))
     if not head:
         raise TraceError(f"{name}: it is empty", hint=_WANTED)
@@ -228,13 +236,15 @@ def parse_trace(lines: Iterable[str], name: str) -> Load:
     if sacct_dump.is_head(head):
         return sacct_dump.parse_sacct_dump(begun, name)
     if "," in head and head.lstrip()[:1] not in ("{", "["):
-        # It reports what is missing.
+        # The error of this function names the missing columns.
         return parse_csv_trace(begun, name)
     raise _make_unknown_format_error(name, number, head)
 
 
-def open_load(path: Path) -> Load:
-    """Of a file, of standard input for "-". TraceError for what cannot be opened, unpacked or understood."""
+def read_load(path: Path) -> Load:
+    """Return the load of a file, or of standard input for "-". TraceError if it cannot be opened, unpacked or
+    understood.
+    """
     name = "standard input" if str(path) == "-" else make_printable(str(path))
     try:
         with _open_trace(path) as stream:
@@ -246,13 +256,16 @@ def open_load(path: Path) -> Load:
 
 
 def check_fits(jobs: Sequence[SimJob], servers: Sequence[Server], *, name: str) -> None:
-    """TraceError where a job could never start, all `servers` being idle: it names the first one and both numbers."""
+    """Raise TraceError if a job could never start on the idle `servers`; it names the first such job.
+
+    The message has both numbers: what the job asks for and what the servers have.
+    """
     most = _find_most(servers)
     beyond = [(job, why) for job in jobs if (why := _explain_impossible(job, most))]
     if not beyond:
         return
     job, why = beyond[0]
-    more = f"; so it is with {len(beyond) - 1} more" if len(beyond) > 1 else ""
+    more = f"; the same applies to {len(beyond) - 1} more" if len(beyond) > 1 else ""
     raise make_trace_error(
         name,
         job.line,
@@ -261,7 +274,7 @@ def check_fits(jobs: Sequence[SimJob], servers: Sequence[Server], *, name: str) 
     )
 
 
-# What the n largest servers have together, at n; at 0 nothing.
+# Index n: what the n largest servers have together; 0 at index 0.
 _Most = dict[str, Sequence[int]]
 
 
@@ -276,7 +289,7 @@ def _find_most(servers: Sequence[Server]) -> _Most:
 
 
 def _explain_impossible(job: SimJob, most: _Most) -> str:
-    """Why it can never start; "" where it can."""
+    """Return why the job can never start; "" if it can."""
     asks = {"GPUs": job.gpus, "nodes": job.nodes or 0, "CPUs": job.cpus or 0, "MiB of memory": job.mem_mib or 0}
     for what, asked in asks.items():
         if asked > most[what][-1]:
@@ -290,9 +303,9 @@ def _explain_impossible(job: SimJob, most: _Most) -> str:
 
 
 def _count_reachable_servers(job: SimJob, gpus: int) -> int:
-    """On how many servers it runs at most: each gives it a GPU; where it asks for nodes, no more than it needs.
+    """Return on how many servers the job runs at most.
 
-    `gpus`: of the largest server.
+    Each gives it a GPU; if it asks for nodes, no more than it needs. `gpus`: of the largest server.
     """
     if job.nodes is None:
         return max(1, job.gpus)
@@ -301,13 +314,13 @@ def _count_reachable_servers(job: SimJob, gpus: int) -> int:
 
 @contextmanager
 def _open_trace(path: Path) -> Iterator[IO[bytes]]:
-    """Its bytes, unpacked where they are gzip's, whatever the file is called."""
+    """Open the file as bytes, unpacked if they are gzip's, whatever the name of the file."""
     if str(path) == "-":
         stream = BufferedReader(cast(FileIO, sys.stdin.buffer))
         try:
             yield _unpack_stream(stream)
         finally:
-            # Else standard input is closed with it.
+            # Otherwise standard input would be closed with it.
             stream.detach()
     else:
         if "\0" in str(path):
@@ -322,7 +335,9 @@ def _unpack_stream(stream: BufferedReader[Any]) -> IO[bytes]:
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[str]:
-    """Lines end at a line feed alone: a job's name may hold any other character that Python takes for an end."""
+    """Yield lines that end at a line feed only: a job's name may contain any other character that Python treats as an
+    end.
+    """
     while line := stream.readline(LINE_CAP + 2):
         yield line.decode("utf-8", "replace")
 
@@ -332,7 +347,7 @@ def _make_unknown_format_error(name: str, line: int, head: str) -> TraceError:
         return make_trace_error(name, line, "it is JSON", _WANTED)
     if all(column in head for column in NEEDED):
         return make_trace_error(
-            name, line, f"no commas stand between the columns {quote_text(head)}", "wanted are commas"
+            name, line, f"there are no commas between the columns {quote_text(head)}", "separate the columns by commas"
         )
     return make_trace_error(
         name, line, f"neither a table of jobs nor a dump of sacct begins with {quote_text(head)}", _WANTED

@@ -1,14 +1,14 @@
-"""Turns a dump of Slurm's accounting into a Load. Pure.
+"""Parse a dump of Slurm's accounting (sacct) into a Load. Pure.
 
-The columns come in any order; COMMAND gives all that is used. Steps are skipped. Every run is a job of its own: with
-`sacct --duplicates` a job that was requeued is there once per run, under the same id. A component of a heterogeneous
+The columns may come in any order; COMMAND prints all that are used. Steps are skipped. Every run is a job of its own:
+with `sacct --duplicates` a job that was requeued appears once per run, with the same id. A component of a heterogeneous
 job is a job.
 
-What a SimJob holds: GPUs as allocated, CPUs and memory as requested, nodes as requested where it was given just as
-many, time limit in seconds, state without "by 1000". `submit_s` is when the job became eligible, as in Slurm's own
-"Planned": before that it waited for a dependency, a date or a hold and not for the cluster. `work_s` is Slurm's
-elapsed time (without suspension), else end less start. `model` is the job's name: `--profiles` finds a profile whose
-key is that name. The key that gsub makes by itself is over the script's content, which no accounting has.
+A SimJob has GPUs as allocated, CPUs and memory as requested, nodes as requested if the job was given just as many, time
+limit in seconds, state without "by 1000". `submit_s` is when the job became eligible, as in Slurm's own "Planned":
+before that it waited for a dependency, a date or a hold and not for the cluster. `work_s` is Slurm's elapsed time
+(without suspension), else end less start. `model` is the job's name: `--profiles` finds a profile whose key is that
+name. The key that gsub computes is a digest of the script's content, which accounting does not have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.sacct_rows import Broken, Head, SacctReader, SacctRow, SacctRun, read_head, read_rows
 from slurmwrap.sim.trace.trace_load import JOB_CAP, Actual, Load, make_trace_error
 
-# Restarts and SLUID are newer than 22.05, which refuses what it does not know. The name comes last: it may hold "|".
+# Restarts and SLUID are newer than 22.05, which refuses unknown columns. The name comes last: it may contain "|".
 FIELDS = (
     *("JobID", "User", "Partition", "State", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw"),
     *("ReqTRES", "AllocTRES", "NNodes", "NodeList", "ExitCode", "JobName"),
@@ -33,18 +33,18 @@ _NEEDED = (("jobid", "jobidraw"), ("submit",), ("start",), ("end", "elapsedraw",
 _RESOURCES = ("alloctres", "reqtres", "allocgres", "reqgres")
 _NAMES = {name.lower(): name for name in (*FIELDS, "JobIDRaw", "Elapsed", "AllocGRES", "ReqGRES")}
 _SLURMS = frozenset((*_NAMES, "account", "jobidraw", "cluster", "ncpus", "exitcode", "qos", "uid", "dbindex", "sluid"))
-# Of the lines may be unreadable.
+# Fraction of the lines that may be unreadable.
 _BEARABLE = 0.01
 
 
 @dataclass(slots=True, kw_only=True)
 class _Tally:
-    """Counts what is reported in the end."""
+    """Counts of what is reported at the end."""
 
     rows: int = 0
-    never: int = 0  # started
+    never: int = 0  # rows of jobs that never started
     mended: int = 0
-    twice: int = 0  # in the dump
+    twice: int = 0  # rows of a run that is in the dump already
     broken: int = 0
     first: Broken | None = None
 
@@ -54,16 +54,17 @@ class _Tally:
 
 
 def is_head(line: str) -> bool:
-    """Whether sacct printed this: names of its columns, or a row of a dump without a head."""
+    """Return whether sacct printed this line: names of its columns, or a row of a dump without a head."""
     words = set(re.split(r"[^a-z0-9_]+", line.lower()))
     named = not words.isdisjoint(("jobid", "jobidraw")) or ("," not in line and len(words & _SLURMS) > 1)
     return named or _is_headless(line)
 
 
 def parse_sacct_dump(lines: Iterable[str], name: str) -> Load:
-    """`lines` without line ends, the head among them. TraceError names the line, what is wrong with it, the way out.
+    """Parse the dump. TraceError names the line, what is wrong with it, and how to fix it.
 
-    Single rows that cannot be read are left out and listed in `remarks`; where they are more than 1 % it is an error.
+    `lines`: without line ends, including the head. Single rows that cannot be read are left out and listed in
+    `remarks`; if they are more than 1 % it is an error.
     """
     numbered = enumerate(lines, 1)
     number, text = next((at, line) for at, line in numbered if line.strip())
@@ -85,7 +86,7 @@ def _is_headless(line: str) -> bool:
 
 
 def _check_columns(head: Head, name: str) -> None:
-    """TraceError where columns are missing."""
+    """Raise TraceError if columns are missing."""
     missing = [
         " or ".join(_NAMES[one] for one in some) for some in _NEEDED if not any(one in head.places for one in some)
     ]
@@ -98,7 +99,7 @@ def _check_columns(head: Head, name: str) -> None:
 
 
 def _read_runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, name: str) -> Iterator[SacctRun]:
-    """What started, in the dump's order; the rest is counted."""
+    """Yield the runs that started, in the dump's order; count the rest."""
     reader = SacctReader(head)
     for row in rows:
         tally.rows += 1
@@ -124,7 +125,7 @@ def _read_runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, nam
 
 
 def _select_distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
-    """Each run once: where dumps overlap, the row that knows its end."""
+    """Return each run once: if dumps overlap, the row that contains its end."""
     found: dict[tuple[str, str, float, float], SacctRun] = {}
     for run in runs:
         # A job that was resized has several starts.
@@ -136,10 +137,11 @@ def _select_distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
 
 
 def _make_load(runs: Sequence[SacctRun], tally: _Tally, name: str) -> Load:
+    """Return the load: jobs with GPUs and jobs without are kept apart. TraceError if no job held a GPU."""
     if not any(run.gpus for run in runs):
         raise _without_gpus(runs, tally, name)
     epoch = min(run.times.submit for run in runs)
-    # The dump is no older than that.
+    # The dump was made at this time or later.
     until = max(max(run.times.start, run.times.end or 0.0) for run in runs)
     held, other = [run for run in runs if run.gpus], [run for run in runs if not run.gpus]
     return Load(
@@ -196,7 +198,7 @@ def _list_remarks(runs: Sequence[SacctRun], tally: _Tally) -> Iterator[str]:
             sum(run.times.eligible > run.times.submit for run in runs),
             "became eligible after submission and {is} counted from then",
         ),
-        (tally.mended, "{has} the delimiter or a line break in a name: mended"),
+        (tally.mended, "{has} the delimiter or a line break in a name: fixed"),
         (tally.twice, "{is} in the dump twice and counted once"),
     ):
         if count:
@@ -214,16 +216,14 @@ _WORDS = {
 
 def _make_unreadable_error(first: Broken, tally: _Tally, name: str) -> TraceError:
     more = f"; {tally.broken:,} of {tally.rows:,} lines cannot be read" if tally.broken > 1 else ""
-    return make_trace_error(
-        name, first.line, f"{first.why}{more}", f"mend or remove the line, or dump again: {COMMAND}"
-    )
+    return make_trace_error(name, first.line, f"{first.why}{more}", f"fix or remove the line, or dump again: {COMMAND}")
 
 
 def _without_gpus(runs: Sequence[SacctRun], tally: _Tally, name: str) -> TraceError:
     if runs:
         return TraceError(
             f"{name}: {_format_jobs(len(runs))} started, and none of them held a GPU",
-            hint="AllocTRES tells GPUs where slurm.conf has AccountingStorageTRES=gres/gpu since before the jobs ran",
+            hint="AllocTRES contains GPUs if slurm.conf has AccountingStorageTRES=gres/gpu since before the jobs ran",
         )
     if tally.never:
         return TraceError(

@@ -1,7 +1,7 @@
-"""Turns the lines of `sacct --parsable2` into rows of fields. Pure.
+"""Split the lines of `sacct --parsable2` into rows, and parse each row into a run. Pure.
 
-sacct escapes nothing: a job's name that holds the delimiter makes a row too long, a line break cuts it in two. Both
-are fixed where it is clear how, since only columns of free text can hold either; what stays unclear is a Broken.
+sacct escapes nothing: a job name that contains the delimiter makes a row too long, a line break splits it in two. Both
+are fixed if it is clear how, since only free-text columns can contain either. What stays unclear becomes a Broken.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slurmwrap.sim.trace.trace_load import (
 )
 
 TIMES = ("submit", "eligible", "start", "end")
-# Columns of Slurm's own words that become part of a Run.
+# Columns written by Slurm itself that become part of a SacctRun.
 READ = frozenset(
     (
         *("jobid", "jobidraw", "cluster", "user", "uid", "partition", "state", "exitcode", *TIMES, "elapsedraw"),
@@ -48,7 +48,7 @@ _FREE = frozenset(
     )
 )
 _JOB = re.compile(r"\d{1,10}(?:[_+](?:\d{1,10}|\[[^\]]*\]))?(?:\.[\w+-]+)?", re.ASCII)
-# Of the columns that hold no text of users', next to times.
+# Forms of the columns that contain no user text, besides times.
 _FORMS = {
     "jobid": _JOB,
     "jobidraw": _JOB,
@@ -59,30 +59,30 @@ _FORMS = {
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _PARSABLE = "call sacct with -P (--parsable2)"
-# That one row may be cut into.
+# Greatest number of lines into which one row may be split.
 _LINES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The first line: which column is where (names in lower case), and what stands between them."""
+    """The first line: the index of each column (names in lower case), and the delimiter."""
 
     line: int
     text: str
     delimiter: str
     places: dict[str, int]
-    width: int  # fields of a row
-    # Rows end with a delimiter (--parsable), so that the last field is empty.
+    width: int  # number of fields in a row
+    # Whether rows end with a delimiter (--parsable), so that the last field is empty.
     closed: bool
 
     def free(self) -> tuple[int, ...]:
-        """Columns that hold what users wrote."""
+        """Return the indices of the columns with user text."""
         return tuple(at for column, at in self.places.items() if column in _FREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctRow:
-    """One row, as it stood or `fixed`."""
+    """One row, as printed or fixed (`mended`)."""
 
     line: int
     fields: Sequence[str]
@@ -91,7 +91,7 @@ class SacctRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """A line, or several, of which no row can be made."""
+    """One or several lines that cannot be parsed into a row."""
 
     line: int
     why: str
@@ -110,13 +110,13 @@ class _Scrap:
 
 
 def read_head(line: str, number: int, name: str) -> Head:
-    """TraceError where it is no head of `--parsable` or `--parsable2`."""
+    """Parse the head. TraceError if it is no head of `--parsable` or `--parsable2`."""
     first = _NAME.match(line.lstrip())
     after = line.lstrip()[first.end() :] if first else ""
     second = _NAME.search(after)
     delimiter = after[: second.start()] if second else after
     if not delimiter.strip(" "):
-        raise make_trace_error(name, number, "no delimiter stands between the columns", _PARSABLE)
+        raise make_trace_error(name, number, "there is no delimiter between the columns", _PARSABLE)
     if set(delimiter) & set(",=:+-./_[]"):
         raise make_trace_error(name, number, f"{quote_text(delimiter)} is no delimiter: fields hold it", _PARSABLE)
     columns = [column.strip().lower() for column in line.strip(" ").split(delimiter)]
@@ -128,7 +128,10 @@ def read_head(line: str, number: int, name: str) -> Head:
 
 
 def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | Broken]:
-    """`lines` below the head, with their numbers. A head that comes again is skipped: dumps may be put together."""
+    """Yield the rows below the head; `lines` with their numbers.
+
+    A repeated head is skipped, because dumps may be concatenated.
+    """
     row: SacctRow | None = None
     for one in _split_rows(lines, head):
         if row is not None and isinstance(one, _Scrap) and _ends_a_name(one, head):
@@ -144,7 +147,7 @@ def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow
 
 
 def _split_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | _Scrap]:
-    """Rows, fixed ones too, and between them what is none."""
+    """Yield rows, fixed ones too, and between them the lines that are no rows."""
     begun: list[str] = []
     since = 0
     for number, line in lines:
@@ -171,14 +174,14 @@ def _split_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctR
 
 
 def _ends_a_name(scrap: _Scrap, head: Head) -> bool:
-    """Whether these lines are what followed a line break in the last column, and no row that was cut short."""
+    """Return whether these lines followed a line break in the last column, and are no row that was cut short."""
     return head.width - 1 in head.free() and not _JOB.match(scrap.lines[0])
 
 
 def _repair_fields(fields: list[str], head: Head) -> list[str] | None:
-    """Surplus fields are put back into the column of free text that they came from.
+    """Join surplus fields into the free-text column that they came from.
 
-    None where it may have come from several, and what Slurm wrote and we read would differ with them.
+    None if they may have come from several columns, and the columns written by Slurm that are used here would differ.
     """
     surplus = len(fields) - head.width
     if surplus < 0:
@@ -194,7 +197,7 @@ def _rejoin_fields(fields: list[str], at: int, surplus: int, head: Head) -> list
 
 
 def _is_sound(fields: Sequence[str], head: Head) -> bool:
-    """Whether ids, states and times stand where they should."""
+    """Return whether ids, states and times are in the right columns."""
     if head.closed and fields[-1].strip():
         return False
     for column, form in _FORMS.items():
@@ -210,7 +213,7 @@ def _is_sound(fields: Sequence[str], head: Head) -> bool:
     return True
 
 
-# Turns one row of sacct into a Run: what was asked, what was given, when.
+# Parsing one row of sacct into a SacctRun: what was requested, what was allocated, when.
 _TITLES = {
     title.lower(): title
     for title in ("Submit", "Eligible", "Start", "End", "Elapsed", "Timelimit", "AllocTRES", "ReqTRES")
@@ -221,19 +224,19 @@ _state = lru_cache(maxsize=256)(parse_base_state)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimes:
-    """Of one run, in Unix seconds: submit <= eligible <= start <= end."""
+    """Times of one run, in Unix seconds: submit <= eligible <= start <= end."""
 
     submit: float
     eligible: float
     start: float
     end: float | None  # None: still running
-    elapsed: float | None  # without suspension; None: not said
-    early: bool  # the dump says that it started before it was submitted
+    elapsed: float | None  # without suspension; None: unknown
+    early: bool  # in the dump it started before it was submitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctRun:
-    """One run of a job. Amounts are of the whole job, None: not said."""
+    """One run of a job. Amounts are of the whole job; None: unknown."""
 
     line: int
     cluster: str
@@ -254,21 +257,24 @@ class SacctRun:
 
 
 class SacctReader:
-    """Reads rows below one head. Column names in lower case; where several say the same, the first that does counts."""
+    """Reads rows below one head.
+
+    Column names in lower case; if several columns contain the same value, the first non-empty one counts.
+    """
 
     def __init__(self, head: Head) -> None:
         self._places = head.places
 
     def text(self, row: SacctRow, *columns: str) -> str:
-        """The first of `columns` that says anything; "" where none does."""
+        """Return the first of `columns` that is not empty; "" if all are."""
         for column in columns:
             at = self._places.get(column)
-            if at is not None and (said := row.fields[at].strip()):
-                return said
+            if at is not None and (text := row.fields[at].strip()):
+                return text
         return ""
 
     def run(self, row: SacctRow) -> SacctRun | None:
-        """None: it never started. ValueError says which field cannot be read."""
+        """Return the run; None if it never started. ValueError names the field that cannot be read."""
         alloc = self._tres(row, "alloctres")
         times = self._times(row, alloc)
         if times is None:
@@ -298,7 +304,7 @@ class SacctReader:
         )
 
     def _times(self, row: SacctRow, alloc: Tres) -> RunTimes | None:
-        """None: it never started."""
+        """Return the times; None if the run never started."""
         submit, start, end = (self._seconds(row, parse_stamp, column) for column in ("submit", "start", "end"))
         eligible = self._seconds(row, parse_stamp, "eligible")
         elapsed = self._seconds(row, parse_elapsed, "elapsedraw", "elapsed")
@@ -311,59 +317,59 @@ class SacctReader:
             submit=first,
             eligible=max(first, min(first if eligible is None else eligible, start)),
             start=start,
-            # no run is shorter than its elapsed time, unless the clock on the wall was put back meanwhile
+            # No run is shorter than its elapsed time, unless the system clock was set back meanwhile.
             end=None if end is None else max(end, start + (elapsed or 0.0)),
             elapsed=elapsed,
             early=start < submit,
         )
 
     def _unassigned(self, row: SacctRow, alloc: Tres) -> bool:
-        """Cancelled while it waited; Slurm then prints the end as its start too."""
+        """Return whether the job was cancelled while it waited; Slurm then prints its end as its start too."""
         if "nodelist" in self._places:
             return self.text(row, "nodelist").lower() in _UNASSIGNED
         return "alloctres" in self._places and alloc == Tres()
 
     def _seconds(self, row: SacctRow, parse: Callable[[str], float | None], *columns: str) -> float | None:
-        """None: that did not happen, or no one said."""
-        said = self.text(row, *columns)
+        """Return the seconds; None if it did not happen or is not in the dump."""
+        text = self.text(row, *columns)
         try:
-            seconds = parse(said)
+            seconds = parse(text)
         except (ValueError, OverflowError):
             seconds = -1.0
         if seconds is not None and not 0 <= seconds <= MOST_SECONDS:
             raise ValueError(
-                f"{_TITLES[columns[-1]]} is {quote_text(said)}, not a {'time' if columns[0] in TIMES else 'duration'}"
+                f"{_TITLES[columns[-1]]} is {quote_text(text)}, not a {'time' if columns[0] in TIMES else 'duration'}"
             )
         return seconds
 
     def _tres(self, row: SacctRow, column: str) -> Tres:
-        said = self.text(row, column)
+        text = self.text(row, column)
         try:
-            tres = parse_tres(said)
+            tres = parse_tres(text)
         except ValueError:
-            raise ValueError(f"{_TITLES[column]} is {quote_text(said)}, not a list of resources") from None
+            raise ValueError(f"{_TITLES[column]} is {quote_text(text)}, not a list of resources") from None
         if max(tres.gpus or 0, tres.cpus or 0, tres.nodes or 0) > MOST_COUNT or (tres.mem_mib or 0) > MOST_MIB:
-            raise ValueError(f"{_TITLES[column]} is {quote_text(said)}: more than any cluster has")
+            raise ValueError(f"{_TITLES[column]} is {quote_text(text)}: more than any cluster has")
         return tres
 
     def _count(self, row: SacctRow, *columns: str) -> int | None:
-        """None also for what is no count: "Unknown", ""."""
-        said = self.text(row, *columns)
-        return int(said) if said.isascii() and said.isdecimal() and len(said) < 8 and int(said) else None
+        """Return the count; None also for text like "Unknown" or ""."""
+        text = self.text(row, *columns)
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 8 and int(text) else None
 
     def _gpus(self, row: SacctRow, alloc: Tres, req: Tres, nodes: int) -> int:
-        """As allocated; before Slurm 21.08 next to the TRES also as "gpu:4" per node."""
+        """Return the GPUs as allocated. Before Slurm 21.08 they also appear as "gpu:4" per node."""
         if alloc.gpus is not None or req.gpus is not None:
             return alloc.gpus or req.gpus or 0
         return parse_old_gres(self.text(row, "allocgres", "reqgres")) * nodes
 
     def _memory(self, row: SacctRow, alloc: Tres, asked: Tres, nodes: int) -> int | None:
-        """As requested; where that is all memory of the nodes (--mem=0), as allocated."""
+        """Return the memory as requested; if that is all memory of the nodes (--mem=0), as allocated."""
         if asked.mem_mib:
             return asked.mem_mib
-        said = self.text(row, "reqmem")
+        text = self.text(row, "reqmem")
         try:
-            amount, of = parse_memory(said) if said else (0, "")
+            amount, of = parse_memory(text) if text else (0, "")
         except ValueError:
             amount, of = 0, ""
         times = (

@@ -1,14 +1,16 @@
-"""Loads as Synergy's own generator draws them (Mohan et al., OSDI 2022; msr-fiddle/synergy 1bb2bed6, simulator/). Pure.
+"""Generate loads as Synergy's own generator does (Mohan et al., OSDI 2022; msr-fiddle/synergy 1bb2bed6, simulator/).
+Pure.
 
 `synergy-static`: all jobs at once, 1 ms apart. `synergy-dynamic`: one by one, gaps exponential and rounded up to whole
 seconds. Run times at the proportional share are 60 s times 10 to the power of a draw: `small` U(1.5, 2.5), and for one
-job in five U(2.5, 2.7), as the shipped traces for 32 GPUs have them; `gavel` U(1.5, 3) and U(3, 4), as in the authors'
-documented check on 128. Models take turns inside a task, and the next task is the one farthest below its part of the
+job in five U(2.5, 2.7), as in the published traces for 32 GPUs; `gavel` U(1.5, 3) and U(3, 4), as in the authors'
+documented check on 128. Models take turns within a task, and the next task is the one farthest below its part of the
 jobs so far. Iterations are whole, so a run time is a multiple of its model's time per iteration.
 
-The same seed gives the same jobs as there, draw by draw. With one GPU per job the run times come from their job log, of
-which this mode only takes the length: it is read after seeding (`small`: a log of twice the jobs), or lies in a cache
-and leaves the stream as it was (`gavel`: the check). `synthetic`, without a log, draws everything from one stream.
+The same seed gives the same jobs as in their generator, draw by draw. With one GPU per job the run times come from
+their job log, of which this mode uses only the length. It is read after seeding (`small`: a log of twice the jobs), or
+comes from a cache and leaves the random stream as it was (`gavel`: the check). `synthetic`, without a log, draws
+everything from one stream.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from slurmwrap.sim.synergy_models import ITERATION_S, TASKS
 STATIC, DYNAMIC = KINDS = ("synergy-static", "synergy-dynamic")
 SINGLE, SYNTHETIC = GPU_DEMANDS = ("single", "synthetic")
 SMALL, GAVEL = RUN_TIMES = ("small", "gavel")
-SPLITS = {STATIC: (0.6, 0.3, 0.1), DYNAMIC: (0.3, 0.6, 0.1)}  # about those of the shipped traces
-JOBS_PER_HOUR = 30.0  # about that of the shipped dynamic trace
-_EXPONENTS = {SMALL: ((1.5, 2.5), (2.5, 2.7)), GAVEL: ((1.5, 3.0), (3.0, 4.0))}  # of 10, for minutes: usual, long
-_LONG_FROM = 0.8  # of a draw: one job in five
-_LOG = 2  # jobs in their log, per job drawn
-_GPUS_FROM = ((0.95, 8), (0.8, 4), (0.7, 2), (0.0, 1))  # of a draw
+# Parts of the tasks, about those of the published traces.
+SPLITS = {STATIC: (0.6, 0.3, 0.1), DYNAMIC: (0.3, 0.6, 0.1)}
+JOBS_PER_HOUR = 30.0  # about that of the published dynamic trace
+# Exponents of 10 for run times in minutes: usual jobs, long jobs.
+_EXPONENTS = {SMALL: ((1.5, 2.5), (2.5, 2.7)), GAVEL: ((1.5, 3.0), (3.0, 4.0))}
+_LONG_FROM = 0.8  # a draw above this is a long job: one in five
+_LOG = 2
+_GPUS_FROM = ((0.95, 8), (0.8, 4), (0.7, 2), (0.0, 1))  # (least draw, GPUs)
 _APART_S = 0.001
 
 
@@ -42,15 +46,15 @@ def generate_load(
     gpu_demand: str = SINGLE,
     run_times: str = SMALL,
 ) -> tuple[SimJob, ...]:
-    """`jobs` jobs in order of submission, the same for the same arguments. ValueError for a word that no one knows.
+    """Return `jobs` jobs in order of submission, the same for the same arguments. ValueError for an unknown name.
 
     `split`: parts of the image, language and speech models, by name or in that order, in any unit; None: as in the
-    shipped trace. `jobs_per_hour`, None for 30, means nothing to `synergy-static`. `gpu_demand`: `single`, or
+    published trace. `jobs_per_hour`, None for 30, has no effect on `synergy-static`. `gpu_demand`: `single`, or
     `synthetic` for 1, 2, 4 and 8 GPUs in 70, 10, 15 and 5 % of the jobs.
     """
-    for word, known in ((kind, KINDS), (gpu_demand, GPU_DEMANDS), (run_times, RUN_TIMES)):
-        if word not in known:
-            raise ValueError(f"'{word}' is none of {', '.join(known)}")
+    for name, known in ((kind, KINDS), (gpu_demand, GPU_DEMANDS), (run_times, RUN_TIMES)):
+        if name not in known:
+            raise ValueError(f"'{name}' is none of {', '.join(known)}")
     rate = JOBS_PER_HOUR if jobs_per_hour is None else jobs_per_hour
     if not rate > 0:
         raise ValueError(f"jobs_per_hour must be above 0, not {rate:g}")
@@ -64,7 +68,7 @@ def generate_load(
         now = round(number * _APART_S, 3) if kind == STATIC else now + _gap_s(stream, rate)
         length_s = log_s[number] if log_s else _length_s(stream, run_times)
         gpus = 1 if gpu_demand == SINGLE else _draw_gpus(stream)
-        # They draw a model, and do not use it.
+        # Their generator draws a model here and does not use it.
         stream.randint(0, 9)
         model = next(models)
         work_s = int(length_s / ITERATION_S[model]) * ITERATION_S[model]
@@ -77,7 +81,7 @@ def _parse_parts(split: Mapping[str, float] | Sequence[float]) -> dict[str, floa
     if set(parts) - set(TASKS) or not all(part >= 0 for part in parts.values()) or not sum(parts.values()) > 0:
         raise ValueError(f"the parts of {', '.join(TASKS)} must be 0 or more, and not all 0")
     total = sum(parts.values())
-    # Per cent will do; parts of 1 stay what they are to the last bit.
+    # Percentages are accepted; parts that sum to 1 stay unchanged to the last bit.
     whole = 1.0 if isclose(total, 1.0) else total
     return {task: parts[task] / whole for task in TASKS if parts.get(task)}
 
@@ -97,7 +101,7 @@ def _draw_gpus(stream: random.Random) -> int:
 
 
 def _draw_models(parts: Mapping[str, float]) -> Iterator[str]:
-    """Without end. It begins with the first task, whatever its part: no one is behind yet."""
+    """Yield models without end. The first is of the first task, whatever its part, because none is behind yet."""
     drawn = dict.fromkeys(parts, 0)
     behind = dict.fromkeys(parts, 0.0)
     while True:

@@ -1,1 +1,1 @@
-"""A site's own month, twice: under plain Slurm and under slurmwrap."""
+"""What-if study: a site's own month, replayed under plain Slurm and under slurmwrap."""

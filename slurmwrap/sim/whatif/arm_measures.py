@@ -1,7 +1,7 @@
-"""Turns an Outcome into what the page shows of one arm: delays, JCT, locality and utilisation, by GPU class. Pure.
+"""Measure one arm of a what-if study: delays, JCT, locality and utilisation, by GPU class. Pure.
 
-JCT is from the moment a job could run to its end; the queueing delay is what of it the job held nothing. The same jobs
-are measured in every arm.
+JCT is from the moment when a job could run to its end; the queueing delay is the part of it in which the job held
+nothing. The same jobs are measured in every arm.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from slurmwrap.sim.whatif.whatif_study import DelayFit, Delays, DelaySpread, Loc
 
 CLASSES = ((1, 1, "1 GPU"), (2, 4, "2–4 GPUs"), (5, 8, "5–8 GPUs"), (9, 10**9, "more than 8 GPUs"))
 ALL = "all"
-# Of the window, for the utilisation over time.
+# Number of parts of the window for the utilisation over time.
 PARTS = 120
-# Shorter delays are Slurm's own pace.
+# Grid of delays in seconds. Delays shorter than the first are caused by Slurm's own scheduling intervals.
 _POINTS, _LEAST_S, _MOST_S = 73, 10.0, 30 * 86400.0
 GRID_S = tuple(exp(log(_LEAST_S) + i * log(_MOST_S / _LEAST_S) / (_POINTS - 1)) for i in range(_POINTS))
 
-# Of the model of plain Slurm against what happened: (largest gap of the distributions, ratio of the mean delays).
+# Limits for the model of plain Slurm compared with what happened: (largest gap of the distributions, ratio of the mean
+# delays).
 CLOSE, FAIR = (0.1, 1.25), (0.25, 2.0)
-# Of submissions, for an interval: fewer days show too little of how much they differ.
+# Least number of days of submission for an interval: fewer show too little of how much days differ.
 LEAST_DAYS = 7
 _RESAMPLES, _SEED, _DAY_S = 2000, 20201104, 86400.0
-# Jobs of a class: fewer say nothing of how well it fits.
+# Least number of jobs in a class for which the fit is judged.
 FEW = 20
-# Means that differ by less are the same: Slurm itself looks at its queue every 30 to 60 s.
+# Means that differ by less count as equal: Slurm itself goes through its queue every 30 to 60 s.
 _SLACK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """GPUs that one run held, from and until. Seconds on the trace's clock."""
+    """GPUs that one run held between two moments. Seconds on the trace's clock."""
 
     began_s: float
     ended_s: float
     gpus: int
 
 
-def arm_of(
+def measure_arm(
     name: str,
     jobs: Sequence[SimJob],
     outcome: SimOutcome,
@@ -56,10 +57,13 @@ def arm_of(
     servers: Sequence[Server],
     window: tuple[float, float],
 ) -> StudyWorld:
-    """`jobs`: those that are measured; all of them ended. `spans`: of every run that held GPUs, measured or not.
-    `window`: on the trace's clock."""
+    """Return the measures of one arm.
+
+    `jobs`: the measured ones, all of which ended. `spans`: of every run that held GPUs, measured or not. `window`: on
+    the trace's clock.
+    """
     by_class = [(label, [job for job in jobs if low <= job.gpus <= high]) for low, high, label in CLASSES]
-    busy = busy_of(spans, sum(server.gpus for server in servers), window)
+    busy = compute_busy_shares(spans, sum(server.gpus for server in servers), window)
     most = max((server.gpus for server in servers), default=1)
     return StudyWorld(
         name=name,
@@ -73,8 +77,8 @@ def arm_of(
     )  # fmt: skip
 
 
-def spans_of(jobs: Iterable[SimJob], outcome: SimOutcome) -> Iterable[Span]:
-    """One span per job that ran in a world where nothing is taken back."""
+def list_spans(jobs: Iterable[SimJob], outcome: SimOutcome) -> Iterable[Span]:
+    """Yield one span per job that ran in a simulation in which running jobs keep what they have."""
     for job in jobs:
         ended = outcome.ended_s[job.number]
         if ended is not None and job.gpus:
@@ -100,18 +104,21 @@ def _compute_jct(job: SimJob, outcome: SimOutcome) -> float:
     return ended - job.submit_s
 
 
-def queueing_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
-    """Mean delay in `after` less that in `before`, over the same jobs, with its 95 % interval."""
+def estimate_queueing_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
+    """Return the mean delay in `after` less that in `before`, over the same jobs, with its 95 % interval."""
     return _estimate_change([(job.submit_s, _compute_wait(job, after) - _compute_wait(job, before)) for job in jobs])
 
 
-def jct_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
-    """The same of the JCT."""
+def estimate_jct_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
+    """Return the same for the JCT."""
     return _estimate_change([(job.submit_s, _compute_jct(job, after) - _compute_jct(job, before)) for job in jobs])
 
 
 def _estimate_change(differences: Sequence[tuple[float, float]]) -> Interval | None:
-    """By resampling whole days of submission: jobs of one day wait in the same queue, so they are not independent."""
+    """Estimate the mean by resampling whole days of submission.
+
+    Jobs of one day wait in the same queue, so they are not independent.
+    """
     days: dict[int, tuple[float, int]] = {}
     for submit_s, difference in differences:
         total, count = days.get(int(submit_s // _DAY_S), (0.0, 0))
@@ -133,7 +140,7 @@ def _compute_wait(job: SimJob, outcome: SimOutcome) -> float:
 
 
 def spread_of(ordered: Sequence[float]) -> DelaySpread:
-    """Of sorted seconds, at least one."""
+    """Return mean and percentiles of sorted seconds, at least one."""
     return DelaySpread(
         mean=fmean(ordered),
         median=median(ordered),
@@ -143,12 +150,12 @@ def spread_of(ordered: Sequence[float]) -> DelaySpread:
 
 
 def compute_shares_within(ordered: Sequence[float]) -> tuple[float, ...]:
-    """The share of the sorted values that is no larger than each of GRID_S."""
+    """Return the share of the sorted values that is no larger than each of GRID_S."""
     return tuple(bisect_right(ordered, at) / len(ordered) for at in GRID_S)
 
 
 def fewest_nodes(gpus: int, per_node: int) -> int:
-    """As few nodes as hold the GPUs, where all have the most that any has."""
+    """Return the least number of nodes that hold the GPUs, if all nodes have the most that any has."""
     return ceil(gpus / max(1, per_node))
 
 
@@ -164,8 +171,10 @@ def _measure_locality(label: str, jobs: Sequence[SimJob], outcome: SimOutcome, p
     )
 
 
-def busy_of(spans: Iterable[Span], gpus: int, window: tuple[float, float], parts: int = PARTS) -> tuple[float, ...]:
-    """The share of `gpus` that was held in each of `parts` equal parts of the window. O(spans + parts)."""
+def compute_busy_shares(
+    spans: Iterable[Span], gpus: int, window: tuple[float, float], parts: int = PARTS
+) -> tuple[float, ...]:
+    """Return the share of `gpus` that was held in each of `parts` equal parts of the window. O(spans + parts)."""
     since, until = window
     width = max(1e-9, (until - since) / parts)
     # GPU-seconds of the spans' first and last parts.
@@ -195,8 +204,8 @@ def _sum_held(held: Sequence[float], steady: Sequence[float], there: float, widt
     return tuple(shares)
 
 
-def trust_of(real: StudyWorld, model: StudyWorld) -> Trust:
-    """How far the model lies from what happened."""
+def judge_trust(real: StudyWorld, model: StudyWorld) -> Trust:
+    """Return how far the model differs from what happened."""
     whole = _judge_fit(real.all, model.all)
     classes = [_judge_fit(a, b) for a, b in zip(real.classes, model.classes, strict=True) if a.jobs >= FEW]
     worst = max(classes, key=_rank_badness, default=None)
@@ -233,5 +242,5 @@ def _select_word(gap: float, real: float, model: float) -> str:
 
 
 def _compute_ratio(one: float, other: float) -> float:
-    """Of mean delays."""
+    """Return the ratio of two mean delays, at least 1."""
     return 1.0 if abs(one - other) < _SLACK_S else max(one, other) / max(_SLACK_S, min(one, other))

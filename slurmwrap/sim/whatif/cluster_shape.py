@@ -1,4 +1,4 @@
-"""The cluster that a dump is replayed on: from scontrol's list of nodes, or guessed from what jobs held. Pure."""
+"""The cluster on which a dump is replayed: from scontrol's list of nodes, or guessed from what jobs held. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _GIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShape:
-    """Empty servers, who may run where, and where all that is known from."""
+    """Empty servers, the servers of each partition, and the source of this knowledge."""
 
     servers: tuple[Server, ...]
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # others: all servers
-    source: str  # as Shape.source
+    source: str  # see Shape.source
 
     @property
     def shape(self) -> Shape:
@@ -41,8 +41,8 @@ class ClusterShape:
         )
 
 
-def site_of_nodes(nodes: Iterable[Node]) -> ClusterShape:
-    """Of all nodes with GPUs, also those that are down today: the dump is of another day."""
+def cluster_shape_from_nodes(nodes: Iterable[Node]) -> ClusterShape:
+    """Return all nodes with GPUs, also those that are down today, because the dump is of another day."""
     with_gpus = [node for node in nodes if node.gpus]
     members: dict[str, set[str]] = defaultdict(set)
     for node in with_gpus:
@@ -55,14 +55,14 @@ def site_of_nodes(nodes: Iterable[Node]) -> ClusterShape:
     )
 
 
-def site_of_dump(load: Load) -> ClusterShape:
-    """The nodes that jobs with GPUs ran on, each with the most that was ever held on it at once.
+def cluster_shape_from_dump(load: Load) -> ClusterShape:
+    """Return the nodes on which jobs with GPUs ran, each with the most that was ever held on it at once.
 
-    A node that was never full looks smaller than it is. So one whose name differs from others in numbers alone is
-    taken to have as many GPUs as most of them have, and as many CPUs and as much memory as any. ValueError where the
-    dump names no nodes.
+    A node that was never full looks smaller than it is. So nodes whose names differ in numbers only are assumed to have
+    as many GPUs as most of them have, and as many CPUs and as much memory as any of them. ValueError if the dump names
+    no nodes.
     """
-    held = _most_held(load)
+    held = _compute_most_held(load)
     if not held:
         raise ValueError("no job with GPUs names the nodes that it ran on")
     alike: dict[str, list[str]] = defaultdict(list)
@@ -74,14 +74,14 @@ def site_of_dump(load: Load) -> ClusterShape:
         for name in names
     }
     return ClusterShape(
-        servers=tuple(servers[name] for name in sorted(servers, key=_by_number)),
+        servers=tuple(servers[name] for name in sorted(servers, key=_make_numeric_key)),
         partitions=_find_partitions(load, servers),
         source="dump",
     )
 
 
 def make_server(name: str, gpus: int, cpus: int, mem_mib: int) -> Server:
-    """An empty one."""
+    """Return an empty server."""
     return Server(
         name=name, gpus=gpus, cpus=cpus, mem_mib=mem_mib, gpus_free=gpus, cpus_free=cpus, mem_free_mib=mem_mib
     )
@@ -99,21 +99,24 @@ def _level_amounts(own: Held, alike: Sequence[Held]) -> Held:
     )
 
 
-def _most_held(load: Load) -> dict[str, Held]:
-    """Per node of the jobs with GPUs. O(n log n) in runs and nodes."""
+def _compute_most_held(load: Load) -> dict[str, Held]:
+    """Return the most that was held at once, per node of the jobs with GPUs. O(n log n) in runs and nodes."""
     changes: dict[str, list[tuple[float, int, float, float, float]]] = defaultdict(list)
     for job, actual in zip(load.jobs, load.actual, strict=True):
         for name in _parse_names(actual.node_list):
-            changes[name] += _come_and_go(job, actual)
+            changes[name] += _list_changes(job, actual)
     for job, actual in zip(load.cpu_jobs, load.cpu_actual, strict=True):
         for name in _parse_names(actual.node_list):
             if name in changes:
-                changes[name] += _come_and_go(job, actual)
+                changes[name] += _list_changes(job, actual)
     return {name: _find_peak(of_node) for name, of_node in changes.items()}
 
 
-def _come_and_go(job: SimJob, actual: Actual) -> list[tuple[float, int, float, float, float]]:
-    """An end comes before a start of the same second. A job's parts are taken to be equal on its nodes."""
+def _list_changes(job: SimJob, actual: Actual) -> list[tuple[float, int, float, float, float]]:
+    """Return the changes at start and end of a run; sorted, an end comes before a start of the same second.
+
+    A job's parts on its nodes are assumed to be equal.
+    """
     nodes = max(1, len(_parse_names(actual.node_list)))
     part = (job.gpus / nodes, (job.cpus or 0) / nodes, (job.mem_mib or 0) / nodes)
     until = float("inf") if actual.end_s is None else actual.end_s
@@ -133,7 +136,7 @@ def _find_peak(changes: list[tuple[float, int, float, float, float]]) -> Held:
 
 
 def _find_partitions(load: Load, servers: Mapping[str, Server]) -> dict[str, frozenset[str]]:
-    """Where each partition's jobs were seen."""
+    """Return the nodes on which each partition's jobs ran."""
     seen: dict[str, set[str]] = defaultdict(set)
     for job, actual in zip(load.jobs, load.actual, strict=True):
         seen[job.partition].update(name for name in _parse_names(actual.node_list) if name in servers)
@@ -145,6 +148,6 @@ def _parse_names(node_list: str) -> tuple[str, ...]:
     return names_in(node_list)
 
 
-def _by_number(name: str) -> list[tuple[bool, int, str]]:
-    """n2 before n10."""
+def _make_numeric_key(name: str) -> list[tuple[bool, int, str]]:
+    """Return a sort key by which n2 comes before n10."""
     return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]

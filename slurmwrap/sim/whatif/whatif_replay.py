@@ -1,9 +1,9 @@
-"""Turns a site's dump into a Study: what happened, and what the model makes of the same submissions. Pure.
+"""Replay a site's dump into a what-if Study: what happened, and what the model makes of the same submissions. Pure.
 
-Three worlds, the same jobs: what really happened; plain Slurm in the model, which shows how far the model is to be
-believed; slurmwrap in the model, with production's placement and, where profiles are known, its allocation. Run times
-are the dump's own. A job that failed fails again after the same time in both: what is saved there is shown next to
-(sim/failures), and that the queue gets shorter by it is counted nowhere.
+There are three arms with the same jobs: what really happened; plain Slurm in the model, which shows how far the model
+can be trusted; slurmwrap in the model, with production's placement and, if profiles are known, its allocation. Run
+times are the dump's own. A job that failed fails again after the same time in both models. What slurmwrap saves there
+is shown separately (sim/failures); that this makes the queue shorter is not counted.
 """
 
 from __future__ import annotations
@@ -17,42 +17,56 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.failures import FailureStudy, study_of_dump
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.mechanism.mechanism_registry import mechanism_of
+from slurmwrap.sim.mechanism.mechanism_registry import make_mechanism
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.arm_measures import GRID_S, Span, arm_of, jct_change, queueing_change, spans_of, trust_of
+from slurmwrap.sim.whatif.arm_measures import (
+    GRID_S,
+    Span,
+    estimate_jct_change,
+    estimate_queueing_change,
+    judge_trust,
+    list_spans,
+    measure_arm,
+)
 from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Lost, Study, StudyWorld, UserLoss, Waste, Window
 
-# GPU-hours that runs held and that ended without a result, by Slurm's state and by user.
+# GPU-hours held by runs that ended without a result, by Slurm's state and by user.
 #
-# A run that was stopped by its limit or its owner may have left checkpoints: what it held is counted as lost only in
-# the sense that the run did not complete. Slurm's record is all there is; a script that hides its error ends
+# A run that was stopped by its limit or its owner may have left checkpoints: its GPU-hours are counted as lost only in
+# the sense that the run did not complete. Slurm's record is the only source; a script that hides its error ends
 # COMPLETED.
 
-# What of a study was guessed or left out, in whole sentences.
+# What was guessed or left out in a study, as whole sentences.
 _HOUR = 3600.0
 
 
-def remarks_of(
+def list_study_remarks(
     load: Load, site: ClusterShape, plain: SimOutcome, measured: Sequence[SimJob], window: tuple[float, float]
 ) -> tuple[str, ...]:
-    """What the reader must know of this dump, the weightiest first."""
-    return (*_of_site(site), *_of_jobs(load, plain, measured), *_of_cpus(load, site, window), *load.remarks)
+    """Return what the reader must know of this dump, the most important first."""
+    return (
+        *_list_shape_remarks(site),
+        *_list_job_remarks(load, plain, measured),
+        *_list_cpu_job_remarks(load, site, window),
+        *load.remarks,
+    )
 
 
-def _of_site(site: ClusterShape) -> Iterator[str]:
+def _list_shape_remarks(site: ClusterShape) -> Iterator[str]:
     if site.source == "dump":
         yield (
             "The cluster is a guess: the nodes that jobs with GPUs ran on, each with the most that was ever held on it "
             "at once. `scontrol show node -d -o > nodes.txt` and --nodes nodes.txt give the real one."
         )
     if site.source == "options":
-        yield "The cluster is as said on the command line: equal nodes, every job may run on each."
+        yield "The cluster is as given on the command line: equal nodes, every job may run on each."
 
 
-def _of_jobs(load: Load, plain: SimOutcome, measured: Sequence[SimJob]) -> Iterator[str]:
+def _list_job_remarks(load: Load, plain: SimOutcome, measured: Sequence[SimJob]) -> Iterator[str]:
+    """Yield which jobs of the dump are left out or not measured."""
     never = sum(ended is None for ended in plain.ended_s)
     if never:
         jobs, verb = _format_jobs(never), _format_verb(never)
@@ -70,7 +84,8 @@ def _of_jobs(load: Load, plain: SimOutcome, measured: Sequence[SimJob]) -> Itera
         )
 
 
-def _of_cpus(load: Load, site: ClusterShape, window: tuple[float, float]) -> Iterator[str]:
+def _list_cpu_job_remarks(load: Load, site: ClusterShape, window: tuple[float, float]) -> Iterator[str]:
+    """Yield how much CPU time jobs without GPUs held on the nodes with GPUs."""
     if not load.cpu_jobs:
         return
     names = {server.name for server in site.servers}
@@ -80,10 +95,10 @@ def _of_cpus(load: Load, site: ClusterShape, window: tuple[float, float]) -> Ite
         for job, one in pairs
         if _is_touching(one.node_list, names)
     )
-    there = sum(server.cpus for server in site.servers) * max(1e-9, window[1] - window[0])
+    available = sum(server.cpus for server in site.servers) * max(1e-9, window[1] - window[0])
     yield (
         f"{_format_jobs(len(load.cpu_jobs))} without GPUs are not replayed. On the nodes with GPUs they really held "
-        f"{100 * held / there:.1f} % of the CPU time."
+        f"{100 * held / available:.1f} % of the CPU time."
     )
 
 
@@ -103,20 +118,22 @@ def _format_verb(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-# Which jobs of a dump count, and how those that were in the system before it begins enter the replay.
+# Which jobs of a dump count, and how jobs that were in the system before its beginning enter the replay.
 #
-# A dump of a month holds every job that was there at some time in the month. Of those submitted before, it shows only
-# the ones that were still there: a selection of long and late jobs, whose delays must not count. They do hold nodes,
-# so they are replayed: a job that ran when the window began starts when it really did, one that waited enters at the
-# beginning.
-# Of the jobs: a window that leaves out more is none.
+# A dump of a month contains every job that was in the system at some time in the month. Of the jobs submitted earlier
+# it shows only those that were still there: a selection of long and late jobs, whose delays must not count. They do
+# hold nodes, so they are replayed: a job that ran when the window began starts when it really did, one that waited
+# enters at the beginning.
+#
+# A window that leaves out more than this fraction of the jobs is not used.
 _TOO_FEW = 0.5
 
 
-def begin_of(load: Load) -> float:
-    """When the dump seems to begin, on its own clock: no job in it ended before, so the first end is hardly later.
+def guess_window_begin(load: Load) -> float:
+    """Return when the dump seems to begin, on its own clock: no job in it ended earlier, so this is about the first
+    end.
 
-    Where that leaves out half of the jobs the dump is not cut at its beginning, and all of them count.
+    If that leaves out half of the jobs, the dump is not cut at its beginning, and all of them count.
     """
     ends = [one.end_s for one in (*load.actual, *load.cpu_actual) if one.end_s is not None]
     first = min((job.submit_s for job in load.jobs), default=0.0)
@@ -125,14 +142,16 @@ def begin_of(load: Load) -> float:
     return guess if before < _TOO_FEW * len(load.jobs) else first
 
 
-def end_of(load: Load) -> float:
-    """The last moment that the dump covers."""
+def find_window_end(load: Load) -> float:
+    """Return the last moment that the dump covers."""
     known = [moment for one in load.actual for moment in (one.submit_s, one.start_s, one.end_s) if moment is not None]
     return max(known, default=0.0)
 
 
 def select_entering_jobs(load: Load, since: float) -> tuple[tuple[SimJob, ...], tuple[Actual, ...]]:
-    """The jobs as they enter a replay that begins before `since`, renumbered in that order, and what became of them."""
+    """Return the jobs as they enter a replay from `since` on, renumbered in that order, and what really happened to
+    them.
+    """
     timed = [
         (job if job.submit_s >= since else replace(job, submit_s=_compute_entry(job, actual, since)), actual)
         for job, actual in zip(load.jobs, load.actual, strict=True)
@@ -147,25 +166,25 @@ def _compute_entry(job: SimJob, actual: Actual, since: float) -> float:
 
 
 def select_counted_jobs(jobs: Sequence[SimJob], actual: Sequence[Actual], window: tuple[float, float]) -> list[SimJob]:
-    """Those that could first run in the window, and whose end is known."""
+    """Return the jobs that could first run in the window, and whose end is known."""
     since, until = window
     return [
         job
         for job, what in zip(jobs, actual, strict=True)
-        if since <= job.submit_s <= until and what.end_s is not None and _eligible_within(job, what, since)
+        if since <= job.submit_s <= until and what.end_s is not None and _is_eligible_within(job, what, since)
     ]
 
 
-def _eligible_within(job: SimJob, what: Actual, since: float) -> bool:
-    """Not one of those whose entry was moved to the window's beginning."""
+def _is_eligible_within(job: SimJob, what: Actual, since: float) -> bool:
+    """Return whether the job's entry was not moved to the begin of the window."""
     return job.submit_s > since or what.submit_s >= since
 
 
 GOOD = frozenset({"COMPLETED", "RUNNING", "SUSPENDED", "COMPLETING", "PENDING", ""})
 
 
-def waste_of(runs: Iterable[tuple[SimJob, Actual]]) -> Waste:
-    """Of runs with GPUs that ended. The estimates of who could have caught them are not its part."""
+def compute_waste(runs: Iterable[tuple[SimJob, Actual]]) -> Waste:
+    """Return the waste of runs with GPUs that ended, without estimates of what could have prevented it."""
     by_state: dict[str, list[float]] = defaultdict(list)
     by_user: dict[str, list[float]] = defaultdict(list)
     held_by: dict[str, float] = defaultdict(float)
@@ -188,25 +207,28 @@ def waste_of(runs: Iterable[tuple[SimJob, Actual]]) -> Waste:
 
 
 def gpu_hours(job: SimJob, actual: Actual) -> float:
-    """What the run really held; 0 where it has not ended."""
+    """Return what the run really held; 0 if it has not ended."""
     return 0.0 if actual.end_s is None else job.gpus * max(0.0, actual.end_s - actual.start_s) / _HOUR
 
 
 def anonymize_users(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
-    """Users as u1, u2, … in the order in which they first appear. Who has no name gets none: they may be several."""
+    """Return the jobs with users u1, u2, … in the order of first appearance.
+
+    Jobs without a user name stay without: they may belong to several users.
+    """
     names = {"": ""}
     return tuple(replace(job, user=names.setdefault(job.user, f"u{len(names)}")) for job in jobs)
 
 
-# (what is being done, jobs done, of so many)
+# (activity, jobs done, number of jobs)
 Progress = Callable[[str, int, int], None]
-# Of the failures: a larger dump shows as much with fewer seeds.
+# Number of seeds for the failures: a larger dump needs fewer seeds for the same precision.
 FEW_JOBS, SEEDS, FEWER_SEEDS = 20_000, 10, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """What the reader of the page wants. `since_s`: where the window begins, on the dump's clock; None: guess."""
+    """Options of a study. `since_s`: begin of the window, on the dump's clock; None: guess it."""
 
     since_s: float | None = None
     anonymous: bool = False
@@ -214,7 +236,7 @@ class StudyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submissions:
-    """What all worlds have in common. `jobs` as they enter, with what really became of them."""
+    """What all arms have in common. `jobs`: as they enter the replay; `actual`: what really happened to them."""
 
     load: Load
     site: ClusterShape
@@ -222,7 +244,7 @@ class Submissions:
     jobs: tuple[SimJob, ...]
     actual: tuple[Actual, ...]
     window: tuple[float, float]  # on the dump's clock
-    guessed: bool  # where the window begins
+    guessed: bool  # whether the begin of the window was guessed
 
     @property
     def ended(self) -> list[tuple[SimJob, Actual]]:
@@ -233,62 +255,73 @@ class Submissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What the model makes of them. Its three parts do not need each other."""
+    """The model's results. Its three parts are independent of each other."""
 
     plain: SimOutcome
     ours: SimOutcome
     failures: FailureStudy
 
 
-def study_of(
+def make_whatif_study(
     load: Load,
     site: ClusterShape,
     profiles: Mapping[str, ResourceProfile],
-    asked: StudyOptions,
+    options: StudyOptions,
     *,
     progress: Progress | None = None,
 ) -> Study:
-    """The whole study, one part after the other. ValueError as of `submissions_of`."""
-    said = submissions_of(load, site, profiles, asked)
+    """Return the whole study, one part after the other. ValueError as in `submissions_of`."""
+    submissions = submissions_of(load, site, profiles, options)
     replay = Replay(
-        plain=play_plain(said, progress), ours=play_ours(said, progress), failures=play_failures(said, progress)
+        plain=play_plain(submissions, progress),
+        ours=play_ours(submissions, progress),
+        failures=play_failures(submissions, progress),
     )
-    return study_from(said, replay)
+    return study_from_replay(submissions, replay)
 
 
 def submissions_of(
-    load: Load, site: ClusterShape, profiles: Mapping[str, ResourceProfile], asked: StudyOptions
+    load: Load, site: ClusterShape, profiles: Mapping[str, ResourceProfile], options: StudyOptions
 ) -> Submissions:
-    """ValueError where no job with GPUs was submitted and ended in the window."""
-    told = _drop_names(load) if asked.anonymous else load
-    window = (begin_of(told) if asked.since_s is None else asked.since_s, end_of(told))
-    jobs, actual = select_entering_jobs(told, window[0])
+    """Return the jobs to replay. ValueError if no job with GPUs was submitted and ended in the window."""
+    shown_load = _drop_names(load) if options.anonymous else load
+    window = (
+        guess_window_begin(shown_load) if options.since_s is None else options.since_s,
+        find_window_end(shown_load),
+    )
+    jobs, actual = select_entering_jobs(shown_load, window[0])
     if not select_counted_jobs(jobs, actual, window):
         raise ValueError("no job with GPUs was submitted and ended in the window")
     return Submissions(
-        load=told, site=site, profiles=profiles, jobs=jobs, actual=actual, window=window, guessed=asked.since_s is None
+        load=shown_load,
+        site=site,
+        profiles=profiles,
+        jobs=jobs,
+        actual=actual,
+        window=window,
+        guessed=options.since_s is None,
     )
 
 
 def _drop_names(load: Load) -> Load:
-    """What a line that cannot be read holds may be a name, too."""
+    """Return the load without user names, and without unreadable lines in its remarks, which may contain names, too."""
     remarks = tuple(remark.partition("; line ")[0] for remark in load.remarks)
     return replace(load, jobs=anonymize_users(load.jobs), remarks=remarks)
 
 
 def play_plain(submissions: Submissions, progress: Progress | None = None) -> SimOutcome:
-    """Slurm as it is."""
-    return _play_world(submissions, None, "any", _make_progress(progress, "plain Slurm, jobs"))
+    """Simulate Slurm without slurmwrap."""
+    return _play_arm(submissions, None, "any", _make_progress(progress, "plain Slurm, jobs"))
 
 
 def play_ours(submissions: Submissions, progress: Progress | None = None) -> SimOutcome:
-    """slurmwrap: production's placement, and its allocation where profiles are known."""
-    mechanism = mechanism_of("graded") if submissions.profiles else None
-    return _play_world(submissions, mechanism, "skew", _make_progress(progress, "slurmwrap, jobs"))
+    """Simulate slurmwrap: production's placement, and its allocation if profiles are known."""
+    mechanism = make_mechanism("graded") if submissions.profiles else None
+    return _play_arm(submissions, mechanism, "skew", _make_progress(progress, "slurmwrap, jobs"))
 
 
 def play_failures(submissions: Submissions, progress: Progress | None = None) -> FailureStudy:
-    """What slurmwrap would have made of the runs that failed. All jobs are played: no part stands for the whole."""
+    """Simulate what slurmwrap would have done about the runs that failed. All jobs are played, not a sample."""
     ended = submissions.ended
     jobs = [job for job, _ in ended]
     return study_of_dump(
@@ -297,11 +330,11 @@ def play_failures(submissions: Submissions, progress: Progress | None = None) ->
         seeds=range(SEEDS if len(jobs) <= FEW_JOBS else FEWER_SEEDS),
         most_jobs=len(jobs),
         waited_s={job.number: max(0.0, what.start_s - job.submit_s) for job, what in ended},
-        progress=_make_progress(progress, "failures, worlds"),
+        progress=_make_progress(progress, "failures, arms"),
     )
 
 
-def _play_world(
+def _play_arm(
     submissions: Submissions, mechanism: Mechanism | None, placement: str, progress: Callable[[int, int], None] | None
 ) -> SimOutcome:
     return play_backfill(
@@ -319,10 +352,10 @@ def _make_progress(progress: Progress | None, words: str) -> Callable[[int, int]
     return None if progress is None else lambda done, of: progress(words, done, of)
 
 
-def study_from(submissions: Submissions, replay: Replay) -> Study:
-    """Everything that the page shows. ValueError where no measured job could start in the model."""
+def study_from_replay(submissions: Submissions, replay: Replay) -> Study:
+    """Return everything that the report shows. ValueError if no measured job could start in the model."""
     outcomes = {REAL: make_real_outcome(submissions.actual), PLAIN: replay.plain, OURS: replay.ours}
-    measured = measured_of(submissions, outcomes.values())
+    measured = select_measured_jobs(submissions, outcomes.values())
     if not measured:
         raise ValueError("no job with GPUs could start on this cluster")
     arms = arms_of(submissions, outcomes, measured)
@@ -339,17 +372,17 @@ def study_from(submissions: Submissions, replay: Replay) -> Study:
         profiled=sum(job.model in submissions.profiles for job in measured),
         grid_s=GRID_S,
         arms=arms,
-        queueing_change_s=queueing_change(measured, replay.plain, replay.ours),
-        jct_change_s=jct_change(measured, replay.plain, replay.ours),
-        trust=trust_of(arms[0], arms[1]),
-        waste=waste_of(submissions.ended),
+        queueing_change_s=estimate_queueing_change(measured, replay.plain, replay.ours),
+        jct_change_s=estimate_jct_change(measured, replay.plain, replay.ours),
+        trust=judge_trust(arms[0], arms[1]),
+        waste=compute_waste(submissions.ended),
         failures=replay.failures,
-        remarks=remarks_of(submissions.load, submissions.site, replay.plain, measured, submissions.window),
+        remarks=list_study_remarks(submissions.load, submissions.site, replay.plain, measured, submissions.window),
     )
 
 
 def make_real_outcome(actual: Sequence[Actual]) -> SimOutcome:
-    """What Slurm's accounting says, in the form of an outcome."""
+    """Return what Slurm's accounting recorded, as a SimOutcome."""
     return SimOutcome(
         mode="slurm",
         began_s=tuple(one.start_s for one in actual),
@@ -359,8 +392,8 @@ def make_real_outcome(actual: Sequence[Actual]) -> SimOutcome:
     )
 
 
-def measured_of(submissions: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJob]:
-    """Those that count and ended in every world."""
+def select_measured_jobs(submissions: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJob]:
+    """Return the jobs that count and ended in every arm."""
     every = list(outcomes)
     return [
         job
@@ -372,13 +405,13 @@ def measured_of(submissions: Submissions, outcomes: Iterable[SimOutcome]) -> lis
 def arms_of(
     submissions: Submissions, outcomes: Mapping[str, SimOutcome], measured: Sequence[SimJob]
 ) -> tuple[StudyWorld, ...]:
-    """In the order in which they are shown."""
+    """Return the arms in the order in which they are shown."""
     return tuple(
-        arm_of(
+        measure_arm(
             name,
             measured,
             outcome,
-            _real_spans(submissions) if name == REAL else spans_of(submissions.jobs, outcome),
+            _list_real_spans(submissions) if name == REAL else list_spans(submissions.jobs, outcome),
             servers=submissions.site.servers,
             window=submissions.window,
         )
@@ -386,8 +419,8 @@ def arms_of(
     )
 
 
-def _real_spans(submissions: Submissions) -> list[Span]:
-    """A run that had not ended when the dump was made held its GPUs until then."""
+def _list_real_spans(submissions: Submissions) -> list[Span]:
+    """Return the GPUs held; a run that had not ended when the dump was made held its GPUs until then."""
     until = submissions.window[1]
     return [
         Span(began_s=one.start_s, ended_s=until if one.end_s is None else one.end_s, gpus=job.gpus)

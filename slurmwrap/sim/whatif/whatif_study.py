@@ -1,4 +1,5 @@
-"""Study: what a site's own dump says happened, and what the model makes of the same submissions. Records only.
+"""Study, the records of a what-if study: what a site's own dump shows, and what the model makes of the same
+submissions.
 
 Seconds and GPU-hours; moments are Unix seconds. Shares are 0 to 1. What was not measured is None, never 0.
 """
@@ -15,17 +16,17 @@ REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Whose delay and JCT count: what was submitted in it. What was in the system before it is replayed only."""
+    """The period in which a job must be submitted for its delay and JCT to count. Earlier jobs are replayed only."""
 
     since: float
     until: float
-    # No one said where it begins.
+    # Whether the begin was guessed, because it was not given.
     guessed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClass:
-    """So many nodes that are alike."""
+    """A number of equal nodes."""
 
     nodes: int
     gpus: int
@@ -35,10 +36,10 @@ class NodeClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The cluster that was replayed on."""
+    """The cluster on which the dump was replayed."""
 
     kinds: tuple[NodeClass, ...]  # the most GPUs first
-    # "nodes": scontrol's list · "options": said by hand · "dump": guessed from what jobs held
+    # "nodes": scontrol's list. "options": given on the command line. "dump": guessed from what jobs held.
     source: str
 
     @property
@@ -52,7 +53,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelaySpread:
-    """Of seconds."""
+    """Mean and percentiles in seconds."""
 
     mean: float
     median: float
@@ -62,7 +63,9 @@ class DelaySpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """Of one class of jobs in one arm. `within`: the share of jobs that waited no longer than each of `GRID_S`."""
+    """Delays of one class of jobs in one arm. `..._within`: the share of jobs that waited no longer than each of
+    `GRID_S`.
+    """
 
     # "1 GPU", "2–4 GPUs", …
     label: str
@@ -75,31 +78,31 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locality:
-    """Of the jobs of one class with more than one GPU, in one arm."""
+    """Locality of the jobs of one class with more than one GPU, in one arm."""
 
     label: str
     jobs: int
-    fewest: int  # that ran on as few nodes as hold their GPUs
+    fewest: int  # jobs that ran on as few nodes as hold their GPUs
     nodes: float  # mean number of nodes
     fewest_nodes: float  # mean of the fewest possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyWorld:
-    """One world: what really happened, the model of plain Slurm, the model of slurmwrap."""
+    """One arm: what really happened, the model of plain Slurm, or the model of slurmwrap."""
 
     name: str  # REAL, PLAIN, OURS
     all: Delays
     classes: tuple[Delays, ...]
     locality: tuple[Locality, ...]
     gpu_utilisation: float  # over the window
-    # Share of the GPUs held, in each of the equal parts of the window.
+    # Share of the GPUs held in each of the equal parts of the window.
     busy: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayFit:
-    """How far the model's delays of one class of GPUs lie from what happened."""
+    """How far the model's delays of one class of GPUs differ from what happened."""
 
     label: str
     word: str
@@ -110,13 +113,16 @@ class DelayFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """How far the model of plain Slurm lies from what happened. `gap`: the largest difference between the two
-    distributions of queueing delay (Kolmogorov and Smirnov's distance, 0 to 1). A model is "close" only if it is so for
-    jobs of each size: that large ones wait half as long as they did may not show in the whole."""
+    """How far the model of plain Slurm differs from what happened.
+
+    `gap`: the largest difference between the two distributions of queueing delay (Kolmogorov and Smirnov's distance, 0
+    to 1). A model is "close" only if it is close for jobs of each size: if large jobs wait half as long as they did,
+    the overall figures may not show it.
+    """
 
     word: str  # "close", "fair", "far"
     gap: float
-    # The class of GPUs that fits worst; None: there are too few jobs of each.
+    # The class of GPUs that fits worst; None if each has too few jobs.
     worst: DelayFit | None
     mean_real_s: float
     mean_model_s: float
@@ -126,7 +132,7 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """Runs that ended in one state without a result, and what they had held by then."""
+    """Runs that ended in one state without a result, and the GPU-hours they had held by then."""
 
     state: str  # "FAILED", "TIMEOUT", …
     runs: int
@@ -135,11 +141,13 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLoss:
+    """GPU-hours of one user's runs that ended without a result."""
+
     user: str
-    # Of theirs that ended without a result.
+    # Number of the user's runs that ended without a result.
     runs: int
     gpu_hours: float
-    # Of all GPU-hours that the user held.
+    # Share of all GPU-hours that the user held.
     share: float
 
 
@@ -158,7 +166,7 @@ class Waste:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """The whole page as numbers."""
+    """The whole report as numbers."""
 
     window: Window
     shape: Shape
@@ -166,16 +174,18 @@ class Study:
     jobs: int  # measured: with GPUs, submitted in the window, ended
     cpu_jobs: int  # without GPUs: neither replayed nor measured
     users: int
-    profiled: int  # of the measured, whose profile is known
+    profiled: int  # measured jobs whose profile is known
     grid_s: tuple[float, ...]  # where the distributions are sampled
     arms: tuple[StudyWorld, ...]  # REAL, PLAIN, OURS
-    queueing_change_s: Interval | None  # mean delay under slurmwrap less that under plain Slurm, both in the model
-    jct_change_s: Interval | None  # the same of the JCT. None: the window has too few days for an interval
+    # Mean delay under slurmwrap less that under plain Slurm, both in the model; None: too few days for an interval.
+    queueing_change_s: Interval | None
+    # The same for the JCT.
+    jct_change_s: Interval | None
     trust: Trust
     waste: Waste
-    # What slurmwrap would have made of the dump's own failures.
+    # What slurmwrap would have done about the failures in the dump.
     failures: FailureStudy
-    # What was guessed or left out, in words.
+    # What was guessed or left out, as text.
     remarks: tuple[str, ...] = field(default=())
 
     def arm(self, name: str) -> StudyWorld:

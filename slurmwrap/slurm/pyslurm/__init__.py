@@ -1,6 +1,6 @@
-"""Edge: Slurm by PySlurm, where it fits (docs/pyslurm.md). Optional; the commands do everything that it does.
+"""Slurm through PySlurm, where it fits (docs/pyslurm.md). Optional: the commands can do everything that it does.
 
-PySlurm runs in a child process of its own (worker.py): libslurm ends the whole process by fatal() where slurm.conf is
-missing, may crash where its release is not PySlurm's, knows one slurm.conf per process, and has no deadline that could
-be set. So the child can be ended, and what comes next is asked of the commands.
+PySlurm runs in a separate child process (worker.py), because libslurm ends the process by fatal() when slurm.conf
+is missing, may crash with another release than PySlurm's, supports one slurm.conf per process, and has no configurable
+time-out. The child can be killed, and later requests then go to the commands.
 """

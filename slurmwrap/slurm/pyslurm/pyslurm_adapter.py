@@ -1,4 +1,4 @@
-"""Slurm by PySlurm: what it does exactly as the commands is done by it, the rest by the commands."""
+"""Slurm through PySlurm: it does what it does exactly as the commands would; the commands do the rest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.slurm.commands import AMBIGUOUS, SBATCH_TIMEOUT_S, UNREACHABLE, SlurmCommands
 from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
-from slurmwrap.slurm.scontrol_parser import parse_gres, parse_gres_used, parse_state, release_of
+from slurmwrap.slurm.scontrol_parser import get_slurm_release, parse_gres, parse_gres_used, parse_state
 from slurmwrap.slurm.snapshot import SEVERAL_TOPOLOGIES
 
-# A task of worker.py and its arguments.
+# Name of a task of worker.py, and its arguments.
 Request = tuple[str, dict[str, Any]]
-Unable = str  # why not
+Unable = str  # the reason why PySlurm cannot do it
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
@@ -42,17 +42,17 @@ _VERBS = {
     Verb.HOLD: "hold",
     Verb.RELEASE: "release",
 }
-# Of scontrol update → PySlurm's name, and what it takes.
+# Key of scontrol update → PySlurm's name, and the values that it accepts.
 _KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "Comment": ("comment", _TEXT),
     "ExcNodeList": ("excluded_nodes", _NODES),
     "ReqNodeList": ("required_nodes", _NODES),
-    # Of MiB: scontrol takes no unit.
+    # Memory in MiB; the keys of scontrol take no unit.
     "MinMemoryNode": ("memory_per_node", _NUMBER),
     "MinMemoryCPU": ("memory_per_cpu", _NUMBER),
     "TimeLimit": ("time_limit", _TIME),
 }
-# Of sbatch → the same.
+# Option of sbatch → PySlurm's name, and the values that it accepts.
 _OPTIONS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "account": ("account", _WORD),
     "comment": ("comment", _TEXT),
@@ -81,8 +81,8 @@ _FLAGS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def change_of(action: SlurmAction, also: Sequence[SlurmAction] = ()) -> Request | Unable:
-    """One action, or several updates of one job."""
+def make_change_request(action: SlurmAction, also: Sequence[SlurmAction] = ()) -> Request | Unable:
+    """Return the request for one action or several updates of one job, or why PySlurm cannot do it."""
     if action.verb in (Verb.DRAIN, Verb.RESUME):
         drain = {"state": "DRAIN", "reason": _CONTROL.sub(" ", action.value)}
         return "set_node", {
@@ -90,19 +90,19 @@ def change_of(action: SlurmAction, also: Sequence[SlurmAction] = ()) -> Request 
             "values": drain if action.verb is Verb.DRAIN else {"state": "RESUME"},
         }
     if not _NUMBER.fullmatch(action.target):
-        return "array tasks and het jobs have no number of their own that Slurm's call would take"
+        return "Slurm's call takes no array tasks and het jobs, which have no job number of their own"
     values: dict[str, str | int] = {}
     job = {"job_id": int(action.target), "verb": "update", "values": values}
     if action.verb in _VERBS:
         return "change", {**job, "verb": _VERBS[action.verb]}
     if action.verb is not Verb.UPDATE_JOB:
-        # Slurm's old call says nothing of a job that has ended.
+        # The older cancel call of Slurm reports no error for a job that has ended.
         return "a job is cancelled by scancel"
-    for one in (action, *also):
-        name, takes = _KEYS.get(one.key, ("", _TEXT))
-        value = _CONTROL.sub(" ", one.value)
+    for update in (action, *also):
+        name, takes = _KEYS.get(update.key, ("", _TEXT))
+        value = _CONTROL.sub(" ", update.value)
         if not name or not takes.fullmatch(value):
-            return f"{one.key}={value}"
+            return f"{update.key}={value}"
         values[name] = value if takes is _TEXT else _convert_value(value)
     return "change", job
 
@@ -110,7 +110,7 @@ def change_of(action: SlurmAction, also: Sequence[SlurmAction] = ()) -> Request 
 def make_submission_request(
     request: JobRequest, environ: Mapping[str, str], extra: Mapping[str, str]
 ) -> Request | Unable:
-    """A whole submission. `extra`: what sbatch itself adds to the environment that it hands on."""
+    """Return the request for a submission. `extra`: variables that sbatch itself adds to the job's environment."""
     if request.hetjob or request.value("array") is not None:
         return "het jobs and arrays"
     if request.value("nodes") is None or not request.shape.tasks:
@@ -121,15 +121,15 @@ def make_submission_request(
         if found is None:
             return f"--{option}"
         job.update(found)
-    content = _find_script_objection(request)
+    content = _decode_plain_script(request)
     if content is None:
         return "a script that is not plain UTF-8 with Unix line ends"
-    named = {"name": request.job_name, "ntasks": request.shape.tasks, "working_directory": request.chdir}
+    description = {"name": request.job_name, "ntasks": request.shape.tasks, "working_directory": request.chdir}
     if request.script.path is not None:
-        named |= {"script": request.script.path, "script_args": [request.script.path, *request.args]}
+        description |= {"script": request.script.path, "script_args": [request.script.path, *request.args]}
     if not request.script.from_stdin or request.value("job-name"):
         extra = {**extra, "SLURM_JOB_NAME": request.job_name}
-    return "submit", {"script": content, "job": {**job, **named, "environment": {**environ, **extra}}}
+    return "submit", {"script": content, "job": {**job, **description, "environment": {**environ, **extra}}}
 
 
 def _convert_option(option: str, value: str | None) -> dict[str, Any] | None:
@@ -140,12 +140,15 @@ def _convert_option(option: str, value: str | None) -> dict[str, Any] | None:
 
 
 def _convert_value(value: str) -> str | int:
-    """PySlurm takes "5" for a time and then stumbles over it."""
+    """Convert numbers to int: PySlurm accepts "5" as a time but fails on it later."""
     return int(value) if _NUMBER.fullmatch(value) else value
 
 
-def _find_script_objection(request: JobRequest) -> str | None:
-    """PySlurm reads a script as text and changes the ends of its lines: sbatch refuses those of DOS, or keeps them."""
+def _decode_plain_script(request: JobRequest) -> str | None:
+    """Return the script's text; None if PySlurm would change it or cannot read it, while sbatch judges or keeps it.
+
+    PySlurm reads a script as text and converts its line ends; sbatch refuses DOS line ends, or keeps them.
+    """
     content = request.script.content
     try:
         return None if b"\r" in content or b"\0" in content else content.decode("utf-8")
@@ -153,79 +156,83 @@ def _find_script_objection(request: JobRequest) -> str | None:
         return None
 
 
-# Turns what worker.py reports of nodes and partitions into the records that the commands give.
+# Conversion of worker.py's nodes and partitions into the records that the commands return.
 Told = Mapping[str, Any]
 
 
-def node_from_worker(told: Told) -> Node:
-    """One node. KeyError or TypeError where it is not what PySlurm 22.5 gives."""
-    cpus, busy = told["effective_cpus"] or told["total_cpus"], told["allocated_cpus"]
-    state, flags = parse_state(told["state"])
+def node_from_worker(answer: Told) -> Node:
+    """Convert one node. KeyError or TypeError if the fields differ from those of PySlurm 22.5."""
+    cpus, busy = answer["effective_cpus"] or answer["total_cpus"], answer["allocated_cpus"]
+    state, flags = parse_state(answer["state"])
     if state in ("IDLE", "ALLOCATED") and 0 < busy < cpus:
-        # As scontrol says it; PySlurm asks without SHOW_MIXED.
+        # As scontrol prints it; PySlurm asks without SHOW_MIXED.
         state = "MIXED"
-    gpus, gpu_type, gpu_sockets = parse_gres(told["gres"])
-    gpus_used, gpus_used_at = parse_gres_used(told["gres_used"])
+    gpus, gpu_type, gpu_sockets = parse_gres(answer["gres"])
+    gpus_used, gpus_used_at = parse_gres_used(answer["gres_used"])
     return Node(
-        name=told["name"],
+        name=answer["name"],
         state=state,
         flags=flags,
         cpus=cpus,
         cpus_alloc=busy,
-        mem_mib=(told["real_memory"] or 0) - (told["memory_reserved_for_system"] or 0),
-        mem_alloc_mib=told["allocated_memory"] or 0,
+        mem_mib=(answer["real_memory"] or 0) - (answer["memory_reserved_for_system"] or 0),
+        mem_alloc_mib=answer["allocated_memory"] or 0,
         gpus=gpus,
         gpus_used=gpus_used,
         gpu_type=gpu_type,
-        partitions=tuple(told["partitions"]),
-        features=tuple(told["active_features"]),
-        sockets=told["sockets"] or 1,
+        partitions=tuple(answer["partitions"]),
+        features=tuple(answer["active_features"]),
+        sockets=answer["sockets"] or 1,
         gpu_sockets=gpu_sockets,
         gpus_used_at=gpus_used_at,
-        weight=1 if told["weight"] is None else told["weight"],
-        address=told["address"] or "",
-        reason=_format_reason(told),
+        weight=1 if answer["weight"] is None else answer["weight"],
+        address=answer["address"] or "",
+        reason=_format_reason(answer),
     )
 
 
-def _format_reason(told: Told) -> str:
-    """With who set it and when, as scontrol adds it."""
-    if not told["reason"]:
+def _format_reason(answer: Told) -> str:
+    """Return the reason with its author and time, as scontrol prints it."""
+    if not answer["reason"]:
         return ""
-    return f"{told['reason']} [{told['reason_user']}@{told['reason_time']}]" if told["reason_time"] else told["reason"]
+    return (
+        f"{answer['reason']} [{answer['reason_user']}@{answer['reason_time']}]"
+        if answer["reason_time"]
+        else answer["reason"]
+    )
 
 
-def partition_from_worker(told: Told) -> Partition:
-    """One partition of a release before 25.05, from when on it may name a topology that PySlurm does not give."""
+def partition_from_worker(answer: Told) -> Partition:
+    """Convert one partition of a release before 25.05; later ones may name a topology, which PySlurm omits."""
     return Partition(
-        name=told["name"],
-        default=told["is_default"],
-        max_nodes=_limit(told["max_nodes"]),
-        max_cpus_per_node=_limit(told["max_cpus_per_node"]),
-        max_mem_mib_per_node=_limit(told["max_memory_per_node"]),
-        max_mem_mib_per_cpu=_limit(told["max_memory_per_cpu"]),
-        max_time_s=None if (minutes := _limit(told["max_time"])) is None else minutes * 60,
-        min_nodes=max(1, _limit(told["min_nodes"]) or 0),
-        exclusive=told["oversubscribe"] == "EXCLUSIVE",
-        qos=told["qos"] or "",
-        state=told["state"] or "UP",
-        total_nodes=_limit(told.get("total_nodes")),
+        name=answer["name"],
+        default=answer["is_default"],
+        max_nodes=_limit(answer["max_nodes"]),
+        max_cpus_per_node=_limit(answer["max_cpus_per_node"]),
+        max_mem_mib_per_node=_limit(answer["max_memory_per_node"]),
+        max_mem_mib_per_cpu=_limit(answer["max_memory_per_cpu"]),
+        max_time_s=None if (minutes := _limit(answer["max_time"])) is None else minutes * 60,
+        min_nodes=max(1, _limit(answer["min_nodes"]) or 0),
+        exclusive=answer["oversubscribe"] == "EXCLUSIVE",
+        qos=answer["qos"] or "",
+        state=answer["state"] or "UP",
+        total_nodes=_limit(answer.get("total_nodes")),
     )
 
 
 def _limit(value: Any) -> int | None:
-    """None for "UNLIMITED", for nothing said, and for 0 as scontrol's reader takes it."""
+    """Return None for "UNLIMITED", a missing value and 0, as the parser of scontrol's output does."""
     return value if isinstance(value, int) and value else None
 
 
 _PROGRAM = re.compile(r"^[^:\n]+: (?=error: )", re.MULTILINE)  # libslurm names the program: "python"
-# Where its submissions were found to be sbatch's. With 24.11.x they ask for all profiles, and lack TresPerTask.
-_SUBMITS = frozenset({(22, 5)})
-_NOTHING = ("", "(null)", "none", "cli_filter/none")
+# Releases on which PySlurm's submissions equal sbatch's. With 24.11.x they request all profiles and lack TresPerTask.
+_RELEASES_FOR_SUBMISSION = frozenset({(22, 5)})
+_UNSET_VALUES = ("", "(null)", "none", "cli_filter/none")
 
 
 class SlurmByPySlurm:
-    """`commands` and `link` see the same environment. `say` hears once of each thing that PySlurm is unfit for."""
+    """The adapter; `commands` and `link` see the same environment. `say` gets one line per thing PySlurm cannot do."""
 
     def __init__(self, commands: SlurmCommands, link: Link, say: Callable[[str], None] = lambda line: None) -> None:
         self._commands = commands
@@ -235,22 +242,22 @@ class SlurmByPySlurm:
 
     @property
     def unfit(self) -> tuple[str, ...]:
-        """What PySlurm was asked to do and could not, so that the commands did it."""
+        """The failures of PySlurm after which the commands did the work."""
         return tuple(self._told)
 
     def close(self) -> None:
-        """Ends PySlurm's process."""
+        """End PySlurm's process."""
         self._link.close()
 
     def cluster_name(self) -> str:
-        """As the commands."""
+        """Return ClusterName from the commands."""
         return self._commands.cluster_name()
 
     def snapshot(self) -> Snapshot:
-        """Nodes and partitions by PySlurm, the rest by one command; all by commands where PySlurm cannot."""
+        """Return nodes and partitions from PySlurm and the rest from one command; all by command if PySlurm fails."""
         try:
-            nodes = tuple(node_from_worker(told) for told in self._ask_worker("nodes"))
-            partitions = tuple(partition_from_worker(told) for told in self._ask_worker("partitions"))
+            nodes = tuple(node_from_worker(answer) for answer in self._ask_worker("nodes"))
+            partitions = tuple(partition_from_worker(answer) for answer in self._ask_worker("partitions"))
         except (UnsupportedPyslurm, KeyError, TypeError, SlurmUnreachable) as error:
             if isinstance(error, SlurmUnreachable) and not self._link.broken:
                 raise
@@ -262,7 +269,7 @@ class SlurmByPySlurm:
         return replace(snapshot, partitions=partitions)
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
-        """Submits once. By PySlurm only where sbatch would do nothing that PySlurm does not (`_as_request`)."""
+        """Submit once. PySlurm is used only if sbatch would do nothing more than PySlurm (`_make_request`)."""
         request = self._make_request(call)
         if isinstance(request, str):
             return self._commands.sbatch(call)
@@ -275,23 +282,23 @@ class SlurmByPySlurm:
         except SlurmRefused as error:
             return _make_refusal(error)
         except WorkerTimeout as error:
-            # No one knows: not again, by sbatch neither.
+            # It is unknown whether Slurm accepted the job, so it must not be submitted again, not even by sbatch.
             return SbatchResult(exit_code=1, stdout="", stderr=f"{error}\n", job_id=None, timed_out=True)
         plain = any(word == "--parsable" for word in call.options)
         stdout = f"{job_id}\n" if plain else f"Submitted batch job {job_id}\n"
         return SbatchResult(exit_code=0, stdout=stdout, stderr="", job_id=job_id)
 
     def job(self, address: str) -> JobRecord | None:
-        """As the commands."""
+        """Return the job from the commands."""
         return self._commands.job(address)
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
-        """As the commands."""
+        """Return the jobs from the commands."""
         return self._commands.jobs(user)
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
-        """One action, with the commands' own checks before it. In the name of another user by command."""
-        request = change_of(action, also)
+        """Carry out one action after the commands' own checks. Actions as another user are done by command."""
+        request = make_change_request(action, also)
         if isinstance(request, str) or (owner is not None and os.geteuid() == 0):
             self._commands.apply(action, owner, also)
             return
@@ -303,7 +310,7 @@ class SlurmByPySlurm:
             self._commands.apply(action, owner, also)
 
     def _ask_worker(self, task: str, given: Mapping[str, Any] | None = None) -> Any:
-        """The answer; SlurmError and SlurmUnreachable as the commands raise them."""
+        """Return the worker's answer; SlurmError and SlurmUnreachable as the commands raise them."""
         try:
             return self._link.ask(task, given)
         except SlurmRefused as error:
@@ -315,13 +322,13 @@ class SlurmByPySlurm:
     def _make_request(self, call: SbatchCall) -> Request | Unable:
         config = self._commands.config()
         if not call.environ:
-            return "the commands know whose environment is meant then"
-        if release_of(config) not in _SUBMITS:
-            return "a submission by PySlurm is another one here"
+            return "only the commands know which environment is meant"
+        if get_slurm_release(config) not in _RELEASES_FOR_SUBMISSION:
+            return "on this release PySlurm's submissions differ from sbatch's"
         if config.get("PropagateResourceLimits", "") != "NONE":
-            return "sbatch hands the shell's own limits on"
-        if config.get("CliFilterPlugins", "") not in _NOTHING or _has_plugins(config):
-            return "plugins that look at submissions run in sbatch alone"
+            return "sbatch passes the resource limits of the shell on"
+        if config.get("CliFilterPlugins", "") not in _UNSET_VALUES or _has_plugins(config):
+            return "plugins that inspect submissions run only in sbatch"
         cwd = call.cwd or str(Path.cwd())
         script = [] if call.script_path is None else [call.script_path]
         try:
@@ -334,7 +341,7 @@ class SlurmByPySlurm:
                 release=None,
             )
         except (SlurmwrapError, OSError) as error:
-            # sbatch says it in its own words
+            # sbatch reports the error in its own words.
             return str(error)
         return make_submission_request(request, call.environ, _list_added_variables(cwd))
 
@@ -346,14 +353,14 @@ class SlurmByPySlurm:
 
 
 def _has_plugins(config: Mapping[str, str]) -> bool:
-    """Whether there is a plugstack.conf: SPANK plugins see a submission inside sbatch."""
-    named = config.get("PlugStackConfig", "")
-    beside = Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf")).with_name("plugstack.conf")
-    return Path(named).exists() if named not in _NOTHING else beside.exists()
+    """Return whether there is a plugstack.conf: SPANK plugins see a submission only inside sbatch."""
+    configured = config.get("PlugStackConfig", "")
+    default = Path(config.get("SLURM_CONF", "/etc/slurm/slurm.conf")).with_name("plugstack.conf")
+    return Path(configured).exists() if configured not in _UNSET_VALUES else default.exists()
 
 
 def _list_added_variables(cwd: str) -> dict[str, str]:
-    """What sbatch adds to the environment of the job (sbatch.c of 22.05)."""
+    """Return the variables that sbatch adds to the environment of the job (sbatch.c of 22.05)."""
     niceness = 0
     with suppress(OSError):
         niceness = os.getpriority(os.PRIO_PROCESS, 0)
@@ -362,9 +369,9 @@ def _list_added_variables(cwd: str) -> dict[str, str]:
 
 
 def _make_refusal(error: SlurmRefused) -> SbatchResult:
-    """In sbatch's words."""
-    said = "".join(f"sbatch: {line}\n" for line in _PROGRAM.sub("", error.said).splitlines() if line)
-    stderr = f"{said}sbatch: error: Batch job submission failed: {error}\n"
+    """Return the refusal in sbatch's format."""
+    output = "".join(f"sbatch: {line}\n" for line in _PROGRAM.sub("", error.said).splitlines() if line)
+    stderr = f"{output}sbatch: error: Batch job submission failed: {error}\n"
     return SbatchResult(
         exit_code=1, stdout="", stderr=stderr, job_id=None, timed_out=bool(re.search(AMBIGUOUS, stderr))
     )

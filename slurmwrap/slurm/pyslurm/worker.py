@@ -1,8 +1,8 @@
-"""Runs PySlurm in a process of its own: requests and answers are JSON, one line each, until standard input ends.
+"""Run PySlurm in a separate process: requests and answers are JSON, one line each, until standard input ends.
 
-Started as a file by worker_client.py, with what PySlurm needs alone on its path; nothing of slurmwrap is imported. An
-answer is {"ok": ...}; {"refused": Slurm's words, "errno": N} where Slurm said no; {"unfit": why} where PySlurm never
-asked it. "said": what libslurm printed meanwhile.
+worker_client.py starts it as a file, with only the paths that PySlurm needs; it imports nothing of slurmwrap. An answer
+is {"ok": ...}; {"refused": Slurm's message, "errno": N} if Slurm refused; {"unfit": reason} if PySlurm failed before it
+asked Slurm. "said": what libslurm printed meanwhile.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _PARTITION = (
 
 
 def report_releases(pyslurm: Any) -> dict[str, Any]:
-    """Its release, and that of the Slurm that it was built for."""
+    """Return PySlurm's release, and the release of the Slurm that it was built for."""
     return {"pyslurm": metadata.version("pyslurm"), "slurm": list(pyslurm.slurm_api_version())}
 
 
 def list_nodes(pyslurm: Any) -> list[dict[str, Any]]:
-    """All nodes in Slurm's order.
+    """Return all nodes in Slurm's order.
 
-    GPUs are from the older of PySlurm's two calls: of Slurm 22.05 the newer one never reports which are in use (it asks
-    without SHOW_DETAIL), and in no release their sockets. PySlurm 25.11 has the newer one alone.
+    GPUs come from the older of PySlurm's two calls: with Slurm 22.05 the newer one never reports which GPUs are in use
+    (it asks without SHOW_DETAIL), and in no release does it report their sockets. PySlurm 25.11 has only the newer one.
     """
     if not hasattr(pyslurm, "node"):
-        raise NotImplementedError("this PySlurm does not tell the sockets of GPUs")
-    # First: with an unreachable controller the older one raises no RPCError.
-    told = pyslurm.Nodes.load().values()
+        raise NotImplementedError("this PySlurm does not report the sockets of GPUs")
+    # This call comes first: with an unreachable controller the older one raises no RPCError.
+    nodes = pyslurm.Nodes.load().values()
     gres = pyslurm.node().get()
-    if len(gres) != len(told):
+    if len(gres) != len(nodes):
         raise LookupError("nodes came or went between two questions")
-    return [{name: getattr(node, name) for name in _NODE} | _read_gres(gres[node.name]) for node in told]
+    return [{name: getattr(node, name) for name in _NODE} | _read_gres(gres[node.name]) for node in nodes]
 
 
 def _read_gres(node: Mapping[str, Any]) -> dict[str, str]:
@@ -51,29 +51,29 @@ def _read_gres(node: Mapping[str, Any]) -> dict[str, str]:
 
 
 def list_partitions(pyslurm: Any) -> list[dict[str, Any]]:
-    """All partitions in Slurm's order."""
+    """Return all partitions in Slurm's order."""
     return [{name: getattr(one, name) for name in _PARTITION} for one in pyslurm.Partitions.load().values()]
 
 
 def submit(pyslurm: Any, script: str, job: Mapping[str, Any]) -> int:
-    """The new job's id. `script`: its content where `job` names no file."""
+    """Submit a job and return its id. `script`: the content of the script, used if `job` names no file."""
     with os.fdopen(os.memfd_create("script"), "w", encoding="utf-8", newline="") as file:
         file.write(script)
         file.flush()
-        # Its content given as it is would be taken for a file's name first.
+        # PySlurm would first try to open the content itself as a file name.
         path = f"/proc/self/fd/{file.fileno()}"
         return int(pyslurm.JobSubmitDescription(**{"script": path, **job}).submit())
 
 
 def change(pyslurm: Any, job_id: int, verb: str, values: Mapping[str, Any]) -> None:
-    """requeue, requeuehold, hold, release, or update with PySlurm's own names.
+    """Do one of requeue, requeuehold, hold, release, or update with PySlurm's own names.
 
-    Refused by us: an array, of which Slurm's old calls by number take one task where scontrol takes all.
+    Arrays are refused: Slurm's older calls by number change one task where scontrol changes all.
     """
     job = pyslurm.Job.load(job_id)
     if job.array_id is not None:
         raise ValueError(f"{job_id} is an array or a task of one")
-    # not hold(mode="user"): it writes through a pointer that is not there yet
+    # Not hold(mode="user"): it writes through a pointer that is not initialised yet.
     if verb == "update":
         job.modify(pyslurm.JobSubmitDescription(**values))
     elif verb in ("requeue", "requeuehold"):
@@ -83,11 +83,11 @@ def change(pyslurm: Any, job_id: int, verb: str, values: Mapping[str, Any]) -> N
 
 
 def set_node(pyslurm: Any, name: str, values: Mapping[str, str]) -> None:
-    """`values`: state and reason."""
+    """Update a node. `values`: state and reason."""
     pyslurm.Node(name).modify(pyslurm.Node(**values))
 
 
-# The names that a request gives; pyslurm_adapter.py and compatibility.py send them.
+# The names of tasks in requests, as pyslurm_adapter.py and compatibility.py send them.
 TASKS: Mapping[str, Callable[..., Any]] = {
     "releases": report_releases,
     "nodes": list_nodes,
@@ -99,16 +99,16 @@ TASKS: Mapping[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    """Serves until standard input ends, which it does when anyone who started us is gone."""
+    """Serve requests until standard input ends, which it does when the process that started this one is gone."""
     with os.fdopen(os.dup(1), "w", encoding="ascii") as answers:
-        said = os.memfd_create("said")
-        # Whatever prints: only answers may go to where answers are read.
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        printed = os.memfd_create("said")
+        # Everything that libslurm or Python prints goes to `printed`: only answers may be written to `answers`.
+        os.dup2(printed, 1)
+        os.dup2(printed, 2)
         import pyslurm
 
         for line in sys.stdin:
-            answer = {**_answer_request(pyslurm, json.loads(line)), "said": _take(said)}
+            answer = {**_answer_request(pyslurm, json.loads(line)), "said": _take_output(printed)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 
@@ -119,14 +119,14 @@ def _answer_request(pyslurm: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     except pyslurm.RPCError as error:
         return {"refused": str(error.msg or error), "errno": error.errno}
     except Exception as error:
-        # PySlurm's own, before it asked Slurm: only an RPCError is raised behind that.
+        # An error of PySlurm before it asked Slurm: after that it raises only RPCError.
         return {"unfit": f"{type(error).__name__}: {error}"}
 
 
-def _take(said: int) -> str:
-    text = os.pread(said, 1 << 16, 0).decode("utf-8", "replace")
-    os.lseek(said, 0, os.SEEK_SET)
-    os.ftruncate(said, 0)
+def _take_output(descriptor: int) -> str:
+    text = os.pread(descriptor, 1 << 16, 0).decode("utf-8", "replace")
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.ftruncate(descriptor, 0)
     return text
 
 

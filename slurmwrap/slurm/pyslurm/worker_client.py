@@ -1,4 +1,4 @@
-"""Client of worker.py: one request, one answer in a line, each within a deadline."""
+"""Client of worker.py: one request line, one answer line, each with a time-out."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 _CHUNK = 1 << 16
-# PIPE_BUF: so much can be written where select says that anything can.
+# PIPE_BUF: this many bytes can be written without blocking when select reports that a pipe is writable.
 _PIECE = 4096
 _GRACE_S = 0.5
 
 
 class LineProgram:
-    """`argv`, started at the first line in a session of its own, in "/", with this environment and without stderr."""
+    """A program, started at the first request in its own session, in "/", with this environment, without stderr."""
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         self._argv = argv
@@ -27,19 +27,19 @@ class LineProgram:
         self._child: subprocess.Popen[bytes] | None = None
 
     def ask(self, line: bytes, timeout_s: float) -> bytes:
-        """The line that answers `line`. TimeoutError at the deadline, OSError when it ended; it is gone then."""
+        """Return the line that answers `line`. TimeoutError or OSError (it ended): the program is closed then."""
         deadline = time.monotonic() + timeout_s
         try:
             child = self._child = self._child or self._start()
             _send(child, line, deadline)
             return _receive(child, deadline)
         except BaseException:
-            # Ctrl-C too: the rest of an answer must not be taken for the next one.
+            # Also on Ctrl-C: the rest of an answer must not be taken for the next one.
             self.close()
             raise
 
     def close(self) -> None:
-        """Ends the program. It reads the end of its input when we end without this."""
+        """Kill the program. If this process ends without calling it, the program reads the end of its input."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -50,7 +50,7 @@ class LineProgram:
         try:
             child.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            # In D state; Popen reaps it when the next one is started.
+            # The program is in D state; Popen reaps it when the next one is started.
             return
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -62,7 +62,7 @@ class LineProgram:
             bufsize=0,
             env=self._environ,
             cwd="/",
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C must reach only this process
         )
         assert child.stdin is not None
         os.set_blocking(child.stdin.fileno(), False)
@@ -71,26 +71,26 @@ class LineProgram:
 
 def _send(child: subprocess.Popen[bytes], line: bytes, deadline: float) -> None:
     assert child.stdin is not None
-    left = memoryview(line)
-    while left:
+    remaining = memoryview(line)
+    while remaining:
         _wait(child.stdin.fileno(), selectors.EVENT_WRITE, deadline)
         try:
-            left = left[os.write(child.stdin.fileno(), left[:_PIECE]) :]
+            remaining = remaining[os.write(child.stdin.fileno(), remaining[:_PIECE]) :]
         except BrokenPipeError:
             raise OSError(_describe_exit(child)) from None
 
 
 def _receive(child: subprocess.Popen[bytes], deadline: float) -> bytes:
     assert child.stdout is not None
-    heard = bytearray()
-    # One answer to one question: nothing comes behind it.
-    while not heard.endswith(b"\n"):
+    received = bytearray()
+    # There is one answer per request, so nothing follows the line.
+    while not received.endswith(b"\n"):
         _wait(child.stdout.fileno(), selectors.EVENT_READ, deadline)
         chunk = os.read(child.stdout.fileno(), _CHUNK)
         if not chunk:
             raise OSError(_describe_exit(child))
-        heard += chunk
-    return bytes(heard)
+        received += chunk
+    return bytes(received)
 
 
 def _describe_exit(child: subprocess.Popen[bytes]) -> str:
@@ -111,34 +111,34 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 
 class UnsupportedPyslurm(Exception):
-    """PySlurm cannot do it, and Slurm was not asked: the commands can."""
+    """PySlurm cannot do it and Slurm was not asked, so the commands can be used."""
 
 
 class SlurmRefused(Exception):
-    """Slurm said no. `said`: what libslurm printed besides."""
+    """Slurm refused the request. `said`: what libslurm printed."""
 
-    def __init__(self, words: str, said: str) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message)
         self.said = said
 
 
 class WorkerTimeout(Exception):
-    """No answer in time, or the child ended over it: no one knows whether Slurm heard the request."""
+    """No answer in time, or the child ended: it is unknown whether Slurm received the request."""
 
 
 class Link:
-    """A worker with `environ` as its environment, started at the first request."""
+    """A worker process with `environ` as its environment, started at the first request."""
 
     def __init__(self, environ: Mapping[str, str], timeout_s: float) -> None:
-        # -P: neither the directory of worker.py nor the current one may hold a "pyslurm"
+        # -P: neither the directory of worker.py nor the current one may provide a module "pyslurm".
         argv = [sys.executable, "-P", str(_WORKER)]
         self._program = LineProgram(argv, {**environ, "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1"})
         self._timeout_s = timeout_s
-        # Why nothing is asked any more.
+        # Why no more requests are sent; "" while the worker can be used.
         self.broken = ""
 
     def ask(self, task: str, given: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
-        """The answer. Raises Unfit, Refused or Silent."""
+        """Return the answer. Raises UnsupportedPyslurm, SlurmRefused or WorkerTimeout."""
         if self.broken:
             raise UnsupportedPyslurm(self.broken)
         line = json.dumps({"task": task, "with": dict(given or {})}).encode() + b"\n"
@@ -150,7 +150,7 @@ class Link:
         return answer["ok"]
 
     def close(self) -> None:
-        """Ends the child; it also ends by itself when we do."""
+        """End the child; it also ends by itself when this process ends."""
         self._program.close()
 
     def _exchange_line(self, line: bytes, timeout_s: float) -> bytes:

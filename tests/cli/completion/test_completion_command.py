@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,7 +119,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "slurmwrap.fish").write_text("# mine\n")
     code, said = _install(tmp_path, "fish")
-    assert (code, said) == (1, f"{directory}/slurmwrap.fish is there and not ours")
+    assert (code, said) == (1, f"{directory}/slurmwrap.fish exists and was not written by slurmwrap")
     assert [path.name for path in directory.iterdir()] == ["slurmwrap.fish"]
 
 
@@ -145,3 +147,15 @@ def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) 
     done = subprocess.run(start, env=env, cwd=context.work, capture_output=True, text=True, timeout=allow(60))
     expected = {"bash": "complete -F _gsub gsub", "zsh": "_gsub _gsub", "fish": "--partition\tpartition to run in"}
     assert done.stdout.strip() == expected[shell], done.stderr
+
+
+def test_every_command_is_loaded_without_the_optional_packages(tmp_path: Path) -> None:
+    """A plain `pip install slurmwrap` has none of them, and the completion script names every command."""
+    block = "import sys; sys.modules.update(dict.fromkeys(('numpy', 'highspy', 'matplotlib', 'prometheus_client')))"
+    run = "from slurmwrap.cli.slurmwrap import main; sys.argv = ['slurmwrap', 'completion', 'bash']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{block}; {run}"], env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True, text=True, timeout=allow(60),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "whatif" in done.stdout

@@ -109,9 +109,9 @@ def test_rows_for_programs(run: Callable[..., str]) -> None:
 
 
 WRONG = {
-    ("rows", "atempts"): ("TABLE 'atempts' is none that we know", "did you mean attempts?"),
-    ("rows", "attempts", "--columns", "job,gpu"): ("--columns 'job' is none that we know", "did you mean job_id?"),
-    ("rows", "attempts", "--order", "gpu"): ("--order 'gpu' is none that we know", "did you mean gpus?"),
+    ("rows", "atempts"): ("TABLE 'atempts' is unknown", "did you mean attempts?"),
+    ("rows", "attempts", "--columns", "job,gpu"): ("--columns 'job' is unknown", "did you mean job_id?"),
+    ("rows", "attempts", "--order", "gpu"): ("--order 'gpu' is unknown", "did you mean gpus?"),
     ("rows", "attempts", "--order", "gpus; DROP"): ("--order 'gpus; DROP' is no column", "'COLUMN desc'"),
     ("rows", "attempts", "--csv", "--nl"): ("--csv and --nl exclude each other", "choose one"),
     ("rows", "attempts", "--where", "gpu > 1"): ("no such column: gpu", "expression of SQL"),
@@ -122,8 +122,8 @@ WRONG = {
     ("rows", "attempts", "--where", "1) UNION SELECT 1 --"): ("syntax error", "expression of SQL"),
     ("rows", "attempts", "--where", "load_extension('x')"): ("not authorized", "expression of SQL"),
     ("search", "error", "..."): ("'...' has no letter or digit", ""),
-    ("export", "/nonexistent", "--tables", "atempts"): ("--tables 'atempts' is none that we know", "did you mean"),
-    ("analyze", "strike"): ("TABLE 'strike' is none that we know", "did you mean strikes?"),
+    ("export", "/nonexistent", "--tables", "atempts"): ("--tables 'atempts' is unknown", "did you mean"),
+    ("analyze", "strike"): ("TABLE 'strike' is unknown", "did you mean strikes?"),
     ("analyze", "failures"): ("'failures' is a view", "tables"),
 }
 
@@ -176,7 +176,7 @@ def test_every_table_is_exported_and_none_is_replaced(run: Callable[..., str], s
         assert [row["name"] for row in csv.DictReader(file)] == ["'=cmd()", "two\\x1b[31m\\nlines", "b\\xffd", "plain"]
     (out / "attempts.csv").write_text("mine")
     (out / "strikes.csv").unlink()
-    with pytest.raises(StoreError, match=r"attempts\.csv is there already") as caught:
+    with pytest.raises(StoreError, match=r"attempts\.csv exists already") as caught:
         run("export", str(out), "--tables", "strikes,attempts")
     assert "--force" in caught.value.hint
     assert (out / "attempts.csv").read_text() == "mine" and not (out / "strikes.csv").exists()

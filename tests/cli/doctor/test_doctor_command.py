@@ -32,14 +32,14 @@ from slurmwrap.cli.doctor.check_records import (
     find_worst_state,
     fold_nodes,
 )
-from slurmwrap.cli.doctor.check_registry import LOOKS
+from slurmwrap.cli.doctor.check_registry import CHECK_SPECS
 from slurmwrap.cli.doctor.doctor_command import (
     EXIT,
-    code_of,
+    exit_code_from_checks,
     explain_check,
     format_checks,
     format_checks_as_json,
-    one_line,
+    format_nagios_line,
     run_all_checks,
 )
 from slurmwrap.cli.slurmwrap import app
@@ -84,7 +84,7 @@ def test_without_slurm_it_says_what_is_missing(tmp_path: Path) -> None:
     assert found["configuration"] == (OK, "defaults: there is no file")
     assert found["spool"] == (SKIP, "site.spool is not configured: nothing arrives from nodes")
     assert found["site database"] == (SKIP, "site.state_dir is not configured")
-    assert list(found) == [look.name for look in LOOKS]
+    assert list(found) == [look.name for look in CHECK_SPECS]
 
 
 def test_a_slurm_conf_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_unknown_check_is_refused_with_the_list(tmp_path: Path) -> None:
     done = Runner().invoke(app, ["doctor", "--only", "spol"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == "there is no check 'spol'"
-    assert done.exception.hint == f"the checks are: {', '.join(look.name for look in LOOKS)}"
+    assert done.exception.hint == f"the checks are: {', '.join(look.name for look in CHECK_SPECS)}"
 
 
 def test_a_check_explains_itself(tmp_path: Path) -> None:
@@ -199,9 +199,9 @@ def test_a_check_explains_itself(tmp_path: Path) -> None:
 
 
 def test_every_check_has_words_and_a_name_of_its_own() -> None:
-    assert len({look.name for look in LOOKS}) == len(LOOKS)
-    assert [look.name for look in LOOKS if not (look.about.endswith(".") and look.fix.endswith("."))] == []
-    assert [look.name for look in LOOKS if max(map(len, explain_check(look).splitlines())) > 80] == []
+    assert len({look.name for look in CHECK_SPECS}) == len(CHECK_SPECS)
+    assert [look.name for look in CHECK_SPECS if not (look.about.endswith(".") and look.fix.endswith("."))] == []
+    assert [look.name for look in CHECK_SPECS if max(map(len, explain_check(look).splitlines())) > 80] == []
 
 
 def test_the_page_is_as_it_is_generated() -> None:
@@ -240,7 +240,7 @@ def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None
         CheckResult(
             name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."
         ),
-        CheckResult(name="dies", state=UNKNOWN, text="the check ended without a word"),
+        CheckResult(name="dies", state=UNKNOWN, text="the check ended without a result"),
         CheckResult(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5}),
     )
     assert told == {"bad", "hangs", "dies", "good"}
@@ -279,13 +279,13 @@ def is_alive(pid: int) -> bool:
 )
 def test_the_worst_counts_and_what_was_skipped_does_not(states: tuple[str, ...], wanted: str, code: int) -> None:
     found = [CheckResult(name="x", state=state, text="") for state in states]
-    assert (find_worst_state(found), code_of(found)) == (wanted, code)
+    assert (find_worst_state(found), exit_code_from_checks(found)) == (wanted, code)
 
 
 def test_text_of_others_is_harmless() -> None:
     told = format_checks([CheckResult(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
     assert told == "For you, on this host\nok      x  cluster '\\x1b[2Jlab'\n\n1 ok."
-    assert one_line([CheckResult(name="x", state=FAIL, text="a|b\n\033")]).startswith(
+    assert format_nagios_line([CheckResult(name="x", state=FAIL, text="a|b\n\033")]).startswith(
         "slurmwrap CRITICAL: x: a/b \\x1b | ok=0 "
     )
 
@@ -365,9 +365,9 @@ def test_a_mail_server_that_is_away_is_a_failure() -> None:
     ("mode", "owner", "said"),
     [
         (0o1733, 0, "a signed record was written, read and removed"),
-        (0o0733, 0, "mode 0733, not 1733: without the sticky bit everybody could remove what others sent"),
+        (0o0733, 0, "mode 0733, not 1733: without the sticky bit every user could remove the records of others"),
         (0o1755, 0, "mode 1755, not 1733: nodes and users cannot write"),
-        (0o1777, 0, "mode 1777, not 1733: everybody can list what others sent"),
+        (0o1777, 0, "mode 1777, not 1733: every user can list the records of others"),
         (0o1733, 65534, "it belongs to nobody, who could remove everything in it"),
     ],
 )

@@ -22,7 +22,7 @@ from waiting import allow
 from slurmwrap.cli import metrics
 from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, CheckContext
 from slurmwrap.cli.doctor.site_checks import check_textfile as textfile_check
-from slurmwrap.cli.metrics import FAMILIES, Round, _count_spool_files, collect_families
+from slurmwrap.cli.metrics import FAMILIES, LastPass, _count_spool_files, collect_families
 from slurmwrap.cli.reconcile_maintenance import PRUNE_EVERY_S, ReconcilerMaintenance
 from slurmwrap.config.load_config import Config, Retention, SiteSection
 from slurmwrap.config.load_config import Metrics as MetricsSettings
@@ -76,7 +76,7 @@ def config_of(site: Path, textfile: str = "") -> Config:
     return replace(Config(), site=place, metrics=MetricsSettings(textfile=textfile, every_s=60))
 
 
-def text_of(site: Path, form: metrics.Format = metrics.Format.PROMETHEUS, newest: Round = Round()) -> str:  # noqa: B008
+def text_of(site: Path, form: metrics.Format = metrics.Format.PROMETHEUS, newest: LastPass = LastPass()) -> str:  # noqa: B008
     with Database.open(site, readonly=True) as store:
         return metrics.text_of(collect_families(store, config_of(site), NOW, newest), form)
 
@@ -94,7 +94,7 @@ def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 def test_both_formats_say_the_same_and_their_own_parsers_read_them(site: Path) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-    newest = Round(at=NOW, seconds=0.5, errors=2)
+    newest = LastPass(at=NOW, seconds=0.5, errors=2)
     plain = parsed(text_of(site, newest=newest))
     opened = samples(text_string_to_metric_families(text_of(site, metrics.Format.OPENMETRICS, newest)))
     assert plain == opened
@@ -288,7 +288,7 @@ def looked(site: Path, textfile: str, now: float) -> tuple[str, str]:
 def test_doctor_tells_whether_the_figures_are_written(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = site.parent / "text" / "slurmwrap.prom"
     assert looked(site, "", NOW) == (SKIP, "metrics.textfile is not configured")
-    assert looked(site, str(out), NOW) == (WARN, f"{out.parent} is not there")
+    assert looked(site, str(out), NOW) == (WARN, f"{out.parent} does not exist")
     out.parent.mkdir()
     assert looked(site, str(out), NOW) == (WARN, f"{out}: No such file or directory")
     metrics.write_textfile(out, "")

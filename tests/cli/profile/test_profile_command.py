@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.profile.profile_store import open_shelf
+from slurmwrap.cli.profile.profile_store import open_profile_store
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.model.submission import Submission
-from slurmwrap.profiling.job_key import profile_key_of, published_key_of
+from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.profiling.merge_profiles import HALF_LIFE_S
 from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
@@ -154,7 +154,7 @@ def test_an_unknown_key_names_near_ones(slurmwrap: Run, own: Path) -> None:
     keep(own, MEASURED, replace(MEASURED, key="train-a100x8-ffffffffffff"))
     for words, said, hint in [
         (("show", "trian-a100x8-3f2a91c04be7"), "there is no profile", "did you mean train-a100x8-3f2a91c04be7"),
-        (("show", "train"), "'train' begins 2 keys", "give more of it"),
+        (("show", "train"), "2 keys begin with 'train'", "give more of it"),
         (("show", ""), "there is no profile ''", "slurmwrap profile list"),
         (("clear", "train"), "there is no profile 'train'", ""),
         (("export", "zzz"), "there is no profile 'zzz'", "slurmwrap profile list"),
@@ -165,7 +165,7 @@ def test_an_unknown_key_names_near_ones(slurmwrap: Run, own: Path) -> None:
 
 
 def test_synergys_whole_file_is_taken_in_and_gsub_finds_it(slurmwrap: Run, own: Path) -> None:
-    assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "12 of 12 profiles taken in\n"
+    assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "12 of 12 profiles imported\n"
     found = UserState(own.parent).profile("alexnet")  # what gsub --resource-profile alexnet reads
     assert found is not None
     assert (found.cpus_per_gpu, found.source) == (12.0, "import")
@@ -174,9 +174,9 @@ def test_synergys_whole_file_is_taken_in_and_gsub_finds_it(slurmwrap: Run, own: 
 
 def test_what_is_known_stays_unless_it_is_to_be_replaced(slurmwrap: Run, own: Path) -> None:
     keep(own, replace(MEASURED, key="alexnet"))
-    assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "11 of 12 profiles taken in\n"
+    assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "11 of 12 profiles imported\n"
     assert all_of(own)[0].mem_mib_per_gpu == 9001
-    assert slurmwrap("profile", "import", "--replace", str(SYNERGY)).stdout == "12 of 12 profiles taken in\n"
+    assert slurmwrap("profile", "import", "--replace", str(SYNERGY)).stdout == "12 of 12 profiles imported\n"
     assert all_of(own)[0].mem_mib_per_gpu == 128_000
 
 
@@ -199,7 +199,7 @@ def test_an_export_comes_back_as_it_was(slurmwrap: Run, own: Path, tmp_path: Pat
     [
         ("hello\n", "line 1: there is no column 'model'"),
         ("model,cpus,mem_gb,throughput\nm,1,1,x\n", "line 2: cpus, mem_gb and throughput must be numbers"),
-        ("{}", "it is JSON, but no export of profiles"),
+        ("{}", "it is JSON, but not an export of profiles"),
         ('{"slurmwrap_profiles": 9, "profiles": []}', "it was written by another version (9; this one knows 1)"),
         ('{"slurmwrap_profiles": 1, "profiles": [{}]}', "ResourceProfile.key is missing"),
         ('{"slurmwrap_profiles": 1, "profiles": [{"key": "k", "runs": "3"}]}', "ResourceProfile.runs"),
@@ -226,12 +226,12 @@ def test_a_file_that_is_none_changes_nothing(
 def test_a_file_that_cannot_be_read_is_named(slurmwrap: Run, tmp_path: Path) -> None:
     assert "cannot read" in str(slurmwrap("profile", "import", str(tmp_path / "none")).exception)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
-    assert "no text of profiles" in str(slurmwrap("profile", "import", str(tmp_path / "binary")).exception)
+    assert "not a text file with profiles" in str(slurmwrap("profile", "import", str(tmp_path / "binary")).exception)
 
 
 def test_what_is_forgotten_is_said_and_gone(slurmwrap: Run, own: Path) -> None:
     keep(own, MEASURED, replace(MEASURED, key="other"))
-    assert slurmwrap("profile", "clear", "other").stdout == "forgotten: other\n"
+    assert slurmwrap("profile", "clear", "other").stdout == "removed: other\n"
     assert all_of(own) == (MEASURED,)
     both = slurmwrap("profile", "clear", "other", "--all").exception
     assert isinstance(both, UsageError) and both.exit_code == 255
@@ -306,7 +306,7 @@ def test_the_profile_that_gsub_takes_is_the_one_that_is_shown(slurmwrap: Run, ow
     keep(own, replace(MEASURED, key="mine", runs=1), replace(MEASURED, key="kept", runs=9))
     submitted(own, "sites", "/home/ada/new.sbatch", NOW - 60)
     site = [
-        replace(MEASURED, key=published_key_of(profile_key_of(whose, key)), runs=5)
+        replace(MEASURED, key=derive_published_key(derive_site_key(whose, key)), runs=5)
         for whose, key in ((uid, "mine"), (uid, "kept"), (uid, "sites"), (uid + 1, "others"))
     ]
     folder = tmp_path / "published"
@@ -314,7 +314,7 @@ def test_the_profile_that_gsub_takes_is_the_one_that_is_shown(slurmwrap: Run, ow
     FilePublisher(folder, "", seal=lambda *_, **__: b"").publish(Published(profiles=tuple(site)))
     (tmp_path / "config.toml").write_text(f'[site]\npublished = "{folder}"\n')
     environ = {"SLURMWRAP_CONFIG": str(tmp_path / "config.toml")}
-    shelf = open_shelf(False, {**environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    shelf = open_profile_store(False, {**environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
     assert {one.key: one.runs for one in shelf.profiles()} == {"mine": 5, "kept": 9, "sites": 5}
     assert {one.key: one.runs for one in shelf.stored()} == {"mine": 1, "kept": 9}
 

@@ -21,7 +21,7 @@ from smtp_server import Server
 from typer.testing import Result
 
 from slurmwrap.cli import report as report_nightly
-from slurmwrap.cli.report import format_of
+from slurmwrap.cli.report import choose_report_format
 from slurmwrap.config.load_config import Config, Mail, Report, SiteSection
 from slurmwrap.errors import StoreError, UsageError
 
@@ -51,12 +51,12 @@ def test_the_ending_names_the_format_unless_it_is_asked_for() -> None:
         ("", "/tmp/"): "text",
         ("", "night"): "text",
     }
-    assert {(asked, output): format_of(asked, output) for asked, output in cases} == cases
+    assert {(asked, output): choose_report_format(asked, output) for asked, output in cases} == cases
 
 
 def test_a_format_that_there_is_not_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="--format 'pdf': one of text, html, md, json, csv is wanted"):
-        format_of("pdf", "")
+        choose_report_format("pdf", "")
 
 
 def test_every_format_goes_to_stdout(slurmwrap: Run) -> None:
@@ -173,7 +173,7 @@ def reports(tmp_path: Path) -> Path:
 
 def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
     config = site(tmp_path)
-    assert report_nightly.last_made(config) is None
+    assert report_nightly.read_last_report_time(config) is None
     page = report_nightly.write_night(nights.full(), config, UTC, nights.UNTIL + 90)
     assert page == reports(tmp_path) / "2026-11-22.html"
     assert sorted(path.name for path in reports(tmp_path).iterdir()) == [
@@ -191,7 +191,7 @@ def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
         "2026-11-22.html": 0o640, "2026-11-22.json": 0o640, "2026-11-22.txt": 0o640, "covered": 0o644,
         "index.html": 0o640, "last": 0o644, "latest.html": 0o640,
     }  # fmt: skip
-    assert report_nightly.last_made(config) == nights.UNTIL + 90
+    assert report_nightly.read_last_report_time(config) == nights.UNTIL + 90
 
 
 def test_the_index_lists_the_nights_newest_first_with_their_verdicts(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_where_mail_fails_the_pages_are_there_and_the_mark_is_not(tmp_path: Path
     with pytest.raises(StoreError, match=r"mail to a@example\.org by 127\.0\.0\.1:1"):
         report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
     assert (reports(tmp_path) / "2026-11-22.html").exists()
-    assert report_nightly.last_made(config) is None
+    assert report_nightly.read_last_report_time(config) is None
 
 
 def test_a_directory_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.cli.simulate.simulate_command import ProgressLine, _clear_progress
-from slurmwrap.cli.simulate.simulate_output import Ran, format_simulations
+from slurmwrap.cli.simulate.simulate_output import SimulationRun, format_simulations
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
 from slurmwrap.sim.run_simulation import MODES, Simulation, run_simulation
-from slurmwrap.sim.sim_job import servers_of
+from slurmwrap.sim.sim_job import make_equal_servers
 from slurmwrap.sim.trace.sacct_dump import COMMAND
 from slurmwrap.sim.trace.synergy_loads import generate_load
 
@@ -169,13 +169,13 @@ def test_of_several_seeds_the_spread_is_told(slurmwrap: Run) -> None:
 
 
 def test_no_line_is_longer_than_the_terminal() -> None:
-    servers = servers_of(4, gpus=8, cpus=24, mem_gb=500)
+    servers = make_equal_servers(4, gpus=8, cpus=24, mem_gb=500)
     runs = []
     for seed, mode, placement in product((1, 2), MODES, ("any", "consolidate")):
         jobs = generate_load("synergy-dynamic", seed=seed, jobs=60, gpu_demand="synthetic")
         asked = Simulation(jobs=jobs, servers=servers, mode=mode, placement=placement, policy="gittins")
         outcome, summary = run_simulation(asked)
-        runs.append(Ran(trace="a/rather/long/name/of/a/load", seed=seed, simulation=asked, outcome=outcome,
+        runs.append(SimulationRun(trace="a/rather/long/name/of/a/load", seed=seed, simulation=asked, outcome=outcome,
                         summary=summary))  # fmt: skip
     for columns in (80, 100, 120):
         pages = (
@@ -190,10 +190,10 @@ def test_on_a_narrow_terminal_the_spread_is_one_table_per_measure() -> None:
     runs = []
     for seed, policy, mode in product((1, 2), ("fifo", "gittins"), MODES):
         jobs = generate_load("synergy-dynamic", seed=seed, jobs=3, jobs_per_hour=9)
-        servers = servers_of(1, gpus=1, cpus=3, mem_gb=100)
+        servers = make_equal_servers(1, gpus=1, cpus=3, mem_gb=100)
         asked = Simulation(jobs=jobs, servers=servers, mode=mode, policy=policy, las_thresholds=())
         outcome, summary = run_simulation(asked)
-        runs.append(Ran(trace="t", seed=seed, simulation=asked, outcome=outcome, summary=summary))
+        runs.append(SimulationRun(trace="t", seed=seed, simulation=asked, outcome=outcome, summary=summary))
     heads = [line for line in format_simulations(runs, 80).splitlines() if line.startswith("  world")]
     assert heads == [
         "  world   policy   makespan h       x (least-most)",
@@ -230,7 +230,7 @@ def test_jobs_without_a_profile_are_counted(slurmwrap: Run, tmp_path: Path) -> N
 def test_what_is_of_no_use_is_told(slurmwrap: Run, tiny: str) -> None:
     words = ("simulate", tiny, *TWO_GPUS, "--jobs", "2", "--split", "1,1,1", "--mode", "slurm", "--policy", "fifo,las")
     assert plain(slurmwrap(*words, "--json"))["remarks"] == [
-        "--jobs, --split: of generated loads only; all jobs of the file are replayed, as they are",
+        "--jobs, --split: for generated loads only; all jobs of the file are replayed unchanged",
         "las in the world slurm is fifo: jobs that wait have not run yet",
     ]
 
@@ -241,14 +241,14 @@ def test_a_placement_that_the_mechanism_does_not_heed_is_told(slurmwrap: Run, tm
     words = ("simulate", str(trace), "--profiles", PROFILES, "--mechanism", "tune,graded", "--json")
     done = slurmwrap(*words, "--placement", "consolidate,skew")
     assert plain(done)["remarks"] == [
-        "--placement skew changes nothing in rounds where jobs have profiles: the mechanism says where they lie",
+        "--placement skew changes nothing in rounds where jobs have profiles: the mechanism places them",
         "--placement consolidate changes nothing in rounds here: graded always takes the fewest servers",
     ]
 
 
 def test_where_graded_has_another_order_it_is_told(slurmwrap: Run) -> None:
     words = ("simulate", "synergy-dynamic", "--jobs", "5", "--profiles", PROFILES, "--policy", "fifo,srtf", "--json")
-    told = "graded with srtf: a job on which the end of all work hangs goes before its turn"
+    told = "graded with srtf: a job that determines the makespan goes before its turn"
     assert plain(slurmwrap(*words, "--mechanism", "tune,graded"))["remarks"] == [told]
     assert plain(slurmwrap(*words, "--mechanism", "tune"))["remarks"] == []
 
@@ -263,7 +263,7 @@ def test_the_help_dumps_accounting_by_the_command_that_errors_name(slurmwrap: Ru
 def test_failures_are_told_by_world_with_what_is_taken_for_granted(slurmwrap: Run) -> None:
     done = slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2")
     lines = done.stdout.splitlines()
-    assert lines[:2] == ["synergy-static", "no queue is played: GPU time only"]
+    assert lines[:2] == ["synergy-static", "no queue is simulated: GPU time only"]
     assert [line for line in lines if line.startswith(("plain, blind retries", "all three"))] != []
     assert max(len(line) for line in lines if line.startswith("- ")) <= 100
 
@@ -286,11 +286,11 @@ def test_an_option_that_cannot_be_taken_is_named(slurmwrap: Run, tiny: str) -> N
         ("--mechanism", "tune"): "--mechanism tune needs --profiles: it must know how fast jobs run",
         ("--mode", "slurm", "--mechanism", "opt"): "--mechanism opt needs leases that end: --mode rounds",
         ("--round", "-1"): "--round -1: seconds, 0 or more",
-        ("--measure", "5"): "--measure '5': first and last number are wanted, as 4000-4999",
+        ("--measure", "5"): "--measure '5': give the first and the last number, as 4000-4999",
         ("--measure", "9-12"): "--measure 9-12: there are only the jobs 0-2",
         ("--las-thresholds", "9,3"): "--las-thresholds '9,3': rising GPU-seconds, as 3250,7200; '' for none",
         ("--failures", "drawn"): "--failures 'drawn' is none of published, dump",
-        ("--failures", "dump", "--plot", "p.svg"): "--failures is a table: there is nothing to --plot",
+        ("--failures", "dump", "--plot", "p.svg"): "--failures prints a table: there is nothing to --plot",
         ("--promote", "0"): "--promote 0: a number above 0",
         ("--servers", "0"): "--servers must be at least 1, not 0",
         ("--mem-gb", "0"): "--mem-gb must be at least 1, not 0.0",
@@ -306,7 +306,7 @@ def test_an_option_of_a_generated_load_that_cannot_be_taken_is_named(slurmwrap: 
     wanted = {
         ("--seed", "ten"): "--seed 'ten': a number, a range as 1-10, or several with commas",
         ("--seed", "1-100000"): "--seed '1-100000': more than 1000 seeds",
-        ("--split", "60,40"): "--split '60,40': three shares are wanted (image, language, speech), as 60,30,10",
+        ("--split", "60,40"): "--split '60,40': give three shares (image, language, speech), as 60,30,10",
         ("--split", "0,0,0"): "--split '0,0,0': shares are 0 or more, and not all of them 0",
         ("--jobs", "0"): "--jobs and --jobs-per-hour must be above 0, --jobs at most 5,000,000",
         ("--run-times", "long"): "--run-times 'long' is none of small, gavel",

@@ -14,23 +14,30 @@ from slurmwrap.cli.watch import watch_command
 from slurmwrap.cli.watch.gpu_utilization import (
     Gpu,
     JobGpuUse,
-    as_plain,
+    add_mean,
+    add_reports,
+    add_silent_nodes,
     fold_gpus,
-    gpu_rows,
-    heard,
-    memory,
-    silent,
-    summary,
-    with_mean,
+    format_gpu_memory,
+    format_gpu_rows,
+    format_utilization,
+    gpu_use_to_json_dict,
 )
-from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
-from slurmwrap.cli.watch.gpu_watcher import command as srun
+from slurmwrap.cli.watch.gpu_watcher import (
+    BOOTSTRAP,
+    build_step_environment,
+    count_gpus_by_node,
+    find_alternative_plans,
+    plan_steps,
+    read_node_program,
+)
+from slurmwrap.cli.watch.gpu_watcher import build_srun_command as srun
 from slurmwrap.cli.watch.job_status import JobStatus
-from slurmwrap.cli.watch.watch_output import ScreenStyle, change_key, lines, one_line
-from slurmwrap.cli.watch.watch_output import as_plain as facts_as_plain
+from slurmwrap.cli.watch.watch_output import ScreenStyle, format_log_line, format_screen, make_change_key
+from slurmwrap.cli.watch.watch_output import status_to_json_dict as facts_as_plain
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.slurm.squeue_parser import Watched
+from slurmwrap.slurm.squeue_parser import WatchedJob
 
 NOW = 1_795_280_000.0
 ASKED = JobGpuUse(nodes=("n2", "n3"), of_nodes=2)
@@ -49,11 +56,11 @@ def gpu(node: str, index: int, percent: float | None, **more: Any) -> Gpu:
     return Gpu(**{"node": node, "index": index, "percent": percent, "at": NOW, "busy_at": NOW, **told, **more})
 
 
-BUSY = heard(ASKED, [line("n3", 1, 4.0), line("n3", 0, 96.0), line("n2", 0, 97.0), line("n2", 1, 91.0)], NOW)
+BUSY = add_reports(ASKED, [line("n3", 1, 4.0), line("n3", 0, 96.0), line("n2", 0, 97.0), line("n2", 1, 91.0)], NOW)
 
 
 def rows(use: JobGpuUse) -> list[tuple[str, str]]:
-    return [(label, text) for label, text, _ in gpu_rows(use, True)]
+    return [(label, text) for label, text, _ in format_gpu_rows(use, True)]
 
 
 def test_lines_of_nodes_become_gpus_in_order() -> None:
@@ -63,12 +70,14 @@ def test_lines_of_nodes_become_gpus_in_order() -> None:
 
 
 def test_a_row_of_nvidia_smi_says_the_same_but_programs() -> None:
-    found = heard(ASKED, [b"smi n3, 2, GPU-b, 91, 61440, 81920, 350.12", b"smi n2, 0, GPU-a, [N/A], 5, 9, [N/A]"], NOW)
+    found = add_reports(
+        ASKED, [b"smi n3, 2, GPU-b, 91, 61440, 81920, 350.12", b"smi n2, 0, GPU-a, [N/A], 5, 9, [N/A]"], NOW
+    )
     assert found.gpus == (
         gpu("n2", 0, None, uuid="GPU-a", memory_mib=5, total_mib=9, power_w=None, programs=None),
         gpu("n3", 2, 91.0, uuid="GPU-b", programs=None),
     )
-    failed = heard(ASKED, [b"smi n3, NVIDIA-SMI has failed, make sure that the driver is installed"], NOW)
+    failed = add_reports(ASKED, [b"smi n3, NVIDIA-SMI has failed, make sure that the driver is installed"], NOW)
     assert failed.troubles == {"n3": "nvidia-smi says: NVIDIA-SMI has failed, make sure that the driver is installed"}
 
 
@@ -89,60 +98,67 @@ def test_a_row_of_nvidia_smi_says_the_same_but_programs() -> None:
     ],
 )
 def test_what_is_no_line_of_ours_is_passed_over(junk: bytes) -> None:
-    assert heard(BUSY, [junk], NOW) == BUSY
+    assert add_reports(BUSY, [junk], NOW) == BUSY
 
 
 def test_numbers_that_none_can_be_are_unknown() -> None:
-    told = heard(ASKED, [line("n2", 0, -1.0, used_mib=1e30, total_mib="x", power_w=True, programs=float("nan"))], NOW)
+    told = add_reports(
+        ASKED, [line("n2", 0, -1.0, used_mib=1e30, total_mib="x", power_w=True, programs=float("nan"))], NOW
+    )
     nothing = {"memory_mib": None, "total_mib": None, "power_w": None, "programs": None}
     assert told.gpus == (gpu("n2", 0, None, **nothing),)
 
 
 def test_a_gpu_is_idle_without_a_program_or_after_a_minute_at_nothing() -> None:
-    use = heard(ASKED, [line("n2", 0, 0.0), line("n2", 1, 0.0, programs=0), line("n3", 0, 50.0)], NOW)
+    use = add_reports(ASKED, [line("n2", 0, 0.0), line("n2", 1, 0.0, programs=0), line("n3", 0, 50.0)], NOW)
     assert [one.name for one in use.idle] == ["n2:1"]
     for seconds in range(5, 60, 5):
-        use = heard(use, [line("n2", 0, 0.0), line("n3", 0, 50.0)], NOW + seconds)
+        use = add_reports(use, [line("n2", 0, 0.0), line("n3", 0, 50.0)], NOW + seconds)
     assert [one.name for one in use.idle] == []
-    use = heard(use, [line("n2", 0, 0.0), line("n3", 0, 0.0)], NOW + 60)
+    use = add_reports(use, [line("n2", 0, 0.0), line("n3", 0, 0.0)], NOW + 60)
     assert [(one.name, one.busy_at - NOW) for one in use.idle] == [("n2:0", 0.0)]
 
 
 def test_old_words_count_no_more_and_a_silent_node_is_told_of() -> None:
-    later = heard(BUSY, [line("n2", 0, 90.0)], NOW + 25)
+    later = add_reports(BUSY, [line("n2", 0, 90.0)], NOW + 25)
     assert [one.name for one in later.gpus] == ["n2:0"]
-    told = silent(later, 1047.0, {"n2": 1040.0, "n3": 1000.0})
+    told = add_silent_nodes(later, 1047.0, {"n2": 1040.0, "n3": 1000.0})
     assert told.troubles == {"n3": "nothing heard of it for 40 s"}
-    assert silent(told, 1050.0, {"n2": 1050.0, "n3": 1000.0}).troubles == {"n3": "nothing heard of it for 50 s"}
+    assert add_silent_nodes(told, 1050.0, {"n2": 1050.0, "n3": 1000.0}).troubles == {
+        "n3": "nothing heard of it for 50 s"
+    }
     hung = replace(later, troubles={"n3": "the NVIDIA driver does not answer (GPU 1)"})
-    assert silent(hung, 1050.0, {"n3": 1000.0}) == hung
+    assert add_silent_nodes(hung, 1050.0, {"n3": 1000.0}) == hung
 
 
 def test_a_trouble_is_over_when_the_node_tells_of_its_gpus_again() -> None:
-    hung = heard(ASKED, [b'{"node": "n3", "error": "the NVIDIA driver does not answer (its start)"}'], NOW)
+    hung = add_reports(ASKED, [b'{"node": "n3", "error": "the NVIDIA driver does not answer (its start)"}'], NOW)
     assert hung.troubles == {"n3": "the NVIDIA driver does not answer (its start)"}
-    assert heard(hung, [line("n3", 0, 5.0)], NOW).troubles == {}
+    assert add_reports(hung, [line("n3", 0, 5.0)], NOW).troubles == {}
 
 
 def test_means_are_kept_for_a_while() -> None:
     use = BUSY
     for _ in range(70):
-        use = with_mean(use)
+        use = add_mean(use)
     assert use.means == (72.0,) * 60
-    assert with_mean(ASKED) == ASKED
+    assert add_mean(ASKED) == ASKED
 
 
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
 def test_how_busy_they_are_which_is_the_least_and_how_full() -> None:
-    assert (summary(BUSY), memory(BUSY.gpus)) == ("72 % of 4 (lowest n3:1 4 %)", "up to 60 of 80 GiB")
+    assert (format_utilization(BUSY), format_gpu_memory(BUSY.gpus)) == (
+        "72 % of 4 (lowest n3:1 4 %)",
+        "up to 60 of 80 GiB",
+    )
     one = replace(ASKED, nodes=("n2",), of_nodes=1, gpus=(gpu("n2", 0, 97.4, memory_mib=512),))
-    assert (summary(one), memory(one.gpus)) == ("97 %", "0.5 of 80 GiB")
-    assert summary(replace(one, gpus=(gpu("n2", 0, 97.0), gpu("n2", 1, 91.0)))) == "94 % of 2"
-    assert summary(replace(BUSY, of_nodes=64)) == "72 % of 4 on 2 of 64 nodes (lowest n3:1 4 %)"
+    assert (format_utilization(one), format_gpu_memory(one.gpus)) == ("97 %", "0.5 of 80 GiB")
+    assert format_utilization(replace(one, gpus=(gpu("n2", 0, 97.0), gpu("n2", 1, 91.0)))) == "94 % of 2"
+    assert format_utilization(replace(BUSY, of_nodes=64)) == "72 % of 4 on 2 of 64 nodes (lowest n3:1 4 %)"
     mute = replace(one, gpus=(gpu("n2", 0, None, memory_mib=None),))
-    assert (summary(mute), memory(mute.gpus)) == ("not told by the driver", "")
+    assert (format_utilization(mute), format_gpu_memory(mute.gpus)) == ("not reported by the driver", "")
 
 
 def test_idle_gpus_are_named_and_folded() -> None:
@@ -178,14 +194,14 @@ def test_before_and_after_there_are_words() -> None:
 
 def facts(use: JobGpuUse | None, **more: Any) -> JobStatus:
     record = more.pop("record", RECORD)
-    return JobStatus(at=NOW, address="81", rows=(Watched(record=record),), gpus=True, gpu_use=use, **more)
+    return JobStatus(at=NOW, address="81", rows=(WatchedJob(record=record),), gpus=True, gpu_use=use, **more)
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:
     use = replace(BUSY, means=(72.0,) * 30, troubles={"n3": "the NVIDIA driver does not answer (GPU 1)"})
     for columns in (40, 79):
-        assert max(len(one) for one in lines(facts(use), ScreenStyle(columns=columns, zone=UTC))) <= columns
-    assert lines(facts(use), ScreenStyle(columns=79, zone=UTC))[1:] == [
+        assert max(len(one) for one in format_screen(facts(use), ScreenStyle(columns=columns, zone=UTC))) <= columns
+    assert format_screen(facts(use), ScreenStyle(columns=79, zone=UTC))[1:] == [
         "GPU use  72 % of 4 (lowest n3:1 4 %)  ▆▆▆▆▆▆▆▆▆▆",
         "GPU mem  up to 60 of 80 GiB",
         "trouble  n3: the NVIDIA driver does not answer (GPU 1)",
@@ -193,39 +209,39 @@ def test_no_line_is_wider_than_the_terminal() -> None:
 
 
 def test_a_log_has_a_line_when_something_changes_and_not_for_each_number() -> None:
-    assert one_line(facts(BUSY), ScreenStyle(zone=UTC)) == (
+    assert format_log_line(facts(BUSY), ScreenStyle(zone=UTC)) == (
         "16:53:20 job 81 (train): running on n[2-3], 2 nodes, 4 GPUs; "
         "GPU use 72 % of 4 (lowest n3:1 4 %); GPU mem up to 60 of 80 GiB"
     )
-    other = heard(BUSY, [line("n3", 1, 44.0)], NOW + 5)
-    assert change_key(facts(BUSY)) == change_key(facts(other))
-    assert change_key(facts(ASKED)) != change_key(facts(BUSY))
-    idle = heard(BUSY, [line("n3", 1, 0.0, programs=0)], NOW + 5)
-    assert change_key(facts(BUSY)) != change_key(facts(idle))
+    other = add_reports(BUSY, [line("n3", 1, 44.0)], NOW + 5)
+    assert make_change_key(facts(BUSY)) == make_change_key(facts(other))
+    assert make_change_key(facts(ASKED)) != make_change_key(facts(BUSY))
+    idle = add_reports(BUSY, [line("n3", 1, 0.0, programs=0)], NOW + 5)
+    assert make_change_key(facts(BUSY)) != make_change_key(facts(idle))
     late = [replace(BUSY, troubles={"n3": f"nothing heard of it for {seconds} s"}) for seconds in (20, 30)]
-    assert change_key(facts(late[0])) == change_key(facts(late[1]))
+    assert make_change_key(facts(late[0])) == make_change_key(facts(late[1]))
 
 
 def test_a_program_gets_each_gpu() -> None:
-    found = facts_as_plain(facts(heard(BUSY, [line("n3", 1, 0.0, programs=0)], NOW)))
+    found = facts_as_plain(facts(add_reports(BUSY, [line("n3", 1, 0.0, programs=0)], NOW)))
     assert (found["gpus"], found["gpu_percent"]) == (4, 71.0)
     assert found["gpu_use"]["gpus"][3] == {
         "node": "n3", "index": 1, "uuid": "GPU-n3-1", "percent": 0.0, "memory_mib": 61440, "total_mib": 81920,
         "power_w": 350, "programs": 0,
     }  # fmt: skip
-    assert as_plain(replace(ASKED, given_up="x")) == {
+    assert gpu_use_to_json_dict(replace(ASKED, given_up="x")) == {
         "nodes": ["n2", "n3"], "of_nodes": 2, "gpus": [], "idle": [], "troubles": {}, "given_up": "x",
     }  # fmt: skip
 
 
 def test_where_nothing_is_measured_the_option_is_named() -> None:
     def row(found: JobStatus) -> list[str]:
-        return [one for one in lines(found, ScreenStyle(zone=UTC)) if one.startswith("GPU use")]
+        return [one for one in format_screen(found, ScreenStyle(zone=UTC)) if one.startswith("GPU use")]
 
     off = replace(facts(None), gpus=False)
     assert row(off) == ["GPU use  --gpus measures it, by a small step in the job"]
     assert row(replace(off, gpus=None)) == []  # somebody else's
-    assert row(replace(off, rows=(Watched(record=replace(RECORD, gpus=0)),))) == []
+    assert row(replace(off, rows=(WatchedJob(record=replace(RECORD, gpus=0)),))) == []
     task = replace(RECORD, array_job_id=81, array_task_id=2)
     array = replace(facts(None, record=task))
     assert row(array) == ["GPU use  of one task at a time: slurmwrap watch 81_N --gpus"]
@@ -243,18 +259,18 @@ SHOWN = (
 
 
 def test_gpus_of_each_node_come_from_slurm_and_are_asked_for_in_equal_numbers() -> None:
-    counts = gpus_by_node(SHOWN)
+    counts = count_gpus_by_node(SHOWN)
     assert counts == {"n0": 2, "n1": 2, "n2": 3}
-    assert planned(counts) == [("--gres=gpu:2", ("n0", "n1")), ("--gres=gpu:3", ("n2",))]
-    assert gpus_by_node("JobId=3 JobName=x") == {}
+    assert plan_steps(counts) == [("--gres=gpu:2", ("n0", "n1")), ("--gres=gpu:3", ("n2",))]
+    assert count_gpus_by_node("JobId=3 JobName=x") == {}
 
 
 def test_what_an_old_slurm_refuses_is_asked_for_node_by_node() -> None:
     refused = "Unable to create step for job 3: Invalid generic resource (gres) specification"
     plan = ("--gres=gpu:2", ("n0", "n1"))
-    assert instead(plan, refused) == [("--gpus=2", ("n0",)), ("--gpus=2", ("n1",))]
-    assert instead(("--gpus=2", ("n0",)), refused) == []
-    assert instead(plan, "Unable to create step for job 3: Requested nodes are busy") == []
+    assert find_alternative_plans(plan, refused) == [("--gpus=2", ("n0",)), ("--gpus=2", ("n1",))]
+    assert find_alternative_plans(("--gpus=2", ("n0",)), refused) == []
+    assert find_alternative_plans(plan, "Unable to create step for job 3: Requested nodes are busy") == []
 
 
 def test_the_steps_command_line() -> None:
@@ -270,9 +286,14 @@ def test_the_steps_command_line() -> None:
 def test_nothing_of_the_shell_that_watches_shines_in() -> None:
     given = {"PATH": "/usr/bin", "SLURM_CONF": "/x", "SLURM_GRES": "gpu:1", "SLURM_JOB_ID": "5", "HOME": "/root"}
     pythons = f"/usr/bin/python3 /usr/libexec/platform-python python3 {sys.executable}"
-    programs = {"LC_ALL": "C", "SLURMWRAP_PYTHONS": pythons, "SLURMWRAP_PROGRAM": program()}
-    assert environment(given, own=False) == {"PATH": "/usr/bin", "SLURM_CONF": "/x", **programs}
-    assert environment(given, own=True) == {"PATH": "/usr/bin", "SLURM_CONF": "/x", "HOME": "/root", **programs}
+    programs = {"LC_ALL": "C", "SLURMWRAP_PYTHONS": pythons, "SLURMWRAP_PROGRAM": read_node_program()}
+    assert build_step_environment(given, own=False) == {"PATH": "/usr/bin", "SLURM_CONF": "/x", **programs}
+    assert build_step_environment(given, own=True) == {
+        "PATH": "/usr/bin",
+        "SLURM_CONF": "/x",
+        "HOME": "/root",
+        **programs,
+    }
 
 
 def test_another_users_job_is_refused() -> None:

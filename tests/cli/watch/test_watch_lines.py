@@ -12,8 +12,14 @@ import pytest
 
 from slurmwrap.cli.terminal import paint
 from slurmwrap.cli.watch.job_status import CountedSteps, JobStatus, Output, WatchedPrerun, read_output
-from slurmwrap.cli.watch.pending_reasons import meaning
-from slurmwrap.cli.watch.watch_output import ScreenStyle, as_plain, change_key, lines, one_line
+from slurmwrap.cli.watch.pending_reasons import explain_reason
+from slurmwrap.cli.watch.watch_output import (
+    ScreenStyle,
+    format_log_line,
+    format_screen,
+    make_change_key,
+    status_to_json_dict,
+)
 from slurmwrap.errors import UsageError
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot
 from slurmwrap.model.job_record import JobRecord
@@ -21,7 +27,7 @@ from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
-from slurmwrap.slurm.squeue_parser import Watched
+from slurmwrap.slurm.squeue_parser import WatchedJob
 
 REASONS = Path(__file__).parents[2] / "data" / "slurm" / "reasons.txt"
 NOW = 1_795_280_000.0  # 2026-11-21 16:53:20 UTC
@@ -35,12 +41,12 @@ RUNNING = replace(JOB, state="RUNNING", reason="None", start_time=int(NOW) - 860
 
 def facts(record: JobRecord = JOB, **more) -> JobStatus:
     watched = {key: more.pop(key) for key in ("expected_start", "expected_nodes", "dependency") if key in more}
-    return JobStatus(at=NOW, address=more.pop("address", "81"), rows=(Watched(record=record, **watched),), **more)
+    return JobStatus(at=NOW, address=more.pop("address", "81"), rows=(WatchedJob(record=record, **watched),), **more)
 
 
 def test_a_waiting_job_says_why_and_when() -> None:
     waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
-    assert lines(waiting, UTC_LOOK) == [
+    assert format_screen(waiting, UTC_LOOK) == [
         "job 81 (train): pending for 12 min, 2 nodes, 16 GPUs",
         "reason   it is the next in line, and what it asks for is not free yet",
         "         (Resources)",
@@ -58,7 +64,7 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
         output=Output(at=NOW - 12, last_line="epoch 3  loss 0.21\x1b[2J", mean_gap_s=1.0),
         gpus=False,
     )
-    assert lines(running, UTC_LOOK) == [
+    assert format_screen(running, UTC_LOOK) == [
         "job 81 (train): running for 14 min on n[0-1], 2 nodes, 16 GPUs",
         "time     0:14:20 of 8:00:00 ░░░░░░░░░░ ends by 11-22 00:39",
         "steps    12,340  8.2/s  ▄█▆█",
@@ -66,7 +72,7 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
         "output   epoch 3 loss 0.21\\x1b[2J",
         "         last output 12 s ago",
     ]
-    assert lines(running, replace(UTC_LOOK, unicode=False))[1:3] == [
+    assert format_screen(running, replace(UTC_LOOK, unicode=False))[1:3] == [
         "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
         "steps    12,340  8.2/s  =@*@",
     ]
@@ -75,16 +81,16 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
 def test_a_narrow_terminal_gets_every_word_and_no_line_too_long() -> None:
     waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
     for columns in (40, 60, 79, 120):
-        shown = lines(waiting, ScreenStyle(columns=columns, zone=UTC))
+        shown = format_screen(waiting, ScreenStyle(columns=columns, zone=UTC))
         assert max(len(line) for line in shown) <= columns
-        assert " ".join(" ".join(shown).split()) == " ".join(" ".join(lines(waiting, UTC_LOOK)).split())
+        assert " ".join(" ".join(shown).split()) == " ".join(" ".join(format_screen(waiting, UTC_LOOK)).split())
 
 
 def test_steps_that_stopped_coming_are_told() -> None:
     slow = facts(RUNNING, steps=CountedSteps(count=7, at=NOW - 400, per_s=0.05))
-    assert lines(slow, UTC_LOOK)[2] == "steps    7  3/min"
+    assert format_screen(slow, UTC_LOOK)[2] == "steps    7  3/min"
     stuck = facts(RUNNING, steps=CountedSteps(count=7, at=NOW - 401, per_s=0.05))
-    assert lines(stuck, UTC_LOOK)[2] == "steps    7  3/min  (none for 6 min)"
+    assert format_screen(stuck, UTC_LOOK)[2] == "steps    7  3/min  (none for 6 min)"
 
 
 PLAN = PlacementPlan(
@@ -109,7 +115,7 @@ PLAN = PlacementPlan(
 )
 def test_what_it_insists_on_and_when_that_loosens(waited: int, relaxes: bool, expected: str) -> None:
     record = replace(JOB, eligible_time=int(NOW) - waited)
-    shown = lines(facts(record, plan=PLAN, relaxes=relaxes), ScreenStyle(columns=200, zone=UTC))
+    shown = format_screen(facts(record, plan=PLAN, relaxes=relaxes), ScreenStyle(columns=200, zone=UTC))
     assert [line for line in shown if line.startswith("place")] == [f"place    {expected}"]
 
 
@@ -120,8 +126,8 @@ PRERUN = replace(JOB, job_id=82, num_nodes=1, gpus=1)
 TRIES = replace(PRERUN, state="RUNNING", reason="None", start_time=int(NOW) - 125)
 
 
-def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> Watched:
-    return Watched(record=record, expected_start=expected_start)
+def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> WatchedJob:
+    return WatchedJob(record=record, expected_start=expected_start)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> Wat
     ],
 )
 def test_a_job_that_waits_for_its_pre_run_says_so(trial: WatchedPrerun, expected: str) -> None:
-    shown = lines(facts(GATED, trial=trial), ScreenStyle(columns=200, zone=UTC))
+    shown = format_screen(facts(GATED, trial=trial), ScreenStyle(columns=200, zone=UTC))
     assert f"pre-run  {expected}" in shown
     assert ("reason   it waits for its pre-run (BeginTime)" in shown) == (trial.verdict is None)
     assert [line for line in shown if line.startswith("start")] == (
@@ -188,7 +194,7 @@ def test_a_job_that_waits_for_its_pre_run_says_so(trial: WatchedPrerun, expected
 def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: str) -> None:
     failed = (FailedCommand(file="/home/a/train.sbatch", line=6, text="mail: command not found"),)
     passed = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 optimizer steps ran", failed_commands=failed)
-    shown = lines(
+    shown = format_screen(
         facts(replace(GATED, state=state), trial=WatchedPrerun(job_id=82, verdict=passed)),
         ScreenStyle(columns=120, zone=UTC),
     )
@@ -215,11 +221,11 @@ def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: 
 )  # fmt: skip
 def test_how_it_ended(change: dict[str, object], title: str) -> None:
     ended = facts(replace(RUNNING, **change))  # type: ignore[arg-type]
-    assert lines(ended, ScreenStyle(columns=120, zone=UTC)) == [f"job 81 (train): {title}"]
+    assert format_screen(ended, ScreenStyle(columns=120, zone=UTC)) == [f"job 81 (train): {title}"]
 
 
-def tasks() -> tuple[Watched, ...]:
-    def one(number: int, task: int | None, state: str, waiting: str = "") -> Watched:
+def tasks() -> tuple[WatchedJob, ...]:
+    def one(number: int, task: int | None, state: str, waiting: str = "") -> WatchedJob:
         record = replace(
             JOB,
             job_id=number,
@@ -230,7 +236,7 @@ def tasks() -> tuple[Watched, ...]:
             num_nodes=1,
             gpus=1,
         )
-        return Watched(record=record)
+        return WatchedJob(record=record)
 
     states = ["RUNNING", "COMPLETED", "FAILED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"]
     return (one(77, None, "PENDING", "20-99"), *(one(78 + at, at, state) for at, state in enumerate(states)))
@@ -238,7 +244,7 @@ def tasks() -> tuple[Watched, ...]:
 
 def test_an_array_is_counted_and_its_failures_are_named() -> None:
     array = JobStatus(at=NOW, address="77", rows=tasks(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
-    assert lines(array, UTC_LOOK) == [
+    assert format_screen(array, UTC_LOOK) == [
         "job 77 (train): 80 pending, 3 completed, 2 failed, 1 running, 1 time limit",
         "  reached, 1 out of memory, 1 cancelled",
         "task     77_2, 77_4, 77_5 and 2 more did not complete; slurmwrap why 77_2",
@@ -247,7 +253,7 @@ def test_an_array_is_counted_and_its_failures_are_named() -> None:
         "         a shorter --time may help",
     ]
     assert (array.ended, array.completed) == (False, False)
-    assert as_plain(array)["tasks"] == {
+    assert status_to_json_dict(array)["tasks"] == {
         "PENDING": 80, "RUNNING": 1, "COMPLETED": 3, "FAILED": 2, "TIMEOUT": 1, "OUT_OF_MEMORY": 1, "CANCELLED": 1,
     }  # fmt: skip
 
@@ -255,11 +261,11 @@ def test_an_array_is_counted_and_its_failures_are_named() -> None:
 def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
     seen = PrerunSnapshot(stage="waiting for one GPU", seconds=3, steps_wanted=3, reason="Resources")
     gated = facts(GATED, trial=WatchedPrerun(job_id=82, row=row_of(expected_start=int(NOW) + 2280), seen=seen))
-    assert one_line(gated, UTC_LOOK) == (
+    assert format_log_line(gated, UTC_LOOK) == (
         "16:53:20 job 81 (train): pending, 2 nodes, 16 GPUs; it waits for its pre-run (BeginTime); "
         "pre-run (job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min"
     )
-    assert as_plain(gated) == {
+    assert status_to_json_dict(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "expected_start": None, "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "exit_code": None, "locality": None,
@@ -275,9 +281,9 @@ def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
 def test_the_clock_and_a_wavering_forecast_are_no_change() -> None:
     first = facts(expected_start=int(NOW) - int(NOW) % 600 + 3000)
     later = replace(first, at=NOW + 60, rows=(replace(first.rows[0], expected_start=int(NOW) - int(NOW) % 600 + 3300),))
-    assert change_key(first) == change_key(later)
-    assert change_key(facts()) != change_key(facts(replace(JOB, reason="Priority")))
-    assert change_key(facts()) != change_key(facts(silent="no answer"))
+    assert make_change_key(first) == make_change_key(later)
+    assert make_change_key(facts()) != make_change_key(facts(replace(JOB, reason="Priority")))
+    assert make_change_key(facts()) != make_change_key(facts(silent="no answer"))
 
 
 @pytest.mark.parametrize(
@@ -291,24 +297,24 @@ def test_the_clock_and_a_wavering_forecast_are_no_change() -> None:
 )
 def test_a_silent_job_is_warned_of_by_what_is_usual_for_it(age: float, gap: float, warned: bool) -> None:
     silent = facts(RUNNING, output=Output(at=NOW - age, last_line="step 7", mean_gap_s=gap))
-    shown = [line for line in lines(silent, UTC_LOOK) if line.startswith("warning")]
+    shown = [line for line in format_screen(silent, UTC_LOOK) if line.startswith("warning")]
     minutes = int(age // 60)
     usual = {1.0: "1 s", 500.0: "8 min"}[gap]
     assert shown == ([f"warning  no output for {minutes} min; usually a line every {usual}"] if warned else [])
-    assert (f"; no output for {minutes} min" in one_line(silent, UTC_LOOK)) == warned
-    assert as_plain(silent)["output"] == {
+    assert (f"; no output for {minutes} min" in format_log_line(silent, UTC_LOOK)) == warned
+    assert status_to_json_dict(silent)["output"] == {
         "last_at": NOW - age, "last_line": "step 7", "usual_gap_s": gap, "silent_s": age if warned else None,
     }  # fmt: skip
-    assert (change_key(silent) != change_key(facts(RUNNING))) == warned
+    assert (make_change_key(silent) != make_change_key(facts(RUNNING))) == warned
 
 
 def test_counted_steps_are_a_sign_of_life_and_no_output_at_all_is_said() -> None:
     silent = Output(at=NOW - 2400, last_line="step 7", mean_gap_s=1.0)
     steps = facts(RUNNING, output=silent, steps=CountedSteps(count=7, at=NOW - 2, per_s=1.0))
-    assert lines(steps, UTC_LOOK)[-1] == "         last output 40 min ago"
+    assert format_screen(steps, UTC_LOOK)[-1] == "         last output 40 min ago"
     nothing = facts(RUNNING, output=Output(at=NOW - 2400, empty=True))
-    assert lines(nothing, UTC_LOOK)[-1] == "warning  no output for 40 min"
-    assert lines(facts(RUNNING, output=Output(at=NOW - 9, empty=True)), UTC_LOOK)[-1] == "output   none yet"
+    assert format_screen(nothing, UTC_LOOK)[-1] == "warning  no output for 40 min"
+    assert format_screen(facts(RUNNING, output=Output(at=NOW - 9, empty=True)), UTC_LOOK)[-1] == "output   none yet"
 
 
 def test_what_was_written_last_is_read_from_the_newer_file(tmp_path: Path) -> None:
@@ -330,28 +336,28 @@ def test_what_was_written_last_is_read_from_the_newer_file(tmp_path: Path) -> No
 
 
 def test_a_slurm_that_does_not_answer_is_told_and_the_rest_stays() -> None:
-    assert lines(facts(RUNNING, silent="squeue: no answer within 10 s"), UTC_LOOK)[1:3] == [
-        "Slurm    does not answer (squeue: no answer within 10 s); this is what it said",
-        "         last",
+    assert format_screen(facts(RUNNING, silent="squeue: no answer within 10 s"), UTC_LOOK)[1:3] == [
+        "Slurm    does not answer (squeue: no answer within 10 s); this is its last",
+        "         answer",
     ]
 
 
 def test_what_it_depends_on_is_told() -> None:
     waiting = facts(replace(JOB, reason="Dependency"), dependency="afterok:80(unfulfilled)")
-    assert lines(waiting, ScreenStyle(columns=120, zone=UTC))[1] == (
+    assert format_screen(waiting, ScreenStyle(columns=120, zone=UTC))[1] == (
         "reason   it waits for other jobs (--dependency): afterok:80(unfulfilled) (Dependency)"
     )
 
 
 def test_names_cannot_speak_to_the_terminal() -> None:
     evil = facts(replace(JOB, name="a\x1b]0;x\x07b\nc"))
-    assert lines(evil, UTC_LOOK)[0].startswith("job 81 (a\\x1b]0;x\\x07b c): pending")
+    assert format_screen(evil, UTC_LOOK)[0].startswith("job 81 (a\\x1b]0;x\\x07b c): pending")
 
 
 def test_colours_wrap_whole_lines() -> None:
-    shown = lines(facts(), ScreenStyle(zone=UTC, paint=paint))
+    shown = format_screen(facts(), ScreenStyle(zone=UTC, paint=paint))
     assert shown[0] == "\x1b[1mjob 81 (train): pending for 12 min, 2 nodes, 16 GPUs\x1b[0m"
-    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown] == lines(facts(), UTC_LOOK)
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown] == format_screen(facts(), UTC_LOOK)
 
 
 def test_a_sparkline_goes_from_nothing_to_the_most() -> None:
@@ -377,7 +383,7 @@ NAMES = [line for line in REASONS.read_text(encoding="ascii").splitlines() if li
 
 def test_every_reason_of_slurm_has_words() -> None:
     assert len(NAMES) > 200
-    found = {name: meaning(name).words for name in NAMES}
+    found = {name: explain_reason(name).words for name in NAMES}
     assert {name: words for name, words in found.items() if words == name or words[-1] == "." or len(words) > 90} == {}
 
 
@@ -388,7 +394,7 @@ def test_a_reason_in_words() -> None:
         "QOSGrpCPUMinutesLimit": "the jobs of its QOS together get no more minutes of CPUs now",
         "QOSMaxWallDurationPerJobLimit": "it asks for more run time in one job than its QOS allows",
         "MaxGRESPerAccount": "its QOS allows no more GPUs or other GRES for one account now",
-        "QOSMinGRES": "its QOS wants more GPUs or other GRES",
+        "QOSMinGRES": "its QOS requires more GPUs or other GRES",
         "AssocMaxMemPerNode": "it asks for more memory on one node than your account allows",
         "ReqNodeNotAvail, UnavailableNodes:n1": "a node that it needs is down, drained, or reserved",
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
@@ -398,4 +404,4 @@ def test_a_reason_in_words() -> None:
         "SomethingOfNextYear": "SomethingOfNextYear",
         "": "Slurm gives no reason",
     }
-    assert {reason: meaning(reason).words for reason in wanted} == wanted
+    assert {reason: explain_reason(reason).words for reason in wanted} == wanted

@@ -12,7 +12,7 @@ from slurmwrap.cli.watch import watch_command as watch
 from slurmwrap.cli.watch.job_status import JobStatus
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.slurm.squeue_parser import JOB_FIELDS, Watched, make_watched_format, parse_watched
+from slurmwrap.slurm.squeue_parser import JOB_FIELDS, WatchedJob, make_watched_format, parse_watched
 
 RUNNING = JobRecord(job_id=81, name="train", state="RUNNING", num_nodes=1, start_time=1000, nodes=("n0",))
 ENDED = replace(RUNNING, state="COMPLETED", end_time=1060)
@@ -28,7 +28,7 @@ class Script:
         found = self.looks.pop(0)
         if isinstance(found, SlurmError):
             raise found
-        return JobStatus(at=1030.0, address="81", rows=() if found is None else (Watched(record=found),))
+        return JobStatus(at=1030.0, address="81", rows=() if found is None else (WatchedJob(record=found),))
 
     def ending(self) -> str:
         return self.last
@@ -49,7 +49,7 @@ def test_a_slurm_that_does_not_answer_is_waited_for(capsys: pytest.CaptureFixtur
     running = "81 (train): running for 30 s on n0, 1 node"
     assert next(line for line in lines if line.startswith("81")) == running
     assert lines[1].startswith("81 (train): running for ")
-    assert lines[1].endswith("does not answer (squeue: no answer within 10 s); this is what it said last")
+    assert lines[1].endswith("does not answer (squeue: no answer within 10 s); this is its last answer")
     assert lines[2] == running  # two silent looks were one change, and it is over
     assert lines[3] == "81 (train): completed after 60 s on n0, 1 node"
 
@@ -70,8 +70,8 @@ def test_one_of_whose_end_nothing_is_known_is_an_error(capsys: pytest.CaptureFix
 def test_one_that_slurm_does_not_know_from_the_beginning_may_never_have_been(capsys) -> None:
     with pytest.raises(SlurmwrapError) as raised:
         watched(capsys, Script(None))
-    assert str(raised.value) == "Slurm does not know job 81: it ended a while ago, or there never was one"
-    assert raised.value.hint == "slurmwrap why 81 shows what is kept of it; slurmwrap history lists your jobs"
+    assert str(raised.value) == "Slurm does not know job 81: it ended a while ago, or it never existed"
+    assert raised.value.hint == "slurmwrap why 81 shows its records; slurmwrap history lists your jobs"
 
 
 def test_what_slurm_refuses_otherwise_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,12 @@ import pytest
 from matplotlib.figure import Figure
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_page import list_charts, render
+from slurmwrap.cli.whatif.whatif_page import list_charts, render_page
 from slurmwrap.package_files import shipped
 from slurmwrap.report.svg_charts import draw_charts
 from slurmwrap.sim.trace.read_trace import parse_trace
-from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
+from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
 from slurmwrap.sim.whatif.whatif_study import Study
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,7 +28,7 @@ WORLDS = ["really happened", "plain Slurm", "slurmwrap"]
 @cache
 def study() -> Study:
     load = parse_trace(month(jobs=200, nodes=3, seed=3).splitlines(), "month.psv")
-    return study_of(load, site_of_dump(load), {}, StudyOptions())
+    return make_whatif_study(load, cluster_shape_from_dump(load), {}, StudyOptions())
 
 
 @cache
@@ -93,9 +93,9 @@ def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:
 
 
 def test_a_page_without_matplotlib_says_so_and_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = render(study(), source="month.psv", made_by="1")
+    whole = render_page(study(), source="month.psv", made_by="1")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    text = render(study(), source="month.psv", made_by="1")
+    text = render_page(study(), source="month.psv", made_by="1")
     assert "<li>Drawings are left out: matplotlib is not installed here" in text
     assert "Drawings are left out" not in whole
     assert [page.count("<svg") for page in (whole, text)] == [len(drawn()), 0]

@@ -15,12 +15,12 @@ import pytest
 from typer.testing import Result
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_output import told
+from slurmwrap.cli.whatif.whatif_output import format_study
 from slurmwrap.errors import TraceError, UsageError
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.read_trace import read_load
 from slurmwrap.sim.trace.sacct_dump import COMMAND
-from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
+from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
 from slurmwrap.sim.whatif.whatif_study import Study
 from slurmwrap.store.deserialize import record_from_json
 
@@ -209,8 +209,10 @@ def test_a_page_that_cannot_be_written_is_said_at_once(slurmwrap: Run, dump: Pat
 
 
 def test_a_narrow_terminal_gets_a_table_that_fits(dump: Path) -> None:
-    load = open_load(dump)
-    text = told(study_of(load, site_of_dump(load), {}, StudyOptions()), Path("p.html"), width=60)
+    load = read_load(dump)
+    text = format_study(
+        make_whatif_study(load, cluster_shape_from_dump(load), {}, StudyOptions()), Path("p.html"), width=60
+    )
     assert max(len(line) for line in text.splitlines()) <= 60
     assert "slurmwrap, model" in text
 

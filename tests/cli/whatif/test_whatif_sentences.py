@@ -9,19 +9,27 @@ from functools import cache
 import pytest
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_command import left
-from slurmwrap.cli.whatif.whatif_output import believe, brief, headline, pre_run_words, saved_words, signed, span
+from slurmwrap.cli.whatif.whatif_command import format_time_left
+from slurmwrap.cli.whatif.whatif_output import (
+    describe_prerun_effect,
+    describe_savings,
+    describe_trust,
+    format_brief_time,
+    format_dates,
+    format_headline,
+    format_signed,
+)
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 from slurmwrap.sim.trace.read_trace import parse_trace
-from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
+from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
 from slurmwrap.sim.whatif.whatif_study import DelayFit, Study
 
 
 @cache
 def study() -> Study:
     load = parse_trace(month(jobs=250, nodes=2, seed=5).splitlines(), "month.psv")
-    found = study_of(load, site_of_dump(load), {}, StudyOptions())
+    found = make_whatif_study(load, cluster_shape_from_dump(load), {}, StudyOptions())
     return replace(found, trust=replace(found.trust, word="close"))
 
 
@@ -33,7 +41,7 @@ def failing(cured: Interval, saved: Interval) -> FailureStudy:
 
 
 def changed(mean: float, low: float, high: float) -> str:
-    return headline(replace(study(), queueing_change_s=Interval(mean=mean, low=low, high=high)))
+    return format_headline(replace(study(), queueing_change_s=Interval(mean=mean, low=low, high=high)))
 
 
 def test_a_clear_change_is_told_with_its_interval() -> None:
@@ -47,11 +55,11 @@ def test_a_change_that_may_be_none_is_not_told_as_one() -> None:
 
 def test_a_model_that_is_far_off_says_nothing_of_delay() -> None:
     far = replace(study(), trust=replace(study().trust, word="far"))
-    assert headline(far).startswith("What slurmwrap does to the queueing delay cannot be said")
+    assert format_headline(far).startswith("The effect on the queueing delay is not known")
 
 
 def test_a_short_dump_has_no_interval_and_says_so() -> None:
-    assert "(too few days for an interval)." in headline(replace(study(), queueing_change_s=None))
+    assert "(too few days for an interval)." in format_headline(replace(study(), queueing_change_s=None))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +67,7 @@ def test_a_short_dump_has_no_interval_and_says_so() -> None:
     [
         ((1200.0, 900.0, 1500.0), "about 1,200 GPU-hours of runs without a result would have been saved, retries and"),
         ((1200.0, 900.0, 1500.0), "(95 % interval 900 to 1,500; "),
-        ((50.0, -10.0, 110.0), "cannot be told (95 % interval 110 fewer to 10.0 more)"),
+        ((50.0, -10.0, 110.0), "pre-runs included (95 % interval 110 fewer to 10.0 more)"),
         ((-300.0, -400.0, -200.0), "300 GPU-hours more would have gone into runs without a result"),
         ((-300.0, -400.0, -200.0), "(95 % interval 200 to 400; "),
         ((12.0, None, None), "about 12.0 GPU-hours of runs without a result would have been saved"),
@@ -67,13 +75,13 @@ def test_a_short_dump_has_no_interval_and_says_so() -> None:
 )
 def test_gpu_hours_are_told_as_what_they_are(saved: tuple[float, float | None, float | None], words: str) -> None:
     mean, low, high = saved
-    (told,) = saved_words(failing(Interval(mean=0.0), Interval(mean=mean, low=low, high=high)))
+    (told,) = describe_savings(failing(Interval(mean=0.0), Interval(mean=mean, low=low, high=high)))
     assert words in told
 
 
 def test_jobs_that_end_well_are_told_first_and_not_as_gpu_hours() -> None:
-    cured, _ = saved_words(failing(Interval(mean=7.2, low=3.0, high=11.0), Interval(mean=1.0, low=0.5, high=2.0)))
-    assert "about 7 would have ended well by a retry" in cured
+    cured, _ = describe_savings(failing(Interval(mean=7.2, low=3.0, high=11.0), Interval(mean=1.0, low=0.5, high=2.0)))
+    assert "about 7 would have ended well by an automatic retry" in cured
     assert "(95 % interval 3 to 11)" in cured
     assert "GPU" not in cured
 
@@ -81,7 +89,7 @@ def test_jobs_that_end_well_are_told_first_and_not_as_gpu_hours() -> None:
 def test_a_dump_without_a_failure_promises_nothing() -> None:
     failures = study().failures
     plain = replace(failures.arm("plain"), failed_runs=Interval(mean=0.0))
-    assert saved_words(replace(failures, arms=(plain, *failures.arms[1:]))) == (
+    assert describe_savings(replace(failures, arms=(plain, *failures.arms[1:]))) == (
         "no run of the dump failed, so there was nothing to catch",
     )
 
@@ -92,20 +100,20 @@ def test_the_pre_run_is_told_by_what_jobs_waited_in_vain() -> None:
         failures.arm("pre-run"), stopped_by_trial=Interval(mean=20.0), waited_in_vain_hours=Interval(mean=50.0)
     )
     rest = [one for one in failures.arms if one.name != "pre-run"]
-    assert "About 20 jobs would have been stopped" in pre_run_words(replace(failures, arms=(*rest, arm)))
-    assert "they waited 2.5 h each" in pre_run_words(replace(failures, arms=(*rest, arm)))
+    assert "About 20 jobs would have been stopped" in describe_prerun_effect(replace(failures, arms=(*rest, arm)))
+    assert "they waited 2.5 h each" in describe_prerun_effect(replace(failures, arms=(*rest, arm)))
     none = replace(arm, stopped_by_trial=Interval(mean=0.0))
-    assert pre_run_words(replace(failures, arms=(*rest, none))) == ""
+    assert describe_prerun_effect(replace(failures, arms=(*rest, none))) == ""
 
 
 def test_the_class_that_fits_worst_is_named() -> None:
     fit = DelayFit(label="5–8 GPUs", word="fair", gap=0.2, mean_real_s=7200.0, mean_model_s=3600.0)
-    told = believe(replace(study(), trust=replace(study().trust, worst=fit)))
+    told = describe_trust(replace(study(), trust=replace(study().trust, worst=fit)))
     assert told[-1] == "It fits worst for jobs with 5–8 GPUs: mean queueing delay 60 min in the model, 2 h really."
 
 
 def test_a_fit_of_a_few_jobs_is_called_that() -> None:
-    assert "rests on 3 jobs: too few" in believe(replace(study(), jobs=3))[1]
+    assert "based on 3 jobs: too few" in describe_trust(replace(study(), jobs=3))[1]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +127,7 @@ def test_a_fit_of_a_few_jobs_is_called_that() -> None:
     ],
 )
 def test_what_is_left_is_told_once_the_pace_is_known(spent_s: float, done: int, words: str) -> None:
-    assert left(spent_s, done, 100) == words
+    assert format_time_left(spent_s, done, 100) == words
 
 
 @pytest.mark.parametrize(
@@ -127,11 +135,11 @@ def test_what_is_left_is_told_once_the_pace_is_known(spent_s: float, done: int, 
     [(0.0, "0 s"), (99.4, "99 s"), (99.6, "2 min"), (5969.0, "99 min"), (5971.0, "1.7 h"), (172800.0, "2.0 d")],
 )
 def test_columns_have_brief_durations(seconds: float, words: str) -> None:
-    assert brief(seconds) == words
+    assert format_brief_time(seconds) == words
 
 
 def test_differences_have_their_sign() -> None:
-    assert (signed(90.0), signed(-90.0), signed(0.0)) == ("+90 s", "−90 s", "+0 s")
+    assert (format_signed(90.0), format_signed(-90.0), format_signed(0.0)) == ("+90 s", "−90 s", "+0 s")
 
 
 @pytest.mark.parametrize(
@@ -146,4 +154,4 @@ def test_the_window_is_told_without_saying_a_month_twice(
     first: tuple[int, int, int], last: tuple[int, int, int], words: str
 ) -> None:
     begin, end = (datetime(*day, tzinfo=UTC).timestamp() for day in (first, last))
-    assert span(begin, end, UTC) == words
+    assert format_dates(begin, end, UTC) == words

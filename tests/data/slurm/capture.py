@@ -22,7 +22,7 @@ from slurmwrap.lab.teardown import down
 from slurmwrap.lab.lab_directories import Layout, exports
 from slurmwrap.lab.lab_spec import LabSpec
 from slurmwrap.lab.lab_startup import up
-from slurmwrap.slurm.squeue_parser import exclude_format, job_format
+from slurmwrap.slurm.squeue_parser import job_format, make_exclude_format
 
 ROOT = Path("/var/tmp/capture")
 HOOKS = ROOT / "captured"  # an environment per hook run
@@ -217,7 +217,7 @@ def captures(slurm: Slurm) -> None:
         ("jobs.txt", "squeue --noheader --all --states=all",
          {**seconds, "SQUEUE_FORMAT2": job_format(SEPARATOR)}, "alice"),
         ("excluded.txt", "squeue --noheader --all --states=all",
-         {**seconds, "SQUEUE_FORMAT": exclude_format(SEPARATOR)}, "alice"),
+         {**seconds, "SQUEUE_FORMAT": make_exclude_format(SEPARATOR)}, "alice"),
         ("assoc_mgr.txt", "scontrol -o show assoc_mgr users=alice flags=assoc,qos", {}, "alice"),
         ("assoc_mgr_root.txt", "scontrol -o show assoc_mgr", {}, ""),
         ("sdiag.txt", "sdiag", {}, ""),

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from waiting import allow
 
-from slurmwrap.config.config_sections import CACHES
-from slurmwrap.prerun.isolation.download_caches import Cache, drop_cleaned_caches, find_caches, put_in_place
+from slurmwrap.config.config_defaults import CACHES
+from slurmwrap.prerun.isolation.download_caches import Cache, drop_cleaned_caches, find_caches, move_filled_caches
 
 UID = 54321  # no account of this machine
 DRIVER = """
 import json, os, sys
-from slurmwrap.config.config_sections import CACHES
+from slurmwrap.config.config_defaults import CACHES
 from slurmwrap.prerun.isolation import overlay as module
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -228,7 +228,7 @@ def test_where_a_job_made_the_cache_meanwhile_only_what_it_lacks_is_added(tmp_pa
     for name in ("new/models--a/theirs", "new/models--b/x", "hub/models--a/ours"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    put_in_place([Cache(place=f"{tmp_path}/hub", source=f"{tmp_path}/new")])
+    move_filled_caches([Cache(place=f"{tmp_path}/hub", source=f"{tmp_path}/new")])
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("hub/*/*")) == [
         "hub/models--a/ours",
         "hub/models--b/x",

@@ -214,7 +214,7 @@ def test_layers_of_a_supervisor_that_was_killed_are_removed_by_the_next(tmp_path
 
 def test_layers_that_take_most_of_the_free_space_are_too_much(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
-    found = [Overlay(folder=str(tmp_path), room=room).crowds() for room in (0, free, 10 * free)]
+    found = [Overlay(folder=str(tmp_path), room=room).is_filling_disk() for room in (0, free, 10 * free)]
     assert found == [False, False, True]
 
 
@@ -258,4 +258,4 @@ def test_candidates_are_what_the_job_names() -> None:
     ],
 )
 def test_signs_of_the_overlay_are_not_the_jobs_fault(text: str, symptom: str) -> None:
-    assert overlay.find_overlay_breakage(text) == symptom
+    assert overlay.find_overlay_error(text) == symptom

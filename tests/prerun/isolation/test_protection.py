@@ -196,7 +196,7 @@ def test_a_home_for_scratch_frees_nothing(make_spec: Spec, files: Path) -> None:
 
 def test_what_was_met_is_read_and_a_forged_line_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "touched").write_text("rm\t/w/a\nrm\t/w/a\nmv\t?\nnonsense\n")
-    assert protection.list_met_writes(str(tmp_path)) == (
+    assert protection.list_forbidden_writes(str(tmp_path)) == (
         FileWrite(path="/w/a", line=0, command="rm"),
         FileWrite(path="", line=0, command="mv"),
         FileWrite(path="", line=0, command="nonsense"),

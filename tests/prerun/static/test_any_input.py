@@ -13,10 +13,10 @@ from slurmwrap.host.run_command import run
 from slurmwrap.prerun.static import static_stage
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
-from slurmwrap.prerun.static.code_errors import name_faults
+from slurmwrap.prerun.static.code_errors import find_code_errors
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.imported_files import read_program
-from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, launch_findings
+from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_launchers
 from slurmwrap.prerun.static.missing_imports import find_local_faults
 from slurmwrap.prerun.static.program_options import find_misfitting_options
 from slurmwrap.prerun.static.python_source import read_source
@@ -76,7 +76,7 @@ def test_no_shell_text_breaks_a_check(text: str) -> None:
         check_script_text(text, context()),
         check_script_environment(commands, text, context()),
         check_launcher_options(commands, context()),
-        launch_findings(request, commands, context()),
+        check_launchers(request, commands, context()),
     ):
         for finding in checked:
             assert finding.line >= 1
@@ -90,7 +90,7 @@ def test_no_program_and_no_command_line_breaks_a_check(lines: list[str], words: 
     if source.tree is None:
         return
     program = read_program(entry, source, context())
-    found = [*find_local_faults(program), *name_faults(program), *check_other_libraries(program, "j")]
+    found = [*find_local_faults(program), *find_code_errors(program), *check_other_libraries(program, "j")]
     parser = read_parser(program)
     found += find_misfitting_options(entry, parser, "j") if parser else []
     assert all(finding.message and finding.fix for finding in found)

@@ -159,3 +159,8 @@ def test_no_text_breaks_the_reader(script: str) -> None:
 @pytest.mark.parametrize("piece", ["$(", "${", "{", "((", '"', "'", "`", "<<E\n", "if ", "\\\n", "a=(", ">"])
 def test_a_large_script_is_read_to_its_end(piece: str) -> None:
     assert all(entry.line >= 1 for entry in found(piece * (60_000 // len(piece))))
+
+
+@pytest.mark.parametrize(("line", "directory"), [("cd sub", "/w/sub"), ("pushd sub", ""), ("cd", "")])
+def test_only_cd_to_a_named_directory_gives_a_known_one(line: str, directory: str) -> None:
+    assert one(f"{line}\npython train.py\n").cwd == directory

@@ -6,7 +6,7 @@ import pytest
 
 from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.impossible_requests import request_findings
+from slurmwrap.prerun.static.impossible_requests import find_impossible_requests
 from slurmwrap.sbatch.job_request import (
     CpuUnit,
     GpuUnit,
@@ -33,7 +33,7 @@ SNAPSHOT = Snapshot(
 
 def told(shape: ResourceShape, *settings: SbatchSetting) -> list[tuple[str, str]]:
     request = JobRequest(script=Script(path="j", name="j", content=b""), shape=shape, settings=settings)
-    return [(f.message, f.fix) for f in request_findings(request, SNAPSHOT, "j")]
+    return [(f.message, f.fix) for f in find_impossible_requests(request, SNAPSHOT, "j")]
 
 
 def partition(name: str) -> SbatchSetting:
@@ -68,7 +68,7 @@ def test_what_can_be_met_is_not_told(shape: ResourceShape) -> None:
         (
             ResourceShape(gpus=1, gpu_type="a10", gpu_unit=GpuUnit.GPUS),
             "no node has GPUs of type a10",
-            "a100 can be had; did you mean a100?",
+            "available: a100; did you mean a100?",
         ),
         (ResourceShape(gpus=13, gpu_unit=GpuUnit.GPUS), "13 GPUs: all nodes have 12", "ask for fewer"),
         (
@@ -108,7 +108,7 @@ def test_one_partition_of_several_that_can_is_enough() -> None:
 def test_the_line_of_the_option_is_named() -> None:
     script = Script(path="j", name="j", content=b"")
     request = JobRequest(script=script, settings=(partition("gpuu"),))
-    (finding,) = request_findings(request, SNAPSHOT, "j")
+    (finding,) = find_impossible_requests(request, SNAPSHOT, "j")
     assert finding == Finding(
         severity=Severity.WARNING, message="there is no partition gpuu", file="j", line=2, fix="did you mean gpu?"
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.static.training_expected import find_holder_of_script
+from slurmwrap.prerun.static.training_expected import find_known_program_of_script
 
 
 def holder(body: str, *, first: str = "#!/bin/bash", more: tuple[str, ...] = (), chdir: str = "/nonexistent") -> str:
-    return find_holder_of_script(f"{first}\n#SBATCH --gres=gpu:2\n{body}\n", chdir, (), {}, more)
+    return find_known_program_of_script(f"{first}\n#SBATCH --gres=gpu:2\n{body}\n", chdir, (), {}, more)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from slurmwrap.host.run_command import run
 from slurmwrap.prerun.static.entry_points import list_entry_points
-from slurmwrap.prerun.static.python_interpreter import find_conda_prefix, find_python, look_up
+from slurmwrap.prerun.static.python_interpreter import find_conda_prefix, find_missing_modules, find_python
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
@@ -81,12 +81,14 @@ def test_a_question_imports_nothing_and_sees_what_the_program_will(environment: 
     for name in ("loud", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("open('touched', 'w').close()\n")
     names = ("loud", "torch", "torhc", "os", "nothing_like_it")
-    answer = look_up(names, [str(tmp_path)], f"{environment}/bin/python", context({"PYTHONPATH": str(tmp_path)}))
+    answer = find_missing_modules(
+        names, [str(tmp_path)], f"{environment}/bin/python", context({"PYTHONPATH": str(tmp_path)})
+    )
     assert answer is not None
     assert (answer.missing, answer.near) == (("torhc", "nothing_like_it"), {"torhc": "torch"})
     assert not (tmp_path / "touched").exists()
 
 
 def test_an_interpreter_that_does_not_answer_says_nothing(tmp_path: Path) -> None:
-    assert look_up(("x",), [], "/bin/false", context({})) is None
-    assert look_up(("x",), [], "/bin/echo", context({})) is None
+    assert find_missing_modules(("x",), [], "/bin/false", context({})) is None
+    assert find_missing_modules(("x",), [], "/bin/echo", context({})) is None

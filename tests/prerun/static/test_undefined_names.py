@@ -16,7 +16,7 @@ import pytest
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
-from slurmwrap.prerun.static.code_errors import name_faults
+from slurmwrap.prerun.static.code_errors import find_code_errors
 from slurmwrap.prerun.static.imported_files import read_program
 from slurmwrap.prerun.static.python_interpreter import Python
 from slurmwrap.prerun.static.started_program import EntryPoint
@@ -195,7 +195,7 @@ def find(directory: Path, text: str, interpreter: str = "python3", python: Pytho
         kind="python", path=str(path), argv=(), line=1, cwd=str(directory), interpreter=interpreter, modules=""
     )
     program = read_program(entry, context.source(str(path)), context)
-    found = list(name_faults(program, python))
+    found = list(find_code_errors(program, python))
     assert all(one.fix and one.category == "semantic_error" for one in found)
     return [f"{one.severity.value} {one.line} {one.message.partition(':')[0]}" for one in found]
 
@@ -274,7 +274,7 @@ def test_a_fix_is_named(folder: Path) -> None:
     path = folder / "program.py"
     path.write_text(text)
     entry = EntryPoint(kind="python", path=str(path), argv=(), line=1, cwd=str(folder), interpreter="python3")
-    found = {one.line: one.fix for one in name_faults(read_program(entry, context.source(str(path)), context))}
+    found = {one.line: one.fix for one in find_code_errors(read_program(entry, context.source(str(path)), context))}
     assert found == {
         3: "assign n before this line, or declare it `global n`",
         4: "did you mean model?",
@@ -288,7 +288,7 @@ def test_time_that_is_spent_ends_the_check(folder: Path) -> None:
     entry = EntryPoint(kind="python", path=str(folder / "program.py"), argv=(), line=1, cwd=str(folder))
     program = read_program(entry, context.source(entry.path), context)
     asked: list[int] = []
-    assert list(name_faults(program, None, lambda size: asked.append(size) is not None)) == []
+    assert list(find_code_errors(program, None, lambda size: asked.append(size) is not None)) == []
     assert asked == [8]
 
 
@@ -317,7 +317,7 @@ def test_a_program_of_which_not_all_files_were_read_has_no_certain_error(folder:
     path = str(folder / "program.py")
     entry = EntryPoint(kind="python", path=path, argv=(), line=1, cwd=str(folder), interpreter="python3")
     program = read_program(entry, context.source(path), context)
-    found = [next(name_faults(replace(program, whole=whole))).severity.value for whole in (True, False)]
+    found = [next(find_code_errors(replace(program, whole=whole))).severity.value for whole in (True, False)]
     assert found == ["error", "warning"]
 
 

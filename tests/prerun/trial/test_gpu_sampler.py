@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import wait_until
 
-from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler, MeanGpuUse, find_job_gpus, use_between
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler, MeanGpuUse, find_job_gpus, summarize_gpu_use
 
 SOURCE = Path(__file__).parents[2] / "data/nvml/fake_nvml.c"
 Sampling = Callable[..., GpuSampler]
@@ -31,14 +31,14 @@ def test_means_are_of_the_window_and_the_memorys_peak_of_everything() -> None:
         sample(3.0, 0.7, mem=0.4, mem_mib=100.0, power_w=300.0, pcie_mib_per_s=30.0),
         sample(4.0, 1.0),
     ]
-    found = use_between(samples, 2.0, 3.0)
+    found = summarize_gpu_use(samples, 2.0, 3.0)
     assert found == MeanGpuUse(util=0.6, mem_util=0.3, power_w=250.0, pcie_mib_per_s=20.0, mem_peak_mib=900)
 
 
 def test_what_no_gpu_supports_is_unknown() -> None:
-    assert use_between([sample(2.0, None)], 1.0, 3.0) == MeanGpuUse()
-    assert use_between([sample(2.0, 0.5)], 5.0, 6.0) == MeanGpuUse()
-    assert use_between([], 0.0, 9.0) == MeanGpuUse()
+    assert summarize_gpu_use([sample(2.0, None)], 1.0, 3.0) == MeanGpuUse()
+    assert summarize_gpu_use([sample(2.0, 0.5)], 5.0, 6.0) == MeanGpuUse()
+    assert summarize_gpu_use([], 0.0, 9.0) == MeanGpuUse()
 
 
 def test_the_jobs_gpus_are_named_by_slurm_before_cuda() -> None:

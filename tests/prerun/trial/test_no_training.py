@@ -107,7 +107,7 @@ def test_a_server_whose_code_could_train_is_known_by_its_port_and_its_rest(
     monkeypatch.setattr(module, "list_listening_ports", lambda processes: (8000,))
     monkeypatch.setattr(
         module,
-        "look_at",
+        "take_activity_sample",
         lambda at, processes: ActivitySample(at=at, cpu_s=at * cores, io_bytes=0.0, python=True, blocked=False),
     )
     one, why = patience(tmp_path, may_train=True), ""

@@ -17,7 +17,7 @@ from slurmwrap.model.trial_result import StepReading, TrialResult
 from slurmwrap.prerun.trial import step_detection
 from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow
 from slurmwrap.prerun.trial.stressors import StressorPool, compute_footprint, read_last_cache
-from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, is_unparked
+from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, has_reached_steps
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 LONG = (
@@ -85,10 +85,10 @@ def test_a_script_that_ends_during_its_profile_passed_by_its_steps(
 
 def test_signs_of_training_stand_for_steps_only_in_numbers(make_spec: Callable[..., TrialSpec]) -> None:
     plain, profiled = make_spec("#!/bin/sh\n"), make_spec("#!/bin/sh\n", profile_s=1.0)
-    assert not is_unparked(plain, StepReading(count=900, source="optimizer"))
-    assert is_unparked(profiled, StepReading(count=3, source="optimizer"))
-    assert not is_unparked(profiled, StepReading(count=3, source="backward"))
-    assert is_unparked(profiled, StepReading(count=50, source="backward"))
+    assert not has_reached_steps(plain, StepReading(count=900, source="optimizer"))
+    assert has_reached_steps(profiled, StepReading(count=3, source="optimizer"))
+    assert not has_reached_steps(profiled, StepReading(count=3, source="backward"))
+    assert has_reached_steps(profiled, StepReading(count=50, source="backward"))
 
 
 def test_what_tells_no_speed_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:

@@ -144,9 +144,9 @@ def test_one_gpu_of_the_same_type_is_asked_for(gres: str, kind: str | None, expe
     ("asked", "expected"),
     [
         ("ALL,A=b", ["--export=ALL,A=b"]),
-        ("NIL", ["--export=" + ",".join(trial_spec._OURS)]),
-        ("NONE", ["--export=" + ",".join(trial_spec._OURS), "--get-user-env"]),
-        ("A,B=c", ["--export=A,B=c," + ",".join(trial_spec._OURS)]),
+        ("NIL", ["--export=" + ",".join(trial_spec._WRAPPER_VARIABLES)]),
+        ("NONE", ["--export=" + ",".join(trial_spec._WRAPPER_VARIABLES), "--get-user-env"]),
+        ("A,B=c", ["--export=A,B=c," + ",".join(trial_spec._WRAPPER_VARIABLES)]),
     ],
 )
 def test_the_wrappers_parameters_survive_export(asked: str, expected: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.prerun.verdict.source_slice import Slice, conditions_of_name, slice_at
+from slurmwrap.prerun.verdict.source_slice import Slice, find_conditions_of_name, make_slice_at
 
 CHECKED = """
 def check(n, want):
@@ -38,7 +38,7 @@ sampler.go()
 
 
 def at(text: str, line: int) -> Slice:
-    found = slice_at(text, line)
+    found = make_slice_at(text, line)
     assert found is not None
     return found
 
@@ -82,10 +82,10 @@ def test_tuples_are_taken_apart() -> None:
 
 
 def test_a_name_stands_under_the_conditions_of_its_assignments() -> None:
-    assert conditions_of_name(BRANCH, "sampler") == "args.distributed"
-    assert conditions_of_name(BRANCH, "loader") is None
+    assert find_conditions_of_name(BRANCH, "sampler") == "args.distributed"
+    assert find_conditions_of_name(BRANCH, "loader") is None
 
 
 @pytest.mark.parametrize("text", ["def f(:\n", "\0", ""])
 def test_what_is_no_python_of_this_version_has_no_slice(text: str) -> None:
-    assert slice_at(text, 1) is None
+    assert make_slice_at(text, 1) is None

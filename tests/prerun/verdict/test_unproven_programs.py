@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from slurmwrap.prerun.static.entry_points import list_started_programs
-from slurmwrap.prerun.verdict.unproven_programs import find_unproven
+from slurmwrap.prerun.verdict.unproven_programs import find_unproven_reason
 
 ONE = (7, ("one.py", "--lr", "3"))
 
@@ -15,7 +15,9 @@ ONE = (7, ("one.py", "--lr", "3"))
 def unproven(
     body: str, starts: Sequence[tuple[int, Sequence[str]]] = (), alive: Sequence[int] = (), output: str = ""
 ) -> str:
-    return find_unproven(list_started_programs(f"#!/bin/bash\n{body}\n", "/w", ()), starts, frozenset(alive), output)
+    return find_unproven_reason(
+        list_started_programs(f"#!/bin/bash\n{body}\n", "/w", ()), starts, frozenset(alive), output
+    )
 
 
 def test_a_program_that_ran_to_its_end_is_proof() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from slurmwrap.config.load_config import Retry
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun, LedgerReset
-from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.retry_budget import make_ledger
 from slurmwrap.report.job_report.budget_table import Budget, RetryBudgetReport, make_budget_report
 
 NODE = Citation(source="kernel:n1", line=0, text="NVRM: Xid 79")
@@ -55,11 +55,11 @@ def test_what_does_not_count_says_why_and_the_ledger_agrees() -> None:
     runs = [run(0, step=10), replace(run(1, step=10), incident="i1"), run(2, step=50), run(3, step=50), run(4, step=50)]
     (budget,) = make_budget_report(runs, Retry(), ()).budgets
     assert budget.not_counted == ("1 before the job made progress", "1 part of an incident")
-    assert budget.used == ledger_of(runs, run(5, step=50)).spent("nccl_error") == 3
+    assert budget.used == make_ledger(runs, run(5, step=50)).spent("nccl_error") == 3
     reset = LedgerReset(cluster="lab", job_id=81, at=3950.0, who="root")
     (cleared,) = make_budget_report(runs, Retry(), (reset,)).budgets
     assert (cleared.not_counted, cleared.used) == (("4 before the ledger was cleared",), 1)
-    assert ledger_of(runs, run(5, step=50), (reset,)).spent("nccl_error") == 1
+    assert make_ledger(runs, run(5, step=50), (reset,)).spent("nccl_error") == 1
 
 
 def test_an_older_job_of_the_same_id_is_left_out() -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
-from slurmwrap.sim.queue_policies import policy_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.queue_policies import make_policy
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome
 
-ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
-TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
+ONE = make_equal_servers(1, gpus=8, cpus=24, mem_gb=80)
+TWO = make_equal_servers(2, gpus=8, cpus=24, mem_gb=80)
 WORLD = SchedulerParams(resolution_s=0.0, group_s=0.0, backfill_s=30.0)
 NO_BACKFILL = replace(WORLD, backfill_s=0.0)
 
@@ -151,7 +151,7 @@ def test_an_unknown_placement_is_named() -> None:
 
 def test_the_shortest_first_where_the_site_orders_its_queue_so() -> None:
     jobs = [job(0, 8, 50.0), job(1, 8, 20.0), job(2, 8, 10.0)]
-    assert run(jobs, policy=policy_of("srtf", jobs)).began_s == (30.0, 10.0, 0.0)
+    assert run(jobs, policy=make_policy("srtf", jobs)).began_s == (30.0, 10.0, 0.0)
 
 
 def test_gpus_are_given_away_when_the_epilog_is_over() -> None:

@@ -13,10 +13,10 @@ from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, SpeedPoint
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome
 
-ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
+ONE = make_equal_servers(1, gpus=8, cpus=24, mem_gb=80)
 SHARE = 10 * 1024  # MiB of a GPU
 WORLD = SchedulerParams(resolution_s=0.0, group_s=0.0, backfill_s=30.0)
 GRADED: Mechanism = partial(allocate, policy="graded", settings=GradedSettings())

@@ -6,16 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.sim.engines.pending_queue import PendingSimJob, line_of
-from slurmwrap.sim.engines.sim_request import ask_of
-from slurmwrap.sim.queue_policies import POLICIES, Active, policy_of
+from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queue
+from slurmwrap.sim.engines.sim_request import make_ask
+from slurmwrap.sim.queue_policies import POLICIES, Active, make_policy
 from slurmwrap.sim.sim_job import SimJob
 
 
 def waits(job: SimJob) -> PendingSimJob:
     return PendingSimJob(
         place=job.number, job=job, nodes=None, cpus=1.0, mem_mib=1.0, asked=(1.0, 1.0),
-        ask=ask_of(job.gpus, None, 1.0, 1.0), length_s=1.0,
+        ask=make_ask(job.gpus, None, 1.0, 1.0), length_s=1.0,
     )  # fmt: skip
 
 
@@ -44,14 +44,14 @@ def test_the_line_stands_as_the_policy_would_sort_it(
         SimJob(number=n, job=str(n), submit_s=float(n // 2), work_s=work_s, gpus=gpus)
         for n, (work_s, gpus, _) in enumerate(drawn)
     ]
-    line = line_of(jobs, policy_of(policy, jobs))
+    line = make_pending_queue(jobs, make_policy(policy, jobs))
     for job, (_, _, leaves) in zip(jobs, drawn, strict=True):
         one = waits(job)
         line.join(one)
         if leaves:
             line.leave(one)
     stay = [job for job, (_, _, leaves) in zip(jobs, drawn, strict=True) if not leaves]
-    order = policy_of(policy, jobs).order(columns(stay), 20.0)
+    order = make_policy(policy, jobs).order(columns(stay), 20.0)
     expected = [stay[at].number for at in order[:most]]
     assert [one.place for one in line.first(most, 20.0)] == expected
     assert [one.place for one in line.walk(most, 20.0)] == expected
@@ -64,7 +64,7 @@ def test_who_is_handed_out_may_leave_before_the_next_one(policy: str, drawn: lis
         SimJob(number=n, job=str(n), submit_s=0.0, work_s=work_s, gpus=gpus)
         for n, (work_s, gpus, _) in enumerate(drawn)
     ]
-    line = line_of(jobs, policy_of(policy, jobs))
+    line = make_pending_queue(jobs, make_policy(policy, jobs))
     for job in jobs:
         line.join(waits(job))
     expected = [one.place for one in line.first(len(jobs), 20.0)]

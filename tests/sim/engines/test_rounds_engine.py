@@ -15,13 +15,13 @@ from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.sim.engines.rounds_engine import play_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits
-from slurmwrap.sim.queue_policies import policy_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.queue_policies import make_policy
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.read_trace import read_load
 
-TWO_GPUS = servers_of(1, gpus=2, cpus=6, mem_gb=125)
-TWO_SERVERS = servers_of(2, gpus=4, cpus=12, mem_gb=250)
+TWO_GPUS = make_equal_servers(1, gpus=2, cpus=6, mem_gb=125)
+TWO_SERVERS = make_equal_servers(2, gpus=4, cpus=12, mem_gb=250)
 KNOWN = {"net": ResourceProfile(key="net", surface=(SpeedPoint(cpus=3, mem_mib=64_000, speed=1.0),))}
 
 
@@ -38,7 +38,13 @@ def played(
     placement: str = "any",
 ) -> SimOutcome:
     return play_rounds(
-        jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=round_s, placement=placement
+        jobs,
+        servers,
+        make_policy(policy, jobs),
+        allocate_proportional,
+        profiles={},
+        round_s=round_s,
+        placement=placement,
     )
 
 
@@ -108,7 +114,7 @@ def test_first_fit_lets_pass_but_stops_nobody() -> None:
 def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
     jobs = (job(0, 0, 3000, gpus=2), job(1, 1000, 2000, gpus=2))
     outcome = play_rounds(
-        jobs, TWO_GPUS, policy_of("las", jobs, thresholds=()), allocate_proportional, profiles={}, round_s=0
+        jobs, TWO_GPUS, make_policy("las", jobs, thresholds=()), allocate_proportional, profiles={}, round_s=0
     )
     assert outcome.began_s == (0.0, 1000.0)
     assert outcome.preemptions > 2
@@ -118,7 +124,7 @@ def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
 def test_a_window_ends_the_run_with_its_last_job() -> None:
     jobs = (job(0, 0, 1000), job(1, 0, 10), job(2, 500, 10))
     outcome = play_rounds(
-        jobs, TWO_GPUS, policy_of("fifo", jobs), allocate_proportional, profiles={}, round_s=0, window=range(1, 2)
+        jobs, TWO_GPUS, make_policy("fifo", jobs), allocate_proportional, profiles={}, round_s=0, window=range(1, 2)
     )
     assert outcome.ended_s == (None, 10.0, None)
     assert outcome.began_s == (0.0, 0.0, None)
@@ -129,7 +135,7 @@ def test_progress_is_told_to_the_last_job() -> None:
     told: list[tuple[int, int]] = []
     jobs = (job(0, 0, 10), job(1, 0, 10), job(2, 5, 10))
     play_rounds(
-        jobs, TWO_GPUS, policy_of("fifo", jobs), allocate_proportional, profiles={}, round_s=0,
+        jobs, TWO_GPUS, make_policy("fifo", jobs), allocate_proportional, profiles={}, round_s=0,
         progress=lambda ended, count: told.append((ended, count)),
     )  # fmt: skip
     assert told == [(2, 3), (3, 3)]
@@ -179,21 +185,21 @@ def test_another_placement_is_refused() -> None:
 def test_a_job_runs_as_fast_as_the_mechanism_says_and_no_longer_when_it_says_otherwise() -> None:
     mechanism = Twice()
     jobs = (job(0, 0, 100, model="net"), job(1, 0, 100, model="net"))
-    outcome = play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=0)
+    outcome = play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=0)
     assert outcome.ended_s == (50.0, 75.0)  # 50 s at 1, then it is the first, and has 50 s of work left at 2
 
 
 def test_the_mechanism_is_asked_only_when_others_run_or_in_another_order() -> None:
     mechanism = Twice()
     jobs = tuple(job(n, n * 1000, 2950 if n else 10_000, model="net") for n in range(2))
-    play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=100)
+    play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=100)
     assert mechanism.asked[1:] == [["0"], ["0", "1"], ["0"]]  # the first question: how fast it is alone
 
 
 def test_without_a_profile_nobody_is_asked() -> None:
     mechanism = Twice()
     jobs = (job(0, 0, 100, model="other"),)
-    assert play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=0).ended_s == (
+    assert play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=0).ended_s == (
         100.0,
     )
     assert mechanism.asked == []
@@ -203,7 +209,7 @@ def test_with_the_habit_a_mechanism_is_shown_the_whole_queue() -> None:
     mechanism = Twice()
     jobs = tuple(job(n, 0, 100, gpus=2, model="net") for n in range(2))
     play_rounds(
-        jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=300,
+        jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=300,
         habits=Habits(whole_queue=True),
     )  # fmt: skip
     assert mechanism.asked[1] == ["0", "1"]
@@ -214,18 +220,19 @@ def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without
         return [Allocation(job=claim.job, cpus=3, mem_mib=64_000) for claim in claims]
 
     jobs = (job(0, 0, 100, model="net"),)
-    with pytest.raises(TraceError, match="job 0 of the trace finds no place, not even on empty servers"):
-        play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), never, profiles=KNOWN, round_s=300)
+    with pytest.raises(TraceError, match="job 0 of the trace does not fit, not even on empty servers"):
+        play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), never, profiles=KNOWN, round_s=300)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["any", "consolidate"])
 @pytest.mark.parametrize("round_s", [0.0, 300.0])
 def test_all_of_philly_ends_having_held_its_gpus_for_its_work(placement: str, round_s: float) -> None:
-    jobs = tuple(open_load(Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz").jobs)
-    servers = servers_of(64, gpus=8, cpus=32, mem_gb=512)
+    jobs = tuple(read_load(Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz").jobs)
+    servers = make_equal_servers(64, gpus=8, cpus=32, mem_gb=512)
     outcome = play_rounds(
-        jobs, servers, policy_of("srsf", jobs), allocate_proportional, profiles={}, round_s=round_s, placement=placement
+        jobs, servers, make_policy("srsf", jobs), allocate_proportional,
+        profiles={}, round_s=round_s, placement=placement,
     )  # fmt: skip
     assert len(jobs) == 82_247
     assert None not in outcome.ended_s

@@ -12,11 +12,11 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
-from slurmwrap.sim.failures.sim_nodes import hardware_of, nodes_of
+from slurmwrap.sim.failures.sim_nodes import draw_hardware, nodes_of
 from slurmwrap.sim.failures.study_arms import FailureWorld
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
-SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
+SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 # Nothing but what a test draws itself: no node fails, no log is misread, every job is pre-run.
 QUIET = FailureSettings(node_failures_per_day=0.0, misread=0.0, own_read=0.0, one_gpu_waits=1.0, checkpoint_s=None)
 
@@ -45,7 +45,7 @@ def world() -> Callable[..., FailureWorld]:
         return FailureWorld(
             jobs=jobs,
             doomed={one.number: one for one in doomed},
-            hardware=hardware_of(SERVERS, chosen, 1),
+            hardware=draw_hardware(SERVERS, chosen, 1),
             nodes=nodes_of(SERVERS),
             settings=chosen,
             config=switch_rules_on(config or Config()),

@@ -13,13 +13,13 @@ import pytest
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import (
     FailingJob,
-    again_s,
+    compute_kill_chances,
+    compute_time_to_failure,
     draw_failures,
     inject_failures,
     is_shown_alone,
-    kill_chances,
 )
-from slurmwrap.sim.failures.published_rates import FAILING_JOBS, JOBS, PHILLY, demand_class
+from slurmwrap.sim.failures.published_rates import FAILING_JOBS, JOBS, PHILLY, get_demand_column
 from slurmwrap.sim.sim_job import SimJob
 
 DEFAULT = FailureSettings()
@@ -58,7 +58,7 @@ def test_shares_of_failed_and_killed_jobs_are_the_published_ones(trace: Trace) -
 
 def test_killed_jobs_hold_the_published_share_of_gpu_time() -> None:
     gpu_s = np.exp(np.random.default_rng(1).normal(7, 2, 5000))
-    chances = kill_chances(gpu_s, DEFAULT)
+    chances = compute_kill_chances(gpu_s, DEFAULT)
     assert float(chances.mean()) == pytest.approx(DEFAULT.killed_jobs, rel=1e-3)
     assert float((chances * gpu_s).sum() / gpu_s.sum()) == pytest.approx(DEFAULT.killed_gpu_time, rel=1e-3)
 
@@ -82,7 +82,7 @@ def test_failed_jobs_are_of_table_7s_causes_and_tried_as_often(trace: Trace) -> 
 
 @pytest.mark.parametrize(("gpus", "column"), [(1, 0), (4, 1), (8, 2)])
 def test_the_cause_follows_the_demand(trace: Trace, gpus: int, column: int) -> None:
-    assert demand_class(gpus) == column
+    assert get_demand_column(gpus) == column
     found = inject_failures(trace(8000, gpus=(gpus,)), DEFAULT, 2)
     jobs = {c.reason: c.by_demand[column] / c.repetition for c in PHILLY}
     top = max(jobs, key=lambda reason: jobs[reason])
@@ -109,10 +109,10 @@ def test_the_very_same_input_comes_back_for_one_user_within_a_day_only(trace: Tr
 def test_what_is_wrong_with_the_job_strikes_again_at_the_same_place() -> None:
     row = next(at for at, cause in enumerate(PHILLY) if cause.category == "semantic_error")
     one = FailingJob(number=4, uid=1, category="semantic_error", row=row, run_s=77.0)
-    assert [again_s(one, 1, run) for run in range(3)] == [77.0, 77.0, 77.0]
+    assert [compute_time_to_failure(one, 1, run) for run in range(3)] == [77.0, 77.0, 77.0]
     row = next(at for at, cause in enumerate(PHILLY) if cause.category == "mpi_runtime_failure")
     other = FailingJob(number=4, uid=1, category="mpi_runtime_failure", row=row, run_s=77.0, curable=True)
-    assert len({again_s(other, 1, run) for run in range(3)}) == 3
+    assert len({compute_time_to_failure(other, 1, run) for run in range(3)}) == 3
 
 
 @pytest.mark.parametrize(

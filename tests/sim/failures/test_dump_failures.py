@@ -9,9 +9,9 @@ import pytest
 
 from slurmwrap.sim.failures import FailureSettings, study_of_dump
 from slurmwrap.sim.failures.draw_failures import FailingJob, draw_dump
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
-SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
+SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 DEFAULT = FailureSettings()
 SURE = FailureSettings(misread=0.0, own_read=1.0)
 

@@ -12,10 +12,10 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, run_failure_study
 from slurmwrap.sim.failures.failure_study import select_middle
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 Trace = Callable[..., list[SimJob]]
-SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
+SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 SURE = FailureSettings(misread=0.0, unexplained_curable=0.0)
 
 

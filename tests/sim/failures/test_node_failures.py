@@ -10,31 +10,31 @@ import pytest
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.sim_nodes import (
     Hardware,
+    count_wanted_nodes,
+    draw_hardware,
     draw_nodes,
     draw_struck_node,
-    fails_after,
-    hardware_of,
-    nodes_wanted,
+    draw_time_to_failure,
 )
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 DEFAULT = FailureSettings()
-SERVERS = servers_of(1000, gpus=8, cpus=24, mem_gb=500)
+SERVERS = make_equal_servers(1000, gpus=8, cpus=24, mem_gb=500)
 NONE = frozenset[int]()
 
 
 def hardware(lemons: frozenset[int] = NONE) -> Hardware:
-    return replace(hardware_of(SERVERS, DEFAULT, 1), lemons=lemons)
+    return replace(draw_hardware(SERVERS, DEFAULT, 1), lemons=lemons)
 
 
 def test_lemons_are_as_many_as_published() -> None:
-    counts = [len(hardware_of(SERVERS, DEFAULT, seed).lemons) for seed in range(20)]
+    counts = [len(draw_hardware(SERVERS, DEFAULT, seed).lemons) for seed in range(20)]
     assert all(11 <= count <= 18 for count in counts)
     assert len(set(counts)) > 1
 
 
 def test_the_fleet_fails_at_the_published_rate_and_lemons_cause_their_share() -> None:
-    whole = hardware_of(SERVERS, DEFAULT, 1)
+    whole = draw_hardware(SERVERS, DEFAULT, 1)
     lemons = sum(DEFAULT.lemon_share) / 2 * len(SERVERS)
     by_lemons, by_others = lemons * whole.lemon_rate, (len(SERVERS) - lemons) * whole.healthy_rate
     assert (by_lemons + by_others) * 86_400 / len(SERVERS) == pytest.approx(6.5 / 1000)
@@ -42,13 +42,13 @@ def test_the_fleet_fails_at_the_published_rate_and_lemons_cause_their_share() ->
 
 
 def test_without_lemons_all_nodes_fail_at_the_published_rate() -> None:
-    found = hardware_of(SERVERS, FailureSettings(lemon_share=(0.0, 0.0)), 1)
+    found = draw_hardware(SERVERS, FailureSettings(lemon_share=(0.0, 0.0)), 1)
     assert (len(found.lemons), found.healthy_rate * 86_400) == (0, pytest.approx(6.5 / 1000))
 
 
 def test_a_small_cluster_has_a_lemon_as_often_as_it_should() -> None:
-    small = servers_of(10, gpus=8, cpus=24, mem_gb=500)
-    mean = fmean(len(hardware_of(small, DEFAULT, seed).lemons) for seed in range(2000))
+    small = make_equal_servers(10, gpus=8, cpus=24, mem_gb=500)
+    mean = fmean(len(draw_hardware(small, DEFAULT, seed).lemons) for seed in range(2000))
     assert mean == pytest.approx(0.145, abs=0.04)
 
 
@@ -67,7 +67,7 @@ def test_a_job_that_needs_every_node_gets_excluded_ones_too() -> None:
 
 def test_time_until_a_node_fails_is_exponential_with_the_nodes_rates() -> None:
     whole = hardware(frozenset({0}))
-    mean = fmean(fails_after(whole, (0, 1), 1, job, 0) for job in range(4000))
+    mean = fmean(draw_time_to_failure(whole, (0, 1), 1, job, 0) for job in range(4000))
     assert mean == pytest.approx(1 / (whole.lemon_rate + whole.healthy_rate), rel=0.06)
 
 
@@ -78,16 +78,16 @@ def test_a_lemon_beside_sound_nodes_is_nearly_always_the_one() -> None:
 
 
 def test_without_failures_nothing_fails() -> None:
-    quiet = hardware_of(SERVERS, FailureSettings(node_failures_per_day=0.0), 1)
-    assert fails_after(quiet, (0, 1), 1, 1, 0) == float("inf")
+    quiet = draw_hardware(SERVERS, FailureSettings(node_failures_per_day=0.0), 1)
+    assert draw_time_to_failure(quiet, (0, 1), 1, 1, 0) == float("inf")
 
 
 @pytest.mark.parametrize(("gpus", "asked", "nodes"), [(1, None, 1), (9, None, 2), (8, 4, 4), (8001, None, 1000)])
 def test_nodes_of_a_job(gpus: int, asked: int | None, nodes: int) -> None:
     job = SimJob(number=0, job="a", submit_s=0, work_s=1, gpus=gpus, nodes=asked)
-    assert nodes_wanted(job, hardware()) == nodes
+    assert count_wanted_nodes(job, hardware()) == nodes
 
 
 def test_no_servers_are_refused() -> None:
     with pytest.raises(ValueError, match="no servers"):
-        hardware_of((), DEFAULT, 1)
+        draw_hardware((), DEFAULT, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.play_failures import mistaken_for, play_arm
+from slurmwrap.sim.failures.play_failures import choose_wrong_category, play_arm
 from slurmwrap.sim.failures.sim_nodes import Hardware
 from slurmwrap.sim.failures.study_arms import FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
@@ -198,7 +198,7 @@ def test_gpu_time_is_accounted_for_once(trace: Trace, world: Made) -> None:
 
 
 def test_no_category_is_mistaken_for_itself_or_for_slurms_word() -> None:
-    found = {mistaken_for("semantic_error", at / 100) for at in range(100)}
+    found = {choose_wrong_category("semantic_error", at / 100) for at in range(100)}
     assert found.isdisjoint({"semantic_error", "cpu_oom", "job_preempted"})
     assert "incorrect_inputs" in found
 

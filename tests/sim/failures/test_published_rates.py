@@ -9,9 +9,9 @@ from slurmwrap.sim.failures.published_rates import (
     CLASSIFIED,
     FAILING_JOBS,
     PHILLY,
+    compute_misread_share,
     compute_seen_share,
-    demand_class,
-    misread_share,
+    get_demand_column,
 )
 
 
@@ -44,11 +44,11 @@ def test_a_failed_job_in_six_or_five() -> None:
 
 @pytest.mark.parametrize(("gpus", "column"), [(0, 0), (1, 0), (2, 1), (4, 1), (5, 2), (128, 2)])
 def test_column_of_a_demand(gpus: int, column: int) -> None:
-    assert demand_class(gpus) == column
+    assert get_demand_column(gpus) == column
 
 
 def test_measured_shares_are_those_of_the_documentation() -> None:
-    assert (sum(n for n, _ in CLASSIFIED), round(misread_share(), 3), round(compute_seen_share(), 3)) == (
+    assert (sum(n for n, _ in CLASSIFIED), round(compute_misread_share(), 3), round(compute_seen_share(), 3)) == (
         415,
         0.099,
         0.975,

@@ -10,15 +10,15 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.placement import node_ranking as production_avoid
 from slurmwrap.policy import retry_budget, retry_decision, strikes
-from slurmwrap.policy.strikes import Fleet, strikes_of
+from slurmwrap.policy.strikes import Fleet, make_strikes
 from slurmwrap.prerun.verdict import single_gpu_messages
 from slurmwrap.sim.failures import draw_failures, sim_judge, sim_nodes
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, judge_failed_run, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_nodes import nodes_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 ACT = switch_rules_on(Config())
-FLEET = Fleet(nodes=nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500)))
+FLEET = Fleet(nodes=nodes_of(make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)))
 JOB = SimJob(number=4, job="4", submit_s=0.0, work_s=7200.0, gpus=8)
 RUN = FailedRun(job=JOB, uid=7, run=0, began_s=0.0, ended_s=600.0, nodes=("n03",), told="nccl_error", mem_mib=100_000)
 
@@ -37,8 +37,8 @@ def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
 
 def test_the_functions_are_productions_own() -> None:
     assert sim_judge.decide is retry_decision.decide
-    assert sim_judge.ledger_of is retry_budget.ledger_of
-    assert sim_nodes.strikes_of is strikes.strikes_of
+    assert sim_judge.make_ledger is retry_budget.make_ledger
+    assert sim_nodes.make_strikes is strikes.make_strikes
     assert sim_nodes.health is strikes.health
     assert sim_nodes.avoid is production_avoid.avoid
     assert draw_failures.ELSEWHERE is single_gpu_messages.ELSEWHERE
@@ -71,7 +71,7 @@ def test_a_conclusive_fault_strikes_its_node_and_the_job_leaves_it() -> None:
     run = replace(RUN, told="gpu_hardware", node="n03", conclusive=True)
     found = judge_failed_run(run, (), FLEET, ACT)
     assert (found.again, found.avoid) == (True, ("n03",))
-    assert [strike.node for strike in strikes_of(diagnosis_of(run), record_of(run, diagnosis_of(run)))] == ["n03"]
+    assert [strike.node for strike in make_strikes(diagnosis_of(run), record_of(run, diagnosis_of(run)))] == ["n03"]
 
 
 @pytest.mark.parametrize("told", ["node_failure", "job_preempted"])

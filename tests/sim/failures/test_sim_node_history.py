@@ -7,10 +7,10 @@ from dataclasses import replace
 from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_nodes import SimNodeHistory, nodes_of
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 DAY_S = 86_400.0
-NODES = nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500))
+NODES = nodes_of(make_equal_servers(20, gpus=8, cpus=24, mem_gb=500))
 
 
 def watching(struck: list[int], days: int = 1, config: Config | None = None) -> SimNodeHistory:

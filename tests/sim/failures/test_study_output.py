@@ -10,16 +10,15 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, run_failure_study, study_of_dump
 from slurmwrap.sim.failures.assumptions import list_assumptions
 from slurmwrap.sim.failures.study_output import (
+    format_sensitivity_markdown,
     format_study_markdown,
     format_study_table,
-    list_bars,
     list_variants,
-    sensitivity_markdown,
     study_sensitivity,
 )
-from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
-SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
+SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 JOBS = [SimJob(number=at, job="", submit_s=600.0 * at, work_s=3600.0, gpus=(1, 8)[at % 2]) for at in range(300)]
 
 
@@ -59,12 +58,6 @@ def test_a_dump_is_told_as_one(found: FailureStudy) -> None:
     assert "Philly's own figures" not in text
 
 
-def test_bars_stack_to_the_cost(found: FailureStudy) -> None:
-    whole = [(bar.wasted + bar.trials + bar.false_stops) for bar in list_bars(found)]
-    assert whole == pytest.approx([arm.cost_gpu_hours.mean for arm in found.arms])
-    assert all(bar.low <= total <= bar.high for bar, total in zip(list_bars(found), whole, strict=True))
-
-
 def test_what_is_assumed_is_told_with_the_figures_that_were_used() -> None:
     told = " ".join(list_assumptions(FailureSettings(trial_s=300.0, blind_retries=4, checkpoint_s=None), "drawn"))
     assert "one GPU for 5 min" in told
@@ -88,4 +81,4 @@ def test_the_unchanged_variant_is_the_study_itself(found: FailureStudy) -> None:
     rows = study_sensitivity(JOBS[:20], servers=SERVERS, seeds=(1, 2))
     itself = run_failure_study(JOBS[:20], servers=SERVERS, seeds=(1, 2))
     assert rows[0].all == itself.arm("all").saved_gpu_hours
-    assert len(sensitivity_markdown(rows).splitlines()) == len(rows) + 2
+    assert len(format_sensitivity_markdown(rows).splitlines()) == len(rows) + 2

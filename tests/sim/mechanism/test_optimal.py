@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import JobDemand, Server
-from slurmwrap.sim.mechanism.optimal import allocate_optimal, options_of
+from slurmwrap.sim.mechanism.optimal import allocate_optimal, list_group_options
 from slurmwrap.sim.mechanism.reference_mechanisms import reference_tune
 
 SPEEDS = (
@@ -43,7 +43,7 @@ def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> No
     queue = [claim(speeds, gpus) for speeds, gpus in kinds]
     while sum(one.gpus for one in queue) > 4:
         queue.pop()
-    menus = [options_of(one, (3.0, 64_000)) for one in queue]
+    menus = [list_group_options(one, (3.0, 64_000)) for one in queue]
     best = max(
         sum(option.speed for option in choice)
         for choice in product(*menus)
@@ -68,14 +68,17 @@ def test_no_job_is_slower_than_at_its_share_and_tune_is_never_faster_in_sum(kind
 
 
 def test_a_menu_leaves_out_what_is_slower_than_the_share_or_dearer_than_something_as_fast() -> None:
-    assert [(option.cpus, option.mem_mib, option.speed) for option in options_of(claim(1), (3.0, 64_000))] == [
+    assert [(option.cpus, option.mem_mib, option.speed) for option in list_group_options(claim(1), (3.0, 64_000))] == [
         (3, 64_000, 1.0),
         (4, 64_000, 1.2),
         (6, 64_000, 1.9),
         (12, 128_000, 2.0),
     ]
-    assert [(option.cpus, option.speed) for option in options_of(claim(2), (3.0, 64_000))] == [(3, 1.0), (9, 2.5)]
-    assert [(option.cpus, option.mem_mib) for option in options_of(claim(0), (3.0, 64_000))] == [(1, 16_000)]
+    assert [(option.cpus, option.speed) for option in list_group_options(claim(2), (3.0, 64_000))] == [
+        (3, 1.0),
+        (9, 2.5),
+    ]
+    assert [(option.cpus, option.mem_mib) for option in list_group_options(claim(0), (3.0, 64_000))] == [(1, 16_000)]
 
 
 def test_alike_jobs_of_lower_priority_get_the_faster_points() -> None:

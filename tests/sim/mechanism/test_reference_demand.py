@@ -6,14 +6,16 @@ import pytest
 from allocate_cases import points, server
 
 from slurmwrap.placement.demand import JobDemand
-from slurmwrap.sim.mechanism.reference_mechanisms import Amount, best_of
+from slurmwrap.sim.mechanism.reference_mechanisms import Amount, compute_best_amount
 
 HUNGRY = points((3, 64_000, 1.0), (9, 64_000, 2.0), (12, 128_000, 3.0), (24, 128_000, 3.0))
 MEMORY = points((3, 64_000, 1.0), (6, 192_000, 2.5))
 
 
 def wanted(gpus: int, speeds: tuple = HUNGRY) -> Amount:
-    return best_of(JobDemand(job="a", gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=speeds), server())
+    return compute_best_amount(
+        JobDemand(job="a", gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=speeds), server()
+    )
 
 
 def test_the_fewest_cpus_of_the_fastest_points() -> None:

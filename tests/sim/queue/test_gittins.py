@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sim.queue_policies import Active, Gittins, index_of
+from slurmwrap.sim.queue_policies import Active, Gittins, make_gittins_index
 
 Make = Callable[..., Active]
 PAST = np.array([40.0, 10.0, 20.0])
@@ -18,17 +18,17 @@ PAST = np.array([40.0, 10.0, 20.0])
 
 def test_the_index_is_the_chance_to_end_over_the_service_until_then() -> None:
     # a = 0, D = 15: one of three ends, after 10; the other two take 15 each
-    assert index_of(PAST, 15.0).at(np.array([0.0]))[0] == pytest.approx((1 / 3) / ((10 + 15 + 15) / 3))
+    assert make_gittins_index(PAST, 15.0).at(np.array([0.0]))[0] == pytest.approx((1 / 3) / ((10 + 15 + 15) / 3))
     # a = 12: of 20 and 40 one ends within 15, after 8
-    assert index_of(PAST, 15.0).at(np.array([12.0]))[0] == pytest.approx((1 / 2) / ((8 + 15) / 2))
+    assert make_gittins_index(PAST, 15.0).at(np.array([12.0]))[0] == pytest.approx((1 / 2) / ((8 + 15) / 2))
 
 
 def test_without_a_quantum_it_is_one_over_the_mean_that_remains() -> None:
-    assert index_of(PAST, inf).at(np.array([0.0, 15.0])) == pytest.approx([3 / 70, 2 / 30])
+    assert make_gittins_index(PAST, inf).at(np.array([0.0, 15.0])) == pytest.approx([3 / 70, 2 / 30])
 
 
 def test_who_has_had_more_than_anybody_before_has_no_hope() -> None:
-    assert index_of(PAST, 15.0).at(np.array([40.0, 1e9])).tolist() == [0.0, 0.0]
+    assert make_gittins_index(PAST, 15.0).at(np.array([40.0, 1e9])).tolist() == [0.0, 0.0]
 
 
 @given(
@@ -37,7 +37,9 @@ def test_who_has_had_more_than_anybody_before_has_no_hope() -> None:
     st.lists(st.integers(0, 1200), min_size=1, max_size=10),
 )
 def test_it_is_what_the_definition_says(past: list[int], quantum: int, attained: list[int]) -> None:
-    found = index_of(np.array(past, dtype=np.float64), float(quantum)).at(np.array(attained, dtype=np.float64))
+    found = make_gittins_index(np.array(past, dtype=np.float64), float(quantum)).at(
+        np.array(attained, dtype=np.float64)
+    )
     for a, index in zip(attained, found.tolist(), strict=True):
         left = [service - a for service in past if service > a]
         ends = sum(one <= quantum for one in left)
@@ -45,10 +47,10 @@ def test_it_is_what_the_definition_says(past: list[int], quantum: int, attained:
 
 
 def test_in_a_queue_who_is_likeliest_to_end_soon_is_first(active: Make) -> None:
-    policy = Gittins(jobs=3, thresholds=(100.0,), index=index_of(np.array([10.0, 50.0, 52.0, 500.0]), 5.0))
+    policy = Gittins(jobs=3, thresholds=(100.0,), index=make_gittins_index(np.array([10.0, 50.0, 52.0, 500.0]), 5.0))
     assert policy.order(active(3, held_s=[0, 49, 8]), 60.0).tolist() == [1, 2, 0]
 
 
 def test_the_queues_come_before_the_index(active: Make) -> None:
-    policy = Gittins(jobs=2, thresholds=(100.0,), index=index_of(np.array([10.0, 110.0]), 5.0))
+    policy = Gittins(jobs=2, thresholds=(100.0,), index=make_gittins_index(np.array([10.0, 110.0]), 5.0))
     assert policy.order(active(2, held_s=[108, 0]), 200.0).tolist() == [1, 0]

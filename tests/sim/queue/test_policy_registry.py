@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sim.queue_policies import POLICIES, Gittins, Las, Queues, policy_of
+from slurmwrap.sim.queue_policies import POLICIES, Gittins, Las, Queues, make_policy
 from slurmwrap.sim.sim_job import SimJob
 
 JOBS = [SimJob(number=n, job=f"j{n}", submit_s=n, work_s=10.0 * n + 1, gpus=1 + n % 2) for n in range(5)]
 
 
 def test_every_name_gives_the_policy_of_that_name() -> None:
-    assert [policy_of(name, JOBS).name for name in POLICIES] == ["fifo", "srtf", "srsf", "2d-las", "2d-gittins", "ftf"]
+    assert [make_policy(name, JOBS).name for name in POLICIES] == [
+        "fifo",
+        "srtf",
+        "srsf",
+        "2d-las",
+        "2d-gittins",
+        "ftf",
+    ]
 
 
 def test_tiresias_s_own_names_mean_the_same() -> None:
-    assert isinstance(policy_of("2d-las", JOBS), Queues)
-    assert isinstance(policy_of("2d-gittins", JOBS), Gittins)
+    assert isinstance(make_policy("2d-las", JOBS), Queues)
+    assert isinstance(make_policy("2d-gittins", JOBS), Gittins)
 
 
 def test_without_thresholds_las_is_plain() -> None:
-    assert policy_of("las", JOBS, thresholds=()) == Las()
+    assert make_policy("las", JOBS, thresholds=()) == Las()
 
 
 def test_every_run_gets_a_policy_of_its_own() -> None:
-    assert policy_of("las", JOBS) is not policy_of("las", JOBS)
+    assert make_policy("las", JOBS) is not make_policy("las", JOBS)
 
 
 def test_the_history_of_gittins_are_the_services_of_the_jobs_themselves() -> None:
-    policy = policy_of("gittins", JOBS)
+    policy = make_policy("gittins", JOBS)
     assert isinstance(policy, Gittins)
     assert policy.index.ordered.tolist() == [1.0, 21.0, 22.0, 41.0, 62.0]
 
 
 def test_another_name_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no policy 'lottery': fifo, srtf, srsf, las, gittins, ftf"):
-        policy_of("lottery", JOBS)
+        make_policy("lottery", JOBS)

@@ -11,10 +11,10 @@ from slurmwrap.sim.trace.trace_load import Load
 
 HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
 NEEDED = "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model"
-MENDED = "mend the line, or remove it"
-GPUS = "wanted is how many GPUs the whole job holds; leave jobs without GPUs out"
-SUBMIT = "wanted are seconds since the first submission"
-RUN = "wanted are seconds of run time, queueing excluded"
+MENDED = "fix the line, or remove it"
+GPUS = "expected: the number of GPUs of the whole job; leave out jobs without GPUs"
+SUBMIT = "expected: seconds since the first submission"
+RUN = "expected: seconds of run time, without queueing"
 QUOTES = "put a field with a quote or a comma in quotes, and double the quotes in it"
 
 
@@ -109,7 +109,7 @@ def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
             "t:1: there is no column submit_s, duration_s, gpus; there are '0', '375', '1'",
             NEEDED,
         ),
-        (["submit_s,duration_s,gpus,gpus", "0,1,1,1"], "t:1: the column gpus is there 2 times", "leave one"),
+        (["submit_s,duration_s,gpus,gpus", "0,1,1,1"], "t:1: the column gpus appears 2 times", "leave one of them"),
         ([HEAD], "t: there is no job below the head", "a simulation needs at least one"),
         ([HEAD, "", "  "], "t: there is no job below the head", "a simulation needs at least one"),
         ([HEAD, "0,1,1,,,,,", "1,1,1,,"], "t:3: 5 fields, and the head has 8", MENDED),
@@ -133,21 +133,21 @@ def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
         (
             [HEAD, "0,1,1,0,,,,"],
             "t:2: cpus is '0': not more than 0",
-            "wanted is how many CPUs the whole job asks for; leave it empty where nobody knows",
+            "expected: the number of CPUs that the whole job asks for; leave it empty if that is unknown",
         ),
         (
             [HEAD, "0,1,1,,-62.5,,,"],
             "t:2: mem_gb is '-62.5': negative",
-            "wanted is how many GB the whole job asks for; leave it empty where nobody knows",
+            "expected: the GB that the whole job asks for; leave it empty if that is unknown",
         ),
         (
             [HEAD, "0,1,1,,,,,", "1793502,1,1,,,,,", "", "7.25,1,1,,,,,"],
-            "t:5: submit_s is 7.25, and 1793502 in line 3: rows go by submission",
+            "t:5: submit_s is 7.25, and 1793502 in line 3: rows must be in the order of submission",
             "sort them: (head -n 1 FILE; tail -n +2 FILE | sort -s -t, -gk1,1)",
         ),
         (
             ["gpus,duration_s,submit_s", "1,1,5", "1,1,4"],
-            "t:3: submit_s is 4, and 5 in line 2: rows go by submission",
+            "t:3: submit_s is 4, and 5 in line 2: rows must be in the order of submission",
             "sort them: (head -n 1 FILE; tail -n +2 FILE | sort -s -t, -gk3,3)",
         ),
         ([HEAD, '0,1,1,,,"ana,,', "1,1,1,,,,,"], "t:2: a quote that does not end on its line", QUOTES),
@@ -161,7 +161,7 @@ def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
         (
             [HEAD, "0,1,1,,,\0,,"],
             "t:2: it holds NUL bytes",
-            "wanted is text in UTF-8 or ASCII, not UTF-16, not binary",
+            "expected: text in UTF-8 or ASCII, not UTF-16, not binary",
         ),
         ([HEAD, "0,1,1" + "," * 2_000_000], "t:2: a line of more than 1,048,576 characters", "is it a trace at all?"),
         (

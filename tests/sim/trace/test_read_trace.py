@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.sim_job import SimJob, servers_of
-from slurmwrap.sim.trace.read_trace import check_fits, open_load, parse_trace
+from slurmwrap.sim.sim_job import SimJob, make_equal_servers
+from slurmwrap.sim.trace.read_trace import check_fits, parse_trace, read_load
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 TABLE = b"submit_s,duration_s,gpus,user\n0,60,4,ana\n"
-SERVERS = servers_of(2, gpus=4, cpus=16, mem_gb=64)
+SERVERS = make_equal_servers(2, gpus=4, cpus=16, mem_gb=64)
 JOB = SimJob(number=0, job="17", submit_s=0.0, work_s=60.0, gpus=4, line=5)
 
 
 def told(path: Path) -> tuple[str, str]:
     """Message and way out, without the directory."""
     with pytest.raises(TraceError) as caught:
-        open_load(path)
+        read_load(path)
     return str(caught.value).replace(f"{path.parent}/", ""), caught.value.hint
 
 
@@ -37,7 +37,7 @@ def told(path: Path) -> tuple[str, str]:
     ],
 )
 def test_the_shipped_traces_are_read_whole(name: str, jobs: int, gpus: int) -> None:
-    load = open_load(DATA / "traces" / name)
+    load = read_load(DATA / "traces" / name)
     assert (len(load.jobs), sum(job.gpus for job in load.jobs), load.remarks) == (jobs, gpus, ())
     assert [job.number for job in load.jobs] == list(range(jobs))
 
@@ -45,26 +45,26 @@ def test_the_shipped_traces_are_read_whole(name: str, jobs: int, gpus: int) -> N
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.csv", "t"])
 def test_gzip_is_known_by_its_content(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(TABLE))
-    assert open_load(tmp_path / name) == parse_trace(TABLE.decode().splitlines(), name)
+    assert read_load(tmp_path / name) == parse_trace(TABLE.decode().splitlines(), name)
 
 
 def test_a_dump_may_be_gzipped_too(tmp_path: Path) -> None:
     content = (DATA / "sacct" / "22.05-lab.psv").read_bytes()
     (tmp_path / "d.psv.gz").write_bytes(gzip.compress(content))
-    assert open_load(tmp_path / "d.psv.gz") == open_load(DATA / "sacct" / "22.05-lab.psv")
+    assert read_load(tmp_path / "d.psv.gz") == read_load(DATA / "sacct" / "22.05-lab.psv")
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_standard_input_is_read_and_stays_open(monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
     stdin = io.BytesIO(gzip.compress(TABLE) if packed else TABLE)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
-    assert len(open_load(Path("-")).jobs) == 1
+    assert len(read_load(Path("-")).jobs) == 1
     assert not stdin.closed
 
 
 def test_bytes_that_are_no_utf8_in_a_name_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(TABLE.replace(b"ana", b"an\xff"))
-    assert open_load(tmp_path / "t.csv").jobs[0].user == "an\ufffd"
+    assert read_load(tmp_path / "t.csv").jobs[0].user == "an\ufffd"
 
 
 def test_only_a_line_feed_ends_a_line_of_a_dump() -> None:
@@ -85,7 +85,7 @@ def test_only_a_line_feed_ends_a_line_of_a_dump() -> None:
         (b"\n[1, 2]", "t.csv:2: it is JSON"),
         (b"hello\n", "t.csv:1: neither a table of jobs nor a dump of sacct begins with 'hello'"),
         (b"\x1b[2J\n", "t.csv:1: neither a table of jobs nor a dump of sacct begins with '?[2J'"),
-        (TABLE.replace(b",", b";"), "t.csv:1: no commas stand between the columns 'submit_s;duration_s;gpus;user'"),
+        (TABLE.replace(b",", b";"), "t.csv:1: there are no commas between the columns 'submit_s;duration_s;gpus;user'"),
         (TABLE.decode().encode("utf-16"), "t.csv:1: it holds NUL bytes"),
         (b"x" * 3_000_000, "t.csv:1: a line of more than 1,048,576 characters"),
         (gzip.compress(b"x" * 30_000_000), "t.csv:1: a line of more than 1,048,576 characters"),
@@ -116,12 +116,12 @@ def test_a_damaged_gzip_file_is_told_so(tmp_path: Path, content: bytes) -> None:
 def test_what_cannot_be_opened_is_told_with_the_reason(tmp_path: Path) -> None:
     assert told(tmp_path / "none.csv")[0] == "cannot read none.csv: No such file or directory"
     with pytest.raises(TraceError, match=f"^cannot read {tmp_path}: Is a directory$"):
-        open_load(tmp_path)
+        read_load(tmp_path)
 
 
 def test_a_path_that_no_system_takes_is_told_too() -> None:
     with pytest.raises(TraceError, match=r"^cannot read a\?b: no path holds a NUL$"):
-        open_load(Path("a\0b"))
+        read_load(Path("a\0b"))
 
 
 def test_the_name_of_a_file_does_not_steer_the_terminal(tmp_path: Path) -> None:
@@ -171,6 +171,6 @@ def test_a_job_that_could_never_start_is_named_with_both_numbers(job: SimJob, wh
 def test_the_first_of_several_is_named_and_the_others_are_counted() -> None:
     jobs = [JOB, replace(JOB, job="18", gpus=16, line=9), replace(JOB, gpus=32), replace(JOB, gpus=64)]
     with pytest.raises(
-        TraceError, match=r"^t:9: job 18 asks for 16 GPUs, and the whole cluster has 8; so it is with 2 more$"
+        TraceError, match=r"^t:9: job 18 asks for 16 GPUs, and the whole cluster has 8; the same applies to 2 more$"
     ):
         check_fits(jobs, SERVERS, name="t")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import open_load, parse_trace
+from slurmwrap.sim.trace.read_trace import parse_trace, read_load
 from slurmwrap.sim.trace.sacct_dump import FIELDS
 from slurmwrap.sim.trace.trace_load import Actual, Load
 
@@ -139,7 +139,7 @@ def test_any_bytes_of_a_file_are_read_or_told(tmp_path: Path, content: bytes, pa
     file = tmp_path / "f"
     file.write_bytes(gzip.compress(content)[: len(content) + 15] if packed else content)
     try:
-        open_load(file)
+        read_load(file)
     except TraceError as error:
         assert f"{error} {error.hint}".replace(str(tmp_path), "").isprintable()
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import open_load, parse_trace
+from slurmwrap.sim.trace.read_trace import parse_trace, read_load
 from slurmwrap.sim.trace.sacct_dump import COMMAND, FIELDS
 from slurmwrap.sim.trace.sacct_rows import READ, Head, SacctReader, SacctRow
 from slurmwrap.sim.trace.trace_load import Actual, Load
@@ -69,14 +69,14 @@ def job_of(row: Mapping[str, str], **options: Sequence[str]) -> SimJob:
 
 
 def test_a_real_dump_of_22_05_is_read_whole() -> None:
-    load = open_load(DATA / "22.05-lab.psv")
+    load = read_load(DATA / "22.05-lab.psv")
     assert (len(load.jobs), len(load.cpu_jobs), load.epoch) == (38, 2, 1795268327.0)
     assert load.remarks == (
         "3 jobs never started and are left out",
         "2 jobs held no GPU and are kept apart",
         "1 job was still running and is cut where the dump ends",
         "6 jobs became eligible after submission and are counted from then",
-        "2 jobs have the delimiter or a line break in a name: mended",
+        "2 jobs have the delimiter or a line break in a name: fixed",
     )
     assert [(job.job, job.line) for job in load.jobs if "?" in job.model or "|" in job.model] == [
         ("16", 34),
@@ -85,12 +85,12 @@ def test_a_real_dump_of_22_05_is_read_whole() -> None:
 
 
 def test_the_22_05_job_that_had_whole_nodes_to_itself_holds_all_that_it_was_given() -> None:
-    excl = next(job for job in open_load(DATA / "22.05-lab.psv").jobs if job.model == "excl")
+    excl = next(job for job in read_load(DATA / "22.05-lab.psv").jobs if job.model == "excl")
     assert (excl.gpus, excl.cpus, excl.mem_mib) == (8, 32, 64000)
 
 
 def test_a_requeued_job_of_22_05_is_there_once_per_run_with_a_submission_of_its_own() -> None:
-    load = open_load(DATA / "22.05-lab.psv")
+    load = read_load(DATA / "22.05-lab.psv")
     runs = [
         (job.status, one.submit_s, job.submit_s, job.work_s)
         for job, one in zip(load.jobs, load.actual, strict=True)
@@ -100,7 +100,7 @@ def test_a_requeued_job_of_22_05_is_there_once_per_run_with_a_submission_of_its_
 
 
 def test_a_dump_of_24_11_with_local_times_and_a_delimiter_at_the_end() -> None:
-    load = open_load(DATA / "24.11-made.psv")
+    load = read_load(DATA / "24.11-made.psv")
     assert [(job.job, job.submit_s, job.work_s, job.gpus, job.limit_s) for job in load.jobs] == [
         ("501", 0.0, 3600.0, 16, 28800.0),
         ("502", 10.0, 1800.0, 1, 1800.0),
@@ -111,12 +111,12 @@ def test_a_dump_of_24_11_with_local_times_and_a_delimiter_at_the_end() -> None:
         "2 jobs never started and are left out",
         "1 job held no GPU and is kept apart",
         "1 job became eligible after submission and is counted from then",
-        "2 jobs have the delimiter or a line break in a name: mended",
+        "2 jobs have the delimiter or a line break in a name: fixed",
     )
 
 
 def test_a_dump_of_26_05_with_new_columns_and_another_delimiter() -> None:
-    load = open_load(DATA / "26.05-made.psv")
+    load = read_load(DATA / "26.05-made.psv")
     assert [(job.job, job.status, job.submit_s, job.model) for job in load.jobs] == [
         ("9001", "NODE_FAIL", 0.0, "train: lr=1e-3|wd=0"),
         ("9002", "RUNNING", 100.0, "night?run"),
@@ -336,7 +336,7 @@ def test_jobs_of_two_clusters_with_one_id_are_two_jobs() -> None:
 def test_a_name_with_the_delimiter_or_a_line_break_is_mended(name: str) -> None:
     load = parse_trace(dump({"JobName": name}, {"JobID": "11"}, fields=("JobID", "JobName", *FIELDS[1:-1])), "d")
     assert [job.model for job in load.jobs] == [name.strip().replace("\n", "?"), "train"]
-    assert load.remarks == ("1 job has the delimiter or a line break in a name: mended",)
+    assert load.remarks == ("1 job has the delimiter or a line break in a name: fixed",)
 
 
 @pytest.mark.parametrize("name", ["a|b", "a||b|", "|", "two\nlines", "two\nlines|of\nit"])
@@ -344,7 +344,7 @@ def test_a_name_with_the_delimiter_or_a_line_break_is_mended(name: str) -> None:
 def test_a_name_in_the_last_column_is_mended(name: str, end: str) -> None:
     load = parse_trace(dump({"JobName": name}, {"JobID": "11"}, end=end), "d")
     assert [job.model for job in load.jobs] == [name.strip().replace("\n", "?"), "train"]
-    assert load.remarks == ("1 job has the delimiter or a line break in a name: mended",)
+    assert load.remarks == ("1 job has the delimiter or a line break in a name: fixed",)
 
 
 def test_surplus_of_one_of_several_texts_goes_to_the_first_that_may_have_held_it() -> None:
@@ -385,7 +385,7 @@ def test_a_row_beyond_repair_does_not_take_the_next_one_with_it() -> None:
     load = parse_trace(lines, "d")
     assert len(load.jobs) == 151
     assert load.remarks == (
-        "1 job has the delimiter or a line break in a name: mended",
+        "1 job has the delimiter or a line break in a name: fixed",
         "1 line could not be read; line 2: 17 fields, and the head has 16",
     )
 
@@ -426,7 +426,7 @@ def test_more_than_a_hundredth_of_broken_lines_is_refused() -> None:
     with pytest.raises(TraceError) as caught:
         parse_trace(dump(*rows), "d")
     assert str(caught.value) == "d:9: Submit is 'soon', not a time; 8 of 400 lines cannot be read"
-    assert caught.value.hint == f"mend or remove the line, or dump again: {COMMAND}"
+    assert caught.value.hint == f"fix or remove the line, or dump again: {COMMAND}"
 
 
 @pytest.mark.parametrize(
@@ -462,14 +462,14 @@ NO_GPU = {"ReqTRES": "cpu=1,node=1", "AllocTRES": "cpu=1,node=1"}
         (dump({}, fields=("JobID", "Submit")), f"d:1: the dump has no column {NO_TIMES}", f"call it so: {COMMAND}"),
         (["JobID|Sta"], f"d:1: the dump has no column Submit and no column {NO_TIMES}", f"call it so: {COMMAND}"),
         (dump({})[1:], "d:1: there is no head that names the columns", "call sacct without -n (--noheader)"),
-        (["JobID    JobName", "-------- --------"], "d:1: no delimiter stands between the columns", PARSABLE),
+        (["JobID    JobName", "-------- --------"], "d:1: there is no delimiter between the columns", PARSABLE),
         (dump({}, delimiter=","), "d:1: ',' is no delimiter: fields hold it", PARSABLE),
         (dump({})[:1], "d: there is no job below the head", "sacct -a for all users, -S for a longer time"),
         (dump({"Start": "Unknown"}), "d: 1 job, and none of them started", "a longer time: sacct -S"),
         (
             dump(NO_GPU),
             "d: 1 job started, and none of them held a GPU",
-            "AllocTRES tells GPUs where slurm.conf has AccountingStorageTRES=gres/gpu since before the jobs ran",
+            "AllocTRES contains GPUs if slurm.conf has AccountingStorageTRES=gres/gpu since before the jobs ran",
         ),
     ],
     ids=["columns", "cut-head", "no-head", "not-parsable", "comma", "empty", "none-started", "no-gpus"],

@@ -12,13 +12,13 @@ from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.whatif.arm_measures import (  # fmt: skip
     GRID_S,
     Span,
-    arm_of,
-    busy_of,
+    compute_busy_shares,
     compute_shares_within,
+    estimate_jct_change,
+    estimate_queueing_change,
     fewest_nodes,
-    jct_change,
-    queueing_change,
-    trust_of,
+    judge_trust,
+    measure_arm,
 )
 from slurmwrap.sim.whatif.cluster_shape import make_server
 from slurmwrap.sim.whatif.whatif_study import DelayFit, DelaySpread, Locality
@@ -44,7 +44,7 @@ def outcome_of(jobs: list[SimJob], waits: list[float], servers: list[int] | None
 
 def test_an_arm_tells_delay_and_jct_by_class_and_nodes_of_jobs_with_several_gpus() -> None:
     jobs = jobs_of(1, 1, 4, 16, 16)
-    arm = arm_of(
+    arm = measure_arm(
         "real", jobs, outcome_of(jobs, [0, 10, 20, 30, 40], [1, 1, 2, 2, 4]), [], servers=SERVERS, window=(0, 100)
     )
     assert arm.all.queueing == DelaySpread(mean=20, median=20, p95=38, p99=pytest.approx(39.6))
@@ -78,24 +78,24 @@ def test_utilisation_is_what_spans_hold_of_each_part_of_the_window() -> None:
         Span(began_s=12, ended_s=18, gpus=2),
         Span(began_s=90, ended_s=500, gpus=4),
     ]
-    assert busy_of(spans, 4, (0, 100), parts=10) == pytest.approx((0.5, 0.8, 0.25, 0, 0, 0, 0, 0, 0, 1.0))
+    assert compute_busy_shares(spans, 4, (0, 100), parts=10) == pytest.approx((0.5, 0.8, 0.25, 0, 0, 0, 0, 0, 0, 1.0))
 
 
 def test_nothing_held_is_no_utilisation() -> None:
-    assert busy_of([], 4, (0, 100), parts=2) == (0, 0)
+    assert compute_busy_shares([], 4, (0, 100), parts=2) == (0, 0)
 
 
 def test_the_same_outcome_differs_by_nothing_and_by_the_same_everywhere_without_spread() -> None:
     jobs = jobs_of(*[1] * 20, every_s=86400.0)
     before, after = outcome_of(jobs, [60] * 20), outcome_of(jobs, [50] * 20)
-    assert queueing_change(jobs, before, before) == Interval(mean=0, low=0, high=0)
-    assert queueing_change(jobs, before, after) == Interval(mean=-10, low=-10, high=-10)
-    assert jct_change(jobs, before, after) == Interval(mean=-10, low=-10, high=-10)
+    assert estimate_queueing_change(jobs, before, before) == Interval(mean=0, low=0, high=0)
+    assert estimate_queueing_change(jobs, before, after) == Interval(mean=-10, low=-10, high=-10)
+    assert estimate_jct_change(jobs, before, after) == Interval(mean=-10, low=-10, high=-10)
 
 
 def test_days_that_differ_widen_the_interval() -> None:
     jobs = jobs_of(*[1] * 20, every_s=86400.0)
-    found = queueing_change(jobs, outcome_of(jobs, [100] * 20), outcome_of(jobs, [0, 200] * 10))
+    found = estimate_queueing_change(jobs, outcome_of(jobs, [100] * 20), outcome_of(jobs, [0, 200] * 10))
     assert found is not None
     assert found.mean == 0
     assert found.low is not None
@@ -106,7 +106,7 @@ def test_days_that_differ_widen_the_interval() -> None:
 
 def test_a_few_days_give_no_interval() -> None:
     jobs = jobs_of(*[1] * 6, every_s=86400.0)
-    assert queueing_change(jobs, outcome_of(jobs, [1] * 6), outcome_of(jobs, [2] * 6)) is None
+    assert estimate_queueing_change(jobs, outcome_of(jobs, [1] * 6), outcome_of(jobs, [2] * 6)) is None
 
 
 @pytest.mark.parametrize(
@@ -116,25 +116,26 @@ def test_a_few_days_give_no_interval() -> None:
 def test_the_model_is_believed_as_far_as_it_is_near(real: float, model: float, word: str) -> None:
     jobs = jobs_of(1, 1, 1, 1)
     arms = [
-        arm_of("x", jobs, outcome_of(jobs, [wait] * 4), [], servers=SERVERS, window=(0, 100)) for wait in (real, model)
+        measure_arm("x", jobs, outcome_of(jobs, [wait] * 4), [], servers=SERVERS, window=(0, 100))
+        for wait in (real, model)
     ]
-    assert trust_of(*arms).word == word
+    assert judge_trust(*arms).word == word
 
 
 def test_a_model_with_the_right_shape_and_means_within_two_is_fair() -> None:
     jobs = jobs_of(*[1] * 10)
-    real = arm_of("x", jobs, outcome_of(jobs, [0.0] * 8 + [7200.0, 7200.0]), [], servers=SERVERS, window=(0, 100))
-    model = arm_of("x", jobs, outcome_of(jobs, [0.0] * 8 + [3600.0, 7200.0]), [], servers=SERVERS, window=(0, 100))
-    found = trust_of(real, model)
+    real = measure_arm("x", jobs, outcome_of(jobs, [0.0] * 8 + [7200.0, 7200.0]), [], servers=SERVERS, window=(0, 100))
+    model = measure_arm("x", jobs, outcome_of(jobs, [0.0] * 8 + [3600.0, 7200.0]), [], servers=SERVERS, window=(0, 100))
+    found = judge_trust(real, model)
     assert (found.word, found.gap) == ("fair", pytest.approx(0.1))
     assert found == replace(found, mean_real_s=1440, mean_model_s=1080)
 
 
 def test_a_model_in_which_large_jobs_wait_half_as_long_is_not_close() -> None:
     jobs = jobs_of(*[1] * 400, *[16] * 25)
-    real = arm_of("x", jobs, outcome_of(jobs, [60.0] * 400 + [7200.0] * 25), [], servers=SERVERS, window=(0, 100))
-    model = arm_of("x", jobs, outcome_of(jobs, [60.0] * 400 + [6000.0] * 25), [], servers=SERVERS, window=(0, 100))
-    found = trust_of(real, model)
+    real = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 400 + [7200.0] * 25), [], servers=SERVERS, window=(0, 100))
+    model = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 400 + [6000.0] * 25), [], servers=SERVERS, window=(0, 100))
+    found = judge_trust(real, model)
     assert (found.word, found.worst) == (
         "fair",
         DelayFit(label="more than 8 GPUs", word="far", gap=1.0, mean_real_s=7200.0, mean_model_s=6000.0),
@@ -143,8 +144,8 @@ def test_a_model_in_which_large_jobs_wait_half_as_long_is_not_close() -> None:
 
 def test_a_class_of_a_few_jobs_says_nothing_of_the_fit() -> None:
     jobs = jobs_of(*[1] * 400, *[16] * 19)
-    real = arm_of("x", jobs, outcome_of(jobs, [60.0] * 400 + [900.0] * 19), [], servers=SERVERS, window=(0, 100))
-    model = arm_of("x", jobs, outcome_of(jobs, [60.0] * 419), [], servers=SERVERS, window=(0, 100))
-    found = trust_of(real, model)
+    real = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 400 + [900.0] * 19), [], servers=SERVERS, window=(0, 100))
+    model = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 419), [], servers=SERVERS, window=(0, 100))
+    found = judge_trust(real, model)
     assert found.worst is not None
     assert (found.word, found.worst.label) == ("close", "1 GPU")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import open_load
+from slurmwrap.sim.trace.read_trace import read_load
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.cluster_shape import make_server, site_of_dump, site_of_nodes
+from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump, cluster_shape_from_nodes, make_server
 from slurmwrap.sim.whatif.whatif_study import NodeClass, Shape
 from slurmwrap.slurm.scontrol_parser import parse_nodes
 
@@ -30,22 +30,22 @@ def load_of(*runs: tuple[SimJob, Actual], cpu: tuple[tuple[SimJob, Actual], ...]
 
 def test_a_node_has_what_was_ever_held_on_it_at_once() -> None:
     load = load_of(run("a1", 0, 10, 4, 8, 1000), run("a1", 5, 15, 4, 8, 1000), run("a1", 15, 20, 1, 30, 5000))
-    assert site_of_dump(load).servers == (make_server("a1", 8, 30, 5120),)
+    assert cluster_shape_from_dump(load).servers == (make_server("a1", 8, 30, 5120),)
 
 
 def test_who_ends_and_who_starts_in_the_same_second_do_not_add_up() -> None:
-    assert site_of_dump(load_of(run("a1", 0, 10, 8, 1), run("a1", 10, 20, 8, 1))).servers[0].gpus == 8
+    assert cluster_shape_from_dump(load_of(run("a1", 0, 10, 8, 1), run("a1", 10, 20, 8, 1))).servers[0].gpus == 8
 
 
 def test_a_job_over_nodes_holds_its_part_on_each() -> None:
     load = load_of(run("a[1-2]", 0, 10, 16, 32, 4096))
-    assert site_of_dump(load).servers == (make_server("a1", 8, 16, 2048), make_server("a2", 8, 16, 2048))
+    assert cluster_shape_from_dump(load).servers == (make_server("a1", 8, 16, 2048), make_server("a2", 8, 16, 2048))
 
 
 def test_a_node_that_was_never_full_is_taken_to_be_as_those_named_alike() -> None:
     full = [run(f"a{n}", 0, 10, 8, 16, 1024) for n in (1, 2)]
     load = load_of(*full, run("a10", 0, 10, 1, 2, 1024), run("b1", 0, None, 2, 4, 1024))
-    assert [(s.name, s.gpus, s.cpus) for s in site_of_dump(load).servers] == [
+    assert [(s.name, s.gpus, s.cpus) for s in cluster_shape_from_dump(load).servers] == [
         ("a1", 8, 16),
         ("a2", 8, 16),
         ("a10", 8, 16),
@@ -55,20 +55,20 @@ def test_a_node_that_was_never_full_is_taken_to_be_as_those_named_alike() -> Non
 
 def test_jobs_without_gpus_count_on_the_nodes_of_those_with() -> None:
     load = load_of(run("a1", 0, 10, 8, 16), cpu=(run("a1", 0, 10, 0, 8), run("c1", 0, 10, 0, 64)))
-    assert site_of_dump(load).servers == (make_server("a1", 8, 24, 1024),)
+    assert cluster_shape_from_dump(load).servers == (make_server("a1", 8, 24, 1024),)
 
 
 def test_a_dump_that_names_no_node_gives_no_cluster() -> None:
     with pytest.raises(ValueError, match="names the nodes"):
-        site_of_dump(load_of(run("", 0, 10, 8)))
+        cluster_shape_from_dump(load_of(run("", 0, 10, 8)))
 
 
 def test_scontrols_nodes_are_the_cluster_with_their_partitions() -> None:
-    site = site_of_nodes(parse_nodes((DATA / "22.05-lab.nodes.txt").read_text(encoding="utf-8")))
+    site = cluster_shape_from_nodes(parse_nodes((DATA / "22.05-lab.nodes.txt").read_text(encoding="utf-8")))
     assert site.shape == Shape(kinds=(NodeClass(nodes=4, gpus=8, cpus=32, mem_mib=64000),), source="nodes")
     assert site.partitions == {name: frozenset({"n0", "n1", "n2", "n3"}) for name in ("gpu", "prerun")}
 
 
 def test_the_guess_of_a_real_dump_has_scontrols_gpus() -> None:
-    site = site_of_dump(open_load(DATA / "22.05-lab.psv"))
+    site = cluster_shape_from_dump(read_load(DATA / "22.05-lab.psv"))
     assert [(one.name, one.gpus) for one in site.servers] == [("n0", 8), ("n1", 8), ("n2", 8), ("n3", 8)]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.whatif_replay import begin_of, end_of, select_counted_jobs, select_entering_jobs
+from slurmwrap.sim.whatif.whatif_replay import (
+    find_window_end,
+    guess_window_begin,
+    select_counted_jobs,
+    select_entering_jobs,
+)
 
 
 def load_of(*times: tuple[float, float, float | None]) -> Load:
@@ -23,11 +28,11 @@ CUT = load_of((0, 50, 130), (20, 140, 150), (110, 110, 140), (120, 125, 300), (1
 
 def test_a_dump_that_is_cut_begins_at_its_first_end() -> None:
     cut = load_of((0, 50, 110), (20, 140, 150), (111, 111, 140), (120, 125, 300), (125, 126, 400))
-    assert (begin_of(cut), end_of(cut)) == (110, 400)
+    assert (guess_window_begin(cut), find_window_end(cut)) == (110, 400)
 
 
 def test_a_dump_whose_first_end_comes_late_is_not_cut_and_all_of_it_counts() -> None:
-    assert begin_of(load_of((0, 1, 90), (5, 6, 95), (10, 11, 100))) == 0
+    assert guess_window_begin(load_of((0, 1, 90), (5, 6, 95), (10, 11, 100))) == 0
 
 
 def test_who_ran_before_enters_at_his_start_and_who_waited_at_the_beginning() -> None:

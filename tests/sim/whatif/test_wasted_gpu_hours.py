@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual
-from slurmwrap.sim.whatif.whatif_replay import anonymize_users, waste_of
+from slurmwrap.sim.whatif.whatif_replay import anonymize_users, compute_waste
 from slurmwrap.sim.whatif.whatif_study import Lost, UserLoss
 
 
@@ -14,7 +14,7 @@ def run(user: str, status: str, hours: float | None, gpus: int = 2) -> tuple[Sim
 
 
 def test_what_did_not_complete_is_summed_by_state_and_by_user_the_most_first() -> None:
-    waste = waste_of(
+    waste = compute_waste(
         [
             run("ana", "COMPLETED", 3),
             run("ana", "FAILED", 1),

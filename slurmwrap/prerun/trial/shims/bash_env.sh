@@ -1,7 +1,7 @@
-# Read by every bash of a trial through BASH_ENV: keeps the shims first on PATH and the step counter first on PYTHONPATH
-# whatever `module load`, `source venv/bin/activate` or `export PYTHONPATH=...` do to them, and puts a function in the
-# place of a launcher or Slurm command that is called by its path (`$MPI_HOME/bin/mpirun`, /usr/bin/sbatch).
-# The site's own BASH_ENV (Lmod's `module` function) comes first.
+# Every bash of a trial reads this file through BASH_ENV. It keeps the shims first on PATH and the step counter first on
+# PYTHONPATH, whatever `module load`, `source venv/bin/activate` or `export PYTHONPATH=...` do to them. It also defines
+# a function for a launcher or Slurm command that is called by its path (`$MPI_HOME/bin/mpirun`, /usr/bin/sbatch).
+# The site's own BASH_ENV (Lmod's `module` function) is read first.
 if [[ -n "${SLURMWRAP_BASH_ENV-}" && -r "${SLURMWRAP_BASH_ENV-}" ]]; then
     # shellcheck source=/dev/null
     source "$SLURMWRAP_BASH_ENV"
@@ -14,7 +14,7 @@ __slurmwrap_keep() {
     if [[ -n "${SLURMWRAP_INJECT-}" && "${PYTHONPATH-}:" != "$SLURMWRAP_INJECT:"* ]]; then
         export PYTHONPATH="$SLURMWRAP_INJECT${PYTHONPATH:+:$PYTHONPATH}"
     fi
-    # No [[ =~ ]] here: BASH_REMATCH is the user's.
+    # [[ =~ ]] must not be used here, because it would overwrite the user's BASH_REMATCH.
     case "${BASH_COMMAND%%[[:space:]]*}" in
         */srun | */mpirun | */mpiexec | */mpiexec.hydra | */orterun | */prterun | */horovodrun) ;;
         */sbatch | */salloc | */scancel | */scontrol) ;;
@@ -30,7 +30,7 @@ __slurmwrap_keep() {
     eval "function $__slurmwrap_word { \"\$SLURMWRAP_SHIMS/${__slurmwrap_word##*/}\" \"\$@\"; }"
 }
 
-# Before each command, in functions and subshells too.
+# Run the handler before each command, also in functions and subshells.
 set -o functrace
-# Its argument is for `mkdir x && cd $_`: bash leaves the last argument of the handler in $_.
+# The argument is needed for `mkdir x && cd $_`: bash sets $_ to the last argument of the handler.
 trap '__slurmwrap_keep "$_"' DEBUG

@@ -1,10 +1,10 @@
-"""gsub's own jobs that wait: which of them may be changed in this pass, and the one way to change them.
+"""Pending jobs that were submitted with gsub: select those that may be changed in this pass, and change them safely.
 
-Relaxing (reconcile/relax_pending.py) and tuning (reconcile/tune_pending.py) share the head of the queue and the bucket.
-A change is written as intended before Slurm is asked, and as done after; Slurm is asked in the name of the job's owner
-where we may, since a submission is its user's claim: so they get nothing that they could not have themselves, and
-limits of QOS and association still hold for them. In user mode nothing is changed: there Slurm's own time-outs must
-do.
+Relaxing (reconcile/relax_pending.py) and tuning (reconcile/tune_pending.py) share the head of the queue and the rate
+limit. A change is stored as intended before Slurm is asked, and as done afterwards. Slurm is asked in the name of the
+job's owner if the service may do that, because a submission is its user's claim: so users get nothing that they could
+not set themselves, and the limits of QOS and association still apply. In user mode nothing is changed; there Slurm's
+own time-outs must suffice.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.relaxation import SubmittedRequest, complete_cpu_updates, list_submitted_values, may_be_touched
 from slurmwrap.placement.retune import group_calls
 from slurmwrap.placement.token_bucket import fill_bucket, take
-from slurmwrap.policy.run_from_slurm import key_of, record_of, speaks_for
+from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, run_key_from_job
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user, run_for_each_job
 from slurmwrap.sbatch.begin import select_later_begin
 
 UNDONE = "the update was refused, so what it had is put back"
-# Between the user's host and the controller.
+# Largest difference between the clocks of the user's host and the controller.
 _CLOCKS_S = 600.0
-_STAYS = frozenset(("ReqNodeList", "NumNodes"))
-_TOO_LATE = re.compile(r"no longer pending|already finished|Invalid job id", re.IGNORECASE)
+# Keys that are never put back after a refusal (see _undo).
+_NEVER_PUT_BACK = frozenset(("ReqNodeList", "NumNodes"))
+_NO_LONGER_PENDING = re.compile(r"no longer pending|already finished|Invalid job id", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingGsubJob:
-    """One pending job that its user submitted by gsub. `known`: what relaxing and tuning did or advised before."""
+    """One pending job that its user submitted with gsub. `known`: what relaxing and tuning did or advised before."""
 
     record: JobRecord
     submission: Submission
-    # In force: the second one, where a pre-run made one.
+    # The plan in force: the second one, if a pre-run made one.
     plan: PlacementPlan
     attempt: RunKey
     known: tuple[ActionRecord, ...] = ()
 
     @property
     def eligible_at(self) -> float:
-        """Since when it could have started, Unix seconds."""
+        """Return since when it could have started, in Unix seconds."""
         return float(self.record.eligible_time or 0)
 
     @property
     def asked(self) -> SubmittedRequest:
-        """For placement.relax."""
+        """Return the submitted request, as placement.relaxation takes it."""
         submission = self.submission
         assert submission.shape is not None
         return SubmittedRequest(
@@ -68,23 +69,23 @@ class PendingGsubJob:
 
 
 def list_queue_head(this_pass: ReconcilePass) -> tuple[PendingGsubJob, ...]:
-    """The first `placement.relax_jobs` of gsub's own jobs, by Slurm's own order in each partition. () in user mode."""
+    """Return the first `placement.relax_jobs` gsub jobs, in Slurm's own order in each partition; () in user mode."""
     most = this_pass.edges.config.placement.relax_jobs
     if this_pass.edges.scope.user is not None or not most:
         return ()
     if this_pass.head is None:
-        ours = [job for job in list_pending_gsub_jobs(this_pass) if may_be_touched(job, this_pass.now)]
-        pinned = frozenset(job.job_id for job in ours if job.req_nodes and _is_own_node_list(job, this_pass))
+        changeable = [job for job in list_pending_gsub_jobs(this_pass) if may_be_touched(job, this_pass.now)]
+        pinned = frozenset(job.job_id for job in changeable if job.req_nodes and _is_own_node_list(job, this_pass))
         found = (
             run_for_each_job(job, this_pass, partial(_make_pending_job, job, this_pass), None)
-            for job in select_first_jobs(ours, most, pinned)
+            for job in select_first_jobs(changeable, most, pinned)
         )
         this_pass.head = tuple(filter(None, found))
     return this_pass.head
 
 
 def list_pending_gsub_jobs(this_pass: ReconcilePass) -> tuple[JobRecord, ...]:
-    """Pending jobs for which a submission of their own user is known."""
+    """Return the pending jobs for which a submission of their own user is known."""
     if this_pass.ours is None:
         this_pass.ours = tuple(_filter_gsub_jobs(this_pass))
     return this_pass.ours
@@ -92,8 +93,8 @@ def list_pending_gsub_jobs(this_pass: ReconcilePass) -> tuple[JobRecord, ...]:
 
 def _filter_gsub_jobs(this_pass: ReconcilePass) -> Iterator[JobRecord]:
     book, new = this_pass.book, this_pass.summary.ingested.submitted
-    keys = {key_of(job, book.cluster): job for job in this_pass.words.first.values() if job.pending}
-    # a submission may arrive after its job was seen
+    keys = {run_key_from_job(job, book.cluster): job for job in this_pass.words.first.values() if job.pending}
+    # A submission may arrive after its job was seen.
     book.strangers = {key for key in book.strangers if key in keys and _get_submitted_id(keys[key]) not in new}
     for gone in book.submitted.keys() - keys.keys():
         del book.submitted[gone]
@@ -103,24 +104,31 @@ def _filter_gsub_jobs(this_pass: ReconcilePass) -> Iterator[JobRecord]:
 
 
 def select_first_jobs(jobs: Sequence[JobRecord], most: int, pinned: Collection[int] = ()) -> list[JobRecord]:
-    """The head of the queue. Slurm takes the priority of a job that fits nowhere, so those would never come to it: a
-    tenth of the places is theirs, the newest first, since the older ones were loosened before. Another tenth is for
-    the `pinned`, ids of those that may only start on nodes that we named: however far back, they must not wait for
-    them. Of both kinds each user has one before any has a second."""
+    """Return the jobs of the head of the queue that are considered in this pass.
+
+    A tenth of the `most` places is for jobs with priority 0, which Slurm sets for a job that fits nowhere; they would
+    never reach the head otherwise. The newest come first, since the older ones were relaxed before. Another tenth is
+    for the `pinned`: ids of jobs that may only start on nodes that slurmwrap named. However far back they are, they
+    must not wait for these nodes. In both groups each user gets one place before any user gets a second.
+    """
     tenth = max(1, most // 10)
-    nowhere = _order_by_user_turn(sorted((job for job in jobs if job.priority == 0), key=lambda job: -job.job_id))[
-        :tenth
-    ]
-    waits = [job for job in jobs if job.priority]
-    named = _order_by_user_turn(sorted((job for job in waits if job.job_id in pinned), key=lambda job: job.job_id))[
-        :tenth
-    ]
-    taken = {job.job_id for job in named}
-    return [*nowhere, *named, *(job for job in order_by_partition_turn(waits) if job.job_id not in taken)][:most]
+    without_priority = _order_by_user_turn(
+        sorted((job for job in jobs if job.priority == 0), key=lambda job: -job.job_id)
+    )[:tenth]
+    with_priority = [job for job in jobs if job.priority]
+    pinned_jobs = _order_by_user_turn(
+        sorted((job for job in with_priority if job.job_id in pinned), key=lambda job: job.job_id)
+    )[:tenth]
+    taken = {job.job_id for job in pinned_jobs}
+    return [
+        *without_priority,
+        *pinned_jobs,
+        *(job for job in order_by_partition_turn(with_priority) if job.job_id not in taken),
+    ][:most]
 
 
 def _order_by_user_turn(jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """First of each user, then second of each."""
+    """Return the first job of each user, then the second of each, and so on."""
     turns: dict[int, int] = {}
     ranks: dict[int, int] = {}
     for job in jobs:
@@ -129,8 +137,11 @@ def _order_by_user_turn(jobs: Sequence[JobRecord]) -> list[JobRecord]:
 
 
 def order_by_partition_turn(jobs: Iterable[JobRecord]) -> list[JobRecord]:
-    """First of each partition, then second of each: what a long queue holds back must not hide a short one's head.
-    A job that names several partitions has a place in each, so that no list of them is a queue of its own."""
+    """Return the first job of each partition, then the second of each, and so on.
+
+    So a long queue does not hide the head of a short one. A job that names several partitions takes a place in each of
+    them; a list of partitions is not a queue of its own.
+    """
     ranked = sorted(jobs, key=lambda job: (-job.priority, job.job_id))
     places: Counter[str] = Counter()
     ranks: dict[int, int] = {}
@@ -148,32 +159,32 @@ def make_changes(
     actions: Sequence[SlurmAction],
     back: Mapping[str, str],
 ) -> bool:
-    """Makes changes that belong together, all or none of them; False when they must wait for a later pass.
+    """Make changes that belong together, all or none of them. Return False if they must wait for a later pass.
 
-    Not in `act`: they are recorded as observed or advised, once. What was done or refused before is not repeated.
-    `back`: key → value that is put back when Slurm refuses one of them.
+    If the rule's mode is not `act`, they are recorded once as observed or advised. What was done or refused before is
+    not repeated. `back`: key -> value to restore when Slurm refuses one of them.
     """
     left = _list_undone_actions(actions, rule, waiting)
     if not left:
         return True
     mode = this_pass.edges.config.mode_of(rule)
     if mode != "act":
-        told = {(known.key, known.value) for known in waiting.known if known.rule == rule}
+        recorded = {(known.key, known.value) for known in waiting.known if known.rule == rule}
         for action in left:
-            if (action.key, action.value) not in told:
+            if (action.key, action.value) not in recorded:
                 _store_intention(action, rule, mode, waiting, this_pass)
         return True
     if is_muted(waiting.record.uid, this_pass):
         return True
     if not _take_tokens(len(left), this_pass):
         return False
-    _change(left, rule, back, waiting, this_pass)
+    _apply_changes(left, rule, back, waiting, this_pass)
     return True
 
 
 def _is_own_node_list(job: JobRecord, this_pass: ReconcilePass) -> bool:
-    """Whether its list of nodes is none of its user's own."""
-    return not this_pass.book.submitted[key_of(job, this_pass.book.cluster)].own.get("nodelist")
+    """Return True if slurmwrap set the job's node list, not its user."""
+    return not this_pass.book.submitted[run_key_from_job(job, this_pass.book.cluster)].own.get("nodelist")
 
 
 def _take_tokens(count: int, this_pass: ReconcilePass) -> bool:
@@ -189,7 +200,7 @@ def _take_tokens(count: int, this_pass: ReconcilePass) -> bool:
 
 
 def _make_pending_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJob | None:
-    key = key_of(job, this_pass.book.cluster)
+    key = run_key_from_job(job, this_pass.book.cluster)
     submission = _find_submission(key, job, this_pass)
     plan = _plan_in_force(submission, this_pass) if submission is not None else None
     if submission is None or submission.shape is None or plan is None:
@@ -201,13 +212,16 @@ def _make_pending_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJo
         attempt=key,
         known=_list_known_actions(key, job, submission, this_pass),
     )
-    return None if _is_begun(waiting, this_pass) else waiting
+    return None if _finish_begun_changes(waiting, this_pass) else waiting
 
 
 def _list_known_actions(
     key: RunKey, job: JobRecord, submission: Submission, this_pass: ReconcilePass
 ) -> tuple[ActionRecord, ...]:
-    """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was given."""
+    """Return the earlier actions on this job: also of earlier runs, and of the array from which a task was split.
+
+    Slurm keeps what was changed then.
+    """
     store, runs = this_pass.edges.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
         for job_id in {job.job_id, _get_submitted_id(job)}:
@@ -218,9 +232,12 @@ def _list_known_actions(
     return tuple(a for one in (*runs, key) for a in store.actions(one) if a.rule in WAITING_RULES)
 
 
-def _is_begun(waiting: PendingGsubJob, this_pass: ReconcilePass) -> bool:
-    """Whether we were killed between an intention and its end. Then it is made again, which changes nothing where it
-    was obeyed, and where it was refused is put back to what was submitted. In this pass nothing else is changed."""
+def _finish_begun_changes(waiting: PendingGsubJob, this_pass: ReconcilePass) -> bool:
+    """Return True if a change was begun and not finished, because the reconciler was killed in between. Make it again.
+
+    That changes nothing if Slurm had accepted it. If Slurm refuses it now, the submitted values are restored. Nothing
+    else of the job is changed in this pass.
+    """
     begun = [a for a in waiting.known if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt]
     begun = [
         a
@@ -232,7 +249,7 @@ def _is_begun(waiting: PendingGsubJob, this_pass: ReconcilePass) -> bool:
             [_to_slurm_action(a) for a in begun if a.rule == rule], waiting.asked.shape, waiting.record
         )
         if _take_tokens(len(actions), this_pass):
-            _change(actions, rule, list_submitted_values(waiting.asked, waiting.record), waiting, this_pass)
+            _apply_changes(actions, rule, list_submitted_values(waiting.asked, waiting.record), waiting, this_pass)
     return bool(begun)
 
 
@@ -244,7 +261,7 @@ def _find_submission(key: RunKey, job: JobRecord, this_pass: ReconcilePass) -> S
     found = this_pass.book.submitted.get(key)
     if found is None:
         found = this_pass.edges.store.submission(key.cluster, _get_submitted_id(job))
-        if found is None or not speaks_for(found, record_of(job, key.cluster)):
+        if found is None or not is_submission_of_run(found, record_of(job, key.cluster)):
             this_pass.book.strangers.add(key)
             return None
         this_pass.book.submitted[key] = found
@@ -252,12 +269,12 @@ def _find_submission(key: RunKey, job: JobRecord, this_pass: ReconcilePass) -> S
 
 
 def _get_submitted_id(job: JobRecord) -> int:
-    """The id that sbatch printed."""
+    """Return the job id that sbatch printed."""
     return job.job_id if job.array_job_id is None else job.array_job_id
 
 
 def _plan_in_force(submission: Submission, this_pass: ReconcilePass) -> PlacementPlan | None:
-    """The newest plan that was applied; None for what is no plan."""
+    """Return the newest plan that was applied; None if it cannot be read as a plan."""
     preruns = this_pass.edges.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
     own = (submission.cluster, submission.uid)
     later = [p.plan for p in preruns if (p.cluster, p.uid) == own and p.verdict.outcome is not Outcome.FAIL and p.plan]
@@ -268,8 +285,11 @@ def _plan_in_force(submission: Submission, this_pass: ReconcilePass) -> Placemen
 
 
 def _list_undone_actions(actions: Sequence[SlurmAction], rule: str, waiting: PendingGsubJob) -> tuple[SlurmAction, ...]:
-    """Those to be made. () when one of them was refused before: the others are not made alone. What was the last that
-    we said of a key and is not in force was changed by someone, and stays as it is."""
+    """Return the actions that are still to be made; () if one of them was refused before.
+
+    The other actions are not made without a refused one. If the last value that slurmwrap set for a key is no longer in
+    force, someone changed it since, and it stays as it is.
+    """
     tried = sorted((a for a in waiting.known if a.rule == rule and a.done_at is not None), key=lambda a: a.done_at or 0)
     if any((one.key, one.value) in {(a.key, a.value) for a in actions} and one.error for one in tried):
         return ()
@@ -284,32 +304,32 @@ def _store_intention(
     with store.transaction():
         if store.attempt(waiting.attempt) is None:
             store.save_attempt(record_of(waiting.record, waiting.attempt.cluster))
-        # again: 6 CPUs, 12 and 6 once more are three changes, and the third may be cut short too
+        # The value may repeat: 6 CPUs, 12, and 6 once more are three changes, and the third one may be interrupted too.
         return store.intend(
             waiting.attempt, PlannedAction(rule=rule, action=action), mode, this_pass.now, again=mode == "act"
         )
 
 
-def _change(
+def _apply_changes(
     actions: Sequence[SlurmAction],
     rule: str,
     back: Mapping[str, str],
     waiting: PendingGsubJob,
     this_pass: ReconcilePass,
 ) -> None:
-    """In order; all are intended before the first is made, so that half of them is never all that is known.
+    """Make the changes in order. All are stored as intended before the first one is made, so that none is forgotten.
 
-    A refusal ends it, and is ticked off only after everything is put back: then being killed in between cannot leave
-    with Slurm what it refused.
+    A refusal ends the sequence. It is marked only after everything was put back: then a reconciler killed in between
+    cannot leave in Slurm what Slurm refused.
     """
     rows = [_store_intention(action, rule, "act", waiting, this_pass) for action in actions]
     made = 0
     for call in group_calls(actions):
-        error = _ask(call, waiting, this_pass)
+        error = _apply_to_slurm(call, waiting, this_pass)
         if error is None:
             return
         made += len(call)
-        if error and not _TOO_LATE.search(error):
+        if error and not _NO_LONGER_PENDING.search(error):
             _undo(actions[:made], rule, back, waiting, this_pass)
         for row, action in zip(rows[made - len(call) : made], call, strict=True):
             _mark_done(row, action, rule, error, waiting, this_pass)
@@ -326,10 +346,10 @@ def _undo(
     waiting: PendingGsubJob,
     this_pass: ReconcilePass,
 ) -> None:
-    """The other way round: Slurm may keep what it refused, and checks the whole job after each key (retune.py).
+    """Put back the changes in reverse order: Slurm may keep what it refused, and checks the whole job after each key.
 
-    A node list or a number of nodes is never put back: looser does no harm, and a job that has just started would be
-    shrunk to them.
+    See placement/retune.py. A node list or a number of nodes is never put back: the looser value does no harm, and a
+    job that has just started would be shrunk to the old one.
     """
     job = this_pass.edges.slurm.job(waiting.record.address)
     if job is None or not job.pending:
@@ -337,22 +357,25 @@ def _undo(
     undone = [
         replace(action, value=back[action.key], reason=UNDONE)
         for action in reversed(actions)
-        if action.key not in _STAYS and back.get(action.key) not in (None, action.value)
+        if action.key not in _NEVER_PUT_BACK and back.get(action.key) not in (None, action.value)
     ]
     for call in group_calls(undone):
         rows = [_store_intention(again, rule, "act", waiting, this_pass) for again in call]
-        error = _ask(call, waiting, this_pass)
+        error = _apply_to_slurm(call, waiting, this_pass)
         if error is not None:
             for row, again in zip(rows, call, strict=True):
                 _mark_done(row, again, rule, error, waiting, this_pass)
 
 
-def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_pass: ReconcilePass) -> str | None:
-    """Slurm's refusal, "" when it obeyed; None when no one knows: then it stays begun, and is made again later."""
+def _apply_to_slurm(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_pass: ReconcilePass) -> str | None:
+    """Apply one call in the owner's name. Return Slurm's refusal, "" if it succeeded, None if the result is unknown.
+
+    With None the actions stay begun, and are made again in a later pass.
+    """
     try:
         this_pass.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
     except SlurmUnreachable as away:
-        # Raises where it is the controller that does not answer.
+        # Raises SlurmUnreachable if the controller itself does not answer.
         this_pass.edges.slurm.job(waiting.record.address)
         mute_user(waiting.record.uid, this_pass)
         this_pass.unheard = True
@@ -373,21 +396,21 @@ def _mark_done(
     (this_pass.summary.given_up if error else this_pass.summary.applied).append(done)
 
 
-# A begin time this far behind the submission is the gate's (gsub/send.py: a year).
+# A begin time this far after the submission was set by gsub for --prerun=gate (gsub/send.py: one year).
 _FAR_S = 180 * 86400
-# A pre-run that has just ended may still be heard of.
+# Seconds after its end during which a pre-run may still report.
 _SETTLE_S = 60
 
 
 def release_gates(this_pass: ReconcilePass) -> None:
-    """Lets go what waits for a pre-run that is gone."""
+    """Release the jobs that wait for a pre-run which is gone."""
     for job in filter(_is_waiting_for_begin_time, this_pass.words.first.values()):
         submission = this_pass.edges.store.submission(this_pass.book.cluster, job.job_id)
         if submission is None or not _is_gate_submission(submission, job) or not _is_prerun_gone(submission, this_pass):
             continue
         action = SlurmAction(
             verb=Verb.UPDATE_JOB,
-            # Of an array what waits: its user may start a task.
+            # For an array, its pending tasks: its user may have started some.
             target=job.waiting_address or str(submission.job_id),
             key="StartTime",
             value=release_at(submission),
@@ -403,7 +426,7 @@ def release_gates(this_pass: ReconcilePass) -> None:
 
 
 def release_at(submission: Submission) -> str:
-    """The StartTime that the job would have had without its gate."""
+    """Return the StartTime that the job would have had without a pre-run."""
     changed = next((change for change in submission.changes if change.get("option") == "begin"), None)
     own = changed.get("old") if changed else None
     return select_later_begin(str(own) if own else None, 0, submission.at)[1]

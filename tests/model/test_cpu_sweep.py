@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.model.cpu_curve import best_rate, curve_of, gap, least_cpus, next_cpus, unsettled
+from slurmwrap.model.cpu_sweep import best_rate, choose_next_cpus, curve_of, gap, least_cpus, list_unsettled_points
 from slurmwrap.model.resource_profile import CurvePoint
 
 
@@ -20,7 +20,7 @@ def curve(**rates: float) -> tuple[CurvePoint, ...]:
 
 def searched(rate: Callable[[int], float], sizes: list[int]) -> list[int]:
     rounds: dict[int, list[float]] = {}
-    while (cpus := next_cpus(curve_of(rounds), sizes)) is not None:
+    while (cpus := choose_next_cpus(curve_of(rounds), sizes)) is not None:
         rounds[cpus] = [rate(cpus)]
     return list(rounds)
 
@@ -84,8 +84,8 @@ def swept_with_noise(rate: Callable[[int], float], top: int, chance: random.Rand
     """The answer of a whole sweep whose windows are 2 % off, and in one of ten something else takes up to a third."""
     sizes, rounds = list(range(1, top + 1)), {}
     while True:
-        again = unsettled(rounds)
-        wanted = [found] if (found := next_cpus(curve_of(rounds), sizes)) is not None else again
+        again = list_unsettled_points(rounds)
+        wanted = [found] if (found := choose_next_cpus(curve_of(rounds), sizes)) is not None else again
         if not wanted:
             return least_cpus(curve_of(rounds))
         for cpus in wanted:
@@ -101,9 +101,11 @@ def test_noise_and_dips_move_the_answer_by_one_at_most_nearly_always(top: int) -
 
 
 def test_a_dip_is_measured_again_even_when_its_rounds_agree() -> None:
-    assert unsettled({4: [100.0, 100.0], 3: [80.0, 80.0], 2: [98.0, 98.0]}) == (3,)
-    assert unsettled({4: [100.0, 100.0], 3: [80.0] * 7, 2: [98.0, 98.0]}) == ()
-    assert unsettled({64: [100.0] * 2, 33: [100.0] * 2, 32: [80.0] * 2}) == (32,)  # one CPU more gives no quarter
+    assert list_unsettled_points({4: [100.0, 100.0], 3: [80.0, 80.0], 2: [98.0, 98.0]}) == (3,)
+    assert list_unsettled_points({4: [100.0, 100.0], 3: [80.0] * 7, 2: [98.0, 98.0]}) == ()
+    assert list_unsettled_points({64: [100.0] * 2, 33: [100.0] * 2, 32: [80.0] * 2}) == (
+        32,
+    )  # one CPU more gives no quarter
 
 
 def test_a_job_that_stands_still_is_not_searched() -> None:
@@ -127,11 +129,11 @@ def test_a_neighbour_of_twice_its_size_tells_enough_about_the_smallest() -> None
 
 
 def test_points_with_one_round_or_two_that_differ_want_another() -> None:
-    assert unsettled({4: [100.0, 101.0], 2: [50.0], 1: [20.0, 22.0]}) == (2, 1)
-    assert unsettled({4: [100.0, 101.0], 1: [30.0, 32.0, 31.0]}) == ()
+    assert list_unsettled_points({4: [100.0, 101.0], 2: [50.0], 1: [20.0, 22.0]}) == (2, 1)
+    assert list_unsettled_points({4: [100.0, 101.0], 1: [30.0, 32.0, 31.0]}) == ()
 
 
 def test_a_doubtful_answer_gets_more_rounds_and_not_without_end() -> None:
-    assert unsettled({4: [100.0, 100.0], 2: [90.0, 94.0, 98.0]}) == (2,)
-    assert unsettled({4: [100.0, 100.0], 2: [90.0, 97.0, 98.0]}) == ()  # two of three agree
-    assert unsettled({4: [100.0, 100.0], 2: [88.0, 91.0, 84.0, 94.2, 98.0, 102.0, 106.0]}) == ()
+    assert list_unsettled_points({4: [100.0, 100.0], 2: [90.0, 94.0, 98.0]}) == (2,)
+    assert list_unsettled_points({4: [100.0, 100.0], 2: [90.0, 97.0, 98.0]}) == ()  # two of three agree
+    assert list_unsettled_points({4: [100.0, 100.0], 2: [88.0, 91.0, 84.0, 94.2, 98.0, 102.0, 106.0]}) == ()

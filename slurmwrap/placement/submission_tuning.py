@@ -1,4 +1,4 @@
-"""CPUs and memory of one job at submission, in its own unit: --cpus-per-task, --mem and their like. Pure."""
+"""Choose CPUs and memory of one job at submission, in the user's own unit: --cpus-per-task, --mem etc. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRequestPlan:
-    """The wishes and what one GPU gets by them."""
+    """The option changes, and what one GPU gets by them."""
 
     wishes: tuple[OptionChange, ...] = ()
     given: Bounds = field(default_factory=Bounds)
@@ -57,15 +57,18 @@ def tune(
     config: Config,
     limits: Limits = NO_LIMITS,
 ) -> TunedRequestPlan:
-    """Within what each node that could run the job has, and within `limits`: a tuned request must not shut one out, nor
-    wait for its raise."""
+    """Return the option changes for CPUs and memory.
+
+    They stay within what each node that could run the job has, and within `limits`: a tuned request must not exclude a
+    node or make the job wait for its raise.
+    """
     alone = any(partition.exclusive for partition in nodes.partitions)
     if not config.tuning.enabled or not request.own.tune or not nodes.able or alone or has_mixed_gpu_options(request):
         return TunedRequestPlan()
     node = make_least_node(nodes.able, nodes.partitions)
     if any(request.setting(option) for option in CPU_OPAQUE):
         given = compute_tuning_bounds(request.shape, profile, node, config)
-        # Then no one knows how much memory a node would give.
+        # With these options it is unknown how much memory a node would give per CPU.
         by_cpu = request.shape.mem_unit is MemUnit.PER_CPU
         given = replace(given, cpus_per_gpu=None, mem_mib_per_gpu=None if by_cpu else given.mem_mib_per_gpu)
     else:
@@ -88,9 +91,9 @@ def _keep_as_requested(shape: ResourceShape, reasons: Sequence[tuple[str, str]])
 
 
 def _compute_bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
-    """By its speed where that is known, else what tuning_bounds.py says alone."""
+    """Return the bounds by the job's speed if that is known, else by tuning_bounds.py alone."""
     given = compute_tuning_bounds(shape, profile, node, config)
-    # A job that is killed for memory helps no one.
+    # The policy changes nothing, but a raise of memory is kept: being killed for memory must be prevented.
     if config.tuning.policy == "proportional":
         more = (given.mem_mib_per_gpu or 0) > (compute_asked_mem_mib_per_gpu(shape) or inf)
         return replace(given, cpus_per_gpu=None, mem_mib_per_gpu=given.mem_mib_per_gpu if more else None)
@@ -101,7 +104,7 @@ def _compute_bounds(shape: ResourceShape, profile: ResourceProfile | None, node:
 
 
 def _list_option_changes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[OptionChange]:
-    """In the user's own unit: Slurm's units for one resource exclude each other."""
+    """Return the changes in the user's own unit, because Slurm's units for one resource exclude each other."""
     wishes = []
     if given.cpus_per_gpu is not None and (cpus := _convert_to_cpu_unit(shape, given.cpus_per_gpu, most_cpus)):
         wishes.append(OptionChange(option=cpus[0], value=cpus[1], reason=given.cpu_reason))
@@ -111,7 +114,9 @@ def _list_option_changes(shape: ResourceShape, given: Bounds, most_cpus: float, 
 
 
 def _convert_to_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> tuple[str, str] | None:
-    """Rounded up to whole CPUs, unless a raise would pass the node's share by that."""
+    """Return (option, value) rounded up to whole CPUs, or down if rounding up would raise the job above the node's
+    share.
+    """
     tasks, gpus = get_tasks_per_node(shape), shape.gpus_per_node
     if shape.cpu_unit is CpuUnit.PER_GPU:
         tasks = gpus = 1
@@ -122,11 +127,12 @@ def _convert_to_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> 
     if value > asked and value * tasks > share * gpus:
         value = int(exact)
     option = "cpus-per-gpu" if shape.cpu_unit is CpuUnit.PER_GPU else "cpus-per-task"
-    # rounding may eat the change, never turn it round
+    # Rounding may cancel the change, but must never reverse it.
     return (option, str(value)) if value >= 1 and (value - asked) * (exact - asked) > 0 else None
 
 
 def _convert_to_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> tuple[str, str] | None:
+    """Return (option, value) in the user's own unit; None if tasks per node are unknown or rounding leaves none."""
     gpus = shape.gpus_per_node or 1
     if shape.mem_unit is MemUnit.PER_GPU:
         return "mem-per-gpu", f"{per_gpu}M"
@@ -134,58 +140,60 @@ def _convert_to_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> t
         tasks = get_tasks_per_node(shape)
         if tasks is None:
             return None
-        # Still at least one CPU for each task.
+        # Each task still gets at least one CPU.
         by_gpu = shape.cpu_unit is CpuUnit.PER_GPU
         cpus = max(tasks, (shape.cpus or 1) * gpus) if by_gpu else (shape.cpus or 1) * tasks
         exact, asked = per_gpu * gpus / cpus, shape.mem_mib or 0
         if exact <= asked:
             return "mem-per-cpu", f"{ceil(exact)}M"
-        # not rounded up past a node's memory; and of a core with two threads Slurm gives both, each with its memory
+        # Not rounded up above a node's memory. Slurm gives both threads of a core with two threads, each with its
+        # memory.
         value = min(int(exact), node_mib // (cpus + cpus % 2))
         return ("mem-per-cpu", f"{value}M") if value > asked else None
     return "mem", f"{per_gpu * gpus}M"
 
 
-# CPUs and memory of one job at its submission, by the function that divides them among all that wait.
+# CPUs and memory of one job at submission, by the function that divides them among all pending jobs.
 #
-# Apart from tuning.py, since most jobs have no speeds, and what is imported here takes gsub 10 ms.
+# Most jobs have no known speeds and do not need it. Its imports take gsub 10 ms, so plan_placement.py imports this
+# module only for a job with a profile.
 Divide = Callable[[Sequence[JobDemand], Sequence[Server]], Sequence[Allocation]]
 
 
 def tune_single_job(
     shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning, beside: Bounds
 ) -> Bounds:
-    """What allocate() grants it on an empty `node`, never above its share: what lies above it only the reconciler hands
-    out, which can take it back while the job waits (reconcile/tune_pending.py).
+    """Return what allocate() gives the job on an empty `node`, never above its share.
 
-    `next to`: what tuning_bounds.py says, which holds where the speed is unknown.
+    Only the reconciler allocates more than the share, because it can take it back while the job is pending
+    (reconcile/tune_pending.py). `beside`: the bounds of tuning_bounds.py, which hold if the speed is unknown.
     """
-    claim = make_job_demand(shape, profile, node, tuning)
-    if claim is None:
+    demand = make_job_demand(shape, profile, node, tuning)
+    if demand is None:
         return beside
     settings = GradedSettings(assumed_run_s=tuning.assumed_run_s)
-    cpus, memory = allocate_single_job(claim, node, partial(allocate, policy=tuning.policy, settings=settings))
-    why, share = f"{_describe_effect(claim, cpus, memory)} ({describe_basis(profile)})", node.cpus / node.gpus
-    said = f"with {cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} {why}; its share is {share:.3g}"
-    # Of others tuning_bounds.py says the same.
-    cached = bool(profile.surface) and memory != claim.mem_mib
+    cpus, memory = allocate_single_job(demand, node, partial(allocate, policy=tuning.policy, settings=settings))
+    why, share = f"{_describe_effect(demand, cpus, memory)} ({describe_basis(profile)})", node.cpus / node.gpus
+    cpu_reason = f"with {cpus:.3g} CPUs per GPU instead of {demand.cpus:.3g} {why}; its share is {share:.3g}"
+    # Without a surface tuning_bounds.py arrives at the same memory.
+    cached = bool(profile.surface) and memory != demand.mem_mib
     return Bounds(
-        cpus_per_gpu=None if cpus == claim.cpus else cpus,
+        cpus_per_gpu=None if cpus == demand.cpus else cpus,
         mem_mib_per_gpu=memory if cached else beside.mem_mib_per_gpu,
-        cpu_reason=beside.cpu_reason if cpus == beside.cpus_per_gpu else said,
-        mem_reason=f"with {memory} MiB per GPU instead of {claim.mem_mib} {why}" if cached else beside.mem_reason,
+        cpu_reason=beside.cpu_reason if cpus == beside.cpus_per_gpu else cpu_reason,
+        mem_reason=f"with {memory} MiB per GPU instead of {demand.mem_mib} {why}" if cached else beside.mem_reason,
     )
 
 
 def allocate_single_job(demand: JobDemand, node: Node, divide: Divide) -> tuple[float, int]:
-    """CPUs and MiB per GPU that `divide` grants it on an empty `node`, never above its share there."""
-    (grant,) = divide([limit_to_share(demand, node)], [make_empty_server(node)])
-    return _drop_useless_raises(demand, grant)
+    """Return the CPUs and MiB per GPU that `divide` gives the job on an empty `node`, never above its share there."""
+    (allocation,) = divide([limit_to_share(demand, node)], [make_empty_server(node)])
+    return _drop_useless_raises(demand, allocation)
 
 
-def _drop_useless_raises(demand: JobDemand, grant: Allocation) -> tuple[float, int]:
-    """CPUs and MiB per GPU without raises that make nothing faster as far as anybody knows."""
-    cpus, memory, plain = grant.cpus, grant.mem_mib, max(demand.cpus, demand.least_cpus)
+def _drop_useless_raises(demand: JobDemand, allocation: Allocation) -> tuple[float, int]:
+    """Return CPUs and MiB per GPU without raises that are not known to make the job faster."""
+    cpus, memory, plain = allocation.cpus, allocation.mem_mib, max(demand.cpus, demand.least_cpus)
     known = find_speed(demand.speeds, cpus, memory)
     if cpus > plain and known <= find_speed(demand.speeds, plain, memory):
         cpus = plain

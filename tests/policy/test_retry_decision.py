@@ -205,7 +205,7 @@ def test_time_is_not_given_without_a_sign_of_resuming(found: Diagnosis) -> None:
 
 def test_a_job_that_resumes_gets_more_time_between_hold_and_release() -> None:
     found = decide(case(RESUMES), ACT)
-    assert found.reason == "time_limit, retry 1 of 3; with 90 minutes, for it resumes from its checkpoint"
+    assert found.reason == "time_limit, retry 1 of 3; with 90 minutes, because it resumes from its checkpoint"
     assert steps(found) == ["requeuehold", "update job TimeLimit=90", "release", "update job StartTime=now+3"]
 
 
@@ -325,7 +325,7 @@ def test_a_retry_beyond_the_brake_is_delayed_and_says_so() -> None:
     found = decide(case(NCCL, starts=(START - 10.0, START + 30.0)), slow)
     assert (found.decision, found.start_at) == ("retry", START - 10 + 3600.0)
     assert steps(found)[-1] == "update job StartTime=now+3590"
-    assert found.reason.endswith("after 3590 s, for 2 retries an hour are the limit (retry.max_per_hour)")
+    assert found.reason.endswith("after 3590 s, because 2 retries an hour are the limit (retry.max_per_hour)")
 
 
 def test_what_is_only_advised_takes_no_room_under_the_brake() -> None:

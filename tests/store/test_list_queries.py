@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic_year import fill
 
-from slurmwrap.cli.run_selection import sums_of
+from slurmwrap.cli.run_selection import sum_run_records
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
@@ -73,7 +73,7 @@ def test_sql_and_the_predicate_agree(path: Path, real: list[JobRun], wanted: Run
         jobs = list_queries.find_jobs(database, wanted, limit=None)
     assert len(found) == len(expected)
     assert {run.attempt: run for run in found} == expected
-    told = sums_of(found)
+    told = sum_run_records(found)
     assert (sums.runs, sums.failed) == (told.runs, told.failed)
     assert sums.gpu_hours == pytest.approx(told.gpu_hours)
     assert sums.failed_gpu_hours == pytest.approx(told.failed_gpu_hours)

@@ -14,8 +14,8 @@ from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
-from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
+from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
@@ -28,7 +28,7 @@ def load() -> Load:
 
 @cache
 def study() -> Study:
-    return study_of(load(), site_of_dump(load()), {}, StudyOptions())
+    return make_whatif_study(load(), cluster_shape_from_dump(load()), {}, StudyOptions())
 
 
 def test_the_same_jobs_are_measured_in_all_three_worlds() -> None:
@@ -73,7 +73,7 @@ def test_the_study_is_json_and_comes_back() -> None:
 
 
 def test_once_more_without_names_nothing_else_differs() -> None:
-    hidden = study_of(load(), site_of_dump(load()), {}, StudyOptions(anonymous=True))
+    hidden = make_whatif_study(load(), cluster_shape_from_dump(load()), {}, StudyOptions(anonymous=True))
     assert replace(hidden, waste=study().waste) == study()
     assert {one.user[0] for one in hidden.waste.users} == {"u"}
     assert not {one.user for one in hidden.waste.users} & {one.user for one in study().waste.users}
@@ -81,13 +81,13 @@ def test_once_more_without_names_nothing_else_differs() -> None:
 
 def test_a_window_without_jobs_is_an_error() -> None:
     with pytest.raises(ValueError, match="no job with GPUs"):
-        study_of(load(), site_of_dump(load()), {}, StudyOptions(since_s=10**9))
+        make_whatif_study(load(), cluster_shape_from_dump(load()), {}, StudyOptions(since_s=10**9))
 
 
 def test_a_job_with_a_known_profile_is_counted_and_never_slower() -> None:
     points = tuple(SpeedPoint(cpus=cpus, mem_mib=4096, speed=1.0) for cpus in (2, 4, 8, 16))
     known = {"bert-ft": ResourceProfile(key="bert-ft", surface=points, confidence=1.0)}
-    tuned = study_of(load(), site_of_dump(load()), known, StudyOptions())
+    tuned = make_whatif_study(load(), cluster_shape_from_dump(load()), known, StudyOptions())
     assert 0 < tuned.profiled == sum(job.model == "bert-ft" for job in _measured())
     assert tuned.arm(PLAIN) == study().arm(PLAIN)
     assert tuned.arm(OURS).all.jct.mean <= 1.02 * tuned.arm(PLAIN).all.jct.mean

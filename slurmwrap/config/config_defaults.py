@@ -1,5 +1,7 @@
-"""The sections of the configuration and the bounds of their values: what every gsub loads. What each key means, in
-which unit, and who reads it, is said in config_keys.py, which gsub does not load. Records only.
+"""The sections of the configuration with their defaults, and the bounds of the values. Records only.
+
+Every call of gsub loads this module. The meaning and the unit of each key, and the programs that read it, are in
+config_keys.py, which gsub does not load.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ POLICIES = ("graded", "tune", "proportional")
 ADAPTERS = ("auto", "commands", "pyslurm")
 LOGS = ("auto", "stderr", "journal")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
-# The least and the greatest that makes sense; beyond it gsub would ask Slurm for nonsense, or tuning would harm.
+# Smallest and largest value that makes sense. Outside them gsub would send Slurm impossible requests, or tuning would
+# do harm.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "submit.array_threshold": (0, 4_000_001),  # Slurm's own greatest MaxArraySize
     "submit.snapshot_kept_s": (0, 60),
@@ -79,7 +82,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Which calls of gsub are for us (docs/dropin.md). Patterns are the shell's, compared with what the job names."""
+    """Which calls gsub handles itself (docs/dropin.md). Shell patterns are compared with the job's options."""
 
     enabled: bool = True
     array_threshold: int = 1000
@@ -91,9 +94,9 @@ class Submit:
     templates: str = "/etc/slurmwrap/templates"
 
 
-# One cache a line: the places that its tool looks for, in its own order; the first one that is set counts. Not in it:
-# caches whose tools write a file in place (keras, nltk, whisper) or leave a lock behind when they are killed
-# (torch_extensions, matplotlib): a job would take a half for the whole, or wait for ever.
+# One cache per line: the locations that its tool tries, in the tool's own order; the first one that is set counts.
+# Left out are the caches of tools that write a file in place (keras, nltk, whisper) or leave a lock when they are
+# killed (torch_extensions, matplotlib): a job would take an incomplete file for a complete one, or wait for ever.
 CACHES = (
     "$HF_HUB_CACHE:$HUGGINGFACE_HUB_CACHE:$HF_HOME/hub:~/.cache/huggingface/hub",
     "$TRANSFORMERS_CACHE",
@@ -109,7 +112,7 @@ CACHES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerun:
-    """The single-GPU trial."""
+    """The pre-run of a job on one GPU (docs/prerun.md)."""
 
     mode: str = "auto"
     partition: str = ""
@@ -128,7 +131,7 @@ class Prerun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where jobs go."""
+    """Where jobs run (docs/placement.md)."""
 
     enabled: bool = True
     switch_wait_s: int = 300
@@ -143,7 +146,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """CPU and memory from profiles."""
+    """CPUs and memory from resource profiles."""
 
     enabled: bool = True
     memory_margin: float = 1.2
@@ -155,7 +158,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """What may be done about a failure."""
+    """Retries of failed jobs and their limits (docs/retries.md)."""
 
     default: bool = False
     per_root_cause: int = 3
@@ -170,7 +173,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSection:
-    """What the administrator installed. Empty paths: user mode only."""
+    """What the administrator installed. If the paths are empty, slurmwrap works for each user's own jobs only."""
 
     spool: str = ""
     published: str = ""
@@ -181,21 +184,21 @@ class SiteSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosing:
-    """How failures are distinguished."""
+    """How failures are classified (docs/diagnosis.md)."""
 
     signatures: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmAccess:
-    """How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands."""
+    """How the reconciler communicates with Slurm (docs/pyslurm.md). gsub always uses the commands."""
 
     adapter: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """Mail to the owner of a job that failed for good. Without a server none is sent."""
+    """Mail to the owner of a job that failed and is not retried. Without a server no mail is sent."""
 
     server: str = ""
     sender: str = "slurmwrap@localhost"
@@ -213,7 +216,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Figures for monitoring, as node_exporter's textfile collector takes them (docs/metrics.md)."""
+    """Metrics for monitoring, in the format of node_exporter's textfile collector (docs/metrics.md)."""
 
     textfile: str = ""
     every_s: float = 60.0
@@ -228,7 +231,10 @@ class LogSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long the site's database keeps what (docs/database.md). Days; `slurmwrap db prune` and the night do it."""
+    """How many days the site's database keeps its rows (docs/database.md).
+
+    `slurmwrap db prune` and the nightly run of the report remove older rows.
+    """
 
     detail_d: int = 35
     keep_d: int = 400
@@ -264,7 +270,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that can be set; every field has a default that works without any file."""
+    """The whole configuration. Every field has a default that works without any file."""
 
     submit: Submit = field(default_factory=Submit)
     prerun: Prerun = field(default_factory=Prerun)
@@ -285,5 +291,5 @@ class Config:
     slurm_timeout_s: float = 10.0
 
     def mode_of(self, rule: str) -> str:
-        """`observe`, `advise` (the default) or `act` for one of RULES."""
+        """Return the mode of one of RULES: `observe`, `advise` (the default) or `act`."""
         return self.rules.get(rule, "advise")

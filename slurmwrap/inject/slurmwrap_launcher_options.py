@@ -1,10 +1,10 @@
-"""Launchers' command lines in a trial: turns torchrun's, accelerate's or deepspeed's argv into one process per GPU.
+"""Rewrite the command lines of launchers (torchrun, accelerate, deepspeed ...) in a trial to one process per GPU.
 
-Runs inside the user's Python before the launcher reads sys.argv, and in the static check. Python 3.6 syntax, standard
-library, imports nothing but sys and os (and socket in a launcher that needs a port). Tables after
+Runs inside the user's Python before the launcher reads sys.argv, and in the static checks. Python 3.6 syntax, standard
+library; imports only sys and os (and socket in a launcher that needs a port). The tables follow
 torch/distributed/run.py, accelerate/commands/launch.py, deepspeed/launcher/runner.py, composer/cli/launcher.py,
-lightning_fabric/cli.py and colossalai/cli/launcher; tests hold the first two against the packages' own parsers.
-'-' in a name is turned into '_'.
+lightning_fabric/cli.py and colossalai/cli/launcher; tests compare the first two with the packages' own parsers.
+Option names are written with '_' instead of '-'.
 """
 
 import os
@@ -19,7 +19,7 @@ def _words(text: str) -> "FrozenSet[str]":
     return frozenset(text.split())
 
 
-# kind -> options without a value. Whatever is not named here takes one.
+# Kind of launcher -> options without a value. All other options take a value.
 FLAGS: "Dict[str, FrozenSet[str]]" = {
     "torchrun": _words("standalone module m no_python run_path use_env virtual_local_rank help h"),
     "accelerate": _words(
@@ -37,7 +37,7 @@ FLAGS: "Dict[str, FrozenSet[str]]" = {
     "colossalai": _words("m help"),
 }
 
-# kind -> options that say how many, where, or how the processes find each other
+# Kind -> options that are removed: the number and location of the processes, and how they find each other.
 DROPPED: "Dict[str, FrozenSet[str]]" = {
     "torchrun": _words(
         """nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf standalone max_restarts node_rank
@@ -61,10 +61,10 @@ DROPPED: "Dict[str, FrozenSet[str]]" = {
     ),
 }
 
-# Known options with a value that are kept: an abbreviation of these must not be taken for a dropped one.
+# Known options with a value that are kept, so that an abbreviation of one is not taken for a removed option.
 KEPT = _words("monitor_interval start_method event_log_handler role logs_specs numa_binding signals_to_handle")
 
-# kind -> options that say how many processes; the trial starts no more than they ask for
+# Kind -> options with the number of processes; the trial never starts more than requested.
 _COUNTS = {
     "torchrun": ("nproc_per_node",),
     "accelerate": ("num_processes",),
@@ -76,14 +76,14 @@ _COUNTS = {
 
 
 def _shape(kind: str, count: int, port: int, visible: str) -> "List[str]":
-    """The options for `count` processes on this node. `visible`: CUDA_VISIBLE_DEVICES."""
+    """Return the options for `count` processes on this node. `visible`: the value of CUDA_VISIBLE_DEVICES."""
     if kind == "torchrun":
         return ["--standalone", "--nnodes=1", "--nproc_per_node=%d" % count]
-    # What its configuration file says about all this yields to the command line.
+    # The command line overrides the settings in accelerate's configuration file.
     if kind == "accelerate":
         here = ["--num_processes=%d" % count, "--num_machines=1", "--machine_rank=0", "--gpu_ids=all"]
         return here + ["--rdzv_backend=static", "--main_process_port=%d" % port]
-    # With --num_gpus it forgets CUDA_VISIBLE_DEVICES, and takes a neighbour's GPU.
+    # With --num_gpus deepspeed ignores CUDA_VISIBLE_DEVICES and would use the GPU of another job.
     if kind == "deepspeed":
         return ["--hostfile=/dev/null", "--master_port=%d" % port] + ([] if visible else ["--num_gpus=%d" % count])
     if kind == "composer":
@@ -101,7 +101,7 @@ _SCRIPTS = {
     "ds": "deepspeed",
     "composer": "composer",
 }
-# program -> (kind, the words that make it a launcher)
+# Program -> (kind, the subcommand that makes it a launcher).
 _COMMANDS = {
     "accelerate": ("accelerate", ["launch"]),
     "fabric": ("fabric", ["run"]),
@@ -124,12 +124,12 @@ _MODULES = {
 }
 
 
-# What a launcher imports before it reads its command line.
+# Modules that a launcher imports before it reads its command line.
 _IMPORTED = frozenset(_MODULES) | {"accelerate.commands.accelerate_cli", "lightning_fabric.cli", "lightning.fabric.cli"}
 
 
 def launcher(argv: "List[str]", module: "Optional[str]" = None) -> "Optional[Tuple[str, int]]":
-    """(kind, index of its first option) when `argv` starts a launcher; `module` is what follows python's -m."""
+    """Return (kind, index of the first option) if `argv` starts a launcher, else None. `module`: that of python -m."""
     name = module if module is not None else os.path.basename(argv[0]) if argv else ""
     if name in _COMMANDS:
         kind, words = _COMMANDS[name]
@@ -141,7 +141,7 @@ def launcher(argv: "List[str]", module: "Optional[str]" = None) -> "Optional[Tup
 
 
 def split(kind: str, arguments: "List[str]") -> "Tuple[List[Tuple[str, List[str]]], List[str]]":
-    """([(option, its words)], the script or module with its own arguments)."""
+    """Return ([(option, its words)], the script or module with its own arguments)."""
     options: "List[Tuple[str, List[str]]]" = []
     at = 0
     while at < len(arguments):
@@ -162,12 +162,12 @@ def split(kind: str, arguments: "List[str]") -> "Tuple[List[Tuple[str, List[str]
 
 
 def _is_script(word: str) -> bool:
-    # The value of an option never looks like this; a flag we do not know may stand before the script.
+    # No option has such a value, so the option before it is an unknown flag and this word is the script.
     return word.endswith(".py")
 
 
 def _full(kind: str, name: str) -> str:
-    # argparse takes any unambiguous beginning of a long option.
+    # argparse accepts any unambiguous prefix of a long option.
     known = FLAGS[kind] | DROPPED[kind] | KEPT
     if name in known or len(name) < 3:
         return name
@@ -176,9 +176,9 @@ def _full(kind: str, name: str) -> str:
 
 
 def on_one_gpu(kind: str, arguments: "List[str]", gpus: int = 1, port: int = 0, visible: str = "") -> "List[str]":
-    """The launcher's arguments for at most `gpus` processes on this node; the script's own arguments stay as they are.
+    """Return the launcher's arguments for at most `gpus` processes on this node. The script's arguments do not change.
 
-    `port`: a free one, where the launcher cannot look for itself. `visible`: CUDA_VISIBLE_DEVICES.
+    `port`: a free port, for launchers that cannot find one. `visible`: the value of CUDA_VISIBLE_DEVICES.
     """
     options, rest = split(kind, arguments)
     count = _processes(kind, options, gpus)
@@ -196,7 +196,7 @@ def _processes(kind: str, options: "List[Tuple[str, List[str]]]", gpus: int) -> 
 
 
 def rewrite(argv: "Optional[List[str]]" = None, module: "Optional[str]" = None) -> bool:
-    """Changes sys.argv in place when this process is a launcher. True when it did."""
+    """Change sys.argv in place if this process is a launcher. Return whether it was changed."""
     argv = sys.argv if argv is None else argv
     found = launcher(argv, module)
     if found is None:
@@ -205,7 +205,7 @@ def rewrite(argv: "Optional[List[str]]" = None, module: "Optional[str]" = None) 
     gpus = int(os.environ.get("SLURMWRAP_TRIAL_GPUS") or 1)
     port = 0 if kind == "torchrun" else _free_port()
     argv[first:] = on_one_gpu(kind, argv[first:], gpus, port, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    # torchrun's options by environment, which accelerate and Fabric pass on to it
+    # torchrun also reads its options from PET_* variables, which accelerate and Fabric pass on to it.
     for name in DROPPED["torchrun"]:
         os.environ.pop("PET_" + name.upper(), None)
     return True
@@ -223,9 +223,10 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 def keep_devices() -> None:
-    """`export CUDA_VISIBLE_DEVICES=0,1,2,3` of a script that owns its node: back to what Slurm gave the trial.
+    """Restore the devices that Slurm gave the trial if the script has set others.
 
-    A selection within that, and none at all ("" or -1), stay.
+    For example `export CUDA_VISIBLE_DEVICES=0,1,2,3` in a script for a whole node. A subset of the trial's devices is
+    kept, and so is an empty selection ("" or -1).
     """
     for name in _VISIBLE:
         given, now = os.environ.get("SLURMWRAP_" + name), os.environ.get(name)
@@ -234,7 +235,7 @@ def keep_devices() -> None:
 
 
 def module_of(cmdline: "List[str]") -> "Optional[str]":
-    """What follows -m in the interpreter's own command line (`python -u -m torch.distributed.run ...`), or None."""
+    """Return the module after -m in the interpreter's command line (`python -u -m torch.distributed.run`), or None."""
     at = 1
     while at < len(cmdline) and cmdline[at].startswith("-") and len(cmdline[at]) > 1:
         word = cmdline[at]
@@ -246,7 +247,7 @@ def module_of(cmdline: "List[str]") -> "Optional[str]":
                 return word[position + 1 :] or (cmdline[at + 1] if at + 1 < len(cmdline) else None)
             if letter == "c":
                 return None
-            # Takes the rest of the word, or the next one.
+            # These options take the rest of the word or the next word as their value.
             if letter in "WX":
                 at += 0 if word[position + 1 :] else 1
                 break
@@ -255,13 +256,16 @@ def module_of(cmdline: "List[str]") -> "Optional[str]":
 
 
 def own_cmdline() -> "List[str]":
-    """This process's command line as the kernel has it: sys.orig_argv exists only since Python 3.10."""
+    """Return the command line of this process from the kernel, because sys.orig_argv exists only since Python 3.10."""
     with open("/proc/self/cmdline", "rb") as stream:
         return [os.fsdecode(word) for word in stream.read().split(b"\0")[:-1]]
 
 
 class _Finder(object):
-    """Python < 3.8 has no sys.argv yet when sitecustomize runs: waits for the launcher's own import."""
+    """A finder that rewrites sys.argv at the launcher's first import.
+
+    Needed for Python < 3.8, which has no sys.argv yet when sitecustomize runs.
+    """
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name in _IMPORTED and hasattr(sys, "argv"):
@@ -273,7 +277,7 @@ class _Finder(object):
 
 
 def install() -> None:
-    """Called once per process by sitecustomize in a pre-run."""
+    """Restore the devices and rewrite sys.argv. sitecustomize calls this once per process in a pre-run."""
     keep_devices()
     if hasattr(sys, "argv"):
         rewrite(module=module_of(own_cmdline()))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.inject import slurmwrap_launch as launch
+from slurmwrap.inject import slurmwrap_launcher_options as launch
 
 INJECT = Path(launch.__file__).parent
 

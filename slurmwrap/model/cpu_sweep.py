@@ -1,7 +1,8 @@
-"""The CPU curve: which point to measure next, when a point is settled, and the least CPUs that are enough. Pure.
+"""The CPU curve: choose the next point to measure, decide when it is settled, find the least CPUs that suffice. Pure.
 
-Rules (measured on a busy machine): single points deceive, so each is the median of two rounds taken in opposite order,
-of three when they disagree by more than AGREE; one noisy dip above the answer must not move it, hence SURE.
+The rules come from measurements on a busy machine. A single measurement of a point is unreliable, so each point is the
+median of two rounds that are taken in opposite order, or of three when the two differ by more than AGREE. One noisy dip
+above the answer must not move it; SURE serves for that.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from statistics import median
 
 from slurmwrap.model.resource_profile import CurvePoint
 
-GOOD = 0.95  # of the best rate: enough
-SURE = 0.93  # of the best rate: what every larger point must reach as well
-AGREE = 0.03  # rounds of a point that differ by no more are believed
+# Share of the best rate at which a point is good enough.
+GOOD = 0.95
+# Share of the best rate that every larger point must reach as well.
+SURE = 0.93
+# Relative difference up to which two rounds of a point agree.
+AGREE = 0.03
 ROUNDS, MOST_ROUNDS = 2, 7
-# Points farther apart: on real profiles, what lies between was then predicted up to 10 % wrong.
+# Largest ratio between two neighbouring measured points. With wider gaps on real profiles, the speed predicted between
+# them was up to 10 % wrong.
 WIDE = 4
 
 # CPUs -> steps per second, one per round.
@@ -25,7 +30,7 @@ Rounds = Mapping[int, Sequence[float]]
 
 
 def curve_of(rounds: Rounds) -> tuple[CurvePoint, ...]:
-    """The curve by CPUs, ascending; points without a round are left out."""
+    """Return the curve, ascending by CPUs; points without a round are left out."""
     return tuple(_point(cpus, rounds[cpus]) for cpus in sorted(rounds) if rounds[cpus])
 
 
@@ -36,11 +41,11 @@ def _point(cpus: int, rates: Sequence[float]) -> CurvePoint:
 
 
 def best_rate(curve: Sequence[CurvePoint]) -> float:
-    """The speed on the flat top of a curve: the end of the non-decreasing curve next to the points (least squares).
+    """Return the speed on the flat top of a curve, from the non-decreasing curve that fits the points by least squares.
 
-    The largest of many noisy points would be too large: of seven equal ones with 4 % noise, by 5 % in the mean.
+    The largest of many noisy points would be too large: of seven equal ones with 4 % noise, by 5 % on average.
     """
-    # (mean, rounds), ascending: pool adjacent violators
+    # Pool adjacent violators: (mean, rounds) of each block, ascending.
     blocks: list[tuple[float, int]] = []
     for point in sorted(curve, key=lambda point: point.cpus):
         mean, rounds = point.steps_per_s, point.rounds
@@ -52,9 +57,10 @@ def best_rate(curve: Sequence[CurvePoint]) -> float:
 
 
 def least_cpus(curve: Sequence[CurvePoint]) -> int | None:
-    """The fewest CPUs measured whose rate is within 5 % of the best, with no rate below SURE from there on.
+    """Return the fewest measured CPUs whose rate is within 5 % of the best, with no rate below SURE from there on.
 
-    Where fewer CPUs are faster than more, the most CPUs among the good ones: the careful answer to a strange curve.
+    Where fewer CPUs are faster than more, return the most CPUs among the good points, as the cautious answer to an
+    irregular curve. None if no point has a rate above 0.
     """
     best = best_rate(curve)
     falling = sorted(curve, key=lambda point: -point.cpus)
@@ -63,19 +69,19 @@ def least_cpus(curve: Sequence[CurvePoint]) -> int | None:
     return next((cpus for cpus in reversed(good) if cpus > low), good[0] if good else None)
 
 
-def next_cpus(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
-    """The next of `sizes` (ascending) to measure: halving from the top, then between the last good and first bad.
+def choose_next_cpus(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
+    """Return the next of `sizes` (ascending) to measure; None: the answer is as precise as `sizes` allow.
 
-    None: the answer is as sharp as `sizes` allow.
+    The search halves from the top, then goes on between the last good and the first bad size.
     """
     measured = {point.cpus for point in curve}
     if not sizes or sizes[-1] not in measured:
         return sizes[-1] if sizes else None
     enough = least_cpus(curve)
-    # It does not move at all.
+    # The program makes no steps with any number of CPUs.
     if enough is None:
         return None
-    # What lies between SURE and GOOD may be good: the search goes on below it.
+    # A point between SURE and GOOD may still be good, so the search continues below it.
     too_slow = {point.cpus for point in curve if point.steps_per_s < SURE * best_rate(curve)}
     bad = max((size for size in sizes if size < enough and size in too_slow), default=0)
     below = [size for size in sizes if bad < size < enough and size not in measured]
@@ -87,7 +93,10 @@ def next_cpus(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
 
 
 def gap(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
-    """A size below the answer whose speed would be a guess: where measured points lie more than WIDE times apart."""
+    """Return a size to measure below the answer, in a gap where measured points are more than a factor WIDE apart.
+
+    None if there is no such gap. Without a measurement the speed at that size would be a guess.
+    """
     measured = {point.cpus for point in curve}
     enough = least_cpus(curve)
     if enough is None:
@@ -103,15 +112,21 @@ def gap(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
     return None
 
 
-def unsettled(rounds: Rounds) -> tuple[int, ...]:
-    """Points that need another round, most CPUs first: fewer than two, two that differ, or a doubtful answer."""
+def list_unsettled_points(rounds: Rounds) -> tuple[int, ...]:
+    """Return the points that need another round, most CPUs first.
+
+    These are points with fewer than two rounds, with two rounds that differ, or on which the answer depends doubtfully.
+    """
     curve = curve_of(rounds)
     enough, dips = GOOD * best_rate(curve), _dips(curve)
     return tuple(k for k in sorted(rounds, reverse=True) if _wants_more(rounds[k], enough, dip=k in dips))
 
 
 def _dips(curve: Sequence[CurvePoint]) -> set[int]:
-    """Points that are too slow although fewer CPUs are not, or next to the next one: 3 % more CPUs give no 10 %."""
+    """Return the points that look too slow: slower than one with fewer CPUs, or far slower than the next.
+
+    A jump to the next point is implausible when the speed per CPU rises by more than AGREE.
+    """
     enough = GOOD * best_rate(curve)
     least_good = min((point.cpus for point in curve if point.steps_per_s >= enough), default=0)
     low = {point.cpus for point in curve if point.steps_per_s < enough and point.cpus > least_good > 0}
@@ -125,7 +140,7 @@ def _wants_more(rates: Sequence[float], enough: float, *, dip: bool) -> bool:
     middle = median(rates)
     if len(rates) == ROUNDS and max(rates) - min(rates) > AGREE * middle:
         return True
-    # The median itself is one.
+    # The count includes the median itself.
     alike = sum(abs(rate - middle) <= AGREE * middle for rate in rates)
     doubtful = min(rates) < enough <= max(rates) and alike < 2
     return (dip or doubtful) and len(rates) < MOST_ROUNDS

@@ -1,18 +1,19 @@
-"""What open and os's functions do in a trial instead: each stand-in says which arguments the plain one is called with.
+"""Stand-ins for open and the functions of os in a trial, and the objects that replace the originals.
 
-A stand-in gives None where the call goes on as asked, (args, kwargs) where the path leads elsewhere, and raises _Done
-with the result where it has done all itself. slurmwrap_guard puts them in, each inside a _Call. Python 3.6 syntax,
-standard library.
+A stand-in decides with which arguments the original is called. It returns None to call the original unchanged, or
+(args, kwargs) to call it with another path. It raises _Done with the result if it has done the whole operation itself.
+slurmwrap_guard installs each one inside a _Call. Used only by slurmwrap_guard. Python 3.6 syntax, standard library.
 """
 
 import os
 from errno import EEXIST, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY
 
-from slurmwrap_calls import _Done, _Entry, _first, _like, _raise, _Scan, _text, _with_first
 from slurmwrap_shadow import (
     _access,
+    _busy,
     _listdir,
     _make_all,
+    _open,
     _readlink,
     _rename,
     _rmdir,
@@ -25,7 +26,147 @@ from slurmwrap_shadow import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+
+class _Done(Exception):
+    """Raised by a stand-in that has done the operation in the shadow tree; its argument is the result."""
+
+
+class _Call(object):
+    """A callable that replaces a function of os or io.
+
+    It is not a Python function, because pathlib < 3.10 stores these functions in a class body, where a Python function
+    would become a bound method.
+    """
+
+    def __init__(self, plain: "Any", ours: "Any") -> None:
+        self.plain, self.ours, self.opens = plain, ours, plain is _open
+        self.__name__ = getattr(plain, "__name__", "call")
+        self.__qualname__ = self.__name__
+        self.__doc__ = getattr(plain, "__doc__", None)
+        # The module in which pickle finds the function.
+        self.__module__ = "os" if hasattr(os, self.__name__) and plain is not _open else "io"
+        self.__wrapped__ = plain
+
+    def __call__(self, *args: "Any", **kwargs: "Any") -> "Any":
+        # `_busy.on` is set while a stand-in runs, so that its own calls reach the original functions.
+        if getattr(_busy, "on", False):
+            return self.plain(*args, **kwargs)
+        _busy.on = True
+        try:
+            change = self.ours(*args, **kwargs)
+        except (OSError, _Done) as error:
+            if isinstance(error, _Done):
+                return error.args[0]
+            raise
+        except Exception:
+            change = None
+        finally:
+            _busy.on = False
+        if change is None:
+            return self.plain(*args, **kwargs)
+        found = self.plain(*change[0], **change[1])
+        if self.opens:
+            _name(found, _first(args, kwargs, "file"))
+        return found
+
+    def __repr__(self) -> str:
+        return repr(self.plain)
+
+    def __reduce__(self) -> "Any":
+        # Pickled as the global name that it replaces, so that any process can unpickle it.
+        return self.__name__
+
+
+def _name(opened: "Any", path: "Any") -> None:
+    """Set the name of an opened file to the path that the program passed."""
+    try:
+        raw = getattr(opened, "buffer", opened)
+        getattr(raw, "raw", raw).name = os.fspath(path)
+    except Exception:
+        pass
+
+
+def _text(path: "Any", dir_fd: "Optional[int]" = None) -> "Optional[str]":
+    """Return the path as str; None for descriptors and for objects that are no paths."""
+    if isinstance(path, int) or path is None:
+        return None
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        return None
+    if "\0" in text:
+        return None
+    if dir_fd is not None and not text.startswith("/"):
+        text = os.path.join(_readlink("/proc/self/fd/%d" % dir_fd), text)
+    return text or None
+
+
+def _like(path: "Any", mapped: str) -> "Any":
+    return os.fsencode(mapped) if isinstance(path, bytes) else mapped
+
+
+def _first(args: "Tuple[Any, ...]", kwargs: "Dict[str, Any]", *names: str) -> "Any":
+    if args:
+        return args[0]
+    return next((kwargs[name] for name in names if name in kwargs), None)
+
+
+def _with_first(
+    args: "Tuple[Any, ...]", kwargs: "Dict[str, Any]", value: "Any", *names: str
+) -> "Tuple[Tuple[Any, ...], Dict[str, Any]]":
+    if args:
+        return (value,) + tuple(args[1:]), kwargs
+    kwargs = dict(kwargs)
+    kwargs[next(name for name in names if name in kwargs)] = value
+    return args, kwargs
+
+
+def _raise(number: int, path: str) -> "Any":
+    raise OSError(number, os.strerror(number), path)
+
+
+class _Entry(object):
+    """A replacement of os.DirEntry for a file in the shadow tree, with the path that the script knows."""
+
+    def __init__(self, entry: "Any", folder: str) -> None:
+        self._entry, self.name = entry, entry.name
+        self.path = os.path.join(folder, entry.name)
+        self.is_dir, self.is_file, self.is_symlink = entry.is_dir, entry.is_file, entry.is_symlink
+        self.stat, self.inode = entry.stat, entry.inode
+
+    def is_junction(self) -> bool:
+        return False
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return "<DirEntry %r>" % self.name
+
+
+class _Scan(object):
+    """A replacement of the iterator that os.scandir returns."""
+
+    def __init__(self, entries: "List[Any]") -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> "Iterator[Any]":
+        return self
+
+    def __next__(self) -> "Any":
+        return next(self._entries)
+
+    def __enter__(self) -> "_Scan":
+        return self
+
+    def __exit__(self, *_: "Any") -> None:
+        pass
+
+    def close(self) -> None:
+        self._entries = iter(())
+
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -64,7 +205,7 @@ def _opens_fd(path: "Any", flags: int, *args: "Any", **kwargs: "Any") -> "Any":
 
 
 def _reads(path: "Any" = ".", *args: "Any", **kwargs: "Any") -> "Any":
-    """stat and its like. A link that was not followed stays what it is."""
+    """Stand-in for stat and similar functions. A link is not followed if the original does not follow it."""
     text = _text(path, kwargs.get("dir_fd"))
     mapped = None if text is None else _shadow.seen(text)
     if mapped is None:
@@ -74,7 +215,7 @@ def _reads(path: "Any" = ".", *args: "Any", **kwargs: "Any") -> "Any":
 
 
 def _reads_link(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """readlink: a link into the shadow tree points where the script said."""
+    """Stand-in for readlink: for a link into the shadow tree, return the target that the script knows."""
     change = _reads(path, *args, **kwargs)
     if change is None:
         return None
@@ -83,7 +224,7 @@ def _reads_link(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
 
 
 def _goes(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """chdir: into a directory of the user's as it is; into one that only the trial has, in the shadow tree."""
+    """Stand-in for chdir: for a directory that exists only in the shadow tree, change to its path there."""
     text = _text(path)
     mapped = None if text is None else _shadow.seen(text)
     if mapped is None:
@@ -93,7 +234,7 @@ def _goes(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
 
 
 def _stands() -> "Any":
-    """getcwd, as the script knows it."""
+    """Stand-in for getcwd: return the path that the script knows."""
     raise _Done(_shadow.users(os.getcwd()))
 
 
@@ -102,7 +243,7 @@ def _stands_b() -> "Any":
 
 
 def _changes(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """chmod, utime, truncate: on a copy. Of a directory they are left out."""
+    """Stand-in for chmod, utime, truncate: change a copy of the file. For a directory, do nothing."""
     text = _text(path, kwargs.get("dir_fd"))
     if text is None:
         return None
@@ -119,7 +260,7 @@ def _changes(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
 
 
 def _makes(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """mkdir, mkfifo, mknod."""
+    """Stand-in for mkdir, mkfifo, mknod."""
     text = _text(path, kwargs.get("dir_fd"))
     mapped = None if text is None else _shadow.target(text, keeps=False, new=True)
     if mapped is None or text is None:
@@ -137,7 +278,9 @@ def _removes_folder(path: "Any", *args: "Any", **kwargs: "Any") -> "Any":
 
 
 def _removes(path: "Any", wants_folder: bool, args: "Any", kwargs: "Any") -> "Any":
-    """unlink and rmdir."""
+    """Remove a file or directory in the shadow tree and mark it as removed; for unlink and rmdir."""
+    # Raise the errors that the real operation would raise (missing, wrong type, not empty), and let it fail by itself
+    # where the permissions do not allow it.
     text = _text(path, kwargs.get("dir_fd"))
     if text is None:
         return None
@@ -163,7 +306,7 @@ def _removes(path: "Any", wants_folder: bool, args: "Any", kwargs: "Any") -> "An
 
 
 def _renames(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """The source is brought into the shadow, renamed there, and what it was is gone."""
+    """Stand-in for rename and replace: rename a copy in the shadow tree and mark the original as removed."""
     old, new = _text(source, kwargs.get("src_dir_fd")), _text(target, kwargs.get("dst_dir_fd"))
     if old is None or new is None:
         return None
@@ -179,12 +322,12 @@ def _renames(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "An
         if any(_shadow.names(full_new) or (_listdir(full_new), ())):
             _raise(ENOTEMPTY, new)
     if not free[1] and os.path.isdir(moved):
-        # Nothing of an older directory shows through.
+        # Hide the files of an existing directory with the new name.
         _shadow.forget(full_new)
     try:
         _rename(moved, goal)
     except OSError as error:
-        # EXDEV: between the trial's directory and scratch.
+        # 18 is EXDEV: the trial's directory and scratch are on different file systems.
         if error.errno != 18:
             raise
         import shutil
@@ -196,7 +339,7 @@ def _renames(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "An
 
 
 def _brought(path: str) -> str:
-    """The shadow of `path` (resolved) with all that belongs to it."""
+    """Copy `path` (resolved) with everything below it to the shadow tree, and return the path there."""
     shadow = _shadow.made(path)
     if os.path.islink(path) and not _there(shadow):
         _symlink(_readlink(path), shadow)
@@ -212,7 +355,7 @@ def _brought(path: str) -> str:
 
 
 def _links(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """symlink: the link is made in the shadow, to where its target is now."""
+    """Stand-in for symlink: create the link in the shadow tree, so that it leads to the current place of its target."""
     text = _text(target, kwargs.get("dir_fd"))
     mapped = None if text is None else _shadow.target(text, keeps=False, new=True)
     origin = _text(source)
@@ -222,13 +365,13 @@ def _links(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "Any"
     kwargs.pop("dir_fd", None)
     beside = os.path.join(os.path.dirname(mapped), origin)
     if not (beside == origin or not (_there(beside) or not _there(full))):
-        # As it was said: it leads there in the shadow too.
+        # The unchanged target is also correct in the shadow tree.
         return (source, _like(target, mapped)) + args, kwargs
     return (_like(source, _shadow.seen(full) or full), _like(target, mapped)) + args, kwargs
 
 
 def _hard_links(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "Any":
-    """link: a copy, since a hard link would let the original be changed."""
+    """Stand-in for link: make a copy, because writing to a hard link would change the original."""
     old, new = _text(source, kwargs.get("src_dir_fd")), _text(target, kwargs.get("dst_dir_fd"))
     mapped = None if new is None else _shadow.target(new, keeps=False, new=True)
     if old is None or new is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.cli import reconcile_user_jobs
-from slurmwrap.cli.reconcile_user_jobs import FRESH_S, look_first
+from slurmwrap.cli.reconcile_user_jobs import FRESH_S, reconcile_own_jobs_first
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config.load_config import RULES, Config
 from slurmwrap.errors import SlurmUnreachable
@@ -58,7 +58,7 @@ def test_a_user_s_own_pass_is_made_where_no_site_does_it(
 ) -> None:  # fmt: skip
     passes = Passes(monkeypatch)
     where = place(tmp_path, site=site, published_s_ago=published_s_ago)
-    assert look_first(where, CONFIG, although_site=although_site) == ""
+    assert reconcile_own_jobs_first(where, CONFIG, although_site=although_site) == ""
     assert passes.rules == rules
 
 
@@ -70,7 +70,7 @@ def test_a_slurm_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(reconcile_user_jobs, "_run_pass", look)
     monkeypatch.setattr(reconcile_user_jobs, "BOUND_S", 0.05)
     monkeypatch.setattr(reconcile_user_jobs, "SHOWN_AFTER_S", 0.01)
-    assert look_first(place(tmp_path), CONFIG).startswith("Slurm did not give all answers within ")
+    assert reconcile_own_jobs_first(place(tmp_path), CONFIG).startswith("Slurm did not give all answers within ")
 
 
 def test_what_keeps_from_looking_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +80,13 @@ def test_what_keeps_from_looking_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     where = place(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(reconcile_user_jobs, "_run_pass", away)
-        assert look_first(where, CONFIG).startswith("Slurm could not be asked (squeue: no answer within 4 s)")
+        assert reconcile_own_jobs_first(where, CONFIG).startswith(
+            "Slurm could not be asked (squeue: no answer within 4 s)"
+        )
     monkeypatch.setattr("slurmwrap.slurm.commands.SlurmCommands.cluster_name", lambda self: "lab")
     monkeypatch.setattr(reconcile_user_jobs, "_PAUSE_S", 0.0)
     Database.open(where.database).close()
     with hold_exclusive_lock(where.database.with_suffix(".lock"), "another reconciler"):
-        assert look_first(where, CONFIG).endswith(f"(pid {os.getpid()}); what was found so far is shown")
+        assert reconcile_own_jobs_first(where, CONFIG).endswith(f"(pid {os.getpid()}); what was found so far is shown")
     where.database.write_bytes(b"scrambled eggs" * 500)
-    assert look_first(where, CONFIG) == ""  # whoever reads it says that it is damaged
+    assert reconcile_own_jobs_first(where, CONFIG) == ""  # whoever reads it says that it is damaged

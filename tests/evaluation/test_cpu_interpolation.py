@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cpu_interpolation import fit, predict
 
-from slurmwrap.model.cpu_curve import curve_of, gap, next_cpus
+from slurmwrap.model.cpu_sweep import choose_next_cpus, curve_of, gap
 from slurmwrap.model.resource_profile import CurvePoint
-from slurmwrap.profiling.cpu_interpolation import fit, predict
 
 # Speed by CPUs relative to 3 of them, hand-rounded, V100: msr-fiddle/synergy 1bb2bed6 simulator/models/*_1.py (MIT).
 CPUS = (1, 2, 3, 4, 5, 6, 9, 12, 24)
@@ -35,7 +35,7 @@ SHAPES: dict[str, Callable[[int], float]] = {
 def swept(truth: dict[int, float]) -> tuple[CurvePoint, ...]:
     """The points that a sweep measures, without noise."""
     sizes, rounds = sorted(truth), {}
-    while (cpus := next_cpus(curve_of(rounds), sizes) or gap(curve_of(rounds), sizes)) is not None:
+    while (cpus := choose_next_cpus(curve_of(rounds), sizes) or gap(curve_of(rounds), sizes)) is not None:
         rounds[cpus] = [truth[cpus]]
     return curve_of(rounds)
 
