@@ -129,7 +129,7 @@ def reconcile(place: Path, spool: Path, controller: Path, jobs: tuple[JobRecord,
     """Return the seconds of one pass over all files."""
     addresses = {f"n{i}": "127.0.0.1" for i in range(NODES)}
     with Database.open(place / "site.db") as store:
-        edges = Services(
+        services = Services(
             slurm=QuietSlurm(jobs),  # type: ignore[arg-type] - nothing is submitted and nothing is changed
             store=store,
             spools=(SealedSpool(spool, socket, lambda: addresses, {os.geteuid()}, "bench"), PlainSpool(controller)),
@@ -143,7 +143,7 @@ def reconcile(place: Path, spool: Path, controller: Path, jobs: tuple[JobRecord,
             scope=Scope(trusted=frozenset({os.geteuid(), -1})),
         )
         began = time.perf_counter()
-        summary = reconcile_once(edges)
+        summary = reconcile_once(services)
         taken = time.perf_counter() - began
     assert len(summary.judged) == len(jobs) and not summary.errors and not summary.ingested.refused, summary.errors
     return taken

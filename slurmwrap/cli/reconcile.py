@@ -58,23 +58,23 @@ def reconcile(
     state_dir = Path(config.site.state_dir) if site else configuration.find_user_state_dir(os.environ)
     database = state_dir / ("site.db" if site else DATABASE)
     with hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
-        edges = (
+        services = (
             make_site_services(config, commands, store, console.say)
             if site
             else make_user_services(config, commands, store, console.say, state_dir)
         )
-        edges = replace(edges, slurm=slurm, say=log.note)
+        services = replace(services, slurm=slurm, say=log.note)
         maintenance = ReconcilerMaintenance(database, config, site=site, say=log.note)
         if watch:
             _run_service(
-                edges,
+                services,
                 state_dir / "controller" / "wake",
                 poll or (SITE_POLL_S if site else USER_POLL_S),
                 log,
                 maintenance,
             )
         else:
-            summary = reconcile_once(edges)
+            summary = reconcile_once(services)
             log.tell_all(_list_pass_events(summary))
             maintenance.after(summary, time.time())
     if not site:

@@ -31,6 +31,6 @@ def ingest_user_spool(config: Config, slurm: SlurmCommands, console: Console, st
         except StoreError:
             return False
         store = stack.enter_context(Database.open(database))
-        edges = make_user_services(config, slurm, store, console.say, state)
-        ingest(edges, slurm.cluster_name(), SlurmJobs(ask=lambda: slurm.jobs(edges.scope.user)))
+        services = make_user_services(config, slurm, store, console.say, state)
+        ingest(services, slurm.cluster_name(), SlurmJobs(ask=lambda: slurm.jobs(services.scope.user)))
     return True

@@ -3,8 +3,8 @@
 Opening for writing, mkdir, rename, remove, link, truncate, chmod and utime outside $SLURMWRAP_FREE act on
 $SLURMWRAP_TRIAL_DIR/outputs/<absolute path>; a removed file is marked in .../gone/<absolute path>. So a script finds
 the files that it wrote, and the originals do not change. For libraries that open paths in C, C++ or Rust, the Python
-call that takes the path is patched (slurmwrap_entries). sitecustomize installs the guard only in a trial. Python 3.6
-syntax, standard library. The guard raises no errors of its own into the user's process: an operation that cannot be
+call that takes the path is patched (slurmwrap_library_patches). sitecustomize installs the guard only in a trial.
+Python 3.6 syntax, standard library. The guard raises no errors of its own into the user's process: an operation that cannot be
 mapped is done unchanged, except that a file too large to copy ends the trial.
 
 The working directory may exist only in the shadow tree: then getcwd and readlink return the path that the script knows,
@@ -161,7 +161,7 @@ def _replacement(value: "Any", replaced: "Dict[Any, _Call]") -> "Any":
         return value
 
 
-def install(entries: "Any") -> None:
-    """Install the guard. sitecustomize calls this once per process in a trial. `entries`: module slurmwrap_entries."""
+def install(library_patches: "Any") -> None:
+    """Install the guard and the patches of libraries. sitecustomize calls this once per process in a trial."""
     started = start()
-    entries.install(written if started else None, read if started else None)
+    library_patches.install(written if started else None, read if started else None)

@@ -13,7 +13,7 @@ from typing import Any
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.host.hook_files import InstalledHookSettings
+from slurmwrap.host.hook_archive import InstalledHookSettings
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import SlurmConfSetting, named
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.host.hook_files import Chained, render_hook_files
+from slurmwrap.host.hook_archive import Chained, render_hook_files
 from slurmwrap.install import slurm_conf, systemd_units
 from slurmwrap.install.compose_hooks import Composition, compose
 from slurmwrap.install.install_target import InstallTarget, SystemAccount, find_account

@@ -70,7 +70,7 @@ class LabDirectories:
 
     @property
     def hooks(self) -> Path:
-        """Directory of the hooks that host/hook_files.py writes."""
+        """Directory of the hooks that host/hook_archive.py writes."""
         return self.root / "hooks"
 
     @property

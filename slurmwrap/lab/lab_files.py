@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from slurmwrap.host import hook_files
+from slurmwrap.host import hook_archive
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec, gpu_bus_id, gpu_information, hosts_text
 from slurmwrap.lab.machine import output, program
@@ -51,7 +51,7 @@ def install_hooks(spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passw
     _make_directory(layout.hooks, 0o755)
     for path in (layout.state, controller_dir):
         _make_directory(path, 0o700, owner)
-    settings = hook_files.InstalledHookSettings(
+    settings = hook_archive.InstalledHookSettings(
         directory=layout.hooks,
         python=str(Path(sys.executable).resolve()),
         spool=layout.spool,
@@ -63,7 +63,7 @@ def install_hooks(spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passw
         kernel_log=f"file:{layout.kernel_log('%n')}",
         nvidia_proc=str(layout.node("%n") / "nvidia"),
     )
-    files = hook_files.install(settings)
+    files = hook_archive.install(settings)
     return HookPaths(prolog=str(files.prolog), epilog=str(files.epilog), epilog_slurmctld=str(files.epilog_slurmctld))
 
 

@@ -23,7 +23,7 @@ def finish(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> None
 
     Returns early, with the run still on the list, if an action or the publishing must wait for a later pass.
     """
-    store = this_pass.edges.store
+    store = this_pass.services.store
     actions = _drop_waiting_actions(store.actions(run.attempt), this_pass)
     if not any(action.done_at is not None for action in actions):
         # A reconciler that was killed while storing intentions left some out. The plan was stored with the diagnosis,
@@ -43,8 +43,10 @@ def finish(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> None
 
 def _store_intentions(run: JobRun, known: Sequence[ActionRecord], this_pass: ReconcilePass) -> tuple[ActionRecord, ...]:
     for ruled in run.planned:
-        this_pass.edges.store.intend(run.attempt, ruled, _get_mode(ruled, this_pass), this_pass.now)
-    return _drop_waiting_actions(this_pass.edges.store.actions(run.attempt), this_pass) if run.planned else tuple(known)
+        this_pass.services.store.intend(run.attempt, ruled, _get_mode(ruled, this_pass), this_pass.now)
+    return (
+        _drop_waiting_actions(this_pass.services.store.actions(run.attempt), this_pass) if run.planned else tuple(known)
+    )
 
 
 def _drop_waiting_actions(actions: Sequence[ActionRecord], this_pass: ReconcilePass) -> tuple[ActionRecord, ...]:
@@ -62,8 +64,8 @@ def _get_mode(ruled: PlannedAction, this_pass: ReconcilePass) -> str:
     if ruled.rule == "gate":
         # The gate refused the job, so it did act. Its consequences are repaired whatever mode the rule has now.
         return "act"
-    mode = this_pass.edges.config.mode_of(ruled.rule)
-    if mode == "act" and this_pass.edges.scope.user is not None and ruled.action.verb is Verb.DRAIN:
+    mode = this_pass.services.config.mode_of(ruled.rule)
+    if mode == "act" and this_pass.services.scope.user is not None and ruled.action.verb is Verb.DRAIN:
         # Only an administrator can drain a node; in user mode the drain is advice.
         return "advise"
     return mode
@@ -71,7 +73,7 @@ def _get_mode(ruled: PlannedAction, this_pass: ReconcilePass) -> str:
 
 def _was_refused(run: JobRun, this_pass: ReconcilePass) -> bool:
     """Return True if Slurm refused an update, so that it was undone. Actions that became void were not refused."""
-    found = this_pass.edges.store.actions(run.attempt) if run.decision == "resize" else ()
+    found = this_pass.services.store.actions(run.attempt) if run.decision == "resize" else ()
     return any(action.reason == _UNDONE for action in found)
 
 
@@ -91,7 +93,7 @@ def _drain(action: ActionRecord, run: JobRun, this_pass: ReconcilePass) -> None:
     # Read the nodes anew: the cap and drains by other people must be judged by their present state.
     this_pass.forget_snapshot()
     fleet = make_fleet(this_pass.snapshot(), run.partition)
-    found = action_status.get_status_of_drain(action, fleet, this_pass.edges.config.placement.exclude_cap)
+    found = action_status.get_status_of_drain(action, fleet, this_pass.services.config.placement.exclude_cap)
     _settle_action(action, found, this_pass)
     this_pass.forget_snapshot()
     this_pass.dirty = True
@@ -107,7 +109,7 @@ def _requeue_and_update(run: JobRun, steps: Sequence[ActionRecord], this_pass: R
     for step in steps:
         if check:
             found = action_status.get_status_of_job_action(
-                step, run, this_pass.edges.slurm.job(run.address), this_pass.edges.clock.now()
+                step, run, this_pass.services.slurm.job(run.address), this_pass.services.clock.now()
             )
         else:
             found = action_status.ActionStatus(due=ActionState.NOW)
@@ -147,15 +149,15 @@ def _apply_to_slurm(action: ActionRecord, run: JobRun | None, this_pass: Reconci
     sets from the limits of QOS and association. None: Slurm could not be reached in the owner's name. If that happens a
     second time, it counts as a refusal.
     """
-    sized = run is not None and action.key in requeue.SIZES and this_pass.edges.scope.user is None
+    sized = run is not None and action.key in requeue.SIZES and this_pass.services.scope.user is None
     owner = run.uid if sized and run is not None else None
     try:
-        this_pass.edges.slurm.apply(_to_slurm_action(action), owner=owner)
+        this_pass.services.slurm.apply(_to_slurm_action(action), owner=owner)
     except SlurmUnreachable as away:
         if owner is None:
             raise
         # Raises SlurmUnreachable if the controller itself does not answer.
-        this_pass.edges.slurm.job(action.target)
+        this_pass.services.slurm.job(action.target)
         again = owner in this_pass.book.muted
         mute_user(owner, this_pass)
         return str(away) if again else None
@@ -173,15 +175,17 @@ def _undo(step: ActionRecord, run: JobRun, this_pass: ReconcilePass) -> bool:
     if not value or value == step.value:
         return True
     back = SlurmAction(verb=Verb.UPDATE_JOB, target=step.target, key=step.key, value=value, reason=_UNDONE)
-    number = this_pass.edges.store.intend(run.attempt, PlannedAction(rule=step.rule, action=back), "act", this_pass.now)
-    known = this_pass.edges.store.actions(run.attempt)
+    number = this_pass.services.store.intend(
+        run.attempt, PlannedAction(rule=step.rule, action=back), "act", this_pass.now
+    )
+    known = this_pass.services.store.actions(run.attempt)
     found = next(a for a in known if a.action_id == number)
     return _settle_action(found, action_status.ActionStatus(due=ActionState.NOW), this_pass, run) is not None
 
 
 def _mark_done(action: ActionRecord, error: str, this_pass: ReconcilePass) -> None:
-    now = this_pass.edges.clock.now()
-    this_pass.edges.store.done(action.action_id, now, error)
+    now = this_pass.services.clock.now()
+    this_pass.services.store.done(action.action_id, now, error)
     done = replace(action, done_at=now, error=error)
     (this_pass.summary.given_up if error else this_pass.summary.applied).append(done)
 
@@ -194,14 +198,14 @@ def _to_slurm_action(action: ActionRecord) -> SlurmAction:
 
 def _publish_outcome(run: JobRun, this_pass: ReconcilePass) -> bool:
     """Publish the sealed outcome for its owner, if it is worth reporting. Return False to try again next time."""
-    publisher = this_pass.edges.publisher
+    publisher = this_pass.services.publisher
     assert run.diagnosis is not None
     if publisher is None or (run.diagnosis.category == "success" and find_submission(run, this_pass) is None):
         return True
     if not this_pass.telling:
         return False
     try:
-        publisher.tell_owner(run, this_pass.edges.store.actions(run.attempt))
+        publisher.tell_owner(run, this_pass.services.store.actions(run.attempt))
     except SlurmwrapError as error:
         # Do not try again in this pass after one failure.
         this_pass.telling = False

@@ -74,11 +74,15 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
             this_pass.summary.errors.append(f"job {run.address}: not judged before slurmdbd answers: {error}")
             return None
         run = completed(run, past) if past is not None else run
-    store = this_pass.edges.store
+    store = this_pass.services.store
     others = list_siblings(run, this_pass) if overwritten or run.restarts else ()
     seen = _select_observations(run, others, this_pass)
     gone_at = job.end_time if job is not None and not overwritten else job.submit_time if job is not None else None
-    if gone_at is not None and this_pass.now < gone_at + this_pass.edges.scope.patience_s and _is_epilog_missing(seen):
+    if (
+        gone_at is not None
+        and this_pass.now < gone_at + this_pass.services.scope.patience_s
+        and _is_epilog_missing(seen)
+    ):
         this_pass.summary.waiting += 1
         return None
     slurm_record = job if job is not None and not overwritten else _reconstruct_record(run, job, seen, past, this_pass)
@@ -99,7 +103,7 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
         for observation in _select_observations(other, list_siblings(other, this_pass), this_pass)
     ]
     evidence = join(run.attempt, slurm_record, seen, logs=logs, earlier=earlier, requeued=overwritten)
-    diagnosis = _add_lost_node(this_pass.edges.classify(evidence), run, this_pass)
+    diagnosis = _add_lost_node(this_pass.services.classify(evidence), run, this_pass)
     diagnosis = mark_requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
     submission = find_submission(run, this_pass)
     run = replace(
@@ -112,7 +116,7 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     case = replace(case, gate=next(iter(refused.values()), ""), gate_nodes=tuple(refused))
     case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
     case = replace(case, also_failed=_list_other_failures(blamed.digest, run, this_pass))
-    decision = decide(case, this_pass.edges.config)
+    decision = decide(case, this_pass.services.config)
     run = _add_decision(case.record, case, decision)
     if diagnosis.category == "time_limit":
         run = replace(
@@ -142,7 +146,7 @@ def _add_decision(run: JobRun, context: DecisionContext, decision: RetryDecision
 
 def list_siblings(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
     """Return the other stored runs of the same job."""
-    found = this_pass.edges.store.attempts(cluster=run.attempt.cluster, job_id=run.attempt.job_id)
+    found = this_pass.services.store.attempts(cluster=run.attempt.cluster, job_id=run.attempt.job_id)
     return tuple(other for other in found if other.attempt != run.attempt)
 
 
@@ -153,12 +157,12 @@ def _select_observations(run: JobRun, others: Sequence[JobRun], this_pass: Recon
     with the count of an earlier run belongs to that run, even if a busy node started its Prolog so late that its time
     falls into this run.
     """
-    if this_pass.edges.scope.user is not None:
+    if this_pass.services.scope.user is not None:
         return ()
     starts = [float(other.start_time) for other in others if other.start_time is not None]
     # A list, not a set: a fact may be any JSON value, also one that cannot be hashed.
     earlier = [other.restarts for other in others if other.restarts < run.restarts]
-    heard = this_pass.edges.store.observations(run.attempt.cluster, run.attempt.job_id)
+    heard = this_pass.services.store.observations(run.attempt.cluster, run.attempt.job_id)
     observations = [observation for observation in heard if observation.facts.get("restarts") not in earlier]
     return select_observations_of_run(observations, uid=run.uid, start=run.start_time, others=starts)
 
@@ -200,7 +204,7 @@ def _is_node_down(run: JobRun, this_pass: ReconcilePass) -> bool:
 def _read_tails(run: JobRun, seen: Sequence[Observation], this_pass: ReconcilePass) -> tuple[LogTail, ...]:
     if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
         return ()
-    return this_pass.edges.logs.tails(run)
+    return this_pass.services.logs.tails(run)
 
 
 def _select_own_tails(logs: Sequence[LogTail], job: JobRecord) -> tuple[LogTail, ...]:
@@ -265,7 +269,7 @@ def _add_counted_steps(run: JobRun, submission: Submission | None, job: JobRecor
     """Return `run` with the steps that its own counter wrote, if no Epilog reported any. They are the user's claim."""
     if submission is None or not submission.step_dir or (run.measurement and run.measurement.steps):
         return run
-    counted = this_pass.edges.steps(run, submission.step_dir)
+    counted = this_pass.services.steps(run, submission.step_dir)
     return replace(run, measurement=add_counted_steps(run.measurement, job, counted))
 
 
@@ -279,7 +283,7 @@ def _find_blamed_input(
     """
     if diagnosis.category == _CHECKPOINT_ERROR:
         paths = submission.inputs[:_MOST_INPUTS] if submission is not None else ()
-        reads = this_pass.edges.read_inputs(run.uid, paths) if paths else ()
+        reads = this_pass.services.read_inputs(run.uid, paths) if paths else ()
         return next((read for read in reads if read.fault and read.digest), InputRead(path=""))
     if diagnosis.decision != "blacklist_input":
         return InputRead(path="")
@@ -287,7 +291,7 @@ def _find_blamed_input(
     if named and not named.startswith("/"):
         named = f"{job.work_dir}/{named}" if job.work_dir else ""
     paths = (named,) if named else submission.inputs[:_MOST_INPUTS] if submission is not None else ()
-    reads = this_pass.edges.read_inputs(run.uid, paths) if paths else ()
+    reads = this_pass.services.read_inputs(run.uid, paths) if paths else ()
     if named:
         return reads[0] if reads else InputRead(path=named)
     return next((read for read in reads if read.fault), InputRead(path=""))
@@ -315,7 +319,7 @@ def _add_blamed_input(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
 
 def find_submission(run: JobRun, this_pass: ReconcilePass) -> Submission | None:
     """Return the submission of this run's job; None if none belongs to it."""
-    found = this_pass.edges.store.submission(run.attempt.cluster, submitted_id(run))
+    found = this_pass.services.store.submission(run.attempt.cluster, submitted_id(run))
     return found if found is not None and is_submission_of_run(found, run) else None
 
 
@@ -326,7 +330,7 @@ def _compute_wait(run: JobRun, submission: Submission | None, this_pass: Reconci
     """
     if submission is None or submission.shape is None:
         return None
-    delays = this_pass.edges.store.delays(job_id=run.attempt.job_id)
+    delays = this_pass.services.store.delays(job_id=run.attempt.job_id)
     return next((delay for delay in delays if delay.attempt == run.attempt), None)
 
 
@@ -347,12 +351,12 @@ def build_decision_context(
         record=run,
         job=job,
         submission=submission,
-        ledger=make_ledger(others, run, this_pass.edges.store.resets(run.attempt.job_id) if others else ()),
+        ledger=make_ledger(others, run, this_pass.services.store.resets(run.attempt.job_id) if others else ()),
         fleet=make_fleet(this_pass.snapshot(), run.partition) if placed else Fleet(),
         limits=_list_partition_limits(run.partition, this_pass) if placed else (),
         incident=find_incident(run, this_pass),
         starts=_list_retry_starts(this_pass) if again else (),
-        site=this_pass.edges.scope.user is None,
+        site=this_pass.services.scope.user is None,
         now=this_pass.now,
     )
 
@@ -368,7 +372,9 @@ def _list_retry_starts(this_pass: ReconcilePass) -> tuple[float, ...]:
     They are read once per process, then updated.
     """
     if this_pass.book.starts is None:
-        known = this_pass.edges.store.attempts(cluster=this_pass.book.cluster, since=this_pass.now - _START_LOOK_BACK_S)
+        known = this_pass.services.store.attempts(
+            cluster=this_pass.book.cluster, since=this_pass.now - _START_LOOK_BACK_S
+        )
         this_pass.book.starts = [record.retry_at for record in known if record.retry_at is not None]
     this_pass.book.starts = [at for at in this_pass.book.starts if at > this_pass.now - HOUR_S]
     return tuple(this_pass.book.starts)
@@ -378,12 +384,12 @@ def _list_other_failures(digest: str, run: JobRun, this_pass: ReconcilePass) -> 
     """Return other users' failures of the same content with the nodes of each, from the blocks that they left."""
     if not digest:
         return ()
-    blocks = [b for b in this_pass.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, run.uid)]
+    blocks = [b for b in this_pass.services.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, run.uid)]
     return tuple(InputFailure(uid=block.uid, nodes=_list_failed_nodes(block, this_pass)) for block in blocks)
 
 
 def _list_failed_nodes(blocked: BlockedInput, this_pass: ReconcilePass) -> tuple[str, ...]:
-    runs = this_pass.edges.store.attempts(cluster=this_pass.book.cluster, job_id=blocked.job_id)
+    runs = this_pass.services.store.attempts(cluster=this_pass.book.cluster, job_id=blocked.job_id)
     blamed = [r for r in runs if r.uid == blocked.uid and r.diagnosis and r.diagnosis.input_path == blocked.path]
     return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
 
@@ -395,7 +401,7 @@ def _update_profile(run: JobRun, submission: Submission | None, this_pass: Recon
     complete = run.diagnosis is not None and run.diagnosis.category == "success"
     at = float(run.end_time or this_pass.now)
     learn(
-        this_pass.edges,
+        this_pass.services,
         submission.profile_key,
         run.uid,
         run.measurement,

@@ -42,7 +42,7 @@ def open_pass(this_pass: ReconcilePass) -> None:
 
     Runs before anything is judged. Only the site's reconciler has incidents.
     """
-    if this_pass.edges.scope.user is not None:
+    if this_pass.services.scope.user is not None:
         return
     book, since = this_pass.book, this_pass.now - _LOOK_BACK_S
     # Reset the stored result, so that after a pass that ends early everything is read again.
@@ -67,7 +67,7 @@ def _drop_closed_incidents(this_pass: ReconcilePass) -> tuple[Incident, ...]:
         return this_pass.incidents
     closed_now = {
         one.incident_id: one
-        for one in this_pass.edges.store.incidents(since=this_pass.now - _INCIDENT_KEPT_S)
+        for one in this_pass.services.store.incidents(since=this_pass.now - _INCIDENT_KEPT_S)
         if one.closed_by
     }
     this_pass.dirty |= any(one.over_at is None and one.incident_id in closed_now for one in this_pass.incidents)
@@ -76,7 +76,7 @@ def _drop_closed_incidents(this_pass: ReconcilePass) -> tuple[Incident, ...]:
 
 def _read_from_store(this_pass: ReconcilePass, since: float) -> None:
     """Read failures and incidents from the database; add failures that the last process saw and did not store yet."""
-    store = this_pass.edges.store
+    store = this_pass.services.store
     read = store.failures(FAILURES, since=since, limit=_MOST_FAILURES)
     this_pass.book.failures = {record.attempt: record for record in read}
     stored = store.incidents(since=this_pass.now - _INCIDENT_KEPT_S)
@@ -112,7 +112,7 @@ def end(this_pass: ReconcilePass) -> None:
     this_pass.incidents = _drop_closed_incidents(this_pass)
     for one in this_pass.incidents:
         if one.incident_id in this_pass.grown:
-            this_pass.edges.store.save_incident(one)
+            this_pass.services.store.save_incident(one)
     this_pass.dirty |= bool(this_pass.grown)
     this_pass.grown.clear()
     if this_pass.book.failures is not None:
@@ -154,7 +154,7 @@ def _find_new_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None
     category = get_category(run)
     if category not in SHARED:
         return None
-    span, end = 2 * this_pass.edges.config.incidents.window_s, _get_end_time(run)
+    span, end = 2 * this_pass.services.config.incidents.window_s, _get_end_time(run)
     this_pass.unseen[category] += 1
     count, there = this_pass.looked.get(category, (0, end))
     if this_pass.unseen[category] < min(_MOST_UNSEEN, count // _GROWTH_DIVISOR) and abs(end - there) < span:
@@ -172,7 +172,7 @@ def _search_incidents(this_pass: ReconcilePass, failures: Sequence[JobRun], judg
 
     It is stored before the decision that depends on it, so that a reconciler killed in between decides the same.
     """
-    settings = this_pass.edges.config.incidents
+    settings = this_pass.services.config.incidents
     if judging is None:
         this_pass.unseen.clear()
     free = [r for r in failures if get_category(r) in SHARED and find_incident_of_run(this_pass.incidents, r) is None]
@@ -186,7 +186,7 @@ def _search_incidents(this_pass: ReconcilePass, failures: Sequence[JobRun], judg
         # The snapshot asks Slurm, so it is taken only when there are enough failures.
         topology=this_pass.snapshot().topology,
         settings=settings,
-        mounts=this_pass.edges.mounts,
+        mounts=this_pass.services.mounts,
     )
     for one in this_pass.incidents:
         if before.get(one.incident_id) != one:
@@ -201,7 +201,7 @@ def _store_incident(incident: Incident, judging: JobRun | None, this_pass: Recon
         for key, record in known.items()
         if record is not judging and not record.incident and find_incident_of_run((incident,), record) is not None
     ]
-    this_pass.edges.store.save_incident(incident, late)
+    this_pass.services.store.save_incident(incident, late)
     for key in late:
         known[key] = replace(known[key], incident=incident.incident_id)
         this_pass.excused[key] = incident.incident_id
@@ -226,7 +226,7 @@ def _notify_again(this_pass: ReconcilePass) -> None:
 
     A reconciler killed before this loses only that remark.
     """
-    publisher, store = this_pass.edges.publisher, this_pass.edges.store
+    publisher, store = this_pass.services.publisher, this_pass.services.store
     if publisher is None or not this_pass.telling:
         return
     for key in this_pass.excused:

@@ -70,8 +70,8 @@ class PendingGsubJob:
 
 def list_queue_head(this_pass: ReconcilePass) -> tuple[PendingGsubJob, ...]:
     """Return the first `placement.relax_jobs` gsub jobs, in Slurm's own order in each partition; () in user mode."""
-    most = this_pass.edges.config.placement.relax_jobs
-    if this_pass.edges.scope.user is not None or not most:
+    most = this_pass.services.config.placement.relax_jobs
+    if this_pass.services.scope.user is not None or not most:
         return ()
     if this_pass.head is None:
         changeable = [job for job in list_pending_gsub_jobs(this_pass) if may_be_touched(job, this_pass.now)]
@@ -167,7 +167,7 @@ def make_changes(
     left = _list_undone_actions(actions, rule, waiting)
     if not left:
         return True
-    mode = this_pass.edges.config.mode_of(rule)
+    mode = this_pass.services.config.mode_of(rule)
     if mode != "act":
         recorded = {(known.key, known.value) for known in waiting.known if known.rule == rule}
         for action in left:
@@ -190,8 +190,8 @@ def _is_own_node_list(job: JobRecord, this_pass: ReconcilePass) -> bool:
 def _take_tokens(count: int, this_pass: ReconcilePass) -> bool:
     if this_pass.unheard:
         return False
-    per_s = this_pass.edges.config.placement.relax_updates_per_s
-    rest = take(fill_bucket(this_pass.book.bucket, this_pass.edges.clock.now(), per_s), count, per_s)
+    per_s = this_pass.services.config.placement.relax_updates_per_s
+    rest = take(fill_bucket(this_pass.book.bucket, this_pass.services.clock.now(), per_s), count, per_s)
     if rest is None:
         this_pass.summary.held_back += 1
         return False
@@ -222,7 +222,7 @@ def _list_known_actions(
 
     Slurm keeps what was changed then.
     """
-    store, runs = this_pass.edges.store, list[RunKey]()
+    store, runs = this_pass.services.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
         for job_id in {job.job_id, _get_submitted_id(job)}:
             before = [
@@ -242,7 +242,7 @@ def _finish_begun_changes(waiting: PendingGsubJob, this_pass: ReconcilePass) -> 
     begun = [
         a
         for a in begun
-        if this_pass.edges.config.mode_of(a.rule) == "act" and not is_muted(waiting.record.uid, this_pass)
+        if this_pass.services.config.mode_of(a.rule) == "act" and not is_muted(waiting.record.uid, this_pass)
     ]
     for rule in {a.rule for a in begun}:
         actions = complete_cpu_updates(
@@ -260,7 +260,7 @@ def _to_slurm_action(known: ActionRecord) -> SlurmAction:
 def _find_submission(key: RunKey, job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
     found = this_pass.book.submitted.get(key)
     if found is None:
-        found = this_pass.edges.store.submission(key.cluster, _get_submitted_id(job))
+        found = this_pass.services.store.submission(key.cluster, _get_submitted_id(job))
         if found is None or not is_submission_of_run(found, record_of(job, key.cluster)):
             this_pass.book.strangers.add(key)
             return None
@@ -275,11 +275,11 @@ def _get_submitted_id(job: JobRecord) -> int:
 
 def _plan_in_force(submission: Submission, this_pass: ReconcilePass) -> PlacementPlan | None:
     """Return the newest plan that was applied; None if it cannot be read as a plan."""
-    preruns = this_pass.edges.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
+    preruns = this_pass.services.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
     own = (submission.cluster, submission.uid)
     later = [p.plan for p in preruns if (p.cluster, p.uid) == own and p.verdict.outcome is not Outcome.FAIL and p.plan]
     try:
-        return this_pass.edges.unpack(PlacementPlan, (later or [submission.plan])[-1])
+        return this_pass.services.unpack(PlacementPlan, (later or [submission.plan])[-1])
     except ValueError:
         return None
 
@@ -300,7 +300,7 @@ def _list_undone_actions(actions: Sequence[SlurmAction], rule: str, waiting: Pen
 def _store_intention(
     action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, this_pass: ReconcilePass
 ) -> int:
-    store = this_pass.edges.store
+    store = this_pass.services.store
     with store.transaction():
         if store.attempt(waiting.attempt) is None:
             store.save_attempt(record_of(waiting.record, waiting.attempt.cluster))
@@ -351,7 +351,7 @@ def _undo(
     See placement/retune.py. A node list or a number of nodes is never put back: the looser value does no harm, and a
     job that has just started would be shrunk to the old one.
     """
-    job = this_pass.edges.slurm.job(waiting.record.address)
+    job = this_pass.services.slurm.job(waiting.record.address)
     if job is None or not job.pending:
         return
     undone = [
@@ -373,10 +373,10 @@ def _apply_to_slurm(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_p
     With None the actions stay begun, and are made again in a later pass.
     """
     try:
-        this_pass.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
+        this_pass.services.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
     except SlurmUnreachable as away:
         # Raises SlurmUnreachable if the controller itself does not answer.
-        this_pass.edges.slurm.job(waiting.record.address)
+        this_pass.services.slurm.job(waiting.record.address)
         mute_user(waiting.record.uid, this_pass)
         this_pass.unheard = True
         this_pass.summary.errors.append(f"job {call[0].target}: {away}")
@@ -389,8 +389,8 @@ def _apply_to_slurm(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_p
 def _mark_done(
     number: int, action: SlurmAction, rule: str, error: str, waiting: PendingGsubJob, this_pass: ReconcilePass
 ) -> None:
-    now = this_pass.edges.clock.now()
-    this_pass.edges.store.done(number, now, error)
+    now = this_pass.services.clock.now()
+    this_pass.services.store.done(number, now, error)
     begun = intended(waiting.attempt, PlannedAction(rule=rule, action=action), "act", this_pass.now, action_id=number)
     done = replace(begun, done_at=now, error=error)
     (this_pass.summary.given_up if error else this_pass.summary.applied).append(done)
@@ -405,7 +405,7 @@ _SETTLE_S = 60
 def release_gates(this_pass: ReconcilePass) -> None:
     """Release the jobs that wait for a pre-run which is gone."""
     for job in filter(_is_waiting_for_begin_time, this_pass.words.first.values()):
-        submission = this_pass.edges.store.submission(this_pass.book.cluster, job.job_id)
+        submission = this_pass.services.store.submission(this_pass.book.cluster, job.job_id)
         if submission is None or not _is_gate_submission(submission, job) or not _is_prerun_gone(submission, this_pass):
             continue
         action = SlurmAction(
@@ -417,8 +417,8 @@ def release_gates(this_pass: ReconcilePass) -> None:
             reason="its pre-run is gone without a verdict",
         )
         try:
-            this_pass.edges.slurm.apply(action)
-            this_pass.edges.say(f"job {submission.job_id} was released: {action.reason}")
+            this_pass.services.slurm.apply(action)
+            this_pass.services.say(f"job {submission.job_id} was released: {action.reason}")
         except SlurmUnreachable:
             raise
         except SlurmError as error:

@@ -43,9 +43,9 @@ def count_delays(this_pass: ReconcilePass) -> None:
     changed = [*_update_waiting(waiting, known, this_pass), *_close_ended(waiting, known, this_pass)]
     if not changed:
         return
-    with this_pass.edges.store.transaction():
+    with this_pass.services.store.transaction():
         for delay in changed:
-            this_pass.edges.store.save_delay(delay)
+            this_pass.services.store.save_delay(delay)
     known.update({delay.attempt: delay for delay in changed})
     for delay in changed:
         if delay.over:
@@ -72,7 +72,7 @@ def count_delay(delay: QueueDelay, until: float) -> QueueDelay:
 def _read_open_delays(this_pass: ReconcilePass) -> dict[RunKey, QueueDelay]:
     """Return the counts that are not over. They are read once."""
     if this_pass.book.delays is None:
-        found = this_pass.edges.store.delays(open_only=True)
+        found = this_pass.services.store.delays(open_only=True)
         this_pass.book.delays = {
             delay.attempt: delay for delay in found if delay.attempt.cluster == this_pass.book.cluster
         }
@@ -119,7 +119,7 @@ def _close_ended(
 
 def _find_earlier_delay(key: RunKey, this_pass: ReconcilePass) -> QueueDelay | None:
     """Return a stored count of this run that was closed too early; None if there is none."""
-    found = this_pass.edges.store.delays(job_id=key.job_id)
+    found = this_pass.services.store.delays(job_id=key.job_id)
     return next((replace(d, over=False, waits_for="") for d in found if d.attempt == key), None)
 
 

@@ -167,7 +167,7 @@ class ReconcilerState:
 class ReconcilePass:
     """One pass: its adapters, Slurm's records, and reads that are made at most once."""
 
-    edges: Services
+    services: Services
     book: ReconcilerState
     words: SlurmJobs
     summary: PassSummary
@@ -192,7 +192,7 @@ class ReconcilePass:
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
-            self._snapshot = self.edges.slurm.snapshot()
+            self._snapshot = self.services.slurm.snapshot()
         return self._snapshot
 
     def forget_snapshot(self) -> None:

@@ -35,13 +35,13 @@ from slurmwrap.reconcile.tune_pending import tune_waiting
 def judge_nodes(this_pass: ReconcilePass) -> tuple[NodeHealth, ...]:
     """Store which nodes went out of service or came back, then judge all nodes by their history."""
     _store_removals(this_pass)
-    config = this_pass.edges.config
-    history = this_pass.edges.store.node_history(this_pass.now - config.nodes.window_days * 86400)
+    config = this_pass.services.config
+    history = this_pass.services.store.node_history(this_pass.now - config.nodes.window_days * 86400)
     return health(history, this_pass.snapshot().nodes, config, now=this_pass.now)
 
 
 def _store_removals(this_pass: ReconcilePass) -> None:
-    store, nodes = this_pass.edges.store, this_pass.snapshot().nodes
+    store, nodes = this_pass.services.store, this_pass.snapshot().nodes
     known = store.removals()
     changed = find_changed_removals(known, out_of_service(nodes), (node.name for node in nodes), now=this_pass.now)
     if not changed:
@@ -57,7 +57,7 @@ def _store_removals(this_pass: ReconcilePass) -> None:
 
 def _list_resumed_nodes(this_pass: ReconcilePass) -> dict[str, float]:
     """Return when slurmwrap, or an administrator with its command, last lifted its own drain of each node."""
-    actions = this_pass.edges.store.actions()
+    actions = this_pass.services.store.actions()
     return {a.target: a.done_at for a in actions if a.verb == Verb.RESUME.value and a.done_at and not a.error}
 
 
@@ -75,8 +75,8 @@ def renew_gate_permit(this_pass: ReconcilePass) -> None:
 
     In mode `observe` of the rule `gate` nothing is published; only mode `act` permits a refusal.
     """
-    publisher, mode = this_pass.edges.publisher, this_pass.edges.config.mode_of("gate")
-    if publisher is None or this_pass.edges.scope.user is not None or mode == "observe":
+    publisher, mode = this_pass.services.publisher, this_pass.services.config.mode_of("gate")
+    if publisher is None or this_pass.services.scope.user is not None or mode == "observe":
         return
     left = this_pass.book.gate_until - this_pass.now
     # More time can be left only if the clock was set back.
@@ -84,11 +84,11 @@ def renew_gate_permit(this_pass: ReconcilePass) -> None:
         return
     fleet = Fleet(nodes=this_pass.snapshot().nodes)
     out = sum(is_drained_by_slurmwrap(node) for node in fleet.nodes)
-    allowed = mode == "act" and out < fleet.allowance(this_pass.edges.config.placement.exclude_cap)
-    fault_s = _FAULT_UNTIL_DRAINED_S if this_pass.edges.config.mode_of("drain") == "act" else _FAULT_S
-    repaired = {repair.node: repair.at for repair in this_pass.edges.store.repairs(since=this_pass.now - fault_s)}
+    allowed = mode == "act" and out < fleet.allowance(this_pass.services.config.placement.exclude_cap)
+    fault_s = _FAULT_UNTIL_DRAINED_S if this_pass.services.config.mode_of("drain") == "act" else _FAULT_S
+    repaired = {repair.node: repair.at for repair in this_pass.services.store.repairs(since=this_pass.now - fault_s)}
     faults = _list_newest_faults(
-        s for s in this_pass.edges.store.strikes(since=this_pass.now - fault_s) if s.at > repaired.get(s.node, 0.0)
+        s for s in this_pass.services.store.strikes(since=this_pass.now - fault_s) if s.at > repaired.get(s.node, 0.0)
     )
     publisher.tell_gate(Gate(at=this_pass.now, until=this_pass.now + PERMIT_S, allowed=allowed, faults=faults))
     this_pass.book.gate_until = this_pass.now + PERMIT_S
@@ -118,7 +118,7 @@ def is_relaxing(services: Services) -> bool:
 
 def measure_node_loads(this_pass: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
     """Return the loads by node, in order; () in user mode, because one user's jobs show little of a node."""
-    if this_pass.edges.scope.user is not None:
+    if this_pass.services.scope.user is not None:
         return ()
     loads: dict[str, NodeLoad] = {}
     for job, profile in _list_known_jobs(this_pass, profiles):
@@ -147,7 +147,7 @@ def _list_known_jobs(
 
 def _find_profile_key(job: JobRecord, this_pass: ReconcilePass) -> str:
     submitted_id = job.job_id if job.array_job_id is None else job.array_job_id
-    found = this_pass.edges.store.submission(this_pass.book.cluster, submitted_id)
+    found = this_pass.services.store.submission(this_pass.book.cluster, submitted_id)
     if (
         found is None
         or not found.profile_key
@@ -178,7 +178,7 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
     book = book if book is not None else ReconcilerState()
     book.cluster = book.cluster or services.slurm.cluster_name()
     slurm_jobs = SlurmJobs(ask=lambda: services.slurm.jobs(services.scope.user))
-    run = ReconcilePass(edges=services, book=book, words=slurm_jobs, summary=PassSummary(), now=services.clock.now())
+    run = ReconcilePass(services=services, book=book, words=slurm_jobs, summary=PassSummary(), now=services.clock.now())
     try:
         _run_pass(run)
     finally:
@@ -189,7 +189,7 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
 
 
 def _run_pass(this_pass: ReconcilePass) -> None:
-    this_pass.summary.ingested = ingest(this_pass.edges, this_pass.book.cluster, this_pass.words)
+    this_pass.summary.ingested = ingest(this_pass.services, this_pass.book.cluster, this_pass.words)
     open_incidents.open_pass(this_pass)
     # Before the ended runs are judged, because their waiting time belongs to their record.
     _run_step(count_delays, this_pass)
@@ -213,7 +213,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
 
 def _list_runs_to_do(this_pass: ReconcilePass) -> tuple[JobRun, ...]:
     """Return the runs that are not finished, oldest first, after adding those that Slurm shows."""
-    store, cluster = this_pass.edges.store, this_pass.book.cluster
+    store, cluster = this_pass.services.store, this_pass.book.cluster
     with store.transaction():
         open_ones = {record.attempt: record for record in store.attempts(cluster=cluster, unreconciled=True)}
         jobs = [job for job in this_pass.words.first.values() if not job.refused]
@@ -283,7 +283,7 @@ def _renew_gate_permit(this_pass: ReconcilePass) -> None:
 
 def _publish(this_pass: ReconcilePass) -> None:
     """Replace the published files, when something changed and every five minutes."""
-    publisher, store, now = this_pass.edges.publisher, this_pass.edges.store, this_pass.edges.clock.now()
+    publisher, store, now = this_pass.services.publisher, this_pass.services.store, this_pass.services.clock.now()
     changed = this_pass.dirty or this_pass.summary.ingested.profiles or this_pass.summary.ingested.blocked
     if publisher is None or (not changed and 0 <= now - this_pass.book.published_at < 300):
         return
@@ -293,9 +293,9 @@ def _publish(this_pass: ReconcilePass) -> None:
         health=judge_nodes(this_pass),
         blocked=tuple(blocked_inputs.make_published_block(block) for block in store.blocked_inputs()),
         profiles=tuple(replace(p, key=derive_published_key(p.key)) for p in profiles),
-        incidents=open_incidents.list_published_incidents(this_pass.incidents, this_pass.edges.mounts),
+        incidents=open_incidents.list_published_incidents(this_pass.incidents, this_pass.services.mounts),
         loads=measure_node_loads(this_pass, {profile.key: profile for profile in profiles}),
-        relaxing=is_relaxing(this_pass.edges),
+        relaxing=is_relaxing(this_pass.services),
     )
     try:
         publisher.publish(published)

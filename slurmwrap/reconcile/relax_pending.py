@@ -54,7 +54,7 @@ def _restore_too_large(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tup
     Slurm does not refuse an update because of a limit that only holds the job back (22.05.8), so the job would wait
     forever.
     """
-    record, store = waiting.record, this_pass.edges.store
+    record, store = waiting.record, this_pass.services.store
     if not record.restarts or not _LIMIT_REASON.search(record.reason):
         return ()
     runs = store.attempts(cluster=waiting.attempt.cluster, job_id=record.job_id)
@@ -69,7 +69,7 @@ def _restore_too_large(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tup
         for key in asked
         if (value := requeue.undo(key, before)) and _format_size(key, record) == asked[key] != value
     }
-    if back and not before.resize_refused and this_pass.edges.config.mode_of("relax") == "act":
+    if back and not before.resize_refused and this_pass.services.config.mode_of("relax") == "act":
         store.save_attempt(replace(before, resize_refused=True))
     reason = f"Slurm says {record.reason[:60]}: back to what it ran with"
     target = record.waiting_address
@@ -87,7 +87,7 @@ def _format_size(key: str, record: JobRecord) -> str:
 
 
 def _list_due_groups(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple[Group, ...]:
-    config, urgent = this_pass.edges.config, find_urgency(waiting, this_pass)
+    config, urgent = this_pass.services.config, find_urgency(waiting, this_pass)
     groups = relax(
         waiting.asked,
         waiting.record,

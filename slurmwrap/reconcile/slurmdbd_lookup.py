@@ -37,7 +37,7 @@ def find_slurmdbd_record(run: JobRun, this_pass: ReconcilePass) -> JobRecord | N
             for one in this_pass.to_do
             if one.diagnosis is None and is_gone(one, _find_shown_record(one, this_pass))
         ]
-        this_pass.past = this_pass.edges.accounting.runs(sorted({*gone, run.attempt.job_id}))
+        this_pass.past = this_pass.services.accounting.runs(sorted({*gone, run.attempt.job_id}))
     return matching(this_pass.past, run)
 
 
@@ -100,14 +100,14 @@ def recall(this_pass: ReconcilePass) -> None:
     if 0 <= this_pass.now - this_pass.book.recalled_at < _EVERY_S:
         return
     this_pass.book.recalled_at = this_pass.now
-    store, cluster = this_pass.edges.store, this_pass.book.cluster
+    store, cluster = this_pass.services.store, this_pass.book.cluster
     unseen = [job for job in store.unseen(cluster, this_pass.now - _LOOK_BACK_S) if this_pass.words.owner(job) is None]
     if not unseen:
         return
     try:
         past = [
             record
-            for record in this_pass.edges.accounting.runs(unseen[-_MOST:])
+            for record in this_pass.services.accounting.runs(unseen[-_MOST:])
             if record.ended and record.start_time is not None
         ]
     except SlurmError as error:
@@ -120,5 +120,5 @@ def recall(this_pass: ReconcilePass) -> None:
 
 def _belongs_to_submission(one: JobRecord, this_pass: ReconcilePass) -> bool:
     """Return True if the record belongs to the submission, or to a task of its array. Job ids are reused."""
-    found = this_pass.edges.store.submission(this_pass.book.cluster, one.array_job_id or one.job_id)
+    found = this_pass.services.store.submission(this_pass.book.cluster, one.array_job_id or one.job_id)
     return found is not None and found.uid == one.uid and one.submit_time > found.at - _CLOCKS_S

@@ -190,7 +190,7 @@ _READY_REASONS = frozenset({"Resources", "Priority", "None", "", "PartitionDown"
 
 def tune_waiting(this_pass: ReconcilePass) -> None:
     """Allocate CPUs and memory to the pending jobs for the present state; no effect in user mode (empty queue head)."""
-    config = this_pass.edges.config.tuning
+    config = this_pass.services.config.tuning
     off = not config.enabled or config.policy == "proportional"
     scarce = _find_exhausted_limits(this_pass.words.first.values())
     tuned = [w for w in list_queue_head(this_pass) if w.submission.tune and w.submission.shape is not None]
@@ -349,7 +349,7 @@ def _make_demands(
         job for job in this_pass.words.first.values() if job.pending and job.priority and job.reason in _READY_REASONS
     ]
     ready.sort(key=lambda job: (-job.priority, job.job_id))
-    most = 2 * this_pass.edges.config.placement.relax_jobs
+    most = 2 * this_pass.services.config.placement.relax_jobs
     gpus = max((server.gpus for server in servers), default=0) * len(servers)
     found = (
         claim
@@ -410,7 +410,7 @@ def _make_demands_of_job(
 def _make_demand(job: JobRecord, waiting: PendingGsubJob | None, this_pass: ReconcilePass) -> JobDemand | None:
     snapshot = this_pass.snapshot()
     if waiting is not None and waiting.submission.shape is not None and (profile := _find_profile(waiting, this_pass)):
-        claim = make_tuned_demand(job, waiting.submission.shape, profile, snapshot, this_pass.edges.config.tuning)
+        claim = make_tuned_demand(job, waiting.submission.shape, profile, snapshot, this_pass.services.config.tuning)
         if claim is not None:
             return replace(claim, run_s=_estimate_run_s(job, this_pass))
     return make_fixed_demand(job, snapshot)
@@ -421,12 +421,12 @@ def _estimate_run_s(job: JobRecord, this_pass: ReconcilePass) -> float:
 
     It limits what can be saved, and so how long the job waits for more.
     """
-    assumed = this_pass.edges.config.tuning.assumed_run_s
+    assumed = this_pass.services.config.tuning.assumed_run_s
     return assumed if job.time_limit_s is None else min(assumed, float(job.time_limit_s))
 
 
 def _find_profile(waiting: PendingGsubJob, this_pass: ReconcilePass) -> ResourceProfile | None:
     """Return the site's profile for this job's key, with the weight that it has today; None if there is none."""
     submission = waiting.submission
-    found = this_pass.edges.store.profile(derive_site_key(submission.uid, submission.profile_key))
+    found = this_pass.services.store.profile(derive_site_key(submission.uid, submission.profile_key))
     return adapt_profile(found, this_pass.now, variant=submission.profile_variant) if found is not None else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from waiting import SLOWNESS, allow
 
-from slurmwrap.host.hook_files import HookFiles, InstalledHookSettings, install
+from slurmwrap.host.hook_archive import HookFiles, InstalledHookSettings, install
 from slurmwrap.model.observation import Observation, RejectedEntry
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 

@@ -15,7 +15,7 @@ from hook_site import OLD_PYTHON, SLURMCTLD_BLOCKS, USER, Site, add_gpu, append,
 
 import slurmwrap.node_hooks
 from slurmwrap import __version__
-from slurmwrap.host.hook_files import HookFiles
+from slurmwrap.host.hook_archive import HookFiles
 from slurmwrap.install.hook_versions import read_checksum
 from slurmwrap.model.observation import Context, Observation
 

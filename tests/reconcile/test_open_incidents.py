@@ -152,7 +152,7 @@ def test_it_grows_and_closes_in_later_passes_of_one_process(storm: Storm) -> Non
     book = ReconcilerState()
 
     def one_pass() -> Incident:
-        reconcile_once(storm.edges(), book)
+        reconcile_once(storm.services(), book)
         (one,) = storm.incidents()
         return one
 
@@ -178,13 +178,13 @@ def test_one_that_a_person_closed_is_over_for_a_reconciler_that_runs(storm: Stor
     book = ReconcilerState()
     for i in range(3):
         storm.fails(1000 + i, uid=1001 + i, on=f"n{2 * i}", at=-60 + i)
-    reconcile_once(storm.edges(), book)
+    reconcile_once(storm.services(), book)
     (one,) = storm.incidents()
     closed = replace(one, over_at=storm.clock.now(), closed_by="root", note="filer is back")
     storm.store.save_incident(closed)
     storm.clock.sleep(20)
     storm.fails(1010, uid=1007, on="n1", at=10)
-    reconcile_once(storm.edges(), book)
+    reconcile_once(storm.services(), book)
     assert storm.incidents() == (closed,)
     assert storm.publisher.published is not None and storm.publisher.published.incidents == ()
     late = next(a for a in storm.store.attempts() if a.attempt.job_id == 1010)
@@ -194,9 +194,9 @@ def test_one_that_a_person_closed_is_over_for_a_reconciler_that_runs(storm: Stor
 
 def test_a_pass_without_failures_asks_neither_the_database_nor_slurm_for_them(storm: Storm) -> None:
     book, fuse = ReconcilerState(), Fuse()
-    reconcile_once(storm.edges(), book)
-    edges = storm.edges()
-    reconcile_once(replace(edges, store=fuse.through(storm.store), slurm=fuse.through(storm.slurm)), book)  # type: ignore[arg-type]
+    reconcile_once(storm.services(), book)
+    services = storm.services()
+    reconcile_once(replace(services, store=fuse.through(storm.store), slurm=fuse.through(storm.slurm)), book)  # type: ignore[arg-type]
     assert fuse.count <= 4
 
 
@@ -206,7 +206,7 @@ def test_users_words_are_published_only_as_a_mount_point_that_we_know(tmp_path: 
         world = Storm(tmp_path / name)
         for i in range(3):
             world.fails(1000 + i, uid=1001 + i, on=f"n{3 * i}", log=AWAY)
-        reconcile_once(replace(world.edges(), mounts=mounts))
+        reconcile_once(replace(world.services(), mounts=mounts))
         assert world.publisher.published is not None
         shown[name] = [(one.category, one.scope) for one in world.publisher.published.incidents]
         assert [one.scope for one in world.incidents()] == ["path /scratch"]
@@ -252,7 +252,7 @@ def test_killed_at_any_call_of_an_edge_the_same_incident_is_found_and_the_same_d
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
     plain, fuse = _struck(tmp_path / "plain"), Fuse()
-    reconcile_once(plain.edges(fuse.through))
+    reconcile_once(plain.services(fuse.through))
     plain.run()
     expected = _all_of(plain)
     plain.store.close()
@@ -261,7 +261,7 @@ def test_killed_at_any_call_of_an_edge_the_same_incident_is_found_and_the_same_d
     for at, after in deaths(fuse):
         world = _struck(tmp_path / f"{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at, after=after).through))
+            reconcile_once(world.services(Fuse(at, after=after).through))
         world.run()
         found = _all_of(world)
         for name in expected:

@@ -140,7 +140,7 @@ def _killed_all_the_way(path: Path, runs: int) -> tuple[dict[str, object], list[
         while True:
             at += 1
             try:
-                reconcile_once(world.edges(Fuse(at, after=kills % 2 == 1).through))
+                reconcile_once(world.services(Fuse(at, after=kills % 2 == 1).through))
                 break
             except Killed:
                 kills += 1
@@ -194,11 +194,11 @@ def test_a_refused_resize_is_put_back_wherever_the_reconciler_dies(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
     fuse = Fuse()
-    reconcile_once(_refusing(tmp_path / "plain").edges(fuse.through))
+    reconcile_once(_refusing(tmp_path / "plain").services(fuse.through))
     for at, after in deaths(fuse):
         world = _refusing(tmp_path / f"killed-{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at, after=after).through))
+            reconcile_once(world.services(Fuse(at, after=after).through))
         world.run()
         (found,) = world.slurm.records.values()
         (run,) = world.store.attempts()
@@ -232,7 +232,7 @@ def _interrupted(world: World, other: Database, at: int) -> Callable[..., None]:
 
     def apply(action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         if next(calls) == at:
-            reconcile_once(replace(world.edges(), store=other))
+            reconcile_once(replace(world.services(), store=other))
         asked(action, owner, also)
 
     return apply
@@ -288,7 +288,7 @@ def test_a_database_that_breaks_in_between_is_said_and_slurm_is_not_asked_blindl
             raise StoreError("database or disk is full")
 
     with pytest.raises(StoreError, match="full"):
-        reconcile_once(replace(world.edges(), store=Broken(world.store)))  # type: ignore[arg-type]
+        reconcile_once(replace(world.services(), store=Broken(world.store)))  # type: ignore[arg-type]
     assert len(world.asked()) == 1  # what was asked stands as intended, and is compared with Slurm next time
     world.run()
     assert {job_id: run.restarts for job_id, run in world.slurm.records.items()} == {81: 1, 82: 1, 83: 1}
@@ -301,7 +301,7 @@ def test_a_jumping_clock_changes_no_decision_and_repeats_none(
 ) -> None:
     """Back or forth between any two calls of an edge, for us alone or for the controller's host as a whole."""
     fuse = Fuse()
-    reconcile_once(_three(tmp_path / "plain").edges(fuse.through))
+    reconcile_once(_three(tmp_path / "plain").services(fuse.through))
     jumps = list(product((-86400.0, 86400.0, -3600.0, 3600.0), (False, True)))
     cases = [(jump, *death) for n, jump in enumerate(jumps) for death in fuse.of_each_kind()[n % every :: every]]
     for (jump, controllers), at, after in cases:
@@ -309,7 +309,7 @@ def test_a_jumping_clock_changes_no_decision_and_repeats_none(
         if not controllers:
             world.slurm.clock = FakeClock()
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at, after=after).through))
+            reconcile_once(world.services(Fuse(at, after=after).through))
         world.clock.time += jump
         world.run()
         world.clock.time -= jump

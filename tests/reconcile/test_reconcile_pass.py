@@ -139,7 +139,7 @@ class World:
         for observation in observations:
             self.spool.put(observation)
 
-    def edges(self, through: Callable[[object], object] = lambda edge: edge) -> Services:
+    def services(self, through: Callable[[object], object] = lambda edge: edge) -> Services:
         return Services(
             slurm=through(self.slurm),
             store=through(self.store),
@@ -158,7 +158,7 @@ class World:
         return tuple(self.files.get((uid, path), InputRead(path=path)) for path in paths)
 
     def run(self) -> PassSummary:
-        return reconcile_once(self.edges())
+        return reconcile_once(self.services())
 
     def reopen(self) -> None:
         self.store.close()
@@ -453,9 +453,9 @@ def test_a_clock_that_is_put_back_neither_closes_the_gates_eyes_nor_keeps_health
     world: World,
 ) -> None:
     book = ReconcilerState()
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     world.clock.time -= 86400
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     gate, published = world.publisher.gate, world.publisher.published
     assert gate is not None and published is not None
     assert (gate.until, published.at) == (world.clock.now() + 300, world.clock.now())
@@ -713,12 +713,12 @@ def test_a_job_that_resumes_gets_more_time(world: World) -> None:
     timed_out = job(151, state="TIMEOUT", reason="TimeLimit", exit_code=0, signal=15)
     world.add(timed_out)
     world.hear(submitted(submission(151)), *hooks(timed_out))
-    edges = world.edges()
+    services = world.services()
 
     def resumes(evidence: Evidence) -> Diagnosis:
-        return replace(edges.classify(evidence), resumed=True, step=120, checkpoint_step=100)
+        return replace(services.classify(evidence), resumed=True, step=120, checkpoint_step=100)
 
-    reconcile_once(replace(edges, classify=resumes))
+    reconcile_once(replace(services, classify=resumes))
     assert ("update job", "151", "TimeLimit", "90") in world.asked()
     found = world.attempt(timed_out)
     assert found.diagnosis is not None
@@ -788,16 +788,16 @@ def test_an_owner_who_stops_the_resize_of_his_job_holds_up_nobody_and_gets_no_mo
     world.add(other)
     world.hear(submitted(submission(153, uid=1002, user="bob"), uid=1002), *hooks(other))
     _stops_scontrol(world)
-    book, edges = ReconcilerState(), world.edges()
+    book, services = ReconcilerState(), world.services()
 
     for _ in range(5):
-        reconcile_once(edges, book)
+        reconcile_once(services, book)
     assert world.slurm.records[153].mem_mib_per_node == 6000
     asked = [action for action in world.slurm.calls if (action.target, action.key) == ("152", "MinMemoryNode")]
     assert len(asked) == 1  # and not again for ten minutes
 
     world.clock.sleep(601)
-    reconcile_once(edges, book)
+    reconcile_once(services, book)
     found = world.slurm.records[152]
     assert (found.reason, found.mem_mib_per_node, world.attempt(failed).resize_refused) == ("None", 4000, True)
 
@@ -826,12 +826,12 @@ def test_a_resize_that_slurm_did_not_answer_once_is_made_ten_minutes_later(world
     _out_of_memory(world, 152)
     apply = world.slurm.apply
     _stops_scontrol(world)
-    book, edges = ReconcilerState(), world.edges()
-    reconcile_once(edges, book)
+    book, services = ReconcilerState(), world.services()
+    reconcile_once(services, book)
     world.slurm.apply = apply  # type: ignore[method-assign]
 
     world.clock.sleep(601)
-    reconcile_once(edges, book)
+    reconcile_once(services, book)
 
     assert world.slurm.records[152].mem_mib_per_node == 6000
     assert world.slurm.records[152].reason == "None"
@@ -1168,7 +1168,7 @@ def test_killed_at_any_call_of_an_edge_nothing_is_lost_and_nothing_done_twice(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
     plain, fuse = crash_world(tmp_path / "plain"), Fuse()
-    reconcile_once(plain.edges(fuse.through))
+    reconcile_once(plain.services(fuse.through))
     plain.run()
     expected = outcome(plain)
     plain.store.close()
@@ -1176,7 +1176,7 @@ def test_killed_at_any_call_of_an_edge_nothing_is_lost_and_nothing_done_twice(
     for at, after in deaths(fuse):
         world = crash_world(tmp_path / f"{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at, after=after).through))
+            reconcile_once(world.services(Fuse(at, after=after).through))
         world.reopen()
         world.run()
         world.run()
@@ -1202,7 +1202,7 @@ def test_the_watch_survives_slurm_being_away_and_says_so_once(world: World) -> N
         return world.clock.now() > START + 300
 
     watch(
-        replace(world.edges(), say=said.append),
+        replace(world.services(), say=said.append),
         poll_s=30,
         woken=lambda: 0,
         stopped=stopped,
@@ -1226,7 +1226,7 @@ def test_a_wake_ends_the_waiting(world: World) -> None:
         return len(world.slurm.records)
 
     watch(
-        world.edges(),
+        world.services(),
         poll_s=3600,
         woken=woken,
         stopped=lambda: world.clock.now() > START + 20,
@@ -1246,7 +1246,7 @@ def test_a_clock_that_is_put_back_during_the_wait_ends_it(world: World) -> None:
         return len(passes) == 2 or world.clock.now() > START + 60
 
     watch(
-        world.edges(),
+        world.services(),
         poll_s=30,
         woken=lambda: 0,
         stopped=stopped,
@@ -1259,10 +1259,10 @@ def test_a_second_pass_does_not_read_settled_runs_again(world: World) -> None:
     failed = job(142)
     world.add(failed)
     world.hear(*hooks(failed, log=BUG))
-    edges, book = world.edges(), ReconcilerState()
-    reconcile_once(edges, book)
+    services, book = world.services(), ReconcilerState()
+    reconcile_once(services, book)
     fuse = Fuse()
-    reconcile_once(replace(edges, store=fuse.through(world.store)), book)  # type: ignore[arg-type]
+    reconcile_once(replace(services, store=fuse.through(world.store)), book)  # type: ignore[arg-type]
     assert fuse.count == 2  # one transaction, one list of what is open
 
 
@@ -1276,7 +1276,7 @@ def test_one_job_that_cannot_be_handled_does_not_keep_the_others_waiting(world: 
             raise ZeroDivisionError("division by zero")
         return diagnose_run(evidence)
 
-    summary = reconcile_once(replace(world.edges(), classify=choke))
+    summary = reconcile_once(replace(world.services(), classify=choke))
     assert summary.errors == ["job 144: ZeroDivisionError: division by zero"]
     assert category_of(world, failed)[0] == "traceback_from_crash"
 
@@ -1304,7 +1304,7 @@ def test_in_user_mode_the_users_own_counter_tells_how_far_the_run_came(tmp_path:
     world.add(counted, plain)
     asking = submission(140, profile_key="resnet", profile_variant="bs32", step_dir="/home/alice/steps/1")
     world.hear(submitted(asking, uid=-1), submitted(submission(141), uid=-1))
-    reconcile_once(replace(world.edges(), steps=steps))
+    reconcile_once(replace(world.services(), steps=steps))
     assert asked == [(140, "/home/alice/steps/1")]
     measured = world.attempt(counted).measurement
     assert measured is not None and (measured.steps, measured.steps_per_s) == (40, 2.0)
@@ -1323,7 +1323,7 @@ def test_what_an_epilog_read_of_the_count_needs_no_second_look(world: World) -> 
     def steps(run: JobRun, directory: str) -> dict[str, object]:
         raise AssertionError("the Epilog has told it")
 
-    reconcile_once(replace(world.edges(), steps=steps))
+    reconcile_once(replace(world.services(), steps=steps))
     measured = world.attempt(done).measurement
     assert measured is not None and (measured.steps, measured.steps_per_s) == (7, 1.5)
 

@@ -157,19 +157,19 @@ def test_while_the_controller_is_away_nobody_is_blamed(tmp_path: Path) -> None:
 
     world.slurm.apply = away  # type: ignore[method-assign]
     with pytest.raises(SlurmUnreachable):
-        reconcile_once(world.edges(), book)
+        reconcile_once(world.services(), book)
     world.slurm.away, world.slurm.apply = False, apply  # type: ignore[method-assign]
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     assert said(world) == ANY and world.store.actions(unfinished=True) == ()
 
 
 def test_a_submission_that_comes_late_is_found(tmp_path: Path) -> None:
     world, book = World(tmp_path, RELAX), ReconcilerState()
     world.add(waiting())
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     world.hear(submitted(asked()))
     world.clock.sleep(100)
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     assert said(world) == ANY
 
 
@@ -286,12 +286,12 @@ def test_an_owner_in_whose_name_slurm_does_not_answer_holds_up_nobody_else(tmp_p
 
     world.slurm.apply = stopped  # type: ignore[method-assign]
     book = ReconcilerState()
-    first, second = reconcile_once(world.edges(), book), reconcile_once(world.edges(), book)
+    first, second = reconcile_once(world.services(), book), reconcile_once(world.services(), book)
     assert said(world) == [("82", "ExcNodeList", "")]
     assert (len(first.errors), second.errors) == (1, [])
     world.slurm.apply = apply  # type: ignore[method-assign]
     world.clock.sleep(601)
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     assert ("81", "ExcNodeList", "") in said(world)
 
 
@@ -305,11 +305,11 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_differs(
         return world
 
     plain, fuse = fresh("plain"), Fuse()
-    reconcile_once(plain.edges(fuse.through))
+    reconcile_once(plain.services(fuse.through))
     for at, after in deaths(fuse):
         world = fresh(f"killed-{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at, after=after).through))
+            reconcile_once(world.services(Fuse(at, after=after).through))
         for _ in range(3):
             world.clock.sleep(2)
             world.run()
@@ -327,11 +327,11 @@ def test_killed_between_a_refusal_and_its_undoing_it_is_put_back(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
     plain, fuse = refusing(tmp_path / "plain"), Fuse()
-    reconcile_once(plain.edges(fuse.through))
+    reconcile_once(plain.services(fuse.through))
     for at, after in deaths(fuse):
         world = refusing(tmp_path / f"{at}-{after}")
         with pytest.raises(Killed):
-            reconcile_once(world.edges(Fuse(at, after=after).through))
+            reconcile_once(world.services(Fuse(at, after=after).through))
         for _ in range(3):
             world.clock.sleep(2)
             world.run()
@@ -343,7 +343,7 @@ def test_a_run_that_ends_with_relaxing_begun_is_judged_and_retried_all_the_same(
     world = world_of(tmp_path, waiting(), config=replace(ACT, tuning=ALONE.tuning))
     world.clock.sleep(100)
     with pytest.raises(Killed):
-        reconcile_once(world.edges(_before_apply().through))
+        reconcile_once(world.services(_before_apply().through))
     world.add(job(81, submit_time=START - 60, state="COMPLETED", exit_code=0))
     world.clock.sleep(100)
     world.run()
@@ -382,7 +382,7 @@ def test_at_most_so_many_jobs_at_the_head_of_each_queue_and_so_many_updates_a_se
     done: list[int] = []
     for _ in range(20):
         before = len(world.slurm.calls)
-        summary = reconcile_once(world.edges(), book)
+        summary = reconcile_once(world.services(), book)
         done.append(len(world.slurm.calls) - before)
         assert (summary.held_back > 0) == (sum(done) < 10)
         world.clock.sleep(1)
@@ -404,7 +404,7 @@ def test_of_very_many_jobs_that_fit_nowhere_some_are_looked_at_in_each_pass_and_
     book, seen = ReconcilerState(), []
     for _ in range(3):
         world.clock.sleep(60)
-        reconcile_once(world.edges(), book)
+        reconcile_once(world.services(), book)
         seen.append(len(world.store.delays()))
     assert seen == [500, 1000, 1200]
 
@@ -455,7 +455,7 @@ def test_a_job_that_nobody_can_handle_keeps_no_other_from_being_loosened(tmp_pat
         return read(attempt, unfinished=unfinished)
 
     world.store.actions = odd  # type: ignore[method-assign]
-    summary = reconcile_once(world.edges())
+    summary = reconcile_once(world.services())
     assert said(world) == [("82", "ExcNodeList", "")]
     assert summary.errors[0] == "job 81: ZeroDivisionError: "
 
@@ -475,7 +475,7 @@ def test_a_slow_controller_costs_one_time_out_in_a_pass_however_many_owners_ther
     world.slurm.apply = slow  # type: ignore[method-assign]
     book = ReconcilerState()
     for _ in range(2):
-        reconcile_once(world.edges(), book)
+        reconcile_once(world.services(), book)
     assert tried == [2000, 2001]
 
 
@@ -575,18 +575,18 @@ def test_time_on_hold_is_nobodys(tmp_path: Path) -> None:
 def test_a_requeue_counts_anew_and_a_job_missed_once_goes_on(tmp_path: Path) -> None:
     record = waiting(eligible_time=START)
     world, book = world_of(tmp_path, record, config=ALONE), ReconcilerState()
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     world.slurm.records.clear()
     world.clock.sleep(100)
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     world.add(record)
     world.clock.sleep(100)
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     assert delay(world, record) == (200.0, 0.0, 0.0, False)
     again = replace(record, submit_time=START + 300, eligible_time=START + 421, restarts=1)
     world.slurm.records = {81: again}
     world.clock.sleep(321)
-    reconcile_once(world.edges(), book)
+    reconcile_once(world.services(), book)
     assert [(d.attempt.submit_time, d.over) for d in world.store.delays()] == [(START - 60, True), (START + 300, False)]
 
 
@@ -636,5 +636,5 @@ def test_who_does_not_relax_does_not_say_so(tmp_path: Path, config: Config) -> N
 @pytest.mark.parametrize("resizes", [True, False])
 def test_who_may_not_change_the_number_of_nodes_does_not_say_that_he_loosens(tmp_path: Path, resizes: bool) -> None:
     world = World(tmp_path, RELAX)
-    reconcile_once(replace(world.edges(), may_resize=lambda: resizes))
+    reconcile_once(replace(world.services(), may_resize=lambda: resizes))
     assert world.publisher.published is not None and world.publisher.published.relaxing == resizes

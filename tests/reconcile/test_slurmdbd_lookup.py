@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
 
 
 def reconcile(world: World, ledger: Ledger, book: ReconcilerState | None = None) -> PassSummary:
-    return reconcile_once(replace(world.edges(), accounting=ledger), book)
+    return reconcile_once(replace(world.services(), accounting=ledger), book)
 
 
 def running(job_id: int) -> JobRecord:

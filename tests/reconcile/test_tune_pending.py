@@ -93,7 +93,7 @@ class World:
     def run(self, config: Config = ACT, scope: Scope | None = None) -> PassSummary:
         """One pass, a second after the last one."""
         self.clock.sleep(1)
-        edges = Services(
+        services = Services(
             slurm=self.slurm,
             store=self.store,
             spools=(MemorySpool(),),
@@ -106,7 +106,7 @@ class World:
             config=config,
             scope=scope or Scope(),
         )
-        return reconcile_once(edges, self.book)
+        return reconcile_once(services, self.book)
 
     def asked(self) -> list[tuple[str, str, str]]:
         return [(action.target, action.key, action.value) for action in self.slurm.calls]

@@ -13,7 +13,7 @@ from realslurm import USERS, Lab, started
 from site_records import site_rows
 from waiting import wait_for
 
-from slurmwrap.host import hook_files
+from slurmwrap.host import hook_archive
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.machine import program
 
@@ -26,8 +26,8 @@ def gated(lab_scratch: Path) -> Iterator[Lab]:
     """Two nodes whose Prolog has the gate, and whose site lets it act."""
     with started(lab_scratch / "gated", "--nodes", "2") as lab:
         layout = LabDirectories(lab.dir)
-        hook_files.install(
-            hook_files.InstalledHookSettings(
+        hook_archive.install(
+            hook_archive.InstalledHookSettings(
                 directory=layout.hooks,
                 python=str(Path(sys.executable).resolve()),
                 spool=layout.spool,

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.job_request import JobRequest
 
 # Settings that keep experiment trackers from recording a trial as a run: wandb, comet, transformers' mlflow and
-# kubeflow, swanlab, neptune, clearml, dvclive (names from their sources). inject/slurmwrap_entries.py handles what a
-# program requests by arguments.
+# kubeflow, swanlab, neptune, clearml, dvclive (names from their sources). inject/slurmwrap_library_patches.py handles
+# what a program requests by arguments.
 _LOGGERS_OFF: Mapping[str, str] = {
     "WANDB_MODE": "disabled",
     "WANDB_SILENT": "true",

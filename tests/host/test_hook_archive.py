@@ -16,7 +16,7 @@ import pytest
 from hook_site import SLURMCTLD_BLOCKS
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.host.hook_files import Chained, InstalledHookSettings, install
+from slurmwrap.host.hook_archive import Chained, InstalledHookSettings, install
 
 PYTHON = str(Path(sys.executable).resolve())
 
