@@ -18,7 +18,7 @@ from statistics import median
 from latency.calls import calls, counted, loop, timed
 from latency.clusters import cluster
 
-BUDGETS = {8: 100.0, 10_000: 400.0}  # milliseconds over sbatch
+BUDGETS = {8: 60.0, 10_000: 300.0}  # milliseconds over sbatch
 PEERS = ("simple_slurm", "submitit")
 WARM_UP = 2  # rounds that fill the page cache and compile the modules
 

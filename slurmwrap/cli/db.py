@@ -92,7 +92,7 @@ def backup(
         raise UsageError("--keep needs a folder that is there", hint=f"mkdir -m 700 {target}")
     into = wanted / f"{source.stem}-{datetime.now():%Y%m%d-%H%M%S}.db" if dated else wanted
     console = Console.of_terminal("slurmwrap")
-    size = db_maintenance.backup(source, into, force=force, tell=_make_progress(console))
+    size = db_maintenance.backup(source, into, force=force, progress=_make_progress(console))
     typer.echo(f"{into}: {_format_bytes(size)}, checked")
     for gone in db_maintenance.rotate(wanted, source.stem, keep) if keep else ():
         typer.echo(f"removed {gone}")

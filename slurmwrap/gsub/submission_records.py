@@ -29,8 +29,8 @@ def start_site_report(site: SiteSection) -> Tell:
     return start_sealed_write(site.spool, socket=site.munge_socket)
 
 
-def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None) -> None:
-    """Record a submission in the user's own spool, and by `tell` in the site's.
+def leave_submission(record: Submission, uid: int, spool: str, publish: Tell | None) -> None:
+    """Record a submission in the user's own spool, and by `publish` in the site's.
 
     Raise StoreError if the user's own spool cannot be written.
     """
@@ -39,10 +39,10 @@ def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None
         nonce=make_nonce(), cluster=record.cluster, job_id=record.job_id, context=Context.SUBMIT, at=record.at, uid=uid,
         facts=facts,
     )  # fmt: skip
-    _leave(note, spool, tell)
+    _leave(note, spool, publish)
 
 
-def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) -> None:
+def leave_prerun(record: PrerunRecord, uid: int, spool: str, publish: Tell | None) -> None:
     """Record a pre-run in the same way, under the id of the job that waits for it."""
     facts = {"prerun": to_json_dict(record)}
     job_id = record.job_id or record.prerun_job_id
@@ -50,12 +50,12 @@ def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) 
         nonce=make_nonce(), cluster=record.cluster, job_id=job_id, context=Context.PRERUN, at=record.at, uid=uid,
         facts=facts,
     )  # fmt: skip
-    _leave(note, spool, tell)
+    _leave(note, spool, publish)
 
 
-def _leave(note: Observation, spool: str, tell: Tell | None) -> None:
+def _leave(note: Observation, spool: str, publish: Tell | None) -> None:
     write_plain(spool, note)
-    if tell is not None:
+    if publish is not None:
         # The site's copy is optional: the user's own has been written.
         with suppress(OSError, StoreError):
-            tell(note)
+            publish(note)

@@ -80,7 +80,7 @@ class UserStateStore:
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return the failures of the user's own reconcile and of the site's diagnoses, newest first."""
         published = self._read_published_failures(script_sha256, fingerprint)
-        return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=published)
+        return self.state.failed_before(script_sha256, fingerprint=fingerprint, diagnosed=published)
 
     def _read_published_failures(
         self, script_sha256: str, fingerprint: str, least: int = 2

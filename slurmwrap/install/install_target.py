@@ -78,17 +78,17 @@ class SystemAccount:
 
 
 def resolve_install_target(
-    asked: Mapping[str, Any], before: Mapping[str, Any], told: Mapping[str, Any], config: Config, shared: str
+    asked: Mapping[str, Any], before: Mapping[str, Any], detected: Mapping[str, Any], config: Config, shared: str
 ) -> InstallTarget:
-    """Merge the settings from all sources; a later one in this list has priority: `told`, `config`, `before`, `asked`.
+    """Merge the settings from all sources; a later one has priority: `detected`, `config`, `before`, `asked`.
 
-    `asked`: options (None: not given). `before`: the manifest's settings. `told`: from slurm.conf and distribution.
+    `asked`: options (None: not given). `before`: the manifest's settings. `detected`: from slurm.conf and distribution.
     `shared`: a directory for spool and published files, or "". Raise UsageError when no shared directory is known.
     """
     site = {"spool": config.site.spool, "published": config.site.published, "state_dir": config.site.state_dir}
     site |= {"munge_socket": config.site.munge_socket}
     below = {"spool": f"{shared}/spool", "published": f"{shared}/published"} if shared else {}
-    layers = (told, {key: value for key, value in site.items() if value}, before, below, asked)
+    layers = (detected, {key: value for key, value in site.items() if value}, before, below, asked)
     known = set(InstallTarget.__dataclass_fields__)
     values: dict[str, Any] = {}
     for layer in layers:

@@ -161,16 +161,16 @@ Divide = Callable[[Sequence[JobDemand], Sequence[Server]], Sequence[Allocation]]
 
 
 def tune_single_job(
-    shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning, beside: Bounds
+    shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning, bounds: Bounds
 ) -> Bounds:
     """Return what allocate() gives the job on an empty `node`, never above its share.
 
     Only the reconciler allocates more than the share, because it can take it back while the job is pending
-    (reconcile/tune_pending.py). `beside`: the bounds of tuning_bounds.py, which hold if the speed is unknown.
+    (reconcile/tune_pending.py). `bounds`: the bounds of tuning_bounds.py, which hold if the speed is unknown.
     """
     demand = make_job_demand(shape, profile, node, tuning)
     if demand is None:
-        return beside
+        return bounds
     settings = GradedSettings(assumed_run_s=tuning.assumed_run_s)
     cpus, memory = allocate_single_job(demand, node, partial(allocate, policy=tuning.policy, settings=settings))
     why, share = f"{_describe_effect(demand, cpus, memory)} ({describe_basis(profile)})", node.cpus / node.gpus
@@ -179,9 +179,9 @@ def tune_single_job(
     cached = bool(profile.surface) and memory != demand.mem_mib
     return Bounds(
         cpus_per_gpu=None if cpus == demand.cpus else cpus,
-        mem_mib_per_gpu=memory if cached else beside.mem_mib_per_gpu,
-        cpu_reason=beside.cpu_reason if cpus == beside.cpus_per_gpu else cpu_reason,
-        mem_reason=f"with {memory} MiB per GPU instead of {demand.mem_mib} {why}" if cached else beside.mem_reason,
+        mem_mib_per_gpu=memory if cached else bounds.mem_mib_per_gpu,
+        cpu_reason=bounds.cpu_reason if cpus == bounds.cpus_per_gpu else cpu_reason,
+        mem_reason=f"with {memory} MiB per GPU instead of {demand.mem_mib} {why}" if cached else bounds.mem_reason,
     )
 
 

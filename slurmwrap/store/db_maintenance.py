@@ -68,12 +68,12 @@ class Health:
 
 
 def backup(
-    source: Path, target: Path, *, force: bool = False, tell: Callable[[float], None] = lambda share: None
+    source: Path, target: Path, *, force: bool = False, progress: Callable[[float], None] = lambda share: None
 ) -> int:
     """Copy `source` as it is at one moment, while others read and write it; return the bytes of the copy.
 
     The copy is written into a temporary private folder with mode 0600, checked, synced to disk and renamed. A folder is
-    needed because SQLite opens files next to a database by name (-journal, -wal). `tell` gets the share that is done.
+    needed because SQLite opens files next to a database by name (-journal, -wal). `progress` gets the share done.
     StoreError when `target` exists (without `force`) or anything fails; nothing is left behind then.
     """
     if target.exists() and not force:
@@ -85,7 +85,7 @@ def backup(
     try:
         with translate_os_errors(target):
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-        _copy(source, temporary, target, tell)
+        _copy(source, temporary, target, progress)
         with translate_os_errors(target):
             _sync_to_disk(temporary)
             temporary.replace(target)
@@ -109,7 +109,7 @@ def reject_open_directory(directory: Path) -> None:
         )
 
 
-def _copy(source: Path, temporary: Path, target: Path, tell: Callable[[float], None]) -> None:
+def _copy(source: Path, temporary: Path, target: Path, progress: Callable[[float], None]) -> None:
     with (
         translate_os_errors(source),
         translate_sqlite_errors(source),
@@ -120,7 +120,9 @@ def _copy(source: Path, temporary: Path, target: Path, tell: Callable[[float], N
         read.execute("BEGIN")
         read.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with translate_sqlite_errors(target), closing(sqlite3.connect(temporary, isolation_level=None)) as write:
-            read.backup(write, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / total if total else 1.0))
+            read.backup(
+                write, pages=_PAGES, progress=lambda _, left, total: progress(1 - left / total if total else 1.0)
+            )
             # A single file: the copy must not need a -wal file.
             write.execute("PRAGMA journal_mode = DELETE")
             check_result = [row[0] for row in write.execute("PRAGMA quick_check(3)")]

@@ -56,11 +56,11 @@ class FoundFailure:
 
 
 def search_failures(
-    path: Path, words: Sequence[str], limit: int, tell: Callable[[float], None] = lambda share: None
+    path: Path, words: Sequence[str], limit: int, progress: Callable[[float], None] = lambda share: None
 ) -> tuple[tuple[FoundFailure, ...], int]:
     """Return the `limit` most relevant failed runs that contain all of `words`, and how many there are in total.
 
-    A word with spaces is a phrase. `tell` gets the share that is indexed. Raises StoreError.
+    A word with spaces is a phrase. `progress` gets the share that is indexed. Raises StoreError.
     """
     from sqlite_utils import Database
 
@@ -71,11 +71,11 @@ def search_failures(
             closing(connect_readonly(path, busy_s=_BUSY_S)) as connection,
         ):
             read_version(connection, path)
-            index.table("failures").insert_all(_read_failures(connection, tell), columns=_COLUMNS)
+            index.table("failures").insert_all(_read_failures(connection, progress), columns=_COLUMNS)
         if not index["failures"].exists():
             return (), 0
         index.table("failures").enable_fts(_INDEXED, tokenize="porter")
-        tell(1.0)
+        progress(1.0)
         query = " ".join('"' + _make_storable(word).replace('"', '""') + '"' for word in words)
         total = index.execute("SELECT count(*) FROM failures_fts WHERE failures_fts MATCH ?", [query]).fetchone()[0]
         found = index.query(_FOUND, [query, limit])
@@ -94,12 +94,12 @@ _COLUMNS = {
 }
 
 
-def _read_failures(connection: sqlite3.Connection, tell: Callable[[float], None]) -> Iterator[dict[str, Any]]:
+def _read_failures(connection: sqlite3.Connection, progress: Callable[[float], None]) -> Iterator[dict[str, Any]]:
     total = connection.execute(f"SELECT count(*) {_FAILED}").fetchone()[0]
     for number, row in enumerate(connection.execute(_READ)):
         if number % _ROWS_PER_REPORT == 0:
             # The rest of the share is for building the index, which is one step.
-            tell(0.9 * number / total)
+            progress(0.9 * number / total)
         cluster, address, submit_time, user, ended_at, category, *others = map(decode_value, row)
         signature, node, input_path, evidence, advice, reason = (_make_storable(text or "") for text in others)
         yield {
@@ -205,13 +205,15 @@ class TableReader:
             ):
                 yield {name: decode_value(value, types.get(name, "")) for name, value in row.items()}
 
-    def analyze_columns(self, table: str, tell: Callable[[str], None] = lambda column: None) -> Iterator[ColumnFigures]:
-        """Yield statistics of each column of a table (not a view). `tell` gets the name of the column being read."""
+    def analyze_columns(
+        self, table: str, progress: Callable[[str], None] = lambda column: None
+    ) -> Iterator[ColumnFigures]:
+        """Yield statistics of each column of a table (not a view). `progress` gets the name of each column."""
         with self._translate_errors():
             found = self._database.table(table)
             rows = found.count
             for column in found.columns:
-                tell(column.name)
+                progress(column.name)
                 # Without common values: sqlite-utils counts one value with NULLs wrong, and cannot sort NULL with text.
                 seen = found.analyze_column(column.name, total_rows=rows, most_common=False, least_common=False)
                 common = seen.num_distinct < rows

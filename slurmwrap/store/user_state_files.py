@@ -138,17 +138,17 @@ class UserState:
         self,
         script_sha256: str,
         fingerprint: str,
-        told: Sequence[tuple[JobRun, Submission]] = (),
+        diagnosed: Sequence[tuple[JobRun, Submission]] = (),
     ) -> float | None:
         """Return when a run of the same program completed; None if unknown, or if its pre-run failed since.
 
-        A task of an array says nothing about the other tasks. `told`: the site's diagnoses (store/sealed_diagnoses.py).
+        A task of an array says nothing about the other tasks. `diagnosed`: diagnoses by the site (sealed_diagnoses.py).
         """
         if not fingerprint:
             return None
         ends = [self._read_times(_COMPLETED).get(fingerprint, 0.0)]
         ends += [at for _, at, category in self._list_ends(script_sha256, fingerprint) if category == _SUCCESS]
-        for record, submission in told:
+        for record, submission in diagnosed:
             same_program = submission.fingerprint == fingerprint and "_" not in record.address
             if same_program and record.diagnosis is not None and record.diagnosis.category == _SUCCESS:
                 ends.append(float(record.end_time or record.attempt.submit_time))
@@ -241,17 +241,17 @@ class UserState:
         script_sha256: str,
         *,
         fingerprint: str | None = None,
-        told: Sequence[tuple[JobRun, Submission]] = (),
+        diagnosed: Sequence[tuple[JobRun, Submission]] = (),
     ) -> tuple[PastFailure, ...]:
         """Return deterministic failures of this script since it last succeeded, newest first, one per job.
 
         A script may be unchanged while the code that it calls was fixed, so only ends with the same `fingerprint` say
-        something about the next run. `told`: the site's diagnoses (store/sealed_diagnoses.py).
+        something about the next run. `diagnosed`: diagnoses by the site (sealed_diagnoses.py).
         """
         if not script_sha256:
             return ()
         ends = [*self._list_ended_runs(script_sha256), *self._list_tried_preruns(script_sha256)]
-        ends += [_past_failure_from_run(record, s.fingerprint) for record, s in told if _is_conclusive(record)]
+        ends += [_past_failure_from_run(record, s.fingerprint) for record, s in diagnosed if _is_conclusive(record)]
         same_fingerprint = [end for end in ends if fingerprint in (None, end.fingerprint)]
         newest_first = sorted(same_fingerprint, key=lambda end: end.at, reverse=True)
         since_success = next((i for i, end in enumerate(newest_first) if end.category == _SUCCESS), len(newest_first))

@@ -40,7 +40,7 @@ def jobs(path: Path) -> list[int]:
 def test_a_copy_holds_everything_is_one_private_file_and_is_told_of(path: Path, tmp_path: Path) -> None:
     heard: list[float] = []
     copy = tmp_path / "copy.db"
-    assert db_maintenance.backup(path, copy, tell=heard.append) == copy.stat().st_size
+    assert db_maintenance.backup(path, copy, progress=heard.append) == copy.stat().st_size
     assert jobs(copy) == list(range(300))
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert heard[-1] == 1.0

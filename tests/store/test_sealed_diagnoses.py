@@ -74,7 +74,7 @@ class Site:
 
         same = [one for one in self.state.submitted("aa") if one.fingerprint == fingerprint]
         told = read_published_ends(same, self.directory, unseal, {0})
-        found = self.state.failed_before("aa", fingerprint=fingerprint, told=told)
+        found = self.state.failed_before("aa", fingerprint=fingerprint, diagnosed=told)
         return [(failure.job_id, failure.reason) for failure in found]
 
 

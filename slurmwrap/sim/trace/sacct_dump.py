@@ -43,7 +43,7 @@ class _Tally:
 
     rows: int = 0
     never: int = 0  # rows of jobs that never started
-    mended: int = 0
+    repaired: int = 0
     twice: int = 0  # rows of a run that is in the dump already
     broken: int = 0
     first: Broken | None = None
@@ -117,7 +117,7 @@ def _read_runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, nam
         except ValueError as error:
             tally.miss(Broken(line=row.line, why=str(error)))
             continue
-        tally.mended += row.mended
+        tally.repaired += row.repaired
         if run is None:
             tally.never += 1
         else:
@@ -198,7 +198,7 @@ def _list_remarks(runs: Sequence[SacctRun], tally: _Tally) -> Iterator[str]:
             sum(run.times.eligible > run.times.submit for run in runs),
             "became eligible after submission and {is} counted from then",
         ),
-        (tally.mended, "{has} the delimiter or a line break in a name: fixed"),
+        (tally.repaired, "{has} the delimiter or a line break in a name: fixed"),
         (tally.twice, "{is} in the dump twice and counted once"),
     ):
         if count:

@@ -82,11 +82,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctRow:
-    """One row, as printed or fixed (`mended`)."""
+    """One row, as printed or fixed (`repaired`)."""
 
     line: int
     fields: Sequence[str]
-    mended: bool = False
+    repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow
     row: SacctRow | None = None
     for one in _split_rows(lines, head):
         if row is not None and isinstance(one, _Scrap) and _ends_a_name(one, head):
-            row = replace(row, fields=[*row.fields[:-1], "\n".join((row.fields[-1], *one.lines))], mended=True)
+            row = replace(row, fields=[*row.fields[:-1], "\n".join((row.fields[-1], *one.lines))], repaired=True)
             continue
         if row is not None:
             yield row
@@ -162,9 +162,9 @@ def _split_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctR
             continue
         since = since if begun else number
         begun.append(line)
-        mended = _repair_fields("\n".join(begun).split(head.delimiter), head)
-        if mended is not None:
-            yield SacctRow(line=since, fields=mended, mended=True)
+        repaired = _repair_fields("\n".join(begun).split(head.delimiter), head)
+        if repaired is not None:
+            yield SacctRow(line=since, fields=repaired, repaired=True)
             begun = []
         elif len(begun) >= _LINES or len(fields) > head.width:
             yield _Scrap(line=since, lines=tuple(begun))
