@@ -30,12 +30,10 @@ from slurmwrap.sbatch.rewrite import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.gsub.submit_context import SubmitContext
     from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.verdict import Verdict
-    from slurmwrap.sbatch.job_request import JobRequest
 
 
 # Options of Slurm and of pyxis that run the batch script, and so the pre-run's script, in a container.

@@ -24,7 +24,6 @@ from slurmwrap.sbatch.rewrite import list_submitted_options, render
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
     from slurmwrap.model.submission import Submission
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slurmwrap.console import Console
-    from slurmwrap.gsub.submit_context import PreparedJob, SubmitResult, TrialJob
+    from slurmwrap.gsub.submit_context import SubmitResult, TrialJob
     from slurmwrap.model.finding import Finding
     from slurmwrap.protocols import SbatchResult
     from slurmwrap.sbatch.job_request import JobRequest

@@ -44,10 +44,7 @@ if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
     from slurmwrap.model.cluster import Node, NodeHealth, Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
-    from slurmwrap.placement.locality import NodeChoice
     from slurmwrap.placement.submission_tuning import TunedRequestPlan
-    from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 
 # Levels: what the job insists on, in order, each with its deadline and the updates that relax it.

@@ -19,10 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
     from slurmwrap.model.cluster import Node, NodeLoad, Snapshot
-    from slurmwrap.model.placement_plan import PlacementPlan
-    from slurmwrap.placement.candidates import CandidateNodes
-    from slurmwrap.placement.locality import LocalityDelay, NodeChoice
-    from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 
 # Option that is firm → (name of its level, key of `scontrol update` that relaxes it).

@@ -37,8 +37,6 @@ from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionCha
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.cluster import Node
-    from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.candidates import CandidateNodes
 
 

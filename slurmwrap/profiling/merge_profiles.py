@@ -24,15 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import TYPE_CHECKING
 
 from slurmwrap.fast_dataclasses import dataclass, fields, replace
 from slurmwrap.model.cpu_sweep import least_cpus
 from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile, SpeedPoint
-
-if TYPE_CHECKING:
-    from slurmwrap.model.resource_profile import CurvePoint, Measurement
-
 
 # Bounds of plausible measurements. A pre-run's measurement is a claim of its user, and the site stores it. A rate of
 # 1e-320 or a memory of 2**63 MiB would harm other users as well: no process could merge it or read the database again.

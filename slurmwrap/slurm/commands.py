@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slurmwrap.model.cluster import Node, Snapshot
-    from slurmwrap.model.decision import SlurmAction
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.limits import Quotas
     from slurmwrap.protocols import Clock, SbatchCall, SbatchResult

@@ -30,7 +30,6 @@ from slurmwrap.store.spool_writer import VERSION
 
 if TYPE_CHECKING:
     from slurmwrap.host.munge import Decoded
-    from slurmwrap.model.observation import Observation
 
 
 # Parsing of spool files (JSON) and of the shim's records of EpilogSlurmctld into observations.

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_writ
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_detection
-from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler
+from slurmwrap.prerun.trial.gpu_sampler import GpuSampler
 from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
 from slurmwrap.prerun.trial.step_detection import StepDetector, is_enough, is_using_torch
@@ -188,7 +188,7 @@ class _Run:
                 patience.look(now, processes)
                 line, count = _read_last_line(self.spec.output), reading.steps or signs.text.count
                 stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
-                gpu = _compute_gpu_percent(gpus.samples)
+                gpu = gpus.percent()
                 self.on_progress(
                     TrialProgress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
                 )
@@ -259,12 +259,6 @@ class _Run:
         if self.script.poll() is not None:
             return "exit"
         return "timeout" if seconds >= self.spec.time_limit_s else ""
-
-
-def _compute_gpu_percent(samples: Sequence[GpuSample]) -> float | None:
-    """Return the mean use of the trial's GPUs in the last sample, in percent; None if it is not known."""
-    latest = [one.sm for one in samples if one.at == samples[-1].at and one.sm is not None]
-    return 100 * sum(latest) / len(latest) if latest else None
 
 
 def read_tail(path: str, name: str = "output") -> LogTail:

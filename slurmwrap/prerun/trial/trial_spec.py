@@ -20,7 +20,6 @@ from slurmwrap.sbatch.rewrite import spell
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.cluster import Node
-    from slurmwrap.sbatch.job_request import JobRequest
 
 
 # The SLURM_* variables that sbatch sets from a job's options.

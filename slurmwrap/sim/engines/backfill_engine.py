@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from slurmwrap.config.load_config import Placement
 from slurmwrap.model.resource_profile import ResourceProfile
@@ -41,9 +40,6 @@ from slurmwrap.sim.placement_bridge import SimSnapshot
 from slurmwrap.sim.queue_policies import Fifo, Policy
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.sim_outcome import Progress, SimOutcome
-
-if TYPE_CHECKING:
-    pass
 
 
 # Parameters of Slurm's schedulers and of slurmwrap, as far as they are simulated.
