@@ -1,4 +1,4 @@
-"""Jobs as text: `#### name | what is expected`, then `--- path` and the file's content."""
+"""Test cases as text: `#### name | expected result`, then `--- path` and the content for each file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Case:
-    """One job: files by path, and what is expected of it ("" nothing)."""
+    """One job: its files by path and its expected result ("" for none)."""
 
     name: str
     expected: str

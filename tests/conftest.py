@@ -1,4 +1,4 @@
-"""Fixtures that tests of several rooms share: a directory other users may enter, and a munged of our own."""
+"""Fixtures for tests in several folders: a directory that other users may enter, and a separate munged."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["lab", "lab_as_slurm", "lab_scratch", "lab_users", "lab_without_hooks
 
 pytest_plugins = ["session_hooks"]
 
-# The same examples every time, so that a run says something about the change and not about luck. `make fuzz` looks
-# for new ones.
+# The same examples in every run, so that a failure is caused by the change and not by chance. `make fuzz` tries
+# new examples.
 settings.register_profile("repeatable", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("search", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests that take seconds come first: small ones then fill the workers until all are done together.
+    """Put files with slow tests first; the fast tests then keep all workers busy until the end.
 
-    It needs --no-loadscope-reorder; xdist would begin with the files of most tests, which are the quickest here.
+    This needs --no-loadscope-reorder: xdist would begin with the files that have most tests, which are fastest here.
     """
     slow = {item.path for item in items if any(map(item.get_closest_marker, ("lab", "torch", "early")))}
     items.sort(key=lambda item: item.path not in slow)
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def open_dir() -> Iterator[Path]:
-    """A directory like tmp_path that other users can enter: pytest's own are closed to them."""
+    """A directory like tmp_path that other users can enter; pytest's own directories are private."""
     path = Path(tempfile.mkdtemp(prefix="slurmwrap-test-", dir="/tmp"))
     path.chmod(0o755)
     yield path
@@ -45,7 +45,7 @@ def open_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def munge_socket() -> Iterator[str]:
-    """The socket of a real munged with its own key, for the whole session."""
+    """The socket of a real munged with its own key; one per session."""
     program = shutil.which("munged", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         pytest.skip("munged is not installed (Debian: apt-get install munge)")

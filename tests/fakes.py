@@ -1,4 +1,4 @@
-"""Whole edges for tests, in memory: they behave like the real ones as far as the stages can tell."""
+"""Fake adapters in memory for tests; to the stages they behave like the real adapters."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 
-START = 1_790_000_000  # a fixed moment, so that tests read the same every day
+START = 1_790_000_000  # a fixed time, so that tests give the same result every day
 
 
 class FakeClock:
-    """Time that passes only when somebody sleeps."""
+    """A clock whose time advances only in `sleep`."""
 
     def __init__(self, now: float = START) -> None:
         self.time = float(now)
@@ -71,19 +71,19 @@ def job(job_id: int, **changes: object) -> JobRecord:
 
 @dataclass
 class FakeSlurm:
-    """A controller that keeps jobs and nodes, and treats requeue, hold, update and drain as Slurm 22.05 was seen to."""
+    """A controller with jobs and nodes; requeue, hold, update and drain behave as observed with Slurm 22.05."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     nodes: dict[str, Node] = field(default_factory=lambda: {f"n{i}": node(f"n{i}") for i in range(8)})
     records: dict[int, JobRecord] = field(default_factory=dict)
-    calls: list[SlurmAction] = field(default_factory=list)  # what was asked, refused or not
-    owners: list[int | None] = field(default_factory=list)  # in whose name, for each of `calls`
+    calls: list[SlurmAction] = field(default_factory=list)  # requested changes, also refused ones
+    owners: list[int | None] = field(default_factory=list)  # the owner given for each of `calls`
     submitted: list[SbatchCall] = field(default_factory=list)
     away: bool = False
     topology: Topology = field(default_factory=Topology)
 
     def add(self, *jobs: JobRecord) -> None:
-        """Jobs that the controller knows from now on."""
+        """Add jobs to those that the controller knows."""
         self.records.update({job.job_id: job for job in jobs})
 
     def cluster_name(self) -> str:
@@ -203,7 +203,7 @@ class MemorySpool:
             self.put(item)
 
     def put(self, item: Observation | RejectedEntry) -> None:
-        """One more file."""
+        """Add a file."""
         self.files[f"{len(self.files) + len(self.rejected):06d}.obs"] = item
 
     def collect(self, limit: int = 1000) -> list[SpoolEntry]:
@@ -217,7 +217,7 @@ class MemorySpool:
 
 
 class FakeLogs:
-    """Output files by attempt's raw job id."""
+    """Output files by the raw job id of the run."""
 
     def __init__(self, texts: dict[int, str] | None = None) -> None:
         self.texts = texts or {}
@@ -228,7 +228,7 @@ class FakeLogs:
 
 
 class FakePublisher:
-    """Keeps what was published and who was told."""
+    """Stores what was published and which owners were notified."""
 
     def __init__(self) -> None:
         self.published: Published | None = None
@@ -242,54 +242,54 @@ class FakePublisher:
         self.gate = gate
 
     def end_pass(self) -> None:
-        """Nothing is collected."""
+        """Does nothing."""
 
     def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
         self.told[run.attempt.job_id] = (run, tuple(actions))
 
 
 class Killed(BaseException):
-    """The process died here."""
+    """Raised where a Fuse kills the process."""
 
 
 _CHANGES = ("apply", "done", "intend", "ingest", "settle", "save", "discard", "publish", "tell")
 
 
 class Fuse:
-    """Notes the calls of all edges it is laid through, and kills the process at one of them, before or after it."""
+    """Records the calls of all wrapped adapters and raises Killed before or after one of them."""
 
     def __init__(self, at: int | None = None, *, after: bool = False) -> None:
         self.at, self.after = at, after
-        self.kinds: list[str] = []  # of each call: its method, and what Slurm is asked to change
+        self.kinds: list[str] = []  # for each call: its method, and the change requested of Slurm
 
     @property
     def count(self) -> int:
-        """Calls so far."""
+        """Number of calls so far."""
         return len(self.kinds)
 
     def of_each_kind(self) -> list[tuple[int, bool]]:
-        """Where to die, as (number, after): after each kind of call that changes something, by what was before it."""
+        """Points to fail, as (number, after): after each kind of changing call, once per preceding kind."""
         changes = self._changes()
         last = {(before, kind): at for (_, before), (at, kind) in pairwise([(0, ""), *changes])}
         return [(at, True) for at in sorted(last.values())]
 
     def after_each_change(self) -> list[tuple[int, bool]]:
-        """Where to die: after every call that changes something; a death elsewhere leaves the same behind."""
+        """Points to fail: after every changing call; a failure elsewhere leaves the same state."""
         return [(at, True) for at, _ in self._changes()]
 
     def _changes(self) -> list[tuple[int, str]]:
         return [(at, kind) for at, kind in enumerate(self.kinds, 1) if kind.startswith(_CHANGES)]
 
     def everywhere(self) -> list[tuple[int, bool]]:
-        """Where to die: before and after every call."""
+        """Points to fail: before and after every call."""
         return [(at, after) for at in range(1, self.count + 1) for after in (False, True)]
 
     def through(self, edge: object) -> object:
-        """`edge` with this fuse in each of its methods."""
+        """Wrap `edge`, so that this fuse records and may interrupt each of its methods."""
         return _Fused(edge, self)
 
     def burn(self, kind: str, call: Callable[[], object]) -> object:
-        """One call."""
+        """Make one call, unless it is the one to fail at."""
         self.kinds.append(kind)
         mine = self.count == self.at
         if mine and not self.after:

@@ -1,4 +1,4 @@
-"""Runs commands of slurmwrap in this process: one that starts a Python costs half a second."""
+"""Runs commands of slurmwrap in this process, because starting a Python takes half a second per command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _built = cache(typer.main.get_command)
 
 
 class Runner(CliRunner):
-    """Typer's, except that the commands are built once and not anew for each call, which takes 40 ms."""
+    """Typer's CliRunner, except that the commands are built only once; building them takes 40 ms."""
 
     def invoke(self, app: typer.Typer, *args: Any, **named: Any) -> Result:
         with mock.patch("typer.testing._get_command", _built):

@@ -1,9 +1,9 @@
 """A real Slurm for the tests marked `lab`: fixtures `lab` (slurmctld as root), `lab_as_slurm` (as user slurm).
 
-conftest.py takes them in for all rooms: a fixture of a session is made once per place that defines it.
+tests/conftest.py imports them for all folders: a session fixture is created once per module that defines it.
 
-Both skip, with the reason, where they cannot be had: not root, Slurm's packages missing, or a Python that ordinary
-users cannot execute. Nothing is left behind, and what a killed earlier session left is removed first.
+Both skip, with the reason, if a lab is impossible: not root, Slurm's packages missing, or a Python that ordinary
+users cannot execute. They leave nothing behind, and first remove what an earlier killed session left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
 
 @pytest.fixture(scope="session")
 def lab_scratch(lab_users: tuple[str, str]) -> Iterator[Path]:
-    """A directory that every user can pass; every lab below it is taken down at the end."""
+    """A directory that every user can enter; every lab below it is stopped at the end."""
     del lab_users
     scratch = SCRATCH / f"slurmwrap-test-{os.getpid()}"
     scratch.mkdir()
@@ -55,7 +55,7 @@ def lab_scratch(lab_users: tuple[str, str]) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def lab_users() -> Iterator[tuple[str, str]]:
-    """Two ordinary accounts with homes. Sessions side by side share them; the last one removes them."""
+    """Two ordinary accounts with homes. Concurrent sessions share them; the last session removes them."""
     if reason := _why_no_lab():
         pytest.skip(reason)
     with _only_or_shared() as lock:
@@ -74,10 +74,10 @@ def lab_users() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def lab(lab_scratch: Path, request: pytest.FixtureRequest) -> Lab:
-    """Eight nodes with eight GPUs each, slurmctld as root, no reconciler running (call reconcile_once).
+    """A lab of eight nodes with eight GPUs each, slurmctld as root, no running reconciler (call reconcile_once).
 
-    Every file finds it without jobs and reservations and with all nodes idle (`_FreshForEachFile`).
-    SLURMWRAP_TEST_SLURM_USER=slurm makes it a controller of that user's: every test of the lab may be run that way.
+    Each test file starts without jobs and reservations and with all nodes idle (`_FreshForEachFile`).
+    SLURMWRAP_TEST_SLURM_USER=slurm runs slurmctld as that user; all lab tests can be run that way.
     """
     user = os.environ.get("SLURMWRAP_TEST_SLURM_USER", "root")
     running = start_lab(lab_scratch / "lab", "--slurm-user", user, slurm_user=user)
@@ -87,7 +87,7 @@ def lab(lab_scratch: Path, request: pytest.FixtureRequest) -> Lab:
 
 @pytest.fixture(scope="module")
 def lab_without_hooks(lab: Lab) -> Iterator[None]:
-    """The session's lab with a Prolog and Epilogs that do nothing, for files whose tests need no result of the hooks.
+    """The session's lab with a Prolog and Epilogs that do nothing, for test files that need no hooks.
 
     Each hook starts a Python on each node of each job.
     """
@@ -96,7 +96,7 @@ def lab_without_hooks(lab: Lab) -> Iterator[None]:
 
 
 class _FreshForEachFile:
-    """Resets the session's lab when a file's last test that used it is over, after that test's own fixtures."""
+    """Resets the session's lab after the last test of a file that used it, after that test's own fixtures."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -112,7 +112,7 @@ class _FreshForEachFile:
 
 @pytest.fixture(scope="module")
 def lab_as_slurm(lab_scratch: Path) -> Iterator[Lab]:
-    """The same with slurmctld, controller hooks and reconciler as user `slurm`."""
+    """A lab with slurmctld, controller hooks and reconciler as user `slurm`."""
     if not exists("slurm"):
         pytest.skip("there is no user 'slurm' on this machine")
     with started(lab_scratch / "lab-as-slurm", "--slurm-user", "slurm", slurm_user="slurm") as running:
@@ -121,14 +121,14 @@ def lab_as_slurm(lab_scratch: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def release(lab: Lab) -> Release:
-    """That of the installed sbatch."""
+    """The release of the installed sbatch."""
     major, minor = map(int, re.findall(r"\d+", lab.run(["sbatch", "--version"]).stdout)[:2])
     return major, minor
 
 
 @dataclass(slots=True)
 class _Lock:
-    """The sessions' lock on the two accounts. `alone`: no other session used them when we came."""
+    """The lock of test sessions on the two accounts. `alone`: no other session held it at the start."""
 
     handle: int
     alone: bool
@@ -154,7 +154,7 @@ def _only_or_shared() -> Iterator[_Lock]:
             lock.share()
         if os.fstat(lock.handle).st_nlink:
             break
-        os.close(lock.handle)  # the last session removed it while we waited
+        os.close(lock.handle)  # another session removed the file in the meantime
     try:
         yield lock
     finally:
@@ -178,7 +178,7 @@ def _why_users_cannot_run() -> str:
 
 
 def _remove_leftovers() -> None:
-    """Labs, directories and accounts of sessions that are no longer there."""
+    """Remove labs, directories and accounts of sessions that no longer run."""
     for scratch in SCRATCH.glob("slurmwrap-test-*"):
         pid = scratch.name.rpartition("-")[2]
         if pid.isdecimal() and not Path(f"/proc/{pid}").exists():

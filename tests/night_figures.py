@@ -1,4 +1,4 @@
-"""A night report of given records, by the same database and queries as a site's."""
+"""A night report of given records, with the same database and queries as at a site."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def figures_of(
 
 
 def night_of(**given: Any) -> NightReport:
-    """The same, to the end. What is looked up late is looked up while the database is open."""
+    """The complete night report. Values that are read lazily are read while the database is open."""
     period = Period(
         since=given.pop("since"),
         until=given.pop("until"),

@@ -1,4 +1,4 @@
-"""The night report's sums in plain Python over whole records: slow, and with nothing in common with the queries."""
+"""Reference implementation of the night report's sums in plain Python; slow, and independent of the queries."""
 
 from __future__ import annotations
 

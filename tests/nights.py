@@ -1,4 +1,4 @@
-"""Composed NightReports for the tests of the report's pages: a full night, and one where every name is hostile."""
+"""NightReports for the tests of the report's pages: a full night, and one with hostile text in every name."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def full() -> r.NightReport:
 
 
 def empty() -> r.NightReport:
-    """Nothing ended."""
+    """A night in which no job ended."""
     return r.NightReport(
         since=UNTIL - DAY, until=UNTIL, clusters=("aurora",), headline=r.Headline(),
         preruns=r.Preruns(saved=r.Estimate(gpu_hours=None, n=0, needed=20, formula="prerun-1")),
@@ -234,12 +234,12 @@ def empty() -> r.NightReport:
 
 
 def hostile(text: str = HOSTILE) -> r.NightReport:
-    """The full night with `text` wherever somebody other than us chooses the words; of all users."""
+    """The full night of all users, with `text` in every field whose text comes from users or the site."""
     return replace(_with(full(), lambda name, value: text if name in _CHOSEN else value), user="")
 
 
 def own(text: str = "") -> r.NightReport:
-    """What an ordinary user reads of their own jobs; with `text` for words that somebody else chose."""
+    """The report that an ordinary user gets of their own jobs; `text` replaces text of users and the site."""
     use = r.UsageRow(
         name="vit-sweep", script="/home/ada/vit/train.sbatch", runs=48, gpu_hours=96.0, time_asked_s=7 * 86400,
         time_used_s=44.0, cpus_asked=64, cpus_used=5.2, mem_mib_asked=512_000, mem_mib_peak=44_000, gpus=8,

@@ -1,4 +1,4 @@
-"""What the test session itself does: how many workers, what is running now, what a failed lab test leaves."""
+"""Hooks of the test session: number of workers, progress line, logs of failed lab tests."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from slurmwrap.lab.lab_directories import LabDirectories
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
-# A worker with a lab of eight nodes and a PyTorch process has been seen to use this much.
+# Observed memory of a worker with a lab of eight nodes and a PyTorch process.
 _WORKER_BYTES = 1536 << 20
-# Tests of a lab mostly wait: with fewer workers the cores are idle now and then, with more each costs its own start.
+# Lab tests mostly wait: with fewer workers the cores are sometimes idle, with more the start of workers costs time.
 _WORKERS_PER_CORE = 2.5
 _TEST_TIMEOUT_S = 180
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: five workers on two cores, fewer where memory is short. PYTEST_XDIST_AUTO_NUM_WORKERS overrides it."""
+    """`-n auto`: five workers on two cores, fewer if memory is short. PYTEST_XDIST_AUTO_NUM_WORKERS overrides it."""
     if asked := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(asked)
     cores = len(os.sched_getaffinity(0))
@@ -40,7 +40,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the deadline of one test for this machine, and show progress where workers run the tests."""
+    """Set the timeout of a test for this machine, and show progress if workers run the tests."""
     if config.option.timeout is None:
         config.option.timeout = allow(_TEST_TIMEOUT_S)
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
@@ -52,9 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _compile_once(config: pytest.Config) -> None:
     """Write the bytecode of the package, and of the tests as pytest rewrites them.
 
-    Else each worker rewrites all tests, and each command that a test starts compiles the package: in a fresh clone
-    always, and always where PYTHONDONTWRITEBYTECODE is set. pytest has no public function for it: without the ones
-    used here the session is slower, and no worse.
+    Otherwise each worker rewrites all tests and each started command compiles the package, in a fresh clone and
+    whenever PYTHONDONTWRITEBYTECODE is set. pytest has no public function for this; if its private functions
+    are missing, the session is only slower.
     """
     files = [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("tests/**/conftest.py"), *map(Path, _rewritten_plugins())]
     cores = len(os.sched_getaffinity(0))
@@ -79,14 +79,14 @@ def _compile_once(config: pytest.Config) -> None:
 
 
 def _rewritten_plugins() -> list[str]:
-    """The files of what is installed and rewritten as tests are: hypothesis, and plugins of pytest."""
+    """The files of installed modules that pytest rewrites like tests: hypothesis, and plugins of pytest."""
     loaded = [module.__spec__ for module in list(sys.modules.values()) if getattr(module, "__spec__", None)]
     return [spec.origin for spec in loaded if isinstance(spec.loader, rewrite.AssertionRewritingHook) and spec.origin]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """The collected tests live to the end: that the garbage collector passes over them saves a sixth of the session."""
+    """Exclude the collected tests from garbage collection; this saves a sixth of the session's time."""
     gc.disable()
     try:
         return (yield)
@@ -97,7 +97,7 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failed test with a lab keeps the logs of its daemons; the report says where they are."""
+    """Keep the daemon logs of a failed lab test and show their path in the report."""
     report = yield
     if report.failed:
         for lab in {
@@ -111,7 +111,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class Progress:
-    """How many tests are done and which run now: one line, rewritten on a terminal, else repeated every 30 s."""
+    """One line with finished and running tests: updated on a terminal, otherwise printed every 30 s."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -123,31 +123,31 @@ class Progress:
         self.thread = threading.Thread(target=self._show, daemon=True)
 
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """All workers collect the same tests; begin to show."""
+        """Start the progress line; all workers collect the same tests."""
         self.total = len(ids)
         if not self.thread.is_alive() and not self.over.is_set():
             self.thread.start()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A worker begins a test."""
+        """Record a test that a worker starts."""
         self.running[nodeid] = time.monotonic()
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """A worker is through with a test."""
+        """Count a test that a worker finished."""
         self.running.pop(nodeid, None)
         self.done += 1
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count what failed."""
+        """Count failures."""
         self.failed += report.failed
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """No dot for a test that passed: the line says it."""
+        """Print no dot for a passed test; the progress line counts it."""
         return ("passed", "", "PASSED") if report.passed and report.when == "call" else None
 
     def pytest_sessionfinish(self) -> None:
-        """The last line goes, so that the summary begins on a line of its own."""
+        """Clear the progress line, so that the summary begins on its own line."""
         self.over.set()
         if self.terminal:
             self._write("\r\033[K")

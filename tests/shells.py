@@ -1,4 +1,4 @@
-"""Real shells, as a user has them at his terminal: a pty, a line typed, TAB pressed, and what became of the line."""
+"""Real shells on a pty: type a line, press TAB and read the completed line."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _DEADLINE_S = allow(60.0)
 
 
 def _as(user: str | None) -> dict[str, Any]:
-    """subprocess's words for running as that user."""
+    """Arguments of subprocess for running as that user."""
     account = pwd.getpwnam(user) if user else None
     return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []} if account else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What TAB did: the line as it stands now, and what was offered for the word."""
+    """The result of TAB: the line, and the completions offered for the word."""
 
     line: str
     offers: tuple[str, ...]
@@ -43,7 +43,7 @@ class Completed:
 
 @dataclass(slots=True)
 class Terminal:
-    """A program on a pty. What it prints is kept in `seen`."""
+    """A program on a pty. `seen` holds all of its output."""
 
     process: subprocess.Popen[bytes]
     master: int
@@ -66,7 +66,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def until(self, pattern: bytes) -> re.Match[bytes]:
-        """Reads on until the pattern stands in what is new. Fails with everything that was seen."""
+        """Read until the new output contains the pattern; on timeout fail and show that output."""
         deadline = time.monotonic() + _DEADLINE_S
         while not (found := re.compile(pattern, re.DOTALL).search(self.seen, self._looked)):
             left = deadline - time.monotonic()
@@ -118,13 +118,13 @@ zle -N __dump; bindkey '^X^D' __dump; bindkey '^I' complete-word
 
 
 class TypedShell:
-    """bash or zsh on a pty, with the completion script read in."""
+    """bash or zsh on a pty, with the completion script loaded."""
 
     def __init__(
         self, shell: str, script: Path, env: dict[str, str], cwd: Path, scratch: Path, more: str = "",
         user: str | None = None, dump: Path | None = None,
     ) -> None:  # fmt: skip
-        """`dump`: a file of zsh's own, for several shells to start quickly."""
+        """`dump`: zsh's compdump file; shared by several shells, it shortens their start."""
         self._probe = scratch / f"probe-{shell}"
         env = {**env, "PROBE": str(self._probe), "TERM": "dumb", "INPUTRC": "/dev/null", "ZDOTDIR": str(scratch)}
         argv = ["bash", "--norc", "--noprofile", "-i"] if shell == "bash" else ["zsh", "-f", "-i"]
@@ -149,12 +149,12 @@ class TypedShell:
         return f". {script}\n{_BASH}\n{wrap}"
 
     def run(self, line: str) -> None:
-        """Types the line and ENTER, and waits for the next prompt."""
+        """Type the line and ENTER, and wait for the next prompt."""
         self.terminal.type(line + "\n")
         self.terminal.until(rb"\[\[>")
 
     def complete(self, line: str) -> Completed:
-        """Types the line, presses TAB."""
+        """Type the line and press TAB."""
         self.terminal.type(line + "\t\x18\x04")
         self.terminal.until(rb"PROBED.*\[\[>")
         text, *offers = self._probe.read_text(encoding="utf-8", errors="replace").split("\0")[:-1]
@@ -166,7 +166,7 @@ class TypedShell:
 
 @dataclass(frozen=True, slots=True)
 class Fish:
-    """fish answers without a terminal: `complete -C` says what TAB would offer, with what is said of each."""
+    """fish without a terminal: `complete -C` prints what TAB would offer, with descriptions."""
 
     script: Path
     env: dict[str, str]
@@ -184,7 +184,7 @@ class Fish:
         return dict(zip(lines, offers, strict=True))
 
     def run(self, code: str, *arguments: str) -> str:
-        """What the code prints; the arguments are `$argv[2..]`."""
+        """Output of fish code; the arguments are `$argv[2..]`."""
         done = subprocess.run(
             ["fish", "--no-config", "-c", f"source $argv[1]; {code}", str(self.script), *arguments],
             env=self.env, cwd=self.cwd, capture_output=True, text=True, timeout=_DEADLINE_S, check=False,
@@ -194,10 +194,10 @@ class Fish:
         return done.stdout
 
 
-# --- a stand-in for Slurm ---------------------------------------------------------------------------------------------
+# --- fake Slurm programs ----------------------------------------------------------------------------------------------
 
-# sinfo, scontrol, squeue and sacctmgr in one: notes that it was asked, and answers with the file that is named by it
-# and its first two words. A file `hang` in place of an answer: a controller that does not speak.
+# sinfo, scontrol, squeue and sacctmgr in one: records its call, and prints the file named after the program and its
+# first two words. A file `hang` simulates a controller that does not answer.
 STAND_IN = """#!/bin/sh
 home=${0%/*} name=${0##*/}
 echo "$name $*" >>"$home/asked"
@@ -205,14 +205,14 @@ echo "$name $*" >>"$home/asked"
 [ -e "$home/$name $1 $2" ] || { echo "slurm_load: Unable to contact slurm controller" >&2; exit 1; }
 exec cat "$home/$name $1 $2"
 """
-# The command that a completed line is given to in the end: notes its arguments.
+# The command of a completed line; it records its arguments.
 RECORDER = """#!/bin/sh
 printf '%s\\0' "$@" >"${0%/*}/got"
 """
 
 
 class Desk:
-    """A directory with stand-ins on PATH, and a working directory with some files."""
+    """A directory with fake programs for PATH, and a working directory with some files."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.work = home / "bin", home / "work"
@@ -228,7 +228,7 @@ class Desk:
         self.env = {"PATH": f"{self.home}:/usr/bin:/bin", "HOME": str(home), "LANG": "C.UTF-8", "USER": "somebody"}
 
     def program(self, name: str, text: str) -> None:
-        """Puts a stand-in on PATH."""
+        """Put a fake program on PATH."""
         (self.home / name).write_text(text, encoding="utf-8")
         (self.home / name).chmod(0o755)
 
@@ -245,9 +245,9 @@ class Desk:
 
 
 def completion_script(shell: str, where: Path, sbatch: bool = False, patience_s: float = allow(20)) -> Path:
-    """The script for that shell, as a file; skips where the shell is not installed.
+    """Write the completion script of that shell to a file; skip if the shell is not installed.
 
-    It waits `patience_s` for Slurm instead of two seconds, and keeps answers for as long as a test takes."""
+    The script waits `patience_s` for Slurm instead of two seconds, and keeps answers for the whole test."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     text = _rendered(shell, sbatch)

@@ -38,7 +38,7 @@ class Server:
                     return
 
     def messages(self) -> list[Message]:
-        """What arrived, once the conversation is over."""
+        """The received messages, once the connection is closed."""
         self.thread.join(allow(10))
         return self.received
 

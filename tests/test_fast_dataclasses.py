@@ -1,4 +1,4 @@
-"""slurmwrap.fast_dataclasses against the standard library's dataclasses: every record, and each thing they do."""
+"""slurmwrap.fast_dataclasses compared with the standard library's dataclasses: every record, every feature."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.protocols import Published
 from slurmwrap.sbatch.job_request import JobRequest
 
-APART = (".inject.", ".node_hooks.", ".sim", ".gsub.start", "lab.", "pyslurm")
+SKIPPED_MODULES = (".inject.", ".node_hooks.", ".sim", ".gsub.start", "lab.", "pyslurm")
 
 
 def modules() -> Iterator[Any]:
     for found in pkgutil.walk_packages(slurmwrap.__path__, "slurmwrap."):
-        if not any(part in found.name for part in APART):
+        if not any(part in found.name for part in SKIPPED_MODULES):
             yield importlib.import_module(found.name)
 
 
 def made() -> list[type]:
-    """Every record of the package that is made by slurmwrap.fast_dataclasses."""
+    """Every class of the package made by slurmwrap.fast_dataclasses."""
     found = {
         value
         for module in modules()
@@ -43,11 +43,11 @@ def made() -> list[type]:
     return sorted(found, key=lambda cls: (cls.__module__, cls.__qualname__))
 
 
-MADE = made()
+RECORDS = made()
 
 
 class Value:
-    """Stands for any value of any field."""
+    """A placeholder for the value of any field."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -74,13 +74,13 @@ def checks_itself(cls: type) -> bool:
     return hasattr(cls, "__post_init__")
 
 
-def test_the_types_of_what_is_read_back_from_json_are_there_when_the_program_runs() -> None:
+def test_types_of_records_read_from_json_are_available_at_run_time() -> None:
     for cls in (JobRequest, PlacementPlan, Published, Submission, PrerunRecord, JobRun):
         assert get_type_hints(cls, localns={"Any": Any}).keys() == {f.name for f in dataclasses.fields(cls)}
 
 
-def wrong_ones(check: Callable[[Any], None], classes: Iterable[type]) -> list[str]:
-    """What `check` says of each record that it does not hold for."""
+def list_failures(check: Callable[[Any], None], classes: Iterable[type]) -> list[str]:
+    """The error of `check` for each record that fails it."""
     found = []
     for cls in classes:
         try:
@@ -90,9 +90,9 @@ def wrong_ones(check: Callable[[Any], None], classes: Iterable[type]) -> list[st
     return found
 
 
-def test_every_record_of_ours_is_what_dataclasses_makes_of_it() -> None:
-    assert len(MADE) > 150
-    assert wrong_ones(assert_as_dataclasses_makes_it, MADE) == []
+def test_every_record_equals_what_dataclasses_makes() -> None:
+    assert len(RECORDS) > 150
+    assert list_failures(assert_as_dataclasses_makes_it, RECORDS) == []
 
 
 def assert_as_dataclasses_makes_it(cls: Any) -> None:
@@ -112,7 +112,7 @@ def assert_as_dataclasses_makes_it(cls: Any) -> None:
 
 
 def made(cls: Any, late: bool, given: Mapping[str, Value]) -> Any:
-    """One of the first of its class, or a `late` one, for which the class has an `__init__` of its own."""
+    """An early instance of the class, or a `late` one, for which the class has its own `__init__`."""
     if "__init__" in cls.__dict__:
         del cls.__init__
     cls.__record__.made = fast_dataclasses._INSTANCES_BEFORE_INIT if late else 0
@@ -130,8 +130,8 @@ def assert_equal_in_all(mine: Any, theirs: Any) -> None:
     assert not hasattr(mine, "__dict__")
 
 
-def test_defaults_are_the_same_and_what_is_missing_is_refused_with_the_same_words() -> None:
-    assert wrong_ones(assert_same_defaults, [cls for cls in MADE if not checks_itself(cls)]) == []
+def test_defaults_and_errors_for_missing_fields_are_the_same() -> None:
+    assert list_failures(assert_same_defaults, [cls for cls in RECORDS if not checks_itself(cls)]) == []
 
 
 def assert_same_defaults(cls: Any) -> None:
@@ -151,7 +151,7 @@ def has_default(one: Any) -> bool:
     return one.default is not fast_dataclasses.MISSING or one.default_factory is not fast_dataclasses.MISSING
 
 
-# --- each thing they do
+# --- features
 
 
 @fast_dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +170,7 @@ class Point:
 
 @fast_dataclasses.dataclass(slots=True)
 class Open:
-    """One that may be changed, given by place."""
+    """A record that is not frozen, with positional fields."""
 
     name: str
     points: list[Point] = fast_dataclasses.field(default_factory=list)
@@ -178,7 +178,7 @@ class Open:
 
 @fast_dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One that looks at itself."""
+    """A record with a check in `__post_init__`."""
 
     x: int
 
@@ -189,7 +189,7 @@ class Checked:
 
 @fast_dataclasses.dataclass(frozen=True, slots=True)
 class Empty:
-    """Nothing in it."""
+    """A record without fields."""
 
 
 def test_values_equality_and_hash() -> None:
@@ -207,13 +207,13 @@ def test_values_equality_and_hash() -> None:
         hash(Open("a"))
 
 
-def test_a_factory_makes_a_new_one_each_time() -> None:
+def test_a_default_factory_makes_a_new_value_for_each_record() -> None:
     one, other = Open("a"), Open("b")
     one.points.append(Point(x=1))
     assert (len(one.points), other.points) == (1, [])
 
 
-def test_a_frozen_one_refuses_to_change_and_another_does_not() -> None:
+def test_a_frozen_record_refuses_changes_and_an_unfrozen_one_accepts_them() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'x'"):
         Point(x=1).x = 3  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'x'"):
@@ -225,7 +225,7 @@ def test_a_frozen_one_refuses_to_change_and_another_does_not() -> None:
         one.other = 1  # type: ignore[attr-defined]
 
 
-def test_a_check_of_its_own_is_made() -> None:
+def test_post_init_checks_are_called() -> None:
     with pytest.raises(ValueError, match="below 0"):
         Checked(x=-1)
     with pytest.raises(ValueError, match="below 0"):
@@ -233,7 +233,7 @@ def test_a_check_of_its_own_is_made() -> None:
 
 
 @pytest.mark.parametrize("book", [fast_dataclasses, dataclasses], ids=["ours", "dataclasses"])
-def test_replace_fields_and_dicts_work_by_ours_and_by_the_standard_librarys_functions(book: Any) -> None:
+def test_replace_fields_and_asdict_work_with_both_modules(book: Any) -> None:
     point = Point(x=1, tags={"a": 1})
     assert book.replace(point, y=5) == Point(x=1, y=5, tags={"a": 1})
     assert [f.name for f in book.fields(point)] == ["x", "y", "tags"]
@@ -248,7 +248,7 @@ def test_copies_and_pickles_are_equal() -> None:
         assert copy.copy(one) == copy.deepcopy(one) == pickle.loads(pickle.dumps(one)) == one
 
 
-def test_a_match_statement_takes_them_apart() -> None:
+def test_a_match_statement_matches_records() -> None:
     match Open("a"):
         case Open(name):
             assert name == "a"
@@ -257,7 +257,7 @@ def test_a_match_statement_takes_them_apart() -> None:
             assert x == 1
 
 
-def test_what_our_records_do_not_use_is_left_to_the_standard_library() -> None:
+def test_unsupported_features_are_left_to_the_standard_library() -> None:
     @fast_dataclasses.dataclass(frozen=True, slots=True, order=True)
     class Ordered:
         n: int = fast_dataclasses.field(compare=True, default=0)
@@ -277,7 +277,7 @@ def test_what_our_records_do_not_use_is_left_to_the_standard_library() -> None:
     assert fast_dataclasses.replace(Ordered(1), n=2) == Ordered(2)
 
 
-def test_records_are_made_without_the_standard_librarys_module() -> None:
+def test_records_are_made_without_importing_dataclasses() -> None:
     code = "import sys, slurmwrap.protocols, slurmwrap.model.placement_plan; print('dataclasses' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

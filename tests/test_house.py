@@ -1,4 +1,4 @@
-"""The house's own rules, as far as a program can hold them."""
+"""Rules for the code of the package that a program can check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAY_START_PROGRAMS = (
 
 @dataclass
 class Source:
-    """What a module of the package says of itself, imports and calls."""
+    """Docstring, imports and calls of a module of the package."""
 
     name: str
     text: str
@@ -73,14 +73,14 @@ def loaded_by(code: str) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
-def test_the_whole_submission_path_loads_nothing_heavy() -> None:
+def test_the_submission_path_loads_no_heavy_module() -> None:
     assert (
         loaded_by("import slurmwrap.gsub.gsub_main, slurmwrap.gsub.submit, slurmwrap.gsub.follow_prerun") & HEAVY
         == set()
     )
 
 
-def test_only_what_reads_tables_imports_sqlite_utils_and_no_command_does_at_its_start() -> None:
+def test_sqlite_utils_is_imported_only_by_table_readers_and_at_no_commands_start() -> None:
     importers = {one.name for one in sources() if any(name.startswith("sqlite_utils") for name in one.imports)}
     assert importers == {"store/db_maintenance.py", "store/table_reader.py"}
     code = "import slurmwrap.cli.slurmwrap as root\n"
@@ -89,12 +89,12 @@ def test_only_what_reads_tables_imports_sqlite_utils_and_no_command_does_at_its_
     assert "sqlite_utils" not in loaded_by(code)
 
 
-def test_only_the_named_places_start_programs() -> None:
+def test_only_the_listed_modules_start_programs() -> None:
     found = [one.name for one in sources() if "subprocess" in one.imports or "posix_spawn(" in one.text]
     assert [name for name in found if not name.startswith(MAY_START_PROGRAMS)] == []
 
 
-def test_no_source_asks_for_a_shell() -> None:
+def test_no_module_uses_a_shell() -> None:
     def asks(call: ast.Call) -> bool:
         asked = [k.value for k in call.keywords if k.arg == "shell"]
         if any(not (isinstance(value, ast.Constant) and not value.value) for value in asked):
@@ -104,7 +104,7 @@ def test_no_source_asks_for_a_shell() -> None:
     assert [ast.unparse(call) for source in sources() for call in source.calls if asks(call)] == []
 
 
-def test_every_module_says_its_place() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [source.name for source in sources() if not source.document] == []
 
 
@@ -112,7 +112,7 @@ def error_classes(base: type[errors.SlurmwrapError] = errors.SlurmwrapError) -> 
     return [base, *(found for child in base.__subclasses__() for found in error_classes(child))]
 
 
-def test_the_table_of_exit_codes_names_every_error_with_its_code() -> None:
+def test_the_table_of_exit_codes_has_every_error_with_its_code() -> None:
     table = {}
     for line in (errors.__doc__ or "").splitlines():
         words = line.replace("├─", " ").replace("└─", " ").replace("│", " ").split()
@@ -121,17 +121,17 @@ def test_the_table_of_exit_codes_names_every_error_with_its_code() -> None:
     assert table == {found.__name__: found.exit_code for found in error_classes()}
 
 
-def test_the_shipped_folders_are_found_in_a_checkout() -> None:
+def test_shipped_folders_are_found_in_a_checkout() -> None:
     assert all(any(package_files.shipped(folder).rglob("*")) for folder in ("templates", "prolog", "hooks"))
 
 
-def test_a_missing_shipped_folder_names_both_places_tried() -> None:
+def test_the_error_for_a_missing_shipped_folder_names_both_places() -> None:
     with pytest.raises(FileNotFoundError, match=r"nosuch/ is neither at .*_shipped/nosuch nor at .*nosuch"):
         package_files.shipped("nosuch")
 
 
 @pytest.mark.slow
-def test_an_installation_has_the_shipped_folders_and_finds_them(tmp_path: Path) -> None:
+def test_an_installation_has_and_finds_the_shipped_folders(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

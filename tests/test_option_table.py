@@ -1,4 +1,4 @@
-"""docs/dropin.md's table is the option table's."""
+"""The table in docs/dropin.md agrees with the option table."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from slurmwrap.model.placement_plan import PLACING
 from slurmwrap.sbatch.option_table import ALIASES, BY_NAME, SBATCH
 
 
-def test_the_page_holds_the_table_as_it_is_generated() -> None:
+def test_the_page_has_the_generated_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert with_table(page) == page, ".venv/bin/python .ci/option_table.py writes it anew"
 
 
-def test_there_is_a_row_for_every_option() -> None:
+def test_the_table_has_a_row_for_every_option() -> None:
     rows = option_table().splitlines()[2:]
     assert [row.split("`")[1] for row in rows[:-1]] == [f"--{option.name}" for option in SBATCH]
     assert "SBATCH_WAIT4SWITCH" in rows[-1]
 
 
-def test_an_option_that_came_went_or_changed_says_when() -> None:
+def test_a_changed_option_has_the_releases_of_the_change() -> None:
     rows = {row.split("`")[1]: row.split(" | ") for row in option_table().splitlines()[2:-1]}
     assert rows["--power"][4] == "until 23.11"
     assert rows["--export-file"][4] == "not in 23.11"
@@ -28,11 +28,11 @@ def test_an_option_that_came_went_or_changed_says_when() -> None:
     assert rows["--segment"][3:5] == ["`SBATCH_SEGMENT_SIZE` (from 25.05)", "from 24.05"]
 
 
-def test_what_is_said_of_an_option_is_said_of_one_that_exists() -> None:
+def test_the_treatment_table_names_existing_options() -> None:
     assert set(TREATMENT) <= set(BY_NAME) - set(ALIASES)
     assert [option for option in PLACING if "may be" not in TREATMENT[option]] == []
 
 
-def test_a_page_without_marks_is_refused() -> None:
+def test_a_page_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="has no"):
         with_table("# a page\n")

@@ -1,4 +1,4 @@
-"""plain_toml says what tomllib says, or nothing."""
+"""plain_toml returns the same as tomllib, or None."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ topology_file = "/etc/slurm/räcks # 1.txt"
 [rules]
 retry_elsewhere = "act"
 """
-# Pieces that mean something to TOML, so that most texts of them are nearly right.
+# Tokens of TOML, so that most combinations are almost valid.
 PIECES = st.sampled_from(
     [
         *("[", "]", "a", "b-1", "_", ".", "=", " = ", '"', "'", '"x"', "'y'", '"""', "\\", "\\n", "#", ",", "true"),
@@ -40,20 +40,20 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-def by_the_book(text: str) -> object:
+def read_with_tomllib(text: str) -> object:
     try:
         return tomllib.loads(text)
-    except ValueError:  # also a number of too many digits
+    except ValueError:  # also for a number with too many digits
         return None
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_what_it_reads_is_what_tomllib_reads(text: str) -> None:
+def test_the_result_equals_that_of_tomllib(text: str) -> None:
     found = plain_toml.read(text)
-    assert found is None or repr(found) == repr(by_the_book(text))
+    assert found is None or repr(found) == repr(read_with_tomllib(text))
 
 
-def test_a_usual_file_is_read() -> None:
+def test_an_ordinary_file_is_read() -> None:
     assert repr(plain_toml.read(PLAIN)) == repr(tomllib.loads(PLAIN))
 
 
@@ -66,5 +66,5 @@ def test_a_usual_file_is_read() -> None:
         *('a =\t"x"', "a = 1\r\n", "a = 2020-01-01"),
     ],
 )  # fmt: skip
-def test_whatever_is_less_plain_or_wrong_is_left_to_tomllib(text: str) -> None:
+def test_other_or_invalid_toml_is_left_to_tomllib(text: str) -> None:
     assert plain_toml.read(text) is None

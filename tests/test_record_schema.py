@@ -1,4 +1,4 @@
-"""The one mapping from annotations to JSON schemas, by which .ci writes docs/schemas."""
+"""The mapping from annotations to JSON schemas, with which .ci generates docs/schemas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BRANCH = {
 }
 
 
-def test_every_type_of_a_field_has_its_schema() -> None:
+def test_every_field_type_has_its_schema() -> None:
     wanted: list[tuple[Any, dict[str, Any]]] = [
         (bool, {"type": "boolean"}),
         (int, {"type": "integer"}),
@@ -57,13 +57,13 @@ def test_every_type_of_a_field_has_its_schema() -> None:
     assert [(kind, one) for (kind, one), (_, schema) in zip(found, wanted, strict=True) if one != schema] == []
 
 
-def test_a_record_is_described_once_and_may_hold_its_own_kind() -> None:
+def test_a_record_is_described_once_and_may_contain_its_own_type() -> None:
     known: dict[str, Any] = {}
     assert describe_type(Branch, known) == {"$ref": "#/$defs/Branch"}
     assert known == {"Branch": BRANCH}
     assert list(describe_record(Branch, {}, without=("twigs",))["properties"]) == ["length"]
 
 
-def test_what_json_does_not_have_is_an_error() -> None:
+def test_a_type_without_json_equivalent_is_an_error() -> None:
     with pytest.raises(TypeError, match="has no JSON type"):
         describe_type(Path, {})

@@ -1,4 +1,4 @@
-"""The runner of Slurm's own tests (.ci/sbatch_tests), on tests of our own making."""
+"""The runner of Slurm's own sbatch tests (.ci/sbatch_tests), with made-up tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG = (
         (1, "no word of why\n", Outcome("test17.3", "fail", "exit code 1")),
     ],
 )
-def test_an_expect_test_tells_by_its_exit_code_and_its_first_complaint(code: int, log: str, outcome: Outcome) -> None:
+def test_an_expect_test_has_its_outcome_from_exit_code_and_first_error(code: int, log: str, outcome: Outcome) -> None:
     assert of_expect("test17.3", code, log) == outcome
 
 
@@ -51,28 +51,28 @@ def _runs(*gsub: str, sbatch: str = "pass") -> tuple[list[Compared], list[tuple[
     return compare(run, "test1.1"), asked
 
 
-def test_a_test_that_gsub_passes_runs_once_with_each() -> None:
+def test_a_test_that_passes_with_gsub_runs_once_with_each_program() -> None:
     assert _runs("pass") == (
         [Compared("test1.1", "pass", "pass", "why", "why")],
         [("sbatch", 0), ("gsub", 0)],
     )
 
 
-def test_what_gsub_loses_once_is_repeated_and_its_best_counts() -> None:
+def test_a_test_that_fails_once_with_gsub_is_repeated_and_the_best_result_counts() -> None:
     found, asked = _runs("fail", "pass")
     assert [(one.gsub, one.counts) for one in found] == [("pass", False)]
     assert asked == [("sbatch", 0), ("gsub", 0), ("sbatch", 1), ("gsub", 1)]
 
 
 @pytest.mark.parametrize("word", ["fail", "skip"])
-def test_what_gsub_never_passes_counts(word: str) -> None:
+def test_a_test_that_never_passes_with_gsub_is_counted(word: str) -> None:
     found, asked = _runs(word, word, word)
     assert [one.counts for one in found] == [True]
     assert len(asked) == 2 * outcomes.REPEATS
     assert "1 pass with sbatch and do not with gsub\n" in summary(found)
 
 
-def test_what_sbatch_fails_too_does_not_count() -> None:
+def test_a_test_that_fails_with_sbatch_too_is_not_counted() -> None:
     found, _ = _runs("fail", sbatch="fail")
     assert ([one.counts for one in found], summary(found).splitlines()[-1]) == (
         [False],
@@ -80,7 +80,7 @@ def test_what_sbatch_fails_too_does_not_count() -> None:
     )
 
 
-def test_only_what_submits_is_run_in_the_order_of_the_numbers(tmp_path: Path) -> None:
+def test_only_tests_that_submit_are_run_in_numerical_order(tmp_path: Path) -> None:
     (tmp_path / "expect").mkdir()
     (tmp_path / "python" / "tests").mkdir(parents=True)
     for name, text in {

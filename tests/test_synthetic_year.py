@@ -1,4 +1,4 @@
-"""The synthetic site: its rows are the real code's own, and its rates the published ones."""
+"""The synthetic site: its rows have the form that the real code writes, and its rates are published ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TOP = Path(__file__).parent.parent
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nothing of it is pruned."""
+def site_db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A synthetic database without pruning."""
     path = tmp_path_factory.mktemp("year") / "site.db"
     fill(path, days=DAYS, jobs_per_day=PER_DAY, until=NOW, observed_d=2, pruned=False)
     return path
@@ -37,16 +37,16 @@ def rows(path: Path, sql: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(sql)]
 
 
-def test_each_row_is_as_the_store_writes_its_record(made: Path) -> None:
-    """Read, and written again, it is the same: no column and no field of `more` that the real code would not write."""
+def test_each_row_equals_what_the_store_writes_for_its_record(site_db: Path) -> None:
+    """Reading and writing a row changes nothing: it has no column or field of `more` that the code does not write."""
     for table in record_rows.TABLES:
-        for row in rows(made, f"SELECT * FROM {table.name}")[::3]:
+        for row in rows(site_db, f"SELECT * FROM {table.name}")[::3]:
             written = record_rows.row_from_record(table, record_rows.record_from_row(table, row))
             assert {name: row[name] for name in written} == written, table.name
 
 
-def test_the_file_is_sound_and_holds_every_kind_of_row(made: Path) -> None:
-    found = check(made)
+def test_the_database_is_valid_and_has_every_kind_of_row(site_db: Path) -> None:
+    found = check(site_db)
     assert found.faults == ()
     counts = {one.name: one.rows for one in found.tables}
     empty = {name for name, count in counts.items() if not count}
@@ -56,7 +56,7 @@ def test_the_file_is_sound_and_holds_every_kind_of_row(made: Path) -> None:
     }
 
 
-def test_the_same_seed_makes_the_same_year_and_another_one_another(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_data_and_another_seed_other_data(tmp_path: Path) -> None:
     told = []
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
         fill(tmp_path / name, days=8, jobs_per_day=20, seed=seed, until=NOW)
@@ -65,11 +65,11 @@ def test_the_same_seed_makes_the_same_year_and_another_one_another(tmp_path: Pat
     assert told[0] != told[2]
 
 
-def test_jobs_fail_as_often_and_of_what_is_published(made: Path) -> None:
-    """Philly: 17.9 % of the jobs fail of table 7's causes at least once, 13.5 % are killed; a job that fails is
-    submitted 2.3 times. Within four standard errors, of the jobs that were drawn."""
+def test_failure_rates_and_causes_of_jobs_are_the_published_ones(site_db: Path) -> None:
+    """Philly: 17.9 % of the jobs fail at least once for a cause of table 7, 13.5 % are killed; a job that fails is
+    submitted 2.3 times. Tolerance: four standard errors of the generated jobs."""
     sql = "SELECT diagnosis_category AS c FROM attempts WHERE restarts = 0 AND end_time IS NOT NULL"
-    firsts = rows(made, f"{sql} AND name NOT LIKE 'prerun-%'")
+    firsts = rows(site_db, f"{sql} AND name NOT LIKE 'prerun-%'")
     count = Counter(row["c"] for row in firsts)
     total = sum(count.values())
     assert abs(total - DAYS * PER_DAY * 0.85) < 0.12 * DAYS * PER_DAY
@@ -84,7 +84,7 @@ def test_jobs_fail_as_often_and_of_what_is_published(made: Path) -> None:
     assert {table[0].category, table[1].category} <= {c for c, _ in count.most_common(5)}
 
 
-def test_nodes_fail_as_often_as_is_published_and_mostly_lemons(tmp_path: Path) -> None:
+def test_node_failure_rates_are_the_published_ones_and_most_hit_lemon_nodes(tmp_path: Path) -> None:
     path = tmp_path / "nodes.db"
     fill(path, days=100, jobs_per_day=10, until=NOW)  # 16 nodes
     struck = [row["node"] for row in rows(path, "SELECT node FROM removals")]
@@ -93,12 +93,12 @@ def test_nodes_fail_as_often_as_is_published_and_mostly_lemons(tmp_path: Path) -
     assert Counter(struck).most_common(1)[0][1] > len(struck) / 3
 
 
-def test_each_sample_is_judged_to_be_what_it_is_of() -> None:
+def test_each_sample_text_is_diagnosed_as_its_category() -> None:
     wrong = {one: found for one in texts.CATEGORIES if (found := texts.diagnosis_of(one).category) != one}
     assert wrong == {}
 
 
-def test_the_command_says_what_it_made(tmp_path: Path) -> None:
+def test_the_command_reports_what_it_generated(tmp_path: Path) -> None:
     out = tmp_path / "site.db"
     options = ["--days", "8", "--jobs-per-day", "10", "--out", str(out)]
     words = [sys.executable, str(TOP / "bench" / "synthetic_year"), *options]

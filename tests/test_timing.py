@@ -1,4 +1,4 @@
-"""What the benchmark is told of a process: stages in order, and only where somebody asks."""
+"""The stages of a process for benchmarks: written in order, and only if SLURMWRAP_STAGES is set."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def run(environ: dict[str, str]) -> None:
     subprocess.run([sys.executable, "-c", CODE], env={**os.environ, **environ}, check=True)
 
 
-def test_each_stage_is_told_with_its_time_by_the_clock_that_all_processes_share(tmp_path: Path) -> None:
+def test_each_stage_is_written_with_its_time_on_the_shared_monotonic_clock(tmp_path: Path) -> None:
     before = time.clock_gettime(time.CLOCK_MONOTONIC)
     run({"SLURMWRAP_STAGES": str(tmp_path / "told")})
     after = time.clock_gettime(time.CLOCK_MONOTONIC)
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    assert [name for name, _ in told] == ["a", "b"]
-    times = [before, *(at for _, at in told), after]
+    written = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert [name for name, _ in written] == ["a", "b"]
+    times = [before, *(at for _, at in written), after]
     assert times == sorted(times)
 
 
-def test_nothing_is_left_where_nobody_asks(tmp_path: Path) -> None:
+def test_without_the_variable_nothing_is_written(tmp_path: Path) -> None:
     run({"SLURMWRAP_STAGES": "", "HOME": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []

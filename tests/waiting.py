@@ -1,7 +1,7 @@
-"""How long a test waits for a real process before it gives up: a condition is waited for, never a time.
+"""Deadlines of tests that wait for real processes. Tests wait for a condition, never for a fixed time.
 
-Each deadline is written as what a free machine is given, at least five times what it needs there, and multiplied by
-`SLOWNESS`: how much slower than that this machine starts Python when the tests begin.
+Each deadline is given for an idle machine, with at least five times the time needed there, and multiplied by
+`SLOWNESS`: how much slower than an idle machine this machine starts Python when the tests begin.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-# Handed on to xdist's workers, so that all of them wait equally long.
+# Passed to xdist's workers, so that all of them use the same deadlines.
 _VARIABLE = "SLURMWRAP_TEST_SLOWNESS"
-# Seconds in which a free core starts the Python below (2 cores of 2023).
+# Seconds that an idle core needs to start the Python below (2 cores of 2023).
 _START_S = 0.06
 _MOST = 20.0
 
 
 def measure_slowness() -> float:
-    """How many times longer than on a free machine a Python takes to start, 1 to 20; measured once per session."""
+    """Start time of Python relative to an idle machine, 1 to 20; measured once per session."""
     if _VARIABLE not in os.environ:
         argv = [sys.executable, "-I", "-c", "import json, subprocess"]
         took = []
@@ -39,12 +39,12 @@ SLOWNESS = measure_slowness()
 
 
 def allow(seconds: float) -> float:
-    """A deadline for this machine out of one for a free machine."""
+    """Convert a deadline for an idle machine into one for this machine."""
     return seconds * SLOWNESS
 
 
 def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, pause: float = 0.25) -> T:
-    """Look until what is seen is good or `allow(timeout)` seconds are over; return what was seen last."""
+    """Call `look` until `good` accepts its value or `allow(timeout)` seconds passed; return the last value."""
     deadline = time.monotonic() + allow(timeout)
     while not good(seen := look()) and time.monotonic() < deadline:
         time.sleep(pause)
@@ -52,5 +52,5 @@ def wait_for(look: Callable[[], T], good: Callable[[T], bool], timeout: float, p
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout: float = 60.0, pause: float = 0.02) -> None:
-    """Wait for `condition`; fail with `what` when `allow(timeout)` seconds are over."""
+    """Wait for `condition`; fail with `what` after `allow(timeout)` seconds."""
     assert wait_for(condition, bool, timeout, pause), f"waited {allow(timeout):.0f} s in vain: {what}"

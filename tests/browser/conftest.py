@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; one for the session."""
+"""Debian's Chromium, driven by Playwright: one instance per test session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # as root there is no sandbox; a container's /dev/shm may be small
+        # Chromium has no sandbox as root; /dev/shm of a container may be small.
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
         started = playwright.chromium.launch(executable_path=found, args=arguments, timeout=allow(60) * 1000)
         yield started

@@ -1,4 +1,4 @@
-// What the tests ask of a page: contrast (WCAG 2.1, 1.4.3) of every text, and what sticks out at the side.
+// Functions that the tests call in a page: contrast (WCAG 2.1, 1.4.3) of every text, and elements that overflow to the right.
 (() => {
   const numbers = (colour) => (colour.match(/[\d.]+/g) || []).map(Number);
   const luminance = ([r, g, b]) => {

@@ -1,4 +1,4 @@
-"""The night report in a browser: every width, dark, on paper, by keyboard; nothing is fetched, nothing runs."""
+"""The night report in a browser: all widths, dark, printed, by keyboard; it fetches nothing and runs no script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.early
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-Shown = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 PROBE = (Path(__file__).parent / "probe.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 768, 390, 320)
 SECTIONS = [
@@ -31,25 +31,25 @@ SECTIONS = [
 
 
 @pytest.fixture(scope="module")
-def window(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """One page for all tests, and what it said or asked for: a new one takes a second."""
-    heard: list[str] = []
+def shared_page(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
+    """One page for all tests, because a new one takes a second; and the list of its messages and requests."""
+    events: list[str] = []
     context = browser.new_context()
     context.set_default_timeout(allow(60) * 1000)
     page = context.new_page()
-    page.on("console", lambda message: heard.append(f"console: {message.text}"))
-    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: heard.append(f"dialog: {dialog.message}"))
-    page.on("request", lambda request: heard.append(f"request: {request.url}"))
-    yield page, heard
+    page.on("console", lambda message: events.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: events.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: events.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: events.append(f"request: {request.url}"))
+    yield page, events
     context.close()
 
 
 @pytest.fixture
-def shown(window: tuple[Page, list[str]], tmp_path: Path) -> Iterator[Shown]:
-    """`shown(text, width, scheme)` shows a page; at the end nothing may have been said or asked for."""
-    page, heard = window
-    heard.clear()
+def open_page(shared_page: tuple[Page, list[str]], tmp_path: Path) -> Iterator[OpenPage]:
+    """Return a function that opens a page; after the test no message and no other request may have occurred."""
+    page, events = shared_page
+    events.clear()
 
     def show(text: str, width: int = 1280, scheme: str = "light") -> Page:
         (tmp_path / "page.html").write_text(text, encoding="utf-8")
@@ -60,21 +60,21 @@ def shown(window: tuple[Page, list[str]], tmp_path: Path) -> Iterator[Shown]:
         return page
 
     yield show
-    assert set(heard) <= {f"request: {(tmp_path / 'page.html').as_uri()}"}
+    assert set(events) <= {f"request: {(tmp_path / 'page.html').as_uri()}"}
 
 
 @pytest.fixture(scope="module")
-def full() -> str:
+def full_report() -> str:
     return render_report(nights.full(), "html", None)
 
 
 @pytest.fixture(scope="module")
-def hostile() -> str:
+def hostile_report() -> str:
     return render_report(nights.hostile(nights.HOSTILE + "W" * 500), "html", None)
 
 
-def wider(page: Page) -> dict[int, object]:
-    """Width → how wide the page is there and what sticks out, where either is wrong."""
+def find_overflows(page: Page) -> dict[int, object]:
+    """Map each width with an overflow to the width of the page and the overflowing elements."""
     found = {}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
@@ -84,9 +84,9 @@ def wider(page: Page) -> dict[int, object]:
     return found
 
 
-def test_a_full_night_is_readable_at_every_width_in_light_and_dark(shown: Shown, full: str) -> None:
-    page = shown(full)
-    assert wider(page) == {}
+def test_a_full_night_is_readable_at_every_width_in_light_and_dark(open_page: OpenPage, full_report: str) -> None:
+    page = open_page(full_report)
+    assert find_overflows(page) == {}
     assert page.evaluate("texts()") > 300
     faint = {}
     for scheme in ("light", "dark"):
@@ -97,15 +97,15 @@ def test_a_full_night_is_readable_at_every_width_in_light_and_dark(shown: Shown,
     assert {where: texts for where, texts in faint.items() if texts} == {}
 
 
-def test_hostile_names_run_nothing_and_stay_readable(shown: Shown, hostile: str) -> None:
-    page = shown(hostile, 390, "dark")
+def test_hostile_names_run_no_script_and_stay_readable(open_page: OpenPage, hostile_report: str) -> None:
+    page = open_page(hostile_report, 390, "dark")
     assert page.evaluate("document.scripts.length") == 0
     assert page.get_by_text("<script>alert(1)</script>").count() > 20
-    assert wider(page) == {}
+    assert find_overflows(page) == {}
 
 
-def test_dark_is_dark_and_paper_is_white_on_a_few_sheets(shown: Shown, full: str) -> None:
-    page = shown(full, scheme="dark")
+def test_dark_scheme_is_dark_and_print_is_white_on_few_sheets(open_page: OpenPage, full_report: str) -> None:
+    page = open_page(full_report, scheme="dark")
     context = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(context) == "rgb(16, 21, 26)"
     page.emulate_media(media="print")
@@ -116,8 +116,8 @@ def test_dark_is_dark_and_paper_is_white_on_a_few_sheets(shown: Shown, full: str
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 8
 
 
-def test_the_structure_is_told_to_those_who_do_not_see_it(shown: Shown, full: str) -> None:
-    page = shown(full)
+def test_sections_links_and_headings_are_accessible_to_screen_readers(open_page: OpenPage, full_report: str) -> None:
+    page = open_page(full_report)
     assert page.evaluate("[...document.querySelectorAll('section')].map(s => s.id)") == SECTIONS
     links = page.get_by_role("navigation", name="Sections").get_by_role("link")
     assert links.evaluate_all("all => all.map(a => a.getAttribute('href'))") == [f"#{key}" for key in SECTIONS]
@@ -130,8 +130,8 @@ def test_the_structure_is_told_to_those_who_do_not_see_it(shown: Shown, full: st
     assert page.evaluate("document.documentElement.lang") == "en"
 
 
-def test_drawings_and_tables_have_names_at_every_width(shown: Shown, full: str) -> None:
-    page = shown(full)
+def test_charts_and_tables_have_accessible_names_at_every_width(open_page: OpenPage, full_report: str) -> None:
+    page = open_page(full_report)
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
         drawings = page.get_by_role("img")
@@ -145,25 +145,25 @@ def test_drawings_and_tables_have_names_at_every_width(shown: Shown, full: str) 
         assert table.get_by_role("columnheader").count() > 8
 
 
-def test_a_phone_shows_rows_as_cards_and_readable_drawings(shown: Shown, full: str) -> None:
-    page = shown(full, 390)
+def test_a_narrow_page_shows_rows_as_cards_and_readable_charts(open_page: OpenPage, full_report: str) -> None:
+    page = open_page(full_report, 390)
     cell = page.locator("#failed td[data-head='jobs']").first
     assert page.evaluate("e => getComputedStyle(e, '::before').content", cell.element_handle()) == '"jobs"'
     heights = page.evaluate("[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height)")
     assert min(heights) >= 9
 
 
-def test_the_keyboard_reaches_what_scrolls(shown: Shown, full: str) -> None:
-    page = shown(full, 768)
+def test_scrollable_elements_can_be_reached_by_keyboard(open_page: OpenPage, full_report: str) -> None:
+    page = open_page(full_report, 768)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
     assert page.evaluate("unreachable()") == []
 
 
-def test_mail_and_index_are_readable_on_a_phone(shown: Shown) -> None:
+def test_mail_and_index_are_readable_at_390_pixels(open_page: OpenPage) -> None:
     night = type("Night", (), {"day": "2026-11-22", "word": "act", "sentence": "Much to do. " * 20})
     mails = [mail(build_page(report), made_by="slurmwrap 1") for report in (nights.empty(), nights.full())]
     for text in (*mails, index([night] * 40, "cluster aurora")):
-        page = shown(text, 390)
+        page = open_page(text, 390)
         assert page.evaluate("faint(4.5)") == []
     assert page.evaluate("document.documentElement.scrollWidth") == 390

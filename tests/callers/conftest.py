@@ -1,4 +1,4 @@
-"""The lab of tests/slurm, with gsub in sbatch's place: what programs that submit jobs make of it (make callers)."""
+"""The lab of tests/slurm with gsub in place of sbatch, for programs that submit jobs (make callers)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine import Site
 
 @pytest.fixture
 def site(lab, lab_users: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """An ordinary user's directory; `sbatch` on his PATH leads to gsub. What is left of his jobs is cancelled."""
+    """An ordinary user's directory with gsub as `sbatch` on PATH. Remaining jobs are cancelled at the end."""
     home = Path("/var/tmp") / lab_users[0]
     work = home / tmp_path_factory.mktemp("callers").name
     work.mkdir()
@@ -23,7 +23,7 @@ def site(lab, lab_users: tuple[str, str], tmp_path_factory: pytest.TempPathFacto
     (work / "bin").mkdir()
     programs = {
         "sbatch": f'exec {Path(sys.executable).parent}/gsub "$@"',
-        # Snakemake's jobs take every SLURM_* variable out, SLURM_CONF too; this Slurm's file is not in /etc.
+        # Snakemake's jobs remove every SLURM_* variable, also SLURM_CONF; slurm.conf of the lab is not in /etc.
         "srun": f'SLURM_CONF={lab.env["SLURM_CONF"]} exec /usr/bin/srun "$@"',
     }
     for name, line in programs.items():
@@ -36,7 +36,7 @@ def site(lab, lab_users: tuple[str, str], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def needs() -> Callable[..., None]:
-    """Skips where a package of the extra `callers` is missing."""
+    """Skip the test if a package of the extra `callers` is missing."""
 
     def check(*modules: str) -> None:
         python = os.environ.get("CALLERS_PYTHON", sys.executable)

@@ -1,4 +1,4 @@
-"""Workflow engines, make, scripts that wait, and jobs that submit jobs."""
+"""Workflow engines, make, polling scripts, and jobs that submit jobs."""
 
 from __future__ import annotations
 
@@ -41,11 +41,16 @@ SNAKEMAKE = ["snakemake", "--jobs", "4", "--seconds-between-status-checks", "2",
     ids=["wrap", "stdin"],
 )
 def test_snakemake_with_its_slurm_plugin(site: Site, how: list[str], preruns: int, needs: Callable[..., None]) -> None:
-    """The GPU rules are pre-run, the workflow waits for the real jobs. `sbatch /dev/stdin` is passed through."""
+    """GPU rules get a pre-run, and the workflow waits for the real jobs. `sbatch /dev/stdin` is passed through."""
     needs("snakemake", "snakemake_executor_plugin_slurm")
     site.write("Snakefile", SNAKEFILE)
     options = ["--executor", "slurm", "--default-resources", "slurm_partition=gpu", "--slurm-no-account"]
-    quick = ["--slurm-init-seconds-before-status-checks", "2", "--slurm-status-command", "squeue"]  # no slurmdbd here
+    quick = [
+        "--slurm-init-seconds-before-status-checks",
+        "2",
+        "--slurm-status-command",
+        "squeue",
+    ]  # the lab has no slurmdbd
     done = site.run(*SNAKEMAKE, *options, *quick, *how, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr
     assert _gpus_and_lines(site) == ([2, 2], ["42", "42"])
@@ -53,7 +58,7 @@ def test_snakemake_with_its_slurm_plugin(site: Site, how: list[str], preruns: in
 
 
 def test_snakemake_with_a_submit_command(site: Site, needs: Callable[..., None]) -> None:
-    """cluster-generic: the first line that the command prints is the job's number."""
+    """cluster-generic: the first line that the command prints is the job id."""
     needs("snakemake", "snakemake_executor_plugin_cluster_generic")
     site.write("Snakefile", SNAKEFILE.replace("gpu=2", 'gres="--gres=gpu:2"'))
     site.write("status", "#!/bin/sh\ncase $(squeue -h -t all -o %T -j $1) in COMPLETED) echo success ;;"
@@ -68,14 +73,15 @@ def test_snakemake_with_a_submit_command(site: Site, needs: Callable[..., None])
 
 
 def _gpus_and_lines(site: Site) -> tuple[list[int], list[str]]:
-    """(how many GPUs each model was trained on, what it was trained with)."""
+    """(number of GPUs of each training, content of its input)."""
     lines = (site.work / "report.txt").read_text().splitlines()
     return [len(line.split(",")) for line in lines[::2]], lines[1::2]
 
 
-# A launcher with what of Nextflow's own concerns the submission: its name, its directives, the function by which it is
-# known, and the files that Nextflow watches (modules/nextflow/.../executor/{SlurmExecutor,GridTaskHandler}.groovy and
-# command-run.txt of 26.08). Nextflow itself could not be had here.
+# A launcher with the parts of Nextflow's that concern the submission: its name, its directives, the function that
+# identifies it, and the files that Nextflow watches
+# (modules/nextflow/.../executor/{SlurmExecutor,GridTaskHandler}.groovy and command-run.txt of 26.08).
+# Nextflow itself was not available.
 COMMAND_RUN = """#!/bin/bash
 #SBATCH -J nf-train_(1)
 #SBATCH -o {work}/.command.log
@@ -102,8 +108,8 @@ STATUS = ["squeue", "--noheader", "-o", "%i %t", "-t", "all", "-u"]
 
 
 @pytest.mark.parametrize(("gpus", "code"), [("--gres=gpu:2", 0), ("--gres=gpu:2", 3), ("-n1", 0)])
-def test_the_calls_that_nextflow_makes(site: Site, gpus: str, code: int) -> None:
-    """It joins both streams, looks for `Submitted batch job N`, polls squeue, and believes .exitcode."""
+def test_nextflows_calls_of_sbatch_and_squeue(site: Site, gpus: str, code: int) -> None:
+    """Nextflow joins both streams, looks for `Submitted batch job N`, polls squeue, and relies on .exitcode."""
     site.write(".command.run", COMMAND_RUN.format(work=site.work, gpus=gpus))
     site.write(".command.sh", f"#!/bin/bash -ue\necho once >>runs\nexit {code}\n")
     done = site.run("sh", "-c", "exec sbatch .command.run 2>&1")
@@ -129,8 +135,8 @@ all:
 """
 
 
-def test_make_and_a_loop_that_waits(site: Site) -> None:
-    """A chain of numbers; what depends on a GPU job depends on it, not on its pre-run."""
+def test_make_with_dependent_jobs_and_a_polling_loop(site: Site) -> None:
+    """A chain of job ids; a job that depends on a GPU job does not depend on its pre-run."""
     site.write("Makefile", MAKEFILE)
     done = site.run("make", "--silent")
     assert done.returncode == 0, done.stderr
@@ -140,8 +146,8 @@ def test_make_and_a_loop_that_waits(site: Site) -> None:
     assert (site.work / "order").read_text().splitlines() == ["data", "model", "report"]
 
 
-def test_a_chain_breaks_where_the_pre_run_fails(site: Site) -> None:
-    """afterok of a job that its pre-run stopped never comes; afternotok does, and once."""
+def test_a_failed_pre_run_breaks_the_dependency_chain(site: Site) -> None:
+    """After a job cancelled by its pre-run, afterok is never met; afternotok is met once."""
     script = site.write("train.sh", "#!/bin/sh\n#SBATCH --gres=gpu:2 --mem=100 -o /dev/null\nnosuchprogram_xyz\n")
     site.write("broken.py", "import this_is_not_there\n")
     script.write_text(script.read_text().replace("nosuchprogram_xyz", "python3 broken.py"))
@@ -155,8 +161,8 @@ def test_a_chain_breaks_where_the_pre_run_fails(site: Site) -> None:
     assert (site.work / "order").read_text() == "not\n"
 
 
-def test_jobs_that_submit_jobs(site: Site) -> None:
-    """A CPU job that submits GPU work, and a GPU job that submits what comes next: each exactly once."""
+def test_jobs_that_submit_jobs_submit_each_once(site: Site) -> None:
+    """A CPU job that submits a GPU job, and a GPU job that submits the next job: each exactly once."""
     site.write("inner.sh", "#!/bin/sh\n#SBATCH --gres=gpu:2 --mem=100 -o inner.%j\necho inner >>order\n")
     outer = site.write("outer.sh", "#!/bin/sh\n#SBATCH --mem=100 -o outer.out\nsbatch inner.sh\n")
     assert site.run("sbatch", "-W", str(outer)).returncode == 0
@@ -169,8 +175,8 @@ def test_jobs_that_submit_jobs(site: Site) -> None:
     assert sorted((site.work / "order").read_text().split()) == ["chain", "inner", "last"]
 
 
-def test_snakemake_hears_of_a_pre_run_that_failed(site: Site, needs: Callable[..., None]) -> None:
-    """The bug stops on one GPU; the workflow ends with the rule's failure, and the job never ran."""
+def test_snakemake_reports_a_rule_whose_pre_run_failed(site: Site, needs: Callable[..., None]) -> None:
+    """The pre-run fails on one GPU; the workflow ends with the failure of the rule, and the job never runs."""
     needs("snakemake", "snakemake_executor_plugin_slurm")
     rule = 'rule train:\n    output: "model.txt"\n    resources: mem_mb=1000, runtime=5, gpu=2\n'
     site.write("Snakefile", rule + '    shell: "python3 broken.py; touch {output}"\n')

@@ -32,8 +32,8 @@ print(found)
 """
 
 
-def test_submitit(site: Site, needs: Callable[..., None]) -> None:
-    """Its jobs find their work by their own number: passed through, and the results are those of the jobs."""
+def test_submitit_jobs_are_passed_through_and_return_their_results(site: Site, needs: Callable[..., None]) -> None:
+    """submitit's jobs find their task by their own job id, so they are passed through."""
     needs("submitit")
     assert ast.literal_eval(site.python(SUBMITIT).splitlines()[-1]) == [
         (9, 0),
@@ -64,8 +64,8 @@ for gpus in (0, 2):
 """
 
 
-def test_dask_jobqueue(site: Site, needs: Callable[..., None]) -> None:
-    """Two workers asked for are two workers: no pre-run joins the scheduler."""
+def test_dask_jobqueue_gets_exactly_the_requested_workers(site: Site, needs: Callable[..., None]) -> None:
+    """Two requested workers give two workers: no pre-run joins the scheduler."""
     needs("dask_jobqueue")
     found = [ast.literal_eval(line) for line in site.python(DASK).splitlines()]
     assert found == [[["SLURMCluster-0", "SLURMCluster-1"], True, 6]] * 2
@@ -83,8 +83,8 @@ print([type(one).__name__ for one in (first, second, third)], sorted({first, sec
 """
 
 
-def test_simple_slurm(site: Site, needs: Callable[..., None]) -> None:
-    """Numbers are read, dependencies hold, the GPU jobs are pre-run: one for the job, one for the array."""
+def test_simple_slurm_reads_job_ids_and_dependencies_hold(site: Site, needs: Callable[..., None]) -> None:
+    """The GPU jobs get pre-runs: one for the job, one for the array."""
     needs("simple_slurm")
     assert site.python(SIMPLE).splitlines()[-1] == "['int', 'int', 'int'] True"
     states, preruns = site.split()
@@ -117,16 +117,16 @@ print([refused.returncode, refused.stdout, "invalid partition" in refused.stderr
 """
 
 
-def test_subprocess(site: Site) -> None:
-    """However the number is read: as the last word, by a pattern, from both streams joined, by awk."""
+def test_the_job_id_is_read_by_common_subprocess_idioms(site: Site) -> None:
+    """The job id as the last word, by a regular expression, from both streams joined, and by awk."""
     numbers, refused = (ast.literal_eval(line) for line in site.python(IDIOMS).splitlines())
     assert refused == [1, "", True]
     jobs = site.ended()
     assert [(job.id, job.state) for job in jobs if not job.is_prerun] == [(str(one), "COMPLETED") for one in numbers]
 
 
-def test_the_exit_code_that_is_waited_for(site: Site) -> None:
-    """-W ends with the job's own code; its pre-run goes first, and a bare exit code on one GPU proves nothing."""
+def test_sbatch_wait_returns_the_exit_code_of_the_job(site: Site) -> None:
+    """-W returns the job's own exit code. The pre-run is first; a bare exit code on one GPU proves nothing."""
     call = ["sbatch", "-W", "--gres=gpu:2", "--mem=100", "-o", "/dev/null", "--wrap"]
     assert [site.run(*call, command).returncode for command in ("true", "exit 7")] == [0, 7]
     assert site.split() == (["COMPLETED", "FAILED"], 2)

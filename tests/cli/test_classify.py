@@ -1,4 +1,4 @@
-"""`slurmwrap classify` as a command."""
+"""`slurmwrap classify`: options, output and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_told_with_its_line_decision_and_advice(log: Path) -> None:
+def test_a_log_is_classified_with_line_decision_and_advice(log: Path) -> None:
     result = run(log, "--exit-code", "1", "--state", "FAILED")
     assert result.exit_code == 0
     assert result.output.splitlines() == [
@@ -41,7 +41,7 @@ def test_a_file_is_told_with_its_line_decision_and_advice(log: Path) -> None:
     ]
 
 
-def test_kernel_lines_of_a_file_are_heard(log: Path, tmp_path: Path) -> None:
+def test_kernel_lines_from_a_file_are_used(log: Path, tmp_path: Path) -> None:
     kernel = tmp_path / "kernel"
     kernel.write_text("NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n")
     log.write_text("nothing\n")
@@ -49,7 +49,7 @@ def test_kernel_lines_of_a_file_are_heard(log: Path, tmp_path: Path) -> None:
     assert (found["category"], found["conclusive"], found["evidence"][0]["source"]) == ("gpu_hardware", True, "kernel")
 
 
-def test_json_lines_are_classified_without_looking_at_the_label(tmp_path: Path) -> None:
+def test_json_lines_are_classified_independently_of_their_label(tmp_path: Path) -> None:
     rows = tmp_path / "in.jsonl"
     row = {"id": "a", "category": "success", "slurm_state": "FAILED", "exit_code": 1, "signal": None, "log": LOG}
     rows.write_text(json.dumps(row) + "\n\n" + json.dumps({**row, "id": "b", "category": "gpu_oom"}) + "\n")
@@ -61,7 +61,7 @@ def test_json_lines_are_classified_without_looking_at_the_label(tmp_path: Path) 
     assert {"id", "category", "domain", "decision", "confidence", "signature", "evidence"} <= set(answers[0])
 
 
-def test_wrong_labels_change_no_answer(tmp_path: Path) -> None:
+def test_labels_do_not_change_the_classification(tmp_path: Path) -> None:
     row = {"id": "a", "slurm_state": "FAILED", "exit_code": 1, "log": LOG}
     labels = ({}, {"category": "success", "source": "oom", "difficulty": "easy"}, {"category": 7, "source": None})
     answers = []
@@ -72,14 +72,14 @@ def test_wrong_labels_change_no_answer(tmp_path: Path) -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_slurms_reason_and_the_steps_exit_code_are_heard(log: Path) -> None:
+def test_the_reason_and_the_derived_exit_code_are_used(log: Path) -> None:
     log.write_text("nothing\n")
     steps = json.loads(run(log, "--state", "COMPLETED", "--derived-exit-code", "0:125", "--json").output)
     down = json.loads(run(log, "--reason", "NodeDown", "--json").output)
     assert (steps["category"], down["category"]) == ("cpu_oom", "node_failure")
 
 
-def test_a_derived_exit_code_that_is_no_number_is_refused(log: Path) -> None:
+def test_an_invalid_derived_exit_code_is_refused(log: Path) -> None:
     result = run(log, "--derived-exit-code", "five")
     assert isinstance(result.exception, UsageError) and "--derived-exit-code five" in str(result.exception)
 
@@ -95,7 +95,7 @@ advice = "All licences are in use (error {code}): submit with --licenses=cfd:1."
 """
 
 
-def test_a_sites_signatures_are_taken_from_the_flag_and_from_the_configuration(
+def test_site_signatures_are_read_from_the_option_and_from_the_configuration(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.write_text("FlexNet Licensing error:-15,570\n")
@@ -116,11 +116,11 @@ def test_progress_is_shown_with_the_step(log: Path) -> None:
     assert "progress: step 41, resumed from a checkpoint" in run(log, "--exit-code", "1").output.splitlines()
 
 
-def test_the_help_shows_examples() -> None:
+def test_the_help_has_examples() -> None:
     assert "slurmwrap classify --score labelled.jsonl" in run("--help").output
 
 
-def test_labelled_files_are_scored(tmp_path: Path) -> None:
+def test_score_prints_accuracy_and_confusions(tmp_path: Path) -> None:
     rows = tmp_path / "in.jsonl"
     row = {"id": "a", "category": "gpu_oom", "slurm_state": "FAILED", "exit_code": 1, "log": LOG}
     rows.write_text("".join(json.dumps({**row, "category": label}) + "\n" for label in ("gpu_oom", "cpu_oom")))
@@ -139,7 +139,9 @@ def test_labelled_files_are_scored(tmp_path: Path) -> None:
         ('{"log": "", "exit_code": "one"}', ("--jsonl",), "line 1: exit_code is 'one'"),
     ],
 )
-def test_bad_json_lines_are_named(tmp_path: Path, content: str, args: tuple[str, ...], complaint: str) -> None:
+def test_an_invalid_json_line_is_refused_with_its_number(
+    tmp_path: Path, content: str, args: tuple[str, ...], complaint: str
+) -> None:
     path = tmp_path / "x"
     path.write_text(content)
     result = run(*args, path)
@@ -147,12 +149,12 @@ def test_bad_json_lines_are_named(tmp_path: Path, content: str, args: tuple[str,
     assert complaint in str(result.exception)
 
 
-def test_a_missing_file_and_no_file_are_usage_errors(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_missing_argument_are_usage_errors(tmp_path: Path) -> None:
     gone, none = run(tmp_path / "gone"), run()
     assert isinstance(gone.exception, UsageError) and "cannot read" in str(gone.exception)
     assert isinstance(none.exception, UsageError)
 
 
-def test_control_characters_of_a_log_do_not_reach_the_terminal(log: Path) -> None:
+def test_control_characters_of_a_log_are_not_printed(log: Path) -> None:
     log.write_text("\x07ERROR: \x9b31mNo such thing\x00\n")
     assert not {"\x07", "\x9b", "\x00"} & set(run(log, "--exit-code", "1").output)

@@ -1,4 +1,4 @@
-"""slurmwrap config: show, template, check, as people and programs get them."""
+"""slurmwrap config: show, template and check, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def run(home: Path, *words: str, **environ: str) -> Result:
     return Runner().invoke(app, ["config", *words], env={**base, **environ})
 
 
-def site(home: Path, text: str) -> Path:
+def write_site_file(home: Path, text: str) -> Path:
     path = home / "site.toml"
     path.write_text(text)
     return path
 
 
-def test_what_was_set_is_shown_with_its_place(tmp_path: Path) -> None:
-    site(tmp_path, "slurm_timeout_s = 5\n[prerun]\ngrace_s = 600\n")
-    mine = tmp_path / ".config/slurmwrap/config.toml"
-    mine.parent.mkdir(parents=True)
-    mine.write_text("[prerun]\ngrace_s = 60\n")
+def test_show_changed_lists_the_set_keys_with_their_origin(tmp_path: Path) -> None:
+    write_site_file(tmp_path, "slurm_timeout_s = 5\n[prerun]\ngrace_s = 600\n")
+    user_file = tmp_path / ".config/slurmwrap/config.toml"
+    user_file.parent.mkdir(parents=True)
+    user_file.write_text("[prerun]\ngrace_s = 60\n")
     done = run(tmp_path, "show", "--changed", SLURMWRAP_RULES_DRAIN="act")
     assert done.output.splitlines() == [
         "slurm_timeout_s = 5.0           ~/site.toml:1",
@@ -42,12 +42,12 @@ def test_what_was_set_is_shown_with_its_place(tmp_path: Path) -> None:
     ]
 
 
-def test_without_anything_set_it_says_so(tmp_path: Path) -> None:
+def test_show_changed_without_settings_says_that_the_defaults_hold(tmp_path: Path) -> None:
     assert run(tmp_path, "show", "--changed").output == "Nothing is set: the defaults hold.\n"
 
 
-def test_one_key_tells_everything_about_itself(tmp_path: Path) -> None:
-    site(tmp_path, "[prerun]\nsteps = 5\n")
+def test_show_of_one_key_prints_its_documentation_and_origins(tmp_path: Path) -> None:
+    write_site_file(tmp_path, "[prerun]\nsteps = 5\n")
     assert run(tmp_path, "show", "prerun.steps").output.splitlines() == [
         "prerun.steps = 5",
         "",
@@ -64,14 +64,14 @@ def test_one_key_tells_everything_about_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_a_section_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_section_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     done = run(tmp_path, "show", "nodez")
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == "there is no section and no key 'nodez'; did you mean 'nodes'?"
 
 
-def test_programs_get_value_origin_and_terms(tmp_path: Path) -> None:
-    path = site(tmp_path, "[prerun]\nsteps = 5\n")
+def test_json_has_value_origin_and_documentation_of_a_key(tmp_path: Path) -> None:
+    path = write_site_file(tmp_path, "[prerun]\nsteps = 5\n")
     done = run(tmp_path, "show", "prerun.steps", "--json")
     assert json.loads(done.output) == {
         "kind": "slurmwrap.config",
@@ -98,13 +98,13 @@ def test_programs_get_value_origin_and_terms(tmp_path: Path) -> None:
     }
 
 
-def test_the_template_can_be_installed_as_it_is(tmp_path: Path) -> None:
-    path = site(tmp_path, run(tmp_path, "template").output)
+def test_the_template_is_a_valid_configuration_of_the_defaults(tmp_path: Path) -> None:
+    path = write_site_file(tmp_path, run(tmp_path, "template").output)
     assert run(tmp_path, "check", str(path)).output == f"{path}: fine\n"
     assert load({"SLURMWRAP_CONFIG": str(path), "HOME": str(tmp_path)}) == Config()
 
 
-def test_a_wrong_file_is_checked_without_being_installed(tmp_path: Path) -> None:
+def test_check_reports_every_error_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     path.write_text('[prerun]\nsteps = 0\n[nodes]\nwindow_dayz = 3\n"\\u001b[2J" = 1\n')
     done = run(tmp_path, "check", str(path))

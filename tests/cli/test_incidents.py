@@ -1,4 +1,4 @@
-"""slurmwrap incidents: who sees what, what is shown of one, and that a person's word ends it; real databases."""
+"""slurmwrap incidents: list, show and close, for root and for users, on real databases."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def site(tmp_path: Path) -> Path:
     """One open incident of four jobs, and one that is over."""
     (tmp_path / "site").mkdir()
     path = tmp_path / "site" / "site.db"
-    cited = (Citation(source="slurm-4.out", line=9, text="OSError: [Errno 116] Stale file handle\x1b[31m"),)
+    evidence = (Citation(source="slurm-4.out", line=9, text="OSError: [Errno 116] Stale file handle\x1b[31m"),)
     diagnosis = Diagnosis(
-        category="storage_io", domain="IF", decision="retry", confidence=0.9, signature="s", evidence=cited
+        category="storage_io", domain="IF", decision="retry", confidence=0.9, signature="s", evidence=evidence
     )
     with Database.open(path) as database, database.transaction():
         key = RunKey(cluster="lab", job_id=4, submit_time=int(NOW) - 900)
         database.save_attempt(
             JobRun(attempt=key, address="4", user="ada", uid=1001, end_time=int(NOW) - 600, diagnosis=diagnosis)
         )
-        still = Incident(
+        open_incident = Incident(
             incident_id="aa11bb22cc", category="storage_io", scope="path /scratch", began=NOW - 700, last=NOW - 100,
             jobs=(1, 2, 3, 4), uids=(0, 12345), nodes=("n1", "n2", "n3"),
         )  # fmt: skip
-        database.save_incident(still, [key])
+        database.save_incident(open_incident, [key])
         database.save_incident(
             Incident(
                 incident_id="dd44",
@@ -59,10 +59,11 @@ def site(tmp_path: Path) -> Path:
 
 
 @root_only
-def test_open_ones_come_first_and_filters_choose(slurmwrap: Run, site: Path) -> None:
+def test_open_incidents_are_listed_first_and_filters_select_incidents(slurmwrap: Run, site: Path) -> None:
     def ids(*words: str) -> list[str]:
         return [
-            one["id"] for one in json.loads(slurmwrap("incidents", "list", "--json", *words, site=True).stdout)["rows"]
+            incident["id"]
+            for incident in json.loads(slurmwrap("incidents", "list", "--json", *words, site=True).stdout)["rows"]
         ]
 
     assert ids() == ["aa11bb22cc", "dd44"]
@@ -75,7 +76,7 @@ def test_open_ones_come_first_and_filters_choose(slurmwrap: Run, site: Path) -> 
 
 
 @root_only
-def test_one_is_shown_with_its_jobs_users_nodes_and_evidence(slurmwrap: Run, site: Path) -> None:
+def test_show_prints_jobs_users_nodes_and_evidence(slurmwrap: Run, site: Path) -> None:
     shown = slurmwrap("incidents", "show", "aa1", site=True).stdout
     assert shown == slurmwrap("incidents", "show", "last", site=True).stdout
     assert "  jobs     1, 2, 3, 4\n  users    root, 12345\n  nodes    n[1-3]\n" in shown
@@ -86,33 +87,41 @@ def test_one_is_shown_with_its_jobs_users_nodes_and_evidence(slurmwrap: Run, sit
 
 
 @root_only
-def test_closing_keeps_who_and_why(slurmwrap: Run, site: Path) -> None:
+def test_close_records_the_user_and_the_note(slurmwrap: Run, site: Path) -> None:
     result = slurmwrap("incidents", "close", "aa11", "--note", "filer is back", site=True)
     assert (result.exit_code, result.stdout) == (0, "aa11bb: closed\n")
     with Database.open(site, readonly=True) as database:
-        (one,) = [one for one in database.incidents() if one.incident_id == "aa11bb22cc"]
-    assert (one.over_at is not None, one.note, one.closed_by.partition(" ")[0]) == (True, "filer is back", "root")
+        (incident,) = [incident for incident in database.incidents() if incident.incident_id == "aa11bb22cc"]
+    assert (incident.over_at is not None, incident.note, incident.closed_by.partition(" ")[0]) == (
+        True,
+        "filer is back",
+        "root",
+    )
     again = slurmwrap("incidents", "close", "aa11", site=True).exception
     assert isinstance(again, UsageError) and "is over since" in str(again)
-    assert f"closed   by {one.closed_by}: filer is back" in slurmwrap("incidents", "show", "aa11", site=True).stdout
+    assert (
+        f"closed   by {incident.closed_by}: filer is back" in slurmwrap("incidents", "show", "aa11", site=True).stdout
+    )
 
 
 @root_only
 @pytest.mark.parametrize("which", ["zz", ""])
-def test_an_unknown_id_is_named(slurmwrap: Run, site: Path, which: str) -> None:
+def test_an_unknown_incident_id_is_refused(slurmwrap: Run, site: Path, which: str) -> None:
     wrong = slurmwrap("incidents", "show", which, site=True).exception
     assert isinstance(wrong, UsageError) and wrong.exit_code == 1
     assert str(wrong) == f"'{which}' is not a known incident"
 
 
-def test_a_user_sees_what_is_published_and_may_not_close(
+def test_a_user_sees_published_incidents_and_may_not_close_them(
     slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
     assert slurmwrap("incidents", "list").stdout == "No open incident is published.\n"
-    told = OpenIncident(category="storage_io", scope="path /scratch", since=NOW, jobs=7, users=3)
+    published = OpenIncident(category="storage_io", scope="path /scratch", since=NOW, jobs=7, users=3)
     (tmp_path / "published").mkdir(mode=0o755)
-    FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload).publish(Published(incidents=(told,)))
+    FilePublisher(tmp_path / "published", "", seal=lambda payload, **_: payload).publish(
+        Published(incidents=(published,))
+    )
     if os.geteuid() == 0:
         (row,) = json.loads(slurmwrap("incidents", "list", "--json").stdout)["rows"]
         assert (row["scope"], row["jobs"], row["users"], row["id"]) == ("path /scratch", 7, 3, "")

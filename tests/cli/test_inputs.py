@@ -1,4 +1,4 @@
-"""slurmwrap inputs: what is blocked, shown, freed and blocked by hand; for one user and for the site."""
+"""slurmwrap inputs: list, show, clear and block, for one user and for the site."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def block(database: Path, path: Path, **changes: object) -> BlockedInput:
+def block_input(database: Path, path: Path, **changes: object) -> BlockedInput:
     base = BlockedInput(digest=digest(str(path)), path=str(path), uid=UID, reason="truncated", at=1e9, job_id=81)
     blocked = replace(base, **changes)  # type: ignore[arg-type]
     database.parent.mkdir(exist_ok=True)
@@ -41,16 +41,16 @@ def block(database: Path, path: Path, **changes: object) -> BlockedInput:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def user_db(tmp_path: Path) -> Path:
     return tmp_path / "slurmwrap" / "user.db"
 
 
-def test_nothing_blocked_is_said(slurmwrap: Run) -> None:
+def test_an_empty_list_says_that_no_input_is_blocked(slurmwrap: Run) -> None:
     assert slurmwrap("inputs", "list").stdout == "No input is blocked.\n"
 
 
-def test_an_input_is_listed_with_what_its_file_is_like_now(slurmwrap: Run, own: Path, data: Path) -> None:
-    block(own, data)
+def test_an_input_is_listed_with_the_present_state_of_its_file(slurmwrap: Run, user_db: Path, data: Path) -> None:
+    block_input(user_db, data)
     states = []
     for change in (lambda: None, lambda: data.write_bytes(b"mended"), data.unlink):
         change()
@@ -61,15 +61,15 @@ def test_an_input_is_listed_with_what_its_file_is_like_now(slurmwrap: Run, own: 
     assert row.split()[-2:] == ["gone", "truncated"]
 
 
-def test_the_evidence_is_shown_by_path_and_by_digest(slurmwrap: Run, own: Path, data: Path) -> None:
-    blocked = block(own, data)
+def test_show_prints_the_evidence_by_path_and_by_digest(slurmwrap: Run, user_db: Path, data: Path) -> None:
+    blocked = block_input(user_db, data)
     cited = (Citation(source="slurm-81.out", line=7, text="OSError: truncated file\x1b[31m"),)
     diagnosis = Diagnosis(
         category="incorrect_inputs", domain="U", decision="blacklist_input", confidence=0.9, signature="data.corrupt",
         evidence=cited, input_path=str(data),
     )  # fmt: skip
     attempt = RunKey(cluster="lab", job_id=81, submit_time=10**9)
-    with Database.open(own) as store:
+    with Database.open(user_db) as store:
         store.save_attempt(JobRun(attempt=attempt, address="81", uid=UID, diagnosis=diagnosis))
     shown = slurmwrap("inputs", "show", str(data)).stdout
     assert shown == slurmwrap("inputs", "show", blocked.digest[:12]).stdout
@@ -80,30 +80,33 @@ def test_the_evidence_is_shown_by_path_and_by_digest(slurmwrap: Run, own: Path, 
     ]
 
 
-def test_a_freed_input_is_blocked_no_more_and_what_the_site_said_before_is_void(
-    slurmwrap: Run, own: Path, data: Path
+def test_clear_frees_an_input_and_overrides_an_earlier_block_of_the_site(
+    slurmwrap: Run, user_db: Path, data: Path
 ) -> None:
-    blocked = block(own, data)
+    blocked = block_input(user_db, data)
     result = slurmwrap("inputs", "clear", str(data))
     assert (result.exit_code, result.stdout) == (0, f"free again: {data}\n")
     assert slurmwrap("inputs", "list").stdout == "No input is blocked.\n"
-    assert UserState(own.parent).freed_inputs()[blocked.digest] > blocked.at
+    assert UserState(user_db.parent).freed_inputs()[blocked.digest] > blocked.at
 
 
-def test_what_binds_everybody_is_not_for_a_user_to_free(slurmwrap: Run, own: Path, data: Path) -> None:
-    block(own, data, uid=-1)
+def test_a_user_may_not_clear_a_block_for_everybody(slurmwrap: Run, user_db: Path, data: Path) -> None:
+    block_input(user_db, data, uid=-1)
     result = slurmwrap("inputs", "clear", str(data))
     assert isinstance(result.exception, RefusedError)
     assert "only an administrator" in str(result.exception)
     assert json.loads(slurmwrap("inputs", "list", "--json").stdout)["rows"][0]["binds"] == "everybody"
 
 
-def test_a_user_blocks_a_file_for_himself_and_the_site_for_everybody(
-    slurmwrap: Run, tmp_path: Path, data: Path
-) -> None:
+def test_a_user_blocks_an_input_for_one_user_and_root_for_everybody(slurmwrap: Run, tmp_path: Path, data: Path) -> None:
     assert slurmwrap("inputs", "block", str(data), "--reason", "old").stdout == f"blocked: {data}\n"
-    (mine,) = json.loads(slurmwrap("inputs", "list", "--json").stdout)["rows"]
-    assert (mine["uid"], mine["digest"], mine["reason"], mine["job_id"]) == (UID, digest(str(data)), "old", None)
+    (blocked,) = json.loads(slurmwrap("inputs", "list", "--json").stdout)["rows"]
+    assert (blocked["uid"], blocked["digest"], blocked["reason"], blocked["job_id"]) == (
+        UID,
+        digest(str(data)),
+        "old",
+        None,
+    )
     if UID:
         return
     (tmp_path / "site").mkdir()
@@ -116,7 +119,7 @@ def test_a_user_blocks_a_file_for_himself_and_the_site_for_everybody(
 
 
 @pytest.mark.parametrize("words", [("show", "nothing.h5"), ("clear", "nothing.h5"), ("block", "nothing.h5")])
-def test_an_unknown_file_is_named(slurmwrap: Run, words: tuple[str, str]) -> None:
+def test_an_unknown_file_is_refused(slurmwrap: Run, words: tuple[str, str]) -> None:
     reason = ("--reason", "x") if words[0] == "block" else ()
     result = slurmwrap("inputs", *words, *reason)
     assert isinstance(result.exception, UsageError)
@@ -132,7 +135,7 @@ def test_a_directory_or_a_fifo_cannot_be_blocked(slurmwrap: Run, tmp_path: Path)
 
 
 @pytest.mark.skipif(UID != 0, reason="only root could open what a user cannot")
-def test_root_opens_nothing_of_its_own_behind_a_users_link(slurmwrap: Run, tmp_path: Path) -> None:
+def test_root_does_not_follow_a_symbolic_link_of_a_user_to_a_file_of_root(slurmwrap: Run, tmp_path: Path) -> None:
     secret, home = tmp_path / "secret", tmp_path / "home"
     secret.write_text("root's")
     secret.chmod(0o600)
@@ -156,9 +159,9 @@ def test_a_path_with_escape_sequences_is_never_printed_raw(slurmwrap: Run, tmp_p
     assert "\x1b" not in blocked.stdout + freed.stdout
 
 
-def test_files_of_a_directory_with_the_same_fault_share_a_line(slurmwrap: Run, own: Path) -> None:
-    own.parent.mkdir()
-    with Database.open(own) as store, store.transaction():
+def test_files_of_a_directory_with_the_same_reason_share_a_line(slurmwrap: Run, user_db: Path) -> None:
+    user_db.parent.mkdir()
+    with Database.open(user_db) as store, store.transaction():
         for number in range(41):
             path = f"/data/shard-{number:03d}.tar"
             store.block_input(
@@ -184,14 +187,14 @@ def test_files_of_a_directory_with_the_same_fault_share_a_line(slurmwrap: Run, o
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("clear",), "name the files to free, or the job with --job"),
         (("clear", "--job", "9"), "job 9 made no input blocked"),
         (("clear", "/no/such/file"), "'/no/such/file' is not blocked"),
     ],
 )
-def test_nothing_to_clear_is_an_error(slurmwrap: Run, words: tuple[str, ...], said: str) -> None:
+def test_clear_without_a_blocked_input_is_an_error(slurmwrap: Run, words: tuple[str, ...], message: str) -> None:
     wrong = slurmwrap("inputs", *words).exception
     assert isinstance(wrong, UsageError)
-    assert (str(wrong), wrong.hint) == (said, "slurmwrap inputs list")
+    assert (str(wrong), wrong.hint) == (message, "slurmwrap inputs list")

@@ -1,4 +1,4 @@
-"""slurmwrap jobs: what is listed and shown of jobs, and what clearing one takes back; real databases."""
+"""slurmwrap jobs: list, show and clear, on real databases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = int(time.time())
 UID = os.geteuid()
 
 
-def ran(job_id: int, number: int = 0, category: str = "nccl_error", **changes: Any) -> JobRun:
+def make_run(job_id: int, number: int = 0, category: str = "nccl_error", **changes: Any) -> JobRun:
     decision = changes.pop("decision", "retry")
     diagnosis = Diagnosis(
         category=category, domain="AE", decision=decision, confidence=0.9, signature="s", advice="Look at rank 3."
@@ -57,8 +57,8 @@ def ran(job_id: int, number: int = 0, category: str = "nccl_error", **changes: A
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """Ada's job 81 failed three times, and its third retry is decided and not done; tasks of array 77 ended alike."""
+def user_db(tmp_path: Path) -> Path:
+    """Job 81 failed three times; its third retry is not done yet. Three tasks of array 77 failed in the same way."""
     path = tmp_path / "slurmwrap" / "user.db"
     path.parent.mkdir()
     with Database.open(path) as database, database.transaction():
@@ -69,11 +69,11 @@ def own(tmp_path: Path) -> Path:
             Submission(cluster="lab", job_id=99, uid=UID, user="ada", at=NOW - 50, name="later", gpus=2)
         )
         for number in range(3):
-            database.save_attempt(ran(81, number))
+            database.save_attempt(make_run(81, number))
         for task in range(4):
             done = task == 3
             database.save_attempt(
-                ran(
+                make_run(
                     100 + task,
                     category="success" if done else "gpu_oom",
                     decision="none" if done else "stop",
@@ -83,7 +83,7 @@ def own(tmp_path: Path) -> Path:
                     gpus=1,
                 )
             )
-        last = ran(81, 2).attempt
+        last = make_run(81, 2).attempt
         for verb in (Verb.REQUEUEHOLD, Verb.RELEASE):
             action = SlurmAction(verb=verb, target="81", reason="nccl_error, retry 3 of 3")
             database.intend(last, PlannedAction(rule="retry", action=action), "act", NOW - 60)
@@ -92,11 +92,11 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def rows(slurmwrap: Run, *words: str) -> list[dict[str, Any]]:
+def list_rows(slurmwrap: Run, *words: str) -> list[dict[str, Any]]:
     return json.loads(slurmwrap("jobs", "list", "--json", *words).stdout)["rows"]  # type: ignore[no-any-return]
 
 
-def test_tasks_alike_share_a_line_and_what_waits_is_listed(slurmwrap: Run, own: Path) -> None:
+def test_tasks_with_the_same_result_share_a_line_and_waiting_jobs_are_listed(slurmwrap: Run, user_db: Path) -> None:
     head, *lines = slurmwrap("jobs", "list").stdout.splitlines()
     assert head.split() == ["job", "name", "GPUs", "runs", "last", "result", "decision", "to", "do"]
     assert [" ".join(re.sub(r" \d\d-\d\d \d\d:\d\d", "", line).split()) for line in lines] == [
@@ -107,9 +107,9 @@ def test_tasks_alike_share_a_line_and_what_waits_is_listed(slurmwrap: Run, own: 
     ]
 
 
-def test_filters_choose_jobs_by_one_of_their_runs(slurmwrap: Run, own: Path) -> None:
+def test_filters_select_jobs_with_a_matching_run(slurmwrap: Run, user_db: Path) -> None:
     def jobs(*words: str) -> list[str]:
-        return [row["job"] for row in rows(slurmwrap, *words)]
+        return [row["job"] for row in list_rows(slurmwrap, *words)]
 
     assert jobs("--failed") == ["81", "77_0", "77_1", "77_2"]
     assert jobs("--category", "gpu_oom") == ["77_0", "77_1", "77_2"]
@@ -123,7 +123,7 @@ def test_filters_choose_jobs_by_one_of_their_runs(slurmwrap: Run, own: Path) -> 
     assert isinstance(wrong, UsageError) and wrong.hint == "did you mean gpu_oom?"
 
 
-def test_show_has_the_ledger_the_actions_and_what_clears_them(slurmwrap: Run, own: Path) -> None:
+def test_show_has_the_retry_budget_the_actions_and_the_clear_command(slurmwrap: Run, user_db: Path) -> None:
     lines = slurmwrap("jobs", "show", "81").stdout.splitlines()
     assert lines[0] == "Job 81 train"
     assert [line for line in lines if line.startswith("RUN ")] == [f"RUN {n} FAILED, exit code 1" for n in (1, 2, 3)]
@@ -135,7 +135,7 @@ def test_show_has_the_ledger_the_actions_and_what_clears_them(slurmwrap: Run, ow
     assert (plain["kind"], plain["schema"], plain["ledger"]["budgets"][0]["used"]) == ("slurmwrap.job", 1, 3)
 
 
-def test_tasks_that_ended_alike_are_shown_once_unless_all_are_asked_for(slurmwrap: Run, own: Path) -> None:
+def test_tasks_with_the_same_end_are_shown_once_unless_all_is_given(slurmwrap: Run, user_db: Path) -> None:
     folded, whole = slurmwrap("jobs", "show", "77").stdout, slurmwrap("jobs", "show", "77", "--all").stdout
     assert [line for line in folded.splitlines() if "TASK" in line or line.startswith("RUN")] == [
         "3 TASKS 77_[0-2] failed alike",
@@ -146,32 +146,32 @@ def test_tasks_that_ended_alike_are_shown_once_unless_all_are_asked_for(slurmwra
     assert folded.splitlines()[-1] == "  cleared by    slurmwrap jobs clear 77"
 
 
-def test_clearing_forgives_takes_back_what_is_not_done_and_deletes_nothing(slurmwrap: Run, own: Path) -> None:
+def test_clear_resets_the_retry_budget_and_cancels_unfinished_actions(slurmwrap: Run, user_db: Path) -> None:
     result = slurmwrap("jobs", "clear", "81", "--note", "switch mended")
     assert result.exit_code == 0, result.exception
     assert result.stdout == (
         "81: 3 runs forgiven, 2 actions taken back\n  not done: requeuehold 81\n  not done: release 81\n"
     )
-    with Database.open(own, readonly=True) as database:
+    with Database.open(user_db, readonly=True) as database:
         (reset,) = database.resets(81)
         runs = database.attempts(job_id=81)
         open_ones = [action.verb for action in database.actions(unfinished=True)]
-        told = {action.error for action in database.actions() if action.rule == "retry"}
+        errors = {action.error for action in database.actions() if action.rule == "retry"}
     assert (reset.note, len(runs), open_ones) == ("switch mended", 3, ["drain"])
-    assert told == {f"taken back by {reset.who}"}
-    fourth = ran(81, 3, end_time=reset.at + 100)
+    assert errors == {f"taken back by {reset.who}"}
+    fourth = make_run(81, 3, end_time=reset.at + 100)
     assert make_ledger(runs, fourth).spent("nccl_error") == 3
     assert make_ledger(runs, fourth, (reset,)).spent("nccl_error") == 0
-    account = make_budget_report((*runs, fourth), Retry(), (reset,))
-    assert [(b.category, b.failures, b.used, b.left, b.not_counted) for b in account.budgets] == [
+    budget_report = make_budget_report((*runs, fourth), Retry(), (reset,))
+    assert [(b.category, b.failures, b.used, b.left, b.not_counted) for b in budget_report.budgets] == [
         ("nccl_error", 4, 1, 2, ("3 before the ledger was cleared",))
     ]
-    assert account.failures == 1
+    assert budget_report.failures == 1
     assert "by " in slurmwrap("jobs", "show", "81").stdout.partition("Cleared ")[2]
 
 
-def test_a_job_that_slurm_holds_is_left_to_its_user(slurmwrap: Run, own: Path) -> None:
-    with Database.open(own) as database:
+def test_clear_of_a_held_job_names_the_commands_for_its_user(slurmwrap: Run, user_db: Path) -> None:
+    with Database.open(user_db) as database:
         hold = next(action for action in database.actions() if action.verb == "requeuehold")
         database.done(hold.action_id, float(NOW))
     result = slurmwrap("jobs", "clear", "81")
@@ -179,40 +179,40 @@ def test_a_job_that_slurm_holds_is_left_to_its_user(slurmwrap: Run, own: Path) -
     assert result.stderr == "  Slurm holds it: scontrol release 81, or scancel 81\n"
 
 
-def test_what_is_planned_and_not_intended_yet_is_taken_back_too(slurmwrap: Run, own: Path) -> None:
+def test_clear_cancels_planned_actions_of_the_job_and_keeps_drains(slurmwrap: Run, user_db: Path) -> None:
     action = SlurmAction(verb=Verb.REQUEUEHOLD, target="82", reason="x")
     drain = SlurmAction(verb=Verb.DRAIN, target="n1", reason="y")
     planned = (PlannedAction(rule="drain", action=drain), PlannedAction(rule="retry", action=action))
-    with Database.open(own) as database:
-        database.save_attempt(ran(82, planned=planned, retry_at=NOW + 500.0))
-    assert [row["to_do"] for row in rows(slurmwrap, "--to-do") if row["job"] == "82"] == [2]
+    with Database.open(user_db) as database:
+        database.save_attempt(make_run(82, planned=planned, retry_at=NOW + 500.0))
+    assert [row["to_do"] for row in list_rows(slurmwrap, "--to-do") if row["job"] == "82"] == [2]
     assert slurmwrap("jobs", "clear", "82").stdout.splitlines()[0] == "82: 1 run forgiven, 1 action taken back"
-    with Database.open(own, readonly=True) as database:
+    with Database.open(user_db, readonly=True) as database:
         (run,) = database.attempts(job_id=82)
     assert (run.planned, run.retry_at) == (planned[:1], None)
 
 
-def test_an_unknown_job_and_a_wrong_id_are_named(slurmwrap: Run, own: Path) -> None:
+def test_clear_of_an_unknown_job_and_of_an_invalid_id_is_refused(slurmwrap: Run, user_db: Path) -> None:
     unknown = slurmwrap("jobs", "clear", "4711").exception
     assert isinstance(unknown, UsageError) and unknown.exit_code == 1
     assert str(unknown) == "no run of job 4711 is known: there is nothing to clear"
     assert str(slurmwrap("jobs", "clear", "x").exception) == "'x' is no job id"
 
 
-def test_where_a_site_keeps_the_ledger_its_user_may_not(
-    slurmwrap: Run, own: Path, monkeypatch: pytest.MonkeyPatch
+def test_clear_is_refused_for_users_where_the_site_keeps_the_retry_budget(
+    slurmwrap: Run, user_db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(own.parent / "published"))
+    monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(user_db.parent / "published"))
     refused = slurmwrap("jobs", "clear", "81").exception
     assert isinstance(refused, RefusedError) and refused.exit_code == 5
-    with Database.open(own, readonly=True) as database:
+    with Database.open(user_db, readonly=True) as database:
         assert database.resets(81) == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
-def test_root_lists_and_clears_the_sites_jobs(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
+def test_root_lists_and_clears_jobs_of_the_site(slurmwrap: Run, user_db: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
-    own.rename(tmp_path / "site" / "site.db")
+    user_db.rename(tmp_path / "site" / "site.db")
     listed = json.loads(slurmwrap("jobs", "list", "--json", "--failed", site=True).stdout)
     assert ([row["job"] for row in listed["rows"]], listed["more"]) == (["81", "77_0", "77_1", "77_2"], 0)
     assert [

@@ -1,4 +1,4 @@
-"""docs/schemas: the files are what the records say, and what the commands really print is valid by them."""
+"""docs/schemas: the files agree with the records, and the JSON output of the commands is valid."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]
 SCHEMAS = list_schemas.schemas()
-UNTIL = 1_795_000_000.0  # fixed, for what is drawn depends on it
+UNTIL = 1_795_000_000.0  # fixed, because the random records depend on it
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_the_file_is_up_to_date_and_a_schema(name: str) -> None:
+def test_each_schema_file_is_up_to_date_and_a_valid_schema(name: str) -> None:
     file = list_schemas.FOLDER / f"{name}.schema.json"
     assert file.read_text(encoding="utf-8") == list_schemas.text(SCHEMAS[name]), "python .ci/list_schemas.py writes it"
     Draft202012Validator.check_schema(SCHEMAS[name])
@@ -31,7 +31,7 @@ def test_the_file_is_up_to_date_and_a_schema(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some days of a site, with an incident and an input that is blocked."""
+    """Three synthetic days, in a site database and in a user database, with an incident and a blocked input."""
     state = tmp_path_factory.mktemp("json")
     for path in (state / "site" / "site.db", state / "slurmwrap" / "user.db"):
         path.parent.mkdir()
@@ -43,17 +43,17 @@ def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return state
 
 
-def printed(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, words: str, site: bool) -> Any:
-    """The JSON of one command, on `year` instead of the test's own directory."""
+def run_json(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, words: str, site: bool) -> Any:
+    """Return the JSON of one command, with the databases in `year` instead of tmp_path."""
     monkeypatch.setenv("SLURM_CONF", str(year / "no.conf"))
     result = slurmwrap(*words.split(), "--json", site=site, at=year)
     assert result.exit_code == 0, (words, result.exception)
     return json.loads(result.stdout)
 
 
-def check(name: str, plain: Any) -> None:
+def assert_valid(name: str, document: Any) -> None:
     errors = [
-        f"{'/'.join(map(str, e.path))}: {e.message}" for e in Draft202012Validator(SCHEMAS[name]).iter_errors(plain)
+        f"{'/'.join(map(str, e.path))}: {e.message}" for e in Draft202012Validator(SCHEMAS[name]).iter_errors(document)
     ]
     assert errors == []
 
@@ -75,23 +75,25 @@ COMMANDS = {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_a_command_prints_is_valid(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    plain = printed(slurmwrap, year, monkeypatch, COMMANDS[name], site=True)
-    check(name, plain)
+def test_the_json_of_each_command_is_valid(
+    slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    document = run_json(slurmwrap, year, monkeypatch, COMMANDS[name], site=True)
+    assert_valid(name, document)
     if name in ("history", "jobs", "incidents", "db_rows", "db_search", "db_analysis"):
-        assert plain.get("rows") or plain["runs"]
+        assert document.get("rows") or document["runs"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is root's here")
-def test_stories_are_valid(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = printed(slurmwrap, year, monkeypatch, COMMANDS["history"], site=True)
+def test_the_json_of_why_and_of_jobs_show_is_valid(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = run_json(slurmwrap, year, monkeypatch, COMMANDS["history"], site=True)
     last_of_category = {run["diagnosis"]["category"]: run["address"] for run in history["runs"] if run["diagnosis"]}
     assert len(last_of_category) > 5
     for address in list(last_of_category.values())[:8]:
-        check("why", printed(slurmwrap, year, monkeypatch, f"why {address}", site=True))
-        check("job", printed(slurmwrap, year, monkeypatch, f"jobs show {address}", site=True))
+        assert_valid("why", run_json(slurmwrap, year, monkeypatch, f"why {address}", site=True))
+        assert_valid("job", run_json(slurmwrap, year, monkeypatch, f"jobs show {address}", site=True))
 
 
-def test_a_wrong_field_is_found() -> None:
+def test_a_wrong_field_type_is_invalid() -> None:
     wrong = {"kind": "slurmwrap.spool", "schema": 1, "rows": [{"files": "three"}], "more": 0}
     assert not Draft202012Validator(SCHEMAS["spool"]).is_valid(wrong)

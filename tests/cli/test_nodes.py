@@ -1,4 +1,4 @@
-"""slurmwrap nodes: who sees what, how nodes alike are folded, the sum of one node, and what people may say of it."""
+"""slurmwrap nodes: list, show, clear, repaired and gate, for root and for users."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="the site's database is
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """The site's database: n1 is a lemon, n2 to n4 are suspect alike, n5 was struck once; all of them ran."""
+    """The site's database: n1 is a lemon node, n2 to n4 are equally suspect, n5 has one strike; all ran jobs."""
     (tmp_path / "site").mkdir()
     path = tmp_path / "site" / "site.db"
     with Database.open(path) as store, store.transaction():
         for number in range(1, 41):
-            store.save_attempt(ran(number, f"n{number}"))
+            store.save_attempt(make_run(number, f"n{number}"))
         for job in range(101, 107):
-            store.add_strike(struck("n1"), NOW - 3600, job, 1000 + job)
+            store.add_strike(make_strike("n1"), NOW - 3600, job, 1000 + job)
         for name in ("n2", "n3", "n4"):
             for job in (201, 202):
-                store.add_strike(struck(name), NOW - 3600, job, 1000 + job)
-        store.add_strike(struck("n5"), NOW - 3600, 301, 1301)
-        store.ingest(epilog("n1"))
+                store.add_strike(make_strike(name), NOW - 3600, job, 1000 + job)
+        store.add_strike(make_strike("n5"), NOW - 3600, 301, 1301)
+        store.ingest(make_epilog_observation("n1"))
     return path
 
 
-def struck(node: str) -> Strike:
+def make_strike(node: str) -> Strike:
     return Strike(node=node, cause="gpu_hardware", conclusive=False, text="GPU needs help")
 
 
-def epilog(node: str) -> Observation:
+def make_epilog_observation(node: str) -> Observation:
     lines = [{"text": "NVRM: Xid (PCI:0000:05:00): 79, name=\x1b[31m", "at": NOW}]
     facts = {"uid": 1400, "kernel": lines}
     return Observation(
@@ -66,7 +66,7 @@ def epilog(node: str) -> Observation:
     )
 
 
-def ran(job_id: int, *nodes: str, **changes: Any) -> JobRun:
+def make_run(job_id: int, *nodes: str, **changes: Any) -> JobRun:
     attempt = RunKey(cluster="lab", job_id=job_id, submit_time=int(NOW) - 90000)
     done = Diagnosis(category="success", domain="", decision="none", confidence=1, signature="slurm.completed")
     times = {"start_time": int(NOW) - 80000, "end_time": int(NOW) - 8000}
@@ -75,18 +75,18 @@ def ran(job_id: int, *nodes: str, **changes: Any) -> JobRun:
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A controller with n1 to n40; what it is asked lies in `asked`."""
+    """A fake scontrol with the nodes n1 to n40; it writes its update commands to the file `asked`."""
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)
     (tmp_path / "slurm.conf").write_text("ClusterName=lab\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("FAKE", str(tmp_path))
-    shown(tmp_path)
+    write_nodes(tmp_path)
     return tmp_path
 
 
-def shown(place: Path, **reasons: str) -> None:
+def write_nodes(place: Path, **reasons: str) -> None:
     lines = []
     for name in (f"n{i}" for i in range(1, 41)):
         state, reason = ("IDLE+DRAIN", f" Reason={reasons[name]}") if name in reasons else ("IDLE", "")
@@ -95,12 +95,14 @@ def shown(place: Path, **reasons: str) -> None:
 
 
 @pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def without_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
 
 
 @root_only
-def test_nodes_alike_share_a_line_and_the_worst_comes_first(slurmwrap: Run, site: Path, slurm: Path) -> None:
+def test_nodes_with_the_same_history_share_a_line_and_the_worst_is_first(
+    slurmwrap: Run, site: Path, slurm: Path
+) -> None:
     result = slurmwrap("nodes", "list", site=True)
     assert result.exit_code == 0, result.exception
     head, first, second = result.stdout.splitlines()
@@ -110,7 +112,7 @@ def test_nodes_alike_share_a_line_and_the_worst_comes_first(slurmwrap: Run, site
 
 
 @root_only
-def test_what_the_cap_leaves_out_is_shown_as_such(
+def test_nodes_beyond_the_exclude_cap_are_shown_as_ok_with_the_reason(
     slurmwrap: Run, site: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURMWRAP_PLACEMENT_EXCLUDE_CAP", "0.05")
@@ -131,8 +133,8 @@ def test_all_shows_nodes_that_are_ok_too(slurmwrap: Run, site: Path, slurm: Path
 
 
 @root_only
-def test_the_sum_of_a_node_is_shown_term_by_term(slurmwrap: Run, site: Path, slurm: Path) -> None:
-    shown(slurm, n1="bad fan [root@2026-11-20]")
+def test_show_lists_each_term_of_the_weight_of_a_node(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    write_nodes(slurm, n1="bad fan [root@2026-11-20]")
     timeline = slurmwrap("nodes", "show", "n1", site=True).stdout
     lines = timeline.splitlines()
     assert lines[0] == "n1: lemon"
@@ -143,13 +145,13 @@ def test_the_sum_of_a_node_is_shown_term_by_term(slurmwrap: Run, site: Path, slu
     assert sum("strike, suspect  job 10" in line for line in each) == 6
     assert "xid, conclusive  job 400 of 1400" in timeline
     assert "NVRM: Xid (PCI:0000:05:00): 79, name=\\x1b[31m" in timeline and "\x1b" not in timeline
-    (told,) = json.loads(slurmwrap("nodes", "show", "n1", "--json", site=True).stdout)["rows"]
-    assert told["weight"] == sum(term["weight"] for term in told["terms"]) == 9.0
+    (row,) = json.loads(slurmwrap("nodes", "show", "n1", "--json", site=True).stdout)["rows"]
+    assert row["weight"] == sum(term["weight"] for term in row["terms"]) == 9.0
     assert slurmwrap("nodes", "show", "n9", site=True).stdout == "n9: nothing is known against it\n"
 
 
 @root_only
-def test_clearing_deletes_nothing_and_says_who_did_it(slurmwrap: Run, site: Path, slurm: Path) -> None:
+def test_clear_voids_the_strikes_and_records_who_cleared_them(slurmwrap: Run, site: Path, slurm: Path) -> None:
     result = slurmwrap("nodes", "clear", "n1", "--note", "driver rolled back", site=True)
     assert (result.exit_code, result.stdout) == (0, "n1: cleared, 6 strikes void\n")
     with Database.open(site, readonly=True) as store:
@@ -166,7 +168,7 @@ def test_clearing_deletes_nothing_and_says_who_did_it(slurmwrap: Run, site: Path
 
 
 @root_only
-def test_a_repair_is_recorded_for_a_whole_host_list(slurmwrap: Run, site: Path, slurm: Path) -> None:
+def test_a_repair_is_recorded_for_each_node_of_a_host_list(slurmwrap: Run, site: Path, slurm: Path) -> None:
     result = slurmwrap("nodes", "repaired", "n[1-3]", site=True)
     assert result.stdout == "n1: repaired\nn2: repaired\nn3: repaired\n"
     left = [row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)["rows"]]
@@ -174,8 +176,8 @@ def test_a_repair_is_recorded_for_a_whole_host_list(slurmwrap: Run, site: Path, 
 
 
 @root_only
-def test_our_own_drain_is_lifted_and_recorded(slurmwrap: Run, site: Path, slurm: Path) -> None:
-    shown(slurm, n1="slurmwrap: gpu_hardware, seen by job 400 [slurm@2026-11-20]")
+def test_clear_with_resume_resumes_a_node_that_slurmwrap_drained(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    write_nodes(slurm, n1="slurmwrap: gpu_hardware, seen by job 400 [slurm@2026-11-20]")
     result = slurmwrap("nodes", "clear", "n1", "--resume", site=True)
     assert (result.exit_code, result.stdout) == (0, "n1: cleared, 6 strikes void, resumed\n")
     assert (slurm / "asked").read_text() == "update NodeName=n1 State=RESUME\n"
@@ -185,8 +187,10 @@ def test_our_own_drain_is_lifted_and_recorded(slurmwrap: Run, site: Path, slurm:
 
 
 @root_only
-def test_a_drain_of_a_person_is_never_lifted_and_nothing_is_marked(slurmwrap: Run, site: Path, slurm: Path) -> None:
-    shown(slurm, n1="bad fan [bob@2026-11-20]")
+def test_clear_with_resume_refuses_a_node_that_an_administrator_drained(
+    slurmwrap: Run, site: Path, slurm: Path
+) -> None:
+    write_nodes(slurm, n1="bad fan [bob@2026-11-20]")
     result = slurmwrap("nodes", "clear", "n1", "--resume", site=True)
     assert isinstance(result.exception, SlurmError)
     assert "was not drained by slurmwrap" in str(result.exception) and "bad fan" in str(result.exception)
@@ -196,7 +200,7 @@ def test_a_drain_of_a_person_is_never_lifted_and_nothing_is_marked(slurmwrap: Ru
 
 
 @root_only
-def test_without_slurm_the_history_is_shown_all_the_same(slurmwrap: Run, site: Path, away: None) -> None:
+def test_without_slurm_the_stored_history_is_shown(slurmwrap: Run, site: Path, without_slurm: None) -> None:
     result = slurmwrap("nodes", "list", "--json", site=True)
     assert json.loads(result.stdout)["rows"][0]["node"] == "n1"
     assert "drains and the cap are not known" in result.stderr
@@ -204,7 +208,9 @@ def test_without_slurm_the_history_is_shown_all_the_same(slurmwrap: Run, site: P
 
 @root_only
 @pytest.mark.parametrize("name", ["n77", "all", "$(reboot)", "n1;n2"])
-def test_an_unknown_node_is_named_and_nothing_is_marked(slurmwrap: Run, site: Path, slurm: Path, name: str) -> None:
+def test_repaired_with_an_unknown_node_is_refused_and_records_nothing(
+    slurmwrap: Run, site: Path, slurm: Path, name: str
+) -> None:
     result = slurmwrap("nodes", "repaired", name, site=True)
     assert isinstance(result.exception, UsageError)
     with Database.open(site, readonly=True) as store:
@@ -212,25 +218,21 @@ def test_an_unknown_node_is_named_and_nothing_is_marked(slurmwrap: Run, site: Pa
 
 
 @root_only
-@pytest.mark.parametrize("asks_the_site", [True, False])
-def test_showing_a_node_that_nobody_knows_is_an_error(
-    slurmwrap: Run, site: Path, slurm: Path, asks_the_site: bool
-) -> None:
-    result = slurmwrap("nodes", "show", "n[40,77]", site=asks_the_site)
+@pytest.mark.parametrize("as_site", [True, False])
+def test_show_of_an_unknown_node_is_an_error(slurmwrap: Run, site: Path, slurm: Path, as_site: bool) -> None:
+    result = slurmwrap("nodes", "show", "n[40,77]", site=as_site)
     assert isinstance(result.exception, UsageError)
     assert (str(result.exception), result.exception.exit_code) == ("there is no node 'n77'", 1)
 
 
 @pytest.mark.parametrize("verb", ["clear", "repaired"])
-def test_an_ordinary_user_may_not_judge_nodes(slurmwrap: Run, verb: str) -> None:
+def test_clear_and_repaired_are_refused_for_users(slurmwrap: Run, verb: str) -> None:
     result = slurmwrap("nodes", verb, "n1")
     assert isinstance(result.exception, RefusedError)
     assert result.exception.exit_code == 5
 
 
-def test_an_ordinary_user_sees_what_is_published(
-    slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_sees_the_published_node_health(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     health = tuple(
         NodeHealth(node=f"node{i:02d}", status="suspect", since=NOW, reason="faults of 2 jobs") for i in range(1, 41)
     )
@@ -244,13 +246,13 @@ def test_an_ordinary_user_sees_what_is_published(
     assert slurmwrap("nodes", "show", "node07").stdout == "node07: suspect\n  why      faults of 2 jobs\n"
 
 
-def test_nothing_known_is_said(slurmwrap: Run) -> None:
+def test_without_records_the_output_says_that_no_node_is_suspect(slurmwrap: Run) -> None:
     assert slurmwrap("nodes", "list").stdout == "No node is suspect.\n"
     assert slurmwrap("nodes", "show", "n1").stdout == "n1: nothing is known against it\n"
     assert isinstance(slurmwrap("nodes", "show", "n[1-").exception, UsageError)
 
 
-def test_the_help_gives_examples(slurmwrap: Run) -> None:
+def test_the_help_has_examples(slurmwrap: Run) -> None:
     assert "slurmwrap nodes repaired n17" in slurmwrap("nodes", "--help").stdout
 
 
@@ -275,7 +277,7 @@ def test_filters_choose_nodes_by_status_cause_and_name(slurmwrap: Run, site: Pat
 
 
 @root_only
-def test_nodes_of_which_the_same_is_told_share_a_page(slurmwrap: Run, site: Path, slurm: Path) -> None:
+def test_show_folds_nodes_with_the_same_history(slurmwrap: Run, site: Path, slurm: Path) -> None:
     pages = slurmwrap("nodes", "show", "n[1-4,6-9]", site=True).stdout.split("\n\n")
     assert [page.splitlines()[0] for page in pages] == [
         "n1: lemon",
@@ -286,12 +288,14 @@ def test_nodes_of_which_the_same_is_told_share_a_page(slurmwrap: Run, site: Path
 
 
 @root_only
-def test_a_long_list_says_how_much_it_leaves_out(slurmwrap: Run, site: Path, slurm: Path) -> None:
+def test_a_limited_list_counts_the_omitted_nodes(slurmwrap: Run, site: Path, slurm: Path) -> None:
     shown = slurmwrap("nodes", "list", "--limit", "1", site=True).stdout.splitlines()
     assert (shown[1].split()[0], shown[2:]) == ("n1", ["and 3 more (--all shows them)"])
 
 
-def test_what_the_gate_is_told_is_shown(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_shows_the_published_permit_of_the_prolog_gate(
+    slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
     assert "Nothing is published" in slurmwrap("nodes", "gate").stdout
     (tmp_path / "published").mkdir(mode=0o755)

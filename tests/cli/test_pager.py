@@ -1,4 +1,4 @@
-"""Long output on a terminal goes to a pager; a program, a file and a short answer never see one."""
+"""Long output on a terminal goes to a pager; JSON, files and short output do not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USER = 1000
         ({"PAGER": "sh -c evil", "SUDO_USER": "ada"}, USER, ["less"]),
     ],
 )
-def test_the_pager_is_the_users_and_for_root_only_less(
+def test_the_pager_is_PAGER_for_users_and_less_for_root(
     environ: Mapping[str, str], uid: int, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None if name == "no-such-pager" else f"/usr/bin/{name}")
@@ -38,7 +38,7 @@ def test_the_pager_is_the_users_and_for_root_only_less(
 
 @pytest.fixture
 def on_terminal(tmp_path: Path):
-    """`on_terminal(*words)`: what a terminal shows of `slurmwrap WORDS`, with a pager that marks its input."""
+    """`on_terminal(*words)` returns the terminal output of `slurmwrap WORDS`, with a pager that marks its input."""
     pager = tmp_path / "less"
     pager.write_text("#!/bin/sh\necho PAGER secure=${LESSSECURE:-no} $LESS\nexec cat\n")
     pager.chmod(0o755)
@@ -63,7 +63,7 @@ def on_terminal(tmp_path: Path):
             while piece := os.read(main, 65536):
                 shown += piece
         except OSError:
-            # Linux ends the reading of a terminal that no process has open by EIO.
+            # On Linux, reading from a terminal that no process has open fails with EIO.
             pass
         finally:
             os.close(main)
@@ -73,7 +73,7 @@ def on_terminal(tmp_path: Path):
     return run
 
 
-def test_long_output_goes_to_the_pager_with_colour_and_all_of_it(on_terminal) -> None:
+def test_long_output_goes_to_the_pager_complete_and_with_colour(on_terminal) -> None:
     shown = on_terminal("config", "show")
     secure = "1" if os.geteuid() == 0 else "no"
     assert shown.startswith(f"PAGER secure={secure} FRX\n")
@@ -92,5 +92,5 @@ def test_long_output_goes_to_the_pager_with_colour_and_all_of_it(on_terminal) ->
         ("metrics", "--help"),
     ],
 )
-def test_short_output_json_and_a_refused_pager_go_straight_to_the_terminal(on_terminal, words: tuple[str, ...]) -> None:
+def test_short_output_json_and_no_pager_are_printed_without_a_pager(on_terminal, words: tuple[str, ...]) -> None:
     assert "PAGER" not in on_terminal(*words)

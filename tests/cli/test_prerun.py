@@ -1,4 +1,4 @@
-"""`slurmwrap prerun` on directories as pre-runs leave them, and how one is followed. Without a Slurm."""
+"""`slurmwrap prerun` on directories of pre-runs, and how a pre-run is followed. Without Slurm."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ FAILED = Verdict(
 
 
 @pytest.fixture
-def leave(tmp_path: Path) -> Callable[..., Path]:
-    """Writes what a pre-run leaves."""
+def write_prerun(tmp_path: Path) -> Callable[..., Path]:
+    """`write_prerun(name, verdict)` writes the directory of a pre-run."""
 
     def write(name: str, verdict: Verdict | None = None, *, age_s: float = 60.0, **files: Any) -> Path:
         directory = tmp_path / "slurmwrap" / "prerun" / name
@@ -67,10 +67,12 @@ def leave(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_the_newest_comes_first_with_its_verdict(slurmwrap: Run, leave: Callable[..., Path]) -> None:
-    leave("a", PASSED, age_s=7300, real_job="11", job="12\n")
-    leave("b", FAILED, age_s=100, job="14\n")
-    leave("c", PASSED, age_s=50, real_job="15", attached="12\n")
+def test_list_shows_the_newest_pre_run_first_with_its_verdict(
+    slurmwrap: Run, write_prerun: Callable[..., Path]
+) -> None:
+    write_prerun("a", PASSED, age_s=7300, real_job="11", job="12\n")
+    write_prerun("b", FAILED, age_s=100, job="14\n")
+    write_prerun("c", PASSED, age_s=50, real_job="15", attached="12\n")
     done = slurmwrap("prerun", "list")
     assert done.exit_code == 0, done.output
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -82,9 +84,9 @@ def test_the_newest_comes_first_with_its_verdict(slurmwrap: Run, leave: Callable
     assert rows[4][:3] == ["*", "waited", "for"]
 
 
-def test_filters_choose_and_json_has_every_field(slurmwrap: Run, leave: Callable[..., Path]) -> None:
-    leave("a", PASSED, age_s=7300)
-    leave("b", FAILED, real_job="11", job="14\n", **{"progress.json": '{"steps": 2}'})
+def test_list_filters_pre_runs_and_json_has_every_field(slurmwrap: Run, write_prerun: Callable[..., Path]) -> None:
+    write_prerun("a", PASSED, age_s=7300)
+    write_prerun("b", FAILED, real_job="11", job="14\n", **{"progress.json": '{"steps": 2}'})
     (row,) = json.loads(slurmwrap("prerun", "list", "--failed", "--json").stdout)["rows"]
     wanted = {
         "job_id": 11,
@@ -101,10 +103,12 @@ def test_filters_choose_and_json_has_every_field(slurmwrap: Run, leave: Callable
     assert slurmwrap("prerun", "list", "--running").stdout == "No pre-run.\n"
 
 
-def test_a_sweeps_preruns_share_a_line_and_a_limit_is_said(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+def test_similar_pre_runs_share_a_line_and_omitted_lines_are_counted(
+    slurmwrap: Run, write_prerun: Callable[..., Path]
+) -> None:
     for number in range(5):
-        leave(f"s{number}", PASSED, age_s=100 + number, real_job=str(20 + number), job=f"{40 + number}\n")
-    leave("f", FAILED, age_s=600, real_job="11", job="14\n")
+        write_prerun(f"s{number}", PASSED, age_s=100 + number, real_job=str(20 + number), job=f"{40 + number}\n")
+    write_prerun("f", FAILED, age_s=600, real_job="11", job="14\n")
     lines = slurmwrap("prerun", "list").stdout.splitlines()[1:]
     assert [line.split()[:4] for line in lines] == [["20", "(5)", "40", "job.sh"], ["11", "14", "job.sh", "fail"]]
     assert slurmwrap("prerun", "list", "--limit", "1").stdout.splitlines()[2] == "and 1 more (--all shows them)"
@@ -117,8 +121,8 @@ def test_a_sweeps_preruns_share_a_line_and_a_limit_is_said(slurmwrap: Run, leave
     assert jobs("--name", "j*.sh", "--job", "22") == [22] and jobs("--name", "other*") == []
 
 
-def test_a_job_that_attached_is_lost_with_its_pre_run_or_when_it_waits_no_more(
-    leave: Callable[..., Path], tmp_path: Path
+def test_an_attached_job_is_lost_when_its_pre_run_ended_or_it_left_the_queue(
+    write_prerun: Callable[..., Path], tmp_path: Path
 ) -> None:
     trial, waiting = job(12, state="RUNNING"), job(15, state="PENDING")
     array = job(31, state="PENDING", array_job_id=30, array_task_id=None)
@@ -128,7 +132,7 @@ def test_a_job_that_attached_is_lost_with_its_pre_run_or_when_it_waits_no_more(
     hosts = {"own": "", "not submitted": "0\n", "alone": "99\n"}
     for name, number in jobs.items():
         host = hosts.get(name, "12\n")
-        leave(name, real_job=str(number), **({"attached": host} if host else {"job": "12\n"}))
+        write_prerun(name, real_job=str(number), **({"attached": host} if host else {"job": "12\n"}))
     context = SubmitContext(
         slurm=slurm, clock=FakeClock(), memory=None, config=Config(), trials=None, uid=1, user="alice", environ={},
         flights=PrerunRegistry(tmp_path / "slurmwrap"),
@@ -139,8 +143,8 @@ def test_a_job_that_attached_is_lost_with_its_pre_run_or_when_it_waits_no_more(
     }  # fmt: skip
 
 
-def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: Callable[..., Path]) -> None:
-    leave("a", FAILED, age_s=600, real_job="11", job="14\n", output="\n".join(f"line {n}" for n in range(40)))
+def test_show_prints_verdict_findings_evidence_and_output(slurmwrap: Run, write_prerun: Callable[..., Path]) -> None:
+    write_prerun("a", FAILED, age_s=600, real_job="11", job="14\n", output="\n".join(f"line {n}" for n in range(40)))
     by_job, by_trial, last = (slurmwrap("prerun", "show", which).stdout for which in ("11", "14", "last"))
     assert by_job == by_trial == last
     for text in (
@@ -157,34 +161,34 @@ def test_show_tells_verdict_findings_evidence_and_output(slurmwrap: Run, leave: 
     assert json.loads(slurmwrap("prerun", "show", "11", "--json").stdout)["output"][-1] == "line 39"
 
 
-def test_show_tells_what_was_asked_of_slurm_and_what_slurm_refused(tmp_path: Path) -> None:
+def test_show_prints_actions_and_the_errors_of_slurm(tmp_path: Path) -> None:
     spec = TrialSpec(trial_dir=str(tmp_path), script="", script_name="job.sh", real_job="11", gpus=16)
     row = PrerunRow(directory=tmp_path, spec=spec, at=0.0, state="fail", verdict=FAILED, prerun_job=14)
     cancelled = {"verb": "scancel", "target": "11", "reason": "its pre-run failed"}
     later = {"verb": "update_job", "target": "11", "option": "StartTime", "new": "now", "reason": "it passed"}
-    told = format_prerun(row, [cancelled, {**later, "error": "Job is over"}], lambda text, *styles: text, 60.0)
-    assert "  scancel 11 (its pre-run failed)\n" in told
-    assert "  update_job 11 StartTime=now (it passed); Slurm refused: Job is over\n" in told
+    page = format_prerun(row, [cancelled, {**later, "error": "Job is over"}], lambda text, *styles: text, 60.0)
+    assert "  scancel 11 (its pre-run failed)\n" in page
+    assert "  update_job 11 StartTime=now (it passed); Slurm refused: Job is over\n" in page
 
 
-def test_a_pre_runs_id_names_itself_before_those_that_attached_to_it(
-    slurmwrap: Run, leave: Callable[..., Path]
+def test_a_pre_run_job_id_finds_the_pre_run_and_not_an_attached_job(
+    slurmwrap: Run, write_prerun: Callable[..., Path]
 ) -> None:
-    leave("a", FAILED, age_s=100, real_job="11", job="12\n")
-    leave("b", PASSED, age_s=50, real_job="15", attached="12\n")
+    write_prerun("a", FAILED, age_s=100, real_job="11", job="12\n")
+    write_prerun("b", PASSED, age_s=50, real_job="15", attached="12\n")
     assert json.loads(slurmwrap("prerun", "show", "12", "--json").stdout)["job_id"] == 11
     assert json.loads(slurmwrap("prerun", "show", "15", "--json").stdout)["attached"] is True
 
 
-def test_what_is_not_known_is_named_with_the_way_out(slurmwrap: Run, leave: Callable[..., Path]) -> None:
+def test_show_of_an_unknown_pre_run_is_an_error(slurmwrap: Run, write_prerun: Callable[..., Path]) -> None:
     none = slurmwrap("prerun", "show", "last")
     assert "there is no pre-run of yours" in str(none.exception)
-    leave("a", PASSED)
+    write_prerun("a", PASSED)
     assert "no pre-run of yours is known as '99'" in str(slurmwrap("prerun", "show", "99").exception)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "say what to forget"),
         (("--all", "7"), "say what to forget"),
@@ -194,18 +198,20 @@ def test_what_is_not_known_is_named_with_the_way_out(slurmwrap: Run, leave: Call
         (("--script", "/nosuch"), "--script /nosuch: No such file or directory"),
     ],
 )
-def test_nothing_is_forgotten_by_mistake(slurmwrap: Run, words: tuple[str, ...], said: str) -> None:
+def test_clear_with_invalid_arguments_is_refused(slurmwrap: Run, words: tuple[str, ...], message: str) -> None:
     done = slurmwrap("prerun", "clear", *words)
     assert done.exit_code != 0
-    assert said in str(done.exception)
+    assert message in str(done.exception)
 
 
-def test_forget_by_job_fingerprint_script_and_all(slurmwrap: Run, leave: Callable[..., Path], tmp_path: Path) -> None:
+def test_clear_by_job_fingerprint_script_and_all(
+    slurmwrap: Run, write_prerun: Callable[..., Path], tmp_path: Path
+) -> None:
     script = tmp_path / "job.sh"
     script.write_text("#!/bin/sh\n")
-    leave("a", PASSED, real_job="11", job="12\n", fingerprint="a" * 64)
-    leave("b", PASSED, fingerprint="b" * 64, script_name=str(script))
-    leave("c", PASSED, fingerprint="c" * 64)
+    write_prerun("a", PASSED, real_job="11", job="12\n", fingerprint="a" * 64)
+    write_prerun("b", PASSED, fingerprint="b" * 64, script_name=str(script))
+    write_prerun("c", PASSED, fingerprint="c" * 64)
     forgotten = tmp_path / "slurmwrap" / "forgotten.json"
     for words, marks in [
         (("12",), ["a" * 64]),
@@ -218,7 +224,7 @@ def test_forget_by_job_fingerprint_script_and_all(slurmwrap: Run, leave: Callabl
         assert sorted(json.loads(forgotten.read_text())) == marks
 
 
-def test_a_freed_input_and_a_forgotten_pass_do_not_mix(tmp_path: Path) -> None:
+def test_freed_inputs_do_not_contain_forgotten_fingerprints(tmp_path: Path) -> None:
     state = UserState(tmp_path)
     state.forget_passed(["a"], 5.0)
     state.free_input("d", 6.0)
@@ -229,7 +235,7 @@ def test_a_freed_input_and_a_forgotten_pass_do_not_mix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "progress", "told"),
+    ("state", "progress", "expected"),
     [
         ("PENDING", {}, "pre-run waiting for one GPU 9 s  (Priority)"),
         ("CONFIGURING", {}, "pre-run starting 9 s  (Priority)"),
@@ -242,19 +248,19 @@ def test_a_freed_input_and_a_forgotten_pass_do_not_mix(tmp_path: Path) -> None:
         ("RUNNING", {"seconds": None, "steps": "x", "gpu_percent": "y"}, "pre-run running 0 s  0/3 steps"),
     ],
 )
-def test_each_stage_is_told_in_a_line(state: str, progress: dict[str, Any], told: str) -> None:
-    assert describe(take_prerun_snapshot(state, "Priority", 9.0, progress, 3)) == told
+def test_each_stage_of_a_pre_run_is_described_in_one_line(state: str, progress: dict[str, Any], expected: str) -> None:
+    assert describe(take_prerun_snapshot(state, "Priority", 9.0, progress, 3)) == expected
 
 
-def test_the_bar_fills_with_the_steps() -> None:
+def test_the_progress_bar_fills_with_the_steps() -> None:
     def bar(steps: int) -> str:
         return describe(PrerunSnapshot(stage="stepping", steps=steps, steps_wanted=3), bar=True)
 
     assert ["[------------]" in bar(0), "[####--------]" in bar(1), "[############]" in bar(5)] == [True] * 3
 
 
-class Film(FakeClock):
-    """At each pause the next scene is played."""
+class ScriptedClock(FakeClock):
+    """A clock that runs the next scene at each sleep."""
 
     def __init__(self, *scenes: Callable[[], None]) -> None:
         super().__init__()
@@ -266,15 +272,15 @@ class Film(FakeClock):
             self.scenes.pop(0)()
 
 
-def a_desk(slurm: FakeSlurm, clock: FakeClock) -> SubmitContext:
+def make_context(slurm: FakeSlurm, clock: FakeClock) -> SubmitContext:
     none = PrerunChecks(check=lambda _: (), named_files=lambda _: (), digest=lambda _: None, entry_files=lambda _: {})
     return SubmitContext(
         slurm=slurm, clock=clock, memory=None, config=Config(), trials=none, uid=1, user="ada", environ={}
     )  # type: ignore[arg-type]
 
 
-def test_without_a_terminal_each_stage_comes_once_in_a_plain_line(tmp_path: Path) -> None:
-    slurm, said = FakeSlurm(), io.StringIO()
+def test_without_a_terminal_each_stage_is_printed_once(tmp_path: Path) -> None:
+    slurm, output = FakeSlurm(), io.StringIO()
     slurm.add(job(7, state="RUNNING"))
     (tmp_path / "spec.json").write_text('{"steps": 3}')
 
@@ -289,10 +295,10 @@ def test_without_a_terminal_each_stage_comes_once_in_a_plain_line(tmp_path: Path
     def verdict() -> None:
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(PASSED)))
 
-    film = Film(progress(0), progress(0), progress(1), progress(2), verdict)
-    found = follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", said))
-    assert found == PASSED
-    assert said.getvalue().splitlines() == [
+    clock = ScriptedClock(progress(0), progress(0), progress(1), progress(2), verdict)
+    verdict_found = follow(tmp_path, 7, make_context(slurm, clock), Console("gsub", output))
+    assert verdict_found == PASSED
+    assert output.getvalue().splitlines() == [
         "gsub: pre-run starting 0 s",
         "gsub: pre-run running 2 s  0/3 steps  loss \\x1b[31m1",
         "gsub: pre-run stepping 2 s  1/3 steps  loss \\x1b[31m1",
@@ -300,21 +306,21 @@ def test_without_a_terminal_each_stage_comes_once_in_a_plain_line(tmp_path: Path
     ]
 
 
-def test_on_a_terminal_one_line_is_drawn_again_and_cleared_at_the_end(tmp_path: Path) -> None:
-    slurm, said = FakeSlurm(), io.StringIO()
+def test_on_a_terminal_one_line_is_redrawn_and_cleared_at_the_end(tmp_path: Path) -> None:
+    slurm, output = FakeSlurm(), io.StringIO()
     slurm.add(job(7, state="PENDING", reason="Priority"))
-    film = Film(lambda: None, lambda: None, lambda: slurm.add(job(7, state="CANCELLED")), *[lambda: None] * 9)
-    found = follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", said, tty=True))
-    assert (found.outcome, found.reason) == (
+    clock = ScriptedClock(lambda: None, lambda: None, lambda: slurm.add(job(7, state="CANCELLED")), *[lambda: None] * 9)
+    verdict_found = follow(tmp_path, 7, make_context(slurm, clock), Console("gsub", output, tty=True))
+    assert (verdict_found.outcome, verdict_found.reason) == (
         Outcome.INCONCLUSIVE,
         "pre-run job 7 ended without a verdict (CANCELLED)",
     )
-    drawn = said.getvalue()
+    drawn = output.getvalue()
     assert drawn.startswith("\r\033[Kpre-run waiting for one GPU 0 s  (Priority)\r\033[K")
     assert drawn.count("\n") == 1 and "gsub: pre-run: inconclusive" in drawn.split("\r\033[K")[-2]
 
 
-def test_a_job_that_squeue_misses_once_is_followed_to_its_verdict(tmp_path: Path) -> None:
+def test_a_pre_run_that_squeue_misses_once_is_followed_to_its_verdict(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.add(job(7, state="RUNNING"))
     known = dict(slurm.records)
@@ -322,28 +328,28 @@ def test_a_job_that_squeue_misses_once_is_followed_to_its_verdict(tmp_path: Path
     def verdict() -> None:
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(PASSED)))
 
-    film = Film(
+    clock = ScriptedClock(
         slurm.records.clear, *[lambda: None] * 9, lambda: slurm.records.update(known), *[lambda: None] * 9, verdict
     )
-    assert follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", io.StringIO())) == PASSED
+    assert follow(tmp_path, 7, make_context(slurm, clock), Console("gsub", io.StringIO())) == PASSED
 
 
-def test_a_silent_controller_does_not_end_the_watching(tmp_path: Path) -> None:
+def test_a_controller_that_does_not_answer_does_not_end_the_following(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.away = True
 
     def verdict() -> None:
         (tmp_path / "verdict.json").write_text(json.dumps(verdict_to_json(FAILED)))
 
-    film = Film(*[lambda: None] * 20, verdict)
-    assert follow(tmp_path, 7, a_desk(slurm, film), Console("gsub", io.StringIO())) == FAILED
-    assert film.now() > START + 5
+    clock = ScriptedClock(*[lambda: None] * 20, verdict)
+    assert follow(tmp_path, 7, make_context(slurm, clock), Console("gsub", io.StringIO())) == FAILED
+    assert clock.now() > START + 5
 
 
 # --- the verdict alone -----------------------------------------------------------------------------------------------
 
 
-def test_a_verdict_is_printed_under_the_names_that_programs_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_a_verdict_has_the_documented_field_names(capsys: pytest.CaptureFixture[str]) -> None:
     code = print_alone(FAILED, as_json=True, prerun_job_id=14)
     printed = json.loads(capsys.readouterr().out)
     assert code == 3
@@ -364,7 +370,7 @@ def test_a_verdict_is_printed_under_the_names_that_programs_rely_on(capsys: pyte
         (make_unproven_verdict("no GPU"), 4, "inconclusive: no GPU"),
     ],
 )
-def test_for_people_a_verdict_is_one_harmless_line(
+def test_text_of_a_verdict_is_one_line_with_escaped_control_characters(
     verdict: Verdict, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (print_alone(verdict, as_json=False), capsys.readouterr().out) == (code, line + "\n")

@@ -1,4 +1,4 @@
-"""Whether `slurmwrap reconcile` serves the site or only its caller."""
+"""Whether `slurmwrap reconcile` works for the site or only for its caller."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def test_root_slurm_user_and_the_owner_of_the_state_reconcile_the_site(
     assert reconcile._is_site(config) is site
 
 
-def test_without_a_site_only_the_user_is_served() -> None:
+def test_without_a_site_only_the_users_jobs_are_reconciled() -> None:
     assert reconcile._is_site(Config()) is False

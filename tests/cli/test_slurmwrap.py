@@ -1,4 +1,4 @@
-"""The root command: help, version, and what errors become."""
+"""The root command: help, version, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurmwrap.errors import SlurmError
 
 @pytest.fixture
 def slurmwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """`slurmwrap(*words)` as the console script does it: exit code, standard output, standard error."""
+    """`slurmwrap(*words)` runs the console script and returns exit code, standard output and standard error."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("SLURMWRAP_CONFIG", str(tmp_path / "none.toml"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -36,28 +36,28 @@ def slurmwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 @pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch):
-    """`broken(error)`: every command of slurmwrap raises it."""
+def raise_in_command(monkeypatch: pytest.MonkeyPatch):
+    """`raise_in_command(error)`: every command of slurmwrap raises this error."""
 
-    def put(error: BaseException) -> None:
-        broken = typer.Typer()
+    def install(error: BaseException) -> None:
+        crashing = typer.Typer()
 
-        @broken.command()
+        @crashing.command()
         def crash() -> None:
             raise error
 
-        monkeypatch.setattr(command, "app", broken)
+        monkeypatch.setattr(command, "app", crashing)
 
-    return put
+    return install
 
 
-def test_the_program_says_its_version() -> None:
+def test_version_prints_the_version() -> None:
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "--version"]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"slurmwrap {__version__}\n", "")
 
 
-def test_help_teaches_by_example_and_fits_80_columns(slurmwrap) -> None:
+def test_the_help_has_examples_and_fits_80_columns(slurmwrap) -> None:
     code, out, err = slurmwrap("--help")
     assert (code, err) == (0, "")
     for line in ("slurmwrap why", "slurmwrap report --since 7d", "slurmwrap lab up"):
@@ -65,17 +65,17 @@ def test_help_teaches_by_example_and_fits_80_columns(slurmwrap) -> None:
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
-def test_help_tells_a_users_commands_from_an_administrators(slurmwrap) -> None:
+def test_the_help_groups_commands_for_users_and_for_administrators(slurmwrap) -> None:
     _, out, _ = slurmwrap("--help")
     lists = {part.splitlines()[0]: part for part in out.split("\n\n") if part.splitlines()[-1].startswith("  ")}
-    named = {
+    commands_by_title = {
         title: [line.split()[0] for line in part.splitlines()[1:] if line.startswith("  ") and line[2] != " "]
         for title, part in lists.items()
         if "ommands" in title or "users" in title
     }
-    assert list(named) == ["Commands for your jobs:", "More for users:", "Commands for administrators:"]
-    assert named["Commands for your jobs:"] == ["watch", "why", "history", "report", "prerun", "profile"]
-    everything = [name for names in named.values() for name in names]
+    assert list(commands_by_title) == ["Commands for your jobs:", "More for users:", "Commands for administrators:"]
+    assert commands_by_title["Commands for your jobs:"] == ["watch", "why", "history", "report", "prerun", "profile"]
+    everything = [name for names in commands_by_title.values() for name in names]
     assert everything == typer.main.get_command(app).list_commands(None)
 
 
@@ -89,7 +89,7 @@ def test_help_tells_a_users_commands_from_an_administrators(slurmwrap) -> None:
         (("history", "--since", "yesterday"), 2, "--since 'yesterday' is neither a period nor a date"),
     ],
 )
-def test_each_error_has_its_code(slurmwrap, words: tuple[str, ...], code: int, message: str) -> None:
+def test_each_error_has_its_exit_code(slurmwrap, words: tuple[str, ...], code: int, message: str) -> None:
     ended, out, err = slurmwrap(*words)
     assert (ended, out) == (code, "")
     assert message in err
@@ -127,15 +127,17 @@ def test_each_error_has_its_code(slurmwrap, words: tuple[str, ...], code: int, m
         ),
     ],
 )
-def test_with_json_an_error_is_a_document_too(slurmwrap, words: tuple[str, ...], error: dict[str, object]) -> None:
+def test_with_json_an_error_is_printed_as_a_json_document(
+    slurmwrap, words: tuple[str, ...], error: dict[str, object]
+) -> None:
     code, out, err = slurmwrap(*words)
     assert json.loads(out) == {"kind": "slurmwrap.error", "schema": 1, **error}
     assert code == error["exit_code"]
     assert str(error["message"]) in err
 
 
-def test_a_fault_is_a_document_too_and_json_behind_two_dashes_is_an_argument(slurmwrap, broken) -> None:
-    broken(RuntimeError("no disk"))
+def test_json_after_two_dashes_is_an_argument_and_not_the_option(slurmwrap, raise_in_command) -> None:
+    raise_in_command(RuntimeError("no disk"))
     code, out, _ = slurmwrap("--json")
     assert (code, json.loads(out)["message"]) == (2, "No such option: --json")
     code, out, _ = slurmwrap("--", "--json")
@@ -152,14 +154,14 @@ def test_a_fault_is_a_document_too_and_json_behind_two_dashes_is_an_argument(slu
         (["lab", "run", "--", "ls", "--color=never"], ["lab", "run", "--", "ls", "--color=never"], "auto", True),
     ],
 )
-def test_colour_and_pager_may_be_chosen_anywhere_before_two_dashes(
+def test_color_and_pager_options_are_accepted_anywhere_before_two_dashes(
     words: list[str], left: list[str], color: str, pager: bool
 ) -> None:
     assert command.take_output_options(words) == (left, color, pager)
 
 
 @pytest.mark.parametrize("words", [("--color=blue", "why"), ("why", "--color")])
-def test_another_colour_is_a_usage_error(slurmwrap, words: tuple[str, ...]) -> None:
+def test_an_invalid_color_is_a_usage_error(slurmwrap, words: tuple[str, ...]) -> None:
     code, out, err = slurmwrap(*words)
     assert (code, out) == (2, "")
     assert "--color takes auto, always or never" in err
@@ -167,15 +169,15 @@ def test_another_colour_is_a_usage_error(slurmwrap, words: tuple[str, ...]) -> N
     assert (code, json.loads(out)["error"]) == (2, "UsageError")
 
 
-def test_255_of_slurm_is_not_taken_for_a_wrong_command_line(slurmwrap, broken) -> None:
-    broken(SlurmError("slurm_load_jobs error: Unexpected message received", exit_code=255))
+def test_exit_code_255_of_slurm_is_no_usage_error(slurmwrap, raise_in_command) -> None:
+    raise_in_command(SlurmError("slurm_load_jobs error: Unexpected message received", exit_code=255))
     code, _, err = slurmwrap()
     assert code == 255
     assert "slurm_load_jobs error" in err
 
 
 @pytest.mark.parametrize(("word", "coloured"), [("--color=always", True), ("--color=never", False)])
-def test_colour_is_written_to_a_file_when_it_is_asked_for(slurmwrap, word: str, coloured: bool) -> None:
+def test_color_always_writes_colour_codes_without_a_terminal(slurmwrap, word: str, coloured: bool) -> None:
     try:
         code, out, err = slurmwrap("config", "show", word)
     finally:
@@ -184,7 +186,7 @@ def test_colour_is_written_to_a_file_when_it_is_asked_for(slurmwrap, word: str, 
     assert ("\033[" in out) is coloured
 
 
-def test_an_expected_error_is_one_line_a_hint_and_its_own_code(slurmwrap, tmp_path: Path) -> None:
+def test_an_expected_error_has_one_line_a_hint_and_an_exit_code(slurmwrap, tmp_path: Path) -> None:
     state = tmp_path / "slurmwrap"
     state.mkdir()
     (state / "user.db").write_bytes(b"scrambled eggs" * 500)
@@ -195,8 +197,8 @@ def test_an_expected_error_is_one_line_a_hint_and_its_own_code(slurmwrap, tmp_pa
     assert second.startswith("slurmwrap: nothing was changed; restore a backup")
 
 
-def test_a_fault_of_ours_is_70_and_keeps_the_traceback_in_a_file(slurmwrap, broken, tmp_path: Path) -> None:
-    broken(RuntimeError("two\x1b[31m\nlines"))
+def test_an_unexpected_error_exits_with_70_and_saves_the_traceback(slurmwrap, raise_in_command, tmp_path: Path) -> None:
+    raise_in_command(RuntimeError("two\x1b[31m\nlines"))
     code, out, err = slurmwrap()
     assert (code, out) == (70, "")
     assert "RuntimeError" in err
@@ -207,13 +209,13 @@ def test_a_fault_of_ours_is_70_and_keeps_the_traceback_in_a_file(slurmwrap, brok
     assert ", in crash\n    raise error\nRuntimeError: two" in log.read_text()
 
 
-def test_ctrl_c_is_130(slurmwrap, broken) -> None:
-    broken(KeyboardInterrupt())
+def test_ctrl_c_exits_with_130(slurmwrap, raise_in_command) -> None:
+    raise_in_command(KeyboardInterrupt())
     assert slurmwrap() == (130, "", "")
 
 
-# In one process: standard output is opened anew for each command.
-UNWRITTEN = """
+# All commands run in one process, which opens a new standard output for each.
+WRITE_TO_FULL_DISK_AND_CLOSED_PIPE = """
 import os, sys
 from slurmwrap.cli import slurmwrap
 @slurmwrap.app.command()
@@ -237,9 +239,19 @@ for place, words in ((full, "--version"), (full, "--help"), (full, "profile list
 """
 
 
-def test_output_that_cannot_be_written_is_one_line_and_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_error_line_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", UNWRITTEN], stderr=subprocess.PIPE, text=True, env=environ)
-    said = "slurmwrap: error: the output could not be written: No space left on device"
-    assert done.stderr.splitlines() == [said, "--version 74", said, "--help 74", said, "profile list 74", "talk 1"]
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE_TO_FULL_DISK_AND_CLOSED_PIPE], stderr=subprocess.PIPE, text=True, env=environ
+    )
+    no_space = "slurmwrap: error: the output could not be written: No space left on device"
+    assert done.stderr.splitlines() == [
+        no_space,
+        "--version 74",
+        no_space,
+        "--help 74",
+        no_space,
+        "profile list 74",
+        "talk 1",
+    ]
     assert list(tmp_path.glob("**/*.log")) == []

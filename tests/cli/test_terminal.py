@@ -1,4 +1,4 @@
-"""--since in all its spellings, and colour only where it is welcome."""
+"""Periods and dates of --since, colour, and the width of the terminal."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ NOW = 1_795_240_800.0  # 2026-11-21 06:00 UTC
         ("2026-11-21T06:00+00:00", timezone(timedelta(hours=1)), NOW),
     ],
 )
-def test_since(text: str, zone: tzinfo | None, at: float) -> None:
+def test_since_accepts_periods_and_dates(text: str, zone: tzinfo | None, at: float) -> None:
     assert terminal.since(text, NOW, zone) == at
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-7d", "7 d", "yesterday", "2026-13-01", "9999999999d", "٧d"])
-def test_what_is_no_period_is_refused(text: str) -> None:
+def test_an_invalid_period_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is neither a period nor a date"):
         terminal.since(text, NOW)
 
@@ -46,7 +46,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colour_is_for_terminals_that_want_it() -> None:
+def test_colour_is_used_only_on_a_terminal_that_supports_it() -> None:
     assert terminal.choose_painter(io.StringIO(), {}) is plain
     assert terminal.choose_painter(Terminal(), {"NO_COLOR": "1"}) is plain
     assert terminal.choose_painter(Terminal(), {"TERM": "dumb"}) is plain
@@ -56,13 +56,13 @@ def test_colour_is_for_terminals_that_want_it() -> None:
 @pytest.mark.parametrize(
     ("real", "shown", "within_40_and_120"), [(20, 60, 40), (90, 90, 90), (300, 110, 120), (0, 80, 80)]
 )
-def test_a_page_is_as_wide_as_the_terminal_within_limits(real: int, shown: int, within_40_and_120: int) -> None:
-    ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, real, 0, 0))
-    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stream:
+def test_the_width_follows_the_terminal_within_limits(real: int, shown: int, within_40_and_120: int) -> None:
+    main_fd, terminal_fd = os.openpty()
+    fcntl.ioctl(terminal_fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, real, 0, 0))
+    with os.fdopen(main_fd, "rb"), os.fdopen(terminal_fd, "w") as stream:
         assert terminal.columns(stream) == shown
         assert terminal.columns(stream, least=40, most=120) == within_40_and_120
 
 
-def test_what_is_no_terminal_gets_80_columns() -> None:
+def test_output_that_is_no_terminal_gets_80_columns() -> None:
     assert terminal.columns(io.StringIO()) == terminal.columns(Terminal(), least=100) == 80

@@ -1,4 +1,4 @@
-"""slurmwrap why: from the own database, the spool, the site's database, and what the site sealed."""
+"""slurmwrap why: from the user's database, the spool, the site's database, and records that the site sealed."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ Fill = Callable[[Path, dict[str, Any], float], None]
 NOW = time.time()
 
 
-def asked(**changes: Any) -> Submission:
+def make_submission(**changes: Any) -> Submission:
     base = Submission(
         cluster="lab", job_id=81, uid=os.geteuid(), user="me", at=NOW - 100, name="train", prerun_job_id=82, gpus=8
     )
     return replace(base, **changes)
 
 
-def stopped() -> PrerunRecord:
+def make_failed_prerun() -> PrerunRecord:
     verdict = Verdict(outcome=Outcome.FAIL, layer="exit", reason="exit code 1", seconds=3, category="import_error")
     return PrerunRecord(
         cluster="lab", job_id=81, prerun_job_id=82, uid=os.geteuid(), at=NOW - 50, verdict=verdict, gpus=8
     )
 
 
-def leave(spool: Path, context: Context, **facts: Any) -> None:
+def write_observation(spool: Path, context: Context, **facts: Any) -> None:
     observation = Observation(
         nonce=os.urandom(16).hex(), cluster="lab", job_id=81, context=context, at=NOW - 50, facts=facts
     )
     write_plain(spool, observation)
 
 
-def test_a_failed_prerun_is_told_before_any_reconcile(slurmwrap: Run, tmp_path: Path) -> None:
+def test_a_failed_pre_run_is_explained_before_the_first_reconciler_pass(slurmwrap: Run, tmp_path: Path) -> None:
     spool = tmp_path / "slurmwrap" / "spool"
-    leave(spool, Context.SUBMIT, submission=to_json_dict(asked()))
-    leave(spool, Context.PRERUN, prerun=to_json_dict(stopped()))
+    write_observation(spool, Context.SUBMIT, submission=to_json_dict(make_submission()))
+    write_observation(spool, Context.PRERUN, prerun=to_json_dict(make_failed_prerun()))
     result = slurmwrap("why")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -70,7 +70,7 @@ def test_a_failed_prerun_is_told_before_any_reconcile(slurmwrap: Run, tmp_path: 
     assert len(list(spool.iterdir())) == 2
 
 
-def test_root_asks_the_sites_database(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+def test_root_reads_the_site_database(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root")
     fill(tmp_path / "site" / "site.db", day, NOW - day["until"])
@@ -89,18 +89,18 @@ def test_root_asks_the_sites_database(slurmwrap: Run, fill: Fill, day: dict[str,
 
 def test_the_last_failed_job_is_the_default(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
     fill(tmp_path / "slurmwrap" / "user.db", day, NOW - day["until"])
-    assert slurmwrap("why").stdout.startswith("Job 170\n")  # its pre-run failed after every failed run
+    assert slurmwrap("why").stdout.startswith("Job 170\n")  # the pre-run of job 170 failed after every failed run
 
 
-def test_without_slurm_none_is_not_said_to_have_failed(slurmwrap: Run) -> None:
+def test_without_slurm_and_records_it_is_unknown_whether_a_job_failed(slurmwrap: Run) -> None:
     result = slurmwrap("why")
     assert (result.exit_code, result.stdout) == (0, "")
-    unasked, told = result.stderr.splitlines()
-    assert unasked.startswith("slurmwrap: Slurm could not be asked (")
-    assert told == "slurmwrap: no failure is stored; whether a job failed since the last look is not known"
+    no_answer, not_known = result.stderr.splitlines()
+    assert no_answer.startswith("slurmwrap: Slurm could not be asked (")
+    assert not_known == "slurmwrap: no failure is stored; whether a job failed since the last look is not known"
 
 
-def test_an_unknown_job_is_an_error_with_a_way_out(slurmwrap: Run) -> None:
+def test_an_unknown_job_is_an_error_with_a_hint(slurmwrap: Run) -> None:
     result = slurmwrap("why", "4711")
     assert isinstance(result.exception, SlurmwrapError)
     assert str(result.exception) == "nothing is known of job 4711"
@@ -108,21 +108,21 @@ def test_an_unknown_job_is_an_error_with_a_way_out(slurmwrap: Run) -> None:
 
 
 @pytest.mark.parametrize("word", ["x", "8 1", "-1", "81_x", "1" * 40, "٣", "81;id"])
-def test_what_is_no_job_id_is_refused(slurmwrap: Run, word: str) -> None:
+def test_an_invalid_job_id_is_refused(slurmwrap: Run, word: str) -> None:
     result = slurmwrap("why", "--", word)
     assert isinstance(result.exception, UsageError)
     assert str(result.exception) == f"'{word}' is no job id"
 
 
-def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
-    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_json_dict(asked()))
+def test_json_has_every_field(slurmwrap: Run, tmp_path: Path) -> None:
+    write_observation(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_json_dict(make_submission()))
     result = slurmwrap("why", "81", "--json")
     assert result.stderr.startswith("slurmwrap: Slurm could not be asked (") and result.stderr.count("\n") == 1
     assert json.loads(result.stdout) == {
         "kind": "slurmwrap.why",
         "schema": 1,
         "address": "81",
-        "submission": to_json_dict(asked()),
+        "submission": to_json_dict(make_submission()),
         "preruns": [],
         "attempts": [],
         "actions": [],
@@ -134,17 +134,17 @@ def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
     }
 
 
-def test_what_a_stranger_put_into_the_spool_is_passed_over(slurmwrap: Run, tmp_path: Path) -> None:
+def test_malformed_spool_files_are_ignored(slurmwrap: Run, tmp_path: Path) -> None:
     spool = tmp_path / "slurmwrap" / "spool"
-    leave(spool, Context.SUBMIT, submission={"job_id": "81; rm -rf"})
-    leave(spool, Context.PRERUN, prerun=[1])
-    leave(spool, Context.SUBMIT, submission=to_json_dict(asked()))
+    write_observation(spool, Context.SUBMIT, submission={"job_id": "81; rm -rf"})
+    write_observation(spool, Context.PRERUN, prerun=[1])
+    write_observation(spool, Context.SUBMIT, submission=to_json_dict(make_submission()))
     (spool / "junk.obs").write_bytes(b"\xff" * 100)
     assert slurmwrap("why", "81").stdout.startswith("Job 81 train\n")
 
 
-# Of each user: exit code, standard output and standard error of `why RUN` for his runs.
-WHY = """
+# Prints for each user: exit code, standard output and standard error of `why RUN` for each given run.
+RUN_WHY_AS_USERS = """
 import contextlib, io, json, os, sys
 from slurmwrap.cli.slurmwrap import main
 for uid, runs in json.loads(sys.argv[1]).items():
@@ -169,7 +169,7 @@ for uid, runs in json.loads(sys.argv[1]).items():
 """
 
 
-def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir: Path, munge_socket: str) -> None:
+def test_a_sealed_diagnosis_is_readable_only_by_its_user(open_dir: Path, munge_socket: str) -> None:
     if os.geteuid():
         pytest.skip("needs root to act as two users")
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=1, signature="s", advice="Shard.")
@@ -192,20 +192,24 @@ def test_a_user_reads_what_the_site_sealed_for_him_and_nobody_else_does(open_dir
         "SLURMWRAP_SITE_PUBLISHED": str(open_dir / "published"),
         "SLURMWRAP_SITE_MUNGE_SOCKET": munge_socket,
     }
-    asked_for = json.dumps({65534: ["88_1", "", "90"], 12345: ["88_1"]})
-    done = subprocess.run([sys.executable, "-c", WHY, asked_for], capture_output=True, text=True, env=environ)
+    runs_by_uid = json.dumps({65534: ["88_1", "", "90"], 12345: ["88_1"]})
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_WHY_AS_USERS, runs_by_uid], capture_output=True, text=True, env=environ
+    )
     owners, others = map(json.loads, done.stdout.splitlines())
-    (code, his, said), (_, last, _), (_, by_id, _) = owners
-    assert (code, "cannot be read" in said) == (0, False)
-    assert "  out of GPU memory (gpu_oom): user program, 100 % sure" in his.splitlines()
-    assert last == his
-    assert by_id.splitlines()[2:] == his.splitlines()[2:]
-    ((code, shown, said),) = others
+    (code, explained, stderr), (_, last, _), (_, by_id, _) = owners
+    assert (code, "cannot be read" in stderr) == (0, False)
+    assert "  out of GPU memory (gpu_oom): user program, 100 % sure" in explained.splitlines()
+    assert last == explained
+    assert by_id.splitlines()[2:] == explained.splitlines()[2:]
+    ((code, shown, stderr),) = others
     assert (code, shown) == (1, "")
-    assert "nothing is known of job 88_1" in said
+    assert "nothing is known of job 88_1" in stderr
 
 
-def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_munged_the_user_records_are_shown(
+    slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURMWRAP_SITE_PUBLISHED", str(tmp_path / "published"))
     monkeypatch.setenv("SLURMWRAP_SITE_MUNGE_SOCKET", str(tmp_path / "no-socket"))
 
@@ -214,7 +218,7 @@ def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeyp
 
     record = JobRun(attempt=RunKey(cluster="lab", job_id=81, submit_time=1), uid=os.geteuid())
     FilePublisher(tmp_path / "published", "", seal).tell_owner(record, ())
-    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_json_dict(asked()))
+    write_observation(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_json_dict(make_submission()))
     result = slurmwrap("why", "81")
     assert result.stdout.startswith("Job 81 train\n")
     assert "the site's diagnoses cannot be read: unmunge: " in result.stderr
@@ -223,7 +227,7 @@ def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeyp
 # --- arrays, many runs, findings, jobs that wait ---------------------------------------------------------------------
 
 
-def ended(number: int, address: str, category: str = "gpu_oom", **changes: Any) -> JobRun:
+def make_failed_run(number: int, address: str, category: str = "gpu_oom", **changes: Any) -> JobRun:
     cited = Citation(
         source=f"slurm-{address}.out",
         line=44,
@@ -262,21 +266,23 @@ def ended(number: int, address: str, category: str = "gpu_oom", **changes: Any) 
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def user_db(tmp_path: Path) -> Path:
     (tmp_path / "slurmwrap").mkdir()
     return tmp_path / "slurmwrap" / "user.db"
 
 
-def keep(path: Path, *runs: JobRun) -> None:
+def save_runs(path: Path, *runs: JobRun) -> None:
     with Database.open(path) as database, database.transaction():
         for run in runs:
             database.save_attempt(run)
 
 
-def test_tasks_that_failed_alike_are_one_story(slurmwrap: Run, own: Path) -> None:
+def test_array_tasks_with_the_same_failure_are_explained_once(slurmwrap: Run, user_db: Path) -> None:
     success = Diagnosis(category="success", domain="", decision="none", confidence=1, signature="")
-    done = ended(40, "77_40", state="COMPLETED", exit_code=0, diagnosis=success, decision="none")
-    keep(own, *(ended(n, f"77_{n}") for n in range(32)), ended(33, "77_33", "cpu_oom"), done)
+    done = make_failed_run(40, "77_40", state="COMPLETED", exit_code=0, diagnosis=success, decision="none")
+    save_runs(
+        user_db, *(make_failed_run(n, f"77_{n}") for n in range(32)), make_failed_run(33, "77_33", "cpu_oom"), done
+    )
     page = slurmwrap("why", "77").stdout
     lines = page.splitlines()
     assert [line for line in lines if "TASK" in line] == [
@@ -290,10 +296,10 @@ def test_tasks_that_failed_alike_are_one_story(slurmwrap: Run, own: Path) -> Non
     assert slurmwrap("why", "77", "--verbose").stdout.count("RUN ") == 34
 
 
-def test_of_many_runs_the_last_is_told_and_the_ledger_shown(slurmwrap: Run, own: Path) -> None:
+def test_of_several_runs_the_last_is_explained_and_the_retry_budget_shown(slurmwrap: Run, user_db: Path) -> None:
     runs = [
         replace(
-            ended(n, "81", "nccl_error"),
+            make_failed_run(n, "81", "nccl_error"),
             attempt=RunKey(cluster="lab", job_id=81, submit_time=int(NOW) - 9000 + n),
             restarts=n,
             decision="retry" if n < 3 else "stop",
@@ -303,7 +309,7 @@ def test_of_many_runs_the_last_is_told_and_the_ledger_shown(slurmwrap: Run, own:
     runs = [
         replace(run, diagnosis=replace(run.diagnosis, decision="retry", domain="AE")) for run in runs if run.diagnosis
     ]
-    keep(own, *runs)
+    save_runs(user_db, *runs)
     lines = slurmwrap("why", "81").stdout.splitlines()
     assert [line for line in lines if line.startswith("RUN ")] == ["RUN 4 FAILED, exit code 1"]
     table = lines[lines.index("4 RUNS") + 2 : lines.index("4 RUNS") + 6]
@@ -312,8 +318,8 @@ def test_of_many_runs_the_last_is_told_and_the_ledger_shown(slurmwrap: Run, own:
     assert slurmwrap("why", "81", "-v").stdout.count("RUN ") == 4
 
 
-def test_the_cited_line_stands_between_its_neighbours(slurmwrap: Run, own: Path) -> None:
-    keep(own, ended(81, "81"))
+def test_the_cited_line_is_shown_with_the_lines_around_it(slurmwrap: Run, user_db: Path) -> None:
+    save_runs(user_db, make_failed_run(81, "81"))
     lines = slurmwrap("why", "81").stdout.splitlines()
     at = lines.index("  slurm-81.out:44")
     assert lines[at + 1 : at + 5] == [
@@ -324,15 +330,19 @@ def test_the_cited_line_stands_between_its_neighbours(slurmwrap: Run, own: Path)
     ]
 
 
-def test_a_finding_shows_the_line_of_the_script_unless_it_was_changed(slurmwrap: Run, tmp_path: Path) -> None:
+def test_a_finding_shows_the_script_line_unless_the_script_was_changed(slurmwrap: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.sbatch"
     script.write_text("#!/bin/sh\npython train.py --data /nowhere\n")
     os.utime(script, (NOW - 200, NOW - 200))
     finding = Finding(severity=Severity.ERROR, message="/nowhere: no such file", file="train.sbatch", line=2)
-    failed = replace(stopped(), verdict=replace(stopped().verdict, findings=(finding,)))
+    failed = replace(make_failed_prerun(), verdict=replace(make_failed_prerun().verdict, findings=(finding,)))
     spool = tmp_path / "slurmwrap" / "spool"
-    leave(spool, Context.SUBMIT, submission=to_json_dict(asked(work_dir=str(tmp_path), script_path="train.sbatch")))
-    leave(spool, Context.PRERUN, prerun=to_json_dict(failed))
+    write_observation(
+        spool,
+        Context.SUBMIT,
+        submission=to_json_dict(make_submission(work_dir=str(tmp_path), script_path="train.sbatch")),
+    )
+    write_observation(spool, Context.PRERUN, prerun=to_json_dict(failed))
     assert "    > python train.py --data /nowhere\n" in slurmwrap("why", "81").stdout
     lines = json.loads(slurmwrap("why", "81", "--json").stdout)["lines"]
     assert lines == [{"file": "train.sbatch", "line": 2, "text": "python train.py --data /nowhere"}]

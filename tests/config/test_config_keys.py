@@ -1,4 +1,4 @@
-"""Every key is documented, no stale one is, and page and template are as they are generated."""
+"""Exactly the existing keys are documented, and page and template are up to date."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from slurmwrap.config.key_origins import KeySetting, KeySource, find_unknown_var
 from slurmwrap.config.load_config import BOUNDS, CHOICES, RULES, Config, merge
 
 
-def every_key() -> set[str]:
+def list_key_names() -> set[str]:
     return {f"{section}.{name}" for section, names in list_sections().items() for name in names} | {"slurm_timeout_s"}
 
 
-def test_every_key_is_documented_and_no_stale_one() -> None:
-    assert {key.name for key in list_keys()} == every_key()
+def test_exactly_the_existing_keys_are_documented() -> None:
+    assert {key.name for key in list_keys()} == list_key_names()
     assert set(SECTIONS) == {key.section for key in list_keys()}
 
 
-def test_bounds_and_choices_are_of_keys_that_exist() -> None:
-    assert set(BOUNDS) - every_key() == set()
-    assert set(CHOICES) - every_key() == set()
+def test_bounds_and_choices_belong_to_existing_keys() -> None:
+    assert set(BOUNDS) - list_key_names() == set()
+    assert set(CHOICES) - list_key_names() == set()
 
 
 def test_every_number_has_bounds_and_a_unit() -> None:
@@ -36,11 +36,11 @@ def test_every_number_has_bounds_and_a_unit() -> None:
     assert [key.name for key in numbers if not key.unit] == []
 
 
-def test_every_text_is_a_sentence() -> None:
+def test_every_key_is_described_by_a_sentence() -> None:
     assert [key.name for key in list_keys() if not re.fullmatch(r"\S.*[^ ]\.(\.\.)?|\S.*, \.\.\.", key.text)] == []
 
 
-def test_a_key_says_all_about_itself() -> None:
+def test_a_key_has_default_unit_text_and_reader() -> None:
     found = next(key for key in list_keys() if key.name == "prerun.steps")
     assert found == Key(
         name="prerun.steps",
@@ -52,19 +52,19 @@ def test_a_key_says_all_about_itself() -> None:
     assert (found.variable, found.allowed) == ("SLURMWRAP_PRERUN_STEPS", "a whole number from 1 to 1000000")
 
 
-def test_the_page_is_as_it_is_generated() -> None:
+def test_the_configuration_page_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert with_keys(page) == page, ".venv/bin/python .ci/configuration_page.py writes it anew"
 
 
-def test_the_template_loads_and_changes_nothing() -> None:
+def test_the_template_loads_as_the_default_configuration() -> None:
     assert merge(Config(), tomllib.loads(make_template())) == Config()
     assert find_mistakes("config.toml", make_template()) == ()
 
 
-def test_the_template_with_every_key_switched_on_is_the_default_too() -> None:
+def test_the_template_with_every_key_uncommented_is_the_default() -> None:
     switched_on = re.sub(r"(?m)^#(?=\w+ = )", "", make_template())
-    assert set(find_key_lines(switched_on)) >= every_key()
+    assert set(find_key_lines(switched_on)) >= list_key_names()
     whole = merge(Config(), tomllib.loads(switched_on))
     assert whole == merge(Config(), {"rules": dict.fromkeys(RULES, "advise")})
 
@@ -73,12 +73,12 @@ def test_the_template_with_every_key_switched_on_is_the_default_too() -> None:
     ("value", "written"),
     [(True, "true"), (("a", 'b"'), '["a", "b\\""]'), ("x\n\x1b", '"x\\n\\u001b"'), (1e9, "1000000000"), (0.5, "0.5")],
 )
-def test_values_are_written_as_toml_reads_them(value: object, written: str) -> None:
+def test_values_are_formatted_as_valid_toml(value: object, written: str) -> None:
     assert format_toml(value) == written
     assert tomllib.loads(f"x = {written}")["x"] == (list(value) if isinstance(value, tuple) else value)
 
 
-WINDING = """# [prerun]
+TRICKY_TOML = """# [prerun]
 title = '''
 [prerun]
 steps = 3
@@ -92,15 +92,15 @@ nodes.x = [
 """
 
 
-def test_lines_are_those_of_the_keys_and_not_of_what_looks_like_one() -> None:
+def test_line_numbers_of_keys_ignore_strings_and_comments() -> None:
     wanted = {"title": 2, "prerun": 6, "prerun.steps": 7, "prerun.nodes": 8, "prerun.nodes.x": 8}
-    assert find_key_lines(WINDING) == wanted
-    assert locate_key("f", WINDING, "prerun.steps") == "f:7"
-    assert locate_key("f", WINDING, "prerun.absent") == "f:6"
-    assert locate_key("f", WINDING, "absent") == "f"
+    assert find_key_lines(TRICKY_TOML) == wanted
+    assert locate_key("f", TRICKY_TOML, "prerun.steps") == "f:7"
+    assert locate_key("f", TRICKY_TOML, "prerun.absent") == "f:6"
+    assert locate_key("f", TRICKY_TOML, "absent") == "f"
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_of_a_file_are_reported_at_once() -> None:
     text = '[prerun]\nsteps = 0\nx = 1\n[retry]\ndefault = "perhaps"\n[later]\na = 1\nb = 2\n'
     assert find_mistakes("f", text) == (
         "f:2: prerun.steps must be from 1 to 1e+06, not 0",
@@ -112,7 +112,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert find_mistakes("f", "prerun = 3\n") == ("f:1: prerun must be a table; write [prerun] and its keys below it",)
 
 
-def test_what_can_be_read_and_is_hardly_meant_is_remarked() -> None:
+def test_valid_but_inconsistent_settings_give_remarks() -> None:
     assert find_remarks(Config()) == ()
     odd = merge(Config(), {"nodes": {"lemon_ratio": 1}, "report": {"to": "a@b"}, "site": {"state_dir": "/s"}})
     assert find_remarks(odd) == (
@@ -122,7 +122,7 @@ def test_what_can_be_read_and_is_hardly_meant_is_remarked() -> None:
     )
 
 
-def test_each_value_knows_who_said_it(tmp_path: Path) -> None:
+def test_each_setting_has_its_sources(tmp_path: Path) -> None:
     site, user = tmp_path / "site.toml", tmp_path / "home/.config/slurmwrap/config.toml"
     site.write_text("\n[prerun]\nsteps = 5\n")
     user.parent.mkdir(parents=True)
@@ -143,7 +143,7 @@ def test_each_value_knows_who_said_it(tmp_path: Path) -> None:
     )
 
 
-def test_a_variable_that_is_no_keys_is_found_and_those_of_a_trial_are_not() -> None:
+def test_unknown_variables_are_reported_except_those_of_pre_runs() -> None:
     inside = {"SLURMWRAP_TRIAL_DIR": "/x", "SLURMWRAP_PRERUN": "1", "SLURMWRAP_RELEASE_AT": "1", "SLURMWRAP_CONFIG": ""}
     assert find_unknown_variables({**inside, "SLURMWRAP_PRERUN_STEP": "3", "SLURMWRAP_NODES_PRIOR": "1"}) == (
         "SLURMWRAP_PRERUN_STEP is no key's variable; did you mean SLURMWRAP_PRERUN_STEPS?",

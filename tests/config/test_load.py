@@ -1,4 +1,4 @@
-"""Configuration: what wins, and what a wrong key gets."""
+"""Configuration: precedence of its sources, and errors for wrong keys."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from slurmwrap.config.load_config import Config, Placement, Prerun, SiteSection,
 from slurmwrap.errors import ConfigError
 
 
-def write(path: Path, text: str) -> Path:
+def write_file(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
 
 
-def environ(tmp_path: Path, site: str = "", user: str = "", **variables: str) -> dict[str, str]:
+def make_environment(tmp_path: Path, site: str = "", user: str = "", **variables: str) -> dict[str, str]:
     found = {"HOME": str(tmp_path / "home"), "SLURMWRAP_CONFIG": str(tmp_path / "absent.toml"), **variables}
     if site:
-        found["SLURMWRAP_CONFIG"] = str(write(tmp_path / "site.toml", site))
+        found["SLURMWRAP_CONFIG"] = str(write_file(tmp_path / "site.toml", site))
     if user:
-        write(tmp_path / "home/.config/slurmwrap/config.toml", user)
+        write_file(tmp_path / "home/.config/slurmwrap/config.toml", user)
     return found
 
 
-def test_without_any_file_the_defaults_hold(tmp_path: Path) -> None:
-    assert load(environ(tmp_path)) == Config()
+def test_without_files_the_defaults_apply(tmp_path: Path) -> None:
+    assert load(make_environment(tmp_path)) == Config()
 
 
-def test_user_wins_over_site_and_a_variable_over_both(tmp_path: Path) -> None:
+def test_the_user_file_overrides_the_site_file_and_variables_override_both(tmp_path: Path) -> None:
     site = '[prerun]\npartition = "debug"\ngrace_s = 60\nsteps = 5\n[site]\nspool = "/s"\n'
     user = "[prerun]\ngrace_s = 120\nsteps = 7\n"
-    found = load(environ(tmp_path, site, user, SLURMWRAP_PRERUN_STEPS="9"))
+    found = load(make_environment(tmp_path, site, user, SLURMWRAP_PRERUN_STEPS="9"))
     assert found == Config(prerun=Prerun(partition="debug", grace_s=120, steps=9), site=SiteSection(spool="/s"))
 
 
 def test_a_variable_can_switch_a_flag_off(tmp_path: Path) -> None:
-    assert load(environ(tmp_path, SLURMWRAP_PLACEMENT_ENABLED="no")).placement == Placement(enabled=False)
+    assert load(make_environment(tmp_path, SLURMWRAP_PLACEMENT_ENABLED="no")).placement == Placement(enabled=False)
 
 
-def test_a_list_is_one_in_a_file_and_commas_in_a_variable(tmp_path: Path) -> None:
+def test_a_list_is_an_array_in_a_file_and_comma_separated_in_a_variable(tmp_path: Path) -> None:
     site = '[submit]\npass_partitions = ["interactive*", "jupyter"]\n'
-    assert load(environ(tmp_path, site)).submit == Submit(pass_partitions=("interactive*", "jupyter"))
-    found = load(environ(tmp_path, site, SLURMWRAP_SUBMIT_PASS_PARTITIONS="a*, b ,")).submit
+    assert load(make_environment(tmp_path, site)).submit == Submit(pass_partitions=("interactive*", "jupyter"))
+    found = load(make_environment(tmp_path, site, SLURMWRAP_SUBMIT_PASS_PARTITIONS="a*, b ,")).submit
     assert found == Submit(pass_partitions=("a*", "b"))
-    assert load(environ(tmp_path, site, SLURMWRAP_SUBMIT_PASS_PARTITIONS="")).submit == Submit()
+    assert load(make_environment(tmp_path, site, SLURMWRAP_SUBMIT_PASS_PARTITIONS="")).submit == Submit()
 
 
-def test_rules_and_the_time_out_have_variables_too(tmp_path: Path) -> None:
-    found = load(environ(tmp_path, SLURMWRAP_RULES_DRAIN="act", SLURMWRAP_SLURM_TIMEOUT_S="2.5"))
+def test_rules_and_the_slurm_timeout_have_variables(tmp_path: Path) -> None:
+    found = load(make_environment(tmp_path, SLURMWRAP_RULES_DRAIN="act", SLURMWRAP_SLURM_TIMEOUT_S="2.5"))
     assert found == Config(rules={"drain": "act"}, slurm_timeout_s=2.5)
 
 
-def test_rules_are_advise_until_switched_on(tmp_path: Path) -> None:
-    found = load(environ(tmp_path, '[rules]\ndrain = "act"\n'))
+def test_the_mode_of_a_rule_is_advise_by_default(tmp_path: Path) -> None:
+    found = load(make_environment(tmp_path, '[rules]\ndrain = "act"\n'))
     assert (found.mode_of("drain"), found.mode_of("retry")) == ("act", "advise")
 
 
-def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path) -> None:
+def test_an_error_for_a_wrong_key_or_value_names_file_and_key(tmp_path: Path) -> None:
     wanted = [
         ("[prerum]\n", ":1: unknown key 'prerum'; did you mean 'prerun'?"),
         (
@@ -98,7 +98,7 @@ def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path) -> None:
     ]
     wrong = []
     for text, message in wanted:
-        variables = environ(tmp_path, text)
+        variables = make_environment(tmp_path, text)
         with pytest.raises(ConfigError) as caught:
             load(variables)
         if variables["SLURMWRAP_CONFIG"] not in str(caught.value) or message not in str(caught.value):
@@ -106,9 +106,9 @@ def test_a_wrong_key_or_value_names_file_and_key(tmp_path: Path) -> None:
     assert wrong == []
 
 
-def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
+def test_an_error_for_a_wrong_variable_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(environ(tmp_path, SLURMWRAP_PRERUN_STEPS="many"))
+        load(make_environment(tmp_path, SLURMWRAP_PRERUN_STEPS="many"))
     assert str(caught.value) == "SLURMWRAP_PRERUN_STEPS: prerun.steps: 'many' is not a whole number"
 
 
@@ -123,8 +123,10 @@ def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
         ((0, 65534), 0o640, ""),
     ],
 )
-def test_root_reads_no_file_that_others_may_write(tmp_path: Path, owner: tuple[int, int], mode: int, why: str) -> None:
-    variables = environ(tmp_path, "[prerun]\nsteps = 4\n")
+def test_root_refuses_a_file_that_other_users_may_write(
+    tmp_path: Path, owner: tuple[int, int], mode: int, why: str
+) -> None:
+    variables = make_environment(tmp_path, "[prerun]\nsteps = 4\n")
     file = Path(variables["SLURMWRAP_CONFIG"])
     os.chown(file, *owner)
     file.chmod(mode)
@@ -137,10 +139,12 @@ def test_root_reads_no_file_that_others_may_write(tmp_path: Path, owner: tuple[i
     assert caught.value.hint == f"check that no one changed it, then: chown root: {file}; chmod 644 {file}"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to become somebody else needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="running as another user needs root")
 @pytest.mark.parametrize(("state_of", "refused"), [(65534, True), (0, False)])
-def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, state_of: int, refused: bool) -> None:
-    """SlurmUser is known by the state directory that is his."""
+def test_slurm_user_refuses_a_writable_file_and_other_users_accept_it(
+    open_dir: Path, state_of: int, refused: bool
+) -> None:
+    """SlurmUser is recognized as the owner of the state directory."""
     state, file = open_dir / "state", open_dir / "config.toml"
     state.mkdir()
     os.chown(state, state_of, state_of)
@@ -164,24 +168,24 @@ def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, st
         assert (done.stdout, done.stderr) == (f"{state}\n", "")
 
 
-def test_state_lies_where_xdg_says(tmp_path: Path) -> None:
+def test_the_state_directory_follows_xdg_state_home(tmp_path: Path) -> None:
     assert find_user_state_dir({"HOME": "/home/a"}) == Path("/home/a/.local/state/slurmwrap")
     assert find_user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "/x"}) == Path("/x/slurmwrap")
 
 
-def test_a_relative_directory_of_the_caller_is_as_good_as_none() -> None:
+def test_relative_directories_in_the_environment_are_ignored() -> None:
     assert find_user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "x"}) == Path("/home/a/.local/state/slurmwrap")
     assert find_user_state_dir({"HOME": "home"}) == find_user_state_dir({})
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may be led to another user's files")
-def test_root_keeps_nothing_in_another_users_home(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: HOME of another user")
+def test_root_uses_no_state_directory_in_another_users_home(tmp_path: Path) -> None:
     assert find_user_state_dir({"HOME": str(tmp_path)}) == tmp_path / ".local/state/slurmwrap"
     os.chown(tmp_path, 65534, 65534)
     assert find_user_state_dir({"HOME": str(tmp_path)}) == find_user_state_dir({})
     assert find_user_state_dir({"XDG_STATE_HOME": str(tmp_path)}) == find_user_state_dir({})
 
 
-def test_without_home_the_password_database_says_where_state_lies() -> None:
+def test_without_home_the_password_database_gives_the_home_directory() -> None:
     home = pwd.getpwuid(os.getuid()).pw_dir
     assert find_user_state_dir({}) == Path(home) / ".local/state/slurmwrap"

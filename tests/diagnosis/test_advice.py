@@ -1,4 +1,4 @@
-"""One sentence that names what the message names."""
+"""Advice: one sentence with the names from the error message."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def test_the_advice_names_what_the_message_names(line: str, named: str) -> None:
     assert found.advice.endswith(".")
 
 
-def test_a_command_that_is_not_found_is_named() -> None:
+def test_advice_names_a_command_that_was_not_found() -> None:
     assert "'pyhton'" in find_specific_advice("syntax_error", "run.sh: line 3: pyhton: command not found")
 
 
-def test_a_message_that_names_nothing_is_given_the_categorys_advice() -> None:
+def test_a_message_without_names_gets_the_advice_of_its_category() -> None:
     found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text="MemoryError\n"),)))
     assert found.advice == CATEGORIES["cpu_oom"].advice
 
 
-def test_what_a_terminal_would_act_on_does_not_reach_the_sentence_and_a_name_of_any_length_is_cut() -> None:
+def test_names_in_advice_have_no_control_characters_and_are_cut() -> None:
     assert make_printable("a\x1b[31m\x9b\u202eb\n") == "a[31mb"
     assert len(make_printable("x" * 10_000)) == 120
 
 
-def test_braces_of_the_text_are_not_filled_again_and_a_place_without_a_group_gives_no_sentence() -> None:
+def test_a_template_is_filled_once_and_is_empty_if_a_name_is_missing() -> None:
     assert fill_template("Install {name}.", {"name": "{other}", "other": "x"}) == "Install {other}."
     assert (fill_template("Install {name}.", {"name": None}), fill_template("Install {name}.", {})) == ("", "")

@@ -1,4 +1,4 @@
-"""Joining observations and Slurm's word into evidence."""
+"""Observations and Slurm's records, joined into evidence."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def epilog(node: str = "n1", **facts: object) -> Observation:
 @pytest.mark.parametrize(
     ("raw", "split"), [(768, (3, 0)), (139, (0, 11)), (253, (0, 125)), (35584, (139, 0)), (4021, (0, 53)), (0, (0, 0))]
 )
-def test_raw_wait_statuses_split_as_slurm_splits_them(raw: int, split: tuple[int, int]) -> None:
+def test_raw_wait_statuses_are_split_as_slurm_does(raw: int, split: tuple[int, int]) -> None:
     assert split_status(raw) == split
 
 
-def test_all_facts_of_a_run_come_together() -> None:
+def test_all_facts_of_a_run_are_joined_into_evidence() -> None:
     logs = [{"name": "/out", "text": "boom", "truncated": True}]
     kernel = [{"text": XID, "at": 5.0}]
     gpu = [
         {"index": 0, "bus_id": "05:00", "recovery_action": "gpu_reset"},
-        {"index": 1, "bus_id": "06:00", "recovery_action": "none"},  # what every healthy GPU says
+        {"index": 1, "bus_id": "06:00", "recovery_action": "none"},  # the value of every healthy GPU
     ]
     one = epilog(logs=logs, kernel=kernel, gpu=gpu, mem_peak_mib=700, oom_kills=1)
     two = epilog("n2", mem_peak_mib=900, oom_kills=2)
@@ -74,47 +74,47 @@ def test_all_facts_of_a_run_come_together() -> None:
     )
 
 
-def test_a_node_that_slurm_does_not_name_is_not_believed() -> None:
+def test_observations_from_a_node_that_the_job_did_not_have_are_ignored() -> None:
     stray = epilog("n7", kernel=[{"text": XID, "at": None}], gpu=[{"index": 0, "recovery_action": "gpu_reset"}])
     found = join(KEY, job(81), [stray])
     assert (found.kernel, found.nvml) == ((), ())
 
 
-def test_facts_of_a_wrong_kind_are_left_out() -> None:
+def test_facts_of_a_wrong_type_are_ignored() -> None:
     found = join(KEY, job(81), [epilog(logs="x", kernel={"a": 1}, gpu=7, mem_peak_mib="much", oom_kills=None)])
     assert (found.logs, found.kernel, found.nvml, found.mem_peak_mib, found.oom_kills) == ((), (), (), None, None)
 
 
-def test_logs_read_by_ourselves_serve_where_no_epilog_brought_any() -> None:
+def test_logs_read_by_slurmwrap_are_used_only_if_no_epilog_reported_logs() -> None:
     mine = (LogTail(name="/out", text="mine"),)
     brought = epilog(logs=[{"name": "/out", "text": "theirs"}])
     assert join(KEY, job(81), [epilog()], logs=mine).logs == mine
     assert join(KEY, job(81), [brought], logs=mine).logs == (LogTail(name="/out", text="theirs"),)
 
 
-def test_squeues_blanks_in_a_reason_are_scontrols_underscores() -> None:
+def test_spaces_in_a_reason_become_underscores() -> None:
     assert join(KEY, job(81, reason="launch failed requeued held"), []).reason == "launch_failed_requeued_held"
 
 
-def test_the_hooks_tell_the_end_of_a_job_that_slurm_forgot_and_the_controller_comes_first() -> None:
+def test_the_end_of_a_forgotten_job_comes_from_its_hooks_slurmctld_first() -> None:
     controller = hook(Context.EPILOG_SLURMCTLD, START - 29.0, "", wait_status=253, derived=256)
     found = complete_job_record(job(81, state="", end_time=None), [epilog(wait_status=768), controller])
     assert (found.state, found.exit_code, found.signal, found.derived_exit_code) == ("OUT_OF_MEMORY", 0, 125, 1)
     assert found.end_time == START - 29
 
 
-def test_zero_from_a_hook_is_a_success_only_if_nothing_speaks_against_it() -> None:
+def test_exit_code_0_from_a_hook_is_used_only_without_contrary_evidence() -> None:
     gone = job(81, state="", exit_code=0)
     line = "slurmstepd-n1: error: *** JOB 81 ON n1 CANCELLED AT 2026-11-20T23:55:58 DUE TO TIME LIMIT ***"
     logs = [{"name": "/out", "text": line}]
     begun = [hook(Context.PROLOG, START - 90.0), hook(Context.PROLOG, START - 90.0, "n2")]
     assert join(KEY, gone, [*begun[:1], epilog()]).exit_code == 0
     assert join(KEY, gone, [epilog(logs=logs)]).exit_code is None
-    assert join(KEY, gone, [*begun, epilog()]).exit_code is None  # n2 never saw the end
+    assert join(KEY, gone, [*begun, epilog()]).exit_code is None  # n2 has no Epilog
     assert join(KEY, gone, [epilog()], requeued=True).exit_code is None
 
 
-def test_an_observation_belongs_to_the_run_in_whose_window_it_lies() -> None:
+def test_an_observation_belongs_to_the_run_whose_time_window_contains_it() -> None:
     first = [hook(Context.PROLOG, 1000.2), hook(Context.EPILOG, 1001.5, started_at=1000.2)]
     first += [hook(Context.EPILOG_SLURMCTLD, 1001.4, "")]
     second = [hook(Context.PROLOG, 1004.1), hook(Context.EPILOG, 2000.0, started_at=1004.1)]
@@ -124,14 +124,14 @@ def test_an_observation_belongs_to_the_run_in_whose_window_it_lies() -> None:
     assert select_observations_of_run(both, uid=1001, start=1004, others=[1000]) == tuple(second)
 
 
-def test_a_node_whose_clock_is_slow_is_still_heard_and_an_older_job_is_not() -> None:
+def test_a_slow_node_clock_is_tolerated_and_an_older_job_is_ignored() -> None:
     slow, older = hook(Context.PROLOG, 996.0), hook(Context.PROLOG, 900.0)
     stranger = hook(Context.PROLOG, 1000.0, uid=1002)
     assert select_observations_of_run([older, slow, stranger], uid=1001, start=1000) == (slow,)
     assert select_observations_of_run([slow], uid=1001, start=None) == ()
 
 
-def test_users_records_are_no_hooks() -> None:
+def test_user_observations_are_not_hook_observations() -> None:
     assert select_observations_of_run([hook(Context.SUBMIT, 1000.0)], uid=1001, start=1000) == ()
 
 
@@ -147,7 +147,7 @@ def test_the_memory_limit_of_one_node(changes: dict[str, object], limit: int | N
     assert compute_memory_limit_mib(job(81, **changes)) == limit
 
 
-def test_what_the_epilogs_measured_is_told_of_one_node() -> None:
+def test_epilog_measurements_are_per_node() -> None:
     ended = replace(job(81), nodes=("n1", "n2"), gpus=5, cpus=16)
     epilogs = [epilog(mem_peak_mib=700, cpu_s=30.0, mem_source="cgroup"), epilog("n2", mem_peak_mib=600, cpu_s=90.0)]
     assert build_measurement(ended, epilogs) == Measurement(
@@ -159,7 +159,7 @@ def gpu(*processes: dict[str, object]) -> dict[str, object]:
     return {"index": 0, "accounting": list(processes)}
 
 
-def test_gpu_use_is_the_mean_over_gpus_of_who_worked_longest_on_each() -> None:
+def test_gpu_use_is_the_mean_of_the_longest_process_on_each_gpu() -> None:
     long = {"pid": 1, "max_mib": 20_000, "gpu_percent": 80, "memory_percent": 30, "ms": 50_000}
     short = {"pid": 2, "max_mib": 300, "gpu_percent": 1, "memory_percent": 0, "ms": 900}
     other = {"pid": 3, "max_mib": 21_000, "gpu_percent": 60, "memory_percent": None, "ms": 50_000}
@@ -168,14 +168,14 @@ def test_gpu_use_is_the_mean_over_gpus_of_who_worked_longest_on_each() -> None:
     assert (found.gpu_util, found.gpu_mem_util, found.gpu_mem_peak_mib) == (0.7, 0.3, 21_000)
 
 
-def test_what_is_no_share_is_no_gpu_use() -> None:
+def test_an_invalid_percentage_is_not_a_gpu_use() -> None:
     odd = {"pid": 1, "max_mib": 5, "gpu_percent": 4294967295, "memory_percent": -1, "ms": 5}
     found = build_measurement(job(81), [epilog(gpu=[gpu(odd), {"accounting": "no"}, 7])])
     assert found is not None
     assert (found.gpu_util, found.gpu_mem_util, found.gpu_mem_peak_mib) == (None, None, 5)
 
 
-def test_counted_steps_are_those_of_the_epilog_that_read_them() -> None:
+def test_counted_steps_come_from_the_epilog_that_reported_them() -> None:
     counted = {"count": 40, "per_s": 2.5, "source": "optimizer", "processes": 8, "last_at": START + 50.0}
     found = build_measurement(
         replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted), epilog("n2")]
@@ -185,23 +185,23 @@ def test_counted_steps_are_those_of_the_epilog_that_read_them() -> None:
 
 
 @pytest.mark.parametrize("counted", [{}, {"count": 0}, {"count": "40"}, {"count": -3}, [], "x", None])
-def test_what_is_no_count_is_none(counted: object) -> None:
+def test_an_invalid_step_count_is_ignored(counted: object) -> None:
     assert build_measurement(job(81), [epilog(steps=counted)]) is None
 
 
 @pytest.mark.parametrize("odd", [math.inf, math.nan, 10**400, -math.inf])
-def test_what_no_record_can_hold_is_no_speed_and_no_time(odd: float) -> None:
+def test_infinite_and_nan_step_rates_and_times_are_ignored(odd: float) -> None:
     counted = {"count": 40, "per_s": odd, "last_at": odd}
     found = build_measurement(replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted)])
     assert found is not None
     assert (found.steps, found.steps_per_s, found.steps_until_s) == (40, None, None)
 
 
-def test_nothing_measured_is_no_measurement() -> None:
+def test_without_measured_facts_there_is_no_measurement() -> None:
     assert build_measurement(job(81), [epilog()]) is None
 
 
-# --- runs of one job after each other ---------------------------------------------------------------------------------
+# --- consecutive runs of one job -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,20 +209,20 @@ def test_nothing_measured_is_no_measurement() -> None:
     [
         ("Error: one\ndone\n", ["Error: one\n"], LogTail(name="o", text="done\n", first_line=2)),
         ("a\nb\nc\n", ["a\n", "a\nb\n"], LogTail(name="o", text="c\n", first_line=3)),
-        ("Error: one\n", ["Error: one\n"], LogTail(name="o", text="Error: one\n")),  # written anew, the same again
+        ("Error: one\n", ["Error: one\n"], LogTail(name="o", text="Error: one\n")),  # rewritten with the same text
         ("begun anew\n", ["Error: one\n"], LogTail(name="o", text="begun anew\n")),
         ("fine\n", ["", "\n"], LogTail(name="o", text="fine\n")),
     ],
 )
-def test_what_earlier_runs_wrote_to_the_same_file_is_not_this_runs(now, earlier, expected) -> None:
+def test_output_of_earlier_runs_in_the_same_file_is_cut(now, earlier, expected) -> None:
     assert cut_earlier_output(LogTail(name="o", text=now), [LogTail(name="o", text=old) for old in earlier]) == expected
 
 
-def test_another_file_of_an_earlier_run_cuts_nothing() -> None:
+def test_output_of_an_earlier_run_in_another_file_cuts_nothing() -> None:
     tail = LogTail(name="run-2.out", text="Error: one\nmore\n")
     assert cut_earlier_output(tail, [LogTail(name="run-1.out", text="Error: one\n")]) == tail
 
 
 @pytest.mark.parametrize(("derived", "earlier", "kept"), [(5, [5], 0), (5, [None, 0], 5), (9, [5], 9), (0, [5], 0)])
-def test_a_derived_exit_code_that_an_earlier_run_left_is_not_this_runs(derived, earlier, kept) -> None:
+def test_a_derived_exit_code_left_by_an_earlier_run_is_dropped(derived, earlier, kept) -> None:
     assert drop_earlier_exit_code(JobRecord(job_id=1, derived_exit_code=derived), earlier).derived_exit_code == kept

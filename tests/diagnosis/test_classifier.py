@@ -1,4 +1,4 @@
-"""Whole logs to diagnoses: what is the root, what follows from it, and who is believed."""
+"""Diagnoses of whole logs: root cause, consequences, and which source outranks which."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def diagnose(*texts: str, kernel: tuple[str, ...] = (), state: str = "FAILED", c
     return diagnose_run(Evidence(state=state, exit_code=code, logs=logs, kernel=lines, nodes=("n3",)))
 
 
-def test_a_whole_log_is_given_its_root_cause() -> None:
+def test_each_example_log_is_classified_as_labelled() -> None:
     wrong = {}
     for row in CASES:
         found = diagnose_run(make_evidence(row))
@@ -53,14 +53,14 @@ def test_a_whole_log_is_given_its_root_cause() -> None:
     assert not wrong, pformat(wrong)
 
 
-def test_a_run_that_completed_is_told_without_loading_the_signatures() -> None:
+def test_a_completed_run_is_classified_without_loading_the_signatures() -> None:
     get_default_signatures.cache_clear()
     ran = Evidence(state="COMPLETED", exit_code=0, logs=(LogTail(name="out", text=PROGRESS),))
     assert make_classifier("")(ran).category == "success"
     assert get_default_signatures.cache_info().currsize == 0
 
 
-def test_no_evidence_at_all_is_unknown() -> None:
+def test_without_evidence_the_category_is_no_signature() -> None:
     assert diagnose_run(Evidence()).category == "no_signature"
 
 
@@ -68,7 +68,7 @@ def test_the_cases_cover_every_category_and_success() -> None:
     assert {row["category"] for row in CASES} == {*FAILURES, "success"}
 
 
-def test_a_diagnosis_cites_the_line_with_its_source_and_number_and_names_what_follows() -> None:
+def test_a_diagnosis_cites_root_cause_and_cascade_with_source_and_line() -> None:
     found = diagnose(PROGRESS + OOM + WATCHDOG)
     assert found == Diagnosis(
         category="gpu_oom",
@@ -92,7 +92,7 @@ def test_a_diagnosis_cites_the_line_with_its_source_and_number_and_names_what_fo
     )
 
 
-def test_line_numbers_count_from_the_tails_first_line() -> None:
+def test_line_numbers_start_at_the_first_line_of_the_log_tail() -> None:
     log = LogTail(name="out", text=OOM, first_line=1001, truncated=True)
     assert diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(log,))).evidence[0].line == 1004
 
@@ -117,7 +117,7 @@ SITUATIONS = {
 }
 
 
-def test_the_cause_is_told_from_what_surrounds_it() -> None:
+def test_the_root_cause_is_distinguished_from_surrounding_lines() -> None:
     wrong = {}
     for situation, (category, *texts) in SITUATIONS.items():
         if (found := diagnose(*texts)).category != category:
@@ -125,7 +125,7 @@ def test_the_cause_is_told_from_what_surrounds_it() -> None:
     assert not wrong, pformat(wrong)
 
 
-def test_a_completed_job_succeeded_whatever_error_its_log_went_on_after() -> None:
+def test_a_completed_job_that_went_on_after_an_error_is_a_success() -> None:
     found = diagnose(OOM + PROGRESS, state="COMPLETED", code=0)
     assert (found.category, found.decision) == ("success", "none")
 
@@ -136,19 +136,19 @@ def test_a_failed_step_hidden_by_a_later_command_is_diagnosed() -> None:
     assert found.category == "gpu_oom"
 
 
-def test_a_failure_of_which_no_output_was_read_says_so_and_names_the_step() -> None:
-    told = ("epilog on n3: kernel log: lines lost", "epilog on n3: the output was not read: a job of root")
-    found = diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, derived_signal=0, hooks=told))
+def test_a_failure_without_output_cites_the_derived_exit_code_and_the_hook() -> None:
+    hooks = ("epilog on n3: kernel log: lines lost", "epilog on n3: the output was not read: a job of root")
+    found = diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, derived_signal=0, hooks=hooks))
     assert (found.category, [(one.source, one.role, one.text) for one in found.evidence]) == (
         "no_signature",
         [
             ("slurm", "root", "State COMPLETED, ExitCode 0:0; the worst of its steps 1:0 (DerivedExitCode)"),
-            ("hook", "support", told[1]),
+            ("hook", "support", hooks[1]),
         ],
     )
 
 
-def test_a_hidden_failure_that_the_script_got_over_is_success() -> None:
+def test_a_failed_step_from_which_the_script_recovered_is_a_success() -> None:
     log = LogTail(name="out", text="step failed, second try\nTraining finished.\n")
     assert (
         diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,))).category == "success"
@@ -165,17 +165,17 @@ def test_a_missing_input_is_named() -> None:
     )
 
 
-def test_slurms_time_limit_beats_what_the_program_printed() -> None:
+def test_slurms_time_limit_outranks_the_log() -> None:
     found = diagnose(OOM, state="TIMEOUT", code=0)
     assert (found.category, found.signature) == ("time_limit", "slurm.state_timeout")
 
 
-def test_a_cancelled_job_whose_log_says_preemption_was_preempted() -> None:
+def test_a_cancelled_job_with_a_preemption_line_was_preempted() -> None:
     assert diagnose(PROGRESS + PREEMPTED, state="CANCELLED", code=0).category == "job_preempted"
 
 
 @pytest.mark.parametrize("name", ["messages", "messages_a", "messages_b", "messages_c", "messages_d", "messages_e"])
-def test_a_message_alone_is_enough(name: str) -> None:
+def test_a_single_message_gives_its_category(name: str) -> None:
     wrong = {}
     for row in rows_of(name):
         kernel = tuple(line for line in row.get("kernel", "").split("\n") if line)
@@ -185,7 +185,7 @@ def test_a_message_alone_is_enough(name: str) -> None:
     assert not wrong, pformat(wrong)
 
 
-def test_a_conclusive_xid_explains_a_bare_nccl_timeout_and_blames_the_node() -> None:
+def test_a_conclusive_xid_outranks_an_nccl_timeout_and_blames_the_node() -> None:
     found = diagnose(PROGRESS + WATCHDOG, kernel=("x", XID79))
     assert (found.category, found.signature, found.node, found.conclusive) == (
         "gpu_hardware",
@@ -197,7 +197,7 @@ def test_a_conclusive_xid_explains_a_bare_nccl_timeout_and_blames_the_node() -> 
     assert found.evidence[1].role == "cascade"
 
 
-def test_a_conclusive_xid_does_not_excuse_a_typing_error_but_still_counts_against_the_node() -> None:
+def test_a_conclusive_xid_does_not_outrank_a_typo_but_blames_the_node() -> None:
     found = diagnose("run.sh: line 3: pyhton: command not found\n", kernel=(XID79,), code=127)
     assert (found.category, found.decision, found.node, found.conclusive) == ("syntax_error", "stop", "n3", True)
 
@@ -205,7 +205,7 @@ def test_a_conclusive_xid_does_not_excuse_a_typing_error_but_still_counts_agains
 @pytest.mark.parametrize(
     "line", [XID79, "LustreError: 11-0: scratch-OST0012 failed", "soft lockup - CPU#3 stuck for 22s!"]
 )
-def test_no_kernel_line_excuses_a_key_error(line: str) -> None:
+def test_no_kernel_line_outranks_a_key_error(line: str) -> None:
     found = diagnose(PROGRESS + TRACEBACK + "KeyError: 'label'\n", kernel=(line,))
     assert (found.category, found.decision) == ("traceback_from_crash", "stop")
 
@@ -220,18 +220,18 @@ def test_a_forged_xid_in_the_users_output_blames_no_node() -> None:
     assert (found.node, found.conclusive) == ("", False)
 
 
-def test_an_xid_that_is_only_recorded_does_not_override_the_program() -> None:
+def test_an_informational_xid_does_not_outrank_an_exception() -> None:
     line = "NVRM: Xid (PCI:0000:41:00): 63, pid=7, name=python, Row Remapper: New row marked for remapping"
     found = diagnose(TRACEBACK + "KeyError: 'x'\n", kernel=(line,))
     assert (found.category, found.conclusive) == ("traceback_from_crash", False)
 
 
-def test_a_bare_kill_is_unknown_until_the_cgroup_says_out_of_memory() -> None:
+def test_a_killed_process_is_cpu_oom_only_with_cgroup_evidence() -> None:
     log = (LogTail(name="out", text=PROGRESS + "run.sh: line 12: 4410 Killed   python train.py\n"),)
     bare = Evidence(state="FAILED", exit_code=137, logs=log)
-    told = Evidence(state="FAILED", exit_code=137, logs=log, oom_kills=1)
-    full = Evidence(state="FAILED", exit_code=137, logs=log, mem_peak_mib=4090, mem_limit_mib=4096)
-    assert [diagnose_run(evidence).category for evidence in (bare, told, full)] == [
+    oom_kill = Evidence(state="FAILED", exit_code=137, logs=log, oom_kills=1)
+    full_memory = Evidence(state="FAILED", exit_code=137, logs=log, mem_peak_mib=4090, mem_limit_mib=4096)
+    assert [diagnose_run(evidence).category for evidence in (bare, oom_kill, full_memory)] == [
         "no_signature",
         "cpu_oom",
         "cpu_oom",
@@ -242,11 +242,11 @@ def test_a_bare_kill_is_unknown_until_the_cgroup_says_out_of_memory() -> None:
     ("text", "category", "node"),
     [
         (WATCHDOG, "gpu_hardware", "n5"),
-        (TRACEBACK + "KeyError: 'lr'\n", "traceback_from_crash", ""),  # a pending reset does not excuse the program
+        (TRACEBACK + "KeyError: 'lr'\n", "traceback_from_crash", ""),  # a pending reset does not outrank the exception
         (OOM, "gpu_oom", ""),
     ],
 )
-def test_a_gpu_that_asks_for_help_explains_what_is_vague_and_nothing_else(text: str, category: str, node: str) -> None:
+def test_a_gpu_recovery_action_outranks_only_vague_errors(text: str, category: str, node: str) -> None:
     nvml = ("NVML on n5: GPU 2 (0000:41:00.0) asks for recovery action gpu_reset",)
     found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),), nvml=nvml))
     assert (found.category, found.node, found.conclusive) == (category, node, False)
@@ -262,26 +262,26 @@ def test_a_gpu_that_asks_for_help_explains_what_is_vague_and_nothing_else(text: 
         ("NVML on n5: GPU 2 (0000:41:00.0) has a row remapping that waits for a reset", "nccl_error"),
     ],
 )
-def test_what_nvml_calls_broken_explains_a_bare_time_out(line: str, category: str) -> None:
+def test_a_gpu_that_nvml_reports_as_broken_outranks_an_nccl_timeout(line: str, category: str) -> None:
     log = (LogTail(name="out", text=PROGRESS + WATCHDOG),)
     found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=log, nvml=(line,)))
     assert (found.category, found.conclusive) == (category, False)
 
 
-def test_a_single_node_that_failed_is_named_and_one_of_several_is_not() -> None:
+def test_a_failed_node_is_named_only_for_a_single_node_job() -> None:
     one = diagnose_run(Evidence(state="NODE_FAIL", nodes=("n1",)))
     two = diagnose_run(Evidence(state="NODE_FAIL", nodes=("n1", "n2")))
     assert (one.node, two.node) == ("n1", "")
 
 
-def test_nothing_recognisable_stays_unknown_and_shows_the_last_line() -> None:
+def test_an_unrecognised_log_is_no_signature_and_cites_its_last_line() -> None:
     found = diagnose(PROGRESS + "bye\n\n")
     assert (found.category, found.decision, found.signature) == ("no_signature", "retry", "")
     before = tuple(PROGRESS.splitlines()[-3:])
     assert found.evidence == (Citation(source="out.0", line=6, text="bye", before=before),)
 
 
-def test_the_middle_of_a_huge_log_is_left_out_and_lines_are_still_numbered() -> None:
+def test_the_middle_of_a_huge_log_is_skipped_and_line_numbers_stay_correct() -> None:
     text = PROGRESS * 40_000 + OOM
     found = diagnose(text)
     assert found.evidence[0].line == text.count("\n")

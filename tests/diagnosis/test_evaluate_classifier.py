@@ -1,4 +1,4 @@
-"""Measuring predictions."""
+"""The scores of the classifier: accuracy, precision, recall and confusions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 
 
-def said(category: str, decision: str = "") -> Diagnosis:
+def prediction(category: str, decision: str = "") -> Diagnosis:
     known = CATEGORIES[category]
     return Diagnosis(
         category=category, domain=known.domain, decision=decision or known.decision, confidence=1.0, signature=""
@@ -16,7 +16,9 @@ def said(category: str, decision: str = "") -> Diagnosis:
 
 def test_right_and_wrong_predictions_are_counted_per_category() -> None:
     rows = [{"id": id, "category": label} for id, label in (("a", "gpu_oom"), ("b", "gpu_oom"), ("c", "storage_full"))]
-    found = score(rows, [said("gpu_oom"), said("cuda_failure"), said("storage_full", "retry_elsewhere")])
+    found = score(
+        rows, [prediction("gpu_oom"), prediction("cuda_failure"), prediction("storage_full", "retry_elsewhere")]
+    )
     assert found == ClassifierScore(
         total=3,
         right=2,
@@ -33,12 +35,12 @@ def test_right_and_wrong_predictions_are_counted_per_category() -> None:
     assert [(row.precision, row.recall) for row in found.categories] == [(1.0, 0.5), (1.0, 1.0), (0.0, 1.0)]
 
 
-def test_nothing_at_all_scores_full() -> None:
+def test_an_empty_set_has_full_scores() -> None:
     found = score([], [])
     assert (found.accuracy, found.macro_f1, found.decision_accuracy) == (1.0, 1.0, 1.0)
 
 
-def test_a_labelled_object_becomes_evidence_without_its_label() -> None:
+def test_a_labelled_row_becomes_evidence_without_its_label() -> None:
     row = {
         "id": "x",
         "category": "gpu_oom",

@@ -1,7 +1,7 @@
-"""Whatever a log holds: classify does not raise, and does work in proportion to the part of it that is read.
+"""For any log, the classifier does not raise, and its work is proportional to the part of the log that is read.
 
-Work is counted, not timed: lines of our own code that are executed, and the shape of expressions. What that does not
-show, bench/classify_growth.py measures.
+Work is counted, not timed: the executed lines of slurmwrap's own code, and the shape of the regular expressions.
+bench/classify_growth.py measures what this does not show.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail
 
 OURS = str(Path(slurmwrap.__file__).parent)
-SMALL, TIMES = 12 * 1024, 4  # the larger is within what is read of a log
-SLACK = 2  # a quadratic cost would show as TIMES * TIMES
-MANY = 10  # repetitions from which on a repetition inside them can cost without end
+SMALL, TIMES = 12 * 1024, 4  # the larger size is still read completely
+SLACK = 2  # quadratic work would give TIMES * TIMES
+MANY = 10  # from this number of repetitions on, a nested repetition can take exponential time
 
 
 def diagnose(*texts: str, kernel: str = "") -> str:
@@ -39,7 +39,7 @@ def diagnose(*texts: str, kernel: str = "") -> str:
 
 
 def lines_executed(text: str) -> int:
-    """How many lines of our code (a repetition counts each time) it takes to diagnose `text`."""
+    """How many lines of slurmwrap's code are executed to diagnose `text`; repeated lines count each time."""
     count = 0
 
     def on_line(frame: FrameType, event: str, arg: Any) -> Any:
@@ -59,8 +59,8 @@ def lines_executed(text: str) -> int:
     return count
 
 
-def test_four_times_the_log_takes_about_four_times_the_steps() -> None:
-    diagnose("a\n")  # what is loaded once
+def test_work_grows_linearly_with_the_size_of_the_log() -> None:
+    diagnose("a\n")  # loads what is loaded only once
     growth = {
         name: lines_executed(make(SMALL * TIMES)) / max(lines_executed(make(SMALL)), 1000)
         for name, make in LOGS.items()
@@ -69,7 +69,7 @@ def test_four_times_the_log_takes_about_four_times_the_steps() -> None:
     assert not wrong, pformat(wrong)
 
 
-def test_of_a_huge_log_the_start_and_the_end_are_read_and_long_rows_in_part() -> None:
+def test_only_start_and_end_of_huge_logs_and_long_rows_are_read() -> None:
     read = {name: read_log(LogTail(name="out", text=make(1_000_000))) for name, make in LOGS.items()}
     wrong = {name: len(log.text) for name, log in read.items() if len(log.text) > 288 * 1024 + len("\n")}
     assert not wrong, pformat(wrong)
@@ -102,7 +102,7 @@ def has_nested(pattern: str) -> bool:
     return any(nested_repetitions(_parser.parse(pattern)))
 
 
-def test_no_expression_repeats_a_repetition() -> None:
+def test_no_pattern_has_a_repetition_inside_a_repetition() -> None:
     assert has_nested("x(?:(?=(a+b?){2,})|c)") and not has_nested("(?:a+){3}(?:bc)*")
     expressions = [
         (signature.id, expression)
@@ -113,7 +113,7 @@ def test_no_expression_repeats_a_repetition() -> None:
 
 
 def near_misses(pattern: str) -> Iterator[str]:
-    """Rows full of what an expression looks for, without the end that it needs."""
+    """Rows that repeat a literal of the pattern without the rest of a match."""
     for literal in find_required_literals(pattern)[:1]:
         for between in ("", " ", "a"):
             yield (f"{literal}{between}" * ROW_CAP)[:ROW_CAP]
@@ -121,8 +121,8 @@ def near_misses(pattern: str) -> Iterator[str]:
             yield (between * ROW_CAP)[: ROW_CAP - len(literal)] + literal
 
 
-def test_a_search_for_any_expression_ends_on_rows_that_nearly_match() -> None:
-    # What costs more than the square of a row's length would not end before the deadline of a test.
+def test_every_pattern_terminates_on_rows_that_nearly_match() -> None:
+    # A search that takes more than quadratic time in the row's length would exceed the time limit of a test.
     searched = 0
     for _, pattern in get_default_signatures().ranked:
         expression = compile_pattern(pattern)
@@ -140,15 +140,15 @@ TEXTS = st.lists(st.one_of(PIECES, st.text(max_size=60)), max_size=60).map("\n".
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(TEXTS, max_size=3), TEXTS)
-def test_any_logs_and_any_kernel_lines_give_some_diagnosis(texts: list[str], kernel: str) -> None:
+def test_any_logs_and_kernel_lines_give_a_valid_category(texts: list[str], kernel: str) -> None:
     assert diagnose(*texts, kernel=kernel) in CATEGORIES
 
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.binary(max_size=4000))
-def test_any_bytes_give_some_diagnosis(raw: bytes) -> None:
+def test_any_bytes_give_a_valid_category(raw: bytes) -> None:
     assert diagnose(raw.decode("utf-8", "replace")) in CATEGORIES
 
 
-def test_lone_surrogates_give_some_diagnosis() -> None:
+def test_lone_surrogates_give_a_valid_category() -> None:
     assert diagnose("error \udcff\ud800: failed\nKeyError: '\udcff'\n") in CATEGORIES

@@ -1,4 +1,4 @@
-"""Progress, NaN and good ends."""
+"""Progress lines, NaN losses and lines that report a successful end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def progress(text: str) -> LogProgress:
         "I0203 12:37:57 local.py:45] [0] train/loss=1.59633, train/grad_norm=0.9",
     ],
 )
-def test_the_frameworks_progress_lines_are_known(row: str) -> None:
+def test_progress_lines_of_training_frameworks_are_recognised(row: str) -> None:
     assert progress(row).rows == (0,)
 
 
 @pytest.mark.parametrize("row", ["loading 3 files", "loss function: cross entropy", "Error at step 3", "50% done"])
-def test_other_lines_are_no_progress(row: str) -> None:
+def test_other_lines_are_not_progress(row: str) -> None:
     assert progress(row).rows == ()
 
 
@@ -42,10 +42,10 @@ def test_an_error_is_survived_when_two_different_progress_lines_follow() -> None
 
 
 @pytest.mark.parametrize("row", ["loss=nan", "'grad_norm': nan", "ppl: inf", "train_loss nan", "Loss is NaN"])
-def test_nan_losses_are_seen(row: str) -> None:
+def test_nan_losses_are_detected(row: str) -> None:
     assert progress(f"x\n{row}").nan_before(5) == 1
 
 
 @pytest.mark.parametrize("row", ["nan_count=0", "number of nan iterations:   0", "info: loss ok", "val_auc: 0.5"])
-def test_counters_with_nan_in_their_name_are_not(row: str) -> None:
+def test_counters_with_nan_in_their_name_are_not_nan_losses(row: str) -> None:
     assert progress(row).nan == ()

@@ -1,4 +1,4 @@
-"""Rows, prefixes and tracebacks."""
+"""Log text, parsed into rows, prefixes and tracebacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rows(text: str) -> list[tuple[int, str]]:
     return list(zip(log.numbers, log.rows, strict=True))
 
 
-def test_carriage_returns_make_rows_of_one_line() -> None:
+def test_carriage_returns_split_one_line_into_rows() -> None:
     assert rows("a\r\x1b[1mb\x1b[0m\nc") == [(1, "a"), (1, "b"), (2, "c")]
 
 
@@ -36,11 +36,11 @@ def test_a_row_beyond_the_cap_keeps_both_ends() -> None:
         "KeyError: 1",
     ],
 )
-def test_what_launchers_put_before_a_line_is_taken_off(row: str) -> None:
+def test_prefixes_of_launchers_are_removed(row: str) -> None:
     assert strip_prefix(row).removeprefix("[1,2]<stderr>:") == "KeyError: 1"
 
 
-def test_a_traceback_has_its_exception_message_and_place() -> None:
+def test_a_traceback_has_exception_message_frames_and_position() -> None:
     log = read_log(LogTail(name="out", text=f"x\nTraceback (most recent call last):\n{FRAME}a.b.CustomError: no\n"))
     assert find_tracebacks(log) == (
         Traceback(
@@ -55,7 +55,7 @@ def test_a_traceback_has_its_exception_message_and_place() -> None:
     )
 
 
-def test_ranks_that_interleave_are_told_apart_by_their_prefix() -> None:
+def test_interleaved_tracebacks_of_ranks_are_separated_by_prefix() -> None:
     text = (
         "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
         '[rank0]:   File "a.py", line 1, in f\n[rank1]:   File "b.py", line 1, in g\n'
@@ -65,5 +65,5 @@ def test_ranks_that_interleave_are_told_apart_by_their_prefix() -> None:
     assert (found[0].start, found[0].end) == (0, 4)
 
 
-def test_a_traceback_that_never_ends_is_none() -> None:
+def test_an_incomplete_traceback_is_ignored() -> None:
     assert find_tracebacks(read_log(LogTail(name="out", text="Traceback (most recent call last):\n" + FRAME))) == ()

@@ -1,6 +1,6 @@
-"""Completed jobs: an error with which the output ends is found, and no sound run is held to have one.
+"""Completed jobs: an error at the end of the output is found, and a sound run is not reported as one with an error.
 
-tests/data/diagnosis/completed holds output of programs that were run for this; what follows here was written by hand.
+tests/data/diagnosis/completed contains output of programs that were run for this test; the texts below are handwritten.
 """
 
 from __future__ import annotations
@@ -102,38 +102,38 @@ ERRORS = {
 }  # fmt: skip
 
 
-def judged(*texts: str) -> Diagnosis:
+def diagnose_completed(*texts: str) -> Diagnosis:
     logs = tuple(LogTail(name=f"out{number}", text=text) for number, text in enumerate(texts))
     return diagnose_run(Evidence(state="COMPLETED", exit_code=0, logs=logs))
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_run_stays_a_success_whatever_it_printed(name: str) -> None:
-    assert judged(SOUND[name]).category == "success"
+def test_a_sound_run_is_a_success_whatever_it_printed(name: str) -> None:
+    assert diagnose_completed(SOUND[name]).category == "success"
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_an_error_at_the_end_is_neither_success_nor_failure(name: str) -> None:
+def test_an_error_at_the_end_gives_completed_with_error(name: str) -> None:
     text, category = ERRORS[name]
-    found = judged(text)
+    found = diagnose_completed(text)
     assert (found.category, found.error, found.decision) == ("completed_with_error", category, "none")
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-def test_output_of_programs_that_were_run(path: Path) -> None:
+def test_recorded_output_of_real_programs_is_classified(path: Path) -> None:
     expected = "success" if path.stem.startswith("sound") else "completed_with_error"
-    assert judged(path.read_text(encoding="utf-8")).category == expected
+    assert diagnose_completed(path.read_text(encoding="utf-8")).category == expected
 
 
-def test_most_labelled_crashes_are_found_behind_echo() -> None:
+def test_most_labelled_crashes_are_found_before_a_final_echo() -> None:
     rows = [json.loads(line) for line in (DATA / "labelled.jsonl").read_text(encoding="utf-8").splitlines()]
     crashes = [row for row in rows if row["category"] == "traceback_from_crash"]
-    found = [judged(row["log"] + "\ndone\n").category for row in crashes]
+    found = [diagnose_completed(row["log"] + "\ndone\n").category for row in crashes]
     assert found.count("completed_with_error") >= len(crashes) // 2
 
 
-def test_the_place_in_the_users_own_code_is_named() -> None:
-    found = judged(STEPS + CRASH)
+def test_the_advice_names_the_line_in_the_users_own_code() -> None:
+    found = diagnose_completed(STEPS + CRASH)
     assert (found.advice, found.evidence[0].line, found.step) == ("Line 7 of model.py: AttributeError.", 35, 29)
 
 
@@ -141,17 +141,17 @@ def test_the_place_in_the_users_own_code_is_named() -> None:
     ("stdout", "stderr", "category"),
     [
         (STEPS, CRASH, "completed_with_error"),
-        (STEPS + "Training complete.\n", CRASH, "success"),  # lines of two files have no order
+        (STEPS + "Training complete.\n", CRASH, "success"),  # the order of lines in two files is unknown
         ("step 900/900 loss 0.1\n", CRASH, "success"),
         (STEPS, MAIN + "ImportError: no flash_attn\n", "success"),
         ("", MAIN + "ImportError: no flash_attn\n", "completed_with_error"),
     ],
 )
-def test_two_files_must_not_contradict_each_other(stdout: str, stderr: str, category: str) -> None:
-    assert judged(stdout, stderr).category == category
+def test_an_error_in_stderr_counts_only_if_stdout_does_not_contradict(stdout: str, stderr: str, category: str) -> None:
+    assert diagnose_completed(stdout, stderr).category == category
 
 
-def test_a_step_that_slurm_saw_fail_is_a_failure_as_before() -> None:
+def test_a_step_that_slurm_recorded_as_failed_is_a_failure() -> None:
     log = LogTail(name="out", text=STEPS + CRASH)
     found = diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, logs=(log,)))
     assert found.category == "traceback_from_crash"

@@ -1,4 +1,4 @@
-"""Plain pieces that a match must hold."""
+"""Literals that every match of a pattern must contain, and patterns that may be slow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slurmwrap.diagnosis.regex_prefilter import find_harmful_shape, find_require
         (r"\d+|word", ()),
     ],
 )
-def test_literals_of_a_pattern(pattern: str, literals: tuple[str, ...]) -> None:
+def test_the_required_literals_of_a_pattern_are_found(pattern: str, literals: tuple[str, ...]) -> None:
     assert find_required_literals(pattern) == literals
 
 
@@ -35,7 +35,7 @@ PIECES = st.sampled_from(["abc", "de?", r"\d{1,2}", "(?:fgh|ijk)", r"\(", "[xyz]
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.lists(PIECES, min_size=1, max_size=5), st.data())
-def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str], data: st.DataObject) -> None:
+def test_every_match_of_a_pattern_contains_one_of_its_literals(pieces: list[str], data: st.DataObject) -> None:
     pattern = "".join(pieces)
     text = data.draw(st.from_regex(pattern, fullmatch=True))
     literals = find_required_literals(pattern)
@@ -56,7 +56,7 @@ def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str],
         "(?:foo|bar)+ baz",
     ],
 )
-def test_shapes_that_may_backtrack_without_end_are_told(pattern: str) -> None:
+def test_patterns_that_may_backtrack_excessively_are_detected(pattern: str) -> None:
     assert find_harmful_shape(pattern)
 
 
@@ -73,5 +73,5 @@ def test_shapes_that_may_backtrack_without_end_are_told(pattern: str) -> None:
         "x{,}",
     ],
 )
-def test_ordinary_shapes_are_not(pattern: str) -> None:
+def test_ordinary_patterns_are_accepted(pattern: str) -> None:
     assert find_harmful_shape(pattern) == ""

@@ -1,4 +1,4 @@
-"""How much was left when the time was up, by the end of the output."""
+"""How much time a run still needed when it reached its time limit, from the end of its output."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ OUTER = "Epochs:  30%|###| 3/10 [1:00:00<2:20:00, 1200s/it]\n"
         ("", 60, None),
     ],
 )
-def test_what_was_left(text: str, run_s: float | None, left: float | None) -> None:
+def test_the_remaining_time_is_read_from_progress_lines(text: str, run_s: float | None, left: float | None) -> None:
     assert find_remaining([read_log(LogTail(name="out", text=text))], run_s) == left
 
 
-def test_a_share_of_a_run_that_resumed_says_nothing() -> None:
+def test_the_completed_share_of_a_resumed_run_gives_no_remaining_time() -> None:
     log = read_log(LogTail(name="out", text="step 100/1000 loss 1\n"))
     assert find_remaining([log], 60, resumed=True) is None
 
 
-def test_only_a_run_that_its_time_limit_ended_is_given_it() -> None:
+def test_only_a_run_that_reached_its_time_limit_has_a_remaining_time() -> None:
     log = LogTail(name="out", text="  6%|# | 308/5000 [01:03<16:18,  4.80it/s]\n")
     found = {
         state: diagnose_run(Evidence(state=state, run_s=66, logs=(log,))).remaining_s for state in ("TIMEOUT", "FAILED")

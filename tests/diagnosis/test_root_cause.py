@@ -1,4 +1,4 @@
-"""The root among several failures: ranks, files, times, consequences, survived errors."""
+"""The root cause among several errors: ranks, files, times, consequences, survived errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def diagnose(*texts: str) -> Diagnosis:
     return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=logs))
 
 
-def root_of(*texts: str) -> tuple[str, str]:
+def find_root(*texts: str) -> tuple[str, str]:
     found = diagnose(*texts)
     return found.category, found.evidence[0].source
 
@@ -42,7 +42,7 @@ def root_of(*texts: str) -> tuple[str, str]:
         ("Nov 20 12:00:01 n3 kernel: x", 1),
     ],
 )
-def test_the_forms_of_time_agree(row: str, seconds: float) -> None:
+def test_all_timestamp_formats_give_the_same_time(row: str, seconds: float) -> None:
     noon = ((11 - 1) * 31 + 19) * 86400 + 12 * 3600
     assert parse_stamp(row) == Stamp(seconds=noon + seconds, utc=False)
 
@@ -50,13 +50,17 @@ def test_the_forms_of_time_agree(row: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "row", ["step 1120 12:00", "E1399 12:00:00 x", "E1120 25:00:00.1 x", "May be", "", "took 12:00:01"]
 )
-def test_other_rows_carry_no_time(row: str) -> None:
+def test_other_rows_have_no_timestamp(row: str) -> None:
     assert parse_stamp(row) is None
 
 
-def test_times_of_different_zones_are_not_compared() -> None:
-    here, there = parse_stamp("2026-11-20T12:00:01 x"), parse_stamp("2026-11-20T12:00:01Z x")
-    assert (is_comparable([here, here]), is_comparable([here, there]), is_comparable([here, None])) == (
+def test_timestamps_of_different_time_zones_are_not_compared() -> None:
+    local_time, utc_time = parse_stamp("2026-11-20T12:00:01 x"), parse_stamp("2026-11-20T12:00:01Z x")
+    assert (
+        is_comparable([local_time, local_time]),
+        is_comparable([local_time, utc_time]),
+        is_comparable([local_time, None]),
+    ) == (
         True,
         False,
         False,
@@ -75,7 +79,7 @@ def test_times_of_different_zones_are_not_compared() -> None:
         ("n3: x", None),
     ],
 )
-def test_a_launchers_prefix_names_the_rank(row: str, rank: int | None) -> None:
+def test_the_prefix_of_a_launcher_names_the_rank(row: str, rank: int | None) -> None:
     assert parse_rank(row) == rank
 
 
@@ -93,7 +97,7 @@ def bar(text: str) -> str:
 
 
 SITUATIONS = {
-    # what peers print of a lost rank, and what of itself
+    # errors of peers after a rank was lost, and the error of the lost rank
     "an exception behind its peers' time-out": ("traceback_from_crash", TIMED_OUT + KEY_ERROR),
     "an exception behind its peers' lost connection": ("traceback_from_crash", PEER_GONE + KEY_ERROR),
     "end of file in the tear-down": ("nccl_error", TIMED_OUT + TRACEBACK + "EOFError\n"),
@@ -111,11 +115,11 @@ SITUATIONS = {
         "ERROR on GPU 3: failed to allocate 4096 MiB of device memory\n" + ABORT,
     ),
     "an abort alone": ("mpi_error", ABORT),
-    # a side script's complaint during training hides no cause, but stands alone
+    # an error of a side script during training does not outrank a crash, but counts if it is the only error
     "a complaint, then a crash": ("traceback_from_crash", PROGRESS + COMPLAINT + KEY_ERROR),
     "a complaint alone": ("permission_error", PROGRESS + COMPLAINT),
     "a complaint before training": ("permission_error", COMPLAINT + KEY_ERROR),
-    # tracebacks of an interpreter that ends
+    # tracebacks while the interpreter shuts down
     "ignored in a function": (
         "no_signature",
         PROGRESS + "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n" + KEY_ERROR,
@@ -136,7 +140,7 @@ SITUATIONS = {
         PROGRESS + FINALIZED.format('File "/usr/lib/python3.11/multiprocessing/util.py", line 300, in _run_finalizers'),
     ),
     "a destructor": ("no_signature", PROGRESS + FINALIZED.format('File "/opt/x/pool.py", line 268, in __del__')),
-    # bars after an error: those of what runs beside training do not mean that it was survived
+    # progress bars after an error: those of other work than training do not mean that the error was survived
     "a download": (
         "traceback_from_crash",
         KEY_ERROR + bar("Downloading data: {0}%|███ | {0}/100 [00:10<00:10, 3.1MB/s]\n"),
@@ -156,22 +160,22 @@ SITUATIONS = {
 }
 
 
-def test_the_cause_is_told_from_consequences_and_from_what_runs_beside_it() -> None:
+def test_the_root_cause_is_distinguished_from_consequences() -> None:
     found = {name: diagnose(text).category for name, (_, text) in SITUATIONS.items()}
     wrong = {name: given for name, given in found.items() if given != SITUATIONS[name][0]}
     assert not wrong, pformat(wrong)
 
 
-def test_of_several_files_the_first_in_time_has_the_cause_and_without_times_the_first_file() -> None:
+def test_the_first_error_in_time_or_else_in_the_first_file_is_the_root_cause() -> None:
     late, early = (f"2026-11-20 12:0{minute}:00 start\n{KEY_ERROR}" for minute in (5, 1))
-    assert root_of(late, early) == ("traceback_from_crash", "out.1")
-    assert root_of(KEY_ERROR, KEY_ERROR) == ("traceback_from_crash", "out.0")
+    assert find_root(late, early) == ("traceback_from_crash", "out.1")
+    assert find_root(KEY_ERROR, KEY_ERROR) == ("traceback_from_crash", "out.0")
 
 
-def test_a_ranks_own_exception_is_the_cause_of_its_peers_later_time_out_and_the_consequence_of_an_earlier_one() -> None:
+def test_an_exception_before_a_peers_timeout_is_the_cause_and_after_it_is_not() -> None:
     before, after = (f"[E1120 12:{time} train.cc:1] x\n{KEY_ERROR}" for time in ("00:01.0", "31:00.0"))
-    assert root_of(TIMED_OUT, before) == ("traceback_from_crash", "out.1")
-    assert root_of(TIMED_OUT, after) == ("nccl_error", "out.0")
+    assert find_root(TIMED_OUT, before) == ("traceback_from_crash", "out.1")
+    assert find_root(TIMED_OUT, after) == ("nccl_error", "out.0")
 
 
 @pytest.mark.parametrize("prefix", ["[rank3]: ", "3: ", "[1,3]<stderr>:", "[1,3]<stderr>: ", "worker-0 | ", "gpu12: "])
@@ -183,18 +187,18 @@ def test_a_ranks_own_exception_is_the_cause_of_its_peers_later_time_out_and_the_
         ("bash: ./train.sh: Permission denied\n", "permission_error"),
     ],
 )
-def test_a_launchers_prefix_hides_nothing(prefix: str, text: str, category: str) -> None:
-    assert root_of("".join(prefix + row for row in text.splitlines(keepends=True)))[0] == category
+def test_the_prefix_of_a_launcher_does_not_hide_an_error(prefix: str, text: str, category: str) -> None:
+    assert find_root("".join(prefix + row for row in text.splitlines(keepends=True)))[0] == category
 
 
-def test_an_attempt_that_elastic_restarts_and_that_trains_on_is_survived_and_the_last_one_is_the_cause() -> None:
+def test_an_elastic_restart_that_trains_on_makes_the_last_error_the_cause() -> None:
     restart = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\nstep 3/900 loss=2.9\n"
     index_error = TRACEBACK + "IndexError: list index out of range\n"
     found = diagnose(PROGRESS + KEY_ERROR + restart + index_error)
     assert (found.category, found.evidence[0].text) == ("traceback_from_crash", "IndexError: list index out of range")
 
 
-def test_an_attempt_that_is_restarted_and_fails_at_once_is_not_survived() -> None:
+def test_an_elastic_restart_that_fails_at_once_keeps_the_first_error() -> None:
     restart = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
     found = diagnose(PROGRESS + KEY_ERROR + restart + TRACEBACK + "IndexError: list index out of range\n")
     assert found.evidence[0].text == "KeyError: 'label'"
@@ -203,29 +207,29 @@ def test_an_attempt_that_is_restarted_and_fails_at_once_is_not_survived() -> Non
 STAMPED = "2026-11-20 12:00:{:02d} step {}/900 loss=2.{}\n"
 
 
-def files(**texts: str) -> Diagnosis:
+def diagnose_files(**texts: str) -> Diagnosis:
     logs = tuple(LogTail(name=f"job-7.{name}", text=text) for name, text in texts.items())
     return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=logs))
 
 
-def test_an_error_of_stderr_is_survived_by_later_progress_in_stdout() -> None:
+def test_an_error_in_stderr_is_survived_by_later_progress_in_stdout() -> None:
     error = "2026-11-20 12:00:05 ERROR batch left out\n" + KEY_ERROR
     later = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
-    assert files(out=later, err=error).category == "no_signature"
+    assert diagnose_files(out=later, err=error).category == "no_signature"
 
 
-def test_an_error_of_stderr_is_not_survived_by_earlier_progress_in_stdout() -> None:
+def test_an_error_in_stderr_is_not_survived_by_earlier_progress() -> None:
     error = "2026-11-20 12:00:45 ERROR batch left out\n" + KEY_ERROR
     earlier = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
-    assert files(out=earlier, err=error).category == "traceback_from_crash"
+    assert diagnose_files(out=earlier, err=error).category == "traceback_from_crash"
 
 
-def test_another_ranks_progress_survives_nothing() -> None:
+def test_progress_of_another_rank_does_not_make_an_error_survived() -> None:
     error = "2026-11-20 12:00:05 ERROR batch left out\n" + KEY_ERROR
     later = "".join(STAMPED.format(second, second, second) for second in range(1, 30))
-    assert files(out0=later, err1=error).category == "traceback_from_crash"
+    assert diagnose_files(out0=later, err1=error).category == "traceback_from_crash"
 
 
-def test_an_exit_by_signal_says_more_than_a_hint() -> None:
+def test_an_exit_by_signal_outranks_a_warning() -> None:
     hint = LogTail(name="out", text="2026-11-20 12:00:01 WARNING: cannot open shared object file: libfoo.so\n")
     assert diagnose_run(Evidence(state="FAILED", exit_code=139, logs=(hint,))).category == "invalid_memory_access"

@@ -1,4 +1,4 @@
-"""The shipped set of signatures, and what becomes of a site's own file."""
+"""The shipped signatures, and signatures from a site's own file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def matches(pattern: str, text: str) -> bool:
     return bool(compile_pattern(pattern).search(text))
 
 
-def hits(signature: LogSignature, text: str) -> bool:
+def matches_signature(signature: LogSignature, text: str) -> bool:
     found = any(matches(pattern, text) for pattern in signature.patterns)
     return found and not (signature.unless and matches(signature.unless, text))
 
@@ -41,12 +41,12 @@ def test_a_signature_matches_its_own_examples_and_not_its_counterexamples() -> N
         for signature in SHIPPED.signatures
         for texts, expected in ((signature.examples, True), (signature.counterexamples, False))
         for text in texts
-        if hits(signature, text) is not expected
+        if matches_signature(signature, text) is not expected
     ]
     assert not wrong, pformat(wrong)
 
 
-def test_every_pattern_has_an_example_that_holds_a_literal_which_leads_to_it() -> None:
+def test_every_pattern_has_an_example_with_one_of_its_literals() -> None:
     wrong = []
     for signature in SHIPPED.signatures:
         for pattern in signature.patterns:
@@ -57,7 +57,7 @@ def test_every_pattern_has_an_example_that_holds_a_literal_which_leads_to_it() -
     assert not wrong, pformat(wrong)
 
 
-def test_a_signature_says_who_prints_it_and_decides_as_its_category_may() -> None:
+def test_each_signature_names_its_program_and_has_an_allowed_decision() -> None:
     allowed = {category: ("", *list_decisions(category)) for category in CATEGORIES} | {"": ("",)}
     wrong = [one.id for one in SHIPPED.signatures if not one.by or one.decision not in allowed[one.category]]
     assert wrong == []
@@ -69,7 +69,7 @@ def test_ids_are_unique_and_every_failure_category_has_a_signature() -> None:
     assert set(FAILURES) - covered == {NO_SIGNATURE}
 
 
-def test_a_log_of_one_example_line_is_given_the_signatures_category() -> None:
+def test_a_log_with_only_an_example_line_gets_the_signatures_category() -> None:
     wrong = {}
     for signature in SHIPPED.signatures:
         if signature.role == "root" and signature.where == "log" and not (signature.frame or signature.context):
@@ -81,7 +81,7 @@ def test_a_log_of_one_example_line_is_given_the_signatures_category() -> None:
     assert not wrong, pformat(wrong)
 
 
-def test_the_set_has_a_version() -> None:
+def test_the_shipped_signatures_have_a_version() -> None:
     assert re.fullmatch(r"\d{4}\.\d{2}", SHIPPED.version)
 
 
@@ -97,7 +97,7 @@ decision = "stop"
 """
 
 
-def test_a_sites_file_adds_to_the_set_and_decides(tmp_path: Path) -> None:
+def test_signatures_of_a_site_are_added_to_the_shipped_ones(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE)
     both = load_signatures(*signatures.SHIPPED, path)
@@ -124,14 +124,16 @@ def test_a_sites_file_adds_to_the_set_and_decides(tmp_path: Path) -> None:
         (('decision = "stop"', 'advice = "Ask {whom}."'), "advice names {whom}"),
     ],
 )
-def test_a_mistake_in_a_sites_file_is_named(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+def test_a_mistake_in_a_sites_signature_file_is_reported(
+    tmp_path: Path, change: tuple[str, str], complaint: str
+) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE.replace(*change))
     with pytest.raises(ConfigError, match=re.escape(complaint)):
         load_signatures(path)
 
 
-def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
+def test_the_example_in_the_documentation_is_valid(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/diagnosis.md").read_text()
     path = tmp_path / "site.toml"
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
@@ -144,10 +146,10 @@ def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
     assert "15" in found.advice
 
 
-def test_without_a_file_of_the_sites_own_the_shipped_set_stands() -> None:
+def test_without_a_site_file_the_shipped_signatures_are_used() -> None:
     assert get_signatures_with("") is get_default_signatures()
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_signature_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read signatures .*none\.toml"):
         load_signatures(tmp_path / "none.toml")

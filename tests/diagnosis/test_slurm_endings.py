@@ -1,4 +1,4 @@
-"""The endings measured on Slurm 22.05, row by row: Slurm's word and the job's stderr in, category and decision out."""
+"""The endings measured on Slurm 22.05: Slurm's record and the job's stderr give category and decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT = "AT 2026-11-20T23:47:02"
 
 
 def ending(state_and_code: str, reason: str = "", *log: str, derived: str = "0:0") -> Evidence:
-    """State and exit code as sacct prints them, `FAILED 1:0`; the lines of stderr behind one of training."""
+    """State and exit code as sacct prints them (`FAILED 1:0`); the stderr lines `log` follow one line of training."""
     state, _, codes = state_and_code.rpartition(" ")
     (code, signal), (worst, worst_signal) = (map(int, text.split(":")) for text in (codes, derived))
     text = "".join(f"{line}\n" for line in ("step 1 loss=1", *log))
@@ -33,8 +33,8 @@ def ending(state_and_code: str, reason: str = "", *log: str, derived: str = "0:0
     )
 
 
-def silent(state_and_code: str, reason: str = "", derived: str = "0:0") -> Evidence:
-    """The same of a job of which no output was read."""
+def without_output(state_and_code: str, reason: str = "", derived: str = "0:0") -> Evidence:
+    """The same for a job whose output was not read."""
     return replace(ending(state_and_code, reason, derived=derived), logs=())
 
 
@@ -47,7 +47,7 @@ TABLE = {
             "slurmstepd-n2: error: couldn't chdir to `/nonexistent': No such file or directory: going to /tmp instead",
         ),
         "no state, exit 0": Evidence(exit_code=0),
-        "no output: ok": silent("COMPLETED 0:0", "None"),
+        "no output: ok": without_output("COMPLETED 0:0", "None"),
     },
     "no_signature": {
         "exit 3": ending("FAILED 3:0", "NonZeroExitCode"),
@@ -71,9 +71,9 @@ TABLE = {
             derived="9:0",
         ),
         "held by a limit of its partition": Evidence(state="PENDING", reason="PartitionTimeLimit"),
-        "no output: exit 3": silent("FAILED 3:0", "NonZeroExitCode"),
-        "no output: exit 137": silent("FAILED 137:0"),
-        "no output: SIGTERM": silent("FAILED 0:15", "JobLaunchFailure"),
+        "no output: exit 3": without_output("FAILED 3:0", "NonZeroExitCode"),
+        "no output: exit 137": without_output("FAILED 137:0"),
+        "no output: SIGTERM": without_output("FAILED 0:15", "JobLaunchFailure"),
     },
     "invalid_memory_access": {
         "segfault in an srun task": ending(
@@ -87,8 +87,8 @@ TABLE = {
         "segfault in a child of the shell": ending(
             "FAILED 139:0", "NonZeroExitCode", "Segmentation fault (core dumped)"
         ),
-        "no output: SIGSEGV": silent("FAILED 0:11", "JobLaunchFailure"),
-        "no output: exit 139": silent("FAILED 139:0", "NonZeroExitCode"),
+        "no output: SIGSEGV": without_output("FAILED 0:11", "JobLaunchFailure"),
+        "no output: exit 139": without_output("FAILED 139:0", "NonZeroExitCode"),
     },
     "cancelled": {
         "scancel": ending("CANCELLED 0:15", "", f"slurmstepd-n1: error: *** JOB 35 ON n1 CANCELLED {AT} ***"),
@@ -105,7 +105,7 @@ TABLE = {
             f"slurmstepd: error: *** JOB 71 ON n2 CANCELLED {AT} DUE TO JOB REQUEUE ***",
         ),
         "cancelled by a user": Evidence(state="CANCELLED by 1000", exit_code=0, signal=0),
-        "no output: scancel": silent("CANCELLED 0:15"),
+        "no output: scancel": without_output("CANCELLED 0:15"),
     },
     "job_preempted": {
         "preempted and requeued": ending(
@@ -114,7 +114,7 @@ TABLE = {
         "preempted, --no-requeue": ending(
             "PREEMPTED 0:15", "", f"slurmstepd: error: *** JOB 45 ON n3 CANCELLED {AT} DUE TO PREEMPTION ***"
         ),
-        "no output: preempted": silent("PREEMPTED 0:15"),
+        "no output: preempted": without_output("PREEMPTED 0:15"),
     },
     "node_failure": {
         "node failed, --no-requeue": ending(
@@ -173,14 +173,14 @@ TABLE = {
             "slurmstepd-n7: error: Exceeded job memory limit",
             derived="0:9",
         ),
-        "no output: out of memory": silent("OUT_OF_MEMORY 0:125", "OutOfMemory"),
-        "no output: out of memory in a step": silent("COMPLETED 0:0", derived="0:125"),
+        "no output: out of memory": without_output("OUT_OF_MEMORY 0:125", "OutOfMemory"),
+        "no output: out of memory in a step": without_output("COMPLETED 0:0", derived="0:125"),
     },
     "permission_error": {
         "stdout cannot be created": ending("FAILED 0:53", "JobLaunchFailure"),
         "stdout cannot be created, 23.02": ending("FAILED 0:0", "RaisedSignal:53(Real-time_signal_19)"),
-        "no output: stdout cannot be created": silent("FAILED 0:53", "JobLaunchFailure"),
-        "no output: exit 126": silent("FAILED 126:0"),
+        "no output: stdout cannot be created": without_output("FAILED 0:53", "JobLaunchFailure"),
+        "no output: exit 126": without_output("FAILED 126:0"),
     },
     "syntax_error": {
         "bad interpreter": ending(
@@ -195,7 +195,7 @@ TABLE = {
             "srun: error: n2: task 0: Exited with exit code 2",
             derived="2:0",
         ),
-        "no output: exit 127": silent("FAILED 127:0"),
+        "no output: exit 127": without_output("FAILED 127:0"),
     },
     "time_limit": {
         "time limit": ending(
@@ -205,11 +205,11 @@ TABLE = {
         "time limit, state unknown": ending(" 0:0", "TimeLimit"),
         "no output: deadline": Evidence(state="DEADLINE"),
     },
-    "core_dump": {"no output: exit 134": silent("FAILED 134:0")},
+    "core_dump": {"no output: exit 134": without_output("FAILED 134:0")},
 }
 
 
-def test_an_ending_is_told_as_measured() -> None:
+def test_each_measured_ending_has_its_category_and_decision() -> None:
     wrong = {}
     for category, endings in TABLE.items():
         for name, evidence in endings.items():
@@ -222,7 +222,7 @@ def test_an_ending_is_told_as_measured() -> None:
 REFUSED = "prolog on n3: refused: GPU 0 has a standing fault (Xid 79)"
 
 
-def test_a_prolog_that_refused_the_node_explains_a_job_without_any_output() -> None:
+def test_a_prolog_refusal_explains_a_job_without_output() -> None:
     found = diagnose_run(Evidence(state="PENDING", reason="BeginTime", hooks=(REFUSED,)))
     assert (found.category, found.decision, found.signature, found.node) == (
         "node_failure",
@@ -232,7 +232,7 @@ def test_a_prolog_that_refused_the_node_explains_a_job_without_any_output() -> N
     )
 
 
-def test_a_hooks_word_agrees_with_slurms_and_is_cited_beside_it() -> None:
+def test_a_hook_that_confirms_slurms_record_is_cited_as_support() -> None:
     found = diagnose_run(replace(ending("PENDING 0:0", "launch_failed_requeued_held"), hooks=(REFUSED,)))
     assert found.evidence == (
         Citation(source="slurm", line=0, text="Reason launch_failed_requeued_held"),
@@ -240,7 +240,7 @@ def test_a_hooks_word_agrees_with_slurms_and_is_cited_beside_it() -> None:
     )
 
 
-def test_a_hooks_word_does_not_excuse_the_program() -> None:
+def test_a_prolog_refusal_does_not_outrank_an_error_of_the_program() -> None:
     typo = ending("FAILED 127:0", "NonZeroExitCode", "run.sh: line 3: pyhton: command not found")
     found = diagnose_run(replace(typo, hooks=(REFUSED,)))
     assert (found.category, len(found.evidence)) == ("syntax_error", 1)
@@ -257,14 +257,14 @@ def test_a_hooks_word_does_not_excuse_the_program() -> None:
         ("SOMETHING_NEW", "SOMETHING_NEW"),
     ],
 )
-def test_states_are_read_as_sacct_and_scontrol_write_them(state: str, base: str) -> None:
+def test_states_are_parsed_as_sacct_and_scontrol_print_them(state: str, base: str) -> None:
     assert parse_base_state(state) == base
 
 
-def test_a_job_without_a_state_completed_when_its_exit_code_is_zero() -> None:
+def test_without_a_state_only_exit_code_0_means_completed() -> None:
     assert [has_completed(Evidence(exit_code=code)) for code in (0, 1, None)] == [True, False, False]
 
 
-def test_a_failure_is_hidden_in_the_derived_exit_code() -> None:
+def test_a_derived_exit_code_reveals_a_hidden_failure() -> None:
     assert has_hidden_failure(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5))
     assert not has_hidden_failure(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=0, derived_signal=0))

@@ -1,4 +1,4 @@
-"""The taxonomy as data: 30 categories and success, as the public contract lists them."""
+"""The taxonomy: 30 categories and success, as documented."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONTRACT = {
 }
 
 
-def test_categories_are_the_contracts_with_domain_and_default_decision() -> None:
+def test_categories_have_the_documented_domain_and_default_decision() -> None:
     found = {name: (known.domain, known.decision) for name, known in CATEGORIES.items() if name in FAILURES}
     assert found == CONTRACT
     assert len(FAILURES) == 30
@@ -46,7 +46,7 @@ def test_categories_are_the_contracts_with_domain_and_default_decision() -> None
     assert {TITLES[name] for name in FAILURES if name != "cancelled"}.isdisjoint(CATEGORIES)
 
 
-def test_every_category_uses_known_domains_and_decisions_and_says_what_to_do() -> None:
+def test_every_category_has_a_known_domain_known_decisions_and_advice() -> None:
     for known in CATEGORIES.values():
         assert known.domain in ("", *DOMAINS)
         assert set(list_decisions(known.id)) <= set(DECISIONS)
@@ -54,7 +54,7 @@ def test_every_category_uses_known_domains_and_decisions_and_says_what_to_do() -
         assert known.advice or known.id == "success"
 
 
-def test_overrides_follow_the_default_decision() -> None:
+def test_allowed_decisions_begin_with_the_default_decision() -> None:
     assert list_decisions("storage_full") == ("stop", "retry_elsewhere")
     assert list_decisions("checkpoint_error") == ("retry", "stop")
     assert list_decisions("gpu_oom") == ("stop",)

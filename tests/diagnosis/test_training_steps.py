@@ -1,4 +1,4 @@
-"""How far training came, from what the frameworks print."""
+"""The last training step, from the progress lines of training frameworks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def steps(*texts: str) -> TrainingSteps:
         ("train_inner | epoch 004:  100 / 900 loss=1, num_updates=3100", 3100),
     ],
 )
-def test_the_frameworks_rows_show_a_step(row: str, step: int) -> None:
+def test_progress_rows_of_training_frameworks_give_a_step(row: str, step: int) -> None:
     assert steps(row) == TrainingSteps(step=step)
 
 
@@ -46,11 +46,11 @@ def test_the_frameworks_rows_show_a_step(row: str, step: int) -> None:
         "step time 3.5 s",
     ],
 )
-def test_rows_that_speak_of_something_else_show_none(row: str) -> None:
+def test_other_rows_give_no_step(row: str) -> None:
     assert steps(row) == TrainingSteps()
 
 
-def test_the_furthest_step_of_all_files_counts() -> None:
+def test_the_highest_step_of_all_files_counts() -> None:
     assert steps("step 1 loss=1\nstep 7 loss=1\n", "step 9 loss=1\n").step == 9
 
 
@@ -64,7 +64,7 @@ def test_the_furthest_step_of_all_files_counts() -> None:
         "INFO:tensorflow:Restoring parameters from /c/model.ckpt-100",
     ],
 )
-def test_a_run_that_goes_on_from_a_checkpoint_says_so(row: str) -> None:
+def test_a_row_about_loading_a_checkpoint_means_resumed(row: str) -> None:
     assert steps(row).resumed
 
 
@@ -77,19 +77,19 @@ def test_a_run_that_goes_on_from_a_checkpoint_says_so(row: str) -> None:
         "loaded pretrained weights",
     ],
 )
-def test_other_rows_do_not_mean_that_it_resumed(row: str) -> None:
+def test_other_rows_do_not_mean_resumed(row: str) -> None:
     assert not steps(row).resumed
 
 
-def test_a_first_step_far_from_zero_means_that_it_resumed() -> None:
+def test_a_first_step_far_from_zero_means_resumed() -> None:
     late = "".join(f"step {number} loss=1\n" for number in range(500, 560, 10))
     first = "".join(f"step {number} loss=1\n" for number in range(10, 70, 10))
     assert (steps(late).resumed, steps(first).resumed) == (True, False)
 
 
-def test_a_tail_whose_start_is_missing_is_not_taken_for_resumed() -> None:
+def test_a_log_tail_without_its_start_does_not_mean_resumed() -> None:
     text = "".join(f"step {number} loss=1\n" for number in range(500, 560, 10))
-    log = read_log(LogTail(name="out", text=text, truncated=True))  # first line not known
+    log = read_log(LogTail(name="out", text=text, truncated=True))  # the number of the first line is unknown
     assert not find_last_progress([log]).resumed
 
 
@@ -97,17 +97,20 @@ def test_a_tail_whose_start_is_missing_is_not_taken_for_resumed() -> None:
     ("text", "step"),
     [
         ("Saving model checkpoint to out/checkpoint-500\nstep 501 loss=1\n", 500),
-        ("Saving model checkpoint to out/checkpoint-500\n", None),  # it may have died in it
+        (
+            "Saving model checkpoint to out/checkpoint-500\n",
+            None,
+        ),  # the run may have ended while it was writing the checkpoint
         ("  successfully saved checkpoint from iteration     500 to /c\n", 500),
         ("[Torch] Saved /c/global_step500/mp_rank_00_model_states.pt.\n", 500),
         ("saved step=400.ckpt\nsaved step=800.ckpt\n", 800),
     ],
 )
-def test_the_newest_checkpoint_that_was_written(text: str, step: int | None) -> None:
+def test_the_newest_completed_checkpoint_is_found(text: str, step: int | None) -> None:
     assert steps(text).checkpoint_step == step
 
 
-def test_a_diagnosis_carries_them() -> None:
+def test_a_diagnosis_has_step_resumed_and_checkpoint_step() -> None:
     text = "Resuming from step 500\nstep 510 loss=1\nsaved checkpoint-510\nstep 520 loss=1\nKilled\n"
     found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
     assert (found.step, found.resumed, found.checkpoint_step) == (520, True, 510)

@@ -1,4 +1,4 @@
-"""Kernel lines to Xid events, and what each event means for the node."""
+"""Xid events from kernel lines, and what each event means for the node."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_an_xid_line_gives_code_bus_id_text_and_line() -> None:
     )
 
 
-def test_older_lines_without_the_word_pci_are_read_too() -> None:
+def test_older_lines_without_pci_are_parsed() -> None:
     assert event("NVRM: Xid (0000:03:00): 13, Graphics Exception").code == 13
 
 
-def test_both_forms_without_the_word_xid_are_79() -> None:
+def test_both_forms_of_off_the_bus_without_a_code_are_xid_79() -> None:
     lines = [
         "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.",
         "NVRM: The NVIDIA GPU 0000:b3:00.0",
@@ -46,13 +46,13 @@ def test_both_forms_without_the_word_xid_are_79() -> None:
     ]
 
 
-def test_a_gpu_that_is_only_introduced_is_no_event() -> None:
+def test_a_line_that_only_names_a_gpu_is_no_event() -> None:
     assert (
         parse_xids(["NVRM: The NVIDIA GPU 0000:b3:00.0", "NVRM: is not supported", "", "", "fallen off the bus"]) == ()
     )
 
 
-def test_sxids_are_negative_and_resets_only_when_fatal() -> None:
+def test_sxids_are_negative_and_require_a_reset_only_when_fatal() -> None:
     fatal = event("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     mild = event("nvidia-nvswitch0: SXid (PCI:0000:8b:00.0): 12028, Non-fatal, Link 32 egress error")
     assert (fatal.code, get_action(fatal), mild.code, get_action(mild)) == (-20034, "RESET", -12028, "LOG")
@@ -60,12 +60,12 @@ def test_sxids_are_negative_and_resets_only_when_fatal() -> None:
     assert get_meaning(fatal) == "NVSwitch error (SXid 20034)"
 
 
-def test_conclusive_codes_are_the_contracts_nine() -> None:
+def test_exactly_nine_codes_are_conclusive() -> None:
     assert {code for code, known in XIDS.items() if known.conclusive} == {48, 62, 64, 74, 79, 95, 119, 120, 140}
 
 
 @pytest.mark.parametrize("code", [63, 92, 94, 13, 31, 43, 45])
-def test_informational_and_application_codes_never_drain(code: int) -> None:
+def test_informational_and_application_codes_are_not_conclusive(code: int) -> None:
     found = event(f"NVRM: Xid (PCI:0000:05:00): {code}, pid=1, name=python, x")
     assert not is_conclusive(found)
     assert get_action(found) in ("LOG", "APP", "FOLLOW")
@@ -81,24 +81,24 @@ def test_informational_and_application_codes_never_drain(code: int) -> None:
         ("GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", "LOG", False),
     ],
 )
-def test_the_recovery_action_of_xid_154_is_obeyed(text: str, action: str, drains: bool) -> None:
+def test_xid_154_has_the_action_that_it_names(text: str, action: str, drains: bool) -> None:
     found = event(f"NVRM: Xid (PCI:0000:0f:00): 154, {text}")
     assert (get_action(found), is_conclusive(found)) == (action, drains)
     assert get_category(found) == ("gpu_hardware" if drains else "")
 
 
 @pytest.mark.parametrize(("word", "action"), [("Fatal", "RESET"), ("Nonfatal", "LOG"), ("Non-fatal", "LOG")])
-def test_nvlink5_codes_go_by_their_text(word: str, action: str) -> None:
+def test_the_action_of_nvlink5_codes_depends_on_fatal_or_nonfatal(word: str, action: str) -> None:
     found = event(f"NVRM: Xid (PCI:0000:0f:00): 149, NETIR_LINK_EVT {word} XC0 i0 Link 02 (0x004a4406)")
     assert (get_action(found), is_conclusive(found)) == (action, False)
 
 
-def test_an_unknown_xid_is_logged_only() -> None:
+def test_an_unknown_xid_is_only_logged() -> None:
     found = event("NVRM: Xid (PCI:0000:0f:00): 998, something new")
     assert (get_action(found), is_conclusive(found), get_category(found)) == ("LOG", False, "")
     assert get_meaning(found) == "unknown Xid 998"
 
 
-def test_the_table_uses_known_actions() -> None:
+def test_the_xid_table_uses_only_known_actions() -> None:
     assert {known.action for known in XIDS.values()} <= set(ACTIONS)
     assert len(XIDS) == 46

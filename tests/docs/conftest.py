@@ -1,4 +1,4 @@
-"""What the tests of documented commands share."""
+"""Fixtures of the tests of documented commands."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from doc_session import Session
 
 @pytest.fixture
 def session(lab_users: tuple[str, str], lab_scratch: Path, request: pytest.FixtureRequest) -> Iterator[Session]:
-    """A reader's home, shells, and a place for his lab."""
-    one = Session(lab_scratch / f"page-{abs(hash(request.node.name))}", lab_users[0])
+    """Home directory, shells and lab directory of a reader."""
+    page_session = Session(lab_scratch / f"page-{abs(hash(request.node.name))}", lab_users[0])
     try:
-        yield one
+        yield page_session
     finally:
-        one.end()
+        page_session.end()

@@ -1,4 +1,4 @@
-"""Is what a page shows as a command's output what the command prints? Dates, numbers, names and paths may differ."""
+"""Compares the output that a page shows with the printed output. Dates, numbers, names and paths may differ."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ALIKE = (
 )
 
 
-def lost_lines(shown: tuple[str, ...], printed: str, user: str) -> list[str]:
-    """Lines of the page that were not printed, in the page's order; `…` stands for any lines, also within one."""
-    left = [alike(line, user) for line in printed.splitlines()]
+def find_missing_lines(shown: tuple[str, ...], printed: str, user: str) -> list[str]:
+    """Lines of the page that were not printed, in the page's order; `…` stands for any lines or any part of one."""
+    left = [normalize(line, user) for line in printed.splitlines()]
     lost = []
     for line in shown:
-        wanted = alike(line, user)
+        wanted = normalize(line, user)
         if wanted in ("", "…", "..."):
             continue
-        at = next((n for n, have in enumerate(left) if _is(wanted, have)), None)
+        at = next((n for n, have in enumerate(left) if _matches(wanted, have)), None)
         if at is None:
             lost.append(line)
         else:
@@ -32,13 +32,13 @@ def lost_lines(shown: tuple[str, ...], printed: str, user: str) -> list[str]:
     return lost
 
 
-def alike(line: str, user: str) -> str:
-    """A line without what differs from one run to the next."""
+def normalize(line: str, user: str) -> str:
+    """A line without the parts that differ between runs."""
     line = line.replace(user, "ada")
     for pattern, sign in _ALIKE:
         line = re.sub(pattern, sign, line)
     return line.strip()
 
 
-def _is(wanted: str, have: str) -> bool:
+def _matches(wanted: str, have: str) -> bool:
     return re.fullmatch(".*".join(re.escape(part) for part in wanted.split("…")), have) is not None

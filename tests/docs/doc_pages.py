@@ -1,14 +1,14 @@
-"""The documentation as the tests read it: every block of code on every page, and what its page says of running it.
+"""Parses the documentation for the tests: every code block of every page, with the instructions for running it.
 
-A comment right before a block tells the test what to do with it; on the site it is left out (.ci/docs_hooks.py):
+Comments directly before a block are instructions for the test; the site omits them (.ci/docs_hooks.py):
 
-    <!-- test: exit 3 -->             its last command ends with 3; without it, every command ends with 0
-    <!-- test: as root -->            by root, on copies of /etc, /usr and the like that are thrown away
-    <!-- test: first: COMMANDS -->    these go before it, seen by nobody; several lines may be
-    <!-- test: settled -->            it waits until the jobs of the page are over and the reconciler has seen them
-    <!-- test: reads: 81=1 -->       where the page says 81, the command here gets 1
-    <!-- test: another output -->     what stands below its commands is an example of what they may print
-    <!-- test: not run: REASON -->    it is only read: do its options exist? NOT_RUN lists the reasons
+    <!-- test: exit 3 -->             its last command must end with 3; by default every command ends with 0
+    <!-- test: as root -->            run as root, on temporary copies of /etc, /usr and other directories
+    <!-- test: first: COMMANDS -->    hidden commands to run before the block; may have several lines
+    <!-- test: settled -->            wait until the jobs of the page ended and the reconciler has seen them
+    <!-- test: reads: 81=1 -->       replace 81 on the page by 1 in the command
+    <!-- test: another output -->     the output shown is only an example
+    <!-- test: not run: REASON -->    only check that its options exist; NOT_RUN lists the reasons
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PAGES = sorted(
     key=lambda path: str(path.relative_to(ROOT)),
 )
 RUN = ("sh", "console")
-# Languages of blocks that hold no command. `text` is for what a program prints, and for pictures in letters.
+# Languages of blocks without commands. `text` is for program output and for diagrams in ASCII.
 OTHERS = (
     *("apacheconf", "csv", "diff", "html", "ini", "json", "jinja", "lua", "python", "slurm", "sql", "text", "toml"),
     *("xml", "yaml"),
 )
-# Why a block of commands is not run. Behind the last one stands the test that does it.
+# Reasons for not running a block of commands. After "by " follows the test that runs it.
 NOT_RUN = (
     "installs packages",
     "needs systemd",
@@ -55,7 +55,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block. `line` is that of its fence."""
+    """A fenced block; `line` is the line of its opening fence."""
 
     page: str
     line: int
@@ -69,7 +69,7 @@ class Block:
 
     @property
     def not_run(self) -> str:
-        """Why it is not run; "" where it is."""
+        """Why the block is not run; "" if it is run."""
         return next((mark.removeprefix("not run: ") for mark in self.marks if mark.startswith("not run: ")), "")
 
     @property
@@ -82,7 +82,7 @@ class Block:
 
     @property
     def stand_ins(self) -> dict[str, str]:
-        """Words of the page, and what the commands get in their place."""
+        """Words of the page and their replacements in the commands."""
         pairs = " ".join(mark.removeprefix("reads: ") for mark in self.marks if mark.startswith("reads: ")).split()
         return dict(pair.split("=", 1) for pair in pairs)
 
@@ -91,8 +91,8 @@ _FENCE = re.compile(r"^( *)(```+)(.*)$")
 _MARK = re.compile(r"<!-- test: (.*?) ?-->", re.DOTALL)
 
 
-def blocks(path: Path) -> Iterator[Block]:
-    """All fenced blocks of a page, in order. ValueError for a fence that does not end."""
+def parse_blocks(path: Path) -> Iterator[Block]:
+    """All fenced blocks of a page, in order. Raises ValueError for a fence that does not end."""
     lines = path.read_text(encoding="utf-8").splitlines()
     at, since = 0, 0
     while at < len(lines):
@@ -111,18 +111,18 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def _marks(text: str) -> tuple[str, ...]:
-    """The comments for the test that stand right before a block."""
+    """The test instructions directly before a block."""
     tail = re.search(r"(?:\s*<!-- test: (?:(?!-->).)*-->)*\s*\Z", text, re.DOTALL)
     return tuple(_MARK.findall(tail[0])) if tail else ()
 
 
-def every_mark(path: Path) -> list[str]:
-    """All comments for the test on a page, also those that stand before no block."""
+def list_all_marks(path: Path) -> list[str]:
+    """All test instructions on a page, also those that are not before a block."""
     return _MARK.findall(path.read_text(encoding="utf-8"))
 
 
-def commands(block: Block) -> tuple[Command, ...]:
-    """The commands of a block: of `sh` all lines, of `console` those behind `$ ` or `# `. Comments alone are none."""
+def parse_commands(block: Block) -> tuple[Command, ...]:
+    """The commands of a block: all lines of `sh`, lines after `$ ` or `# ` of `console`; no pure comments."""
     found = _of_console(block) if block.language == "console" else _of_shell(block)
     return tuple(command for command in found if command.text.strip() and not _only_comments(command.text))
 
@@ -170,8 +170,8 @@ def _goes_on(lines: list[str]) -> bool:
     return opened > len(re.findall(r"^\s*done\b|; done\b", text, re.MULTILINE))
 
 
-def indented(path: Path) -> list[int]:
-    """Lines at which a block begins that is only indented: nothing would run what stands there."""
+def find_indented_blocks(path: Path) -> list[int]:
+    """Lines at which an indented block without fence begins; the tests would not run it."""
     found, fence, in_list, blank = [], False, False, True
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if _FENCE.match(line):
@@ -190,8 +190,8 @@ def indented(path: Path) -> list[int]:
     return found
 
 
-def crooked(path: Path) -> list[int]:
-    """Lines of a list that the site would show outside of it: what belongs to an item is indented by fours there."""
+def find_misindented_list_lines(path: Path) -> list[int]:
+    """Lines of a list that the site would show outside it: content of an item must be indented by multiples of 4."""
     found, fence, blank = [], "", False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         opens = _FENCE.match(line)

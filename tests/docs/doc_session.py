@@ -1,7 +1,7 @@
-"""Runs the commands of a page as its reader would: one shell of an ordinary user, one of root, a lab of their own.
+"""Runs the commands of a page as its reader would: a shell of an ordinary user, a root shell, and a separate lab.
 
-What is not as on the reader's machine: the lab lies elsewhere (`slurmwrap lab` is told where), `sudo COMMAND` is root's
-shell, and root writes on copies of /etc, /usr, /opt, /root and /var/lib that are gone afterwards.
+Differences from the reader's machine: the lab is in another directory (passed to `slurmwrap lab`), `sudo COMMAND` runs
+in the root shell, and root writes to temporary copies of /etc, /usr, /opt, /root and /var/lib.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slurmwrap.lab.lab_state import down
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90.0
-COPIED = ("etc", "usr", "opt", "root", "var/lib", "var/backups")  # what root may write to
+COPIED = ("etc", "usr", "opt", "root", "var/lib", "var/backups")  # root may write to copies of these
 _SLURMWRAP = """\
 #!/bin/bash
 # The lab of this page: where it is, and on which ports. Its reconciler is started when the page waits (settle).
@@ -51,7 +51,7 @@ slurmwrap "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A command that ended; `code` is None where it did not, in time or at all."""
+    """The result of a command; `code` is None if it did not end in time."""
 
     code: int | None
     output: str
@@ -69,7 +69,7 @@ class Shell:
         )  # fmt: skip
 
     def run(self, command: str) -> Ended:
-        """One command, and what it printed on both channels."""
+        """Run one command; return its exit code, stdout and stderr."""
         self.count += 1
         text, output, code = (self.scratch / f"{self.count}.{part}" for part in ("sh", "out", "code"))
         text.write_text(command + "\n", encoding="utf-8")
@@ -84,7 +84,7 @@ class Shell:
         return Ended(code=int(code.read_text()) if code.exists() else None, output=said)
 
     def end(self) -> None:
-        """The shell and what it started; daemons that left its session stay."""
+        """Kill the shell and the processes in its session; daemons in other sessions stay."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -95,9 +95,9 @@ class Shell:
 
 @dataclass
 class Session:
-    """The shells of one page, its lab, and the home directory that all of it happens in."""
+    """The shells, the lab and the home directory of one page."""
 
-    directory: Path  # others may pass it; what is below goes with it
+    directory: Path  # other users may enter it; removed at the end
     user: str
     shells: dict[str, Shell] = field(default_factory=dict)
 
@@ -118,21 +118,21 @@ class Session:
         self._furnish()
 
     def start_lab(self, *options: str) -> None:
-        """A lab as `slurmwrap lab up` makes it; both shells know of it."""
+        """Start a lab with `slurmwrap lab up`; both shells use it."""
         up = ("lab", "up", "--dir", str(self.lab), "--base-port", str(self.port), "--no-reconcile", *options)
-        if code := self._asked(up, command_environment(None)):
+        if code := self._run_quietly(up, command_environment(None)):
             raise LabError(f"slurmwrap {' '.join(up)} ended with {code}")
         self._reconcile()
 
     def run(self, command: str, *, as_root: bool) -> Ended:
-        """A command in its user's shell. `sudo`: in root's, with the words that the user's makes of it."""
+        """Run a command in the user's shell; with `sudo` in the root shell, after expansion by the user's shell."""
         if sudo := re.match(r"sudo (?!-)", command):
             words = self._shell("user").run(f"printf '%q ' {command[sudo.end() :]}")
             command, as_root = words.output, True
         return self._shell("root" if as_root else "user").run(command)
 
     def with_files(self, command: str) -> str:
-        """A hidden command with `@PATH`, a file of the repository, as a path that the page's user may read."""
+        """Replace `@PATH`, a file of the repository, by the path of a copy that the user may read."""
 
         def given(found: re.Match[str]) -> str:
             copy = self.directory / "given" / found[1]
@@ -143,12 +143,12 @@ class Session:
         return re.sub(r"@([\w./-]+)", given, command)
 
     def settle(self) -> None:
-        """Until no job of anybody's runs or waits, and the reconciler has nothing more to do about one."""
+        """Wait until no job runs or waits and the reconciler has handled all of them."""
         until = time.monotonic() + allow(DEADLINE_S)
         before = None
         while time.monotonic() < until:
             busy = self._root("squeue", "-h", "-o", "%i %T").split("\n")
-            if busy != before:  # something began or ended: the reconciler may have to do about it
+            if busy != before:  # a job changed: the reconciler may have to act
                 self._reconcile()
             elif busy == [""]:
                 return
@@ -157,7 +157,7 @@ class Session:
         raise TimeoutError(f"jobs are still there: {busy}")
 
     def end(self) -> None:
-        """Nothing of it stays."""
+        """End the shells and the lab, and remove the directory."""
         for shell in self.shells.values():
             shell.end()
         if self.lab.exists():
@@ -166,10 +166,10 @@ class Session:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _reconcile(self) -> None:
-        self._asked(("reconcile", "--once"), {**command_environment(None), **exports(LabDirectories(self.lab))})
+        self._run_quietly(("reconcile", "--once"), {**command_environment(None), **exports(LabDirectories(self.lab))})
 
-    def _asked(self, words: Sequence[str], environ: dict[str, str]) -> int:
-        """What only prepares a page: root's, heard by nobody."""
+    def _run_quietly(self, words: Sequence[str], environ: dict[str, str]) -> int:
+        """Run a preparing command as root and ignore its output."""
         return run_as(None, [SLURMWRAP, *words], environ, "/").returncode
 
     def _root(self, *argv: str) -> str:
@@ -207,7 +207,7 @@ class Session:
         return f"{self.bin}:{command_environment(user)['PATH']}"
 
     def _furnish(self) -> None:
-        """A home as a reader has one: the examples, and a training script of his own in his directory."""
+        """Fill the home directory like a reader's: the examples and a training script."""
         shutil.copytree(ROOT / "examples", self.home / "examples")
         for name in ("train.sbatch", "train.py"):
             shutil.copy(ROOT / "examples" / "ddp" / name, self.home / name)

@@ -1,6 +1,6 @@
-"""Do the words of a documented command exist? Commands, options and make targets, without running anything.
+"""Checks that the words of documented commands exist: commands, options and make targets. Runs nothing.
 
-Reads whole command lines of blocks, and what stands in `…` within a text, where `a|b`, `[--json]` and `…` may occur.
+Reads command lines of blocks, and inline code within a text, where `a|b`, `[--json]` and `…` may occur.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ TARGETS = set(re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text(encod
 _KNOWN = ("slurmwrap", "gsub", "make", "python")
 
 
-def wrong_words(text: str) -> Iterator[str]:
-    """What in a command line does not exist, a sentence each."""
+def find_unknown_words(text: str) -> Iterator[str]:
+    """One sentence for each word of a command line that does not exist."""
     for inner in re.findall(r"[$<]\(([^()]*)\)", text):
-        yield from wrong_words(inner)
+        yield from find_unknown_words(inner)
     for words in _simple_commands(text):
         name = words[0].rpartition("/")[2]
         if name == "slurmwrap":
@@ -54,7 +54,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
 def _split(part: str) -> list[str]:
     try:
         return shlex.split(part, comments=True)
-    except ValueError:  # an apostrophe in a text, or half of a quotation
+    except ValueError:  # an apostrophe or an incomplete quotation
         return part.split()
 
 
@@ -79,7 +79,7 @@ def _wrong_slurmwrap(words: list[str]) -> Iterator[str]:
                 return
             command = found[0]
         elif any("SCRIPT [ARGUMENTS]" in row.typed for row in command.arguments):
-            return  # what follows is sbatch's and the script's
+            return  # the rest belongs to sbatch and the script
 
 
 def _below(command: Command, name: str) -> Command | None:
@@ -134,5 +134,5 @@ def _alternatives(word: str) -> list[str]:
 
 
 def _stands_for(word: str) -> bool:
-    """Whether a word is a place for others: COMMAND, …, MODE."""
+    """Whether a word is a placeholder: COMMAND, …, MODE."""
     return not word or "…" in word or "*" in word or word.upper() == word

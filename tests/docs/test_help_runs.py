@@ -1,7 +1,7 @@
-"""The examples of every command's --help, run on a lab: what a help text tells to type does what it says.
+"""The examples of every command's --help, run on a lab.
 
-`make docs-test`; that their options exist is seen in every run (test_pages.py). A number that stands for a job of the
-reader's, a node's or a file's name is replaced by one that is there.
+`make docs-test` runs them; test_pages.py checks in every run that their options exist. Job ids, node names and file
+names of the examples are replaced by existing ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from docs_commands import each, examples, gsub, slurmwrap
 
 pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow]
 
-# What stands for something of the reader's.
+# Names in the examples and their replacements.
 STAND_INS = (
     (r"\b77_2\b", "{array}_2"),
     (r"\b77\b", "{array}"),
@@ -39,12 +39,12 @@ FILES = {
     "jobs.jsonl": "tests/data/diagnosis/cases.jsonl",
     "labelled.jsonl": "tests/data/diagnosis/labelled.jsonl",
 }
-# Run by root: they are an administrator's.
+# Commands of administrators, run as root.
 ROOTS = (
     *("slurmwrap db", "slurmwrap incidents", "slurmwrap lab kernel", "slurmwrap metrics", "slurmwrap nodes"),
     "slurmwrap spool",
 )
-# Begin of an example -> why it is not run here.
+# Beginning of an example -> why it is not run here.
 NOT_HERE = {
     "slurmwrap hooks": "tests/slurm/test_install_lab.py runs them on a lab of its own",
     "slurmwrap reconcile --watch": "a service: it ends with SIGTERM",
@@ -59,13 +59,13 @@ NOT_HERE = {
     "slurmwrap incidents show": "needs an incident: tests/cli has one",
     "slurmwrap incidents close": "needs an incident: tests/cli has one",
     "slurmwrap jobs clear": "needs a retry: tests/cli has one",
-    "slurmwrap nodes repaired": "needs a drain of ours: docs/nodes.md has one",
+    "slurmwrap nodes repaired": "needs a drain by slurmwrap: docs/nodes.md has one",
     "slurmwrap db check /var": "needs yesterday's backup",
     "slurmwrap classify rank*.log": "needs a journal",
 }
-# Begin of an example -> what it ends with, where that is not 0.
+# Beginning of an example -> allowed exit codes, if not only 0.
 CODES = {
-    "slurmwrap doctor": (0, 1),  # a lab has warnings
+    "slurmwrap doctor": (0, 1),  # the checks of a lab give warnings
     "slurmwrap watch": (0, 1),  # the job that is watched failed
     "slurmwrap inputs clear": (0, 1),  # there may be nothing to clear
     "slurmwrap inputs show": (0, 1),
@@ -73,8 +73,8 @@ CODES = {
 }
 
 
-def shown() -> Iterator[str]:
-    """Every example once."""
+def list_examples() -> Iterator[str]:
+    """Every example of the help texts once."""
     every = [line for one in each(slurmwrap()) for line in examples(one)]
     every += [
         row.typed for part in gsub() for row in part.rows if row.typed.startswith("gsub ") and "[" not in row.typed
@@ -84,7 +84,7 @@ def shown() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Session, dict[str, str]]]:
-    """A reader with a lab, files, a job that failed, an array, a job that a pre-run stopped."""
+    """A session with a lab, files, a failed job, an array, and a job cancelled by its pre-run."""
     session = Session(lab_scratch / "help", lab_users[0])
     try:
         session.start_lab()
@@ -103,8 +103,8 @@ def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Sess
         session.end()
 
 
-@pytest.mark.parametrize("example", list(shown()))
-def test_an_example_does_what_it_says(example: str, reader: tuple[Session, dict[str, str]]) -> None:
+@pytest.mark.parametrize("example", list(list_examples()))
+def test_an_example_of_a_help_text_succeeds(example: str, reader: tuple[Session, dict[str, str]]) -> None:
     if reason := next((why for start, why in NOT_HERE.items() if example.startswith(start)), ""):
         pytest.skip(reason)
     session, names = reader
@@ -116,7 +116,7 @@ def test_an_example_does_what_it_says(example: str, reader: tuple[Session, dict[
     assert done.code in allowed, done.output
 
 
-def test_what_is_said_of_examples_is_said_of_ones_that_exist() -> None:
-    lines = list(shown())
+def test_exceptions_name_existing_examples_and_files() -> None:
+    lines = list(list_examples())
     assert [start for start in (*NOT_HERE, *CODES) if not any(line.startswith(start) for line in lines)] == []
     assert [source for source in FILES.values() if not (ROOT / source).exists()] == []

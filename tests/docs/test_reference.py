@@ -1,4 +1,4 @@
-"""The generated pages are those that the code gives, and what is written by hand in them is held against the code."""
+"""Generated pages agree with the code, and their hand-written parts are checked against the code."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ DUE = "make reference writes it anew"
 NAME = re.compile(r"(?:GSUB|SLURMWRAP)_[A-Z][A-Z_]*")
 
 
-def test_the_pages_of_the_reference_are_as_the_code_gives_them() -> None:
+def test_reference_pages_are_up_to_date() -> None:
     given = docs_reference.pages()
     assert {name: (docs_reference.PAGES / name).read_text(encoding="utf-8") for name in given} == given, DUE
 
 
-def test_the_man_pages_are_as_the_code_gives_them() -> None:
+def test_man_pages_are_up_to_date() -> None:
     pages = (path for path in docs_man.PAGES.rglob("*") if path.is_file())
     found = {str(path.relative_to(docs_man.PAGES)): path.read_text(encoding="utf-8") for path in pages}
     assert found == docs_man.pages(), DUE
 
 
-def test_the_pictures_are_as_the_script_draws_them() -> None:
+def test_pictures_are_up_to_date() -> None:
     drawn = docs_pictures.pictures()
     assert {name: (docs_pictures.IMAGES / name).read_text(encoding="utf-8") for name in drawn} == drawn, DUE
 
 
-def test_a_picture_is_an_xml_document_with_a_title_that_loads_nothing() -> None:
+def test_a_picture_is_xml_with_a_title_and_loads_nothing() -> None:
     for content in docs_pictures.pictures().values():
         root = ElementTree.fromstring(content)
         assert root.findtext("{http://www.w3.org/2000/svg}title")
         assert re.findall(r"(?:href|src)=|url\((?!#)", content) == []
 
 
-def test_mandoc_finds_nothing_wrong_in_the_man_pages() -> None:
+def test_mandoc_reports_no_fault_in_the_man_pages() -> None:
     if shutil.which("mandoc") is None:
         pytest.skip("mandoc is not installed (Debian: apt-get install mandoc)")
     argv = ["mandoc", "-T", "lint", "-W", "warning", *sorted(docs_man.PAGES.glob("man*/*"))]
@@ -57,7 +57,7 @@ def test_mandoc_finds_nothing_wrong_in_the_man_pages() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_a_man_page_reads_as_the_help_does() -> None:
+def test_a_man_page_has_the_text_of_the_help() -> None:
     if shutil.which("mandoc") is None:
         pytest.skip("mandoc is not installed (Debian: apt-get install mandoc)")
     argv = ["mandoc", "-T", "ascii", docs_man.PAGES / "man1" / "slurmwrap-lab.1"]
@@ -70,13 +70,13 @@ def test_a_man_page_reads_as_the_help_does() -> None:
     )
 
 
-def test_every_option_of_gsub_stands_in_its_help() -> None:
-    told = {word for section in gsub() for row in section.rows for word in row.words}
-    assert told == {f"--{option.name}" for option in OWN}
+def test_every_gsub_option_is_in_its_help() -> None:
+    documented = {word for section in gsub() for row in section.rows for word in row.words}
+    assert documented == {f"--{option.name}" for option in OWN}
 
 
 def named_in_code() -> set[str]:
-    """Variables of ours that the code names, in its texts and in its shims."""
+    """GSUB_ and SLURMWRAP_ variables in the string constants of the code and in shipped files."""
     found: set[str] = set()
     fields_of_the_journal = ROOT / "slurmwrap/reconcile/event_log.py"
     for path in {*(ROOT / "slurmwrap").rglob("*.py")} - {fields_of_the_journal}:
@@ -93,11 +93,11 @@ def named_in_code() -> set[str]:
 
 def test_every_variable_that_the_code_names_is_in_the_reference() -> None:
     own = {option.variable for option in OWN if option.variable}
-    old = {"SLURMWRAP_SLURM_TIMEOUT_S"}  # a key of the configuration, as all of them
+    old = {"SLURMWRAP_SLURM_TIMEOUT_S"}  # a configuration key, like all of that form
     assert named_in_code() - old == own | set(FOR_PEOPLE) | set(INSIDE)
 
 
-def test_every_schema_has_a_title_and_a_description_and_a_record_is_the_same_in_all() -> None:
+def test_every_schema_has_title_and_description_and_records_agree() -> None:
     schemas = [json.loads(path.read_text(encoding="utf-8")) for path in docs_reference.SCHEMAS.glob("*.json")]
     assert len(schemas) > 10
     assert [one for one in schemas if not one.get("title") or not one.get("description")] == []
@@ -106,7 +106,7 @@ def test_every_schema_has_a_title_and_a_description_and_a_record_is_the_same_in_
 
 
 @pytest.mark.slow
-def test_the_wheel_puts_the_man_pages_where_man_looks(tmp_path: Path) -> None:
+def test_the_wheel_installs_the_man_pages_where_man_looks(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(ROOT)]
     subprocess.run(argv, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -1,4 +1,4 @@
-"""The documentation as a site: built without a warning, whole without the network, and a broken link ends the build."""
+"""The documentation site: builds without warnings, needs no network, and a broken link fails the build."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def outside(addresses: list[str]) -> list[str]:
     return [one for one in addresses if re.match(r"(?:[a-z]+:)?//", one)]
 
 
-def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+def test_no_page_loads_anything_from_other_servers(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 30
     assert {str(page.relative_to(site)): found for page in pages if (found := outside(loaded_by(page)))} == {}
 
 
-def test_no_style_sheet_loads_anything_from_elsewhere(site: Path) -> None:
+def test_no_style_sheet_loads_anything_from_other_servers(site: Path) -> None:
     loaded = re.compile(r"url\(['\"]?([^'\")]+)|@import ['\"]([^'\"]+)")
     found = {path.name: loaded.findall(path.read_text(encoding="utf-8")) for path in site.rglob("*.css")}
     assert len(found) >= 3
@@ -78,13 +78,13 @@ def test_every_page_of_the_documentation_is_in_the_site(site: Path) -> None:
     assert [str(page) for page in pages if not (site / page.with_suffix(".html")).is_file()] == []
 
 
-def test_words_for_the_test_are_not_shown(site: Path) -> None:
+def test_instructions_are_not_shown(site: Path) -> None:
     assert [str(page.relative_to(site)) for page in site.rglob("*.html") if "<!-- test: " in page.read_text()] == []
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A site of the same settings with one page."""
+    """A site with the same settings and one page."""
     (tmp_path / "docs" / "images").mkdir(parents=True)
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     settings = (ROOT / ".mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[0]
@@ -111,7 +111,7 @@ def small(tmp_path: Path) -> Path:
     ],
     ids=["good", "broken", "a file outside"],
 )
-def test_a_broken_link_ends_the_build(small: Path, text: str, said: tuple[str, ...]) -> None:
+def test_a_broken_link_fails_the_build(small: Path, text: str, said: tuple[str, ...]) -> None:
     (small / "docs" / "index.md").write_text(f"# Page\n\n{text}\n", encoding="utf-8")
     done = build(small, small / "site")
     assert [one for one in said if one not in done.stderr] == [], done.stderr
@@ -126,7 +126,7 @@ def links_of(page: Path) -> Iterator[tuple[str, str]]:
             yield path, anchor
 
 
-def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
+def test_links_of_pages_outside_the_site_have_a_target() -> None:
     lost = []
     for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"):
         for path, anchor in links_of(page):
@@ -136,7 +136,7 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
     assert lost == []
 
 
-def test_the_readme_begins_with_a_picture_that_other_sites_can_show() -> None:
+def test_the_readme_begins_with_a_picture_with_an_absolute_address() -> None:
     """PyPI shows no picture by a relative address."""
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     source = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
@@ -162,7 +162,7 @@ def test_a_link_to_a_file_of_the_repository_becomes_its_name() -> None:
         outside_links_as_text("[it](../nosuch)", "x.md")
 
 
-def test_comments_for_the_test_are_cut_out_of_a_page() -> None:
+def test_instructions_are_removed_from_a_page() -> None:
     class Page:
         class file:
             src_uri = "x.md"

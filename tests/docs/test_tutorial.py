@@ -1,9 +1,9 @@
-"""The tutorial does what it says. In a file of its own: it trains and retries while a worker runs the other pages."""
+"""Runs the tutorial. It has its own file so that another worker can run the other pages at the same time."""
 
 from __future__ import annotations
 
 import pytest
-from doc_run import TUTORIAL, wrong_on
+from doc_run import TUTORIAL, list_page_failures
 from doc_session import Session
 from waiting import allow
 
@@ -11,5 +11,5 @@ pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.slow, pytest.mark.
 
 
 def test_the_commands_of_the_tutorial_do_what_it_says(session: Session) -> None:
-    if wrong := wrong_on(TUTORIAL, session):
+    if wrong := list_page_failures(TUTORIAL, session):
         pytest.fail("\n\n".join(wrong), pytrace=False)

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Fixtures of the drop-in tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dropin_compare import ALICE
 
 @pytest.fixture
 def home(lab_scratch: Path) -> Path:
-    """A fresh directory that alice may write and all may pass."""
+    """A new directory that alice may write and every user may enter."""
     path = Path(tempfile.mkdtemp(prefix="dropin-", dir=lab_scratch))
     path.chmod(0o755)
     shutil.chown(path, ALICE)

@@ -1,7 +1,7 @@
-"""What the differential test gives to sbatch and to gsub: a table of calls, with the releases that know them.
+"""The calls that the differential test makes with sbatch and gsub, with the releases that support them.
 
-Every call is made with `--hold` in front, so that nothing starts and finds the other's nodes taken. Without a GPU gsub
-passes a call on, with one it plans and submits the job itself: most rows are tried both ways.
+Every call begins with `--hold`, so that no job starts and occupies nodes. Without a GPU gsub passes a call through;
+with a GPU it plans and submits the job itself. Most rows are tested both ways.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GPU = "#SBATCH --gres=gpu:1\n"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`sbatch --hold WORDS`, where WORDS name the script `a.sh` unless `script` says that they end before it."""
+    """`sbatch --hold WORDS SCRIPT`; `script` replaces the default script `a.sh` and its arguments."""
 
     words: str  # as a shell would split them
     lines: str = ""  # directive lines of the script
@@ -30,12 +30,12 @@ class Case:
     first: str = _FIRST
 
     def known_to(self, release: Release) -> bool:
-        """Whether sbatch of that release is asked."""
+        """Whether the case is tested with sbatch of that release."""
         return self.since <= release and (self.until is None or release < self.until)
 
     @property
     def asks_for_gpu(self) -> bool:
-        """By itself: then gsub takes it."""
+        """Whether the case requests a GPU itself, so that gsub plans it."""
         said = (self.words, self.lines, *self.environ, *self.environ.values())
         return any("gpu" in text.lower() for text in said) or " -G" in f" {self.words}"
 
@@ -46,7 +46,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """For pytest."""
+        """The name of the case in a failure report."""
         said = [self.words, self.lines.replace("\n", " / "), " ".join(f"{k}={v}" for k, v in self.environ.items())]
         said += [self.script.strip() or "alone"] if self.script not in (None, _SCRIPT) else []
         said += ["standard input"] if self.script is None else []
@@ -54,7 +54,7 @@ class Case:
         return " | ".join(filter(None, said)).replace("[", "(").replace("]", ")") or "nothing"
 
 
-# --- options, each in more than one spelling where it has them; tried without and with a GPU --------------------------
+# --- options, in several spellings where they exist; tested without and with a GPU ------------------------------------
 
 _OPTIONS: tuple[str, ...] = (
     "",
@@ -268,7 +268,7 @@ _NEWER: tuple[tuple[str, Release, Release | None], ...] = (
     ("--nodes=1,2", (24, 5), None),
 )
 
-# Words that sbatch refuses, in its parser or in the controller; tried without and with a GPU.
+# Words that sbatch or the controller refuses; tested without and with a GPU.
 _REFUSED = (
     "--bogus",
     "--bogus=1",
@@ -495,7 +495,7 @@ _SCRIPTS: tuple[Case, ...] = (
 
 
 def with_gpu(case: Case) -> Case:
-    """The same with a GPU, so that gsub takes it."""
+    """The same case with a GPU, so that gsub plans it."""
     return Case(
         case.words, _GPU + case.lines, case.environ, case.since, case.until, case.script,
         case.body, case.first,
@@ -513,10 +513,10 @@ _FURTHER: tuple[Case, ...] = (
     *_RANKS,
     *_SCRIPTS,
 )
-# What is passed on is sbatch's alone from there: of the plain options every third will do.
+# sbatch alone handles a call that passes through, so every third of these options is enough.
 PLAIN: tuple[Case, ...] = tuple(case for case in (*_CALLS[::3], *_FURTHER) if not case.asks_for_gpu)
 PLANNED: tuple[Case, ...] = tuple(with_gpu(case) for case in (*_CALLS, *_FURTHER) if case.first)
-# With nothing switched off: what gsub changes must be what it says, and all else the same.
+# With placement on: gsub's changes must be those that it reports, and all other fields equal.
 PLACED: tuple[Case, ...] = tuple(
     with_gpu(case)
     for case in (

@@ -1,4 +1,4 @@
-"""Two submissions of one case, by sbatch and by gsub, and what differs between the jobs that came of them."""
+"""Submits one case with sbatch and with gsub and lists the differences between the two jobs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Fields = dict[str, str]
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _JOB = re.compile(r"(?:Submitted batch job )?(\d+)(?:;\S+)?")
-# When a job came and was looked at: never the same for two jobs.
+# Times and ids that always differ between two jobs.
 _ITS_OWN = frozenset({"SubmitTime", "LastSchedEval", "AccrueTime", "SLUID"})
 _WITH_IDS = frozenset({"JobId", "ArrayJobId", "HetJobId", "HetJobIdSet", "StdErr", "StdOut", "StdIn"})
 _KEY = re.compile(r"(?:^|(?<= ))(?P<key>[A-Z][A-Za-z/:]*)=")
-# Fields that are text of the user's, in which a key may stand: they have a line to themselves.
+# Fields with user text, which may contain a key; scontrol prints each on its own line.
 _TEXT = ("Command", "Comment", "SubmitLine", "WorkDir", "StdErr", "StdIn", "StdOut")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: what it said, and the id of the job where it named one."""
+    """The result of one call: exit code and output, and the job id if it printed one."""
 
     exit_code: int
     stdout: str
@@ -37,20 +37,21 @@ class Call:
 
     @property
     def job_id(self) -> str:
-        """ "" where it named none."""
+        """The job id, or "" if the call printed none."""
         found = _JOB.fullmatch(self.stdout.strip())
         return found[1] if found else ""
 
     def words(self) -> tuple[int, str, str]:
-        """The three of them without the job's id and the hour of a --test-only."""
+        """Exit code, stdout and stderr without the job id and the time of --test-only."""
         stderr = re.sub(r"Job \d+ to start at \S+", "Job ID to start at TIME", self.stderr)
-        stderr = re.sub(r"^gsub: warning: .*\n", "", stderr, flags=re.MULTILINE)  # what no node of the cluster has
+        # gsub warns about requests that no node can satisfy
+        stderr = re.sub(r"^gsub: warning: .*\n", "", stderr, flags=re.MULTILINE)
         return self.exit_code, self.stdout.replace(self.job_id, "ID", 1) if self.job_id else self.stdout, stderr
 
 
 @dataclass(slots=True)
 class Pair:
-    """One case, done by both, and the jobs that came of it (more than one for a heterogeneous job)."""
+    """One case submitted with both programs, and its jobs (several for a heterogeneous job)."""
 
     case: Case
     home: Path
@@ -67,7 +68,7 @@ def submit(lab: Lab, program: Sequence[str], case: Case, user: str, home: Path) 
     return Call(done.returncode, done.stdout, done.stderr)
 
 
-def records(lab: Lab) -> list[Fields]:
+def list_job_records(lab: Lab) -> list[Fields]:
     """All jobs that Slurm knows."""
     return [fields_of(text) for text in lab.run(["scontrol", "show", "job"]).stdout.split("\n\n") if "JobId=" in text]
 
@@ -86,19 +87,21 @@ def fields_of(record: str) -> Fields:
     return found
 
 
-def of_call(all_jobs: Sequence[Fields], call: Call, home: Path, nth: int) -> list[Fields]:
-    """The components of the job that a call made. One that says nothing (--quiet) is known by its directory."""
+def list_jobs_of_call(all_jobs: Sequence[Fields], call: Call, home: Path, nth: int) -> list[Fields]:
+    """The components of the job of a call. A call without output (--quiet) is identified by its directory."""
     if call.exit_code:
         return []
     job_id = call.job_id
     if not job_id:
-        here = sorted((job for job in all_jobs if job.get("WorkDir") == str(home)), key=lambda job: int(job["JobId"]))
-        job_id = here[nth]["JobId"] if len(here) > nth else ""
+        jobs_in_home = sorted(
+            (job for job in all_jobs if job.get("WorkDir") == str(home)), key=lambda job: int(job["JobId"])
+        )
+        job_id = jobs_in_home[nth]["JobId"] if len(jobs_in_home) > nth else ""
     return [job for job in all_jobs if job_id and job_id in (job["JobId"], job.get("HetJobId"))]
 
 
 def differences(one: Fields, other: Fields) -> dict[str, tuple[str | None, str | None]]:
-    """Fields that are not the same, with both values; ids and what depends on the second of submission aside."""
+    """Fields that differ, with both values, except ids and times relative to the submission."""
     same = {key for key in {*one, *other} if _equally_late(one, other, key)}
     return {
         key: (one.get(key), other.get(key))
@@ -111,7 +114,7 @@ def _without_ids(record: Fields, key: str) -> str | None:
     value = record.get(key)
     if value is None or key not in _WITH_IDS:
         return value
-    folder, slash, value = value.rpartition("/")  # a file's own name alone: any number may stand in the path
+    folder, slash, value = value.rpartition("/")  # only in the file name: the path may contain any number
     first = int(record.get("HetJobId", record["JobId"]))
     for number in range(first, first + 4):
         value = re.sub(rf"(?<!\w){number}(?!\d)", f"ID+{number - first}", value)
@@ -119,7 +122,7 @@ def _without_ids(record: Fields, key: str) -> str | None:
 
 
 def _equally_late(one: Fields, other: Fields, key: str) -> bool:
-    """Whether both are times as long after their jobs' submission, within two seconds."""
+    """Whether both values are times with the same delay after submission, within two seconds."""
     if not (_TIME.fullmatch(one.get(key, "")) and _TIME.fullmatch(other.get(key, ""))):
         return False
     first, second = (

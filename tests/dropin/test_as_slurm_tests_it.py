@@ -1,4 +1,4 @@
-"""What Slurm's own test programs for sbatch found in gsub (docs/sbatch-tests.md), held fast without them."""
+"""Regression tests for faults of gsub found with Slurm's own sbatch tests (docs/sbatch-tests.md)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from waiting import allow
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 
-def at_a_terminal(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a call whose standard input is open and never says a word."""
+def run_with_silent_stdin(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a call whose standard input stays open without data."""
     quiet, _writer = os.pipe()
     try:
         done = subprocess.run(
@@ -41,17 +41,17 @@ def at_a_terminal(lab: Lab, home: Path, *argv: str, **more: str) -> tuple[int, s
         ),
     ],
 )
-def test_wrap_is_the_script_of_all_components_wherever_it_stands(
+def test_wrap_is_the_script_of_all_components_at_any_position(
     lab: Lab, home: Path, words: tuple[str, ...], answer: tuple[int, str, str], mode: str
 ) -> None:
-    """gsub once read the script of `-N1 : -N1 --wrap …` from standard input, and hung there."""
+    """gsub once read the script of `-N1 : -N1 --wrap …` from standard input and blocked."""
     asked = {"SBATCH_GPUS_PER_NODE": "1", "GSUB_PRERUN": mode}
-    assert at_a_terminal(lab, home, "sbatch", *words, **asked) == answer
-    assert at_a_terminal(lab, home, GSUB, *words, **asked) == answer
+    assert run_with_silent_stdin(lab, home, "sbatch", *words, **asked) == answer
+    assert run_with_silent_stdin(lab, home, GSUB, *words, **asked) == answer
 
 
-def test_usage_ends_where_sbatchs_does_and_help_has_one_usage(lab: Lab, home: Path) -> None:
-    """A program that reads `--usage` to its end found one line more than it knows; another counts `Usage:`."""
-    usage = at_a_terminal(lab, home, GSUB, "--usage")[1]
+def test_usage_ends_as_sbatchs_and_help_has_one_usage_line(lab: Lab, home: Path) -> None:
+    """One program reads `--usage` to its end and found an unknown line; another counts `Usage:`."""
+    usage = run_with_silent_stdin(lab, home, GSUB, "--usage")[1]
     assert usage.endswith("executable [args...]\n")
-    assert at_a_terminal(lab, home, GSUB, "--help")[1].count("Usage:") == 1
+    assert run_with_silent_stdin(lab, home, GSUB, "--help")[1].count("Usage:") == 1

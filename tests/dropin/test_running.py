@@ -1,4 +1,4 @@
-"""What a running job finds is what sbatch would have given it: scripts that look around, submitted by both."""
+"""A running job gets the same surroundings from gsub as from sbatch; probe scripts are submitted with both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from realslurm import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
-# One after the other on the same node: each gets the same CPUs and GPUs.
+# The jobs run one after the other on the same node, so each gets the same CPUs and GPUs.
 HEAD = "#SBATCH --gres=gpu:2 -n2\n#SBATCH --mem=200 -w n5   # a comment\n#SBATCH --exclusive -o %x-%j.txt\n"
 PROBES = {
     "bash": f"""#!/bin/bash
@@ -47,8 +47,8 @@ warn "a warning";
 exit 5;
 """,
 }
-ENVIRON = f"#!/bin/sh\n{HEAD}cat /proc/$$/environ\n"  # as Slurm made it, before a shell or Python added to it
-# Of one job alone, or of the shell that started the script.
+ENVIRON = f"#!/bin/sh\n{HEAD}cat /proc/$$/environ\n"  # as set by Slurm, before a shell or Python adds to it
+# Variables that differ between jobs or belong to the shell that started the script.
 _ITS_OWN = {
     "SLURM_JOB_ID",
     "SLURM_JOB_SLUID",
@@ -66,28 +66,28 @@ def submit_one(lab: Lab, home: Path, program: Sequence[str], words: Sequence[str
     return done.stdout.split()[-1]
 
 
-def ended(lab: Lab, home: Path, job: str) -> tuple[str, str, str]:
-    """(state, output with ids and places in Slurm's spool taken out, the script that Slurm kept)"""
+def wait_and_read(lab: Lab, home: Path, job: str) -> tuple[str, str, str]:
+    """(state, output without the job's directory in Slurm's spool, script stored by Slurm), once the job ended."""
     state = lab.wait_job(job, {"COMPLETED", "FAILED"})
     kept = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
     output = next(home.glob(f"*-{job}.txt")).read_text(errors="replace")
     return state, re.sub(rf"/job0*{job}/", "/JOB/", output), kept
 
 
-def test_a_script_that_looks_around_sees_what_sbatch_shows_it(lab: Lab, home: Path) -> None:
+def test_a_running_script_sees_the_same_as_with_sbatch(lab: Lab, home: Path) -> None:
     jobs = {}
     for kind, text in PROBES.items():
         (home / "probe").write_text(text)
         words = ("probe", "--gres=none", "two words", "")
         jobs[kind] = [submit_one(lab, home, program, words, {}) for program in (("sbatch",), PLANNED)]
     for kind, pair in jobs.items():
-        theirs, ours = (ended(lab, home, job) for job in pair)
+        theirs, ours = (wait_and_read(lab, home, job) for job in pair)
         assert ours == theirs, kind
         assert theirs[2].rstrip("\n") == PROBES[kind].rstrip("\n")
         assert len(theirs[1]) > 20, kind
 
 
-# Words and variables of a call -> a variable of the job that they decide, or one that it must not have.
+# Words and variables of a call, and a variable of the job with its expected value (None: not set).
 ENVIRONMENTS: tuple[tuple[tuple[str, ...], dict[str, str], str, str | None], ...] = (
     (("--comment=c", "-J", "named"), {"SBATCH_TIMELIMIT": "7"}, "SLURM_JOB_NAME", "named"),
     (("--comment=c",), {}, "GIVEN", "a b\tc"),
@@ -95,11 +95,11 @@ ENVIRONMENTS: tuple[tuple[tuple[str, ...], dict[str, str], str, str | None], ...
     (("--export=GIVEN,NEW=1",), {}, "NEW", "1"),
     (("--export-file=given",), {}, "FROM_FILE", "1"),
     (("--get-user-env",), {}, "GIVEN", "a b\tc"),
-    ((), {"LANG": "C"}, "LC_CTYPE", None),  # Python's own, in the C locale
+    ((), {"LANG": "C"}, "LC_CTYPE", None),  # set by Python in the C locale
 )
 
 
-def test_its_environment_is_that_of_a_job_of_sbatchs(lab: Lab, home: Path) -> None:
+def test_the_environment_of_a_job_is_the_same_as_with_sbatch(lab: Lab, home: Path) -> None:
     (home / "probe").write_text(ENVIRON)
     (home / "given").write_bytes(b"FROM_FILE=1\0PATH=/usr/bin:/bin\0")
     jobs = [
@@ -107,15 +107,15 @@ def test_its_environment_is_that_of_a_job_of_sbatchs(lab: Lab, home: Path) -> No
         for words, environ, _, _ in ENVIRONMENTS
     ]
     for (words, environ, name, value), pair in zip(ENVIRONMENTS, jobs, strict=True):
-        theirs, ours = (_environ(ended(lab, home, job)) for job in pair)
+        theirs, ours = (_environ(wait_and_read(lab, home, job)) for job in pair)
         assert ours == theirs, (words, environ)
         assert theirs.get(name) == value, (words, environ)
 
 
-def test_its_environment_is_the_same_after_a_pre_run(lab: Lab, home: Path) -> None:
+def test_the_environment_of_a_job_is_the_same_after_a_pre_run(lab: Lab, home: Path) -> None:
     (home / "probe").write_text(ENVIRON)
     jobs = [submit_one(lab, home, program, ["probe"], {}) for program in (("sbatch",), (GSUB, "--no-place"))]
-    theirs, ours = (_environ(ended(lab, home, job)) for job in jobs)
+    theirs, ours = (_environ(wait_and_read(lab, home, job)) for job in jobs)
     assert ours == theirs
 
 

@@ -1,4 +1,4 @@
-"""Options of a site's plugins (SPANK), with a real plugin that Slurm has loaded: gsub beside sbatch."""
+"""Options of site plugins (SPANK) with a real loaded plugin: gsub compared with sbatch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture(scope="module")
 def site(lab_scratch: Path) -> Iterator[Lab]:
-    """A lab whose site has a plugin: site_plugin.c, beside this file."""
+    """A lab with the plugin site_plugin.c from this directory."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (apt-get install gcc libc6-dev)")
     with started(lab_scratch / "plugins", "--nodes", "2", "--switches", "1", "--no-hooks") as lab:
@@ -39,10 +39,10 @@ def site(lab_scratch: Path) -> Iterator[Lab]:
 
 
 def _version(lab: Lab) -> int:
-    """As Slurm counts its releases."""
-    told = lab.run(["sbatch", "--version"]).stdout
-    found = re.search(r"(\d+)\.(\d+)\.(\d+)", told)
-    assert found, told
+    """The release as Slurm's SLURM_VERSION_NUMBER."""
+    version = lab.run(["sbatch", "--version"]).stdout
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
+    assert found, version
     major, minor, micro = map(int, found.groups())
     return (major << 16) + (minor << 8) + micro
 
@@ -52,19 +52,19 @@ def script(home: Path, directives: str = "", name: str = "a.sh") -> str:
     return name
 
 
-def submitted(lab: Lab, home: Path, *words: str, **environ: str) -> int:
+def submit(lab: Lab, home: Path, *words: str, **environ: str) -> int:
     done = lab.run(words, user=ALICE, cwd=home, env=environ)
     assert done.returncode == 0, done.stderr
     return int(done.stdout.split()[-1])
 
 
-def found_by(lab: Lab, home: Path, job: int) -> str:
-    """What the job printed."""
+def read_output(lab: Lab, home: Path, job: int) -> str:
+    """The output of the completed job."""
     lab.wait_job(job, {"COMPLETED"})
     return (home / f"slurm-{job}.out").read_text()
 
 
-def trial_of(job: int) -> Path:
+def find_trial_dir(job: int) -> Path:
     """The directory of the job's pre-run."""
     trials = (Path(pwd.getpwnam(ALICE).pw_dir) / ".local/state/slurmwrap/prerun").glob("*/spec.json")
     (found,) = (path.parent for path in trials if json.loads(path.read_bytes())["real_job"] == str(job))
@@ -82,40 +82,38 @@ HOW = {
 }
 
 
-def test_the_job_and_its_pre_run_both_get_them(site: Lab, home: Path) -> None:
+def test_the_job_and_its_pre_run_get_the_plugin_options(site: Lab, home: Path) -> None:
     jobs = {}
     for number, (how, (words, directives, environ)) in enumerate(HOW.items()):
         name = script(home, directives, f"{number}.sh")
-        jobs[how] = submitted(site, home, GSUB, *words, name, f"for {how}", **environ)
+        jobs[how] = submit(site, home, GSUB, *words, name, f"for {how}", **environ)
     expected = "SITE_IMAGE=<a b:1>\nSITE_LEVEL=none\nSITE_TRACE=yes\n"
-    assert {how: found_by(site, home, job) for how, job in jobs.items()} == dict.fromkeys(HOW, expected)
-    trials = {how: (trial_of(job) / "output").read_text() for how, job in jobs.items()}
+    assert {how: read_output(site, home, job) for how, job in jobs.items()} == dict.fromkeys(HOW, expected)
+    trials = {how: (find_trial_dir(job) / "output").read_text() for how, job in jobs.items()}
     assert trials == dict.fromkeys(HOW, expected)
 
 
 @pytest.mark.parametrize("words", [["--site-level", "7", "--quiet"], ["-Q", "--site-l=7"], ["-HQ", "--site-level=7"]])
-def test_sbatch_knows_which_takes_an_argument_where_its_help_does_not_show_it(
-    site: Lab, home: Path, words: list[str]
-) -> None:
+def test_sbatch_tells_which_plugin_options_take_a_value(site: Lab, home: Path, words: list[str]) -> None:
     done = site.run([*PLANNED, *words, script(home)], user=ALICE, cwd=home)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (job,) = site.run(["squeue", "-h", "-t", "all", "-u", ALICE, "-S", "-i", "-o", "%i"]).stdout.split()[:1]
     site.run(["scontrol", "release", job])
-    assert "SITE_LEVEL=7\n" in found_by(site, home, int(job))
+    assert "SITE_LEVEL=7\n" in read_output(site, home, int(job))
 
 
 @pytest.mark.parametrize("words", [["--site-level", "7"], ["--site-trace"]])
-def test_such_a_call_is_planned(site: Lab, home: Path, words: list[str]) -> None:
+def test_a_call_with_plugin_options_is_planned(site: Lab, home: Path, words: list[str]) -> None:
     done = site.run([GSUB, "--dry-run", *words, script(home)], user=ALICE, cwd=home)
     said = "gsub: nothing submitted\ngsub: its pre-run would be: auto, a separate 1-GPU job; your job waits for it, "
     said += "10 minutes at most "
     assert (done.returncode, done.stderr.partition("(")[0]) == (0, said)
 
 
-def test_one_that_is_passed_on_comes_without_our_options(site: Lab, home: Path) -> None:
+def test_a_passed_through_call_has_plugin_options_but_no_gsub_options(site: Lab, home: Path) -> None:
     (home / "cpu.sh").write_text("#!/bin/sh\nenv | grep ^SITE_ | sort\n")
-    job = submitted(site, home, GSUB, "--site-image", "a", "--no-tune", "--site-level", "7", "--no-place", "cpu.sh")
-    assert found_by(site, home, job) == "SITE_IMAGE=<a>\nSITE_LEVEL=7\nSITE_TRACE=no\n"
+    job = submit(site, home, GSUB, "--site-image", "a", "--no-tune", "--site-level", "7", "--no-place", "cpu.sh")
+    assert read_output(site, home, job) == "SITE_IMAGE=<a>\nSITE_LEVEL=7\nSITE_TRACE=no\n"
 
 
 REFUSED = (
@@ -131,7 +129,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("directives", ["", "#SBATCH --site-nosuch\n"])
-def test_what_sbatch_refuses_is_refused_in_its_words(site: Lab, home: Path, directives: str) -> None:
+def test_calls_that_sbatch_refuses_are_refused_with_the_same_message(site: Lab, home: Path, directives: str) -> None:
     script(home, directives)
     wrong = []
     for words in REFUSED:
@@ -142,7 +140,7 @@ def test_what_sbatch_refuses_is_refused_in_its_words(site: Lab, home: Path, dire
     assert wrong == []
 
 
-def test_the_help_names_them_as_sbatchs_does(site: Lab, home: Path) -> None:
+def test_the_help_shows_the_plugin_options_as_sbatch_does(site: Lab, home: Path) -> None:
     theirs, ours = (site.run([program, "--help"], user=ALICE, cwd=home) for program in ("sbatch", GSUB))
     assert "--site-image=NAME[:TAG]" in theirs.stdout
     assert ours.stdout.startswith(theirs.stdout)

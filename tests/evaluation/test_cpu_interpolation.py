@@ -1,4 +1,4 @@
-"""Speeds between measured points: shapes that are known, and the profiles that Synergy's authors published."""
+"""Interpolated speeds between measured points: known shapes, and the profiles that Synergy's authors published."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ SHAPES: dict[str, Callable[[int], float]] = {
 }
 
 
-def swept(truth: dict[int, float]) -> tuple[CurvePoint, ...]:
-    """The points that a sweep measures, without noise."""
+def sweep_curve(truth: dict[int, float]) -> tuple[CurvePoint, ...]:
+    """Return the curve that a sweep measures, without noise."""
     sizes, rounds = sorted(truth), {}
     while (cpus := choose_next_cpus(curve_of(rounds), sizes) or gap(curve_of(rounds), sizes)) is not None:
         rounds[cpus] = [truth[cpus]]
     return curve_of(rounds)
 
 
-def errors(curve: tuple[CurvePoint, ...], truth: dict[int, float]) -> dict[int, float]:
+def compute_errors(curve: tuple[CurvePoint, ...], truth: dict[int, float]) -> dict[int, float]:
     measured = {point.cpus for point in curve}
     return {k: abs((predict(curve, k) or 0.0) / rate - 1) for k, rate in truth.items() if k not in measured}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("top", [4, 8, 16, 64])
-def test_usual_shapes_are_predicted_within_a_percent(shape: str, top: int) -> None:
+def test_usual_shapes_are_predicted_within_one_percent(shape: str, top: int) -> None:
     truth = {k: SHAPES[shape](k) for k in range(1, top + 1)}
-    assert max(errors(swept(truth), truth).values(), default=0.0) < 0.01
+    assert max(compute_errors(sweep_curve(truth), truth).values(), default=0.0) < 0.01
 
 
 @pytest.mark.parametrize("model", SYNERGY)
-def test_published_profiles_are_predicted_within_five_percent_from_the_points_of_a_sweep(model: str) -> None:
+def test_published_profiles_are_predicted_within_five_percent_from_a_sweep(model: str) -> None:
     truth = dict(zip(CPUS, SYNERGY[model], strict=True))
-    assert max(errors(swept(truth), truth).values(), default=0.0) < 0.05
+    assert max(compute_errors(sweep_curve(truth), truth).values(), default=0.0) < 0.05
 
 
-def test_measured_points_are_given_back() -> None:
+def test_prediction_at_measured_points_is_the_measurement() -> None:
     truth = dict(zip(CPUS, SYNERGY["alexnet, 125 GB"], strict=True))
     curve = curve_of({k: [rate] for k, rate in truth.items()})
     assert {k: predict(curve, k) for k in truth} == pytest.approx(truth)
 
 
-def test_between_two_points_the_speed_is_between_theirs() -> None:
+def test_prediction_between_two_points_is_between_their_speeds() -> None:
     curve = curve_of({2: [10.0], 4: [10.5], 8: [30.0]})
     assert 10.0 <= (predict(curve, 3) or 0.0) <= 10.5
     assert 10.5 <= (predict(curve, 6) or 0.0) <= 30.0
@@ -72,11 +72,11 @@ def test_between_two_points_the_speed_is_between_theirs() -> None:
     assert 10.0 <= (predict(dip, 3) or 0.0) <= 30.0
 
 
-def test_above_the_last_point_nothing_is_promised() -> None:
+def test_prediction_above_the_last_point_is_constant() -> None:
     assert predict(curve_of({1: [10.0], 4: [40.0]}), 8) == 40.0
 
 
-def test_fewer_cpus_than_measured_follow_the_fit_and_are_never_faster() -> None:
+def test_prediction_below_the_first_point_follows_the_fit_and_is_not_faster() -> None:
     assert predict(curve_of({4: [40.0], 8: [80.0]}), 1) == pytest.approx(10.0)
     assert predict(curve_of({4: [40.0]}), 1) == pytest.approx(40.0)
 
@@ -88,7 +88,7 @@ def test_without_a_point_there_is_no_prediction() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_the_fit_finds_the_times_whatever_their_unit(scale: float) -> None:
+def test_the_fit_recovers_the_times_in_any_unit(scale: float) -> None:
     points = curve_of({k: [scale * (0.02**4 + (0.1 / k) ** 4) ** -0.25] for k in (1, 2, 3, 4, 6, 8, 16)})
     found = fit(points)
     assert (found.device_s * scale, found.cpu_s * scale, found.sharpness) == pytest.approx((0.02, 0.1, 4.0), rel=1e-6)

@@ -1,4 +1,4 @@
-"""What `make evaluation` writes: commands as they are run, verdicts, and the whole page from a quick run."""
+"""The output of `make evaluation`: printed commands, verdicts, and the whole page from a quick run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
 ALL = [*synergy.commands(10, quick=False), *tiresias.commands(), *worlds.commands()]
 
 
-def test_commands_are_printed_as_they_are_run() -> None:
-    typed = [shlex.split(str(command).replace("\\\n", " ")) for command in ALL]
+def test_printed_commands_equal_the_executed_commands() -> None:
+    printed = [shlex.split(str(command).replace("\\\n", " ")) for command in ALL]
     seeds = [["--seed", f"1-{command.seeds}"] if command.seeds else [] for command in ALL]
-    asked = [["slurmwrap", "simulate", *c.words, *drawn] for c, drawn in zip(ALL, seeds, strict=True)]
-    assert typed == asked
+    expected = [["slurmwrap", "simulate", *c.words, *drawn] for c, drawn in zip(ALL, seeds, strict=True)]
+    assert printed == expected
     assert max(len(line) for command in ALL for line in str(command).splitlines()) <= 110
 
 
@@ -39,21 +39,21 @@ def test_commands_are_printed_as_they_are_run() -> None:
         (1.0, None, 2, ""),
     ],
 )
-def test_a_figure_agrees_to_the_digit_within_a_per_cent_or_not(
+def test_a_figure_agrees_exactly_within_one_percent_or_not(
     ours: float, theirs: float | None, digits: int, verdict: str
 ) -> None:
     assert agrees(ours, theirs, digits=digits) == verdict
 
 
-def test_a_difference_has_a_sign_and_none_is_a_dash() -> None:
+def test_a_difference_has_a_sign_and_a_missing_one_is_a_dash() -> None:
     assert (off(0.99, 1.0), off(1.02, 1.0), off(1.0, None)) == ("-1.0 %", "+2.0 %", "-")
 
 
-def test_a_table_is_markdown() -> None:
+def test_a_table_is_formatted_as_markdown() -> None:
     assert table(["a", ">b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
-def test_the_loop_as_written_first_comes_to_the_same_jcts() -> None:
+def test_the_naive_simulation_gives_the_same_job_completion_times() -> None:
     jobs = generate_load("synergy-dynamic", seed=3, jobs=60, jobs_per_hour=20, gpu_demand="synthetic")
     anonymous = tuple(type(job)(number=job.number, job=job.job, submit_s=job.submit_s, work_s=job.work_s, gpus=job.gpus)
                       for job in jobs)  # fmt: skip

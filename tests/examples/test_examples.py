@@ -1,4 +1,4 @@
-"""Every example as a trial without Slurm: one task, real PyTorch, verdict as its README says."""
+"""The pre-run of every example without Slurm: one task, real PyTorch, the verdict that its README gives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRIPTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.s
 pytestmark = pytest.mark.torch
 
 
-def tried(directory: Path, script: str, *args: str, gpus: int, **fields: object) -> Verdict:
+def get_verdict(directory: Path, script: str, *args: str, gpus: int, **fields: object) -> Verdict:
     """The verdict of `examples/<script>`, submitted from the root of a copy in `directory`."""
     copy = directory / "examples" / script
     shutil.copytree((EXAMPLES / script).parent, copy.parent)
@@ -55,11 +55,11 @@ def tried(directory: Path, script: str, *args: str, gpus: int, **fields: object)
     return judge(spec, run_trial(spec, environ=environ), diagnose_run)
 
 
-def test_every_example_is_tried_here() -> None:
+def test_every_example_has_a_test() -> None:
     assert [f"{name}/train.sbatch" for name in ("buggy", "corrupt_input", "ddp", "gpu_fault", "single")] == SCRIPTS
 
 
-def test_the_static_stage_finds_nothing_in_an_example() -> None:
+def test_the_static_stage_finds_nothing_in_the_examples() -> None:
     environ = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     for script in SCRIPTS:
         content = (EXAMPLES / script).read_bytes()
@@ -70,8 +70,8 @@ def test_the_static_stage_finds_nothing_in_an_example() -> None:
         assert entry.path == str(EXAMPLES / Path(script).parent / "train.py")
 
 
-def test_ddp_passes_and_tells_what_it_needs(tmp_path: Path) -> None:
-    found = tried(tmp_path, "ddp/train.sbatch", gpus=16)
+def test_ddp_passes_with_its_measured_needs(tmp_path: Path) -> None:
+    found = get_verdict(tmp_path, "ddp/train.sbatch", gpus=16)
     assert (found.outcome, found.layer, found.reason) == (Outcome.PASS, "optimizer", "3 optimizer steps ran on one GPU")
     assert found.measurement is not None
     assert 100 < (found.measurement.mem_peak_mib or 0) < 4000
@@ -79,9 +79,9 @@ def test_ddp_passes_and_tells_what_it_needs(tmp_path: Path) -> None:
     assert (found.measurement.steps_per_s or 0) > 0
 
 
-@pytest.mark.slow  # make test has it in docs/tutorial.md and README.md, which name the line
-def test_buggy_fails_in_the_line_of_its_loss(tmp_path: Path) -> None:
-    found = tried(tmp_path, "buggy/train.sbatch", gpus=16)
+@pytest.mark.slow  # make test runs it in docs/tutorial.md and README.md, which name the line
+def test_buggy_fails_at_the_line_of_its_loss(tmp_path: Path) -> None:
+    found = get_verdict(tmp_path, "buggy/train.sbatch", gpus=16)
     line = next(
         n for n, text in enumerate((EXAMPLES / "buggy/train.py").read_text().splitlines(), 1) if "return nn.f" in text
     )
@@ -90,32 +90,32 @@ def test_buggy_fails_in_the_line_of_its_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_single_passes_with_its_loader_workers_and_writes_no_checkpoint(tmp_path: Path) -> None:
-    found = tried(tmp_path, "single/train.sbatch", "--save-to", str(tmp_path / "checkpoints"), gpus=1)
+def test_single_passes_with_loader_workers_and_without_checkpoint(tmp_path: Path) -> None:
+    found = get_verdict(tmp_path, "single/train.sbatch", "--save-to", str(tmp_path / "checkpoints"), gpus=1)
     assert (found.outcome, found.steps) == (Outcome.PASS, 3)
     assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.slow
-def test_gpu_fault_passes_since_only_its_gpu_is_bad(tmp_path: Path) -> None:
-    assert tried(tmp_path, "gpu_fault/train.sbatch", gpus=1).outcome is Outcome.PASS
+def test_gpu_fault_passes_because_only_its_gpu_is_broken(tmp_path: Path) -> None:
+    assert get_verdict(tmp_path, "gpu_fault/train.sbatch", gpus=1).outcome is Outcome.PASS
 
 
-def test_corrupt_input_is_blamed_on_the_file(tmp_path: Path) -> None:
-    data = tmp_path / "truncated.pt"  # what torch.save writes is a zip archive
+def test_corrupt_input_fails_because_of_the_file(tmp_path: Path) -> None:
+    data = tmp_path / "truncated.pt"  # torch.save writes a zip archive
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("archive/data.pkl", os.urandom(1 << 20))
     os.truncate(data, 700_000)
-    found = tried(tmp_path, "corrupt_input/train.sbatch", str(data), gpus=4, inputs=(str(data),))
+    found = get_verdict(tmp_path, "corrupt_input/train.sbatch", str(data), gpus=4, inputs=(str(data),))
     assert (found.outcome, found.category, found.input_path) == (Outcome.FAIL, "incorrect_inputs", str(data))
     assert found.input_fault == "is truncated or corrupt: file is not a zip file"
     assert found.input_digest == job_inputs.digest(str(data))
 
 
 @pytest.mark.slow
-def test_corrupt_input_passes_with_the_good_file_that_its_script_writes(tmp_path: Path) -> None:
+def test_corrupt_input_passes_with_the_valid_file_of_its_script(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(EXAMPLES / "corrupt_input/make_data.py"), str(tmp_path)], check=True)
     good, truncated = str(tmp_path / "good.pt"), str(tmp_path / "truncated.pt")
     assert job_inputs.inspect(good) is None
     assert job_inputs.inspect(truncated) is not None
-    assert tried(tmp_path, "corrupt_input/train.sbatch", good, gpus=4, inputs=(good,)).outcome is Outcome.PASS
+    assert get_verdict(tmp_path, "corrupt_input/train.sbatch", good, gpus=4, inputs=(good,)).outcome is Outcome.PASS

@@ -1,4 +1,4 @@
-"""A job that its pre-run cancelled is reported: in its own output file, at the next gsub call, by mail."""
+"""A job cancelled by its pre-run is reported in its output file, at the next gsub call and by mail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurmwrap.store.job_notices import News, leave_notice, take_notices
 
 REASON = "train.py:28: KeyError: 'lr'"
 CANCEL = {"verb": "cancel", "target": "47", "option": "", "new": "", "reason": REASON, "error": None}
-TOLD = f"""\
+NOTICE_TEXT = f"""\
 slurmwrap: job 47 was cancelled by the pre-run (job 48) before the start: {REASON}
 slurmwrap: More: slurmwrap why 47
 slurmwrap: Submit it without a pre-run: gsub --prerun=off train.sbatch
@@ -53,11 +53,11 @@ def request(chdir: str | Path = "/work", **settings: str) -> JobRequest:
         ({"array": "5-15:5", "output": "logs/%A/%3a.out"}, "/work/logs/47/005.out"),
     ],
 )
-def test_the_output_file_is_the_one_that_slurm_would_have_opened(settings: Mapping[str, str], path: str) -> None:
+def test_output_path_is_the_file_that_slurm_would_have_opened(settings: Mapping[str, str], path: str) -> None:
     assert resolve_output_path(request(**settings), 47, user="ada", node="n3") == path
 
 
-def test_lines_are_added_to_what_stands_in_the_file(tmp_path: Path) -> None:
+def test_lines_are_appended_to_an_existing_output_file(tmp_path: Path) -> None:
     path = tmp_path / "slurm-47.out"
     path.write_text("an earlier job of that id, without a last line break")
     append_lines(str(path), "one\n")
@@ -66,7 +66,7 @@ def test_lines_are_added_to_what_stands_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder", "device", "no folder", "NUL"])
-def test_nothing_but_a_regular_file_is_written(tmp_path: Path, kind: str) -> None:
+def test_only_a_regular_file_is_written(tmp_path: Path, kind: str) -> None:
     path, other = tmp_path / "out", tmp_path / "other"
     if kind == "link":
         other.write_text("other\n")
@@ -95,11 +95,11 @@ def test_nothing_but_a_regular_file_is_written(tmp_path: Path, kind: str) -> Non
         ({"mail_type": "NONE"}, False),
     ],
 )
-def test_a_mail_is_sent_where_slurm_sends_none(asked: Mapping[str, str], sent: bool) -> None:
+def test_failure_mail_is_sent_only_if_slurm_sends_none(asked: Mapping[str, str], sent: bool) -> None:
     assert should_mail_failure(request(**asked)) is sent
 
 
-def waiting(asked: JobRequest) -> HeldJob:
+def held_job(asked: JobRequest) -> HeldJob:
     return HeldJob(
         request=asked, plan=PlacementPlan(), job_id=47, prerun_job_id=48, release_at="now", profile_key="",
         fingerprint="",
@@ -111,37 +111,37 @@ def record(*changes: Mapping[str, str | None]) -> PrerunRecord:
     return PrerunRecord(cluster="lab", job_id=47, prerun_job_id=48, uid=1, at=5.0, verdict=verdict, changes=changes)
 
 
-def test_the_user_hears_of_it_by_all_ways(tmp_path: Path) -> None:
+def test_a_cancelled_job_is_reported_in_output_file_mail_and_notice(tmp_path: Path) -> None:
     program, mailed = tmp_path / "mail", tmp_path / "mailed"
     program.write_text(f"#!/bin/sh\n{{ printf '%s\\n' \"$@\"; cat; }} > {mailed}\n")
     program.chmod(0o755)
     asked = request(tmp_path, mail_type="FAIL", mail_user="ada@example.org", job_name="tr\nain")
-    said: list[str] = []
+    messages: list[str] = []
     config = MappingProxyType({"MailProg": str(program)})
     notify_of_cancelled_job(
-        waiting(asked), record(CANCEL), user="ada", node="n3", place=str(tmp_path / "state"), config=lambda: config,
-        say=said.append,
+        held_job(asked), record(CANCEL), user="ada", node="n3", place=str(tmp_path / "state"), config=lambda: config,
+        say=messages.append,
     )  # fmt: skip
     subject = "Slurm Job_id=47 Name=tr?ain Failed, cancelled by its pre-run"
-    assert (tmp_path / "slurm-47.out").read_text() == TOLD
-    assert mailed.read_text() == f"-s\n{subject}\nada@example.org\n{TOLD}"
+    assert (tmp_path / "slurm-47.out").read_text() == NOTICE_TEXT
+    assert mailed.read_text() == f"-s\n{subject}\nada@example.org\n{NOTICE_TEXT}"
     news = News(job_id=47, name="tr\nain", reason=REASON, at=5.0)
     assert take_notices(str(tmp_path / "state"), 3) == ((news,), 1)
-    assert said == []
+    assert messages == []
 
 
 @pytest.mark.parametrize("program", ["", "mail", "/nonexistent/mail"])
-def test_a_mail_that_cannot_be_sent_costs_nothing_else(tmp_path: Path, program: str) -> None:
-    said: list[str] = []
+def test_the_notice_is_left_even_if_mail_and_output_file_fail(tmp_path: Path, program: str) -> None:
+    messages: list[str] = []
     notify_of_cancelled_job(
-        waiting(request(tmp_path / "none", mail_type="FAIL")), record(CANCEL), user="ada", node="n3",
-        place=str(tmp_path), config=lambda: {"MailProg": program}, say=said.append,
+        held_job(request(tmp_path / "none", mail_type="FAIL")), record(CANCEL), user="ada", node="n3",
+        place=str(tmp_path), config=lambda: {"MailProg": program}, say=messages.append,
     )  # fmt: skip
-    assert [line.partition(":")[0] for line in said] == ["not written into the job's output file", "not mailed"]
+    assert [line.partition(":")[0] for line in messages] == ["not written into the job's output file", "not mailed"]
     assert take_notices(str(tmp_path), 3)[1] == 1
 
 
-def test_only_a_cancellation_that_slurm_took_is_one() -> None:
+def test_was_cancelled_is_true_only_if_slurm_accepted_the_cancellation() -> None:
     refused = {**CANCEL, "error": "Invalid job id specified"}
     comment = {**CANCEL, "verb": "update_job"}
     assert [was_cancelled(record(*changes)) for changes in ((), (comment,), (comment, refused), (comment, CANCEL))] == [
@@ -149,12 +149,12 @@ def test_only_a_cancellation_that_slurm_took_is_one() -> None:
     ]
 
 
-def test_news_are_reported_once_the_newest_of_them(tmp_path: Path) -> None:
+def test_only_the_newest_notices_are_reported_and_only_once(tmp_path: Path) -> None:
     news = [News(job_id=n, name="sweep", reason="x" * 5000, at=float(n)) for n in range(1, 7)]
     for one in news:
         leave_notice(str(tmp_path), one)
     (tmp_path / "news" / "000000000009-9").write_bytes(b"{not json")
-    told, in_all = take_notices(str(tmp_path), 3)
-    assert ([one.job_id for one in told], in_all, len(told[0].reason)) == ([5, 6], 7, 1000)
+    notices, in_all = take_notices(str(tmp_path), 3)
+    assert ([one.job_id for one in notices], in_all, len(notices[0].reason)) == ([5, 6], 7, 1000)
     assert take_notices(str(tmp_path), 3) == ((), 0)
     assert not (tmp_path / "news").exists()

@@ -1,4 +1,4 @@
-"""What one gsub loads: each module costs every submission of every user. Sets are compared, no time is taken."""
+"""Modules that one gsub call loads. Each module costs time in every submission. Compares sets, measures no time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from waiting import allow
 from slurmwrap import timing
 from slurmwrap.gsub import gsub_script
 
-# Of the standard library, beside what Python has loaded when a program begins; a name here is a package with all in it.
-STANDARD = {
+# Standard library modules beyond those that Python loads at startup. A package name includes its submodules.
+STANDARD_MODULES = {
     *("__future__", "_collections", "_functools", "_json", "_operator", "_sha2", "_sha256", "_sre", "collections"),
     *("contextlib", "copyreg", "enum", "errno", "functools", "gc", "itertools", "json", "keyword", "math", "operator"),
     *("pwd", "re", "reprlib", "select", "signal", "types"),
 }
-# Of ours: all that a plan needs, and nothing that only some calls need.
-PLANNED = {
+# Modules of slurmwrap that every plan needs; modules that only some calls need are not listed.
+PLANNING_MODULES = {
     "": {
         "config",
         "console",
@@ -85,8 +85,8 @@ PLANNED = {
         "user_state",
     },
 }
-# Of both, for a call that is plainly none of ours.
-A_PASS = {
+# Modules of both kinds for a call that certainly passes through to sbatch.
+PASSTHROUGH_MODULES = {
     *("__future__", "_collections", "_functools", "_operator", "collections", "collections.abc", "contextlib"),
     *("enum", "functools", "gc", "itertools", "keyword", "operator", "reprlib", "signal", "slurmwrap"),
     *(
@@ -124,8 +124,8 @@ echo "ClusterName = c"
 
 
 @pytest.fixture
-def loaded(tmp_path: Path):
-    """gsub as it is installed, in a home without a past: the modules that it loads until it ends or becomes sbatch."""
+def run_and_list_modules(tmp_path: Path):
+    """Run the installed gsub in an empty home; return the modules that it loads until it ends or executes sbatch."""
     bin_, home, runtime = tmp_path / "bin", tmp_path / "home", tmp_path / "run"
     for folder in (bin_, home, runtime):
         folder.mkdir(mode=0o700)
@@ -149,44 +149,44 @@ def loaded(tmp_path: Path):
             env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=allow(60),
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "Submitted batch job 7\n"), done.stderr
-        told = re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", done.stderr, re.MULTILINE)
+        imported = re.findall(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", done.stderr, re.MULTILINE)
         rest = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
         assert rest == []
-        return set(told) - by_python_itself()
+        return set(imported) - list_python_startup_modules()
 
     return run
 
 
-def by_python_itself() -> set[str]:
-    """What is loaded before any program's first line, which differs from one environment to the next."""
+def list_python_startup_modules() -> set[str]:
+    """Modules that Python loads before a program's first line; they differ between environments."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "pass"], capture_output=True, text=True, check=True
     )
     return set(re.findall(r"\|\s+(\S+)$", done.stderr, re.MULTILINE))
 
 
-def is_probe(name: str) -> bool:
-    """Names that the standard library tries to import and does not find, as on other systems."""
+def is_failed_import(name: str) -> bool:
+    """Whether the standard library tries to import this name for another system and does not find it."""
     return name in {"_winapi", "msvcrt", "nt", "winreg", "_scproxy", "org", "org.python", "org.python.core"}
 
 
-def test_a_job_that_asks_for_no_gpu_loads_next_to_nothing(loaded) -> None:
-    extra = {name for name in loaded(script=CPU_JOB) if not is_probe(name)} - A_PASS
-    assert extra == set(), f"a call that is none of ours now loads {', '.join(sorted(extra))}"
+def test_a_job_without_gpu_loads_only_the_passthrough_modules(run_and_list_modules) -> None:
+    extra = {name for name in run_and_list_modules(script=CPU_JOB) if not is_failed_import(name)} - PASSTHROUGH_MODULES
+    assert extra == set(), f"a job without a GPU now loads {', '.join(sorted(extra))}"
 
 
 @pytest.mark.parametrize("words", [("--prerun=off",), ("--prerun=off", "--hold"), ("--prerun=off", "--no-place")])
-def test_a_planned_job_loads_nothing_but_what_is_named_here(loaded, words) -> None:
-    names = {name for name in loaded(*words, script=GPU_JOB) if not is_probe(name)}
-    foreign = {name for name in names if name.partition(".")[0] not in STANDARD | {"slurmwrap"}}
+def test_a_planned_job_loads_only_the_listed_modules(run_and_list_modules, words) -> None:
+    names = {name for name in run_and_list_modules(*words, script=GPU_JOB) if not is_failed_import(name)}
+    foreign = {name for name in names if name.partition(".")[0] not in STANDARD_MODULES | {"slurmwrap"}}
     assert foreign == set(), f"every submission now loads {', '.join(sorted(foreign))}"
     ours = {name for name in names if name.startswith("slurmwrap.")}
-    assert unexpected(ours) == [], f"every submission now loads {', '.join(unexpected(ours))}"
+    assert list_unexpected(ours) == [], f"every submission now loads {', '.join(list_unexpected(ours))}"
     assert "slurmwrap.placement.plan_placement" in ours  # the plan was made
 
 
-def test_what_seals_the_record_is_started_while_sbatch_is_at_work(loaded, tmp_path: Path) -> None:
-    """sbatch here waits for munge, which would come too late after it."""
+def test_munge_starts_while_sbatch_is_running(run_and_list_modules, tmp_path: Path) -> None:
+    """This sbatch waits for munge, so it fails unless munge starts while it runs."""
     met, spool = tmp_path / "met", tmp_path / "spool"
     os.mkfifo(met)
     spool.mkdir()
@@ -196,23 +196,23 @@ def test_what_seals_the_record_is_started_while_sbatch_is_at_work(loaded, tmp_pa
     for name, text in {"sbatch": sbatch, "munge": munge}.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    loaded("--prerun=off", script=GPU_JOB)
+    run_and_list_modules("--prerun=off", script=GPU_JOB)
     assert [path.read_text() for path in spool.iterdir()] == ["MUNGE:sealed:\n"]
     assert json.loads((tmp_path / "sealed").read_bytes())["job_id"] == 7
 
 
-def unexpected(names: set[str]) -> list[str]:
-    return sorted(names - {f"slurmwrap.{name}" for name in listed()})
+def list_unexpected(names: set[str]) -> list[str]:
+    return sorted(names - {f"slurmwrap.{name}" for name in list_planning_modules()})
 
 
-def listed() -> set[str]:
-    """The modules of the list, and the packages that they are in."""
-    packages = {package for package in PLANNED if package}
-    return packages | {f"{package}.{name}".lstrip(".") for package, names in PLANNED.items() for name in names}
+def list_planning_modules() -> set[str]:
+    """The modules in PLANNING_MODULES and their packages."""
+    packages = {package for package in PLANNING_MODULES if package}
+    return packages | {f"{package}.{name}".lstrip(".") for package, names in PLANNING_MODULES.items() for name in names}
 
 
-def test_every_name_of_the_list_is_a_module_of_ours() -> None:
-    """A module that was renamed must not stay here and let its next namesake in."""
-    here = Path(timing.__file__).parent
-    paths = [here / name.replace(".", "/") for name in listed()]
+def test_every_listed_name_is_an_existing_slurmwrap_module() -> None:
+    """The old name of a renamed module must not stay in the list: it would admit a later module of that name."""
+    package_dir = Path(timing.__file__).parent
+    paths = [package_dir / name.replace(".", "/") for name in list_planning_modules()]
     assert [str(path) for path in paths if not (path.with_suffix(".py").exists() or path.is_dir())] == []

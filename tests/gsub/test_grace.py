@@ -1,4 +1,4 @@
-"""A dependency that is met after the grace of its job gives it a new one."""
+"""If a dependency is met after the job's grace period, the job gets a new grace period."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.gsub.apply_verdict import HeldJob, extend_grace
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.sbatch.parse_request import parse_request
 
-MET = START - 5  # the pre-run is eligible since then
+MET = START - 5  # when the pre-run became eligible
 GIVEN = START - 3000
 WAITING = HeldJob(
     request=parse_request(
@@ -30,7 +30,7 @@ WAITING = HeldJob(
 
 
 class Slurm:
-    """A job, its pre-run, and what is asked of them."""
+    """A job, its pre-run, and the changes requested for them."""
 
     def __init__(self, **real: Any) -> None:
         self.records = {
@@ -49,15 +49,15 @@ class Slurm:
         self.asked.append((action.target, action.key))
 
 
-def renewed(slurm: Slurm, waiting: HeldJob = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
-    noted: list[float] = []
+def extend(slurm: Slurm, waiting: HeldJob = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
+    recorded: list[float] = []
     context: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
-    return extend_grace(waiting, grace_s, context, noted.append), noted
+    return extend_grace(waiting, grace_s, context, recorded.append), recorded
 
 
-def test_the_new_begin_time_is_a_grace_behind_the_moment_at_which_the_dependency_was_met() -> None:
+def test_the_new_begin_time_is_one_grace_period_after_the_dependency_was_met() -> None:
     slurm = Slurm()
-    assert renewed(slurm) == (MET + 600, [MET + 600])
+    assert extend(slurm) == (MET + 600, [MET + 600])
     assert slurm.asked == [("5", "StartTime")]
 
 
@@ -65,29 +65,29 @@ def test_the_new_begin_time_is_a_grace_behind_the_moment_at_which_the_dependency
     ("real", "grace_s"),
     [
         ({"state": "RUNNING"}, 600),
-        ({"eligible_time": int(START + 9000)}, 600),  # its user's own begin, or a start that its user has moved
-        ({"eligible_time": int(MET - 1000)}, 600),  # its user let it start before
-        ({}, 4),  # the pre-run waited longer than the grace: nothing is left of it
+        ({"eligible_time": int(START + 9000)}, 600),  # the user's own --begin, or a start time that the user changed
+        ({"eligible_time": int(MET - 1000)}, 600),  # the user released it earlier
+        ({}, 4),  # the pre-run waited longer than the grace period
     ],
 )
-def test_a_job_that_must_not_wait_is_left_alone(real: dict[str, Any], grace_s: float) -> None:
+def test_a_job_that_must_not_wait_is_not_changed(real: dict[str, Any], grace_s: float) -> None:
     slurm = Slurm(**real)
-    assert (renewed(slurm, grace_s=grace_s), slurm.asked) == ((None, []), [])
+    assert (extend(slurm, grace_s=grace_s), slurm.asked) == ((None, []), [])
 
 
-def test_a_job_without_a_dependency_and_one_of_another_version_are_left_alone() -> None:
+def test_a_job_without_dependency_or_from_another_version_is_not_changed() -> None:
     plain = replace(WAITING, request=replace(WAITING.request, settings=()))
-    assert renewed(Slurm(), plain) == (None, [])
-    assert renewed(Slurm(), replace(WAITING, given=())) == (None, [])
+    assert extend(Slurm(), plain) == (None, [])
+    assert extend(Slurm(), replace(WAITING, given=())) == (None, [])
 
 
-def test_a_time_that_cannot_be_noted_is_not_given() -> None:
+def test_a_begin_time_that_cannot_be_recorded_is_not_set() -> None:
     slurm = Slurm()
     context: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
 
-    def full(at: float) -> None:
+    def fail_to_record(at: float) -> None:
         raise OSError
 
     with pytest.raises(OSError):
-        extend_grace(WAITING, 600, context, full)
+        extend_grace(WAITING, 600, context, fail_to_record)
     assert slurm.asked == []

@@ -1,4 +1,4 @@
-"""The installed program and what its caller gave it, with a stand-in for sbatch that tells what reached it."""
+"""The installed gsub passes its caller's environment on; a fake sbatch reports what it received."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from waiting import allow
 
 from slurmwrap.gsub import gsub_script
 
-TELLS = """#!/bin/sh
+REPORTING_SBATCH = """#!/bin/sh
 for descriptor in 0 1 2; do [ -e /proc/$$/fd/$descriptor ] && open="$open $descriptor"; done
 { echo "args=$*"; echo "open=$open"; echo "ignored=$(sed -n 's/SigIgn:.//p' /proc/$$/status)"; env; } > "$TOLD"
 exit 7
 """
-WRONG = "raise SystemExit('not ours')\n"
+FOREIGN_MODULE = "raise SystemExit('not ours')\n"
 NAMES = ("enum", "types", "typing", "re", "signal", "dataclasses", "slurmwrap")
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A directory with modules that must not be taken for ours, and the stand-in."""
+    """A directory with the fake sbatch and with modules that gsub must not import."""
     for name in NAMES:
-        (tmp_path / f"{name}.py").write_text(WRONG)
-    (tmp_path / "stand-in").write_text(TELLS)
+        (tmp_path / f"{name}.py").write_text(FOREIGN_MODULE)
+    (tmp_path / "stand-in").write_text(REPORTING_SBATCH)
     (tmp_path / "stand-in").chmod(0o755)
     return tmp_path
 
 
-def told(place: Path, *, redirect: str = "", **variables: str) -> dict[str, str]:
-    """What the stand-in found, when gsub was called with `--hold x` from `place`."""
+def report_of_sbatch(place: Path, *, redirect: str = "", **variables: str) -> dict[str, str]:
+    """What the fake sbatch received when gsub was called with `--hold x` in `place`."""
     environ = {"PATH": "/usr/bin:/bin", "GSUB_SBATCH": str(place / "stand-in"), "TOLD": str(place / "told")}
     argv = f'exec "$0" "$@" {redirect}'
     done = subprocess.run(
@@ -56,24 +56,24 @@ def told(place: Path, *, redirect: str = "", **variables: str) -> dict[str, str]
         {"LC_CTYPE": "C"},
     ],
 )
-def test_the_callers_variables_reach_sbatch_and_nothing_of_them_us(place: Path, variables: dict[str, str]) -> None:
-    found = told(place, **variables)
+def test_caller_variables_reach_sbatch_and_do_not_affect_gsub(place: Path, variables: dict[str, str]) -> None:
+    found = report_of_sbatch(place, **variables)
     assert found["args"] == "--hold x"
     assert {name: found.get(name) for name in variables} == variables
 
 
-def test_python_leaves_no_mark_in_an_empty_environment_or_on_the_signals(place: Path) -> None:
-    found = told(place)
+def test_python_changes_neither_an_empty_environment_nor_the_signals(place: Path) -> None:
+    found = report_of_sbatch(place)
     assert "LC_CTYPE" not in found
     assert int(found["ignored"], 16) & (1 << 12) == 0  # SIGPIPE
 
 
 @pytest.mark.parametrize(("redirect", "left"), [("<&-", "1 2"), (">&-", "0 2"), ("2>&-", "0 1"), ("<&- >&- 2>&-", "")])
-def test_what_the_caller_closed_sbatch_finds_closed(place: Path, redirect: str, left: str) -> None:
-    assert told(place, redirect=redirect)["open"].strip() == left
+def test_file_descriptors_closed_by_the_caller_are_closed_for_sbatch(place: Path, redirect: str, left: str) -> None:
+    assert report_of_sbatch(place, redirect=redirect)["open"].strip() == left
 
 
-def test_a_slurmwrap_that_is_only_on_pythonpath_is_found(tmp_path: Path) -> None:
+def test_slurmwrap_is_found_when_it_is_only_on_pythonpath(tmp_path: Path) -> None:
     package = Path(gsub_script.__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(package), "GSUB_SBATCH": "/bin/echo"}
     done = subprocess.run(
@@ -89,7 +89,7 @@ def test_a_slurmwrap_that_is_only_on_pythonpath_is_found(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("named", "said", "code"), [("nowhere", "No such file or directory", 127), ("a", "Permission denied", 126)]
 )
-def test_an_sbatch_that_cannot_be_started_is_named(tmp_path: Path, named: str, said: str, code: int) -> None:
+def test_the_error_names_an_sbatch_that_cannot_be_started(tmp_path: Path, named: str, said: str, code: int) -> None:
     (tmp_path / "a").write_text("#!/bin/sh\n")
     environ = {"PATH": "/usr/bin:/bin", "GSUB_SBATCH": str(tmp_path / named)}
     argv = [sys.executable, gsub_script.__file__, "--hold", "x"]

@@ -1,4 +1,4 @@
-"""prerun.holdout: the same is drawn once a week, a sweep is one draw, and who asks for a pre-run has it."""
+"""prerun.holdout: one draw per script and week, one draw per sweep, no draw if a pre-run is requested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def context(share: float, at: float = MONDAY, uid: int = 1000) -> Any:
     return SimpleNamespace(config=Config(prerun=Prerun(holdout=share)), clock=clock, uid=uid, cluster="lab")
 
 
-def test_the_same_is_drawn_once_a_week() -> None:
+def test_the_same_script_is_drawn_once_a_week() -> None:
     first = draw("auto", None, "script", context(0.5))
     assert draw("gate", None, "script", context(0.5, MONDAY + WEEK_S - 1)) == first
     others = {
@@ -33,16 +33,18 @@ def test_the_same_is_drawn_once_a_week() -> None:
     ("share", "mode", "asked"),
     [(0.0, "auto", None), (0.5, "off", None), (0.5, "wait", None), (0.5, "auto", "auto"), (0.5, "gate", "gate")],
 )
-def test_no_draw_where_none_is_due(share: float, mode: str, asked: str | None) -> None:
+def test_nothing_is_drawn_without_holdout_without_prerun_or_for_an_explicit_mode(
+    share: float, mode: str, asked: str | None
+) -> None:
     assert draw(mode, asked, "script", context(share)) == ("", False)
 
 
-def test_about_as_many_are_held_out_as_are_to_be() -> None:
+def test_the_held_out_share_is_close_to_the_configured_share() -> None:
     held = sum(draw("auto", None, str(number), context(0.05))[1] for number in range(4000))
     assert 160 <= held <= 240
 
 
-def test_a_larger_share_holds_out_who_was_held_out_before() -> None:
+def test_a_larger_share_includes_the_jobs_of_a_smaller_share() -> None:
     few = {n for n in range(500) if draw("auto", None, str(n), context(0.05))[1]}
     many = {n for n in range(500) if draw("auto", None, str(n), context(0.2))[1]}
     assert few < many

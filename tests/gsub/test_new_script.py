@@ -1,4 +1,4 @@
-"""gsub --template and gsub new without a Slurm: which template, what is written, and what is refused."""
+"""gsub --template and gsub new without Slurm: template lookup, generated scripts and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_SLURM = "gsub: Slurm could not be asked what its nodes are like: "
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """Of a user in a directory with train.py, where no Slurm answers; the site's templates are in site/."""
+    """The environment of a user in a directory with train.py, without Slurm; the site's templates are in site/."""
     for name in ("work", "site", "home/.config/slurmwrap/templates"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "work/train.py").write_text("import sys\nprint(sys.argv)\n")
@@ -44,7 +44,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def gsub(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """`gsub(*words)` in this process, which must not become sbatch."""
+    """Call `gsub(*words)` in this process; the test fails if gsub would execute sbatch."""
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr("sys.argv", ["gsub"])
     for name in ("execv", "execve"):
@@ -57,30 +57,31 @@ def gsub(tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatc
     return call
 
 
-def made(gsub, *words: str) -> str:
+def generate(gsub, *words: str) -> str:
     done = gsub("new", "-o", "-", *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(NO_SLURM)
     return done.stdout
 
 
-def test_every_issue_named_template_is_shipped() -> None:
+def test_every_expected_template_is_shipped() -> None:
     assert SHIPPED == ["accelerate", "array", "deepspeed", "jax", "srun", "torchrun"]
 
 
 @pytest.mark.parametrize("more", [(), ("--signal=USR1@300", "-t", "8:00:00", "-c", "4")])
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, environ, tmp_path, name, more) -> None:
+def test_a_generated_script_is_valid_and_the_pre_run_finds_its_program(gsub, environ, tmp_path, name, more) -> None:
     shape = ("-G1", "--array=0-3") if name == "array" else ("-N2", "-G16")
     arguments = ("--lr", "3e-4", "a b", "it's", "é\n\\n")
-    script = made(gsub, "--template", name, *shape, *more, "train.py", *arguments)
+    script = generate(gsub, "--template", name, *shape, *more, "train.py", *arguments)
     (tmp_path / "made.sh").write_text(script)
     checked = [["bash", "-n"]] + ([["shellcheck", "--norc"]] if shutil.which("shellcheck") else [])
     for checker in checked:
         done = subprocess.run([*checker, str(tmp_path / "made.sh")], capture_output=True, text=True, timeout=allow(60))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     (entry,) = list_entry_points(script, str(tmp_path / "work"), (), {}, lambda _: None)
-    handed_on = bool(more) and name in ("torchrun", "accelerate", "deepspeed")  # in the background: less is certain
+    # these launchers are started in the background, so the entry point is less certain
+    handed_on = bool(more) and name in ("torchrun", "accelerate", "deepspeed")
     assert (entry.path, entry.argv, entry.certain) == (str(tmp_path / "work/train.py"), arguments, not handed_on)
     request = JobRequest(script=Script(path=None, name="sbatch", content=script.encode()), chdir=str(tmp_path / "work"))
     path = {"PATH": environ["PATH"]}
@@ -89,7 +90,7 @@ def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, en
     assert ("pkill -USR1" in script) == handed_on
 
 
-def test_new_writes_a_file_once_and_says_what_is_next(gsub, tmp_path: Path) -> None:
+def test_new_writes_the_file_once_and_names_the_next_step(gsub, tmp_path: Path) -> None:
     words = ("new", "--template=torchrun", "-N2", "-G16", "train.py")
     first = gsub(*words)
     assert first.stdout == (
@@ -97,7 +98,7 @@ def test_new_writes_a_file_once_and_says_what_is_next(gsub, tmp_path: Path) -> N
         "Read it, then: gsub train.sbatch\n"
     )
     content = (tmp_path / "work/train.sbatch").read_text()
-    assert content == made(gsub, *words[1:])
+    assert content == generate(gsub, *words[1:])
     again = gsub(*words)
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.splitlines()[-2:] == [
@@ -108,7 +109,7 @@ def test_new_writes_a_file_once_and_says_what_is_next(gsub, tmp_path: Path) -> N
     assert (tmp_path / "work/other.sbatch").read_text() == content
 
 
-def test_the_program_writes_the_same(gsub, environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_installed_program_writes_the_same_script(gsub, environ: dict[str, str], tmp_path: Path) -> None:
     words = ("new", "-o", "-", "--template=srun", "-N2", "-G16", "train.py")
     argv = [sys.executable, gsub_script.__file__, *words]
     done = subprocess.run(argv, cwd=tmp_path / "work", env=environ, capture_output=True, text=True, timeout=allow(60))
@@ -116,13 +117,13 @@ def test_the_program_writes_the_same(gsub, environ: dict[str, str], tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (0, expected.stdout, expected.stderr)
 
 
-def test_what_is_submitted_is_what_new_writes(gsub) -> None:
+def test_template_submits_the_script_that_new_writes(gsub) -> None:
     words = ("--template=srun", "-N2", "-G16", "-p", "gpu", "-t", "60", "train.py", "--lr", "1e-3")
-    shown = gsub("--dry-run", *words, GSUB_PASS="1")  # switched off: shown as it would go to sbatch
-    assert (shown.returncode, shown.stdout) == (0, made(gsub, *words))
+    shown = gsub("--dry-run", *words, GSUB_PASS="1")  # GSUB_PASS: shows what would go to sbatch
+    assert (shown.returncode, shown.stdout) == (0, generate(gsub, *words))
 
 
-def test_a_script_called_new_is_that_script(gsub, tmp_path: Path) -> None:
+def test_a_script_named_new_is_submitted(gsub, tmp_path: Path) -> None:
     (tmp_path / "work/new").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\necho mine\n")
     done = gsub("--dry-run", "new", "--template", "torchrun", GSUB_PASS="1")
     assert (done.returncode, done.stdout) == (0, (tmp_path / "work/new").read_text())
@@ -131,7 +132,7 @@ def test_a_script_called_new_is_that_script(gsub, tmp_path: Path) -> None:
     assert not (tmp_path / "work/train.sbatch").exists()
 
 
-def test_new_alone_teaches(gsub, environ: dict[str, str], tmp_path: Path) -> None:
+def test_new_without_arguments_prints_its_help(gsub, environ: dict[str, str], tmp_path: Path) -> None:
     alone, asked = gsub("new"), gsub("new", "--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (255, "", asked.stdout)
     assert (asked.returncode, asked.stderr) == (0, "")
@@ -145,7 +146,7 @@ def test_new_alone_teaches(gsub, environ: dict[str, str], tmp_path: Path) -> Non
     assert (as_sbatch.returncode, as_sbatch.stderr.splitlines()[0]) == (1, "gsub: error: Unable to open file new")
 
 
-def test_a_script_called_new_on_path_is_one_too_unless_our_words_follow(gsub, tmp_path: Path) -> None:
+def test_a_script_named_new_on_path_is_submitted_unless_options_of_new_follow(gsub, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/new").write_text("#!/bin/bash\necho mine\n")
     path = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "GSUB_PASS": "1", "GSUB_DRY_RUN": "1"}
@@ -175,7 +176,7 @@ REFUSED: list[tuple[tuple[str, ...], int, str, str]] = [
 
 
 @pytest.mark.parametrize(("words", "code", "message", "hint"), REFUSED)
-def test_what_is_refused_names_the_culprit_and_the_way_out(gsub, tmp_path: Path, words, code, message, hint) -> None:
+def test_a_refusal_names_the_wrong_argument_and_a_fix(gsub, tmp_path: Path, words, code, message, hint) -> None:
     (tmp_path / "work/job.sbatch").write_text("#!/bin/bash\n#SBATCH -N2\n")
     (tmp_path / "work/notes").write_text("words\n")
     done = gsub(*words)
@@ -185,14 +186,14 @@ def test_what_is_refused_names_the_culprit_and_the_way_out(gsub, tmp_path: Path,
     assert hint in "".join(said[1:])
 
 
-def test_a_script_cannot_say_how_it_is_made(gsub, tmp_path: Path) -> None:
+def test_a_gsub_line_in_a_script_cannot_set_template(gsub, tmp_path: Path) -> None:
     (tmp_path / "work/job.sh").write_text("#!/bin/bash\n#GSUB --template=torchrun\n#SBATCH --gres=gpu:1\n")
     done = gsub("job.sh")
     assert done.returncode == 255
     assert "job.sh:2: unrecognized option '--template=torchrun'" in done.stderr
 
 
-def test_the_list_tells_each_in_one_line_and_whose_it_is(gsub, tmp_path: Path) -> None:
+def test_the_list_shows_each_template_with_its_origin_on_one_line(gsub, tmp_path: Path) -> None:
     (tmp_path / "site/pretrain.j2").write_text("{# about: our big runs #}\n{# tasks: node #}\n#!/bin/bash\n")
     lines = gsub("--template", "list").stdout.splitlines()
     assert [line.split()[0] for line in lines] == sorted([*SHIPPED, "pretrain"])
@@ -200,11 +201,11 @@ def test_the_list_tells_each_in_one_line_and_whose_it_is(gsub, tmp_path: Path) -
     assert gsub("new", "--list").stdout.splitlines() == lines
 
 
-def test_the_users_own_come_before_the_sites_and_these_before_the_shipped(gsub, tmp_path: Path) -> None:
+def test_user_templates_come_before_site_templates_before_shipped_ones(gsub, tmp_path: Path) -> None:
     text = "{# tasks: node #}\n#!/bin/bash\n{% for line in directives %}\n{{ line }}\n{% endfor %}\n"
     call = ("--template=torchrun", "-N2", "-G16", "train.py")
     (tmp_path / "site/torchrun.j2").write_text(text + "# the site's\n{{ run }}\n")
-    assert made(gsub, *call).endswith("#SBATCH --output=%x-%j.out\n# the site's\npython train.py\n")
+    assert generate(gsub, *call).endswith("#SBATCH --output=%x-%j.out\n# the site's\npython train.py\n")
     (tmp_path / "home/.config/slurmwrap/templates/torchrun.j2").write_text(text + "# mine\n")
     done = gsub("new", "-o", "-", *call)
     assert done.stdout.endswith("# mine\n")
@@ -213,15 +214,15 @@ def test_the_users_own_come_before_the_sites_and_these_before_the_shipped(gsub, 
     )
 
 
-def test_a_site_changes_one_part_and_keeps_the_rest(gsub, tmp_path: Path) -> None:
+def test_a_site_can_replace_one_part_of_a_template(gsub, tmp_path: Path) -> None:
     head = "#!/bin/bash\n{% for line in directives %}\n{{ line }}\n{% endfor %}\nmodule load cuda\nset -euo pipefail\n"
     (tmp_path / "site/_head.j2").write_text(head)
-    script = made(gsub, "--template=jax", "-N2", "-G16", "train.py")
+    script = generate(gsub, "--template=jax", "-N2", "-G16", "train.py")
     assert "\nmodule load cuda\nset -euo pipefail\n" in script
     assert script.endswith("srun --kill-on-bad-exit=1 \\\n    python train.py\n")
 
 
-def test_a_template_that_others_may_write_is_not_used(gsub, tmp_path: Path) -> None:
+def test_a_template_writable_by_others_is_not_used(gsub, tmp_path: Path) -> None:
     path = tmp_path / "site/torchrun.j2"
     path.write_text("{# tasks: node #}\nrm -rf ~\n")
     path.chmod(0o666)
@@ -241,7 +242,7 @@ def test_a_template_that_others_may_write_is_not_used(gsub, tmp_path: Path) -> N
         ("{# tasks: node #}\n{{ ''.__class__.__mro__ }}\n", "unsafe"),
     ],
 )
-def test_a_template_that_does_not_work_is_named(gsub, tmp_path: Path, text: str, said: str) -> None:
+def test_the_error_names_a_template_that_does_not_work(gsub, tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "site/one.j2").write_text(text)
     done = gsub("new", "--template=one", "-N2", "-G16", "train.py")
     assert done.returncode == 78
@@ -249,7 +250,7 @@ def test_a_template_that_does_not_work_is_named(gsub, tmp_path: Path, text: str,
     assert said in done.stderr
 
 
-def test_an_own_option_behind_the_program_is_pointed_out(gsub) -> None:
+def test_a_gsub_option_after_the_program_is_pointed_out(gsub) -> None:
     done = gsub("new", "-o", "-", "--template=srun", "-N2", "-G16", "train.py", "--dry-run")
     assert done.stdout.endswith("python train.py --dry-run\n")
     assert done.stderr.splitlines()[-1] == (
@@ -257,12 +258,12 @@ def test_an_own_option_behind_the_program_is_pointed_out(gsub) -> None:
     )
 
 
-def test_the_configured_directory_may_be_left_empty() -> None:
+def test_the_configured_template_directory_may_be_empty() -> None:
     assert load({"SLURMWRAP_SUBMIT_TEMPLATES": "", "HOME": "/nonexistent"}).submit.templates == ""
     assert Config().submit.templates == "/etc/slurmwrap/templates"
 
 
-def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_a_template_of_another_user_is_refused(tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("only root can give a file away")
     path = tmp_path / "x.j2"
@@ -291,12 +292,12 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_and_not_what_follows_from_it(gsub, words: list[str], said: list[str]) -> None:
+def test_the_error_names_the_cause_and_not_its_consequences(gsub, words: list[str], said: list[str]) -> None:
     done = gsub(*words)
     assert (done.returncode, done.stdout) == (255, "")
     assert [line.removeprefix("gsub: ") if n else line for n, line in enumerate(done.stderr.splitlines())] == said
 
 
-def test_a_folder_of_path_that_cannot_be_looked_into_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_path_entry_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["gsub"])
     assert is_new_command(["new", "-G", "4", "train.py"], {"PATH": f"/{'x' * 300}:/nosuch"})

@@ -1,4 +1,4 @@
-"""The pre-run job's program: what its verdict says of a trial that something else ended."""
+"""The program of the pre-run job: the verdict for a trial that ended for an external reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurmwrap.sbatch.job_request import JobRequest, Script
 
 
 @pytest.mark.parametrize("ends", [PrerunTerminated(), JobGone("job 81 started"), None])
-def test_a_verdict_says_how_long_was_tried(
+def test_an_inconclusive_verdict_records_how_long_the_trial_ran(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: BaseException | None
 ) -> None:
     clock = [1000.0]

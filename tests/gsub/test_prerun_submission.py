@@ -1,4 +1,4 @@
-"""A pre-run asks for no more time than its partition gives: Slurm would let it pend for ever (PartitionTimeLimit)."""
+"""A pre-run requests no more time than its partition allows; otherwise it would pend forever (PartitionTimeLimit)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ PARTITIONS = (
         ("unknown", "", 0.0, TrialTimes(trial_s=900, profile_s=0, slurm_s=960)),
     ],
 )
-def test_times_fit_the_partition(partition: str, configured: str, profile_s: float, expected: TrialTimes) -> None:
+def test_trial_times_fit_the_time_limit_of_the_partition(
+    partition: str, configured: str, profile_s: float, expected: TrialTimes
+) -> None:
     words = [*([f"--partition={partition}"] if partition else []), "--gres=gpu:2", "a.sh"]
     script = b"#!/bin/sh\n"
     request = parse_request(words, environ={}, cwd="/", read_script=lambda _: script, read_stdin=lambda: b"")

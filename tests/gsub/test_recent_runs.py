@@ -1,4 +1,4 @@
-"""What TAB is told of the user's own runs, by the program itself."""
+"""The user's own runs as the installed program lists them for tab completion."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 
-HERE = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.0, name="train")
+SUBMITTED = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.0, name="train")
 
 
-def told(home: Path) -> list[str]:
+def list_recent_runs(home: Path) -> list[str]:
     environ = {"HOME": str(home), "XDG_STATE_HOME": f"{home}/state", "SLURMWRAP_COMPLETE": "jobs"}
     done = subprocess.run(
         [sys.executable, gsub_script.__file__], env=environ, cwd=home, stdin=subprocess.DEVNULL,
@@ -30,12 +30,12 @@ def told(home: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_runs_and_submissions_are_told_newest_first_and_an_array_once(tmp_path: Path) -> None:
-    assert told(tmp_path) == []
+def test_recent_runs_are_listed_newest_first_and_an_array_once(tmp_path: Path) -> None:
+    assert list_recent_runs(tmp_path) == []
     state = tmp_path / "state" / "slurmwrap"
     state.mkdir(parents=True)
     with Database.open(state / "user.db") as database:
-        database.save_submission(HERE)
+        database.save_submission(SUBMITTED)
         for task in (0, 1):
             database.save_attempt(
                 JobRun(
@@ -45,7 +45,7 @@ def test_runs_and_submissions_are_told_newest_first_and_an_array_once(tmp_path: 
                     state="FAILED",
                 )
             )
-    leave_submission(replace(HERE, job_id=95, at=300.0, name="late"), os.getuid(), str(state / "spool"), None)
-    first, second, third = told(tmp_path)
+    leave_submission(replace(SUBMITTED, job_id=95, at=300.0, name="late"), os.getuid(), str(state / "spool"), None)
+    first, second, third = list_recent_runs(tmp_path)
     assert (first, third) == ("95||late", "81||train")
     assert second.startswith("90|FAILED|sweep")

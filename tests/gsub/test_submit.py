@@ -1,4 +1,4 @@
-"""submit: the order of steps, with every edge swapped whole."""
+"""submit: the order of its steps; every adapter is a fake."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TREE = Topology(
 
 @dataclass
 class FakeSlurm:
-    """Takes every job but those that a test refuses."""
+    """Accepts every job except those that the test refuses."""
 
     refuse: Callable[[SbatchCall], SbatchResult | None] = lambda call: None
     refuse_keys: frozenset[str] = frozenset()
@@ -74,8 +74,8 @@ class FakeSlurm:
     calls: list[SbatchCall] = field(default_factory=list)
     applied: list[SlurmAction] = field(default_factory=list)
     next_id: int = 100
-    away: int = 0  # so many questions about jobs and updates get no answer
-    missed: int = 0  # so many questions about a job are answered as if it were not there
+    away: int = 0  # number of job queries and updates that get no answer
+    missed: int = 0  # number of job queries answered as if the job did not exist
 
     def cluster_name(self) -> str:
         return "lab"
@@ -119,10 +119,10 @@ class FakeMemory:
     profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     blocked: tuple[BlockedInput, ...] = ()
     known_good: frozenset[str] = frozenset()
-    doubt: str = ""  # of its pre-run
-    ran_well: bool = False  # a run of it completed
-    runs: tuple[tuple[int, float], ...] = ()  # whose end nobody judged
-    completed_at: list[float] = field(default_factory=list)  # as Slurm said
+    doubt: str = ""  # why its pre-run was inconclusive
+    ran_well: bool = False  # whether a run completed
+    runs: tuple[tuple[int, float], ...] = ()  # runs without diagnosis: (job id, time)
+    completed_at: list[float] = field(default_factory=list)  # end times of runs that Slurm reported as completed
     past_failures: tuple[PastFailure, ...] = ()
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
@@ -216,7 +216,7 @@ def trial(prepared: object, job_id: int | None, release_at: str) -> TrialJob:
     return TrialJob(call=call, directory="/trial")
 
 
-def submitted(
+def submit_job(
     *words: str, slurm: FakeSlurm | None = None, memory: FakeMemory | None = None
 ) -> tuple[FakeSlurm, FakeMemory]:
     slurm, memory = slurm or FakeSlurm(), memory or FakeMemory()
@@ -228,18 +228,18 @@ def submitted(
 # --- what goes to Slurm, and in which order --------------------------------------------------------------------------
 
 
-def test_the_real_job_goes_first_and_waits_then_its_pre_run() -> None:
-    slurm, memory = submitted()
+def test_the_job_is_submitted_before_its_pre_run_and_waits_for_it() -> None:
+    slurm, memory = submit_job()
     real, pre_run = slurm.calls
     assert "--begin=now+600" in real.options
     assert pre_run.options == ("--comment=pre-run of 101, then now",)
-    (told,) = memory.submissions
-    assert (told.job_id, told.prerun_job_id, told.prerun_mode, told.gpus) == (101, 102, "auto", 16)
-    assert [c["option"] for c in told.changes if c["option"] == "begin"] == ["begin"]
+    (recorded,) = memory.submissions
+    assert (recorded.job_id, recorded.prerun_job_id, recorded.prerun_mode, recorded.gpus) == (101, 102, "auto", 16)
+    assert [c["option"] for c in recorded.changes if c["option"] == "begin"] == ["begin"]
 
 
 @pytest.mark.parametrize("held_out", [True, False])
-def test_a_job_that_a_lot_holds_out_goes_without_its_pre_run(held_out: bool) -> None:
+def test_a_held_out_job_gets_no_pre_run(held_out: bool) -> None:
     slurm, memory = FakeSlurm(), FakeMemory()
     config = Config(prerun=Prerun(holdout=0.5))
     at = next(
@@ -248,8 +248,12 @@ def test_a_job_that_a_lot_holds_out_goes_without_its_pre_run(held_out: bool) -> 
         if prepare(request(), one := replace(context(slurm, memory), config=config, uid=uid)).held_out is held_out
     )
     send(prepare(request(), at), at, trial)
-    (told,) = memory.submissions
-    assert (told.held_out, len(told.holdout_group), told.prerun_mode) == (held_out, 16, "off" if held_out else "auto")
+    (recorded,) = memory.submissions
+    assert (recorded.held_out, len(recorded.holdout_group), recorded.prerun_mode) == (
+        held_out,
+        16,
+        "off" if held_out else "auto",
+    )
     assert [option for call in slurm.calls for option in call.options if option == "--begin=now+600"] == (
         [] if held_out else ["--begin=now+600"]
     )
@@ -257,20 +261,20 @@ def test_a_job_that_a_lot_holds_out_goes_without_its_pre_run(held_out: bool) -> 
     assert (other.prerun, other.holdout_group, other.held_out) == ("auto", "", False)
 
 
-def test_without_a_pre_run_nothing_waits() -> None:
-    slurm, memory = submitted("--prerun=off")
+def test_a_job_without_pre_run_does_not_wait() -> None:
+    slurm, memory = submit_job("--prerun=off")
     (real,) = slurm.calls
     assert not [option for option in real.options if option.startswith("--begin")]
     assert memory.submissions[0].prerun_job_id is None
 
 
-def test_a_gate_waits_without_bound_as_soon_as_it_has_a_pre_run() -> None:
-    slurm, _ = submitted("--prerun=gate")
+def test_a_gated_job_waits_without_limit_once_its_pre_run_is_submitted() -> None:
+    slurm, _ = submit_job("--prerun=gate")
     assert "--begin=now+600" in slurm.calls[0].options
     assert [(a.target, a.key, a.value) for a in slurm.applied] == [("101", "StartTime", f"now+{365 * 86400}")]
 
 
-def test_a_gate_whose_pre_run_was_quicker_is_open(tmp_path: Path) -> None:
+def test_a_gated_job_is_released_if_its_pre_run_already_ended(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     at = context(slurm, FakeMemory())
     (tmp_path / "verdict.json").write_text("{}")
@@ -279,14 +283,14 @@ def test_a_gate_whose_pre_run_was_quicker_is_open(tmp_path: Path) -> None:
     assert [a.value for a in slurm.applied] == [f"now+{365 * 86400}", "now"]
 
 
-def test_the_users_own_begin_is_what_the_release_restores() -> None:
-    slurm, _ = submitted("--begin=2099-01-01T00:00:00")
+def test_release_restores_the_users_own_begin_time() -> None:
+    slurm, _ = submit_job("--begin=2099-01-01T00:00:00")
     assert "--begin=2099-01-01T00:00:00" in slurm.calls[0].options
     assert slurm.calls[1].options == ("--comment=pre-run of 101, then 2099-01-01T00:00:00",)
 
 
-def test_what_passed_before_is_not_pre_run_again() -> None:
-    slurm, _ = submitted(memory=FakeMemory(known_good=frozenset("*")))
+def test_a_job_that_passed_before_gets_no_second_pre_run() -> None:
+    slurm, _ = submit_job(memory=FakeMemory(known_good=frozenset("*")))
     assert len(slurm.calls) == 1
 
 
@@ -296,7 +300,7 @@ def test_a_one_gpu_job_that_can_start_now_is_its_own_pre_run() -> None:
     assert (prepared.prerun, prepared.prerun_reason) == ("off", "a 1-GPU job that can start now is its own pre-run")
 
 
-def test_what_would_run_in_a_container_is_pre_run_only_where_the_user_says_so() -> None:
+def test_a_container_job_gets_a_pre_run_only_on_request() -> None:
     at = context(FakeSlurm(), FakeMemory())
     why = "slurmwrap need not be in the container of --container; --prerun=auto tries it there"
     plain = prepare(request("--container=/bundle"), at)
@@ -304,7 +308,7 @@ def test_what_would_run_in_a_container_is_pre_run_only_where_the_user_says_so() 
     assert prepare(request("--container=/bundle", "--prerun=auto"), at).prerun == "auto"
 
 
-def test_quiet_is_found_beside_the_options_of_site_plugins() -> None:
+def test_quiet_is_found_among_options_of_site_plugins() -> None:
     asked = parse_request(
         ["-Q", "--image", "a -Q", "--quiet", "train.sbatch"], environ={}, cwd="/home/alice",
         read_script=lambda path: SCRIPT, read_stdin=lambda: b"", extra=[SbatchOption("image", "", REQUIRED)],
@@ -314,61 +318,61 @@ def test_quiet_is_found_beside_the_options_of_site_plugins() -> None:
     assert make_sbatch_call(asked, replace(batch, changes=()), at).options == ("--image", "a -Q")
 
 
-def test_an_untouched_script_is_submitted_from_where_it_lies() -> None:
-    slurm, _ = submitted("--no-tune")
+def test_an_unchanged_script_is_submitted_by_its_own_path() -> None:
+    slurm, _ = submit_job("--no-tune")
     assert (slurm.calls[0].script_path, slurm.calls[0].stdin) == ("train.sbatch", None)
 
 
 REFUSAL = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: Invalid partition\n", job_id=None)
 
 
-def test_a_refused_job_is_not_followed_by_a_pre_run() -> None:
-    slurm, memory = submitted("--no-place", "--no-tune", slurm=FakeSlurm(refuse=lambda call: REFUSAL))
+def test_a_refused_job_gets_no_pre_run() -> None:
+    slurm, memory = submit_job("--no-place", "--no-tune", slurm=FakeSlurm(refuse=lambda call: REFUSAL))
     assert (len(slurm.calls), memory.submissions, slurm.applied) == (1, [], [])
 
 
 SWITCH = "--switches=1@1:15"
 
 
-def test_a_plan_that_slurm_refuses_is_given_up_and_the_job_goes_as_asked() -> None:
+def test_a_refused_plan_is_dropped_and_the_job_submitted_as_requested() -> None:
     planned = FakeSlurm(refuse=lambda call: REFUSAL if SWITCH in call.options else None)
-    slurm, memory = submitted("--prerun=off", slurm=planned)
+    slurm, memory = submit_job("--prerun=off", slurm=planned)
     first, second = slurm.calls
     assert set(first.options) - set(second.options) == {SWITCH}
     assert memory.submissions[0].job_id == 101
 
 
-def test_waiting_for_the_job_has_no_time_out() -> None:
-    slurm, _ = submitted("--wait", "--prerun=off")
+def test_sbatch_wait_has_no_timeout() -> None:
+    slurm, _ = submit_job("--wait", "--prerun=off")
     assert slurm.calls[0].timeout_s == float("inf")
 
 
-def test_an_ambiguous_answer_is_never_followed_by_a_second_submission() -> None:
+def test_an_ambiguous_answer_does_not_cause_a_second_submission() -> None:
     silence = SbatchResult(exit_code=1, stdout="", stderr="Socket timed out", job_id=None, timed_out=True)
-    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: silence))
+    slurm, memory = submit_job(slurm=FakeSlurm(refuse=lambda call: silence))
     assert (len(slurm.calls), memory.submissions) == (1, [])
 
 
-def test_a_refused_pre_run_lets_the_job_go_at_once() -> None:
+def test_a_refused_pre_run_releases_the_job_at_once() -> None:
     no = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: invalid partition specified: x\n", job_id=None)
-    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: no if call.script_path == "/wrapper.sh" else None))
+    slurm, memory = submit_job(slurm=FakeSlurm(refuse=lambda call: no if call.script_path == "/wrapper.sh" else None))
     assert [(a.verb, a.target, a.key, a.value) for a in slurm.applied] == [(Verb.UPDATE_JOB, "101", "StartTime", "now")]
     assert memory.submissions[0].prerun_job_id is None
 
 
-def test_retry_makes_the_job_requeueable_and_its_output_kept() -> None:
-    slurm, memory = submitted("--retry", "--prerun=off")
+def test_retry_sets_requeue_and_appends_to_the_output_file() -> None:
+    slurm, memory = submit_job("--retry", "--prerun=off")
     assert {"--requeue", "--open-mode=append"} <= set(slurm.calls[0].options)
     assert (memory.submissions[0].retry, memory.submissions[0].output_appends) == (True, True)
 
 
-def test_retry_leaves_a_shared_output_file_as_it_is() -> None:
-    slurm, memory = submitted("--retry", "--prerun=off", "--output=train.log")
+def test_retry_does_not_append_to_a_shared_output_file() -> None:
+    slurm, memory = submit_job("--retry", "--prerun=off", "--output=train.log")
     assert "--open-mode=append" not in slurm.calls[0].options
     assert memory.submissions[0].output_appends is False
 
 
-def test_quiet_is_ours_to_keep_so_that_the_job_id_is_known_and_nothing_is_sent_twice() -> None:
+def test_gsub_handles_quiet_itself_to_learn_the_job_id() -> None:
     slurm, memory = FakeSlurm(), FakeMemory()
     at = context(slurm, memory)
     sent = send(prepare(request("--quiet"), at), at, trial)
@@ -377,39 +381,37 @@ def test_quiet_is_ours_to_keep_so_that_the_job_id_is_known_and_nothing_is_sent_t
     assert (sent.result.stdout, memory.submissions[0].job_id) == ("", 101)
 
 
-def test_quiet_keeps_errors_and_drops_remarks() -> None:
+def test_quiet_prints_errors_but_no_remarks() -> None:
     said = "sbatch: a remark\nsbatch: error: wrong\nlua: a line of the site's\n"
     slurm = FakeSlurm(refuse=lambda call: SbatchResult(exit_code=1, stdout="", stderr=said, job_id=None))
     at = context(slurm, FakeMemory())
     assert send(prepare(request("--quiet"), at), at, trial).result.stderr == said.partition("\n")[2]
 
 
-def test_an_sbatch_that_took_the_job_without_saying_its_id_is_not_asked_again() -> None:
+def test_an_accepted_job_without_printed_id_is_not_submitted_again() -> None:
     silent = SbatchResult(exit_code=0, stdout="", stderr="", job_id=None)
-    slurm, memory = submitted(slurm=FakeSlurm(refuse=lambda call: silent))
+    slurm, memory = submit_job(slurm=FakeSlurm(refuse=lambda call: silent))
     assert (len(slurm.calls), memory.submissions) == (1, [])
 
 
-def test_a_job_that_is_waited_for_gets_its_pre_run_first() -> None:
+def test_with_wait_the_pre_run_is_submitted_first() -> None:
     prepared = prepare(request("--wait"), context(FakeSlurm(), FakeMemory()))
     assert (prepared.prerun, prepared.prerun_reason) == ("wait", "--wait: the pre-run goes first, then the job")
 
 
-def test_a_waited_for_job_that_failed_is_remembered() -> None:
+def test_a_failed_job_submitted_with_wait_is_remembered() -> None:
     failed = SbatchResult(exit_code=7, stdout="Submitted batch job 55\n", stderr="", job_id=55)
-    slurm, memory = submitted("--wait", "--prerun=off", slurm=FakeSlurm(refuse=lambda call: failed))
-    assert (len(slurm.calls), [told.job_id for told in memory.submissions]) == (1, [55])
+    slurm, memory = submit_job("--wait", "--prerun=off", slurm=FakeSlurm(refuse=lambda call: failed))
+    assert (len(slurm.calls), [recorded.job_id for recorded in memory.submissions]) == (1, [55])
 
 
 @pytest.mark.parametrize(("options", "tune"), [((), True), (("--no-tune",), False), (("--reservation=night",), False)])
-def test_the_reconciler_may_tune_what_waits_unless_its_user_forbids_it_or_it_has_a_reservation(
-    options: tuple[str, ...], tune: bool
-) -> None:
-    _, memory = submitted(*options)
+def test_tuning_is_allowed_unless_forbidden_or_the_job_has_a_reservation(options: tuple[str, ...], tune: bool) -> None:
+    _, memory = submit_job(*options)
     assert memory.submissions[0].tune is tune
 
 
-def test_a_tuned_job_goes_as_the_users_own_script_with_the_changes_on_the_command_line() -> None:
+def test_a_tuned_job_uses_the_users_script_with_changes_on_the_command_line() -> None:
     known = ResourceProfile(key="mine", gpus_per_node=8, cpus_per_gpu=4, source="runs", runs=5, measured_at=NOW)
     small = SCRIPT.replace(b"--cpus-per-task=2", b"--cpus-per-task=1")
     slurm = FakeSlurm()
@@ -421,7 +423,7 @@ def test_a_tuned_job_goes_as_the_users_own_script_with_the_changes_on_the_comman
     assert (first, sorted(changes)) == ("-Hc1", ["--cpus-per-task=4", "--switches=1@1:15"])
 
 
-def test_ctrl_c_after_the_job_was_taken_lets_it_go_without_a_pre_run() -> None:
+def test_ctrl_c_after_submission_releases_the_job_without_pre_run() -> None:
     def interrupted(prepared: object, job_id: int | None, release_at: str) -> TrialJob:
         raise KeyboardInterrupt
 
@@ -431,7 +433,7 @@ def test_ctrl_c_after_the_job_was_taken_lets_it_go_without_a_pre_run() -> None:
     assert (sent.result.job_id, [(a.key, a.value) for a in slurm.applied]) == (101, [("StartTime", "now")])
 
 
-def test_a_fault_of_ours_after_the_job_was_taken_costs_its_pre_run_and_not_its_id() -> None:
+def test_an_internal_error_after_submission_loses_only_the_pre_run() -> None:
     def broken(prepared: object, job_id: int | None, release_at: str) -> TrialJob:
         raise ZeroDivisionError("ours")
 
@@ -452,7 +454,7 @@ def test_a_fault_of_ours_after_the_job_was_taken_costs_its_pre_run_and_not_its_i
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
+def test_a_blocked_input_refuses_the_job_unless_force_is_given() -> None:
     blocked = BlockedInput(digest="d1", path="/data/a.pt", uid=1001, reason="not a zip archive", at=NOW, job_id=7)
     memory = FakeMemory(blocked=(blocked,))
     trials = {"named_files": lambda request: ("/data/copy.pt",), "digest": lambda path: "d1"}
@@ -471,7 +473,7 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "recorded"),
     [
         (
             BlockedInput(digest="d", path="", uid=1001, reason="it made job 7 fail", at=NOW, job_id=7),
@@ -489,19 +491,17 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
         (BlockedInput(digest="d", path="", uid=1002, reason="it made job 5 fail", at=NOW, job_id=5), ""),
     ],
 )
-def test_a_refusal_says_by_whose_job_and_since_when_and_other_users_blocks_bind_nobody(
-    block: BlockedInput, told: str
-) -> None:
+def test_a_refusal_names_the_blocking_job_and_ignores_blocks_of_other_users(block: BlockedInput, recorded: str) -> None:
     trials = {"named_files": lambda request: ("/data/a.pt",), "digest": lambda path: "d"}
     at = context(FakeSlurm(), FakeMemory(), trials=trials, published=Published(blocked=(block,)))
-    if not told:
+    if not recorded:
         assert prepare(request(), at).forced == ()
         return
-    with pytest.raises(RefusedError, match=f"input /data/a.pt is blocked: {told}"):
+    with pytest.raises(RefusedError, match=f"input /data/a.pt is blocked: {recorded}"):
         prepare(request(), at)
 
 
-def test_the_users_own_word_with_its_line_is_told_before_what_everybody_sees() -> None:
+def test_the_users_own_block_reason_comes_before_the_published_one() -> None:
     mine = BlockedInput(digest="d", path="/a", uid=1001, reason="the log blames /a (o:7: bad)", at=NOW, job_id=7)
     others = replace(mine, path="", reason="it made job 7 fail")
     trials = {"named_files": lambda request: ("/a",), "digest": lambda path: "d"}
@@ -510,7 +510,7 @@ def test_the_users_own_word_with_its_line_is_told_before_what_everybody_sees() -
         prepare(request(), at)
 
 
-def test_a_file_with_other_content_under_a_blocked_path_is_free() -> None:
+def test_a_file_with_other_content_at_a_blocked_path_is_accepted() -> None:
     blocked = BlockedInput(digest="d1", path="/data/a.pt", uid=1001, reason="truncated", at=NOW)
     trials = {"named_files": lambda request: ("/data/a.pt",), "digest": lambda path: "d2"}
     assert prepare(request(), context(FakeSlurm(), FakeMemory(blocked=(blocked,)), trials=trials)).inputs == (
@@ -571,12 +571,12 @@ CLOUD = replace(NODES[0], flags=frozenset({"CLOUD", "POWERED_DOWN"}))
         (("-N20", "--reservation=x"), (GPU,), NODES, False),
         (("-N20", "-phidden"), (GPU,), NODES, False),
         (("-N20",), (replace(GPU, total_nodes=None),), NODES, False),
-        (("-N20",), (GPU,), (CLOUD, *NODES[1:]), False),  # more may join
+        (("-N20",), (GPU,), (CLOUD, *NODES[1:]), False),  # cloud nodes may be added
         (("-N20",), (GPU,), tuple(replace(n, state="DOWN") for n in NODES), True),
         (("-N20", "--prerun=only"), (GPU,), NODES, False),
     ],
 )
-def test_more_nodes_than_the_partition_has_are_refused_where_that_is_certain(
+def test_too_many_nodes_for_the_partition_are_refused_only_if_certain(
     words: tuple[str, ...], partitions: tuple[Partition, ...], nodes: tuple[Node, ...], refused: bool
 ) -> None:
     slurm = FakeSlurm()
@@ -591,7 +591,7 @@ def test_more_nodes_than_the_partition_has_are_refused_where_that_is_certain(
     assert "could never start" in overridden
 
 
-def test_a_file_that_was_added_since_is_no_reason_to_refuse() -> None:
+def test_a_failure_for_a_missing_file_does_not_count_once_the_file_exists() -> None:
     missing = failed(9, "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'")
     memory = FakeMemory(past_failures=(missing, missing))
     with pytest.raises(RefusedError):
@@ -600,7 +600,7 @@ def test_a_file_that_was_added_since_is_no_reason_to_refuse() -> None:
     assert prepare(request(), context(FakeSlurm(), memory, trials=there)).forced == ()
 
 
-def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_not() -> None:
+def test_a_static_error_refuses_the_job_and_a_static_warning_does_not() -> None:
     error = Finding(severity=Severity.ERROR, message="invalid syntax", file="train.py", line=3, fix="close the bracket")
     at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
     with pytest.raises(PrerunFailed, match=r"train.py:3: invalid syntax \(close the bracket\)"):
@@ -621,7 +621,9 @@ def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_n
         ("SyntaxError: invalid syntax", "syntax_error", True),
     ],
 )
-def test_what_is_missing_is_no_error_of_a_job_that_waits_for_others(message: str, category: str, refused: bool) -> None:
+def test_a_missing_file_is_only_a_warning_for_a_job_with_a_dependency(
+    message: str, category: str, refused: bool
+) -> None:
     error = Finding(severity=Severity.ERROR, message=message, category=category)
     at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
     with pytest.raises(StaticFailed):
@@ -634,7 +636,7 @@ def test_what_is_missing_is_no_error_of_a_job_that_waits_for_others(message: str
     assert warning.message.startswith(message) and warning.severity is Severity.WARNING
 
 
-def test_a_job_that_waits_for_others_is_not_refused_for_what_they_may_write_anew() -> None:
+def test_a_delayed_job_is_not_refused_for_blocked_inputs_or_past_failures() -> None:
     blocked = BlockedInput(digest="d", path="/a", uid=1001, reason="truncated", at=NOW)
     trials = {"named_files": lambda request: ("/a",), "digest": lambda path: "d"}
     at = context(FakeSlurm(), FakeMemory(blocked=(blocked,), past_failures=("KeyError 'lr'", "x")), trials=trials)
@@ -642,7 +644,7 @@ def test_a_job_that_waits_for_others_is_not_refused_for_what_they_may_write_anew
         assert prepare(request(word), at).forced == ()
 
 
-def test_only_jobs_that_wait_for_the_same_share_a_pre_run_and_a_singleton_has_none() -> None:
+def test_jobs_share_a_pre_run_only_if_they_wait_for_the_same_and_singletons_have_none() -> None:
     at = context(FakeSlurm(), FakeMemory())
     words = ((), ("--dependency=afterok:7",), ("--dependency=afterok:8",), ("--hold",), ("--begin=now+60",))
     groups = [prepare(request(*one), at).group for one in words]
@@ -652,18 +654,18 @@ def test_only_jobs_that_wait_for_the_same_share_a_pre_run_and_a_singleton_has_no
     assert (single.prerun, single.prerun_reason) == ("off", "its pre-run cannot wait for --dependency=singleton")
 
 
-def test_the_sites_profile_is_found_by_its_owner_alone() -> None:
+def test_a_published_profile_is_found_only_by_its_owner() -> None:
     request_ = request("--resource-profile=vit")
     site = ResourceProfile(key=derive_published_key(derive_site_key(1001, "vit")), cpus_per_gpu=2.0, runs=3)
-    desk_ = context(FakeSlurm(), FakeMemory(), published=Published(profiles=(site,)))
-    assert prepare(request_, desk_).profile == replace(site, key="vit")
-    assert prepare(request_, replace(desk_, uid=1002)).profile is None
+    context_ = context(FakeSlurm(), FakeMemory(), published=Published(profiles=(site,)))
+    assert prepare(request_, context_).profile == replace(site, key="vit")
+    assert prepare(request_, replace(context_, uid=1002)).profile is None
 
 
-# --- the pre-run's last act ------------------------------------------------------------------------------------------
+# --- applying the verdict --------------------------------------------------------------------------------------------
 
 
-def waiting(at: SubmitContext, job_id: int | None = 101) -> HeldJob:
+def held_job(at: SubmitContext, job_id: int | None = 101) -> HeldJob:
     prepared = prepare(request(), at)
     return HeldJob(
         request=prepared.request,
@@ -689,75 +691,75 @@ FAILED = Verdict(
 )
 
 
-def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
+def test_a_failed_pre_run_sets_the_comment_and_cancels_the_job() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending("mine")})
     memory = FakeMemory()
     at = context(slurm, memory)
-    record = apply_verdict(waiting(at), FAILED, at)
+    record = apply_verdict(held_job(at), FAILED, at)
     assert [(a.verb, a.key, a.value) for a in slurm.applied] == [
         (Verb.UPDATE_JOB, "Comment", "mine | slurmwrap: pre-run failed: train.py:9: KeyError"),
         (Verb.CANCEL, "", ""),
     ]
     first, last = memory.preruns
-    assert (first, last) == (replace(record, changes=()), record)  # remembered before Slurm is touched, and after
+    assert (first, last) == (replace(record, changes=()), record)  # recorded before Slurm is changed, and after
     assert not record.released
 
 
-def test_a_job_that_started_meanwhile_is_not_cancelled() -> None:
+def test_a_job_that_started_in_the_meantime_is_not_cancelled() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state="RUNNING")})
     at = context(slurm, FakeMemory())
-    apply_verdict(waiting(at), FAILED, at)
+    apply_verdict(held_job(at), FAILED, at)
     assert slurm.applied == []
 
 
 @pytest.mark.parametrize("outcome", [Outcome.PASS, Outcome.INCONCLUSIVE])
-def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> None:
+def test_a_passed_or_inconclusive_pre_run_releases_the_job_as_its_last_action(outcome: Outcome) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending()})
     at = context(slurm, FakeMemory())
-    record = apply_verdict(waiting(at), replace(PASSED, outcome=outcome), at)
+    record = apply_verdict(held_job(at), replace(PASSED, outcome=outcome), at)
     assert (slurm.applied[-1].key, slurm.applied[-1].value, record.released) == ("StartTime", "now", True)
 
 
 @pytest.mark.parametrize(
     ("begins_at", "let_go"),
     [
-        (NOW + 600, True),  # behind its grace, as it was submitted
+        (NOW + 600, True),  # the grace period set at submission
         (NOW + 500, True),  # sbatch was slow
-        (NOW + 365 * 86400, True),  # a gate
-        (NOW - 5, True),  # its user said "now": it waits for something else, and once more does no harm
+        (NOW + 365 * 86400, True),  # --prerun=gate
+        (NOW - 5, True),  # the user set "now"; a second release is harmless
         (None, True),
         (NOW + 7200, False),
         (NOW + 60, False),
     ],
 )
-def test_a_start_that_its_user_moved_meanwhile_is_his(begins_at: int | None, let_go: bool) -> None:
+def test_a_start_time_that_the_user_changed_is_kept(begins_at: int | None, let_go: bool) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), eligible_time=begins_at)})
     at = context(slurm, FakeMemory())
-    record = apply_verdict(replace(waiting(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
+    record = apply_verdict(replace(held_job(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     assert ([a.key for a in slurm.applied][-1:] == ["StartTime"], record.released) == (let_go, let_go)
 
 
-def test_the_times_that_a_job_may_have_from_us_are_those_that_slurm_is_given() -> None:
+def test_expected_start_times_are_those_that_gsub_sets() -> None:
     assert list_expected_start_times(None, 600, NOW) == (NOW + 600, NOW + 365 * 86400)
     assert list_expected_start_times("now+2hours", 600, NOW) == (NOW + 7200, NOW + 365 * 86400)
     assert list_expected_start_times("some day", 600, NOW) == ()
 
 
-def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
+def test_a_refused_update_is_recorded_and_the_job_is_still_released() -> None:
     measured = Measurement(seconds=5, steps=3, cpus_used=1.0, mem_peak_mib=300, gpus=1, mem_source="cgroup")
     slurm = FakeSlurm(
         jobs_by_address={"101": pending()}, refuse_keys=frozenset({"MinMemoryNode", "NumCPUs", "Switches"})
     )
     at = context(slurm, FakeMemory())
-    record = apply_verdict(waiting(at), replace(PASSED, measurement=measured), at)
+    record = apply_verdict(held_job(at), replace(PASSED, measurement=measured), at)
     assert slurm.applied[-1].key == "StartTime"
     assert record.released
 
 
-def test_a_pre_run_that_speaks_for_no_job_touches_nothing() -> None:
+def test_a_pre_run_without_job_changes_nothing() -> None:
     slurm = FakeSlurm()
     at = context(slurm, FakeMemory())
-    record = apply_verdict(waiting(at, job_id=None), FAILED, at)
+    record = apply_verdict(held_job(at, job_id=None), FAILED, at)
     assert (slurm.applied, record.job_id, record.released) == ([], None, False)
 
 
@@ -767,33 +769,38 @@ LOOSENING = {
 }
 
 
-def concluded(record: JobRecord, memory: FakeMemory | None = None, **changes: object) -> list[tuple[str, str]]:
+def list_changes_after_pass(
+    record: JobRecord, memory: FakeMemory | None = None, **changes: object
+) -> list[tuple[str, str]]:
     slurm = FakeSlurm(jobs_by_address={"101": record})
     at = replace(context(slurm, memory or FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
-    apply_verdict(replace(waiting(at), **changes), PASSED, at)  # type: ignore[arg-type]
+    apply_verdict(replace(held_job(at), **changes), PASSED, at)  # type: ignore[arg-type]
     return [(a.key, a.value) for a in slurm.applied]
 
 
-def test_a_job_that_is_let_go_gets_the_nodes_that_are_free_now_where_somebody_loosens_that() -> None:
-    assert concluded(pending()) == [("ReqNodeList", "n[0-1]"), ("StartTime", "now")]
+def test_a_released_job_gets_free_nodes_if_the_reconciler_relaxes_locality() -> None:
+    assert list_changes_after_pass(pending()) == [("ReqNodeList", "n[0-1]"), ("StartTime", "now")]
 
 
-def test_nodes_are_not_picked_for_an_array_a_later_start_or_a_job_whose_user_picked_some_meanwhile() -> None:
+def test_no_nodes_for_an_array_a_later_start_or_nodes_chosen_by_the_user() -> None:
     array = replace(pending(), array_job_id=101)
-    assert concluded(array) == [("StartTime", "now")]
+    assert list_changes_after_pass(array) == [("StartTime", "now")]
     later = "2030-01-01T00:00:00"
-    assert concluded(pending(), release_at=later) == [("StartTime", later)]
-    assert concluded(replace(pending(), req_nodes="n7")) == [("StartTime", "now")]
+    assert list_changes_after_pass(pending(), release_at=later) == [("StartTime", later)]
+    assert list_changes_after_pass(replace(pending(), req_nodes="n7")) == [("StartTime", "now")]
 
 
-def test_nodes_are_not_picked_where_the_reconciler_does_not_hear_it_or_for_the_second_job_within_a_minute() -> None:
-    assert concluded(pending(), FakeMemory(listening=False)) == [("StartTime", "now")]
-    assert concluded(pending(), FakeMemory(picked=NOW - 59)) == [("StartTime", "now")]
-    assert concluded(pending(), FakeMemory(picked=NOW - 60)) == [("ReqNodeList", "n[0-1]"), ("StartTime", "now")]
+def test_no_nodes_without_reconciler_or_for_a_second_job_within_a_minute() -> None:
+    assert list_changes_after_pass(pending(), FakeMemory(listening=False)) == [("StartTime", "now")]
+    assert list_changes_after_pass(pending(), FakeMemory(picked=NOW - 59)) == [("StartTime", "now")]
+    assert list_changes_after_pass(pending(), FakeMemory(picked=NOW - 60)) == [
+        ("ReqNodeList", "n[0-1]"),
+        ("StartTime", "now"),
+    ]
 
 
 @pytest.mark.parametrize(("kept", "picked"), [(False, "n[0-1]"), (True, None)])
-def test_nodes_are_not_picked_from_what_was_read_for_an_earlier_call(kept: bool, picked: str | None) -> None:
+def test_no_nodes_are_picked_from_a_cached_snapshot(kept: bool, picked: str | None) -> None:
     class Slurm(FakeSlurm):
         def snapshot(self) -> Snapshot:
             return replace(super().snapshot(), kept=kept)
@@ -810,12 +817,12 @@ def quotas(cpus: int) -> Quotas:
 @pytest.mark.parametrize(
     ("kept", "profiled", "questions", "given"),
     [
-        (True, True, 1, "3"),  # of what was left an earlier call has taken some
+        (True, True, 1, "3"),  # an earlier call has used part of the quota
         (False, True, 0, "4"),
-        (True, False, 0, None),  # a job without a profile stays as it is, so nobody is asked
+        (True, False, 0, None),  # a job without a profile is not changed, so Slurm is not asked
     ],
 )
-def test_what_is_left_of_a_quota_is_asked_anew_before_a_job_is_raised(kept, profiled, questions, given) -> None:
+def test_quotas_are_read_again_before_cpus_are_raised(kept, profiled, questions, given) -> None:
     class Slurm(FakeSlurm):
         def snapshot(self) -> Snapshot:
             return replace(super().snapshot(), kept=kept, quotas_kept=kept, quotas=quotas(64))
@@ -833,17 +840,17 @@ def test_what_is_left_of_a_quota_is_asked_anew_before_a_job_is_raised(kept, prof
     assert (len(asked), cpus) == (questions, given)
 
 
-def test_word_of_a_reconciler_that_no_longer_runs_is_not_believed() -> None:
+def test_published_data_of_a_stopped_reconciler_is_ignored() -> None:
     load = NodeLoad(node="n1", cpus_busy=3.0)
     for age, believed in ((599.0, PlanningFacts(loads={"n1": load}, relaxing=True)), (600.0, PlanningFacts())):
-        told = Published(at=NOW - age, loads=(load,), relaxing=True)
+        recorded = Published(at=NOW - age, loads=(load,), relaxing=True)
         assert (
-            read_planning_facts(replace(context(FakeSlurm(), FakeMemory()), published=told), starts_now=False)
+            read_planning_facts(replace(context(FakeSlurm(), FakeMemory()), published=recorded), starts_now=False)
             == believed
         )
 
 
-class PatientClock(FakeClock):
+class RecordingClock(FakeClock):
     def __init__(self) -> None:
         self.slept: list[float] = []
 
@@ -852,10 +859,10 @@ class PatientClock(FakeClock):
 
 
 @pytest.mark.parametrize(("verdict", "last"), [(PASSED, Verb.UPDATE_JOB), (FAILED, Verb.CANCEL)])
-def test_a_controller_that_is_away_for_a_while_is_waited_for(verdict: Verdict, last: Verb) -> None:
-    slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), PatientClock()
+def test_applying_the_verdict_waits_for_an_unreachable_controller(verdict: Verdict, last: Verb) -> None:
+    slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), RecordingClock()
     at = replace(context(slurm, FakeMemory()), clock=clock)
-    named = waiting(at)
+    named = held_job(at)
     slurm.away = 3
     apply_verdict(named, verdict, at)
     assert (slurm.applied[-1].verb, clock.slept) == (last, [1.0, 2.0, 5.0])
@@ -863,12 +870,12 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(verdict: Verdict, l
 
 @pytest.mark.parametrize("missed", [1, 2])
 @pytest.mark.parametrize(("verdict", "last"), [(PASSED, ("StartTime", "now")), (FAILED, ("", ""))])
-def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
+def test_the_verdict_is_applied_to_a_job_that_squeue_missed_at_first(
     verdict: Verdict, last: tuple[str, str], missed: int
 ) -> None:
-    slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), PatientClock()
+    slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), RecordingClock()
     at = replace(context(slurm, FakeMemory()), clock=clock)
-    named = waiting(at)
+    named = held_job(at)
     slurm.missed = missed
     record = apply_verdict(named, verdict, at)
     assert ((slurm.applied[-1].key, slurm.applied[-1].value), clock.slept) == (last, [2.0] * missed)
@@ -876,17 +883,17 @@ def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
 
 
 @pytest.mark.parametrize("verdict", [PASSED, FAILED])
-def test_a_job_that_is_gone_is_asked_for_three_times_and_left_alone(verdict: Verdict) -> None:
-    slurm, clock = FakeSlurm(), PatientClock()
+def test_a_job_that_is_gone_is_looked_up_three_times_and_not_changed(verdict: Verdict) -> None:
+    slurm, clock = FakeSlurm(), RecordingClock()
     at = replace(context(slurm, FakeMemory()), clock=clock)
-    record = apply_verdict(waiting(at), verdict, at)
+    record = apply_verdict(held_job(at), verdict, at)
     assert (slurm.applied, record.changes, record.released, clock.slept) == ([], (), False, [2.0, 2.0])
 
 
-def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away() -> None:
+def test_an_unreachable_controller_never_releases_a_job_that_failed() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending()})
-    at = replace(context(slurm, FakeMemory()), clock=PatientClock())
-    named = waiting(at)
+    at = replace(context(slurm, FakeMemory()), clock=RecordingClock())
+    named = held_job(at)
     slurm.away = 1000
     record = apply_verdict(named, FAILED, at)
     assert (slurm.applied, record.released) == ([], False)
@@ -896,34 +903,34 @@ def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away()
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "RUNNING", "COMPLETED"])
-def test_a_job_that_waits_no_longer_is_left_alone(state: str) -> None:
+def test_a_job_that_is_no_longer_pending_is_not_changed(state: str) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state=state)})
     at = context(slurm, FakeMemory())
-    assert not apply_verdict(waiting(at), PASSED, at).released
+    assert not apply_verdict(held_job(at), PASSED, at).released
     assert slurm.applied == []
 
 
-# --- incidents around ------------------------------------------------------------------------------------------------
+# --- open incidents --------------------------------------------------------------------------------------------------
 
 
-def warned(one: OpenIncident, *words: str, at: float = NOW, inputs: tuple[str, ...] = ()) -> list[str]:
-    """What is said of one open incident when /home/alice/train.sbatch is submitted."""
-    told = Published(at=at, incidents=(one,))
-    where = context(FakeSlurm(), FakeMemory(), trials={"named_files": lambda request: inputs}, published=told)
+def list_warnings(one: OpenIncident, *words: str, at: float = NOW, inputs: tuple[str, ...] = ()) -> list[str]:
+    """Warnings for one open incident when /home/alice/train.sbatch is submitted."""
+    recorded = Published(at=at, incidents=(one,))
+    where = context(FakeSlurm(), FakeMemory(), trials={"named_files": lambda request: inputs}, published=recorded)
     return [finding.message for finding in prepare(request(*words), where).warnings]
 
 
-def open_one(scope: str) -> OpenIncident:
+def open_incident(scope: str) -> OpenIncident:
     return OpenIncident(category="storage_io", scope=scope, since=NOW - 600, jobs=7, users=3)
 
 
-def test_an_open_incident_that_may_hit_the_job_is_one_warning_and_it_is_submitted_all_the_same() -> None:
+def test_an_open_incident_gives_one_warning_and_the_job_is_submitted() -> None:
     since = time.strftime("%H:%M", time.localtime(NOW - 600))
-    assert warned(open_one("path /home")) == [
+    assert list_warnings(open_incident("path /home")) == [
         f"storage_io on /home since {since} (7 jobs of 3 users): the job may fail the same way; it is submitted anyway"
     ]
     slurm = FakeSlurm()
-    at = context(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_one("cluster"),)))
+    at = context(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_incident("cluster"),)))
     assert send(prepare(request("--prerun=off"), at), at, trial).result.job_id == 101
 
 
@@ -947,21 +954,21 @@ def test_an_open_incident_that_may_hit_the_job_is_one_warning_and_it_is_submitte
         ("switch gone", (), (), False),
     ],
 )
-def test_only_what_may_hit_the_job_is_warned_about(
+def test_only_incidents_that_may_affect_the_job_are_warned_about(
     scope: str, words: tuple[str, ...], inputs: tuple[str, ...], hit: bool
 ) -> None:
-    assert len(warned(open_one(scope), *words, inputs=inputs)) == hit
+    assert len(list_warnings(open_incident(scope), *words, inputs=inputs)) == hit
 
 
-def test_what_a_reconciler_that_no_longer_runs_said_is_not_told() -> None:
-    assert warned(open_one("cluster"), at=NOW - 3600) == []
+def test_incidents_of_a_stopped_reconciler_are_not_reported() -> None:
+    assert list_warnings(open_incident("cluster"), at=NOW - 3600) == []
 
 
 # --- steps of the real job --------------------------------------------------------------------------------------------
 
 
-def test_a_counted_job_finds_the_counter_in_its_environment_and_its_pre_run_does_not() -> None:
-    slurm, memory = submitted("--count-steps", "--prerun=gate")
+def test_with_count_steps_the_job_gets_the_counter_and_its_pre_run_does_not() -> None:
+    slurm, memory = submit_job("--count-steps", "--prerun=gate")
     real, pre_run = slurm.calls
     ours = {name: real.environ.get(name) for name in ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH")}
     assert ours == {"SLURMWRAP_STEP_DIR": "/steps/1", "SLURMWRAP_STEP_NAMED": "1", "PYTHONPATH": "/counter"}
@@ -969,14 +976,14 @@ def test_a_counted_job_finds_the_counter_in_its_environment_and_its_pre_run_does
     assert memory.submissions[0].step_dir == "/steps/1"
 
 
-def test_a_job_with_a_list_of_exported_variables_gets_the_counters_too() -> None:
-    slurm, memory = submitted("--count-steps", "--prerun=off", "--export=A=1")
+def test_the_counter_is_added_to_a_list_of_exported_variables() -> None:
+    slurm, memory = submit_job("--count-steps", "--prerun=off", "--export=A=1")
     (call,) = slurm.calls
     assert "--export=A=1,SLURMWRAP_STEP_DIR,SLURMWRAP_STEP_NAMED,PYTHONPATH=/counter" in call.options
     assert memory.submissions[0].changes[-1]["reason"].startswith("--count-steps")
 
 
-class NoHome(FakeMemory):
+class MemoryWithoutSpace(FakeMemory):
     def step_dir(self) -> str:
         raise OSError(28, "No space left on device")
 
@@ -987,10 +994,12 @@ class NoHome(FakeMemory):
         ("--export=NONE", FakeMemory(), "--export=NONE keeps the counter's variables from the job"),
         ("--export-file=env", FakeMemory(), "--export-file alone says what the job's environment is"),
         ("--export='A=1,B'", FakeMemory(), "--export has a quoted value"),
-        ("--export=ALL", NoHome(), "[Errno 28] No space left on device"),
+        ("--export=ALL", MemoryWithoutSpace(), "[Errno 28] No space left on device"),
     ],
 )
-def test_what_hinders_the_count_is_said_and_costs_no_job(option: str, memory: FakeMemory, why: str) -> None:
+def test_a_counter_that_cannot_be_installed_is_reported_and_the_job_submitted(
+    option: str, memory: FakeMemory, why: str
+) -> None:
     slurm, said = FakeSlurm(), []
     at = replace(context(slurm, memory), say=said.append)
     sent = send(prepare(request("--count-steps", "--prerun=off", option), at), at, trial)
@@ -1006,19 +1015,19 @@ SUBMITTED = JobIdentity(name="train.sbatch", prerun="train.sbatch.prerun", work_
     ("seen", "other"),
     [
         ({"submit_time": int(NOW) - 1}, False),
-        ({"submit_time": int(NOW) + 50}, False),  # clocks
+        ({"submit_time": int(NOW) + 50}, False),  # clock difference
         ({"submit_time": int(NOW) + 61}, True),
         ({"submit_time": int(NOW), "name": "renamed", "work_dir": "/home/alice"}, False),
         ({"submit_time": int(NOW), "name": "train.sbatch", "work_dir": "/scratch"}, False),
         ({"submit_time": int(NOW), "name": "wrap", "work_dir": "/scratch"}, True),
-        ({"submit_time": int(NOW), "name": "", "work_dir": ""}, False),  # not told
+        ({"submit_time": int(NOW), "name": "", "work_dir": ""}, False),  # not reported
     ],
 )
 @pytest.mark.parametrize("verdict", [PASSED, FAILED])
-def test_a_job_that_has_the_id_since_is_left_alone(seen: dict[str, Any], other: bool, verdict: Verdict) -> None:
+def test_another_job_that_reuses_the_id_is_not_changed(seen: dict[str, Any], other: bool, verdict: Verdict) -> None:
     slurm, said = FakeSlurm(jobs_by_address={"101": replace(pending(), **seen)}), []
     at = replace(context(slurm, FakeMemory()), say=said.append)
-    record = apply_verdict(replace(waiting(at), job=SUBMITTED), verdict, at)
+    record = apply_verdict(replace(held_job(at), job=SUBMITTED), verdict, at)
     left_alone = ["job 101 is left alone: Slurm gave the id to another job since"]
     assert (bool(slurm.applied), record.changes == (), left_alone == said) == (not other, other, other)
 
@@ -1030,39 +1039,39 @@ def array_task(job_id: int, task: int | None, state: str) -> JobRecord:
 @pytest.mark.parametrize(
     ("other", "cancelled"), [("PENDING", True), ("CANCELLED", True), ("RUNNING", False), ("COMPLETED", False)]
 )
-def test_an_array_of_which_a_task_has_begun_is_left_alone(other: str, cancelled: bool) -> None:
+def test_an_array_with_a_started_task_is_not_cancelled(other: str, cancelled: bool) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": array_task(101, None, "PENDING"), "103": array_task(103, 1, other)})
     at = context(slurm, FakeMemory())
-    apply_verdict(waiting(at), FAILED, at)
+    apply_verdict(held_job(at), FAILED, at)
     assert [a.verb for a in slurm.applied] == ([Verb.UPDATE_JOB, Verb.CANCEL] if cancelled else [])
 
 
 @pytest.mark.parametrize(("begins_at", "let_go"), [(NOW + 600, True), (NOW + 7200, False)])
-def test_the_rest_of_an_array_of_which_the_user_let_one_task_go_follows(begins_at: int, let_go: bool) -> None:
+def test_the_rest_of_an_array_is_released_after_the_user_released_one_task(begins_at: int, let_go: bool) -> None:
     rest = replace(array_task(101, None, "PENDING"), array_tasks="0,2-5", eligible_time=begins_at)
     slurm = FakeSlurm(jobs_by_address={"101": rest, "103": array_task(103, 1, "RUNNING")})
     at = context(slurm, FakeMemory())
-    record = apply_verdict(replace(waiting(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
+    record = apply_verdict(replace(held_job(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     applied = [(a.target, a.key, a.value) for a in slurm.applied]
     assert (applied, record.released) == ([("101_[0,2-5]", "StartTime", "now")] if let_go else [], let_go)
 
 
-def test_a_borrowed_verdict_lets_a_job_go_and_teaches_nothing_about_its_arguments() -> None:
+def test_a_shared_verdict_releases_the_job_but_is_not_recorded_for_its_arguments() -> None:
     slurm, memory = FakeSlurm(jobs_by_address={"101": pending()}), FakeMemory()
     at = context(slurm, memory)
     measured = replace(PASSED, measurement=Measurement(seconds=9.0))
-    record = apply_verdict(replace(waiting(at), borrowed=True), measured, at)
+    record = apply_verdict(replace(held_job(at), borrowed=True), measured, at)
     assert (record.fingerprint, record.verdict.measurement, record.released) == ("", None, True)
-    apply_verdict(replace(waiting(at), borrowed=True), FAILED, at)
+    apply_verdict(replace(held_job(at), borrowed=True), FAILED, at)
     assert Verb.CANCEL not in [a.verb for a in slurm.applied]
 
 
-# --- one pre-run in flight -------------------------------------------------------------------------------------------
+# --- one pre-run for several jobs--------------------------------------------------------------------------------------
 
 
 @dataclass
 class Sweep:
-    """Submissions of one script with other arguments, as `gsub train.sbatch 1`, `gsub train.sbatch 2`."""
+    """Submissions of one script with different arguments: `gsub train.sbatch 1`, `gsub train.sbatch 2`."""
 
     state: Path
     slurm: FakeSlurm = field(default_factory=FakeSlurm)
@@ -1084,7 +1093,7 @@ class Sweep:
         return TrialJob(call=SbatchCall(options=(), script_path="/wrapper.sh"), directory=str(directory))
 
     def knows(self, **states: str) -> None:
-        """What Slurm says of jobs from now on: j101="PENDING"."""
+        """Set the state that Slurm reports for jobs: j101="PENDING"."""
         for name, state in states.items():
             number = int(name[1:])
             self.slurm.jobs_by_address[str(number)] = replace(pending(), job_id=number, state=state)
@@ -1093,7 +1102,7 @@ class Sweep:
         return [(a.target, a.value) for a in self.slurm.applied if a.key == "StartTime"]
 
 
-def test_later_jobs_of_a_sweep_wait_for_the_first_ones_pre_run(tmp_path: Path) -> None:
+def test_later_jobs_of_a_sweep_wait_for_the_pre_run_of_the_first(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     first = sweep.submit("1")
     assert (first.result.job_id, first.trial and first.trial.job_id, first.attached_to) == (101, 102, None)
@@ -1105,7 +1114,7 @@ def test_later_jobs_of_a_sweep_wait_for_the_first_ones_pre_run(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("other", [("--mem=100000",), ("--prerun=profile",), ("--prerun=off",)])
-def test_a_job_that_asks_for_something_else_does_not_attach(tmp_path: Path, other: tuple[str, ...]) -> None:
+def test_a_job_with_another_request_does_not_share_the_pre_run(tmp_path: Path, other: tuple[str, ...]) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1")
     sweep.knows(j101="PENDING", j102="RUNNING")
@@ -1113,7 +1122,9 @@ def test_a_job_that_asks_for_something_else_does_not_attach(tmp_path: Path, othe
 
 
 @pytest.mark.parametrize("dead", [{"j102": "CANCELLED"}, {"j102": "NODE_FAIL"}, {}])
-def test_a_dead_pre_run_lets_go_who_waited_and_the_next_job_gets_its_own(tmp_path: Path, dead: dict[str, str]) -> None:
+def test_a_dead_pre_run_releases_the_waiting_jobs_and_the_next_job_gets_its_own(
+    tmp_path: Path, dead: dict[str, str]
+) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1", "--begin=2099-01-01T00:00:00")
     sweep.knows(j101="PENDING", j102="RUNNING")
@@ -1125,14 +1136,14 @@ def test_a_dead_pre_run_lets_go_who_waited_and_the_next_job_gets_its_own(tmp_pat
     assert sweep.let_go() == [("101", "2099-01-01T00:00:00"), ("103", "2099-01-01T00:00:00")]
 
 
-def test_a_refused_pre_run_lets_go_its_own_job_alone_and_the_next_tries_again(tmp_path: Path) -> None:
+def test_a_refused_pre_run_releases_only_its_job_and_the_next_job_tries_again(tmp_path: Path) -> None:
     no = SbatchResult(exit_code=1, stdout="", stderr="sbatch: error: no\n", job_id=None)
     sweep = Sweep(tmp_path, FakeSlurm(refuse=lambda call: no if call.script_path == "/wrapper.sh" else None))
     assert (sweep.submit("1").trial, sweep.submit("2").attached_to) == (None, None)
     assert sweep.let_go() == [("101", "now"), ("102", "now")]
 
 
-def test_jobs_of_a_gate_whose_pre_run_is_gone_are_let_go_once(tmp_path: Path) -> None:
+def test_gated_jobs_of_a_lost_pre_run_are_released_once(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1", "--prerun=gate")
     submitted_trial(str(tmp_path / "prerun" / "101"), 102)
@@ -1146,7 +1157,7 @@ def test_jobs_of_a_gate_whose_pre_run_is_gone_are_let_go_once(tmp_path: Path) ->
     assert sweep.let_go() == [("101", unbound), ("103", unbound), ("101", "now"), ("103", "now")]
 
 
-def test_of_a_dead_pre_run_another_job_that_has_an_id_since_is_left_alone(tmp_path: Path) -> None:
+def test_a_reused_job_id_is_not_released_for_a_dead_pre_run(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1")
     submitted_trial(str(tmp_path / "prerun" / "101"), 102)
@@ -1173,7 +1184,9 @@ def test_of_a_dead_pre_run_another_job_that_has_an_id_since_is_left_alone(tmp_pa
         ({"name": "mine", "submit_time": int(NOW) + 1}, True),
     ],
 )
-def test_a_job_that_has_a_pre_runs_id_since_is_no_pre_run(tmp_path: Path, seen: dict[str, Any], gone: bool) -> None:
+def test_a_job_that_reuses_the_id_of_a_pre_run_is_not_taken_for_it(
+    tmp_path: Path, seen: dict[str, Any], gone: bool
+) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1")
     submitted_trial(str(tmp_path / "prerun" / "101"), 102)
@@ -1185,7 +1198,7 @@ def test_a_job_that_has_a_pre_runs_id_since_is_no_pre_run(tmp_path: Path, seen: 
     assert sweep.submit("2").attached_to == (None if gone else 102)
 
 
-def test_of_a_dead_pre_run_only_those_are_let_go_whose_start_is_still_ours(tmp_path: Path) -> None:
+def test_a_dead_pre_run_releases_only_jobs_whose_start_time_gsub_set(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1")
     submitted_trial(str(tmp_path / "prerun" / "101"), 102)
@@ -1199,14 +1212,14 @@ def test_of_a_dead_pre_run_only_those_are_let_go_whose_start_is_still_ours(tmp_p
     assert look_after(PrerunRegistry(tmp_path), sweep.context()) == (103,)
 
 
-def test_a_pre_run_of_another_cluster_with_the_same_home_is_not_looked_after(tmp_path: Path) -> None:
+def test_a_pre_run_of_another_cluster_with_the_same_home_is_ignored(tmp_path: Path) -> None:
     elsewhere = Sweep(tmp_path, cluster="big")
     elsewhere.submit("1", "--prerun=gate")
     elsewhere.knows(j101="PENDING")
     assert look_after(PrerunRegistry(tmp_path), elsewhere.context()) == ()
 
 
-def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> None:
+def test_a_pre_run_that_left_its_verdict_is_ignored(tmp_path: Path) -> None:
     sweep = Sweep(tmp_path)
     sweep.submit("1")
     (tmp_path / "prerun" / "101" / "verdict.json").write_text("{}")
@@ -1214,7 +1227,7 @@ def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> 
     assert look_after(PrerunRegistry(tmp_path), sweep.context()) == ()
 
 
-# --- which pre-run ---------------------------------------------------------------------------------------------------
+# --- pre-run modes ---------------------------------------------------------------------------------------------------
 
 
 def test_auto_on_the_command_line_overrides_a_configured_off() -> None:
@@ -1223,27 +1236,27 @@ def test_auto_on_the_command_line_overrides_a_configured_off() -> None:
     assert prepare(request("--prerun=auto"), off).prerun == "auto"
 
 
-def test_profile_always_pre_runs_and_takes_its_minutes() -> None:
-    slurm, _ = submitted("--prerun=profile", memory=FakeMemory(known_good=frozenset("*")))
+def test_prerun_profile_always_runs_and_extends_the_grace_period() -> None:
+    slurm, _ = submit_job("--prerun=profile", memory=FakeMemory(known_good=frozenset("*")))
     assert "--begin=now+900" in slurm.calls[0].options
     assert len(slurm.calls) == 2
 
 
 @pytest.mark.parametrize(("known", "seconds"), [(False, 120.0), (True, 0.0)])
-def test_the_sites_minutes_are_for_jobs_without_a_curve(known: bool, seconds: float) -> None:
+def test_the_sites_profiling_time_is_for_jobs_without_a_curve(known: bool, seconds: float) -> None:
     curve = (CurvePoint(cpus=4, steps_per_s=1.0),) if known else ()
     memory = FakeMemory(profiles={"mine": ResourceProfile(key="mine", cpu_curve=curve)})
     at = replace(context(FakeSlurm(), memory), config=Config(prerun=Prerun(profile_s=120)))
     assert prepare(request("--resource-profile=mine"), at).profile_s == seconds
 
 
-def test_of_a_pre_run_alone_nothing_is_refused_that_it_can_find_out() -> None:
+def test_prerun_only_is_not_refused_for_past_failures() -> None:
     at = context(FakeSlurm(), FakeMemory(past_failures=(failed(9), failed(7))))
     prepared = prepare(request("--prerun=only"), at)
     assert [warning.severity for warning in prepared.warnings] == [Severity.WARNING]
 
 
-def test_an_error_of_the_static_stage_is_a_verdict_with_its_findings() -> None:
+def test_with_prerun_only_a_static_error_is_a_verdict_with_its_findings() -> None:
     error = Finding(severity=Severity.ERROR, message="bad", file="train.py", line=3, category="syntax_error")
     hint = Finding(severity=Severity.WARNING, message="hm")
     at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (hint, error)})
@@ -1258,7 +1271,7 @@ def test_an_error_of_the_static_stage_is_a_verdict_with_its_findings() -> None:
     )
 
 
-def test_a_heterogeneous_job_goes_as_it_was_asked_for_behind_its_gate() -> None:
+def test_a_heterogeneous_job_is_submitted_unchanged_except_for_begin() -> None:
     slurm = FakeSlurm()
     at = context(slurm, FakeMemory())
     words = ["-N1", "--gres=gpu:2", ":", "-N1", "--mem=10", "train.sbatch", "x"]
@@ -1276,7 +1289,7 @@ def ended_job(**changes: object) -> JobRecord:
     return replace(well, **changes)  # type: ignore[arg-type]
 
 
-def chosen(
+def choose_prerun(
     *words: str, memory: FakeMemory | None = None, slurm: FakeSlurm | None = None, holder: str = ""
 ) -> tuple[str, str]:
     at = context(slurm or FakeSlurm(), memory or FakeMemory(), trials={"holder": lambda request: holder})
@@ -1284,21 +1297,21 @@ def chosen(
     return prepared.prerun, prepared.prerun_reason
 
 
-def test_what_a_pre_run_could_not_tell_is_not_tried_again_unless_the_user_says_so() -> None:
+def test_an_inconclusive_pre_run_is_repeated_only_on_request() -> None:
     memory = FakeMemory(doubt="nothing in its code trains")
     why = "an earlier pre-run was inconclusive: nothing in its code trains; --prerun=auto tries again"
-    assert chosen(memory=memory) == ("off", why)
-    assert chosen("--prerun=auto", memory=memory)[0] == "auto"
+    assert choose_prerun(memory=memory) == ("off", why)
+    assert choose_prerun("--prerun=auto", memory=memory)[0] == "auto"
 
 
-def test_a_script_of_known_servers_alone_has_no_pre_run_unless_the_user_says_so() -> None:
+def test_a_script_with_only_known_servers_gets_a_pre_run_only_on_request() -> None:
     why = "the script starts only 'vllm serve', which does not train: a pre-run could show nothing"
-    assert chosen(holder="vllm serve") == ("off", why)
-    assert chosen("--prerun=gate", holder="vllm serve")[0] == "gate"
+    assert choose_prerun(holder="vllm serve") == ("off", why)
+    assert choose_prerun("--prerun=gate", holder="vllm serve")[0] == "gate"
 
 
-def test_a_run_that_completed_is_the_best_pass() -> None:
-    assert chosen(memory=FakeMemory(ran_well=True)) == (
+def test_a_completed_run_replaces_a_pre_run() -> None:
+    assert choose_prerun(memory=FakeMemory(ran_well=True)) == (
         "off",
         "a run of this script, its code and its arguments completed",
     )
@@ -1310,20 +1323,20 @@ def test_a_run_that_completed_is_the_best_pass() -> None:
         (ended_job(), "off"),
         (ended_job(state="RUNNING"), "auto"),
         (ended_job(state="FAILED", exit_code=1), "auto"),
-        (ended_job(derived_exit_code=1), "auto"),  # a step failed behind `echo done`
+        (ended_job(derived_exit_code=1), "auto"),  # a step failed before `echo done`
         (ended_job(array_job_id=7, array_task_id=3), "auto"),  # one task of several
         (ended_job(uid=1002), "auto"),
-        (ended_job(submit_time=int(NOW) - 900), "auto"),  # Slurm gave the id anew
+        (ended_job(submit_time=int(NOW) - 900), "auto"),  # Slurm reused the id
         (None, "auto"),
     ],
 )
-def test_slurm_is_asked_how_the_last_run_of_the_very_same_ended(record: JobRecord | None, mode: str) -> None:
+def test_slurm_is_asked_how_the_last_identical_run_ended(record: JobRecord | None, mode: str) -> None:
     slurm, memory = FakeSlurm(), FakeMemory(runs=((7, NOW - 91.0),))
     if record is not None:
         slurm.jobs_by_address["7"] = record
-    assert chosen(memory=memory, slurm=slurm)[0] == mode
+    assert choose_prerun(memory=memory, slurm=slurm)[0] == mode
     assert memory.completed_at == ([NOW - 20] if mode == "off" else [])
 
 
-def test_a_slurm_that_does_not_answer_costs_no_submission() -> None:
-    assert chosen(memory=FakeMemory(runs=((7, NOW),)), slurm=FakeSlurm(away=1))[0] == "auto"
+def test_an_unreachable_slurm_does_not_prevent_a_submission() -> None:
+    assert choose_prerun(memory=FakeMemory(runs=((7, NOW),)), slurm=FakeSlurm(away=1))[0] == "auto"

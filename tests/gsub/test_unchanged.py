@@ -1,4 +1,4 @@
-"""What may have fixed an earlier failure: files, packages, access; what is left is refused."""
+"""Changes that may have fixed an earlier failure: files, packages, access. Other failures refuse the job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COMMAND = failure("syntax_error", "/var/spool/slurmd/job47/slurm_script: line 4:
     ("one", "times", "stands"),
     [
         (MISSING, {}, True),
-        (MISSING, {"/home/ada/run/data/train.csv": BEFORE}, False),  # copied with its old times
+        (MISSING, {"/home/ada/run/data/train.csv": BEFORE}, False),  # copied with its old time stamps
         (MISSING, {"/home/ada/run": LATER, "/home/ada": LATER}, True),
         (BROKEN, {"/data/a.pt": BEFORE}, True),
         (BROKEN, {"/data/a.pt": LATER}, False),
@@ -70,7 +70,7 @@ COMMAND = failure("syntax_error", "/var/spool/slurmd/job47/slurm_script: line 4:
         (failure("mpi_error", "lost connection", node="n3"), {}, False),
     ],
 )
-def test_a_failure_stands_while_nothing_it_blames_has_changed(
+def test_a_failure_counts_until_something_that_may_have_caused_it_changed(
     one: PastFailure, times: dict[str, float], stands: bool
 ) -> None:
     assert is_standing(one, times) is stands
@@ -84,9 +84,9 @@ def test_a_failure_stands_while_nothing_it_blames_has_changed(
         ("module load cuda", False),
         ("# module load cuda", True),
         ("source $ENV/bin/activate", False),
-        ("source ~/other/bin/activate", False),  # written to since
+        ("source ~/other/bin/activate", False),  # changed since the failure
     ],
 )
-def test_packages_that_cannot_be_looked_at_are_no_reason_to_refuse(line: str, stands: bool) -> None:
+def test_a_job_is_not_refused_if_its_packages_cannot_be_inspected(line: str, stands: bool) -> None:
     times = {SITE: BEFORE, "/home/ada/other/lib/python3.11/site-packages": LATER}
     assert is_standing(IMPORT, times, f"#!/bin/bash\n{line}\npython train.py\n") is stands

@@ -1,4 +1,4 @@
-"""What gsub says where nobody knows whether sbatch submitted the job: what happened, and nothing that did not."""
+"""What gsub reports when it is unknown whether sbatch submitted the job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ UNKNOWN = "it is not known whether the job was submitted\ngsub: look with squeue
         ("echo 'sbatch: error: Invalid account' >&2; exit 1", 1, "sbatch: error: Invalid account\n"),
     ],
 )
-def test_what_hid_the_fate_of_the_job_is_said_as_it_was(tmp_path: Path, sbatch: str, code: int, said: str) -> None:
+def test_an_unknown_outcome_of_sbatch_is_reported_with_its_cause(
+    tmp_path: Path, sbatch: str, code: int, said: str
+) -> None:
     for name, text in {"scontrol": SCONTROL, "sbatch": f"#!/bin/sh\necho >> {tmp_path}/calls\n{sbatch}\n"}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -51,4 +53,4 @@ def test_what_hid_the_fate_of_the_job_is_said_as_it_was(tmp_path: Path, sbatch: 
     done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=allow(60))
     assert done.stderr == said
     assert (done.returncode, done.stdout) == (code, "")
-    assert (tmp_path / "calls").read_text() == "\n"  # and nothing was sent again
+    assert (tmp_path / "calls").read_text() == "\n"  # sbatch was called once only

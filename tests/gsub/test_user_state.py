@@ -1,4 +1,4 @@
-"""What gsub keeps below the user's state directory."""
+"""What gsub stores in the user's state directory."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from slurmwrap.host import munge
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.user_state_files import SPOOL, UserState
 
-LONG_AGO = time.time() - 200 * 86400
+OLD_TIME = time.time() - 200 * 86400
 
 
-def aged(path: Path) -> Path:
+def make_old_directory(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
-    os.utime(path, (LONG_AGO, LONG_AGO))
+    os.utime(path, (OLD_TIME, OLD_TIME))
     return path
 
 
-def test_step_directories_of_long_ago_go_once_a_day_and_never_a_link_s_target(tmp_path: Path) -> None:
+def test_old_step_directories_are_removed_once_a_day_without_following_links(tmp_path: Path) -> None:
     memory, steps = UserStateStore(UserState(tmp_path), os.getuid(), Config()), tmp_path / "steps"
-    elsewhere = aged(tmp_path / "elsewhere")
-    old = aged(steps / "old")
+    elsewhere = make_old_directory(tmp_path / "elsewhere")
+    old = make_old_directory(steps / "old")
     (steps / "link").symlink_to(elsewhere)
     first = Path(memory.step_dir())
-    later = aged(steps / "later")
+    later = make_old_directory(steps / "later")
     second = Path(memory.step_dir())
     there = [path.is_dir() for path in (old, elsewhere, later, first, second)]
     assert (there, first.stat().st_mode & 0o777) == ([False, True, True, True, True], 0o700)
-    os.utime(tmp_path / "steps_looked", (LONG_AGO, LONG_AGO))
+    os.utime(tmp_path / "steps_looked", (OLD_TIME, OLD_TIME))
     memory.step_dir()
     assert not later.exists()
 
@@ -42,7 +42,7 @@ def submission(**plan: object) -> Submission:
     return Submission(cluster="lab", job_id=7, uid=os.getuid(), user="alice", at=1.0, plan=plan)
 
 
-def test_a_list_of_nodes_that_was_asked_for_is_remembered_and_nothing_else(tmp_path: Path) -> None:
+def test_only_a_requested_node_list_is_remembered(tmp_path: Path) -> None:
     memory = UserStateStore(UserState(tmp_path), os.getuid(), Config())
     kept = {"option": "nodelist", "value": None}
     memory.remember_submission(submission(lines=[kept, {"option": "switches", "value": "1@1:00"}]))
@@ -52,16 +52,14 @@ def test_a_list_of_nodes_that_was_asked_for_is_remembered_and_nothing_else(tmp_p
     assert abs(memory.picked_at() - time.time()) < 60
 
 
-def test_the_site_listens_where_its_spool_takes_files(tmp_path: Path) -> None:
+def test_the_site_listens_if_its_spool_exists(tmp_path: Path) -> None:
     def listens(spool: str) -> bool:
         return UserStateStore(UserState(tmp_path), os.getuid(), Config(site=SiteSection(spool=spool))).site_listens()
 
     assert [listens(""), listens(str(tmp_path / "none")), listens(str(tmp_path))] == [False, False, True]
 
 
-def test_each_thing_that_is_remembered_reaches_the_site_once_whether_it_was_expected_or_not(
-    tmp_path: Path, munge_socket: str
-) -> None:
+def test_each_submission_reaches_the_site_once_whether_or_not_expected(tmp_path: Path, munge_socket: str) -> None:
     site = SiteSection(spool=str(tmp_path / "spool"), munge_socket=munge_socket)
     (tmp_path / "spool").mkdir()
     memory = UserStateStore(UserState(tmp_path / "state"), os.getuid(), Config(site=site))
@@ -69,11 +67,11 @@ def test_each_thing_that_is_remembered_reaches_the_site_once_whether_it_was_expe
     for job_id in (7, 8):
         memory.remember_submission(replace(submission(), job_id=job_id))
     notes = [munge.open_sealed(path.read_bytes(), socket=munge_socket) for path in (tmp_path / "spool").iterdir()]
-    told = sorted((json.loads(note[0])["job_id"], note[1]) for note in notes if note)
-    assert told == [(7, os.geteuid()), (8, os.geteuid())]
+    sealed_notes = sorted((json.loads(note[0])["job_id"], note[1]) for note in notes if note)
+    assert sealed_notes == [(7, os.geteuid()), (8, os.geteuid())]
 
 
-def test_a_site_without_munged_costs_no_record_of_the_user_s_own(tmp_path: Path) -> None:
+def test_without_munged_the_user_still_keeps_the_record(tmp_path: Path) -> None:
     site = SiteSection(spool=str(tmp_path / "spool"), munge_socket=str(tmp_path / "none"))
     (tmp_path / "spool").mkdir()
     memory = UserStateStore(UserState(tmp_path / "state"), os.getuid(), Config(site=site))

@@ -1,4 +1,7 @@
-"""What installation writes, and what it refuses. The hooks at work are in tests/node_hooks and tests/slurm."""
+"""Installation of the hooks: the files it writes and the settings it refuses.
+
+Running hooks are tested in tests/node_hooks and tests/slurm.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def test_the_same_settings_give_the_same_files_byte_for_byte(settings: Installed
     assert sorted(first) == ["epilog", "epilog_slurmctld", "hooks.json", "node_hooks.pyz", "prolog"]
 
 
-def test_settings_arrive_in_the_shims_whatever_they_contain(settings: InstalledHookSettings) -> None:
+def test_settings_with_special_characters_are_quoted_in_the_hooks(settings: InstalledHookSettings) -> None:
     files = install(settings)
     for path, name, value in (
         (files.prolog, "state", "/run/a b/n0/$(state)"),
@@ -64,13 +67,13 @@ def test_settings_arrive_in_the_shims_whatever_they_contain(settings: InstalledH
     assert json.loads((settings.directory / "hooks.json").read_text())["node_state_dir"] == "/run/a b/%n/$(state)"
 
 
-def test_no_placeholder_is_left(settings: InstalledHookSettings) -> None:
+def test_no_placeholder_is_left_in_the_hooks(settings: InstalledHookSettings) -> None:
     for path in install(replace(settings, cluster="lab")).prolog.parent.glob("*log*"):
         assert "@" not in path.read_text()
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_the_shims_are_clean_posix_shell(settings: InstalledHookSettings) -> None:
+def test_the_hooks_pass_shellcheck_as_posix_shell(settings: InstalledHookSettings) -> None:
     chain = Chained(name="prolog_site", first="prolog", site="/etc/slurm/a b.sh")
     files = install(replace(settings, node_state_dir=Path("/run/a b/%n")), (chain,))
     shims = [str(path) for path in (files.prolog, files.epilog, files.epilog_slurmctld)]
@@ -79,13 +82,13 @@ def test_the_shims_are_clean_posix_shell(settings: InstalledHookSettings) -> Non
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
-def test_the_zipapp_holds_byte_code_of_the_nodes_python_and_the_sources(settings: InstalledHookSettings) -> None:
+def test_the_zipapp_holds_the_sources_and_byte_code_of_the_nodes_python(settings: InstalledHookSettings) -> None:
     with zipfile.ZipFile(install(settings).zipapp) as archive:
         names = set(archive.namelist())
     assert {"__main__.py", "node_hooks/epilog.py", "node_hooks/epilog.pyc", "pynvml.py"} <= names
 
 
-def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: InstalledHookSettings) -> None:
+def test_without_a_working_python_the_zipapp_holds_only_sources(settings: InstalledHookSettings) -> None:
     with zipfile.ZipFile(install(replace(settings, python="/nonexistent/python")).zipapp) as archive:
         assert not any(name.endswith(".pyc") for name in archive.namelist())
 
@@ -104,7 +107,7 @@ def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: InstalledHo
         ({"directory": Path("/opt/two words")}, "slurm.conf cannot name '/opt/two words'"),
     ],
 )
-def test_settings_that_a_hook_could_not_use_are_refused(
+def test_invalid_hook_settings_are_refused(
     settings: InstalledHookSettings, changed: dict[str, object], culprit: str
 ) -> None:
     with pytest.raises(SlurmwrapError, match=culprit.replace("(", r"\(")):
@@ -112,7 +115,7 @@ def test_settings_that_a_hook_could_not_use_are_refused(
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
-def test_a_directory_that_others_may_write_is_refused(settings: InstalledHookSettings, mode: int) -> None:
+def test_a_hook_directory_writable_by_others_is_refused(settings: InstalledHookSettings, mode: int) -> None:
     settings.directory.mkdir()
     settings.directory.chmod(mode)
     with pytest.raises(SlurmwrapError, match="Slurm would run its files as root"):
@@ -122,10 +125,10 @@ def test_a_directory_that_others_may_write_is_refused(settings: InstalledHookSet
 
 @pytest.mark.parametrize("blocked", [(), SLURMCTLD_BLOCKS])
 @pytest.mark.parametrize("first", ["prolog", "gone"])
-def test_a_chained_program_of_the_sites_runs_as_slurm_would_start_it(
+def test_a_chained_site_prolog_runs_as_slurm_would_start_it(
     settings: InstalledHookSettings, tmp_path: Path, first: str, blocked: tuple[signal.Signals, ...]
 ) -> None:
-    """Whatever our own hook does, even that it is gone; with the signals blocked that slurmctld 22.05 blocks."""
+    """It runs even if slurmwrap's hook is missing, and with the signals blocked that slurmctld 22.05 blocks."""
     site = tmp_path / "it's the site's"
     site.write_text('#!/bin/sh\necho "$0 $SLURM_JOB_ID"\nenv >&2\nexit 3\n')
     site.chmod(0o755)
@@ -141,7 +144,7 @@ def test_a_chained_program_of_the_sites_runs_as_slurm_would_start_it(
     assert (ran.returncode, ran.stdout) == (3, f"{site} 7\n")
 
 
-def test_a_gate_that_refuses_keeps_the_sites_prolog_from_running(
+def test_the_site_prolog_does_not_run_after_a_refusal_by_the_gate(
     settings: InstalledHookSettings, tmp_path: Path
 ) -> None:
     install(settings, (Chained(name="prolog_site", first="prolog", site=str(tmp_path / "never")),))
@@ -150,7 +153,7 @@ def test_a_gate_that_refuses_keeps_the_sites_prolog_from_running(
 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
-def test_only_the_prolog_has_a_gate_and_only_where_it_is_switched_on(
+def test_the_gate_is_enabled_only_in_the_prolog_and_only_by_its_setting(
     settings: InstalledHookSettings, gate: str
 ) -> None:
     files = install(replace(settings, gate=gate, published="/shared/published"))
@@ -159,7 +162,7 @@ def test_only_the_prolog_has_a_gate_and_only_where_it_is_switched_on(
     assert (kept["gate"], kept["published"], kept["nvidia_control"]) == (gate, "/shared/published", "/dev/nvidiactl")
 
 
-def test_the_zipapps_binding_is_the_one_that_is_installed(settings: InstalledHookSettings) -> None:
+def test_the_zipapp_contains_the_installed_nvidia_ml_py(settings: InstalledHookSettings) -> None:
     spec = find_spec("pynvml")
     assert spec is not None and spec.origin is not None
     with zipfile.ZipFile(install(settings).zipapp) as archive:

@@ -1,4 +1,4 @@
-"""One reconciler per database."""
+"""The lock that allows only one reconciler per database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurmwrap.errors import StoreError
 from slurmwrap.host.lock import hold_exclusive_lock
 
 
-def test_a_second_one_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     with (
         hold_exclusive_lock(tmp_path / "x.lock", "another reconciler"),
         pytest.raises(StoreError, match=rf"^another reconciler is already running \(pid {os.getpid()}\)$"),
@@ -20,7 +20,7 @@ def test_a_second_one_is_refused_and_told_who_the_first_is(tmp_path: Path) -> No
         pass
 
 
-def test_it_is_free_again_afterwards_and_after_a_crash(tmp_path: Path) -> None:
+def test_the_lock_is_released_after_use_and_after_a_crash(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), hold_exclusive_lock(tmp_path / "a" / "x.lock", "it"):
         raise ZeroDivisionError
     pid = os.fork()
@@ -32,7 +32,7 @@ def test_it_is_free_again_afterwards_and_after_a_crash(tmp_path: Path) -> None:
         assert (tmp_path / "a" / "x.lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_as_lock_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.lock").symlink_to(tmp_path / "precious")
     with pytest.raises(StoreError, match="symbolic link"), hold_exclusive_lock(tmp_path / "x.lock", "it"):
         pass

@@ -1,4 +1,4 @@
-"""Mail goes to a real SMTP conversation on loopback; a server that is not there, or refuses, is an error in words."""
+"""Mail sent by SMTP to a server on loopback; a server that is unreachable or refuses gives a readable error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from slurmwrap.host.mail import Attachment, Mailer
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    one = Server()
-    yield one
-    one.close()
+    smtp_server = Server()
+    yield smtp_server
+    smtp_server.close()
 
 
-def test_a_message_arrives_with_its_text_and_no_header_of_a_users_making(server: Server) -> None:
+def test_a_message_is_delivered_and_a_line_break_in_the_subject_adds_no_header(server: Server) -> None:
     name = "train\r\nBcc: everyone@example.org"
     Mailer(server=server.address, sender="slurmwrap@example.org").send("ada@example.org", f"job {name}", "Zeile ü\n")
     (message,) = server.messages()
@@ -34,26 +34,26 @@ def test_a_message_arrives_with_its_text_and_no_header_of_a_users_making(server:
     assert payload.decode("utf-8").replace("\r\n", "\n") == "Zeile ü\n"
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_an_unreachable_server_is_named_in_the_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(StoreError, match=f"mail to ada by 127.0.0.1:{port}: "):
         Mailer(server=f"127.0.0.1:{port}", sender="s@example.org").send("ada", "subject", "text")
 
 
-def test_a_refusal_of_the_server_is_told() -> None:
+def test_a_refusal_by_the_server_is_reported() -> None:
     server = Server(greeting=b"554 no mail today\r\n")
     with pytest.raises(StoreError, match="no mail today"):
         Mailer(server=server.address, sender="s@example.org").send("ada", "subject", "text")
     server.close()
 
 
-def test_a_port_that_is_no_number_is_an_error_in_words() -> None:
+def test_a_port_that_is_not_a_number_is_reported() -> None:
     with pytest.raises(StoreError, match="invalid literal"):
         Mailer(server="mail.example.org:smtp", sender="s@example.org").send("ada", "subject", "text")
 
 
-def test_a_message_may_have_html_and_files_beside_its_text(server: Server) -> None:
+def test_a_message_may_have_html_and_attachments_next_to_its_text(server: Server) -> None:
     page = Attachment(name="night.html", subtype="html", text="<p>whole</p>\n")
     Mailer(server=server.address, sender="s@example.org").send(
         ("ada@example.org", "bob@example.org"), "night", "text\n", html="<p>short</p>\n", attached=(page,)

@@ -1,4 +1,4 @@
-"""Which mount point a path lies on, by a table."""
+"""Finding the mount point of a path in a mount table."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def table(tmp_path: Path) -> Path:
         ("", ""),
     ],
 )
-def test_the_longest_mount_point_below_the_root(table: Path, path: str, point: str) -> None:
+def test_the_longest_mount_point_of_a_path_is_found(table: Path, path: str, point: str) -> None:
     assert find_mount_point(path, table) == point
 
 
-def test_without_a_table_none_is_known(tmp_path: Path) -> None:
+def test_without_a_mount_table_no_mount_point_is_found(tmp_path: Path) -> None:
     assert find_mount_point("/gpfs/fs1", tmp_path / "none") == ""
 
 
-def test_this_machine_has_a_table() -> None:
+def test_the_mount_table_of_this_machine_is_read() -> None:
     assert find_mount_point("/proc/self", TABLE) == "/proc"

@@ -1,4 +1,4 @@
-"""Inputs are read with their user's rights, and only regular files."""
+"""Input files are read with the rights of the job's user, and only if they are regular files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurmwrap.prerun.static.job_inputs import digest
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 
 
-def test_our_own_files_have_a_digest_and_a_fault(open_dir: Path) -> None:
+def test_own_files_are_read_with_digest_and_fault(open_dir: Path) -> None:
     broken = open_dir / "x.npz"
     broken.write_bytes(b"no zip at all")
     found = read_inputs_as(os.geteuid(), (str(broken), str(open_dir / "missing")))
@@ -28,22 +28,22 @@ def test_our_own_files_have_a_digest_and_a_fault(open_dir: Path) -> None:
 
 
 @ROOT
-def test_root_reads_with_the_users_rights_and_nothing_he_could_not_read(open_dir: Path) -> None:
+def test_root_reads_inputs_with_the_users_rights_only(open_dir: Path) -> None:
     nobody = pwd.getpwnam("nobody").pw_uid
-    secret, his = open_dir / "secret", open_dir / "his"
+    secret, users_file = open_dir / "secret", open_dir / "his"
     secret.write_text("root's")
     secret.chmod(0o600)
-    his.write_text("his")
-    his.chmod(0o600)
-    os.chown(his, nobody, -1)
-    assert read_inputs_as(nobody, (str(secret), str(his))) == (
+    users_file.write_text("his")
+    users_file.chmod(0o600)
+    os.chown(users_file, nobody, -1)
+    assert read_inputs_as(nobody, (str(secret), str(users_file))) == (
         InputRead(path=str(secret)),
-        InputRead(path=str(his), digest=digest(str(his))),
+        InputRead(path=str(users_file), digest=digest(str(users_file))),
     )
 
 
 @ROOT
-def test_a_file_is_anothers_only_where_content_and_name_are_not_the_users(open_dir: Path) -> None:
+def test_an_input_is_another_users_only_if_neither_content_nor_name_is_the_users(open_dir: Path) -> None:
     nobody = pwd.getpwnam("nobody").pw_uid
     data, home = open_dir / "data", open_dir / "home"
     data.mkdir(mode=0o755)
@@ -58,20 +58,20 @@ def test_a_file_is_anothers_only_where_content_and_name_are_not_the_users(open_d
     found = read_inputs_as(nobody, tuple(map(str, (sound, empty, copy, link))))
     assert [(read.fault != "", read.theirs) for read in found] == [
         (False, True),
-        (True, False),  # every empty file has this digest
+        (True, False),  # all empty files have the same digest
         (True, False),
-        (True, False),  # the other user's content under a name of this one's
+        (True, False),  # the other user's content under a name that belongs to the job's user
     ]
     assert len({read.digest for read in (found[0], *found[2:])}) == 1
 
 
-def test_a_fifo_a_directory_and_a_hostile_path_are_no_files_and_hold_nobody_up(open_dir: Path) -> None:
+def test_a_fifo_a_directory_and_a_hostile_path_are_skipped_without_blocking(open_dir: Path) -> None:
     os.mkfifo(open_dir / "fifo")
     paths = (str(open_dir / "fifo"), str(open_dir), "/x\ny' $(reboot)")
     assert [(read.digest, read.path) for read in read_inputs_as(os.geteuid(), paths)] == [("", path) for path in paths]
 
 
-def test_nobody_is_read_for_an_unknown_user() -> None:
+def test_no_input_is_read_for_an_unknown_user() -> None:
     assert read_inputs_as(3_999_999_999, ("/etc/passwd",)) == ()
 
 
@@ -98,23 +98,23 @@ print(json.dumps([os.geteuid(), found, json.loads(seen or b"null")]))
 @ROOT
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux' setpriv is not installed")
 @pytest.mark.parametrize("given", [True, False])
-def test_slurm_user_reads_as_the_user_only_with_the_capabilities_and_keeps_none_there(
-    open_dir: Path, given: bool
-) -> None:
-    """As systemd starts the reconciler of a SlurmUser that is not root: with --become-users, and without."""
+def test_slurm_user_needs_capabilities_to_read_as_the_user_and_drops_them(open_dir: Path, given: bool) -> None:
+    """Runs as systemd starts the reconciler of a SlurmUser other than root, with and without --become-users."""
     nobody, daemon = pwd.getpwnam("nobody"), pwd.getpwnam("daemon")
-    secret, his = open_dir / "secret", open_dir / "his"
-    for path, owner in ((secret, daemon.pw_uid), (his, nobody.pw_uid)):
+    secret, users_file = open_dir / "secret", open_dir / "his"
+    for path, owner in ((secret, daemon.pw_uid), (users_file, nobody.pw_uid)):
         path.write_text(path.name)
         path.chmod(0o600)
         os.chown(path, owner, -1)
     caps = "+setuid,+setgid" if given else "-all"
     argv = ["setpriv", f"--reuid={daemon.pw_uid}", f"--regid={daemon.pw_gid}", "--clear-groups", f"--inh-caps={caps}",
             f"--ambient-caps={caps}", "--no-new-privs", sys.executable, "-c", AS_SLURM_USER]  # fmt: skip
-    who = [str(nobody.pw_uid), str(nobody.pw_gid), str(secret), str(his)]
+    who = [str(nobody.pw_uid), str(nobody.pw_gid), str(secret), str(users_file)]
     done = subprocess.run([*argv, *who], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     none = "0" * 16
     uid = nobody.pw_uid
-    wanted = [["", digest(str(his))], [[uid, uid, uid], [none, none, none, "no way back"]]] if given else [[], None]
+    wanted = (
+        [["", digest(str(users_file))], [[uid, uid, uid], [none, none, none, "no way back"]]] if given else [[], None]
+    )
     assert json.loads(done.stdout) == [daemon.pw_uid, *wanted]

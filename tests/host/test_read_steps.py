@@ -1,4 +1,4 @@
-"""The step counter's files, read by a reconciler as their user: whose word counts, and a directory that hangs."""
+"""The step counter's files, read by the reconciler as the job's user: whose files count, and a directory that hangs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_of(uid: int) -> JobRun:
     return JobRun(attempt=RunKey(cluster="c", job_id=41, submit_time=1), uid=uid)
 
 
-def wrote(directory: Path, uid: int) -> str:
+def write_steps(directory: Path, uid: int) -> str:
     directory.mkdir(mode=0o755)
     path = directory / "41.0.n1.700"
     path.write_text(LINE)
@@ -30,23 +30,27 @@ def wrote(directory: Path, uid: int) -> str:
 
 
 @ROOT
-def test_root_reads_with_the_users_rights_and_only_what_is_his(open_dir: Path) -> None:
+def test_root_reads_only_step_files_that_the_user_owns_and_can_read(open_dir: Path) -> None:
     nobody = pwd.getpwnam("nobody").pw_uid
-    his, roots, shut = wrote(open_dir / "his", nobody), wrote(open_dir / "roots", 0), wrote(open_dir / "shut", nobody)
+    users, roots, closed = (
+        write_steps(open_dir / "his", nobody),
+        write_steps(open_dir / "roots", 0),
+        write_steps(open_dir / "shut", nobody),
+    )
     (open_dir / "shut").chmod(0o700)
-    found = [StepFiles()(run_of(nobody), place).get("count") for place in (his, roots, shut, "his", "/dev/zero")]
+    found = [StepFiles()(run_of(nobody), place).get("count") for place in (users, roots, closed, "his", "/dev/zero")]
     assert found == [7, None, None, None, None]
 
 
 @ROOT
-def test_nobody_is_read_for_root_or_for_an_unknown_user(open_dir: Path) -> None:
-    place = wrote(open_dir / "x", 4_000_000)
+def test_no_step_file_is_read_for_an_unknown_user(open_dir: Path) -> None:
+    place = write_steps(open_dir / "x", 4_000_000)
     assert [dict(StepFiles()(run_of(uid), place)) for uid in (-1, 4_000_000)] == [{}, {}]
 
 
-def test_a_directory_that_does_not_answer_holds_up_one_run_and_is_asked_again_later(open_dir: Path) -> None:
-    uid, shift = os.geteuid(), [-60.0]  # a clock that is behind gives the child no time at all
-    place = wrote(open_dir / "mine", uid)
+def test_a_hanging_directory_delays_one_run_and_is_read_again_later(open_dir: Path) -> None:
+    uid, shift = os.geteuid(), [-60.0]  # with a clock 60 s behind, the child has no time at all
+    place = write_steps(open_dir / "mine", uid)
     read = StepFiles(clock=lambda: time.monotonic() + shift[0])
     found = [read(run_of(uid), place).get("count")]
     for shift[0] in (60.0, LATE_S + 60.0):

@@ -30,56 +30,56 @@ def home(open_dir: Path) -> Path:
     return path
 
 
-def texts(run: JobRun) -> list[tuple[str, str]]:
+def read_texts(run: JobRun) -> list[tuple[str, str]]:
     return [(tail.name, tail.text) for tail in UserLogs().tails(run)]
 
 
-def after(path: Path, earlier: LogTail) -> LogTail:
-    """What is read of a run whose predecessor left the file as `earlier` tells."""
+def read_after(path: Path, earlier: LogTail) -> LogTail:
+    """Reads the output of a run whose previous run left the file as described by `earlier`."""
     (tail,) = UserLogs().tails(replace(attempt(path), output_begins={str(path): [earlier.size, earlier.mark]}))
     return tail
 
 
-def test_what_an_earlier_run_wrote_to_the_same_file_is_left_out(home: Path) -> None:
-    path = give(home / "out", "NCCL error\n")
+def test_output_of_an_earlier_run_in_the_same_file_is_left_out(home: Path) -> None:
+    path = write_user_file(home / "out", "NCCL error\n")
     (first,) = UserLogs().tails(attempt(path))
-    give(path, "NCCL error\nKeyError: 'x'\n")
-    second = after(path, first)
+    write_user_file(path, "NCCL error\nKeyError: 'x'\n")
+    second = read_after(path, first)
     assert (second.text, second.first_line, second.truncated) == ("KeyError: 'x'\n", 2, False)
-    assert after(path, second).text == ""
+    assert read_after(path, second).text == ""
 
 
 @pytest.mark.parametrize("text", ["short", "begun anew, and longer than before\n"])
-def test_a_file_that_the_next_run_began_anew_is_read_whole(home: Path, text: str) -> None:
-    path = give(home / "out", "NCCL error\n")
+def test_a_file_that_the_next_run_overwrote_is_read_whole(home: Path, text: str) -> None:
+    path = write_user_file(home / "out", "NCCL error\n")
     (first,) = UserLogs().tails(attempt(path))
-    assert after(give(path, text), first).text == text
+    assert read_after(write_user_file(path, text), first).text == text
 
 
-def test_lines_of_a_long_file_are_numbered_as_in_the_file(home: Path) -> None:
-    path = give(home / "out", "".join(f"{number}\n" for number in range(1, 50_001)))
+def test_line_numbers_of_a_long_file_are_those_of_the_whole_file(home: Path) -> None:
+    path = write_user_file(home / "out", "".join(f"{number}\n" for number in range(1, 50_001)))
     (tail,) = UserLogs().tails(attempt(path))
     assert tail.text.startswith(f"{tail.first_line}\n") and tail.first_line > 1
 
 
-def give(path: Path, text: str) -> Path:
+def write_user_file(path: Path, text: str) -> Path:
     path.write_text(text)
     os.chown(path, USER, USER)
     return path
 
 
-def test_both_files_are_read_each_once_and_names_are_taken_literally(home: Path) -> None:
-    out, err = give(home / "%j \n'a", "out"), give(home / "err", "err")
-    assert texts(attempt(out, err)) == [(str(out), "out"), (str(err), "err")]
-    assert texts(attempt(out, out)) == [(str(out), "out")]
+def test_stdout_and_stderr_files_are_read_once_each_with_literal_names(home: Path) -> None:
+    out, err = write_user_file(home / "%j \n'a", "out"), write_user_file(home / "err", "err")
+    assert read_texts(attempt(out, err)) == [(str(out), "out"), (str(err), "err")]
+    assert read_texts(attempt(out, out)) == [(str(out), "out")]
 
 
-def test_a_long_file_gives_its_end(home: Path) -> None:
-    (tail,) = UserLogs().tails(attempt(give(home / "out", "line\n" * 100_000)))
+def test_only_the_end_of_a_long_file_is_read(home: Path) -> None:
+    (tail,) = UserLogs().tails(attempt(write_user_file(home / "out", "line\n" * 100_000)))
     assert tail.truncated and tail.text.startswith("line\n") and 65_000 < len(tail.text) <= 65_536
 
 
-def test_what_the_user_cannot_read_or_does_not_own_is_not_read(home: Path) -> None:
+def test_a_file_that_the_user_cannot_read_or_does_not_own_is_not_read(home: Path) -> None:
     (home / "link").symlink_to("/etc/shadow")
     (home / "roots").write_text("readable, but root's")
     for path in (home / "link", home / "roots", home / "missing", home, "/etc/shadow", "/dev/null", "relative"):
@@ -87,16 +87,16 @@ def test_what_the_user_cannot_read_or_does_not_own_is_not_read(home: Path) -> No
 
 
 @pytest.mark.parametrize("uid", [0, -1, 4_000_000_000])
-def test_a_job_of_root_or_of_nobody_known_is_not_read(home: Path, uid: int) -> None:
-    assert UserLogs().tails(attempt(give(home / "out", "text"), uid=uid)) == ()
+def test_no_file_is_read_for_a_job_of_root_or_of_an_unknown_user(home: Path, uid: int) -> None:
+    assert UserLogs().tails(attempt(write_user_file(home / "out", "text"), uid=uid)) == ()
 
 
-def test_the_user_himself_reads_his_own(home: Path) -> None:
-    path = give(home / "out", "text")
+def test_an_ordinary_user_can_read_the_output_of_the_own_job(home: Path) -> None:
+    path = write_user_file(home / "out", "text")
     child = os.fork()
     if child == 0:
         os.setgroups([])
         os.setresgid(*[pwd.getpwuid(USER).pw_gid] * 3)
         os.setresuid(USER, USER, USER)
-        os._exit(0 if texts(attempt(path)) == [(str(path), "text")] else 1)
+        os._exit(0 if read_texts(attempt(path)) == [(str(path), "text")] else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -1,4 +1,4 @@
-"""Runs Python programs under the injected counter, or under all of a trial: the guard, the counter, the marks."""
+"""Runs Python programs under the injected step counter, or as in a trial: with the guard, the counter and the marks."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Entry = tuple[str, int, int, int, int, bytes]
 
 
-def lay_out(directory: Path, optimizer: str, modules: Mapping[str, str]) -> Path:
-    """A library with a stand-in for torch and `modules`, sources by path."""
+def write_library(directory: Path, optimizer: str, modules: Mapping[str, str]) -> Path:
+    """Writes a library with a stand-in for torch and `modules` (sources by path)."""
     torch = {
         "torch/__init__.py": "",
         "torch/optim/__init__.py": "from .optimizer import Optimizer\n",
@@ -50,10 +50,10 @@ def lay_out(directory: Path, optimizer: str, modules: Mapping[str, str]) -> Path
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> Counted:
+def run_counted(tmp_path: Path) -> Counted:
     """Runs Python code under the counter; returns what it printed and what was counted.
 
-    `modules`: sources by path below a folder on PYTHONPATH. `before`: folders that stand before ours on it.
+    `modules`: sources by path below a folder on PYTHONPATH. `before`: folders that precede slurmwrap's folder there.
     """
 
     def run(
@@ -66,12 +66,12 @@ def counted(tmp_path: Path) -> Counted:
         flags: tuple[str, ...] = (),
         **environ: str,
     ) -> tuple[str, StepReading]:
-        library = lay_out(tmp_path, optimizer, modules or {})
+        library = write_library(tmp_path, optimizer, modules or {})
         folder = tmp_path / "steps"
         folder.mkdir(exist_ok=True)
         path = ":".join(part for part in (before, str(INJECT), str(library)) if part)
         own = {"PYTHONPATH": path, "SLURMWRAP_STEP_DIR": str(folder)}
-        said = subprocess.run(
+        output = subprocess.run(
             [python, *flags, "-c", textwrap.dedent(code)],
             env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **own, **environ},
             capture_output=True,
@@ -79,14 +79,17 @@ def counted(tmp_path: Path) -> Counted:
             timeout=allow(60),
             cwd=tmp_path,
         )
-        return said.stdout + said.stderr, step_detection.read_steps(str(folder))
+        return output.stdout + output.stderr, step_detection.read_steps(str(folder))
 
     return run
 
 
 @pytest.fixture
-def parked(tmp_path: Path) -> Parked:
-    """Runs code until it has parked (or `until`) or ended; what it printed, the reading, whether it was still there."""
+def run_until_parked(tmp_path: Path) -> Parked:
+    """Runs code until it has parked (or until `until` is true) or has ended.
+
+    Returns what it printed, the step reading, and whether the process was still alive.
+    """
     folder = tmp_path / "steps"
 
     def run(
@@ -97,21 +100,21 @@ def parked(tmp_path: Path) -> Parked:
         step_dir: str = str(folder),
         until: Callable[[int], object] = lambda _: step_detection.read_steps(str(folder)).parked,
     ) -> tuple[str, StepReading, bool]:
-        library = lay_out(tmp_path, OPTIMIZER, modules or {})
+        library = write_library(tmp_path, OPTIMIZER, modules or {})
         folder.mkdir(exist_ok=True)
         environ = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "SLURMWRAP_PARK_AFTER": str(park_after)}
         environ |= {"PYTHONPATH": f"{INJECT}:{library}", "SLURMWRAP_STEP_DIR": step_dir}
         argv = [sys.executable, "-u", "-c", textwrap.dedent(code)]
-        with (tmp_path / "said").open("w+b") as said:
-            process = subprocess.Popen(argv, env=environ, stdout=said, stderr=said, cwd=tmp_path)
+        with (tmp_path / "said").open("w+b") as output:
+            process = subprocess.Popen(argv, env=environ, stdout=output, stderr=output, cwd=tmp_path)
             try:
                 wait_for(lambda: process.poll() is not None or until(process.pid), bool, timeout=30, pause=0.02)
                 alive = process.poll() is None
             finally:
                 process.kill()
                 process.wait()
-            said.seek(0)
-            return said.read().decode(), step_detection.read_steps(str(folder)), alive
+            output.seek(0)
+            return output.read().decode(), step_detection.read_steps(str(folder)), alive
 
     return run
 
@@ -138,7 +141,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_guarded(tmp_path: Path, work: Path) -> Run:
-    """Runs code in the user's directory as a trial does, and checks that nothing of it changed."""
+    """Runs code in the user's directory as a trial does, and checks that the directory did not change."""
 
     def run(code: str, *, python: Path | str = sys.executable, **environ: str) -> subprocess.CompletedProcess[str]:
         trial = tmp_path / "trial"
@@ -156,7 +159,7 @@ def run_guarded(tmp_path: Path, work: Path) -> Run:
             "SLURMWRAP_HELD": str(work),
             "OMP_NUM_THREADS": "1",
         }
-        said = subprocess.run(
+        output = subprocess.run(
             [str(python), "-c", textwrap.dedent(code)],
             cwd=work,
             env={**own, **environ},
@@ -165,18 +168,18 @@ def run_guarded(tmp_path: Path, work: Path) -> Run:
             timeout=allow(120),
         )
         assert snapshot(work) == before, "the user's files changed"
-        return said
+        return output
 
     return run
 
 
 @pytest.fixture
-def guarded(run_guarded: Run) -> Guarded:
-    """The same for a program that ends well; returns what it printed."""
+def run_guarded_ok(run_guarded: Run) -> Guarded:
+    """Like `run_guarded`, for a program that must exit 0; returns what it printed."""
 
     def run(code: str, **more: str) -> str:
-        said = run_guarded(code, **more)
-        assert said.returncode == 0, said.stderr
-        return said.stdout
+        output = run_guarded(code, **more)
+        assert output.returncode == 0, output.stderr
+        return output.stdout
 
     return run

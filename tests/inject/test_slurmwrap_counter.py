@@ -1,4 +1,4 @@
-"""What is written, when a process parks, and that nothing which goes wrong in the counter reaches the program."""
+"""The step counter: what it writes, when a process parks, and that its faults never reach the program."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from slurmwrap.prerun.trial import step_detection
 INJECT = Path(slurmwrap_step.__file__).parent
 Counted = Callable[..., tuple[str, StepReading]]
 Parked = Callable[..., tuple[str, StepReading, bool]]
-THREE = "from torch.optim import Optimizer\no = Optimizer()\nfor i in range(3): o.step()\nprint('went on')\n"
+THREE_STEPS = "from torch.optim import Optimizer\no = Optimizer()\nfor i in range(3): o.step()\nprint('went on')\n"
 
 
-def test_a_process_sleeps_inside_the_step_it_parks_at(parked: Parked) -> None:
-    said, reading, alive = parked(
+def test_a_parked_process_sleeps_inside_its_last_step(run_until_parked: Parked) -> None:
+    output, reading, alive = run_until_parked(
         "from torch.optim import Optimizer\no = Optimizer()\nwhile True: print('.'); o.step()"
     )
-    assert (said, reading.count, reading.parked, alive) == (".\n.\n.\n", 3, True, True)
+    assert (output, reading.count, reading.parked, alive) == (".\n.\n.\n", 3, True, True)
 
 
 def blocks_sigterm(pid: int) -> bool:
@@ -36,7 +36,7 @@ def blocks_sigterm(pid: int) -> bool:
     return bool(int(re.findall(r"SigBlk:\s+(\w+)", status)[0], 16) >> (signal.SIGTERM - 1) & 1)
 
 
-def test_a_parked_process_runs_no_handler_of_its_own(tmp_path: Path, parked: Parked) -> None:
+def test_a_parked_process_does_not_run_its_sigterm_handler(tmp_path: Path, run_until_parked: Parked) -> None:
     code = """
     import signal
     from torch.optim import Optimizer
@@ -46,20 +46,20 @@ def test_a_parked_process_runs_no_handler_of_its_own(tmp_path: Path, parked: Par
     print('went on')
     """
 
-    def told(pid: int) -> bool:
+    def send_sigterm_once_blocked(pid: int) -> bool:
         if not blocks_sigterm(pid):
             return False
         os.kill(pid, signal.SIGTERM)
         return True
 
-    assert parked(code, until=told)[::2] == ("", True)
+    assert run_until_parked(code, until=send_sigterm_once_blocked)[::2] == ("", True)
 
 
-def test_without_a_place_to_write_the_process_still_parks(parked: Parked) -> None:
-    assert parked(THREE, park_after=2, step_dir="/nonexistent", until=blocks_sigterm)[::2] == ("", True)
+def test_a_process_parks_even_if_the_step_directory_is_missing(run_until_parked: Parked) -> None:
+    assert run_until_parked(THREE_STEPS, park_after=2, step_dir="/nonexistent", until=blocks_sigterm)[::2] == ("", True)
 
 
-def test_all_threads_stop_when_one_parks(parked: Parked) -> None:
+def test_all_threads_stop_when_one_thread_parks(run_until_parked: Parked) -> None:
     code = """
     import threading
     from torch.optim import Optimizer
@@ -69,11 +69,11 @@ def test_all_threads_stop_when_one_parks(parked: Parked) -> None:
     threads = [threading.Thread(target=work) for _ in range(4)]
     [t.start() for t in threads]
     """
-    _, reading, alive = parked(code, park_after=50)
+    _, reading, alive = run_until_parked(code, park_after=50)
     assert (reading.count, reading.parked, alive) == (50, True, True)
 
 
-def test_threads_that_step_at_once_lose_no_step_of_the_busiest(counted: Counted) -> None:
+def test_no_step_is_lost_when_threads_step_at_the_same_time(run_counted: Counted) -> None:
     code = """
     import sys, threading
     from torch.optim import Optimizer
@@ -84,7 +84,7 @@ def test_threads_that_step_at_once_lose_no_step_of_the_busiest(counted: Counted)
     threads = [threading.Thread(target=work, args=(n,)) for n in (500, 700, 900)]
     [t.start() for t in threads]; [t.join() for t in threads]
     """
-    assert counted(code) == ("", StepReading(count=900, source="optimizer", first=ANY, last=ANY))
+    assert run_counted(code) == ("", StepReading(count=900, source="optimizer", first=ANY, last=ANY))
 
 
 class _Any:
@@ -98,7 +98,7 @@ class _Any:
 ANY: float = _Any()  # type: ignore[assignment]
 
 
-def test_a_file_that_took_the_counters_descriptor_is_never_written(tmp_path: Path, counted: Counted) -> None:
+def test_a_file_that_reuses_the_counters_descriptor_is_never_written(tmp_path: Path, run_counted: Counted) -> None:
     code = """
     import os
     from torch.optim import Optimizer
@@ -108,22 +108,26 @@ def test_a_file_that_took_the_counters_descriptor_is_never_written(tmp_path: Pat
     for i in range(4): o.step()
     print([os.fstat(f).st_size for f in files] == [0] * 20)
     """
-    said, reading = counted(code)
-    assert (said, reading.count) == ("True\n", 5)
+    output, reading = run_counted(code)
+    assert (output, reading.count) == ("True\n", 5)
 
 
-def test_a_shared_directory_names_job_restart_node_and_process(tmp_path: Path, counted: Counted) -> None:
+def test_files_in_a_shared_directory_name_job_restart_count_node_and_process(
+    tmp_path: Path, run_counted: Counted
+) -> None:
     slurm = {"SLURMWRAP_STEP_NAMED": "1", "SLURM_JOB_ID": "812", "SLURMD_NODENAME": "n3", "SLURM_RESTART_COUNT": "2"}
-    said, _ = counted(THREE, **slurm)
-    assert said == "went on\n"
+    output, _ = run_counted(THREE_STEPS, **slurm)
+    assert output == "went on\n"
     (name,) = (path.name for path in (tmp_path / "steps").iterdir())
     assert re.fullmatch(r"812\.2\.n3\.\d+", name)
     folder = str(tmp_path / "steps")
     assert step_detection.read_job_steps(folder, "812", 2).count == 3
-    slept = f"{THREE}import time; print(time.time()); time.sleep(0.2)"
-    said, _ = counted(slept, **{**slurm, "SLURM_JOB_ID": "813"})
-    (late,) = (path for path in (tmp_path / "steps").iterdir() if path.name.startswith("813."))
-    assert late.stat().st_mtime <= float(said.split()[-1])  # the file's time is that of the last step
+    slept = f"{THREE_STEPS}import time; print(time.time()); time.sleep(0.2)"
+    output, _ = run_counted(slept, **{**slurm, "SLURM_JOB_ID": "813"})
+    (record_of_813,) = (path for path in (tmp_path / "steps").iterdir() if path.name.startswith("813."))
+    assert record_of_813.stat().st_mtime <= float(
+        output.split()[-1]
+    )  # the file's modification time is that of the last step
     assert (
         step_detection.read_job_steps(folder, "812", 1)
         == step_detection.read_job_steps(folder, "81", 2)
@@ -131,7 +135,7 @@ def test_a_shared_directory_names_job_restart_node_and_process(tmp_path: Path, c
     )
 
 
-def test_the_models_size_is_noted_with_the_first_step(counted: Counted) -> None:
+def test_the_models_size_is_recorded_with_the_first_step(run_counted: Counted) -> None:
     code = """
     from torch.optim import Optimizer
     class Tensor:
@@ -144,8 +148,8 @@ def test_the_models_size_is_noted_with_the_first_step(counted: Counted) -> None:
     b.param_groups = [{'params': [head]}]  # shared: counts once
     for o in (a, b, a): o.step()
     """
-    said, reading = counted(code)
-    assert (said, reading.model_mib, reading.largest_tensor_mib, reading.world) == ("", 4.0, 3.0, 1)
+    output, reading = run_counted(code)
+    assert (output, reading.model_mib, reading.largest_tensor_mib, reading.world) == ("", 4.0, 3.0, 1)
 
 
 BROKEN = {
@@ -175,20 +179,20 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_whatever_breaks_the_program_runs_as_without_us(counted: Counted, case: str) -> None:
+def test_a_fault_in_the_counter_does_not_change_the_program(run_counted: Counted, case: str) -> None:
     code, environ = BROKEN[case]
-    said, _ = counted(f"{code}\n{THREE}", flags=("-W", "error"), SLURMWRAP_PRERUN="1", **environ)
-    assert said == "went on\n"
+    output, _ = run_counted(f"{code}\n{THREE_STEPS}", flags=("-W", "error"), SLURMWRAP_PRERUN="1", **environ)
+    assert output == "went on\n"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_unwritable_folder_changes_nothing(counted: Counted, tmp_path: Path) -> None:
+def test_an_unwritable_step_directory_does_not_change_the_program(run_counted: Counted, tmp_path: Path) -> None:
     folder = tmp_path / "closed"
     folder.mkdir(mode=0o500)
-    assert counted(THREE, SLURMWRAP_STEP_DIR=str(folder))[0] == "went on\n"
+    assert run_counted(THREE_STEPS, SLURMWRAP_STEP_DIR=str(folder))[0] == "went on\n"
 
 
-def test_optimizers_with_rules_of_their_own_are_counted(counted: Counted) -> None:
+def test_optimizers_with_strict_attribute_rules_are_counted(run_counted: Counted) -> None:
     code = """
     import torch.optim
     class Strict(torch.optim.Optimizer):
@@ -197,11 +201,11 @@ def test_optimizers_with_rules_of_their_own_are_counted(counted: Counted) -> Non
     o = Strict()
     for i in range(4): o.step()
     """
-    said, reading = counted(code)
-    assert (said, reading.count) == ("", 4)
+    output, reading = run_counted(code)
+    assert (output, reading.count) == ("", 4)
 
 
-def test_a_reloaded_module_counts_on(counted: Counted) -> None:
+def test_steps_are_counted_after_the_optimizer_module_was_reloaded(run_counted: Counted) -> None:
     code = """
     import importlib, torch.optim.optimizer as m
     o = m.Optimizer(); o.step()
@@ -211,12 +215,12 @@ def test_a_reloaded_module_counts_on(counted: Counted) -> None:
     for i in range(3): o.step()
     print(len(m.hooks))
     """
-    said, reading = counted(code)
-    assert (said, reading.count) == ("1\n", 3)
+    output, reading = run_counted(code)
+    assert (output, reading.count) == ("1\n", 3)
 
 
-def test_another_sitecustomize_that_runs_the_next_one_meets_us_once(tmp_path: Path, counted: Counted) -> None:
-    """It imports torch before ours comes: then ours hooks what is there."""
+def test_a_chaining_sitecustomize_of_the_user_counts_each_step_once(tmp_path: Path, run_counted: Counted) -> None:
+    """The user's sitecustomize imports torch first; slurmwrap's then hooks the modules already imported."""
     (tmp_path / "first").mkdir()
     chained = f"""
     import sys
@@ -230,30 +234,30 @@ def test_another_sitecustomize_that_runs_the_next_one_meets_us_once(tmp_path: Pa
     spec.loader.exec_module(module_from_spec(spec))
     """
     (tmp_path / "first/sitecustomize.py").write_text(textwrap.dedent(chained))
-    said, reading = counted(THREE, before=str(tmp_path / "first"))
-    assert (said, reading.count) == ("first\nwent on\n", 3)
+    output, reading = run_counted(THREE_STEPS, before=str(tmp_path / "first"))
+    assert (output, reading.count) == ("first\nwent on\n", 3)
 
 
-def test_modules_of_the_users_named_like_ours_take_nothing_away(tmp_path: Path, counted: Counted) -> None:
+def test_user_modules_named_like_slurmwraps_do_not_stop_the_counter(tmp_path: Path, run_counted: Counted) -> None:
     (tmp_path / "first").mkdir()
     for name in ("slurmwrap_counter", "slurmwrap_torch", "slurmwrap_frameworks"):
         (tmp_path / f"first/{name}.py").write_text("raise SystemExit('mine')\n")
-    said, reading = counted(THREE, before=str(tmp_path / "first"))
-    assert (said, reading.count) == ("went on\n", 3)
+    output, reading = run_counted(THREE_STEPS, before=str(tmp_path / "first"))
+    assert (output, reading.count) == ("went on\n", 3)
 
 
-def test_the_packages_step_and_the_injected_one_count_together(counted: Counted) -> None:
+def test_step_of_the_package_and_of_the_injected_module_share_one_count(run_counted: Counted) -> None:
     code = """
     import slurmwrap_step
     from slurmwrap.inject import step
     for i in range(3): slurmwrap_step.step(); step()
     """
     root = str(Path(slurmwrap_step.__file__).parents[2])
-    said, reading = counted(code, before=f"{INJECT}:{root}")
-    assert (said, reading.count, reading.source) == ("", 6, "explicit")
+    output, reading = run_counted(code, before=f"{INJECT}:{root}")
+    assert (output, reading.count, reading.source) == ("", 6, "explicit")
 
 
-def test_the_importer_of_another_tool_still_decides(counted: Counted) -> None:
+def test_an_import_hook_of_another_tool_still_works(run_counted: Counted) -> None:
     code = """
     import sys, importlib.machinery as m
     class Loader(m.SourceFileLoader):
@@ -269,8 +273,8 @@ def test_the_importer_of_another_tool_still_decides(counted: Counted) -> None:
     from torch.optim import Optimizer
     print(seen)
     """
-    said, _ = counted(code)
-    assert said == "['torch', 'torch.optim', 'torch.optim.optimizer']\n"
+    output, _ = run_counted(code)
+    assert output == "['torch', 'torch.optim', 'torch.optim.optimizer']\n"
 
 
 EVERYTHING = """
@@ -300,8 +304,8 @@ print('went on')
 """
 
 
-def pythons() -> list[str]:
-    """One Python per version 3.6 to 3.14 on this machine: on PATH, or below pyenv's root."""
+def find_pythons() -> list[str]:
+    """One Python of each version 3.6 to 3.14 on this machine: from PATH, or below pyenv's root."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = {f"3.{minor}": shutil.which(f"python3.{minor}") for minor in range(6, 15)}
     for path in sorted(root.glob("3.*/bin/python")):
@@ -310,22 +314,22 @@ def pythons() -> list[str]:
 
 
 OLD_OPTIMIZER = "class Optimizer:\n    def __init__(self): pass\n    def step(self, closure=None): return 'loss'\n"
-PYTHONS = pythons()
+PYTHONS = find_pythons()
 
 
 @pytest.mark.parametrize(
     ("python", "optimizer"),
     [(python, {}) for python in PYTHONS] + [(python, {"optimizer": OLD_OPTIMIZER}) for python in PYTHONS[:1]],
 )
-def test_everything_at_once_on_every_python(
-    tmp_path: Path, counted: Counted, python: str, optimizer: dict[str, str]
+def test_all_features_combined_on_every_installed_python(
+    tmp_path: Path, run_counted: Counted, python: str, optimizer: dict[str, str]
 ) -> None:
     own = {f"{name}.py": "mine = True\n" for name in ("sitecustomize", "usercustomize")}
     own |= dict.fromkeys(("torch/distributed/__init__.py", "torch/distributed/run.py"), "")
-    said, reading = counted(
+    output, reading = run_counted(
         EVERYTHING, python=python, modules=own, flags=("-W", "error::DeprecationWarning:slurmwrap"), **optimizer
     )
-    assert (said, reading.source, reading.count) == ("went on\n", "explicit", 1)
+    assert (output, reading.source, reading.count) == ("went on\n", "explicit", 1)
     records = [
         record for path in (tmp_path / "steps").iterdir() if (record := step_detection.parse_record(path.read_text()))
     ]

@@ -1,4 +1,4 @@
-"""The step counter in real frameworks: what it says is what they say that they did."""
+"""The step counter in real frameworks: its count must equal the framework's own count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ model.fit(x, y, batch_size=2, epochs=2, verbose=0, validation_data=(x, y))
 model.evaluate(x, y, verbose=0)
 print(int(model.optimizer.iterations.numpy()))
 """
-OWN_LOOP = """
+CUSTOM_LOOP = """
 import numpy as np, keras
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
@@ -90,7 +90,7 @@ print(i + 1)
 PROGRAMS = {
     "Keras on torch": ("keras torch", "keras", KERAS.replace("GROUP", "1")),
     "Keras on JAX in groups": ("keras jax", "keras", KERAS.replace("GROUP", "3")),
-    "Keras batch by batch": ("keras jax", "keras", OWN_LOOP),
+    "Keras batch by batch": ("keras jax", "keras", CUSTOM_LOOP),
     "Lightning accumulating": ("lightning", "optimizer", LIGHTNING),
     "transformers accumulating": ("transformers", "optimizer", TRANSFORMERS),
     "accelerate accumulating": ("accelerate", "optimizer", ACCELERATE),
@@ -101,7 +101,7 @@ PROGRAMS = {
 @pytest.mark.frameworks
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_frameworks_own_count_is_ours(tmp_path: Path, name: str) -> None:
+def test_the_step_count_equals_the_frameworks_own_count(tmp_path: Path, name: str) -> None:
     needs, source, program = PROGRAMS[name]
     for package in needs.split():
         if importlib.util.find_spec(package) is None:

@@ -1,4 +1,4 @@
-"""The guard inside a user's Python: what a program writes is found again by it, and nothing of the user's changes."""
+"""The guard inside a user's Python: a program can read what it wrote, and the user's files do not change."""
 
 from __future__ import annotations
 
@@ -79,8 +79,10 @@ sys.stdout.write("ok\\n")
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
-def test_a_program_finds_what_it_did_and_the_user_finds_nothing(python: Path, guarded: Guarded) -> None:
-    assert guarded(EVERYTHING, python=python) == "ok\n"
+def test_a_program_sees_its_own_changes_and_the_users_files_stay_unchanged(
+    python: Path, run_guarded_ok: Guarded
+) -> None:
+    assert run_guarded_ok(EVERYTHING, python=python) == "ok\n"
 
 
 PLACES = r"""
@@ -140,23 +142,23 @@ print("ok")
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
-def test_a_program_finds_its_way_in_directories_that_it_made(python: Path, guarded: Guarded) -> None:
-    assert guarded(PLACES, python=python) == "ok\n"
+def test_paths_links_and_imports_work_in_directories_the_program_made(python: Path, run_guarded_ok: Guarded) -> None:
+    assert run_guarded_ok(PLACES, python=python) == "ok\n"
 
 
-def test_scratch_is_written_as_ever(guarded: Guarded, tmp_path: Path) -> None:
+def test_scratch_directories_are_written_directly(run_guarded_ok: Guarded, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    guarded(f"open('{scratch}/x', 'w').write('x')")
+    run_guarded_ok(f"open('{scratch}/x', 'w').write('x')")
     assert (scratch / "x").read_text() == "x"
 
 
-def test_another_process_of_the_trial_finds_it_too(guarded: Guarded) -> None:
-    guarded("open('first', 'w').write('1'); import os; os.remove('config.yaml')")
-    assert guarded("import os; print(open('first').read(), os.path.exists('config.yaml'))") == "1 False\n"
+def test_another_process_of_the_trial_sees_the_changes(run_guarded_ok: Guarded) -> None:
+    run_guarded_ok("open('first', 'w').write('1'); import os; os.remove('config.yaml')")
+    assert run_guarded_ok("import os; print(open('first').read(), os.path.exists('config.yaml'))") == "1 False\n"
 
 
-def test_what_may_not_be_written_fails_as_ever(guarded: Guarded) -> None:
+def test_invalid_file_operations_raise_the_usual_errors(run_guarded_ok: Guarded) -> None:
     code = """
     import os
     for call in (lambda: open("/no/such/directory/file", "w"), lambda: open("data", "w"), lambda: os.mkdir("data"),
@@ -164,12 +166,12 @@ def test_what_may_not_be_written_fails_as_ever(guarded: Guarded) -> None:
         try: call()
         except OSError as error: print(type(error).__name__)
     """
-    said = guarded(code).split()
+    output = run_guarded_ok(code).split()
     missing, exists = "FileNotFoundError", "FileExistsError"
-    assert said == [missing, "IsADirectoryError", exists, exists, missing]
+    assert output == [missing, "IsADirectoryError", exists, exists, missing]
 
 
-def test_a_file_too_large_to_copy_ends_the_trial(guarded: Guarded, work: Path, tmp_path: Path) -> None:
+def test_a_file_too_large_to_copy_ends_the_trial(run_guarded_ok: Guarded, work: Path, tmp_path: Path) -> None:
     with (work / "huge.bin").open("wb") as stream:
         stream.truncate(300 << 20)
     code = """
@@ -185,15 +187,15 @@ def test_a_file_too_large_to_copy_ends_the_trial(guarded: Guarded, work: Path, t
     print(open(touched).read().split("\\t")[1], end="")
     os.kill(child, signal.SIGKILL)
     """
-    assert guarded(code) == f"{work}/huge.bin\n"
+    assert run_guarded_ok(code) == f"{work}/huge.bin\n"
 
 
-def test_a_crash_of_ours_is_not_the_programs(guarded: Guarded) -> None:
-    assert guarded("print(open('config.yaml').read().strip())", SLURMWRAP_TRIAL_DIR="") == "lr: 1\n"
-    assert guarded("import os; print(os.stat.__name__, open.__name__)") == "stat open\n"
+def test_a_fault_in_the_guard_does_not_change_the_program(run_guarded_ok: Guarded) -> None:
+    assert run_guarded_ok("print(open('config.yaml').read().strip())", SLURMWRAP_TRIAL_DIR="") == "lr: 1\n"
+    assert run_guarded_ok("import os; print(os.stat.__name__, open.__name__)") == "stat open\n"
 
 
-def test_programs_it_starts_find_what_it_wrote(guarded: Guarded, tmp_path: Path) -> None:
+def test_child_programs_see_the_files_that_the_program_wrote(run_guarded_ok: Guarded, tmp_path: Path) -> None:
     redirect = tmp_path / "shims" / "redirect"
     redirect.parent.mkdir()
     shutil.copyfile(INJECT.parent / "prerun" / "trial" / "shims" / "redirect", redirect)
@@ -210,12 +212,12 @@ def test_programs_it_starts_find_what_it_wrote(guarded: Guarded, tmp_path: Path)
     print(subprocess.check_output(["ls", "-x", "."], cwd="results", universal_newlines=True).split())
     print(open("all.txt").read().split(), open("results/new.txt").read().strip())
     """
-    said = guarded(code, SLURMWRAP_SHIMS=str(redirect.parent))
-    there = "['a.txt', 'b.txt', 'config.yaml', 'new.txt']"
-    assert said == f"['4', 'new.txt', 'config.yaml', 'b.txt', 'a.txt']\n{there}\n['a', 'lr:', '1', 'more'] new\n"
+    output = run_guarded_ok(code, SLURMWRAP_SHIMS=str(redirect.parent))
+    listing = "['a.txt', 'b.txt', 'config.yaml', 'new.txt']"
+    assert output == f"['4', 'new.txt', 'config.yaml', 'b.txt', 'a.txt']\n{listing}\n['a', 'lr:', '1', 'more'] new\n"
 
 
-LED = [
+SHELL_REWRITES = [
     ("make all", "make all"),
     ("a 2>&1 | tee x", "a 2>&1 | tee x"),
     ("a > b", """a > "$('/r' ">" b)\""""),
@@ -230,20 +232,20 @@ LED = [
 ]
 
 
-def test_the_text_of_a_shell_is_led() -> None:
+def test_redirections_and_paths_in_shell_commands_are_rewritten() -> None:
     code = """
 import json, sys
 from slurmwrap_children import led
 place = lambda word: '/S/' + word if word.startswith('made') else word
 print(json.dumps([[text, led(text, '/r', place)] for text in sys.argv[1:]]))
 """
-    argv = [sys.executable, "-c", code, *(text for text, _ in LED)]
+    argv = [sys.executable, "-c", code, *(text for text, _ in SHELL_REWRITES)]
     environ = {"PYTHONPATH": str(INJECT), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=allow(20), check=True)
-    assert [tuple(row) for row in json.loads(done.stdout)] == LED
+    assert [tuple(row) for row in json.loads(done.stdout)] == SHELL_REWRITES
 
 
-def test_tokenizers_are_saved_and_found_again(guarded: Guarded) -> None:
+def test_saved_tokenizers_can_be_loaded_again(run_guarded_ok: Guarded) -> None:
     pytest.importorskip("tokenizers")
     code = """
     import os
@@ -252,10 +254,10 @@ def test_tokenizers_are_saved_and_found_again(guarded: Guarded) -> None:
     os.mkdir("tok"); made.save("tok/tokenizer.json"); made.model.save("tok")
     print(Tokenizer.from_file("tok/tokenizer.json").encode("a").ids, sorted(os.listdir("tok")))
     """
-    assert guarded(code) == "[0] ['tokenizer.json', 'vocab.json']\n"
+    assert run_guarded_ok(code) == "[0] ['tokenizer.json', 'vocab.json']\n"
 
 
-def test_libraries_that_write_below_python_are_led_away(guarded: Guarded) -> None:
+def test_files_of_libraries_that_write_in_native_code_are_redirected(run_guarded_ok: Guarded) -> None:
     for name in ("safetensors", "h5py", "numpy", "torch"):
         pytest.importorskip(name)
     code = """
@@ -271,11 +273,11 @@ def test_libraries_that_write_below_python_are_led_away(guarded: Guarded) -> Non
     print(sorted(os.listdir(".")))
     """
     made = ["a.npy", "b.npz", "config.yaml", "data", "h.h5", "m.safetensors", "mm", "t.bin"]
-    assert guarded(code) == f"{made}\n"
+    assert run_guarded_ok(code) == f"{made}\n"
 
 
 @pytest.mark.slow
-def test_lightning_trains_on_one_device_and_its_checkpoints_are_kept_away(guarded: Guarded) -> None:
+def test_lightning_trains_on_one_device_and_its_checkpoints_are_redirected(run_guarded_ok: Guarded) -> None:
     pytest.importorskip("lightning")
     code = """
     import os, torch, lightning as L
@@ -293,11 +295,11 @@ def test_lightning_trains_on_one_device_and_its_checkpoints_are_kept_away(guarde
     slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NAME": "train", "SLURM_NODELIST": "127.0.0.1", "SLURM_NNODES": "1"}
     slurm |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1"}
     slurm |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-    assert guarded(code, **slurm).splitlines()[-1] == "1 1 1 last.ckpt True"
+    assert run_guarded_ok(code, **slurm).splitlines()[-1] == "1 1 1 last.ckpt True"
 
 
 @pytest.mark.slow
-def test_transformers_saves_resumes_and_publishes_nothing(guarded: Guarded) -> None:
+def test_transformers_saves_and_resumes_but_does_not_push_to_the_hub(run_guarded_ok: Guarded) -> None:
     pytest.importorskip("transformers")
     code = """
     import os, torch
@@ -311,11 +313,11 @@ def test_transformers_saves_resumes_and_publishes_nothing(guarded: Guarded) -> N
     trainer.train(resume_from_checkpoint=True)
     print(os.listdir("out"), "model.safetensors" in os.listdir("final"))
     """
-    assert guarded(code).splitlines()[-1] == "['checkpoint-4'] True"
+    assert run_guarded_ok(code).splitlines()[-1] == "['checkpoint-4'] True"
 
 
 @pytest.mark.slow
-def test_keras_saves_and_loads_its_own(guarded: Guarded) -> None:
+def test_keras_loads_the_models_that_it_saved(run_guarded_ok: Guarded) -> None:
     if importlib.util.find_spec("keras") is None:
         pytest.skip("Keras is not installed")
     code = """
@@ -325,5 +327,5 @@ def test_keras_saves_and_loads_its_own(guarded: Guarded) -> None:
     model.save_weights("w.weights.h5"); model.load_weights("w.weights.h5")
     print(sorted(os.listdir(".")))
     """
-    said = guarded(code, KERAS_BACKEND="torch").splitlines()[-1]
-    assert said == "['config.yaml', 'data', 'm.keras', 'w.weights.h5']"
+    output = run_guarded_ok(code, KERAS_BACKEND="torch").splitlines()[-1]
+    assert output == "['config.yaml', 'data', 'm.keras', 'w.weights.h5']"

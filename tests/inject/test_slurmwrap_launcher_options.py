@@ -1,4 +1,4 @@
-"""Launchers' command lines turned into one process."""
+"""Command lines of launchers such as torchrun, rewritten so that they start one process per GPU of the trial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurmwrap.inject import slurmwrap_launcher_options as launch
 INJECT = Path(launch.__file__).parent
 
 
-def rewritten(line: str, module: str | None = None, gpus: int = 1, visible: str = "") -> str:
+def rewrite(line: str, module: str | None = None, gpus: int = 1, visible: str = "") -> str:
     argv = shlex.split(line)
     found = launch.launcher(argv, module)
     if found is None:
@@ -81,17 +81,17 @@ ACCELERATE = (
     ],
 )
 def test_a_launcher_starts_one_process_and_the_script_keeps_its_arguments(asked: str, given: str) -> None:
-    assert rewritten(asked) == given
+    assert rewrite(asked) == given
 
 
-def test_python_m_is_a_launcher_too() -> None:
+def test_a_launcher_started_with_python_m_is_recognised() -> None:
     assert (
-        rewritten("-m --nnodes 2 a.py", "torch.distributed.run") == "-m --standalone --nnodes=1 --nproc_per_node=1 a.py"
+        rewrite("-m --nnodes 2 a.py", "torch.distributed.run") == "-m --standalone --nnodes=1 --nproc_per_node=1 a.py"
     )
-    assert rewritten("-m launch --num_processes 2 a.py", "accelerate.commands.accelerate_cli") == (
+    assert rewrite("-m launch --num_processes 2 a.py", "accelerate.commands.accelerate_cli") == (
         f"-m launch {ACCELERATE} a.py"
     )
-    assert rewritten("-m --nnodes 2", "my.torch.distributed.run") == "-m --nnodes 2"
+    assert rewrite("-m --nnodes 2", "my.torch.distributed.run") == "-m --nnodes 2"
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_python_m_is_a_launcher_too() -> None:
         ("python", None),
     ],
 )
-def test_the_module_is_found_behind_pythons_own_options(cmdline: str, module: str | None) -> None:
+def test_the_module_name_is_found_after_the_interpreters_options(cmdline: str, module: str | None) -> None:
     assert launch.module_of(shlex.split(cmdline)) == module
 
 
 @pytest.mark.parametrize("how", [["-m", "torch.distributed.run"], ["torchrun"]])
-def test_the_launcher_reads_the_changed_command_line(tmp_path: Path, how: list[str]) -> None:
+def test_the_launcher_receives_the_rewritten_command_line(tmp_path: Path, how: list[str]) -> None:
     run = tmp_path / "torch" / "distributed" / "run.py"
     run.parent.mkdir(parents=True)
     (run.parent / "__init__.py").touch()
@@ -123,11 +123,13 @@ def test_the_launcher_reads_the_changed_command_line(tmp_path: Path, how: list[s
     (tmp_path / "torchrun").write_text(run.read_text())
     environ = {"PYTHONPATH": f"{INJECT}:{tmp_path}", "SLURMWRAP_PRERUN": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     argv = [sys.executable, *how, "--nnodes", "4", "a.py", "--nnodes", "4"]
-    said = subprocess.run(argv, env={**os.environ, **environ}, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert said.stdout == "--standalone --nnodes=1 --nproc_per_node=1 a.py --nnodes 4\n"
+    result = subprocess.run(
+        argv, env={**os.environ, **environ}, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "--standalone --nnodes=1 --nproc_per_node=1 a.py --nnodes 4\n"
     without = {**os.environ, **environ, "SLURMWRAP_PRERUN": "0"}
-    said = subprocess.run(argv, env=without, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert said.stdout == "--nnodes 4 a.py --nnodes 4\n"
+    result = subprocess.run(argv, env=without, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == "--nnodes 4 a.py --nnodes 4\n"
 
 
 @pytest.mark.parametrize(
@@ -143,13 +145,14 @@ def test_the_launcher_reads_the_changed_command_line(tmp_path: Path, how: list[s
         ("deepspeed --num_gpus 8 a.py", "deepspeed --hostfile=/dev/null --master_port=29 --num_gpus=2 a.py"),
     ],
 )
-def test_a_trial_on_two_gpus_starts_two_processes_but_no_more_than_asked_for(asked: str, given: str) -> None:
-    assert rewritten(asked, gpus=2) == given
+def test_a_trial_on_two_gpus_starts_at_most_two_processes(asked: str, given: str) -> None:
+    assert rewrite(asked, gpus=2) == given
 
 
-def test_deepspeed_keeps_to_the_devices_that_slurm_made_visible() -> None:
-    # with --num_gpus it would drop CUDA_VISIBLE_DEVICES and take the node's first (deepspeed/launcher/runner.py)
-    assert rewritten("deepspeed --include localhost:0,1 a.py", visible="3") == (
+def test_deepspeed_uses_only_the_devices_that_slurm_made_visible() -> None:
+    # With --num_gpus deepspeed ignores CUDA_VISIBLE_DEVICES and takes the node's first GPUs
+    # (deepspeed/launcher/runner.py).
+    assert rewrite("deepspeed --include localhost:0,1 a.py", visible="3") == (
         "deepspeed --hostfile=/dev/null --master_port=29 a.py"
     )
 
@@ -164,7 +167,7 @@ def test_deepspeed_keeps_to_the_devices_that_slurm_made_visible() -> None:
         ("0", "-1", "-1"),
     ],
 )
-def test_a_script_that_makes_the_whole_node_visible_sees_its_own_gpus(
+def test_a_script_cannot_make_more_gpus_visible_than_slurm_gave(
     given: str, set_by_script: str, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURMWRAP_CUDA_VISIBLE_DEVICES", given)
@@ -174,7 +177,7 @@ def test_a_script_that_makes_the_whole_node_visible_sees_its_own_gpus(
 
 
 @pytest.mark.frameworks
-def test_the_table_of_accelerate_fits_its_own_parser() -> None:
+def test_the_flags_of_accelerate_match_its_own_parser() -> None:
     launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser
     actions = [
         (o.lstrip("-").replace("-", "_"), a.nargs) for a in launch_command_parser()._actions for o in a.option_strings

@@ -1,4 +1,4 @@
-"""The layers, with stand-ins that have the names and the order of calls of the real ones.
+"""Counting steps in framework layers, with stand-ins that have the names and the call order of the real ones.
 
 DeepSpeed: runtime/engine.py (step, _take_model_step) and runtime/zero/stage3.py (one inner step() per sub-group).
 Megatron-LM: training/training.py (train calls the module's train_step). tf.keras: callbacks.CallbackList.
@@ -76,46 +76,46 @@ KERAS = """
     """
 
 
-def test_zero_3_counts_the_engines_steps_not_its_sub_groups(counted: Counted) -> None:
+def test_zero_3_counts_steps_of_the_engine_and_not_of_its_sub_groups(run_counted: Counted) -> None:
     code = """
     from deepspeed.runtime.engine import DeepSpeedEngine
     engine = DeepSpeedEngine(sub_groups=7, accumulation=4)
     for i in range(20): engine.step()
     """
-    said, reading = counted(code, modules=ENGINE)
-    assert (said, reading.source, reading.count) == ("", "deepspeed", 5)
+    output, reading = run_counted(code, modules=ENGINE)
+    assert (output, reading.source, reading.count) == ("", "deepspeed", 5)
     assert (reading.model_mib, reading.largest_tensor_mib) == (16.0, 12.0)
 
 
-def test_the_busiest_of_two_engines_counts_and_an_overflow_does_not(counted: Counted) -> None:
+def test_the_highest_count_of_two_engines_is_taken_without_overflows(run_counted: Counted) -> None:
     code = """
     from deepspeed.runtime.engine import DeepSpeedEngine
     actor, critic = DeepSpeedEngine(2), DeepSpeedEngine(2)
     for i in range(10):
         actor.step(overflow=i < 3); critic.step(overflow=i < 6)
     """
-    said, reading = counted(code, modules=ENGINE)
-    assert (said, reading.source, reading.count) == ("", "deepspeed", 7)
+    output, reading = run_counted(code, modules=ENGINE)
+    assert (output, reading.source, reading.count) == ("", "deepspeed", 7)
 
 
-def test_a_deepspeed_run_parks_after_whole_steps(parked: Parked) -> None:
+def test_a_deepspeed_run_parks_after_whole_steps(run_until_parked: Parked) -> None:
     code = """
     from deepspeed.runtime.engine import DeepSpeedEngine
     engine = DeepSpeedEngine(sub_groups=7)
     while True: print(engine.global_steps); engine.step()
     """
-    said, reading, alive = parked(code, modules=ENGINE)
-    assert (said, reading.source, reading.count, alive) == ("0\n1\n2\n", "deepspeed", 3, True)
+    output, reading, alive = run_until_parked(code, modules=ENGINE)
+    assert (output, reading.source, reading.count, alive) == ("0\n1\n2\n", "deepspeed", 3, True)
 
 
-def test_megatron_counts_iterations_that_were_not_skipped(counted: Counted) -> None:
+def test_megatron_counts_iterations_that_were_not_skipped(run_counted: Counted) -> None:
     code = """
     import megatron.training as m
     m.pretrain(6)
     print(m.train_step.__doc__, m.train_step.__name__)
     """
-    said, reading = counted(code, modules=MEGATRON)
-    assert (said, reading.source, reading.count) == ("Single training step. train_step\n", "megatron", 5)
+    output, reading = run_counted(code, modules=MEGATRON)
+    assert (output, reading.source, reading.count) == ("Single training step. train_step\n", "megatron", 5)
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,21 @@ def test_megatron_counts_iterations_that_were_not_skipped(counted: Counted) -> N
         "tensorflow/python/keras/callbacks.py",
     ],
 )
-def test_keras_counts_batches_wherever_its_callbacks_live(counted: Counted, name: str) -> None:
+def test_keras_counts_batches_at_every_known_location_of_its_callbacks(run_counted: Counted, name: str) -> None:
     parts = name.removesuffix(".py").split("/")
     packages = {"/".join(parts[: n + 1]) + "/__init__.py": "" for n in range(len(parts) - 1)}
     code = f"from {'.'.join(parts)} import fit\nfit(7)\nfit(5)\n"
-    said, reading = counted(code, modules={**packages, name: KERAS})
-    assert (said, reading.source, reading.count) == ("", "keras", 12)
+    output, reading = run_counted(code, modules={**packages, name: KERAS})
+    assert (output, reading.source, reading.count) == ("", "keras", 12)
 
 
-def test_keras_groups_of_batches_count_as_their_batches(counted: Counted) -> None:
+def test_batches_in_keras_groups_are_counted_one_by_one(run_counted: Counted) -> None:
     packages = {"keras/__init__.py": "", "keras/callbacks.py": KERAS}
-    said, reading = counted("from keras.callbacks import fit\nfit(7, group=3, epochs=2)\n", modules=packages)
-    assert (said, reading.count) == ("", 14)
+    output, reading = run_counted("from keras.callbacks import fit\nfit(7, group=3, epochs=2)\n", modules=packages)
+    assert (output, reading.count) == ("", 14)
 
 
-def test_a_loop_over_batches_of_ones_own_counts_the_busiest_model(counted: Counted) -> None:
+def test_a_custom_loop_with_train_on_batch_counts_the_busiest_model(run_counted: Counted) -> None:
     training = "class Model:\n    def train_on_batch(self, x, y=None): return [x]\n"
     packages = dict.fromkeys(("keras/__init__.py", "keras/src/__init__.py", "keras/src/models/__init__.py"), "")
     code = """
@@ -153,14 +153,14 @@ def test_a_loop_over_batches_of_ones_own_counts_the_busiest_model(counted: Count
         critic.train_on_batch(1, y=2); critic.train_on_batch(1)
         assert generator.train_on_batch(3) == [3]
     """
-    said, reading = counted(code, modules={**packages, "keras/src/models/model.py": training})
-    assert (said, reading.source, reading.count) == ("", "keras", 12)
+    output, reading = run_counted(code, modules={**packages, "keras/src/models/model.py": training})
+    assert (output, reading.source, reading.count) == ("", "keras", 12)
 
 
 JAX = "def jit(fun=None, **options):\n    return fun if fun else lambda f: f\n"
 
 
-def test_jax_is_counted_only_where_asked_for(counted: Counted) -> None:
+def test_jax_is_counted_only_on_request(run_counted: Counted) -> None:
     code = """
     import jax
     from functools import partial
@@ -176,9 +176,9 @@ def test_jax_is_counted_only_where_asked_for(counted: Counted) -> None:
     print(train.__name__)
     """
     modules = {"jax/__init__.py": JAX}
-    assert counted(code, modules=modules) == ("train\n", StepReading())
-    said, reading = counted(code, modules=modules, SLURMWRAP_COUNT_JAX="1")
-    assert (said, reading.source, reading.count) == ("train\n", "jax", 9)
+    assert run_counted(code, modules=modules) == ("train\n", StepReading())
+    output, reading = run_counted(code, modules=modules, SLURMWRAP_COUNT_JAX="1")
+    assert (output, reading.source, reading.count) == ("train\n", "jax", 9)
 
 
 WEAK = {
@@ -209,32 +209,32 @@ IMPORTS = """
 QUICK = "import sys; weak = sys.modules['slurmwrap_torch']; weak.WEAK_S = 0.0"
 
 
-def test_backward_passes_count_where_no_optimizer_does(counted: Counted) -> None:
+def test_backward_passes_are_counted_when_no_optimizer_steps(run_counted: Counted) -> None:
     code = f"""{IMPORTS}
     for batch in dataloader._BaseDataLoaderIter(8): torch.autograd.backward(batch, nested=3)
     torch.autograd.grad(1)
     """
-    said, reading = counted(code, modules=WEAK)
-    assert (said, reading.source, reading.count, reading.exact) == ("", "backward", 8, False)
+    output, reading = run_counted(code, modules=WEAK)
+    assert (output, reading.source, reading.count, reading.exact) == ("", "backward", 8, False)
 
 
-def test_batches_alone_are_the_weakest_count(counted: Counted) -> None:
+def test_dataloader_batches_are_counted_when_there_are_no_backward_passes(run_counted: Counted) -> None:
     code = f"{IMPORTS}\n    print(sum(1 for batch in dataloader._BaseDataLoaderIter(8)))"
-    said, reading = counted(code, modules=WEAK)
-    assert (said, reading.source, reading.count) == ("8\n", "dataloader", 8)
+    output, reading = run_counted(code, modules=WEAK)
+    assert (output, reading.source, reading.count) == ("8\n", "dataloader", 8)
 
 
-def test_a_real_run_is_left_alone_but_for_its_steps(counted: Counted) -> None:
+def test_outside_a_trial_backward_passes_and_batches_are_not_counted(run_counted: Counted) -> None:
     code = f"""{IMPORTS}
     print(torch.autograd._engine_run_backward is torch.autograd.plain)
     print(dataloader._BaseDataLoaderIter.__next__ is dataloader.plain)
     torch.autograd.backward(next(dataloader._BaseDataLoaderIter(8)))
     """
-    said, reading = counted(code, modules=WEAK, SLURMWRAP_STEP_NAMED="1")
-    assert (said, reading) == ("True\nTrue\n", StepReading())
+    output, reading = run_counted(code, modules=WEAK, SLURMWRAP_STEP_NAMED="1")
+    assert (output, reading) == ("True\nTrue\n", StepReading())
 
 
-def test_the_first_real_step_takes_the_other_wrappers_off(counted: Counted) -> None:
+def test_the_first_optimizer_step_removes_the_other_wrappers(run_counted: Counted) -> None:
     code = f"""{IMPORTS}
     batches = dataloader._BaseDataLoaderIter(8)
     torch.autograd.backward(next(batches)); o = torch.optim.Optimizer(); o.step()
@@ -242,11 +242,11 @@ def test_the_first_real_step_takes_the_other_wrappers_off(counted: Counted) -> N
     print(torch.autograd._engine_run_backward is torch.autograd.plain)
     print(dataloader._BaseDataLoaderIter.__next__ is dataloader.plain)
     """
-    said, reading = counted(code, modules=WEAK)
-    assert (said, reading.source, reading.count) == ("True\nTrue\n", "optimizer", 1)
+    output, reading = run_counted(code, modules=WEAK)
+    assert (output, reading.source, reading.count) == ("True\nTrue\n", "optimizer", 1)
 
 
-def test_gradient_accumulation_never_parks_before_its_first_step(parked: Parked) -> None:
+def test_gradient_accumulation_does_not_park_before_the_first_step(run_until_parked: Parked) -> None:
     code = f"""{IMPORTS}
     {QUICK}
     o = torch.optim.Optimizer()
@@ -254,25 +254,25 @@ def test_gradient_accumulation_never_parks_before_its_first_step(parked: Parked)
         for micro in range(3 * weak.WEAK_STEPS): torch.autograd.backward(1)
         print(step); o.step()
     """
-    said, reading, alive = parked(code, modules=WEAK)
-    assert (said, reading.source, reading.count, alive) == ("0\n1\n2\n", "optimizer", 3, True)
+    output, reading, alive = run_until_parked(code, modules=WEAK)
+    assert (output, reading.source, reading.count, alive) == ("0\n1\n2\n", "optimizer", 3, True)
 
 
-def test_a_program_without_any_optimizer_parks_after_many_backward_passes(parked: Parked) -> None:
+def test_a_program_without_any_optimizer_parks_after_many_backward_passes(run_until_parked: Parked) -> None:
     code = f"{IMPORTS}\n    {QUICK}\n    while True: torch.autograd.backward(1)"
-    _, reading, alive = parked(code, modules=WEAK)
+    _, reading, alive = run_until_parked(code, modules=WEAK)
     assert (reading.source, reading.count, reading.parked, alive) == ("backward", WEAK_STEPS, True, True)
 
 
-def test_few_passes_in_a_short_time_do_not_park(parked: Parked) -> None:
+def test_backward_passes_within_a_short_time_do_not_park(run_until_parked: Parked) -> None:
     code = f"{IMPORTS}\n    for i in range(5 * {WEAK_STEPS}): torch.autograd.backward(1)\n    print('over')"
-    said, reading, alive = parked(code, modules=WEAK)
-    assert (said, reading.count, alive) == ("over\n", 5 * WEAK_STEPS, False)
+    output, reading, alive = run_until_parked(code, modules=WEAK)
+    assert (output, reading.count, alive) == ("over\n", 5 * WEAK_STEPS, False)
 
 
 @pytest.mark.parametrize(("other", "parks"), [("jax", True), ("json", False)])
-def test_batches_end_a_trial_only_where_another_framework_may_train_on_them(
-    parked: Parked, other: str, parks: bool
+def test_batches_park_a_trial_only_if_another_framework_is_imported(
+    run_until_parked: Parked, other: str, parks: bool
 ) -> None:
     code = f"""{IMPORTS}
     {QUICK}
@@ -280,8 +280,8 @@ def test_batches_end_a_trial_only_where_another_framework_may_train_on_them(
     for batch in dataloader._BaseDataLoaderIter(3 * weak.WEAK_STEPS): pass
     print('over')
     """
-    said, reading, alive = parked(code, modules={**WEAK, "jax/__init__.py": JAX})
-    assert (reading.source, reading.parked, alive, said) == ("dataloader", parks, parks, "" if parks else "over\n")
+    output, reading, alive = run_until_parked(code, modules={**WEAK, "jax/__init__.py": JAX})
+    assert (reading.source, reading.parked, alive, output) == ("dataloader", parks, parks, "" if parks else "over\n")
 
 
 NESTED = """
@@ -308,14 +308,14 @@ class Own(SGD):
 """
 
 
-def test_a_subclass_that_calls_its_parents_step_counts_once(counted: Counted) -> None:
+def test_a_subclass_that_calls_its_parents_step_is_counted_once(run_counted: Counted) -> None:
     code = """
     from torch.optim.optimizer import SGD, Own
     plain, own = SGD(), Own()
     for i in range(10): own.step()
     """
-    said, reading = counted(code, optimizer=NESTED)
-    assert (said, reading.count) == ("", 10)
+    output, reading = run_counted(code, optimizer=NESTED)
+    assert (output, reading.count) == ("", 10)
 
 
 SKIPS = """
@@ -333,16 +333,16 @@ SKIPS = """
     """
 
 
-def test_a_fused_optimizer_that_skipped_has_made_no_step(counted: Counted) -> None:
-    _, reading = counted(f"    kind = 'cpu'{SKIPS}")
+def test_a_skipped_step_of_a_fused_optimizer_is_not_counted(run_counted: Counted) -> None:
+    _, reading = run_counted(f"    kind = 'cpu'{SKIPS}")
     assert reading.count == 5
 
 
-def test_the_gpu_is_asked_what_it_skipped_only_when_it_is_time_to_park(parked: Parked) -> None:
-    said, reading, alive = parked(f"    kind = 'cuda'{SKIPS}")
-    assert (said, reading.count, alive) == ("0 0\n1 0\n2 0\n3 3\n4 4\n", 3, True)
+def test_skipped_steps_are_read_from_the_gpu_only_shortly_before_parking(run_until_parked: Parked) -> None:
+    output, reading, alive = run_until_parked(f"    kind = 'cuda'{SKIPS}")
+    assert (output, reading.count, alive) == ("0 0\n1 0\n2 0\n3 3\n4 4\n", 3, True)
 
 
-def test_nothing_is_written_into_the_programs_own_directory(tmp_path: Path, counted: Counted) -> None:
-    counted("from torch.optim import Optimizer\nOptimizer().step()", SLURMWRAP_STEP_DIR="steps")
+def test_a_relative_step_directory_is_not_written(tmp_path: Path, run_counted: Counted) -> None:
+    run_counted("from torch.optim import Optimizer\nOptimizer().step()", SLURMWRAP_STEP_DIR="steps")
     assert list((tmp_path / "steps").iterdir()) == []

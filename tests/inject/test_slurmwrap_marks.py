@@ -1,4 +1,4 @@
-"""What a trial's Pythons leave beside their steps: that they started, use torch, made an optimizer, generated text."""
+"""Marks of a trial's Python processes: they started, imported torch, created an optimizer or generated text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Optimizer:
     def __init__(self): self._patch_step_function()
     def _patch_step_function(self): print('patched')
 """
-BEFORE_2 = "class Optimizer:\n    def __init__(self): print('patched')\n    def step(self): pass\n"  # torch 1
+TORCH_1_OPTIMIZER = "class Optimizer:\n    def __init__(self): print('patched')\n    def step(self): pass\n"  # torch 1
 GENERATION = {
     "transformers/__init__.py": "",
     "transformers/generation/__init__.py": "",
@@ -28,35 +28,35 @@ GENERATION = {
 }
 
 
-def marks(directory: Path) -> set[str]:
+def read_marks(directory: Path) -> set[str]:
     return {
         name for name in ("torch", "optimizer", "generate") if step_detection.is_marked(str(directory / "steps"), name)
     }
 
 
-@pytest.mark.parametrize("optimizer", [OPTIMIZER, BEFORE_2])
-def test_an_optimizer_that_is_made_leaves_a_mark_in_a_trial_alone(
-    counted: Counted, tmp_path: Path, optimizer: str
+@pytest.mark.parametrize("optimizer", [OPTIMIZER, TORCH_1_OPTIMIZER])
+def test_creating_an_optimizer_leaves_a_mark_only_in_a_trial(
+    run_counted: Counted, tmp_path: Path, optimizer: str
 ) -> None:
     code = "import torch.optim.optimizer as o\nprint('imported')\n"
-    assert counted(code, optimizer=optimizer, SLURMWRAP_PRERUN="1")[0] == "imported\n"
-    assert marks(tmp_path) == {"torch"}
-    assert counted(f"{code}o.Optimizer()", optimizer=optimizer)[0] == "imported\npatched\n"
-    assert marks(tmp_path) == {"torch"}
-    assert counted(f"{code}o.Optimizer()", optimizer=optimizer, SLURMWRAP_PRERUN="1")[0] == "imported\npatched\n"
-    assert marks(tmp_path) == {"torch", "optimizer"}
+    assert run_counted(code, optimizer=optimizer, SLURMWRAP_PRERUN="1")[0] == "imported\n"
+    assert read_marks(tmp_path) == {"torch"}
+    assert run_counted(f"{code}o.Optimizer()", optimizer=optimizer)[0] == "imported\npatched\n"
+    assert read_marks(tmp_path) == {"torch"}
+    assert run_counted(f"{code}o.Optimizer()", optimizer=optimizer, SLURMWRAP_PRERUN="1")[0] == "imported\npatched\n"
+    assert read_marks(tmp_path) == {"torch", "optimizer"}
 
 
-def test_the_first_generated_text_leaves_a_mark_and_nothing_else(counted: Counted, tmp_path: Path) -> None:
+def test_the_first_generated_text_leaves_a_mark_and_removes_the_hook(run_counted: Counted, tmp_path: Path) -> None:
     code = "from transformers.generation.utils import GenerationMixin as G\nplain = vars(G)['generate']\n"
-    seen = "print(G().generate(3), vars(G)['generate'] is plain, G().generate(1), vars(G)['generate'] is plain)"
-    said, _ = counted(f"{code}{seen}", modules=GENERATION, SLURMWRAP_PRERUN="1")
-    assert said == "xxx False x False\n"  # the hook has given way to what was there before
-    assert marks(tmp_path) == {"generate"}
+    print_calls = "print(G().generate(3), vars(G)['generate'] is plain, G().generate(1), vars(G)['generate'] is plain)"
+    output, _ = run_counted(f"{code}{print_calls}", modules=GENERATION, SLURMWRAP_PRERUN="1")
+    assert output == "xxx False x False\n"  # the hook has restored the original method
+    assert read_marks(tmp_path) == {"generate"}
 
 
-def test_every_start_is_told_with_its_words(counted: Counted, tmp_path: Path) -> None:
-    counted("", SLURMWRAP_PRERUN="1")
+def test_every_start_of_python_is_recorded_with_its_arguments(run_counted: Counted, tmp_path: Path) -> None:
+    run_counted("", SLURMWRAP_PRERUN="1")
     environ = {
         "PYTHONPATH": str(Path(slurmwrap_step.__file__).parent),
         "SLURMWRAP_PRERUN": "1",

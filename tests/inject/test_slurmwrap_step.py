@@ -22,13 +22,13 @@ OLD_SGD = "class SGD(Optimizer):\n    def step(self, closure=None):\n        'St
 Counted = Callable[..., tuple[str, StepReading]]
 
 
-def count(code: str, counted: Counted, **more: str) -> int:
-    said, reading = counted(code, **more)
-    assert said == ""
+def count_steps(code: str, run_counted: Counted, **more: str) -> int:
+    output, reading = run_counted(code, **more)
+    assert output == ""
     return reading.count
 
 
-def test_the_busiest_optimizer_is_counted(counted: Counted) -> None:
+def test_the_optimizer_with_most_steps_is_counted(run_counted: Counted) -> None:
     code = """
     from torch.optim import Optimizer
     generator, critic = Optimizer(), Optimizer()
@@ -36,10 +36,10 @@ def test_the_busiest_optimizer_is_counted(counted: Counted) -> None:
         critic.step()
         if i % 5 == 0: generator.step()
     """
-    assert count(code, counted) == 10
+    assert count_steps(code, run_counted) == 10
 
 
-def test_a_forked_child_counts_for_itself(counted: Counted) -> None:
+def test_a_forked_child_is_counted_separately(run_counted: Counted) -> None:
     code = """
     import os
     from torch.optim import Optimizer
@@ -50,10 +50,10 @@ def test_a_forked_child_counts_for_itself(counted: Counted) -> None:
         os._exit(0)
     os.wait()
     """
-    assert count(code, counted) == 5
+    assert count_steps(code, run_counted) == 5
 
 
-def test_times_span_the_first_and_last_step(counted: Counted) -> None:
+def test_the_times_of_the_first_and_last_step_are_recorded(run_counted: Counted) -> None:
     code = """
     import time
     from torch.optim import Optimizer
@@ -61,14 +61,14 @@ def test_times_span_the_first_and_last_step(counted: Counted) -> None:
     for i in range(3): o.step(); after = time.monotonic(); time.sleep(0.1)
     print(before, after)
     """
-    said, reading = counted(code)
-    before, after = map(float, said.split())
+    output, reading = run_counted(code)
+    before, after = map(float, output.split())
     assert reading.source == "optimizer"
     assert before <= reading.first <= reading.last - 0.2 <= after - 0.2
     assert reading.per_s == pytest.approx(2 / (reading.last - reading.first))
 
 
-def test_old_torch_without_a_global_hook_is_counted(counted: Counted) -> None:
+def test_old_torch_without_a_global_hook_is_counted(run_counted: Counted) -> None:
     code = """
     import torch.optim
     o, p = torch.optim.optimizer.SGD(), torch.optim.optimizer.SGD()
@@ -77,10 +77,10 @@ def test_old_torch_without_a_global_hook_is_counted(counted: Counted) -> None:
     p.step()
     assert torch.optim.optimizer.SGD.step.__doc__ == 'Steps.'
     """
-    assert count(code, counted, optimizer=OLD_OPTIMIZER + OLD_SGD) == 4
+    assert count_steps(code, run_counted, optimizer=OLD_OPTIMIZER + OLD_SGD) == 4
 
 
-def test_explicit_steps_beat_the_optimizers(counted: Counted) -> None:
+def test_explicit_steps_take_precedence_over_optimizer_steps(run_counted: Counted) -> None:
     code = """
     import slurmwrap_step
     from torch.optim import Optimizer
@@ -89,44 +89,44 @@ def test_explicit_steps_beat_the_optimizers(counted: Counted) -> None:
         slurmwrap_step.step()
         for i in range(10): o.step()
     """
-    said, reading = counted(code)
-    assert (said, reading.count, reading.source) == ("", 2, "explicit")
+    output, reading = run_counted(code)
+    assert (output, reading.count, reading.source) == ("", 2, "explicit")
 
 
 def test_outside_a_counted_job_step_does_nothing() -> None:
     code = "import sys, slurmwrap_step; slurmwrap_step.step(); print('slurmwrap_counter' in sys.modules)"
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INJECT), "PYTHONDONTWRITEBYTECODE": "1"}
-    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-    assert (said.stdout, said.stderr) == ("False\n", "")
+    output = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert (output.stdout, output.stderr) == ("False\n", "")
 
 
-def test_a_broken_torch_reports_its_own_error(counted: Counted) -> None:
-    said, _ = counted("import torch.optim", optimizer="raise ImportError('libcudart.so.12 is missing')")
-    assert said.splitlines()[-1] == "ImportError: libcudart.so.12 is missing"
-    assert "slurmwrap" not in said.splitlines()[-2]
+def test_a_broken_torch_reports_its_own_error(run_counted: Counted) -> None:
+    output, _ = run_counted("import torch.optim", optimizer="raise ImportError('libcudart.so.12 is missing')")
+    assert output.splitlines()[-1] == "ImportError: libcudart.so.12 is missing"
+    assert "slurmwrap" not in output.splitlines()[-2]
 
 
-def test_the_importer_of_the_module_stays_what_it_was(counted: Counted) -> None:
+def test_the_loader_of_the_hooked_module_is_unchanged(run_counted: Counted) -> None:
     code = """
     import torch.optim.optimizer as m, inspect, sys
     print(type(m.__loader__).__name__, m.__file__.endswith('optimizer.py'), len(inspect.getsource(m)) > 10)
     print(vars(m.__loader__) == {'name': m.__name__, 'path': m.__file__})
     """
-    assert counted(code)[0] == "SourceFileLoader True True\nTrue\n"
+    assert run_counted(code)[0] == "SourceFileLoader True True\nTrue\n"
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
-def test_isolated_pythons_run_uncounted(counted: Counted, flag: str) -> None:
-    assert counted("print(1)", flags=(flag,)) == ("1\n", StepReading())
+def test_steps_are_not_counted_in_an_isolated_python(run_counted: Counted, flag: str) -> None:
+    assert run_counted("print(1)", flags=(flag,)) == ("1\n", StepReading())
 
 
-def test_a_python_start_imports_nothing_heavy(counted: Counted) -> None:
+def test_starting_python_imports_no_heavy_module(run_counted: Counted) -> None:
     heavy = {"typing", "importlib.util", "struct", "mmap", "re", "contextlib", "ctypes"}
     code = f"import sys; print(sorted(set(sys.modules) & {heavy}))"
     without = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert counted(code, SLURMWRAP_PRERUN="1")[0] == without
+    assert run_counted(code, SLURMWRAP_PRERUN="1")[0] == without
 
 
-def test_the_syntax_is_that_of_python_3_6() -> None:
+def test_injected_modules_use_only_the_syntax_of_python_3_6() -> None:
     for path in INJECT.glob("*.py"):
         ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 6))

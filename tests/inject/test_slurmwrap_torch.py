@@ -1,4 +1,4 @@
-"""Real PyTorch in a whole trial: exact counts, files led away, and nothing that torch.compile would notice."""
+"""Real PyTorch in a whole trial: exact counts, redirected files, and no change to what torch.compile produces."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ if "plain" not in sys.argv:
 of_compiling()
 """
 
-# Graph breaks and graphs of each compiled case without us, by torch's release; the last test counts them anew.
-ALONE = {
+# Graph breaks and graphs of each compiled case without slurmwrap, by torch's release; the last test checks them.
+WITHOUT_SLURMWRAP = {
     "2.13": {"warnings": ["0"], "compiled": ["2", "1"], "step compiled": ["1", "1"], "loop compiled": ["4", "2"]},
 }
 EXPECTED = {
@@ -218,7 +218,7 @@ EXPECTED = {
 }
 
 
-def alone(directory: Path) -> dict[str, list[str]]:
+def count_without_slurmwrap(directory: Path) -> dict[str, list[str]]:
     (directory / "cases.py").write_text(CASES)
     environ = {"PATH": os.environ["PATH"], "HOME": str(directory), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -234,21 +234,19 @@ def alone(directory: Path) -> dict[str, list[str]]:
     return {"warnings": [str(done.stderr.count("Warning"))], **numbers}
 
 
-def release() -> str:
+def torch_release() -> str:
     return ".".join(importlib.metadata.version("torch").split(".")[:2])
 
 
 @pytest.mark.torch
-def test_real_torch_in_a_trial_is_counted_exactly_and_compiled_as_ever_and_writes_elsewhere(
-    run_guarded: Run, tmp_path: Path
-) -> None:
+def test_real_torch_in_a_trial_is_counted_compiled_and_redirected(run_guarded: Run, tmp_path: Path) -> None:
     done = run_guarded(CASES)
     assert done.returncode == 0, done.stderr
-    # Dynamo names what it could not trace, and now and then a file of torch's, below a folder of any name.
+    # Dynamo names what it could not trace, and sometimes a file of torch, in whatever folder torch is installed.
     assert not re.search(r"slurmwrap_\w+|inject/|getpid", done.stderr), done.stderr
     started, trained, *rest = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     assert (started[0], trained, rest) == (["torch"], ["optimizer", "torch"], [])
-    agrees_with_torchruns_parser(started[1])
+    assert_options_match_torchruns_parser(started[1])
     found, compiled = {}, {"warnings": [str(done.stderr.count("Warning"))]}
     for line in done.stdout.splitlines():
         if not line.startswith("["):
@@ -259,14 +257,14 @@ def test_real_torch_in_a_trial_is_counted_exactly_and_compiled_as_ever_and_write
             if name == "fsdp2":
                 assert record.with_suffix(".model").read_text().split() == ["196", "128", "1"]
     assert found == EXPECTED
-    expected = ALONE.get(release()) or alone(tmp_path)
+    expected = WITHOUT_SLURMWRAP.get(torch_release()) or count_without_slurmwrap(tmp_path)
     assert {name: compiled[name] for name in expected} == expected
 
 
-def agrees_with_torchruns_parser(options: dict[str, bool]) -> None:
-    """`options`: each spelling, and whether it takes no value."""
-    flags = {name.lstrip("-").replace("-", "_"): alone for name, alone in options.items()}
-    assert {name for name, alone in flags.items() if alone != (name in launch.FLAGS["torchrun"])} == set()
+def assert_options_match_torchruns_parser(options: dict[str, bool]) -> None:
+    """`options`: each spelling of an option, and whether it takes no value."""
+    flags = {name.lstrip("-").replace("-", "_"): is_flag for name, is_flag in options.items()}
+    assert {name for name, is_flag in flags.items() if is_flag != (name in launch.FLAGS["torchrun"])} == set()
     assert launch.DROPPED["torchrun"] <= set(flags)
     assert set(flags) - launch.DROPPED["torchrun"] - launch.FLAGS["torchrun"] <= launch.KEPT | {
         "duplicate_stdout_filters",
@@ -277,7 +275,7 @@ def agrees_with_torchruns_parser(options: dict[str, bool]) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_table_says_how_torch_alone_compiles(tmp_path: Path) -> None:
-    if release() not in ALONE:
-        pytest.skip(f"torch {release()} is not in the table")
-    assert alone(tmp_path) == ALONE[release()]
+def test_the_table_of_graph_counts_without_slurmwrap_is_correct(tmp_path: Path) -> None:
+    if torch_release() not in WITHOUT_SLURMWRAP:
+        pytest.skip(f"torch {torch_release()} is not in the table")
+    assert count_without_slurmwrap(tmp_path) == WITHOUT_SLURMWRAP[torch_release()]

@@ -1,7 +1,7 @@
-"""A Debian with systemd as its first process, in a container by systemd-nspawn: what units do can be seen there.
+"""Boots a Debian with systemd as first process in a systemd-nspawn container, to test the units.
 
-What is written lies in memory. Processes, mounts, network (loopback alone) and cgroups are gone when it is stopped, and
-when the test that booted it is killed.
+Its changes are kept in memory. Its processes, mounts, network (only loopback) and cgroups vanish when it is stopped,
+and when the test that booted it is killed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "slurmwrap-booted"
 PLACE = Path(os.environ.get("SLURMWRAP_RELEASES", "/var/cache/slurmwrap"))
-_HIERARCHIES = ("unified", "systemd", "")  # of /sys/fs/cgroup: both of a mixed machine, or the only one
+_HIERARCHIES = ("unified", "systemd", "")  # below /sys/fs/cgroup: both of a hybrid machine, or the only one
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BOOT_S = 90.0
-# $0: the tree below; $1: a directory for the overlay; then what systemd-nspawn is given.
+# $0: the lower tree; $1: a directory for the overlay; then the arguments of systemd-nspawn.
 _START = """
 mount -t tmpfs -o mode=755 tmpfs "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
@@ -34,8 +34,8 @@ exec systemd-nspawn --directory="$root" "$@"
 """
 
 
-ADDRESS = "192.0.2.1"  # on lo: with 127.0.0.1 alone Slurm, which asks for names by AI_ADDRCONFIG, finds none
-BACKUP = "192.0.2.2"  # of a slurmctld that a test may start
+ADDRESS = "192.0.2.1"  # on lo: Slurm resolves names with AI_ADDRCONFIG, which finds none with 127.0.0.1 alone
+BACKUP = "192.0.2.2"  # for a backup slurmctld that a test may start
 SLURM_CONF = f"""ClusterName=booted
 SlurmctldHost={NAME}
 SlurmctldHost=slurmwrap-backup({BACKUP})
@@ -60,12 +60,12 @@ PartitionName=gpu Nodes=ALL Default=YES
 
 
 class CannotBootError(Exception):
-    """Why no systemd can be booted here."""
+    """Tells why systemd cannot be booted on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Booted:
-    """The running container. `leader`: its systemd, as this machine numbers it."""
+    """The running container. `leader`: the pid of its systemd on this machine."""
 
     process: subprocess.Popen[bytes]
     leader: int
@@ -73,12 +73,12 @@ class Booted:
     console: Path
 
     def run(self, *argv: str | Path, timeout: float = 120, given: str = "") -> subprocess.CompletedProcess[str]:
-        """As root, in its namespaces, with the environment of a login."""
+        """Runs a command as root in the container's namespaces, with the environment of a login."""
         command = ["nsenter", f"--target={self.leader}", "--all", "env", "-i", _PATH, "HOME=/root", "LANG=C.UTF-8"]
         return subprocess.run([*command, *map(str, argv)], input=given, capture_output=True, text=True, timeout=timeout)
 
     def out(self, *argv: str | Path, timeout: float = 120, given: str = "") -> str:
-        """What it printed; AssertionError with all its words where it failed."""
+        """Runs a command and returns its output. AssertionError with all its output if it failed."""
         done = self.run(*argv, timeout=timeout, given=given)
         if done.returncode:
             log = self.run("journalctl", "-n", "20", "-o", "cat", "--no-pager").stdout
@@ -86,17 +86,17 @@ class Booted:
         return done.stdout
 
     def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
-        """A file of root's."""
+        """Writes a file that belongs to root."""
         self.out("sh", "-c", 'mkdir -p "${1%/*}" && cat >"$1" && chmod "$2" "$1"', "sh", path, f"{mode:o}", given=text)
 
     def copy(self, source: Path, path: str) -> None:
-        """A file of this machine's into it."""
+        """Copies a file of this machine into the container."""
         with source.open("rb") as stream:
             argv = ["nsenter", f"--target={self.leader}", "--all", "sh", "-c", 'cat >"$0"', path]
             subprocess.run(argv, stdin=stream, check=True, timeout=60)
 
     def start_slurm(self, release_conf: str = "") -> None:
-        """A cluster of this one machine with two GPUs, by Debian's own units. `release_conf`: of cgroup.conf."""
+        """Starts a one-node cluster with two GPUs by Debian's units. `release_conf`: the content of cgroup.conf."""
         for address in (ADDRESS, BACKUP):
             self.out("ip", "address", "add", f"{address}/32", "dev", "lo")
         self.write("/etc/hosts", f"127.0.0.1 localhost\n{ADDRESS} {NAME}\n{BACKUP} slurmwrap-backup\n")
@@ -106,31 +106,31 @@ class Booted:
         self.write("/etc/slurm/cgroup.conf", release_conf)
         self.out("touch", "/srv/gpu0", "/srv/gpu1")
         self.out("systemctl", "restart", "munge", "slurmctld", "slurmd")
-        until(lambda: self.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "its one node is idle")
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "its one node is idle")
 
     def stop(self) -> None:
-        """Everything of it."""
-        self.process.kill()  # what it forked dies with it (--kill-child), its namespaces and mounts after that
+        """Ends the container and removes its files and cgroups."""
+        self.process.kill()  # its children die with it (--kill-child), then its namespaces and mounts vanish
         self.process.wait(timeout=30)
-        gone = psutil.pid_exists
-        until(lambda: not gone(self.leader), "its systemd ends", 30)
-        _drop_groups(self.process.pid)
+        exists = psutil.pid_exists
+        wait_until(lambda: not exists(self.leader), "its systemd ends", 30)
+        _remove_cgroups(self.process.pid)
         self.over.rmdir()
         self.console.unlink()
 
 
-def until(true: object, what: str, patience_s: float = 60.0) -> None:
-    """Waits until `true()`. AssertionError where that never comes."""
-    assert callable(true)
+def wait_until(condition: object, what: str, patience_s: float = 60.0) -> None:
+    """Waits until `condition()` is true. AssertionError after `patience_s` seconds."""
+    assert callable(condition)
     late = time.monotonic() + patience_s
-    while not true():
+    while not condition():
         assert time.monotonic() < late, f"waited {patience_s:.0f} s: {what}"
         time.sleep(0.2)
 
 
 def boot(suite: str) -> Booted:
-    """A fresh system. CannotBootError says in one sentence why there is none."""
-    _refuse()
+    """Boots a new system. CannotBootError tells in one sentence why that is not possible."""
+    _check_requirements()
     made = subprocess.run([ROOT / ".ci" / "systemd", "tree", suite], capture_output=True, text=True)
     if made.returncode:
         raise CannotBootError(f"no {suite} could be made: {made.stderr.strip().splitlines()[-1:]}")
@@ -146,13 +146,13 @@ def boot(suite: str) -> Booted:
     environ = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=handle, stderr=handle, env=environ,
-        preexec_fn=_own_groups if own else None,
+        preexec_fn=_enter_own_cgroups if own else None,
     )  # fmt: skip
     os.close(handle)
-    return _awaited(process, over, Path(name))
+    return _wait_until_booted(process, over, Path(name))
 
 
-def _refuse() -> None:
+def _check_requirements() -> None:
     if os.geteuid() != 0:
         raise CannotBootError("systemd is booted by root alone")
     for program in ("systemd-nspawn", "nsenter", "setpriv", "unshare"):
@@ -160,10 +160,10 @@ def _refuse() -> None:
             raise CannotBootError(f"{program} is not installed (apt-get install systemd-container util-linux)")
 
 
-def _awaited(process: subprocess.Popen[bytes], over: Path, console: Path) -> Booted:
+def _wait_until_booted(process: subprocess.Popen[bytes], over: Path, console: Path) -> Booted:
     late = time.monotonic() + _BOOT_S
     while process.poll() is None and time.monotonic() < late:
-        leader = _leader(process.pid)
+        leader = _find_leader(process.pid)
         if leader is not None:
             found = Booted(process=process, leader=leader, over=over, console=console)
             state = found.run("systemctl", "is-system-running").stdout.strip()
@@ -172,19 +172,19 @@ def _awaited(process: subprocess.Popen[bytes], over: Path, console: Path) -> Boo
         time.sleep(0.3)
     process.kill()
     process.wait(timeout=30)
-    told = console.read_text(errors="replace").strip()[-500:] or f"it did not come up within {_BOOT_S:.0f} s"
+    message = console.read_text(errors="replace").strip()[-500:] or f"it did not come up within {_BOOT_S:.0f} s"
     console.unlink()
     over.rmdir()
-    _drop_groups(process.pid)
-    raise CannotBootError(f"systemd-nspawn: {told}")
+    _remove_cgroups(process.pid)
+    raise CannotBootError(f"systemd-nspawn: {message}")
 
 
-def _leader(pid: int) -> int | None:
+def _find_leader(pid: int) -> int | None:
     """The first process of the innermost PID namespace below `pid`."""
     try:
         below = psutil.Process(pid).children(recursive=True)
         for one in below:
-            numbers = [line.split()[1:] for line in _status(one.pid) if line.startswith("NSpid:")]
+            numbers = [line.split()[1:] for line in _read_status(one.pid) if line.startswith("NSpid:")]
             if numbers and numbers[0][-1] == "1" and len(numbers[0]) > 2:
                 return one.pid
     except (psutil.NoSuchProcess, OSError):
@@ -192,29 +192,29 @@ def _leader(pid: int) -> int | None:
     return None
 
 
-def _status(pid: int) -> Sequence[str]:
+def _read_status(pid: int) -> Sequence[str]:
     return Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
 
 
-def _groups(pid: int) -> list[Path]:
-    """The cgroups of one container, where no systemd of this machine gives any."""
+def _list_cgroups(pid: int) -> list[Path]:
+    """The cgroups of one container, on a machine whose own systemd does not provide them."""
     roots = [Path("/sys/fs/cgroup", name) for name in _HIERARCHIES]
     return [root / f"{NAME}-{pid}" for root in roots if (root / "cgroup.procs").exists()]
 
 
-def _own_groups() -> None:
-    """In the child, before it runs anything."""
-    for group in _groups(os.getpid()):
+def _enter_own_cgroups() -> None:
+    """Creates the cgroups and enters them; runs in the child before systemd-nspawn."""
+    for group in _list_cgroups(os.getpid()):
         group.mkdir()
         (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
-def _drop_groups(pid: int) -> None:
-    """What died may still be in them for a moment."""
-    until(lambda: all(_dropped(group) for group in _groups(pid)), "its cgroups are empty", 30)
+def _remove_cgroups(pid: int) -> None:
+    """Removes the cgroups; dead processes may remain in them for a moment."""
+    wait_until(lambda: all(_remove_cgroup(group) for group in _list_cgroups(pid)), "its cgroups are empty", 30)
 
 
-def _dropped(group: Path) -> bool:
+def _remove_cgroup(group: Path) -> bool:
     folders = [*(path for path in group.rglob("*") if path.is_dir()), group] if group.is_dir() else []
     try:
         for folder in sorted(folders, reverse=True):

@@ -1,4 +1,4 @@
-"""Images to install into."""
+"""The fixture with a directory tree to install into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A system in a directory, as `slurmwrap hooks --root` installs into, and what can be seen of it."""
+"""A system tree in a directory, as `slurmwrap hooks --root` installs into, and a listing of its content."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ AuthInfo=cred_expire=120,socket=/run/munge/other.socket
 Prolog=/etc/slurm/prolog.sh # health check
 Epilog=/etc/slurm/epilog.d/*
 Include more.conf
-NodeName=n[0-3] CPUs=4"""  # no line end, as editors leave it
+NodeName=n[0-3] CPUs=4"""  # without a final line end, as some editors leave it
 MORE = "PrologFlags=Serial\r\nEpilogSlurmctld=/opt/site/ended\r\n"
 SLURM_UID = 64030
 
 
 def make_image(root: Path) -> Path:
-    """A Debian with a slurm.conf that names hooks of its own."""
+    """Makes a Debian tree whose slurm.conf names hooks of the site."""
     etc = root / "etc" / "slurm"
     for folder in (etc / "epilog.d", root / "etc" / "systemd" / "system", root / "var" / "lib", root / "usr" / "bin"):
         folder.mkdir(parents=True)
@@ -43,46 +43,46 @@ def make_image(root: Path) -> Path:
     return root
 
 
-def ground_of(root: Path) -> InstallContext:
-    """As a command starts."""
+def read_context(root: Path) -> InstallContext:
+    """Reads the installation context as a command does at its start."""
     return hooks_flow.context(root, FILE)
 
 
-def planned(root: Path, **asked: Any) -> tuple[InstallContext, InstallationPlan]:
-    """What `slurmwrap hooks plan --root` sees; Slurm 22.05 unless `release` says otherwise."""
-    release = asked.pop("release", "22.05")
-    asked = {
+def make_plan(root: Path, **options: Any) -> tuple[InstallContext, InstallationPlan]:
+    """Makes the plan of `slurmwrap hooks plan --root`, for Slurm 22.05 unless `release` is given."""
+    release = options.pop("release", "22.05")
+    options = {
         "config": "/etc/slurmwrap/config.toml",
         "munge": "/usr/bin/munge",
         "command": "/usr/bin/slurmwrap",
-        **asked,
+        **options,
     }
-    return hooks_flow.make(ground_of(root), asked, "/shared/slurmwrap", None, release)
+    return hooks_flow.make(read_context(root), options, "/shared/slurmwrap", None, release)
 
 
-def install(root: Path, **asked: Any) -> None:
-    """`slurmwrap hooks install --root`."""
-    where, plan = planned(root, **asked)
-    hooks_flow.install(where, plan, (), 1.0, ())
+def install(root: Path, **options: Any) -> None:
+    """Does what `slurmwrap hooks install --root` does."""
+    context, plan = make_plan(root, **options)
+    hooks_flow.install(context, plan, (), 1.0, ())
 
 
 def uninstall(root: Path, *, purge: bool = False) -> tuple[Path, ...]:
-    """`slurmwrap hooks uninstall --root`; what stays."""
-    where, _ = planned(root) if ground_of(root).manifest is None else (ground_of(root), None)
-    assert where.manifest is not None
+    """Does what `slurmwrap hooks uninstall --root` does; returns the paths that remain."""
+    context, _ = make_plan(root) if read_context(root).manifest is None else (read_context(root), None)
+    assert context.manifest is not None
     tree = hooks_flow.FileTree(root=root, trusted=frozenset({0, SLURM_UID}))
     system = hooks_flow.System(tree=tree)
-    taking = remove.plan_uninstallation(where.manifest, tree)
-    manifest = remove.restore_conf(taking, where.manifest, system)
-    return remove.remove_installation(taking, manifest, system, purge=purge)
+    removal = remove.plan_uninstallation(context.manifest, tree)
+    manifest = remove.restore_conf(removal, context.manifest, system)
+    return remove.remove_installation(removal, manifest, system, purge=purge)
 
 
 def seen(root: Path) -> dict[str, tuple[int, int, int, str]]:
-    """Everything below `root`: name -> (mode, uid, gid, digest of the content)."""
+    """Lists everything below `root`: name -> (mode, uid, gid, digest of the content)."""
     found = {}
     for path in sorted(root.rglob("*")):
         about = path.lstat()
         content = path.read_bytes() if stat.S_ISREG(about.st_mode) else b""
-        about_it = (stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid, hashlib.sha256(content).hexdigest())
-        found[str(path.relative_to(root))] = about_it
+        entry = (stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid, hashlib.sha256(content).hexdigest())
+        found[str(path.relative_to(root))] = entry
     return found

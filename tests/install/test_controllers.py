@@ -1,4 +1,4 @@
-"""Backup controllers are named with what they need; a slurm.conf that is not ours to edit is left alone."""
+"""Backup controllers are named with what they need; with --no-edit slurm.conf is not changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from images import SLURM_CONF, ground_of, install, planned, seen, uninstall
+from images import SLURM_CONF, install, make_plan, read_context, seen, uninstall
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install import check_installation as checking
@@ -22,39 +22,39 @@ from slurmwrap.install.slurm_conf import (
     settings_of,
 )
 
-TWO = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"
+TWO_CONTROLLERS = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"
 
 
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        (TWO, ("ctl0", "ctl1.example.org")),
+        (TWO_CONTROLLERS, ("ctl0", "ctl1.example.org")),
         ("ControlMachine=a\nBackupController=b,c\n", ("a", "b", "c")),
         ("SlurmctldHost=only\nControlMachine=old\n", ("only",)),
         ("", ()),
     ],
 )
-def test_controllers_are_read_from_both_spellings(text: str, hosts: tuple[str, ...]) -> None:
+def test_controller_hosts_are_read_from_new_and_old_keys(text: str, hosts: tuple[str, ...]) -> None:
     assert list_controller_hosts(settings_of("/c", lambda path: text)) == hosts
 
 
 @pytest.mark.parametrize(
-    ("here", "left"),
+    ("host", "others"),
     [("ctl0", ["ctl1"]), ("ctl1.example.org", ["ctl0"]), ("CTL1", ["ctl0"]), ("", ["ctl1"]), ("x", ["ctl0", "ctl1"])],
 )
-def test_the_others_are_those_that_this_machine_is_not(here: str, left: list[str]) -> None:
-    assert list(list_other_controllers(("ctl0", "ctl1"), here)) == left
-    assert bool(explain_no_controller(("ctl0", "ctl1"), here)) is (here == "x")
+def test_other_controllers_are_all_but_this_host(host: str, others: list[str]) -> None:
+    assert list(list_other_controllers(("ctl0", "ctl1"), host)) == others
+    assert bool(explain_no_controller(("ctl0", "ctl1"), host)) is (host == "x")
 
 
-def test_a_lab_on_localhost_has_no_others() -> None:
+def test_a_lab_on_localhost_has_no_other_controllers() -> None:
     assert (list_other_controllers(("localhost",), "any"), explain_no_controller(("localhost",), "any")) == ((), "")
 
 
-def test_the_plan_names_a_backup_and_what_goes_there(image: Path) -> None:
+def test_the_plan_names_a_backup_controller_and_how_to_install_there(image: Path) -> None:
     conf = image / "etc/slurm/slurm.conf"
-    conf.write_text(TWO + SLURM_CONF)
-    _, plan = planned(image)
+    conf.write_text(TWO_CONTROLLERS + SLURM_CONF)
+    _, plan = make_plan(image)
     text = plan_text(plan, (), lambda text, *styles: text)
     assert plan_json(plan, ())["other_controllers"] == ["ctl1.example.org"]
     assert "Other controllers: for you to do\n  - ctl1.example.org: nothing is written there." in text
@@ -62,33 +62,33 @@ def test_the_plan_names_a_backup_and_what_goes_there(image: Path) -> None:
     assert plan.conflicts == ()
 
 
-def test_a_controllers_bundle_has_slurm_users_directories_and_the_configuration(image: Path) -> None:
-    where, plan = planned(image)
-    with tarfile.open(fileobj=io.BytesIO(make_bundle(make_controller_payload(plan, where)))) as archive:
+def test_a_controller_bundle_holds_slurm_users_directories_and_the_configuration(image: Path) -> None:
+    context, plan = make_plan(image)
+    with tarfile.open(fileobj=io.BytesIO(make_bundle(make_controller_payload(plan, context)))) as archive:
         found = {one.name: (one.isdir(), one.mode, one.uname) for one in archive}
     assert found["var/lib/slurmwrap/controller"] == found["var/lib/slurmwrap"] == (True, 0o700, "slurm")
     assert found["etc/slurmwrap/config.toml"] == (False, 0o644, "root")
     assert found["usr/local/lib/slurmwrap/hooks/epilog_slurmctld"] == (False, 0o755, "root")
 
 
-def test_lines_that_others_bring_are_shown_awaited_and_never_written(image: Path) -> None:
+def test_with_no_edit_slurm_conf_lines_are_shown_and_checked_but_not_written(image: Path) -> None:
     before, conf = seen(image), image / "etc/slurm/slurm.conf"
     more, original = image / "etc/slurm/more.conf", conf.read_bytes()
     install(image, edit=False)
     assert conf.read_bytes() == original
-    plan = planned(image)[1]  # --no-edit is remembered
+    plan = make_plan(image)[1]  # --no-edit is remembered
     assert "+Prolog=/usr/local/lib/slurmwrap/hooks/prolog_site" in diff(plan.changes)
-    assert edits_hold(image) == [checking.FAIL, checking.FAIL]
+    assert check_slurm_conf(image) == [checking.FAIL, checking.FAIL]
 
     kept = {image / str(one.path).lstrip("/"): one.after.encode("latin-1") for one in plan.changes}
     originals = {path: path.read_bytes() for path in kept}
     assert set(kept) == {conf, more}
     for path, content in kept.items():  # as configuration management does
         path.write_bytes(content)
-    assert edits_hold(image) == [checking.OK]
-    assert planned(image)[1].nothing_to_do
-    (image / str(FILE).lstrip("/")).rename(image / "aside")  # the controller was made anew
-    assert diff(planned(image, edit=False)[1].changes) == ""
+    assert check_slurm_conf(image) == [checking.OK]
+    assert make_plan(image)[1].nothing_to_do
+    (image / str(FILE).lstrip("/")).rename(image / "aside")  # as on a newly installed controller
+    assert diff(make_plan(image, edit=False)[1].changes) == ""
     (image / "aside").rename(image / str(FILE).lstrip("/"))
 
     with pytest.raises(SlurmwrapError, match="slurmwrap does not edit it"):
@@ -99,8 +99,8 @@ def test_lines_that_others_bring_are_shown_awaited_and_never_written(image: Path
     assert seen(image) == before
 
 
-def edits_hold(image: Path) -> list[str]:
-    where = ground_of(image)
-    assert where.manifest is not None
-    held = checking.check(where.manifest, planned(image)[0].system, dict)
-    return [one.state for one in held if one.what == "slurm.conf"]
+def check_slurm_conf(image: Path) -> list[str]:
+    context = read_context(image)
+    assert context.manifest is not None
+    checks = checking.check(context.manifest, make_plan(image)[0].system, dict)
+    return [one.state for one in checks if one.what == "slurm.conf"]

@@ -1,4 +1,4 @@
-"""Which hooks ran on which node, as their Epilogs told."""
+"""The versions of the hooks on each node, as reported by their Epilogs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def epilog(node: str, at: float, **facts: object) -> Observation:
     )
 
 
-SEEN = (
+OBSERVATIONS = (
     epilog("n0", 2.0, hooks={"checksum": "aa", "release": "2"}),
     epilog("n0", 1.0, hooks={"checksum": "bb", "release": "1"}),
     epilog("n1", 3.0, hooks={"checksum": "bb", "release": "1"}),
@@ -39,19 +39,19 @@ WANTED = (
 )
 
 
-def test_each_nodes_newest_epilog_tells() -> None:
-    assert list_node_hooks(("n0", "n1", "n2", "n3"), select_newest(SEEN), "aa") == WANTED
+def test_the_newest_epilog_of_each_node_decides() -> None:
+    assert list_node_hooks(("n0", "n1", "n2", "n3"), select_newest(OBSERVATIONS), "aa") == WANTED
 
 
-def test_the_database_tells_the_same(tmp_path: Path) -> None:
+def test_the_database_gives_the_same_result(tmp_path: Path) -> None:
     with Database.open(tmp_path / "site.db") as store:
-        for one in SEEN:
+        for one in OBSERVATIONS:
             store.ingest(one)
         seen = store.hooks_seen("c", since=0.0)
     assert list_node_hooks(("n0", "n1", "n2", "n3"), seen, "aa") == WANTED
 
 
-def test_a_checksum_is_of_all_files_and_of_nothing_less(tmp_path: Path) -> None:
+def test_the_checksum_covers_all_files_and_is_empty_if_one_is_missing(tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / name).write_text(name)
     whole = read_checksum(tmp_path)

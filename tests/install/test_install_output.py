@@ -1,4 +1,4 @@
-"""What `slurmwrap hooks` prints of its plans."""
+"""The text that `slurmwrap hooks` prints for its plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slurmwrap.install.install_output import format_uninstall_plan
 from slurmwrap.install.uninstall import UninstallResult
 from slurmwrap.report.job_report.job_report_text import plain
 
-TAKING = UninstallResult(
+REMOVAL = UninstallResult(
     changes=(),
     files=(Path("/etc/slurm/prolog.d/slurmwrap"),),
     changed=(Path("/etc/slurm/slurmwrap.conf"),),
@@ -21,12 +21,12 @@ def list_removed(text: str) -> list[str]:
     return [line.removeprefix("  - ") for line in text.splitlines() if line.startswith("  - ")]
 
 
-def test_what_was_found_stays_unless_it_is_purged() -> None:
-    shown = format_uninstall_plan(TAKING, False, plain)
-    assert list_removed(shown) == ["/etc/slurm/prolog.d/slurmwrap", "/usr/lib/slurmwrap"]
-    assert "/etc/slurm/slurmwrap.conf" in shown
-    assert "slurm.conf: no change" in shown
-    purged = format_uninstall_plan(TAKING, True, plain)
+def test_the_uninstall_plan_lists_data_only_with_purge() -> None:
+    text = format_uninstall_plan(REMOVAL, False, plain)
+    assert list_removed(text) == ["/etc/slurm/prolog.d/slurmwrap", "/usr/lib/slurmwrap"]
+    assert "/etc/slurm/slurmwrap.conf" in text
+    assert "slurm.conf: no change" in text
+    purged = format_uninstall_plan(REMOVAL, True, plain)
     assert list_removed(purged) == [
         "/etc/slurm/prolog.d/slurmwrap",
         "/var/spool/slurmwrap",

@@ -1,4 +1,4 @@
-"""When the watchdog speaks: once when something is late, again after a day, and when it is over."""
+"""When the watchdog reports: once when a service is overdue, again after a day, and when it is no longer overdue."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ NOW = 1_800_000_000.0
 HINT = "systemctl status slurmwrap-reconcile; journalctl -u slurmwrap-reconcile; slurmwrap doctor"
 
 
-def report_at(reports: Path, at: float) -> None:
+def write_report_time(reports: Path, at: float) -> None:
     reports.mkdir(exist_ok=True)
     (reports / "last").write_text(f"{at}\n")
 
 
-def test_all_is_well_where_both_were_heard_in_time(tmp_path: Path) -> None:
+def test_nothing_is_overdue_after_a_recent_pass_and_report(tmp_path: Path) -> None:
     beat(tmp_path, NOW - 60)
-    report_at(tmp_path / "reports", NOW - 3600)
+    write_report_time(tmp_path / "reports", NOW - 3600)
     assert look(tmp_path, tmp_path / "reports", NOW) == ()
 
 
-def test_a_reconciler_that_does_not_pass_is_named_with_where_to_look(tmp_path: Path) -> None:
+def test_a_reconciler_without_a_recent_pass_is_overdue(tmp_path: Path) -> None:
     beat(tmp_path, NOW - 2 * LATE_S)
-    report_at(tmp_path / "reports", NOW - 3600)
+    write_report_time(tmp_path / "reports", NOW - 3600)
     assert look(tmp_path, tmp_path / "reports", NOW) == (
         OverdueState(what="reconciler", at=NOW - 1800, text="no pass of the reconciler for 30 minutes", hint=HINT),
     )
 
 
-def test_what_was_never_heard_is_late(tmp_path: Path) -> None:
+def test_a_service_that_never_ran_is_overdue(tmp_path: Path) -> None:
     found = look(tmp_path, tmp_path / "reports", NOW)
     assert [(one.what, one.at) for one in found] == [("reconciler", 0.0), ("report", 0.0)]
 
 
-def test_before_its_first_night_a_new_installation_is_not_late(tmp_path: Path) -> None:
+def test_the_report_of_a_new_installation_is_not_overdue_before_its_first_night(tmp_path: Path) -> None:
     assert since(tmp_path, NOW) == NOW
     found = []
     for hours in (0, 0.1, 1, 25, 27):
@@ -57,16 +57,16 @@ def test_before_its_first_night_a_new_installation_is_not_late(tmp_path: Path) -
     assert found == [[], [], ["reconciler"], ["reconciler"], ["reconciler", "report"]]
 
 
-def test_a_report_of_the_night_before_last_is_late(tmp_path: Path) -> None:
+def test_a_report_from_the_night_before_last_is_overdue(tmp_path: Path) -> None:
     beat(tmp_path, NOW)
-    report_at(tmp_path / "reports", NOW - REPORT_S - 3600)
+    write_report_time(tmp_path / "reports", NOW - REPORT_S - 3600)
     assert [one.text for one in look(tmp_path, tmp_path / "reports", NOW)] == ["no night report for 27 hours"]
 
 
-def test_people_hear_of_it_once_again_after_a_day_and_when_it_is_over(tmp_path: Path) -> None:
+def test_a_message_is_due_once_again_after_a_day_and_at_the_end(tmp_path: Path) -> None:
     late = (OverdueState(what="reconciler", at=0.0, text="t", hint="h"),)
     more = (*late, OverdueState(what="report", at=0.0, text="t", hint="h"))
-    told = [
+    messages = [
         news(tmp_path, late, NOW),
         news(tmp_path, late, NOW + 900),
         news(tmp_path, more, NOW + 1800),
@@ -74,17 +74,17 @@ def test_people_hear_of_it_once_again_after_a_day_and_when_it_is_over(tmp_path: 
         news(tmp_path, (), NOW + REMIND_S + 2700),
         news(tmp_path, (), NOW + REMIND_S + 3600),
     ]
-    assert told == ["late", "", "late", "late", "well", ""]
+    assert messages == ["late", "", "late", "late", "well", ""]
 
 
-def test_a_file_says_it_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+def test_the_state_file_exists_while_a_service_is_overdue(tmp_path: Path) -> None:
     news(tmp_path, (OverdueState(what="report", at=0.0, text="t", hint="h"),), NOW)
     assert json.loads((tmp_path / STATE).read_text()) == {"what": "report", "at": 0.0, "text": "t", "hint": "h"}
     news(tmp_path, (), NOW)
     assert not (tmp_path / STATE).exists()
 
 
-def test_a_link_in_the_place_of_the_heartbeat_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_heartbeat_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").touch()
     before = (tmp_path / "elsewhere").stat().st_mtime
     (tmp_path / HEARTBEAT).symlink_to(tmp_path / "elsewhere")

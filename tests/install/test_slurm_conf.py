@@ -1,4 +1,4 @@
-"""slurm.conf read as Slurm reads it, and edits that can be taken back."""
+"""slurm.conf read as Slurm reads it, and edits that can be reverted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONF = (
 )
 
 
-def test_settings_come_in_slurms_order_with_their_places() -> None:
+def test_settings_are_listed_in_slurms_order_with_file_and_line() -> None:
     files = {"/e/slurm.conf": CONF, "/e/sub/more.conf": "Epilog=/z"}
     found = settings_of("/e/slurm.conf", files.__getitem__)
     main = {"file": "/e/slurm.conf"}
@@ -43,7 +43,7 @@ def test_settings_come_in_slurms_order_with_their_places() -> None:
     assert named(found, "prologflags")[0].value == "Alloc"
 
 
-def test_includes_name_the_cluster_and_a_line_goes_on_past_blanks_as_slurm_reads_it() -> None:
+def test_includes_expand_the_cluster_name_and_continued_lines_are_joined() -> None:
     files = {
         "/e/slurm.conf": "ClusterName=lin\nINCLUDE sub/%c.conf # c\nProlog=/a\\\\\nEpilog=/b \\ \t\nTaskProlog=/c\n",
         "/e/sub/lin.conf": "include more.conf",
@@ -56,7 +56,7 @@ def test_includes_name_the_cluster_and_a_line_goes_on_past_blanks_as_slurm_reads
     ]  # fmt: skip
 
 
-def test_files_that_include_each_other_are_an_error() -> None:
+def test_files_that_include_each_other_are_refused() -> None:
     with pytest.raises(SlurmwrapError, match="include each other"):
         settings_of("/a", lambda name: "Include /a\n")
 
@@ -65,7 +65,7 @@ LINE = st.text(alphabet=st.characters(max_codepoint=255, exclude_characters="\n\
 
 
 @given(lines=st.lists(LINE, max_size=8), ends=st.booleans(), where=st.sampled_from(["end", "top", "before"]))
-def test_taken_back_every_byte_is_as_it_was(lines: list[str], ends: bool, where: str) -> None:
+def test_a_reverted_edit_restores_every_byte(lines: list[str], ends: bool, where: str) -> None:
     text = "\n".join(["ClusterName=c", *lines, "Prolog=/x # y"]) + ("\n" if ends else "")
     if text.split("\n").count("Prolog=/x # y") != 1 or text.split("\n").count("ClusterName=c") != 1:
         return
@@ -78,7 +78,7 @@ def test_taken_back_every_byte_is_as_it_was(lines: list[str], ends: bool, where:
     assert reverted(after, edit, newline_at_end=ends) == text
 
 
-def test_a_block_that_is_there_twice_is_nobodys() -> None:
+def test_a_block_that_occurs_twice_is_not_reverted() -> None:
     edit = Edit(file="f", block=("A=1",))
     twice = applied(applied("x\n", edit), edit)
     with pytest.raises(SlurmwrapError, match="not as they were written"):

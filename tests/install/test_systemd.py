@@ -1,6 +1,6 @@
-"""`slurmwrap hooks` where systemd runs: the Debian package, Debian's Slurm, and our units at work (make systemd).
+"""`slurmwrap hooks` with systemd: the Debian package, Debian's Slurm and slurmwrap's running units (make systemd).
 
-The tests of one suite share a booted system and build on each other in the order of this file.
+The tests of one suite share a booted system and depend on each other in the order of this file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from booted import Booted, CannotBootError, boot, until
+from booted import Booted, CannotBootError, boot, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 RECONCILER = "slurmwrap-reconcile.service"
@@ -20,7 +20,7 @@ ENABLED = [RECONCILER, "slurmwrap-report.timer", "slurmwrap-watchdog.timer"]
 STATE = "/var/lib/slurmwrap"
 CGROUP_CONF = {"bookworm": "CgroupPlugin=cgroup/v1\n", "trixie": "CgroupPlugin=disabled\n"}
 BROKEN = '#!/bin/sh\npython3 -c "import nothing_of_that_name"\n'
-MAIL = """
+SMTP_SERVER = """
 import socketserver, sys
 class Hear(socketserver.StreamRequestHandler):
     def handle(self):
@@ -36,9 +36,9 @@ class Hear(socketserver.StreamRequestHandler):
             self.wfile.write(answer)
 socketserver.TCPServer(("127.0.0.1", 25), Hear).serve_forever()
 """
-QUICK = "[Timer]\nOnActiveSec=\nOnUnitActiveSec=\nOnActiveSec=1\nOnUnitActiveSec=3\nAccuracySec=100ms\n"
-# Everything that an installation could have touched; what systemd and Slurm themselves write is theirs.
-LOOK = r"""
+QUICK_TIMER = "[Timer]\nOnActiveSec=\nOnUnitActiveSec=\nOnActiveSec=1\nOnUnitActiveSec=3\nAccuracySec=100ms\n"
+# Lists everything that an installation could change, without files that systemd and Slurm themselves write.
+LIST_FILES = r"""
 find /etc /usr/local /srv /shared /var/lib -xdev \( -path /var/lib/slurm -o -path /var/lib/systemd/random-seed \
   -o -path '/var/lib/systemd/timers/stamp-[!s]*' -o -path '/var/lib/systemd/timers' -prune -a -false \) -prune -o \
   -printf '%p %m %U %G %l\n' 2>/dev/null | sort
@@ -60,7 +60,7 @@ def package() -> Path:
 
 @pytest.fixture(scope="module", params=["bookworm", "trixie"])
 def site(request: pytest.FixtureRequest, package: Path) -> Iterator[Booted]:
-    """A controller that is its own node, with slurmwrap's package and nothing installed by `hooks` yet."""
+    """A controller that is also the only node, with slurmwrap's package, before `slurmwrap hooks install`."""
     try:
         system = boot(request.param)
     except CannotBootError as error:
@@ -75,47 +75,47 @@ def site(request: pytest.FixtureRequest, package: Path) -> Iterator[Booted]:
         system.stop()
 
 
-BEFORE: dict[int, str] = {}  # leader -> what LOOK said before anything was installed
+BEFORE: dict[int, str] = {}  # leader -> output of LIST_FILES before anything was installed
 
 
-def shown(site: Booted, unit: str, name: str) -> str:
+def show_property(site: Booted, unit: str, name: str) -> str:
     return site.out("systemctl", "show", "-P", name, unit).strip()
 
 
-def journal(site: Booted, unit: str, *options: str) -> list[dict[str, Any]]:
-    said = site.out("journalctl", "-u", unit, "-o", "json", "--no-pager", *options)
-    return [json.loads(line) for line in said.splitlines()]
+def read_journal(site: Booted, unit: str, *options: str) -> list[dict[str, Any]]:
+    output = site.out("journalctl", "-u", unit, "-o", "json", "--no-pager", *options)
+    return [json.loads(line) for line in output.splitlines()]
 
 
-def told(site: Booted, *argv: str) -> dict[str, str]:
-    """what -> state of a `--json` of checks."""
+def read_check_states(site: Booted, *argv: str) -> dict[str, str]:
+    """The states of the checks in the `--json` output of a command: name -> state."""
     checks = json.loads(site.run(*argv, "--json").stdout)["checks"]
     return {one.get("what", one.get("name")): one["state"] for one in checks}
 
 
-def test_installed_the_units_are_active(site: Booted) -> None:
-    BEFORE[site.leader] = site.out("sh", "-c", LOOK)
+def test_the_units_are_active_after_installation(site: Booted) -> None:
+    BEFORE[site.leader] = site.out("sh", "-c", LIST_FILES)
     done = site.run("slurmwrap", "hooks", "install", "--yes", "--shared", "/shared/slurmwrap")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"started {', '.join(ENABLED)}" in done.stderr
     if "restart slurmctld once" in done.stderr:  # before 23.11
         site.out("systemctl", "restart", "slurmctld")
-        until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "slurmctld is back")
+        wait_until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "slurmctld is back")
     done = site.run("slurmwrap", "hooks", "install", "--yes")
     assert "observations of Prolog, Epilog and EpilogSlurmctld were accepted" in done.stderr
-    assert [shown(site, unit, "ActiveState") for unit in ENABLED] == ["active"] * 3
-    assert [shown(site, unit, "UnitFileState") for unit in ENABLED] == ["enabled"] * 3
-    assert shown(site, RECONCILER, "User") == "slurm"
-    assert set(told(site, "slurmwrap", "hooks", "check").values()) == {"ok"}
+    assert [show_property(site, unit, "ActiveState") for unit in ENABLED] == ["active"] * 3
+    assert [show_property(site, unit, "UnitFileState") for unit in ENABLED] == ["enabled"] * 3
+    assert show_property(site, RECONCILER, "User") == "slurm"
+    assert set(read_check_states(site, "slurmwrap", "hooks", "check").values()) == {"ok"}
     assert json.loads(site.out("slurmwrap", "hooks", "plan", "--json"))["other_controllers"] == ["slurmwrap-backup"]
 
 
-def test_a_failed_job_is_judged_in_the_journal_with_fields(site: Booted) -> None:
+def test_the_diagnosis_of_a_failed_job_is_in_the_journal_with_fields(site: Booted) -> None:
     site.write("/home/ada/broken.sh", BROKEN, mode=0o755)
-    said = site.out("runuser", "-u", "ada", "--", "sh", "-c", "cd ~ && sbatch --parsable --gpus=1 broken.sh")
-    job = said.strip()
-    until(lambda: journal(site, RECONCILER, f"SLURM_JOB_ID={job}") != [], f"job {job} is judged")
-    (line,) = journal(site, RECONCILER, f"SLURM_JOB_ID={job}", "SLURMWRAP_EVENT=judged")
+    output = site.out("runuser", "-u", "ada", "--", "sh", "-c", "cd ~ && sbatch --parsable --gpus=1 broken.sh")
+    job = output.strip()
+    wait_until(lambda: read_journal(site, RECONCILER, f"SLURM_JOB_ID={job}") != [], f"job {job} is judged")
+    (line,) = read_journal(site, RECONCILER, f"SLURM_JOB_ID={job}", "SLURMWRAP_EVENT=judged")
     names = (
         "SLURM_JOB_USER",
         "SLURM_JOB_STATE",
@@ -129,104 +129,109 @@ def test_a_failed_job_is_judged_in_the_journal_with_fields(site: Booted) -> None
     assert "> ModuleNotFoundError: No module named 'nothing_of_that_name'" in why
 
 
-def test_killed_the_reconciler_is_started_again(site: Booted) -> None:
-    before = shown(site, RECONCILER, "MainPID")
+def test_a_killed_reconciler_is_restarted(site: Booted) -> None:
+    before = show_property(site, RECONCILER, "MainPID")
     site.out("kill", "-9", before)
-    until(lambda: shown(site, RECONCILER, "MainPID") not in ("0", before), "another one was started")
-    assert (shown(site, RECONCILER, "NRestarts"), shown(site, RECONCILER, "ActiveState")) == ("1", "active")
+    wait_until(lambda: show_property(site, RECONCILER, "MainPID") not in ("0", before), "another one was started")
+    assert (show_property(site, RECONCILER, "NRestarts"), show_property(site, RECONCILER, "ActiveState")) == (
+        "1",
+        "active",
+    )
 
 
-def test_the_report_runs_and_its_timer_knows_the_next_time(site: Booted) -> None:
-    assert "05:30:00" in shown(site, "slurmwrap-report.timer", "NextElapseUSecRealtime")
+def test_the_report_runs_and_its_timer_is_scheduled(site: Booted) -> None:
+    assert "05:30:00" in show_property(site, "slurmwrap-report.timer", "NextElapseUSecRealtime")
     site.out("systemctl", "start", "slurmwrap-report")
     assert {"index.html", "last", "latest.html"} <= set(site.out("ls", f"{STATE}/reports").split())
     assert "slurmwrap-report.timer" in site.out("systemctl", "list-timers", "--no-pager")
 
 
-def test_the_watchdog_is_quiet_while_all_is_well(site: Booted) -> None:
+def test_the_watchdog_reports_nothing_while_no_service_is_overdue(site: Booted) -> None:
     site.out("systemctl", "start", "slurmwrap-watchdog")
-    assert shown(site, "slurmwrap-watchdog.service", "Result") == "success"
-    assert journal(site, "slurmwrap-watchdog", "-p", "err") == []
+    assert show_property(site, "slurmwrap-watchdog.service", "Result") == "success"
+    assert read_journal(site, "slurmwrap-watchdog", "-p", "err") == []
 
 
-def test_doctor_finds_the_site_whole(site: Booted) -> None:
-    until(lambda: told(site, "slurmwrap", "doctor")["reconciler"] == "ok", "the reconciler passed")
-    found = told(site, "slurmwrap", "doctor")
+def test_doctor_reports_no_failure(site: Booted) -> None:
+    wait_until(lambda: read_check_states(site, "slurmwrap", "doctor")["reconciler"] == "ok", "the reconciler passed")
+    found = read_check_states(site, "slurmwrap", "doctor")
     assert "fail" not in found.values(), found
-    looked = ("hooks", "hooks on nodes", "spool", "published", "reconciler", "units", "night report", "log")
-    assert {name: found[name] for name in looked} == dict.fromkeys(looked, "ok")
+    checks = ("hooks", "hooks on nodes", "spool", "published", "reconciler", "units", "night report", "log")
+    assert {name: found[name] for name in checks} == dict.fromkeys(checks, "ok")
 
 
-def test_while_a_backup_is_the_controller_the_reconciler_goes_on(site: Booted) -> None:
-    """A second slurmctld with a host name and an address of its own, on the same disk."""
+def test_the_reconciler_works_while_a_backup_is_the_controller(site: Booted) -> None:
+    """A second slurmctld runs with its own host name and address, on the same disk."""
     program = "hostname slurmwrap-backup && mount -t tmpfs tmpfs /run/of-slurmctld && exec slurmctld -D"
     site.out("systemd-run", "--unit=backup", "--collect", "unshare", "--uts", "--mount", "sh", "-c", program)
-    until(lambda: site.run("scontrol", "ping").stdout.count("is UP") == 2, "both controllers answer")
+    wait_until(lambda: site.run("scontrol", "ping").stdout.count("is UP") == 2, "both controllers answer")
     site.out("systemctl", "stop", "slurmctld")
     site.run("scontrol", "takeover")
-    until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "the backup is the controller")
-    said = site.out("runuser", "-u", "ada", "--", "sh", "-c", "cd ~ && sbatch --parsable --gpus=1 broken.sh")
-    until(lambda: journal(site, RECONCILER, f"SLURM_JOB_ID={said.strip()}") != [], "its job is judged")
+    wait_until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "the backup is the controller")
+    output = site.out("runuser", "-u", "ada", "--", "sh", "-c", "cd ~ && sbatch --parsable --gpus=1 broken.sh")
+    wait_until(lambda: read_journal(site, RECONCILER, f"SLURM_JOB_ID={output.strip()}") != [], "its job is judged")
     site.out("systemctl", "start", "slurmctld")
-    until(lambda: site.run("scontrol", "ping").stdout.count("is UP") == 2, "the primary is back")
+    wait_until(lambda: site.run("scontrol", "ping").stdout.count("is UP") == 2, "the primary is back")
     site.out("systemctl", "stop", "backup")
-    until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "the primary is the controller")
+    wait_until(lambda: site.run("sinfo", "-h", "-o", "%T").stdout.strip() == "idle", "the primary is the controller")
 
 
-def test_what_the_configuration_names_later_may_be_written_after_installing_again(site: Booted) -> None:
-    site.write("/srv/hear.py", MAIL)
+def test_a_newly_configured_directory_is_writable_after_reinstallation(site: Booted) -> None:
+    site.write("/srv/hear.py", SMTP_SERVER)
     site.out("systemd-run", "--unit=hear", "--collect", "python3", "/srv/hear.py")
     site.out("install", "-d", "-o", "slurm", "/srv/reports")
     config = site.out("cat", "/etc/slurmwrap/config.toml")
     more = '[report]\ndirectory = "/srv/reports"\nto = "ops@example.org"\n[mail]\nserver = "127.0.0.1"\n'
     site.write("/etc/slurmwrap/config.toml", config + more)
     assert site.run("systemctl", "start", "slurmwrap-report").returncode == 1
-    assert told(site, "slurmwrap", "hooks", "check")["systemd"] == "warn"
-    before = shown(site, RECONCILER, "MainPID")
+    assert read_check_states(site, "slurmwrap", "hooks", "check")["systemd"] == "warn"
+    before = show_property(site, RECONCILER, "MainPID")
     site.out("slurmwrap", "hooks", "install", "--yes", "--no-test")
-    assert shown(site, RECONCILER, "MainPID") != before  # it has read the configuration, and is of the new release
+    assert show_property(site, RECONCILER, "MainPID") != before  # restarted, with the new configuration and release
     site.out("systemctl", "start", "slurmwrap-report")
     assert "latest.html" in site.out("ls", "/srv/reports")
-    assert told(site, "slurmwrap", "hooks", "check")["systemd"] == "ok"
+    assert read_check_states(site, "slurmwrap", "hooks", "check")["systemd"] == "ok"
 
 
 @pytest.mark.parametrize(("option", "capabilities"), [("--become-users", 0xC0), ("--no-become-users", 0)])
-def test_the_reconciler_may_become_users_only_where_that_was_asked_for(
-    option: str, capabilities: int, site: Booted
-) -> None:
+def test_the_reconciler_may_become_users_only_with_become_users(option: str, capabilities: int, site: Booted) -> None:
     """CAP_SETGID and CAP_SETUID are bits 6 and 7."""
     site.out("slurmwrap", "hooks", "install", "--yes", "--no-test", option)
-    status = site.out("cat", f"/proc/{shown(site, RECONCILER, 'MainPID')}/status").splitlines()
+    status = site.out("cat", f"/proc/{show_property(site, RECONCILER, 'MainPID')}/status").splitlines()
     found = dict(line.split(":", 1) for line in status)
     assert [int(found[name], 16) for name in ("CapEff", "CapBnd", "CapAmb")] == [capabilities] * 3
-    until(lambda: told(site, "slurmwrap", "doctor")["reconciler"] == "ok", "the reconciler passed")
+    wait_until(lambda: read_check_states(site, "slurmwrap", "doctor")["reconciler"] == "ok", "the reconciler passed")
 
 
-def test_the_watchdog_says_that_both_are_late_and_goes_on_looking(site: Booted) -> None:
+def test_the_watchdog_reports_overdue_services_and_keeps_running(site: Booted) -> None:
     site.out("systemctl", "stop", RECONCILER)
     site.out("touch", "-d", "1 hour ago", f"{STATE}/heartbeat")
     site.write("/srv/reports/last", "1000000000\n")
-    site.write("/run/systemd/system/slurmwrap-watchdog.timer.d/quick.conf", QUICK)
+    site.write("/run/systemd/system/slurmwrap-watchdog.timer.d/quick.conf", QUICK_TIMER)
     site.out("systemctl", "daemon-reload")
     site.out("systemctl", "restart", "slurmwrap-watchdog.timer")
-    until(lambda: len(journal(site, "slurmwrap-watchdog", "SLURMWRAP_LATE=report")) > 1, "it looked twice")
-    late = journal(site, "slurmwrap-watchdog", "-p", "err", "SLURMWRAP_LATE=reconciler")[0]
+    wait_until(lambda: len(read_journal(site, "slurmwrap-watchdog", "SLURMWRAP_LATE=report")) > 1, "it looked twice")
+    late = read_journal(site, "slurmwrap-watchdog", "-p", "err", "SLURMWRAP_LATE=reconciler")[0]
     assert (late["MESSAGE"], late["PRIORITY"]) == ("no pass of the reconciler for 60 minutes", "3")
     site.out("systemctl", "stop", "slurmwrap-watchdog.timer")
     assert site.run("systemctl", "start", "slurmwrap-watchdog").returncode == 1
-    assert shown(site, "slurmwrap-watchdog.service", "ExecMainStatus") == "2"
+    assert show_property(site, "slurmwrap-watchdog.service", "ExecMainStatus") == "2"
     kept = [json.loads(line)["what"] for line in site.out("cat", f"{STATE}/watchdog.late").splitlines()]
     assert kept == ["reconciler", "report"]
-    assert site.out("grep", "-c", "^Subject: slurmwrap: late", "/srv/mail") == "1\n"  # it was late twice
-    assert told(site, "slurmwrap", "hooks", "check")["systemd"] == "fail"
+    assert (
+        site.out("grep", "-c", "^Subject: slurmwrap: late", "/srv/mail") == "1\n"
+    )  # only one mail for two overdue passes
+    assert read_check_states(site, "slurmwrap", "hooks", "check")["systemd"] == "fail"
 
 
-def test_taken_back_nothing_of_it_is_left(site: Booted) -> None:
+def test_uninstalling_leaves_no_trace(site: Booted) -> None:
     site.out("rm", "-r", "/run/systemd/system/slurmwrap-watchdog.timer.d")
     site.out("systemctl", "stop", "hear")
     site.out("slurmwrap", "hooks", "uninstall", "--purge")
-    site.out("rm", "-r", "/etc/slurmwrap", "/srv/hear.py", "/srv/mail", "/srv/reports")  # ours by now
-    assert site.out("sh", "-c", LOOK) == BEFORE[site.leader]
+    site.out(
+        "rm", "-r", "/etc/slurmwrap", "/srv/hear.py", "/srv/mail", "/srv/reports"
+    )  # made by these tests or changed by the site
+    assert site.out("sh", "-c", LIST_FILES) == BEFORE[site.leader]
     assert site.run("systemctl", "list-units", "--all", "--no-legend", "slurmwrap*").stdout == ""
     assert site.run("systemctl", "is-system-running").stdout == "running\n"
     assert site.out("runuser", "-u", "ada", "--", "srun", "--gpus=1", "echo", "runs") == "runs\n"

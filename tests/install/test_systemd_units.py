@@ -1,4 +1,4 @@
-"""The units as systemd itself reads them."""
+"""The systemd units, checked by systemd's own tools."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WANTED = InstallTarget(
 CONFIGURED = {"metrics": {"textfile": "/var/lib/prometheus/slurmwrap.prom"}, "report": {"directory": "/srv/reports"}}
 
 
-def written(directory: Path) -> list[Path]:
+def write_units(directory: Path) -> list[Path]:
     for name, text in rendered(WANTED, CONFIGURED):
         (directory / name).write_text(text)
     return sorted(directory.iterdir())
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    units = written(tmp_path)
+def test_systemd_analyze_verify_accepts_the_units(tmp_path: Path) -> None:
+    units = write_units(tmp_path)
     assert {*ENABLED, "slurmwrap-report.service", "slurmwrap-watchdog.service"} == {unit.name for unit in units}
     checked = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, units)],
@@ -37,7 +37,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     assert not [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "slurmwrap" in line]
 
 
-def test_they_may_write_their_own_places_and_those_that_the_configuration_names(tmp_path: Path) -> None:
+def test_units_may_write_their_own_and_the_configured_directories(tmp_path: Path) -> None:
     (line,) = [line for line in (dict(rendered(WANTED, CONFIGURED))["slurmwrap-report.service"]).splitlines()
                if line.startswith("ReadWritePaths=")]  # fmt: skip
     assert line == (
@@ -46,7 +46,7 @@ def test_they_may_write_their_own_places_and_those_that_the_configuration_names(
     )
 
 
-def test_slurms_commands_are_found_where_the_site_has_them() -> None:
+def test_the_sites_slurm_directory_is_on_the_path_of_the_services() -> None:
     assert "Environment=PATH" not in "".join(dict(rendered(WANTED, {})).values())
     for name, text in rendered(replace(WANTED, slurm_bin="/opt/slurm 24/bin"), {}):
         named = [line for line in text.splitlines() if line.startswith("Environment=PATH=")]
@@ -54,18 +54,18 @@ def test_slurms_commands_are_found_where_the_site_has_them() -> None:
         assert named == ([f"Environment=PATH={path}"] if name.endswith(".service") else [])
 
 
-def test_systemd_finds_little_exposed(tmp_path: Path) -> None:
-    services = [str(unit) for unit in written(tmp_path) if unit.suffix == ".service"]
-    told = subprocess.run(
+def test_systemd_analyze_security_rates_the_services_below_the_threshold(tmp_path: Path) -> None:
+    services = [str(unit) for unit in write_units(tmp_path) if unit.suffix == ".service"]
+    checked = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=60", *services],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    if "unrecognized option" in told.stderr:
+    if "unrecognized option" in checked.stderr:
         pytest.skip("this systemd-analyze knows no --offline")
-    assert told.returncode == 0, told.stdout[-500:]
+    assert checked.returncode == 0, checked.stdout[-500:]
 
 
-def test_only_slurm_users_reconciler_gets_to_be_a_user_and_only_if_it_is_wanted() -> None:
+def test_only_the_reconciler_of_slurm_user_gets_capabilities_and_only_on_request() -> None:
     slurm = replace(WANTED, slurm_user="slurm")
     for wanted, lines in (
         (slurm, []),

@@ -1,4 +1,4 @@
-"""Who may run jobs in a lab with accounting."""
+"""The users that may run jobs in a lab with accounting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def account(name: str, uid: int, shell: str = "/bin/bash") -> pwd.struct_passwd:
     return pwd.struct_passwd((name, "x", uid, uid, "", f"/home/{name}", shell))
 
 
-def test_everybody_who_can_log_in_and_slurm_user_may_run_jobs() -> None:
+def test_all_accounts_with_a_login_shell_and_slurm_user_may_run_jobs() -> None:
     accounts = [
         account("root", 0),
         account("daemon", 1, "/usr/sbin/nologin"),
@@ -25,5 +25,5 @@ def test_everybody_who_can_log_in_and_slurm_user_may_run_jobs() -> None:
     assert people(accounts, "bob") == ("bob", "Ann-M.2_x")
 
 
-def test_a_name_that_sacctmgr_would_read_as_several_is_left_out() -> None:
+def test_a_user_name_that_sacctmgr_would_split_is_left_out() -> None:
     assert people([account("a,b", 1001), account("c=d", 1002), account("e f", 1003)], "root") == ("root",)

@@ -1,4 +1,4 @@
-"""The configuration of a lab, per Slurm release and per what the machine gives."""
+"""The configuration files of a lab, for each Slurm release and for what the machine supports."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def settings(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_slurm_conf_is_the_same_for_every_release(release: tuple[int, int]) -> None:
-    here = render(SPEC, LAYOUT, replace(FULL, release=release), None)
-    assert here["slurm.conf"] == render(SPEC, LAYOUT, FULL, None)["slurm.conf"]
+    files = render(SPEC, LAYOUT, replace(FULL, release=release), None)
+    assert files["slurm.conf"] == render(SPEC, LAYOUT, FULL, None)["slurm.conf"]
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def test_with_cgroups_memory_and_devices_are_constrained_and_cores_are_not(relea
     assert (plugins["ProctrackType"], plugins["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup")
 
 
-def test_devices_are_not_constrained_where_they_are_not_devices() -> None:
+def test_devices_are_not_constrained_when_they_are_not_device_files() -> None:
     files = render(SPEC, LAYOUT, replace(FULL, no_devices="no mknod"), None)
     assert settings(files["cgroup.conf"])["ConstrainDevices"] == "no"
 
 
-def test_no_settings_that_need_an_accounting_database() -> None:
+def test_slurm_conf_has_no_settings_that_need_an_accounting_database() -> None:
     # slurmctld 22.05: "fatal: slurmdbd is required to run with TRES gres/gpu"
     assert "AccountingStorage" not in render(SPEC, LAYOUT, FULL, None)["slurm.conf"]
 
 
-def test_accounting_keeps_limits_and_its_database_is_slurm_users_alone() -> None:
+def test_accounting_enforces_limits_and_its_database_belongs_to_slurm_user() -> None:
     spec = replace(SPEC, accounting=True, slurm_user="slurm")
     files = render(spec, LAYOUT, FULL, None)
     slurm, slurmdbd = settings(files["slurm.conf"]), settings(files["slurmdbd.conf"])
@@ -82,7 +82,7 @@ def test_accounting_keeps_limits_and_its_database_is_slurm_users_alone() -> None
     assert "StoragePass" not in slurmdbd and "slurmdbd.conf" not in render(SPEC, LAYOUT, FULL, None)
 
 
-def test_hooks_are_named_only_when_there_are_any() -> None:
+def test_slurm_conf_names_hooks_only_if_they_are_given() -> None:
     hooks = HookPaths(prolog="/h/prolog", epilog="/h/epilog", epilog_slurmctld="/h/epilog_slurmctld")
     with_hooks = settings(render(SPEC, LAYOUT, FULL, hooks)["slurm.conf"])
     without = settings(render(SPEC, LAYOUT, FULL, None)["slurm.conf"])
@@ -92,7 +92,7 @@ def test_hooks_are_named_only_when_there_are_any() -> None:
     }  # fmt: skip
 
 
-def test_nodes_answer_to_their_own_names_only_where_they_have_them() -> None:
+def test_nodes_have_their_own_host_names_only_with_namespaces() -> None:
     def host_names(means: Means) -> list[str]:
         lines = render(SPEC, LAYOUT, means, None)["slurm.conf"].splitlines()
         return [line.split()[2] for line in lines if line.startswith("NodeName=")]
@@ -101,7 +101,7 @@ def test_nodes_answer_to_their_own_names_only_where_they_have_them() -> None:
     assert host_names(BARE) == ["NodeHostname=localhost"] * 4
 
 
-def test_node_line_holds_the_invented_hardware() -> None:
+def test_the_node_line_holds_the_invented_hardware() -> None:
     odd = replace(SPEC, nodes=1, switches=1, cpus=7, gpus=0, mem_mib=1000)
     files = render(odd, LAYOUT, FULL, None)
     assert (
@@ -114,16 +114,20 @@ def test_node_line_holds_the_invented_hardware() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "threads", "told"),
+    ("cpus", "threads", "expected"),
     [(32, 1, (2, 16, 1)), (32, 2, (2, 8, 2)), (6, 2, (1, 3, 2)), (16, 8, (2, 1, 8))],
 )
-def test_sockets_cores_and_threads_make_the_cpus(cpus: int, threads: int, told: tuple[int, int, int]) -> None:
+def test_sockets_cores_and_threads_multiply_to_the_cpus(
+    cpus: int, threads: int, expected: tuple[int, int, int]
+) -> None:
     conf = render(replace(SPEC, cpus=cpus, threads=threads), LAYOUT, FULL, None)["slurm.conf"]
-    board = f"CPUs={cpus} Boards=1 SocketsPerBoard={told[0]} CoresPerSocket={told[1]} ThreadsPerCore={told[2]} "
+    board = (
+        f"CPUs={cpus} Boards=1 SocketsPerBoard={expected[0]} CoresPerSocket={expected[1]} ThreadsPerCore={expected[2]} "
+    )
     assert conf.count(board) == SPEC.nodes
 
 
-def test_slurm_is_told_nothing_of_the_network_where_there_shall_be_none() -> None:
+def test_without_a_tree_slurm_conf_has_no_topology() -> None:
     with_tree = render(SPEC, LAYOUT, FULL, None)
     without = render(replace(SPEC, topology="none"), LAYOUT, FULL, None)
     assert settings(with_tree["slurm.conf"]).items() - settings(without["slurm.conf"]).items() == {
@@ -140,14 +144,14 @@ def test_gpus_and_topology_name_all_nodes() -> None:
     ]  # fmt: skip
 
 
-def test_single_user_lab_runs_every_daemon_as_that_user() -> None:
-    mine = settings(render(replace(SPEC, slurm_user="ada"), LAYOUT, replace(BARE, root=False), None)["slurm.conf"])
-    sites = settings(render(replace(SPEC, slurm_user="slurm"), LAYOUT, FULL, None)["slurm.conf"])
-    assert (mine["SlurmUser"], mine["SlurmdUser"]) == ("ada", "ada")
-    assert (sites["SlurmUser"], sites["SlurmdUser"]) == ("slurm", "root")
+def test_a_single_user_lab_runs_every_daemon_as_that_user() -> None:
+    own_lab = settings(render(replace(SPEC, slurm_user="ada"), LAYOUT, replace(BARE, root=False), None)["slurm.conf"])
+    root_lab = settings(render(replace(SPEC, slurm_user="slurm"), LAYOUT, FULL, None)["slurm.conf"])
+    assert (own_lab["SlurmUser"], own_lab["SlurmdUser"]) == ("ada", "ada")
+    assert (root_lab["SlurmUser"], root_lab["SlurmdUser"]) == ("slurm", "root")
 
 
-def test_site_configuration_is_one_that_slurmwrap_takes() -> None:
+def test_the_site_configuration_is_valid_for_slurmwrap() -> None:
     text = render(SPEC, LAYOUT, FULL, None)["slurmwrap/config.toml"]
     merged = config.merge(config.Config(), tomllib.loads(text), "lab")
     assert merged.site == config.SiteSection(
@@ -159,26 +163,26 @@ def test_site_configuration_is_one_that_slurmwrap_takes() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 8, 64])
-def test_cap_on_drained_nodes_allows_at_least_one(nodes: int) -> None:
+def test_the_cap_on_drained_nodes_allows_at_least_one(nodes: int) -> None:
     text = render(replace(SPEC, nodes=nodes), LAYOUT, FULL, None)["slurmwrap/config.toml"]
     assert 1 <= int(tomllib.loads(text)["placement"]["exclude_cap"] * nodes) < nodes
 
 
 @pytest.mark.parametrize(
-    ("said", "release"),
+    ("output", "release"),
     [("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 24.11.5", (24, 11)), ("slurm-wlm 26.05.0-rc1", (26, 5))],
 )
-def test_release_is_read_from_what_slurmctld_says(said: str, release: tuple[int, int]) -> None:
-    assert parse_release(said) == release
+def test_the_release_is_parsed_from_the_version_output_of_slurmctld(output: str, release: tuple[int, int]) -> None:
+    assert parse_release(output) == release
 
 
-@pytest.mark.parametrize("said", ["", "slurm unknown", "slurm 20.11.9"])
-def test_release_that_is_unknown_or_too_old_is_refused(said: str) -> None:
+@pytest.mark.parametrize("output", ["", "slurm unknown", "slurm 20.11.9"])
+def test_a_release_that_is_unknown_or_too_old_is_refused(output: str) -> None:
     with pytest.raises(LabError):
-        parse_release(said)
+        parse_release(output)
 
 
-def test_what_is_enforced_says_how_or_why_not() -> None:
+def test_enforcement_tells_how_each_limit_is_enforced_or_why_not() -> None:
     assert enforcement(FULL) == {
         "memory": "yes: cgroup v1", "devices": "yes: cgroup v1", "cores": "no: the nodes' CPUs are invented",
     }  # fmt: skip

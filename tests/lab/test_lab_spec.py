@@ -1,4 +1,4 @@
-"""What follows from a LabSpec, and which ones are refused."""
+"""What is derived from a LabSpec, and which specifications are refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurmwrap.lab.lab_spec import LabSpec, checked, cluster_of, gpu_bus_id, gpu
 SPEC = LabSpec(directory=Path("/var/lib/slurmwrap-lab"))
 
 
-def test_nodes_are_shared_out_over_the_leaf_switches_in_order() -> None:
+def test_nodes_are_distributed_over_the_leaf_switches_in_order() -> None:
     uneven = replace(SPEC, nodes=5, switches=2)
     assert uneven.leaves == (("ib0", ("n0", "n1")), ("ib1", ("n2", "n3", "n4")))
 
 
 @pytest.mark.parametrize(("nodes", "switches"), [(1, 1), (3, 2), (7, 3), (8, 8), (11, 4), (256, 5)])
-def test_every_node_hangs_on_exactly_one_leaf_and_no_leaf_is_empty(nodes: int, switches: int) -> None:
+def test_every_node_is_on_exactly_one_leaf_and_no_leaf_is_empty(nodes: int, switches: int) -> None:
     leaves = replace(SPEC, nodes=nodes, switches=switches).leaves
     assert [node for _, members in leaves for node in members] == [f"n{index}" for index in range(nodes)]
     assert all(members for _, members in leaves)
@@ -29,7 +29,7 @@ def test_without_a_tree_there_are_no_switches() -> None:
     assert replace(SPEC, topology="none").leaves == ()
 
 
-def test_every_lab_but_roots_own_is_a_cluster_of_another_name() -> None:
+def test_every_lab_directory_but_the_default_has_its_own_cluster_name() -> None:
     names = [cluster_of(Path(place)) for place in ("/var/lib/slurmwrap-lab", "/tmp/lab", "/srv/lab")]
     assert names == ["lab", "lab6051b809", "lab8f527650"]
     assert [checked(replace(SPEC, cluster=name)).cluster for name in names] == names
@@ -53,7 +53,7 @@ def test_ports_follow_the_base_port() -> None:
         ({"topology": "ring"}, "--topology must be tree or none"),
         ({"mem_mib": 0}, "--mem-mib"),
         ({"base_port": 32760}, "--base-port"),  # the last node would reach 32768, where ephemeral ports begin
-        ({"base_port": 32759, "accounting": True}, "--base-port"),  # and slurmdbd's is above it
+        ({"base_port": 32759, "accounting": True}, "--base-port"),  # and slurmdbd's port is the next one
         ({"directory": Path("/srv/my lab")}, "--dir"),
         ({"directory": Path("/srv/50%")}, "--dir"),
         ({"directory": Path("/srv/a,b")}, "--dir"),
@@ -65,13 +65,13 @@ def test_ports_follow_the_base_port() -> None:
         ({"cluster": "x" * 41}, "--cluster"),
     ],
 )
-def test_flag_that_cannot_be_taken_is_named(change: dict[str, object], culprit: str) -> None:
+def test_an_invalid_option_is_named(change: dict[str, object], culprit: str) -> None:
     with pytest.raises(UsageError, match=culprit) as caught:
         checked(replace(SPEC, **change))  # type: ignore[arg-type]
     assert caught.value.exit_code == 255
 
 
-def test_defaults_can_be_taken() -> None:
+def test_the_defaults_are_valid() -> None:
     assert checked(SPEC) == SPEC
 
 
@@ -80,13 +80,13 @@ def test_gpus_of_a_node_have_sixteen_different_bus_ids() -> None:
     assert (ids[0], ids[1], ids[15], len(set(ids))) == ("0000:07:00.0", "0000:17:00.0", "0000:f7:00.0", 16)
 
 
-def test_information_file_reads_like_the_drivers() -> None:
+def test_the_information_file_has_the_format_of_the_driver() -> None:
     assert gpu_information(SPEC, 3) == (
         "Model: \t\t Simulated A100\nBus Type: \t PCIe\nBus Location: \t 0000:37:00.0\n"
         "Device Minor: \t 3\nGPU Excluded:\t No\n"
     )
 
 
-def test_node_names_come_before_what_the_machine_says_of_them() -> None:
+def test_node_names_in_etc_hosts_precede_the_machines_own_entries() -> None:
     text = hosts_text(replace(SPEC, nodes=2), "127.0.0.1 localhost\n10.0.0.7 n1\n")
     assert text == "127.0.0.1 n0\n127.0.0.1 n1\n127.0.0.1 localhost\n10.0.0.7 n1\n"

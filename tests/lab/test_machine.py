@@ -1,4 +1,4 @@
-"""What the lab finds out about this machine."""
+"""The lab's checks of the machine it runs on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ memory /home/memory ext4 rw,memory 0 0
 """
 
 
-def test_controllers_are_found_alone_and_mounted_together() -> None:
+def test_cgroup_controllers_are_found_in_single_and_joint_mounts() -> None:
     assert lab_cgroups.mountpoints(MOUNTS) == {
         "memory": Path("/sys/fs/cgroup/memory"),
         "devices": Path("/sys/fs/cgroup/devices,freezer"),
@@ -34,11 +34,11 @@ def test_controllers_are_found_alone_and_mounted_together() -> None:
     }
 
 
-def test_machine_with_cgroup_v2_only_has_no_controllers_for_us() -> None:
+def test_with_only_cgroup_v2_no_v1_controllers_are_found() -> None:
     assert lab_cgroups.mountpoints("cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,memory_recursiveprot 0 0\n") == {}
 
 
-def test_port_in_use_is_named_with_the_way_out() -> None:
+def test_a_port_in_use_is_named_with_a_hint() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(LabError, match=f"port {port} is in use") as caught:
@@ -47,7 +47,7 @@ def test_port_in_use_is_named_with_the_way_out() -> None:
     machine.check_ports((port,))
 
 
-def test_program_that_is_missing_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(LabError, match="'no-such-slurmd' is not installed") as caught:
         machine.program("no-such-slurmd")
@@ -59,7 +59,7 @@ def test_unknown_slurm_user_is_a_usage_error() -> None:
         machine.check_user("no-such-account")
 
 
-def test_gpus_are_character_devices_by_mknod_or_by_link(tmp_path: Path) -> None:
+def test_gpus_are_character_devices_made_by_mknod_or_by_link(tmp_path: Path) -> None:
     layout = LabDirectories(tmp_path)
     layout.devices.mkdir()
     refused = machine.make_devices(layout, 2)
@@ -69,7 +69,7 @@ def test_gpus_are_character_devices_by_mknod_or_by_link(tmp_path: Path) -> None:
     assert [file.st_rdev for file in files] == ([null, null] if refused else [os.makedev(195, 0), os.makedev(195, 1)])
 
 
-def test_directory_closed_to_others_is_named(tmp_path: Path) -> None:
+def test_a_directory_closed_to_other_users_is_named(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     tmp_path.chmod(0o755)
@@ -78,7 +78,7 @@ def test_directory_closed_to_others_is_named(tmp_path: Path) -> None:
     assert machine.unreachable_for_others(Path("/usr")) == ""
 
 
-def test_only_processes_of_that_lab_are_found_and_ended(tmp_path: Path) -> None:
+def test_only_processes_of_the_given_lab_are_found_and_killed(tmp_path: Path) -> None:
     def child(mark: Path, *more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", "input()", *more], stdin=subprocess.PIPE, env={MARK: str(mark)})
 
@@ -97,7 +97,7 @@ def test_only_processes_of_that_lab_are_found_and_ended(tmp_path: Path) -> None:
                 process.kill()
 
 
-def test_shell_that_evaluated_the_labs_variables_is_not_a_job(tmp_path: Path) -> None:
+def test_a_shell_with_the_labs_variables_is_not_a_process_of_the_lab(tmp_path: Path) -> None:
     layout = LabDirectories(tmp_path)
     shell = {"SLURM_CONF": str(layout.slurm_conf)}
     task = {**shell, "SLURMD_NODENAME": "n0"}
@@ -113,7 +113,7 @@ def test_shell_that_evaluated_the_labs_variables_is_not_a_job(tmp_path: Path) ->
             job.kill()
 
 
-def test_programs_that_accounting_lacks_are_named_with_their_packages(
+def test_missing_programs_for_accounting_are_named_with_their_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("sacctmgr", "slurmdbd"):

@@ -1,4 +1,4 @@
-"""Which log line is blamed."""
+"""The log line that is reported as the cause of a failed start."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PLAIN = ("n2", "slurmd version 22.05.8 started")
 @pytest.mark.parametrize(
     ("lines", "blamed"),
     [
-        ([NOISE, FATAL, REFUSED], FATAL),  # the first fatal one, although others complain later
+        ([NOISE, FATAL, REFUSED], FATAL),  # the first fatal line, although other daemons report errors later
         ([NOISE, REFUSED, PLAIN], REFUSED),
         ([PLAIN], PLAIN),
         ([], None),
     ],
 )
-def test_line_that_tells_most_is_chosen(lines: list[tuple[str, str]], blamed: tuple[str, str] | None) -> None:
+def test_the_first_fatal_or_error_line_is_chosen(lines: list[tuple[str, str]], blamed: tuple[str, str] | None) -> None:
     assert telling(lines) == blamed
 
 
-def test_cause_names_the_daemon_and_reads_both_its_files(tmp_path: Path) -> None:
+def test_the_cause_names_the_daemon_and_is_read_from_log_and_stderr(tmp_path: Path) -> None:
     layout = LabDirectories(tmp_path)
     layout.logs.mkdir()
     layout.log("n3").write_text("slurmd started\n", encoding="utf-8")

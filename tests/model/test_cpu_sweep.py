@@ -1,4 +1,4 @@
-"""Which point of the CPU curve comes next, when one is settled, and what is enough."""
+"""The CPU sweep: which point is measured next, which points are unsettled, and how many CPUs are enough."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from slurmwrap.model.cpu_sweep import best_rate, choose_next_cpus, curve_of, gap
 from slurmwrap.model.resource_profile import CurvePoint
 
 
-def curve(**rates: float) -> tuple[CurvePoint, ...]:
+def make_curve(**rates: float) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(cpus=int(k[1:]), steps_per_s=rate) for k, rate in rates.items())
 
 
-def searched(rate: Callable[[int], float], sizes: list[int]) -> list[int]:
+def list_searched_cpus(rate: Callable[[int], float], sizes: list[int]) -> list[int]:
     rounds: dict[int, list[float]] = {}
     while (cpus := choose_next_cpus(curve_of(rounds), sizes)) is not None:
         rounds[cpus] = [rate(cpus)]
     return list(rounds)
 
 
-def test_a_point_is_the_median_of_its_rounds() -> None:
+def test_a_curve_point_is_the_median_of_its_rounds() -> None:
     assert curve_of({4: [10.0, 12.0, 11.0], 2: [6.0], 1: []}) == (
         CurvePoint(cpus=2, steps_per_s=6.0, spread=0.0, rounds=1),
         CurvePoint(cpus=4, steps_per_s=11.0, spread=0.0909, rounds=3),
     )
 
 
-def test_the_least_cpus_are_within_five_percent_of_the_best() -> None:
-    assert least_cpus(curve(c1=50.0, c2=94.9, c3=95.0, c4=100.0)) == 3
-    assert least_cpus(curve(c1=100.0, c2=100.0)) == 1
+def test_least_cpus_are_within_five_percent_of_the_best_rate() -> None:
+    assert least_cpus(make_curve(c1=50.0, c2=94.9, c3=95.0, c4=100.0)) == 3
+    assert least_cpus(make_curve(c1=100.0, c2=100.0)) == 1
     assert least_cpus(()) is None
-    assert least_cpus(curve(c1=0.0)) is None
+    assert least_cpus(make_curve(c1=0.0)) is None
 
 
-def test_a_dip_above_the_answer_moves_it_only_when_it_is_deep() -> None:
-    assert least_cpus(curve(c2=96.0, c3=94.0, c4=100.0)) == 2
-    assert least_cpus(curve(c2=96.0, c3=92.0, c4=100.0)) == 4
+def test_only_a_deep_dip_at_more_cpus_changes_least_cpus() -> None:
+    assert least_cpus(make_curve(c2=96.0, c3=94.0, c4=100.0)) == 2
+    assert least_cpus(make_curve(c2=96.0, c3=92.0, c4=100.0)) == 4
 
 
-def test_where_fewer_cpus_are_faster_the_most_of_the_good_ones_are_taken() -> None:
-    assert least_cpus(curve(c1=97.0, c2=100.0, c4=80.0)) == 2
+def test_least_cpus_is_the_fastest_point_if_more_cpus_are_slower() -> None:
+    assert least_cpus(make_curve(c1=97.0, c2=100.0, c4=80.0)) == 2
 
 
 @pytest.mark.parametrize(
@@ -59,29 +59,31 @@ def test_where_fewer_cpus_are_faster_the_most_of_the_good_ones_are_taken() -> No
         (lambda k: 1, [6], [6]),
     ],
 )
-def test_the_search_halves_and_then_closes_in(rate: Callable[[int], float], sizes: range, points: list[int]) -> None:
-    assert searched(rate, list(sizes)) == points
+def test_the_search_halves_the_cpus_and_then_bisects(
+    rate: Callable[[int], float], sizes: range, points: list[int]
+) -> None:
+    assert list_searched_cpus(rate, list(sizes)) == points
 
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(1, 64), st.integers(1, 64))
-def test_the_search_finds_the_corner_of_every_roofline(top: int, corner: int) -> None:
+def test_the_search_finds_the_corner_of_any_roofline(top: int, corner: int) -> None:
     sizes = list(range(1, top + 1))
-    points = searched(lambda k: float(min(k, corner)), sizes)
+    points = list_searched_cpus(lambda k: float(min(k, corner)), sizes)
     whole = curve_of({k: [float(min(k, corner))] for k in sizes})
     found = curve_of({k: [float(min(k, corner))] for k in points})
     assert least_cpus(found) == least_cpus(whole)
     assert len(points) == len(set(points)) <= 2 + 2 * top.bit_length()
 
 
-def test_the_best_of_many_noisy_points_is_not_their_largest() -> None:
-    assert best_rate(curve(c1=50.0, c2=99.0, c3=104.0, c4=97.0)) == 100.5
-    assert best_rate(curve(c1=50.0, c2=90.0, c4=100.0)) == 100.0
+def test_best_rate_of_noisy_points_is_not_their_maximum() -> None:
+    assert best_rate(make_curve(c1=50.0, c2=99.0, c3=104.0, c4=97.0)) == 100.5
+    assert best_rate(make_curve(c1=50.0, c2=90.0, c4=100.0)) == 100.0
     assert best_rate(()) == 0.0
 
 
-def swept_with_noise(rate: Callable[[int], float], top: int, chance: random.Random) -> int | None:
-    """The answer of a whole sweep whose windows are 2 % off, and in one of ten something else takes up to a third."""
+def sweep_with_noise(rate: Callable[[int], float], top: int, chance: random.Random) -> int | None:
+    """least_cpus after a whole sweep with 2 % noise; one window in ten also loses 5 % to a third of its rate."""
     sizes, rounds = list(range(1, top + 1)), {}
     while True:
         again = list_unsettled_points(rounds)
@@ -94,25 +96,24 @@ def swept_with_noise(rate: Callable[[int], float], top: int, chance: random.Rand
 
 
 @pytest.mark.parametrize("top", [4, 16, 64])
-def test_noise_and_dips_move_the_answer_by_one_at_most_nearly_always(top: int) -> None:
+def test_noise_and_dips_change_least_cpus_by_at_most_one_in_90_percent_of_sweeps(top: int) -> None:
     chance = random.Random(11)
-    found = [swept_with_noise(lambda k: min(27.0 * k, 66.0), top, chance) for _ in range(80)]
+    found = [sweep_with_noise(lambda k: min(27.0 * k, 66.0), top, chance) for _ in range(80)]
     assert sum(cpus in (2, 3, 4) for cpus in found) >= 72
 
 
-def test_a_dip_is_measured_again_even_when_its_rounds_agree() -> None:
+def test_a_dip_is_measured_again_even_if_its_rounds_agree() -> None:
     assert list_unsettled_points({4: [100.0, 100.0], 3: [80.0, 80.0], 2: [98.0, 98.0]}) == (3,)
     assert list_unsettled_points({4: [100.0, 100.0], 3: [80.0] * 7, 2: [98.0, 98.0]}) == ()
-    assert list_unsettled_points({64: [100.0] * 2, 33: [100.0] * 2, 32: [80.0] * 2}) == (
-        32,
-    )  # one CPU more gives no quarter
+    # one more CPU cannot raise the rate by a quarter
+    assert list_unsettled_points({64: [100.0] * 2, 33: [100.0] * 2, 32: [80.0] * 2}) == (32,)
 
 
-def test_a_job_that_stands_still_is_not_searched() -> None:
-    assert searched(lambda k: 0.0, [1, 2, 4]) == [4]
+def test_no_search_if_the_rate_is_zero() -> None:
+    assert list_searched_cpus(lambda k: 0.0, [1, 2, 4]) == [4]
 
 
-def test_wide_gaps_below_the_answer_are_filled_and_the_smallest_size_measured() -> None:
+def test_wide_gaps_below_least_cpus_and_the_smallest_size_are_measured() -> None:
     sizes = list(range(1, 25))
     known = {24: 24.0, 16: 16.0}
     found = []
@@ -122,18 +123,18 @@ def test_wide_gaps_below_the_answer_are_filled_and_the_smallest_size_measured() 
     assert found == [1, 4]
 
 
-def test_a_neighbour_of_twice_its_size_tells_enough_about_the_smallest() -> None:
-    assert gap(curve(c2=2.0, c3=3.0, c4=3.0), [1, 2, 3, 4]) is None
-    assert gap(curve(c3=3.0, c4=3.0), [1, 2, 3, 4]) == 1
+def test_the_smallest_size_is_not_measured_if_twice_the_size_was() -> None:
+    assert gap(make_curve(c2=2.0, c3=3.0, c4=3.0), [1, 2, 3, 4]) is None
+    assert gap(make_curve(c3=3.0, c4=3.0), [1, 2, 3, 4]) == 1
     assert gap((), [1, 2]) is None
 
 
-def test_points_with_one_round_or_two_that_differ_want_another() -> None:
+def test_points_with_one_round_or_two_different_rounds_are_unsettled() -> None:
     assert list_unsettled_points({4: [100.0, 101.0], 2: [50.0], 1: [20.0, 22.0]}) == (2, 1)
     assert list_unsettled_points({4: [100.0, 101.0], 1: [30.0, 32.0, 31.0]}) == ()
 
 
-def test_a_doubtful_answer_gets_more_rounds_and_not_without_end() -> None:
+def test_a_borderline_point_gets_more_rounds_up_to_a_limit() -> None:
     assert list_unsettled_points({4: [100.0, 100.0], 2: [90.0, 94.0, 98.0]}) == (2,)
     assert list_unsettled_points({4: [100.0, 100.0], 2: [90.0, 97.0, 98.0]}) == ()  # two of three agree
     assert list_unsettled_points({4: [100.0, 100.0], 2: [88.0, 91.0, 84.0, 94.2, 98.0, 102.0, 106.0]}) == ()

@@ -1,4 +1,4 @@
-"""Host lists must be what `scontrol show hostnames` and `scontrol show hostlist` say."""
+"""Host lists equal the output of `scontrol show hostnames` and `scontrol show hostlist`."""
 
 from __future__ import annotations
 
@@ -51,31 +51,31 @@ REFUSED += ["n[ 1-2]", "n 1", "n[[1]]", "n[1-2]]", "n[0-99999999999]", "n[١-٣]
 
 
 @pytest.mark.parametrize(("text", "names"), EXPANDED.items())
-def test_list_expands_to_the_names_that_scontrol_gives(text: str, names: str) -> None:
+def test_expand_gives_the_names_of_scontrol_show_hostnames(text: str, names: str) -> None:
     assert expand(text) == tuple(names.split())
 
 
 @pytest.mark.parametrize(("names", "text"), FOLDED.items())
-def test_names_fold_to_the_list_that_scontrol_gives(names: str, text: str) -> None:
+def test_fold_gives_the_list_of_scontrol_show_hostlist(names: str, text: str) -> None:
     assert fold(names.split(",")) == text
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_is_no_host_list_is_refused_loudly(text: str) -> None:
+def test_an_invalid_host_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"host list|range"):
         expand(text)
 
 
-def test_refusal_names_the_part_at_fault() -> None:
+def test_the_error_names_the_invalid_part() -> None:
     with pytest.raises(ValueError, match=r"'b' in 'gpu-\[1,b\]'"):
         expand("n1,gpu-[1,b],n2")
 
 
-def test_no_names_fold_to_nothing() -> None:
+def test_fold_of_no_names_is_empty() -> None:
     assert fold(()) == ""
 
 
-def test_a_list_may_be_as_long_as_the_limit_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_may_have_as_many_names_as_the_limit_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hostlist.MAX_NAMES == 1 << 20
     monkeypatch.setattr(hostlist, "MAX_NAMES", 100)
     assert len(expand("n[1-100]")) == len(expand("n[1-50],m[1-50]")) == len(expand("n[1-10]x[0-9]")) == 100
@@ -96,20 +96,20 @@ _runs = st.builds(
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.lists(st.one_of(_names.map(lambda name: [name]), _runs), max_size=12))
-def test_folding_loses_neither_names_nor_order_nor_duplicates(runs: list[list[str]]) -> None:
+def test_expand_restores_folded_names_with_order_and_duplicates(runs: list[list[str]]) -> None:
     names = tuple(name for run in runs for name in run)
     assert expand(fold(names)) == names
 
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(_runs)
-def test_a_run_folds_into_one_bracket(names: list[str]) -> None:
+def test_consecutive_names_fold_into_one_bracket(names: list[str]) -> None:
     assert fold(names).count("-") - names[0].count("-") <= 1
     assert "," not in fold(names)
 
 
 @given(st.text(alphabet="n01-9[],x \n", max_size=20))
-def test_any_text_expands_to_names_without_list_characters_or_is_refused(text: str) -> None:
+def test_any_text_expands_to_valid_names_or_is_refused(text: str) -> None:
     try:
         names = expand(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The site's own racks: what its file and its node features mean, and how a bad file is answered."""
+"""Topology from the rack file of a site or from node features, and errors for an invalid file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slurmwrap.model.racks import topology_from_features, topology_from_file
 from slurmwrap.model.topology import Domain, Topology
 
 
-def nodes(*names: str, **features: str) -> tuple[Node, ...]:
+def make_nodes(*names: str, **features: str) -> tuple[Node, ...]:
     plain = [Node(name=name, state="IDLE") for name in names]
     return (*plain, *(Node(name=n, state="IDLE", features=tuple(f.split(","))) for n, f in features.items()))
 
 
-N4 = nodes("n0", "n1", "n2", "n3")
+N4 = make_nodes("n0", "n1", "n2", "n3")
 
 ROWS = r"""
 # two racks of one row, and one that stands alone
@@ -30,7 +30,7 @@ SwitchName=row1 Switches=rack[1-2]
 """
 
 
-def test_file_of_racks_and_rows_becomes_domains() -> None:
+def test_a_file_of_racks_and_rows_gives_domains() -> None:
     assert topology_from_file(ROWS, "/etc/racks.conf", N4) == Topology(
         source="file",
         racks=(
@@ -42,13 +42,13 @@ def test_file_of_racks_and_rows_becomes_domains() -> None:
     )
 
 
-def test_level_of_a_switch_is_above_its_highest_child() -> None:
+def test_the_level_of_a_switch_is_above_its_highest_child() -> None:
     text = "SwitchName=a Nodes=n0\nSwitchName=b Nodes=n1\nSwitchName=r Switches=a\nSwitchName=top Switches=r,b\n"
     levels = {rack.name: (rack.level, rack.parent) for rack in topology_from_file(text, "f", N4).racks}
     assert levels == {"a": (0, "r"), "b": (0, "top"), "r": (1, "top"), "top": (2, "")}
 
 
-def test_nodes_that_the_cluster_does_not_have_are_remarked_and_left_out() -> None:
+def test_unknown_nodes_are_left_out_with_a_remark() -> None:
     found = topology_from_file(
         "SwitchName=r1 Nodes=n[0-1],gone[1-7]\nSwitchName=r2 Nodes=lost\n", "/etc/racks.conf", N4
     )
@@ -59,13 +59,13 @@ def test_nodes_that_the_cluster_does_not_have_are_remarked_and_left_out() -> Non
     )
 
 
-def test_file_without_any_known_node_is_no_topology() -> None:
+def test_a_file_without_known_nodes_gives_no_topology() -> None:
     found = topology_from_file("SwitchName=r1 Nodes=x\n", "f", N4)
     assert (found.source, found.racks, found.remarks[0]) == ("", (), "f: no such node here: x")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("SwitchName=r1 Nodes=n0\nSwitchName=r2 Nodes=n[0-1]\n", "line 2: node 'n0' is in 'r1' and in 'r2'"),
         ("SwitchName=r1 Nodes=n0\n\nSwitchName=r1 Nodes=n1\n", "line 3: 'r1' is described in line 1 already"),
@@ -88,16 +88,16 @@ def test_file_without_any_known_node_is_no_topology() -> None:
         ),
     ],
 )
-def test_bad_file_is_refused_with_line_and_culprit(text: str, said: str) -> None:
+def test_an_invalid_file_is_refused_with_line_and_name(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         topology_from_file(text, "/etc/racks.conf", N4)
-    assert str(caught.value).startswith(f"/etc/racks.conf: {said}")
+    assert str(caught.value).startswith(f"/etc/racks.conf: {message}")
     assert "docs/placement.md" in caught.value.hint
 
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(text=st.text(alphabet="SwitchNameods=[]-,\\#\n 0123", max_size=120))
-def test_any_text_is_a_topology_or_a_clear_refusal(text: str) -> None:
+def test_any_text_gives_a_topology_or_an_error_with_its_line(text: str) -> None:
     try:
         found = topology_from_file(text, "f", N4)
     except ConfigError as error:
@@ -106,8 +106,8 @@ def test_any_text_is_a_topology_or_a_clear_refusal(text: str) -> None:
         assert {name for rack in found.racks for name in rack.nodes} <= {"n0", "n1", "n2", "n3"}
 
 
-def test_features_name_racks_and_rows() -> None:
-    given_nodes = nodes(n0="a100,rack1,row1", n1="rack1,row1", n2="rack2,row1", n3="rack3,row2")
+def test_node_features_give_racks_and_rows() -> None:
+    given_nodes = make_nodes(n0="a100,rack1,row1", n1="rack1,row1", n2="rack2,row1", n3="rack3,row2")
     assert topology_from_features("rack, row", given_nodes) == Topology(
         source="features",
         racks=(
@@ -120,8 +120,8 @@ def test_features_name_racks_and_rows() -> None:
     )
 
 
-def test_nodes_without_the_feature_and_with_two_are_remarked() -> None:
-    found = topology_from_features("rack", nodes("n9", n0="rack1,rack2", n1="rack2", n2="rack"))
+def test_nodes_with_no_feature_or_two_features_of_a_level_give_remarks() -> None:
+    found = topology_from_features("rack", make_nodes("n9", n0="rack1,rack2", n1="rack2", n2="rack"))
     assert found == Topology(
         source="features",
         racks=(Domain(name="rack1", nodes=("n0",)), Domain(name="rack2", nodes=("n1",))),
@@ -132,12 +132,12 @@ def test_nodes_without_the_feature_and_with_two_are_remarked() -> None:
     )
 
 
-def test_rack_that_reaches_over_two_rows_has_no_parent() -> None:
-    racks = topology_from_features("rack,row", nodes(n0="rack1,row1", n1="rack1,row2")).racks
+def test_a_rack_in_two_rows_has_no_parent() -> None:
+    racks = topology_from_features("rack,row", make_nodes(n0="rack1,row1", n1="rack1,row2")).racks
     assert [(rack.name, rack.parent) for rack in racks] == [("rack1", ""), ("row1", ""), ("row2", "")]
 
 
-def test_prefix_that_no_feature_has_is_no_topology() -> None:
+def test_a_prefix_that_no_feature_has_gives_no_topology() -> None:
     assert topology_from_features("rack", N4) == Topology(
         remarks=("placement.topology_features=rack: in no rack: n[0-3]",)
     )

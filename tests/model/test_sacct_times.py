@@ -23,12 +23,12 @@ from slurmwrap.model.sacct_fields import parse_elapsed, parse_limit, parse_stamp
         ("", None),
     ],
 )
-def test_a_moment_is_unix_seconds_or_a_clock_on_the_wall(text: str, seconds: float | None) -> None:
+def test_a_time_is_unix_seconds_or_an_iso_date(text: str, seconds: float | None) -> None:
     assert parse_stamp(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["03:04:05", "yesterday", "202611-1", "2026-13-01T00:00:00", "-5", "1.5", "Nov 1"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_stamp(text)
 
@@ -45,12 +45,12 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
         ("INVALID", None),
     ],
 )
-def test_a_duration_is_seconds_or_a_clock(text: str, seconds: float | None) -> None:
+def test_a_duration_is_seconds_or_days_hours_minutes_and_seconds(text: str, seconds: float | None) -> None:
     assert parse_elapsed(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["1h", "1:2:3:4", "-01:00:00", "1.5"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_elapsed(text)
 
@@ -66,5 +66,5 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         ("", None),
     ],
 )
-def test_a_bare_number_is_a_limit_in_minutes(text: str, seconds: float | None) -> None:
+def test_a_time_limit_without_unit_is_in_minutes(text: str, seconds: float | None) -> None:
     assert parse_limit(text) == seconds

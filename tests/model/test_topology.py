@@ -1,11 +1,11 @@
-"""Domains: whatever knows the network, they come out alike."""
+"""Topology domains have the same form for every source: switches, blocks or racks."""
 
 from __future__ import annotations
 
 from slurmwrap.model.topology import Block, Domain, Switch, Topology
 
 
-def test_switches_are_domains_with_the_switch_above_as_parent_and_leaves_first() -> None:
+def test_switches_become_domains_with_parents_and_leaves_come_first() -> None:
     core = Switch(name="core", level=1, nodes=("n0", "n1"), children=("ib0", "ib1"))
     leaves = (Switch(name="ib0", level=0, nodes=("n0",)), Switch(name="ib1", level=0, nodes=("n1",)))
     expected = (
@@ -14,11 +14,11 @@ def test_switches_are_domains_with_the_switch_above_as_parent_and_leaves_first()
         Domain(name="core", nodes=("n0", "n1"), level=1),
     )
     assert Topology(switches=(*leaves, core), source="tree").domains == expected
-    # with a topology.yaml Slurm 26.05 prints them in the file's order
+    # with a topology.yaml Slurm 26.05 prints switches in the order of the file
     assert Topology(switches=(core, *leaves), source="tree").domains == expected
 
 
-def test_blocks_lie_in_the_closest_aggregate_that_holds_them() -> None:
+def test_the_parent_of_a_block_is_the_smallest_aggregate_that_contains_it() -> None:
     blocks = (
         Block(name="b1", nodes=("n0", "n1"), size=2),
         Block(name="b2", nodes=("n2", "n3"), size=2),
@@ -35,8 +35,8 @@ def test_blocks_lie_in_the_closest_aggregate_that_holds_them() -> None:
     ]
 
 
-def test_node_under_two_leaves_stays_in_the_first_and_an_emptied_leaf_goes() -> None:
-    # slurmctld 22.05: "WARNING: Multiple leaf switches contain nodes: n1", and goes on
+def test_a_node_under_two_leaves_stays_in_the_first_and_empty_leaves_are_dropped() -> None:
+    # slurmctld 22.05 only warns: "WARNING: Multiple leaf switches contain nodes: n1"
     switches = (
         Switch(name="ib0", level=0, nodes=("n0", "n1")),
         Switch(name="ib1", level=0, nodes=("n1", "n2")),
@@ -48,10 +48,10 @@ def test_node_under_two_leaves_stays_in_the_first_and_an_emptied_leaf_goes() -> 
     )
 
 
-def test_racks_of_the_site_are_the_domains_where_slurm_knows_none() -> None:
+def test_racks_of_the_site_become_domains_if_slurm_has_no_topology() -> None:
     row, rack = Domain(name="row", nodes=("n0",), level=1), Domain(name="rack", nodes=("n0",), parent="row")
     assert Topology(racks=(row, rack), source="file").domains == (rack, row)
 
 
-def test_nothing_known_is_no_domain() -> None:
+def test_no_domains_without_a_topology() -> None:
     assert Topology().domains == ()

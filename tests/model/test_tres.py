@@ -1,4 +1,4 @@
-"""Trackable resources, from before 21.08 to now."""
+"""Trackable resources (TRES) of current Slurm and of Slurm before 21.08."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slurmwrap.model.sacct_fields import Tres, parse_memory, parse_old_gres, par
         ("cpu=1,mem=100K,node=1", Tres(cpus=1, mem_mib=1, nodes=1)),
     ],
 )
-def test_gpus_cpus_memory_and_nodes_are_read_and_nothing_else(text: str, expected: Tres) -> None:
+def test_only_gpus_cpus_memory_and_nodes_are_read(text: str, expected: Tres) -> None:
     assert parse_tres(text) == expected
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=x", "cpu=8,mem=lots", "mem=4Gn5", "gres/gpu=-1", "node=1c", ","])
-def test_what_is_no_list_of_resources_is_refused(text: str) -> None:
+def test_an_invalid_tres_list_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_tres(text)
 
@@ -34,7 +34,7 @@ def test_what_is_no_list_of_resources_is_refused(text: str) -> None:
     ("text", "expected"),
     [("4000Mc", (4000, "c")), ("4Gn", (4096, "n")), ("16G", (16384, "")), ("0", (0, "")), ("500", (500, ""))],
 )
-def test_memory_says_whose_it_is_as_before_21_08(text: str, expected: tuple[int, str]) -> None:
+def test_memory_of_slurm_before_21_08_has_a_suffix_per_cpu_or_node(text: str, expected: tuple[int, str]) -> None:
     assert parse_memory(text) == expected
 
 
@@ -50,5 +50,5 @@ def test_memory_says_whose_it_is_as_before_21_08(text: str, expected: tuple[int,
         ("", 0),
     ],
 )
-def test_gres_of_before_21_08_tells_gpus_per_node(text: str, gpus: int) -> None:
+def test_gres_of_slurm_before_21_08_gives_gpus_per_node(text: str, gpus: int) -> None:
     assert parse_old_gres(text) == gpus

@@ -1,4 +1,4 @@
-"""Fixtures of the hooks' tests: one node with its controller, and NVML's stand-in, built from tests/data/nvml."""
+"""Fixtures for tests of the hooks: one node with its controller, and a stand-in for NVML built from tests/data/nvml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gate_site import Gate, switched_on
+from gate_site import Gate, enable_gate
 from hook_site import Site, make_site
 
 SOURCE = Path(__file__).parents[1] / "data" / "nvml" / "fake_nvml.c"
@@ -46,5 +46,5 @@ def libnvml(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture
 def gate(site: Site, libnvml: Callable[..., str]) -> Gate:
-    """The node with its gate on."""
-    return switched_on(site, libnvml())
+    """The node with its Prolog gate on."""
+    return enable_gate(site, libnvml())

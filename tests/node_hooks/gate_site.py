@@ -1,4 +1,4 @@
-"""A node whose Prolog gate is on, as its tests hold it."""
+"""A node whose Prolog gate is on, for the tests of the gate."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Gate:
     def prolog(self, refused: bool, **changed: str) -> dict[str, Any]:
         """Runs the Prolog, which must refuse the node or not, and returns fact `gate`."""
         self.site.hook(self.site.files.prolog, int(refused), **changed)
-        found: dict[str, Any] = dict(only(self.site.arrived()).facts.get("gate", {}))
-        found.pop("since", None)
-        assert found.get("refused", False) == refused
-        return found
+        fact: dict[str, Any] = dict(only(self.site.arrived()).facts.get("gate", {}))
+        fact.pop("since", None)
+        assert fact.get("refused", False) == refused
+        return fact
 
 
-def switched_on(site: Site, library: str) -> Gate:
+def enable_gate(site: Site, library: str) -> Gate:
     published = site.root / "published"
     published.mkdir(mode=0o755)
     site.setting("gate", "on")

@@ -32,12 +32,12 @@ class Site:
     root: Path
     munge_socket: str
     files: HookFiles
-    blocked: frozenset[signal.Signals] = frozenset()  # what the daemon that starts the hooks blocks
+    blocked: frozenset[signal.Signals] = frozenset()  # signals that the daemon which starts the hooks blocks
     environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def work(self) -> Path:
-        """The user's directory; root's files are beside it, not in it."""
+        """The user's directory. Files of root are next to it, not in it."""
         return self.root / "work"
 
     @property
@@ -49,7 +49,7 @@ class Site:
         return self.root / "state" / "n0"
 
     def hook(self, path: Path, expected: int = 0, **changed: str) -> None:
-        """Runs a hook as Slurm does; it must end with exit code `expected` and say nothing."""
+        """Runs a hook as Slurm does; it must end with exit code `expected` and print nothing."""
         environ = {os.fsencode(k): os.fsencode(v) for k, v in {**self.environ, **changed}.items()}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self.blocked)
         try:
@@ -73,14 +73,14 @@ class Site:
         self.hook(self.files.epilog_slurmctld, **changed)
 
     def arrived(self) -> list[Observation | RejectedEntry]:
-        """What the reconciler would find in the shared spool; it is emptied."""
+        """Returns what the reconciler would find in the shared spool, and empties the spool."""
         spool = SealedSpool(self.root / "spool", self.munge_socket, lambda: {"n0": "127.0.0.1"}, {0}, "lab")
         found = list(spool.collect())
         spool.discard(found)
         return [one.item for one in found]
 
     def end(self) -> None:
-        """Takes the marks away, so that no sampler of a Prolog without an Epilog stays behind."""
+        """Removes all marks, so that the sampler of a Prolog without an Epilog ends."""
         for mark in self.root.glob("state/*/*.mark"):
             mark.unlink()
 
@@ -96,13 +96,13 @@ class Site:
         return found.facts["logs"], found.facts.get("log_error", "")
 
     def edit(self, path: Path, old: str, new: str) -> None:
-        """Changes an installed file, for a fault that installation would not make."""
+        """Changes an installed file, to inject a fault that installation would not make."""
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
 
     def deadline(self, path: Path, seconds: int) -> None:
-        """The shim's own, after which it kills what it runs."""
+        """Sets the deadline of a shell wrapper, after which it kills the program it runs."""
         text, changed = re.subn(r"(?m)^deadline=\d+$", f"deadline={seconds}", path.read_text())
         assert changed == 1
         path.write_text(text)
@@ -114,7 +114,7 @@ class Site:
 
 
 def give(path: Path, text: str = "") -> Path:
-    """A file of the user's."""
+    """Writes a file that belongs to the user."""
     path.write_text(text)
     os.chown(path, USER, USER)
     return path
@@ -126,7 +126,7 @@ def append(path: Path, *lines: str) -> None:
 
 
 def add_gpu(site: Site, minor: int, address: str) -> None:
-    """What the driver's files in /proc say of a GPU."""
+    """Writes the driver's file in /proc for a GPU."""
     directory = site.root / "nvidia-n0" / "gpus" / address
     directory.mkdir(parents=True)
     (directory / "information").write_text(
@@ -140,26 +140,26 @@ def only(found: list[Any]) -> Observation:
     return one
 
 
-def hooks(site: Site, **changed: str) -> None:
-    """All three, each of which must exit 0."""
+def run_hooks(site: Site, **changed: str) -> None:
+    """Runs Prolog, Epilog and EpilogSlurmctld, each of which must exit 0."""
     for hook in (site.prolog, site.epilog, site.epilog_slurmctld):
         hook(**changed)
 
 
-def told(site: Site, **changed: str) -> dict[str, Any]:
+def epilog_facts(site: Site, **changed: str) -> dict[str, Any]:
     site.epilog(**changed)
     return dict(only(site.arrived()).facts)
 
 
-def be_patient(site: Site) -> None:
-    """Deadlines for this machine: what a hook has no time for is left out of its observation."""
+def lengthen_deadlines(site: Site) -> None:
+    """Lengthens all deadlines on a slow machine: a hook leaves out of its observation what it has no time for."""
     for shim in (site.files.prolog, site.files.epilog, site.files.epilog_slurmctld):
         site.deadline(shim, round(allow(10)))
     given, patient = site.files.zipapp, site.root / "patient.pyz"
     with zipfile.ZipFile(given) as old, zipfile.ZipFile(patient, "w") as new:
         sources = {item.filename: old.read(item) for item in old.infolist()}
         for name, content in sources.items():
-            changed = re.sub(rb"(?m)^(\w*_S(?:, \w+_S)*) = ([\d., ]+)", _longer, content)
+            changed = re.sub(rb"(?m)^(\w*_S(?:, \w+_S)*) = ([\d., ]+)", _lengthen, content)
             if name.endswith(".py"):
                 new.writestr(name, changed)
             elif not (name.endswith(".pyc") and b"_S" in sources.get(name[:-1], b"")):
@@ -167,7 +167,7 @@ def be_patient(site: Site) -> None:
     patient.replace(given)
 
 
-def _longer(found: re.Match[bytes]) -> bytes:
+def _lengthen(found: re.Match[bytes]) -> bytes:
     if found[1] not in (b"DEADLINE_S", b"LOGS_S", b"NVML_S", b"SEND_S", b"MUNGE_S", b"JOURNAL_S", b"READ_S, NVML_S"):
         return found[0]
     return b"%b = %b" % (found[1], b", ".join(b"%.1f" % allow(float(number)) for number in found[2].split(b",")))
@@ -192,7 +192,7 @@ def make_site(root: Path, munge_socket: str, python: str) -> Site:
     )
     site = Site(root=root, munge_socket=munge_socket, files=install(settings))
     if SLOWNESS > 1.5:
-        be_patient(site)
+        lengthen_deadlines(site)
     job = {"ID": "41", "UID": str(USER), "GID": str(USER), "USER": "nobody", "RESTART_COUNT": "0", "PARTITION": "gpu"}
     job |= {"WORK_DIR": str(site.work), "STDOUT": f"{site.work}/%j.out", "STDERR": f"{site.work}/%j.out"}
     job |= {"NODELIST": "n[0-1]", "EXIT_CODE": "768", "EXIT_CODE2": "3:0", "DERIVED_EC": "0", "GPUS": "0,1"}

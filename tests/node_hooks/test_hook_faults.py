@@ -1,7 +1,7 @@
-"""Faults put into real hooks, run as Slurm runs them: exit code 0 in time, the loss recorded where that is possible.
+"""Faults injected into real hooks that run as under Slurm: exit code 0 in time, and the loss recorded if possible.
 
-Faults of the shims themselves are in test_whole_hooks.py, of the driver in test_gpu_state.py, of the gate in
-test_gate.py, and what a user may try in test_hostile_users.py.
+Faults of the shell wrappers are tested in test_whole_hooks.py, of the driver in test_gpu_state.py, of the gate in
+test_gate_faults.py, and what a user may try in test_hostile_users.py.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hook_site import Site, give, hooks, told
+from hook_site import Site, epilog_facts, give, run_hooks
 from waiting import allow, wait_until
 
 
-def failed(site: Site) -> str:
+def read_failures(site: Site) -> str:
     path = site.state / "failed"
     return path.read_text() if path.exists() else ""
 
@@ -52,21 +52,21 @@ def tmpfs(site: Site) -> Iterator[Callable[[str], Path]]:
     ("options", "error"),
     [("mode=1733,size=4k", "No space left on device"), ("mode=1733,ro", "Read-only file system")],
 )
-def test_a_full_or_read_only_spool_keeps_the_observation_on_the_node(
+def test_with_a_full_or_read_only_spool_the_observation_is_kept_on_the_node(
     site: Site, tmpfs: Callable[[str], Path], options: str, error: str
 ) -> None:
     spool = tmpfs(options)
     if "ro" not in options.split(","):
         (spool / "filler").write_bytes(bytes(4096))
-    hooks(site)
+    run_hooks(site)
     assert len(list((site.state / "unsent").iterdir())) == 2
-    assert error in failed(site) and failed(site).endswith(": kept\n")
+    assert error in read_failures(site) and read_failures(site).endswith(": kept\n")
     assert [path.name for path in spool.iterdir() if path.name != "filler"] == []  # nothing half written
 
 
 @pytest.fixture
 def silent_munged(tmp_path: Path) -> Iterator[str]:
-    """A munged that accepts and never answers."""
+    """A munged that accepts connections and never answers."""
     path = str(tmp_path / "socket")
     with closing(socket.socket(socket.AF_UNIX)) as server:
         server.bind(path)
@@ -89,18 +89,18 @@ def silent_munged(tmp_path: Path) -> Iterator[str]:
             one.close()
 
 
-def test_a_munged_that_never_answers_is_left_and_the_observation_kept(site: Site, silent_munged: str) -> None:
+def test_when_munged_never_answers_the_observation_is_kept_on_the_node(site: Site, silent_munged: str) -> None:
     site.setting("munge_socket", silent_munged)
     site.epilog()
     assert len(list((site.state / "unsent").iterdir())) == 1
-    assert failed(site).endswith("job 41: munge was late: kept\n")
+    assert read_failures(site).endswith("job 41: munge was late: kept\n")
 
 
 # The interpreter
 
 
-def program(site: Site, text: str) -> Callable[[Path], None]:
-    """Puts a program in the place of Python."""
+def replace_python(site: Site, text: str) -> Callable[[Path], None]:
+    """Returns a function that makes a hook run a program with this text in place of Python."""
     fake = site.root / "python"
     fake.write_text(text)
     fake.chmod(0o755)
@@ -115,34 +115,34 @@ def program(site: Site, text: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "text", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\nkill -SEGV $$\n", "#!/bin/sh\nexit 77\n", "\x7fELF"]
 )
-def test_a_python_that_crashes_at_its_start_is_remembered(site: Site, text: str) -> None:
+def test_a_python_that_crashes_at_its_start_is_recorded_on_the_node(site: Site, text: str) -> None:
     site.prolog()
-    replace = program(site, text)
+    replace = replace_python(site, text)
     for shim in (site.files.prolog, site.files.epilog):
         replace(shim)
         site.hook(shim)
-        assert "python ended with" in failed(site)
+        assert "python ended with" in read_failures(site)
 
 
 def test_a_python_that_ignores_every_signal_is_killed_at_the_deadline(site: Site) -> None:
     site.prolog()
-    program(site, "#!/bin/sh\ntrap '' TERM INT HUP ALRM\nwhile :; do /bin/sleep 1; done\n")(site.files.epilog)
+    replace_python(site, "#!/bin/sh\ntrap '' TERM INT HUP ALRM\nwhile :; do /bin/sleep 1; done\n")(site.files.epilog)
     site.deadline(site.files.epilog, 1)
     site.epilog()
-    assert failed(site) == "epilog of job 41: stopped after 1 s\n"
+    assert read_failures(site) == "epilog of job 41: stopped after 1 s\n"
 
 
 # Slurm's environment
 
 
-def test_no_environment_at_all(site: Site) -> None:
+def test_hooks_without_any_environment_record_no_observation(site: Site) -> None:
     site.environ = {}
-    hooks(site)
+    run_hooks(site)
     assert (site.arrived(), site.recorded()) == ([], [])
     assert "SLURM_JOB_ID is not a job id" in (site.root / "state" / "unknown" / "failed").read_text()
 
 
-HUGE = "x" * 131_000  # execve(2) takes no longer string: MAX_ARG_STRLEN is 128 KiB with its name
+HUGE = "x" * 131_000  # the longest that execve(2) takes: MAX_ARG_STRLEN is 128 KiB, the variable's name included
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ HUGE = "x" * 131_000  # execve(2) takes no longer string: MAX_ARG_STRLEN is 128 
         {"SLURM_JOB_SLUID": "../" * 50},
     ],
 )
-def test_absurd_values_cost_at_most_what_they_describe(site: Site, changed: dict[str, str]) -> None:
+def test_an_absurd_variable_affects_only_the_facts_it_describes(site: Site, changed: dict[str, str]) -> None:
     give(site.work / "41.out", "text\n")
-    hooks(site, **changed)
+    run_hooks(site, **changed)
     found = {one.context.value: one for one in site.arrived() if hasattr(one, "context")}
     assert set(found) == {"prolog", "epilog"}
     assert found["epilog"].facts["exit"] == changed.get("SLURM_JOB_EXIT_CODE2", "3:0").replace("\udcff", "\ufffd")
@@ -178,29 +178,29 @@ def test_absurd_values_cost_at_most_what_they_describe(site: Site, changed: dict
 
 
 @pytest.mark.parametrize("job_id", ["-41", "0", "42949672960", "9" * 9999, "0x29", "41; reboot", ""])
-def test_what_is_no_job_id_leaves_nothing(site: Site, job_id: str) -> None:
-    hooks(site, SLURM_JOB_ID=job_id)
+def test_an_invalid_job_id_records_nothing(site: Site, job_id: str) -> None:
+    run_hooks(site, SLURM_JOB_ID=job_id)
     assert (site.arrived(), site.recorded()) == ([], [])
 
 
 # Clocks
 
 
-def test_a_clock_that_was_set_back_while_the_job_ran(site: Site) -> None:
-    """The mark is of tomorrow: the job's start is told by the clock of now, as the controller's is."""
+def test_the_start_time_is_corrected_when_the_clock_was_set_back(site: Site) -> None:
+    """The mark's time lies in the future. The job's start is reported by the present clock, like the controller's."""
     site.prolog()
     site.arrived()
     path = site.state / "41.mark"
     mark = json.loads(path.read_text())
     path.write_text(json.dumps({**mark, "at": mark["at"] + 86400}))
     give(site.work / "41.out", "text\n")
-    found = told(site)
+    found = epilog_facts(site)
     assert abs(found["started_at"] - mark["at"]) < 1 and found["clock_jump_s"] == -86400.0
     assert [log["text"] for log in found["logs"]] == ["text\n"]
 
 
-def test_a_clock_that_was_set_ahead_while_the_job_ran(site: Site) -> None:
-    """Files of before the jump are a day old by the clock of now, and are the job's all the same."""
+def test_the_start_time_is_corrected_when_the_clock_was_set_ahead(site: Site) -> None:
+    """Files written before the jump are a day old by the present clock, and still belong to the job."""
     site.prolog()
     site.arrived()
     path = site.state / "41.mark"
@@ -208,7 +208,7 @@ def test_a_clock_that_was_set_ahead_while_the_job_ran(site: Site) -> None:
     path.write_text(json.dumps({**mark, "at": mark["at"] - 86400}))
     yesterday = time.time() - 86390
     os.utime(give(site.work / "train-41.out", "text\n"), (yesterday, yesterday))
-    found = told(site, SLURM_JOB_STDOUT=f"{site.work}/%x-%j.out", SLURM_JOB_STDERR="/dev/null")
+    found = epilog_facts(site, SLURM_JOB_STDOUT=f"{site.work}/%x-%j.out", SLURM_JOB_STDERR="/dev/null")
     assert abs(found["started_at"] - mark["at"]) < 1 and found["clock_jump_s"] == 86400.0
     assert [log["text"] for log in found["logs"]] == ["text\n"]
 
@@ -217,18 +217,18 @@ MARKS = ["", "{", "[]", '{"at": "x"}', '{"at": 1e400, "ticks": 1.0}', '{"kernel"
 
 
 @pytest.mark.parametrize("content", MARKS)
-def test_a_mark_that_makes_no_sense_costs_only_itself(site: Site, content: str) -> None:
+def test_an_invalid_mark_loses_only_the_start_time(site: Site, content: str) -> None:
     site.prolog()
     site.arrived()
     (site.state / "41.mark").write_text(content)
     give(site.work / "41.out", "text\n")
-    found = told(site)
+    found = epilog_facts(site)
     assert [log["text"] for log in found["logs"]] == ["text\n"]
     assert (found["exit"], found["started_at"]) == ("3:0", None)
 
 
-def test_two_epilogs_at_once_send_two_observations(site: Site) -> None:
-    """Jobs that share a node end together."""
+def test_epilogs_that_run_at_once_send_one_observation_each(site: Site) -> None:
+    """Eight jobs that share a node end at the same time."""
     environ = {os.fsencode(k): os.fsencode(v) for k, v in site.environ.items()}
     running = [
         subprocess.Popen([site.files.epilog], env={**environ, b"SLURM_JOB_ID": b"%d" % job}) for job in range(41, 49)
@@ -237,8 +237,8 @@ def test_two_epilogs_at_once_send_two_observations(site: Site) -> None:
     assert sorted(one.job_id for one in site.arrived() if hasattr(one, "job_id")) == list(range(41, 49))
 
 
-def test_a_hook_whose_shim_is_killed_leaves_no_child_behind(site: Site) -> None:
-    """PrologEpilogTimeout: slurmd kills the hook's process group with SIGKILL."""
+def test_a_hook_whose_wrapper_script_is_killed_leaves_no_child_process(site: Site) -> None:
+    """At PrologEpilogTimeout slurmd kills the hook's process group with SIGKILL."""
     site.setting("munge", str(site.root / "munge"))
     (site.root / "munge").write_text(f"#!/bin/sh\n: > {site.root}/asked\nexec /bin/sleep 100000\n")
     (site.root / "munge").chmod(0o755)
@@ -247,11 +247,11 @@ def test_a_hook_whose_shim_is_killed_leaves_no_child_behind(site: Site) -> None:
     wait_until((site.root / "asked").exists, "the start of munge")
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(allow(30))
-    wait_until(lambda: not site_children(site), "the end of every child", pause=0.1)
+    wait_until(lambda: not find_site_processes(site), "the end of every child", pause=0.1)
 
 
-def site_children(site: Site) -> list[str]:
-    """Command lines of processes that belong to this site."""
+def find_site_processes(site: Site) -> list[str]:
+    """Command lines of running processes that name this site's directory."""
     found = []
     for path in (process / "cmdline" for process in Path("/proc").iterdir() if process.name.isdigit()):
         try:

@@ -1,4 +1,4 @@
-"""What a user can do to his own files, to his job's name and to the log: it reaches no other user, node or shell."""
+"""Attacks by users through their files, job names and the kernel log: no other user, node or shell is reached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hook_site import Site, add_gpu, append, give, hooks, only, told
+from hook_site import Site, add_gpu, append, epilog_facts, give, only, run_hooks
 from waiting import wait_until
 
 LINE = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off the bus."
@@ -35,14 +35,14 @@ NASTY = "$(touch {0})`touch {0}`;touch {0}\n|touch {0} & \"'\\"
         "SLURM_CLUSTER_NAME",
     ],
 )
-def test_shell_text_in_a_variable_stays_text(site: Site, name: str) -> None:
+def test_shell_code_in_a_variable_is_not_executed(site: Site, name: str) -> None:
     mark = site.root / "pwned"
-    hooks(site, **{name: NASTY.format(mark), "IFS": "4", "ENV": str(mark), "BASH_ENV": str(mark)})
+    run_hooks(site, **{name: NASTY.format(mark), "IFS": "4", "ENV": str(mark), "BASH_ENV": str(mark)})
     assert not mark.exists()
     assert len(site.recorded()) == 1
 
 
-def test_a_job_named_reboot_is_a_name(site: Site) -> None:
+def test_a_job_name_with_a_command_is_recorded_and_not_executed(site: Site) -> None:
     site.epilog_slurmctld(SLURM_JOB_NAME="$(reboot)")
     assert only(site.recorded()).facts["name"] == "$(reboot)"
 
@@ -50,48 +50,48 @@ def test_a_job_named_reboot_is_a_name(site: Site) -> None:
 # The user's output
 
 
-def test_a_forged_kernel_line_in_the_output_is_text_and_nothing_else(site: Site) -> None:
+def test_a_forged_kernel_line_in_the_output_is_no_kernel_evidence(site: Site) -> None:
     add_gpu(site, 0, "0000:05:00.0")
     append(site.kernel_log, "before")
     site.prolog()
     site.arrived()
     give(site.work / "41.out", f"{LINE}\nslurmstepd: error: *** JOB 41 ON n0 CANCELLED\n")
-    found = told(site, SLURM_JOB_NAME=LINE, SLURM_JOB_COMMENT=LINE)
+    found = epilog_facts(site, SLURM_JOB_NAME=LINE, SLURM_JOB_COMMENT=LINE)
     assert found["kernel"] == []
     assert "gpu" not in found and not (site.state / "gpu.fallen").exists()
     assert found["logs"][0]["text"].startswith(LINE)
 
 
 @pytest.mark.skipif(not os.access("/dev/kmsg", os.R_OK), reason="/dev/kmsg cannot be read here")
-def test_a_line_that_a_program_writes_to_the_real_kernel_log_is_no_kernels_word(site: Site) -> None:
-    """Whole hooks on /dev/kmsg: root's daemons may write there, and the kernel marks such lines as not its own."""
+def test_a_line_that_a_program_writes_to_dev_kmsg_is_no_kernel_evidence(site: Site) -> None:
+    """Whole hooks read /dev/kmsg. Daemons of root may write there; the kernel gives such lines another facility."""
     site.setting("kernel_log", "/dev/kmsg")
     add_gpu(site, 0, "0000:05:00.0")
     site.prolog()
     (prolog,) = site.arrived()
     Path("/dev/kmsg").write_text(f"{LINE} slurmwrap test\n")
-    found = told(site)
+    found = epilog_facts(site)
     assert prolog.facts["kernel_mark"]["seq"] >= 0
     assert found["kernel_source"] == "/dev/kmsg" and "kernel_error" not in found
     assert not any("slurmwrap test" in line["text"] for line in found["kernel"])
     assert not (site.state / "gpu.fallen").exists()
 
 
-def test_escape_sequences_and_invalid_utf_8_arrive_as_text(site: Site) -> None:
+def test_escape_sequences_and_invalid_utf_8_are_sent_as_text(site: Site) -> None:
     path = site.work / "41.out"
     path.write_bytes(b"\x1b]0;title\x07\x1b[2J\xff\xfe\xc3\x28 \x00 \xed\xa0\x80 end\r\n")
     os.chown(path, 65534, 65534)
-    (log,) = told(site)["logs"]
+    (log,) = epilog_facts(site)["logs"]
     assert log["text"] == "\x1b]0;title\x07\x1b[2J\ufffd\ufffd\ufffd( \x00 \ufffd\ufffd\ufffd end\r\n"
     assert json.loads(json.dumps(log)) == log
 
 
-def test_a_file_that_grows_while_it_is_read_gives_one_end_of_it(site: Site) -> None:
+def test_a_file_that_grows_while_it_is_read_gives_one_bounded_tail(site: Site) -> None:
     path = give(site.work / "41.out", "start\n")
     writer = subprocess.Popen(["/bin/sh", "-c", f"exec yes 'a line of the job' >>'{path}'"])
     try:
         wait_until(lambda: path.stat().st_size > 1 << 20, "a long file")
-        (log,) = told(site)["logs"]
+        (log,) = epilog_facts(site)["logs"]
         assert log["truncated"] and len(log["text"]) <= 65536
         assert set(log["text"].splitlines()[:-1]) == {"a line of the job"}
     finally:
@@ -99,16 +99,16 @@ def test_a_file_that_grows_while_it_is_read_gives_one_end_of_it(site: Site) -> N
         writer.wait()
 
 
-def test_a_path_of_newlines_and_quotes_is_named_as_it_is(site: Site) -> None:
+def test_a_path_with_newlines_and_quotes_is_reported_unchanged(site: Site) -> None:
     name = "a\nb 'c' \"d\" $(reboot) \udcff"
     give(site.work / name, "text\n")
-    found = told(site, SLURM_JOB_STDOUT=f"{site.work}/{name}", SLURM_JOB_STDERR="/dev/null")
+    found = epilog_facts(site, SLURM_JOB_STDOUT=f"{site.work}/{name}", SLURM_JOB_STDERR="/dev/null")
     text = os.fsencode(name).decode("utf-8", "replace")
     assert found["logs"] == [{"name": f"{site.work}/{text}", "text": "text\n", "truncated": False}]
 
 
-def everything(site: Site) -> str:
-    """All that the spool, the node and the controller hold, decoded."""
+def read_all_records(site: Site) -> str:
+    """All content of the spool, the node's state and the controller's directory, decoded."""
     found = [str(getattr(one, "facts", one)) for one in site.arrived() + site.recorded()]
     kept = [path.read_text(errors="replace") for path in site.root.glob("state/**/*") if path.is_file()]
     return "\n".join(found + kept)
@@ -160,13 +160,15 @@ def secret_as_another_user(site: Site, secret: Path) -> dict[str, str]:
         secret_as_another_user,
     ],
 )
-def test_nothing_of_another_users_file_is_anywhere(site: Site, trick: Callable[[Site, Path], dict[str, str]]) -> None:
+def test_no_content_of_another_users_file_is_recorded(
+    site: Site, trick: Callable[[Site, Path], dict[str, str]]
+) -> None:
     secret = site.root / "secret"
     secret.write_text("SECRET root:$6$abc\n")
     secret.chmod(0o600)
     site.prolog()
-    hooks(site, **trick(site, secret))
+    run_hooks(site, **trick(site, secret))
     shadow = Path("/etc/shadow").read_text().splitlines()[0]
-    held = everything(site)
+    held = read_all_records(site)
     assert "SECRET" not in held and shadow not in held and "LD_LIBRARY_PATH" not in held
     assert "log_error" in held

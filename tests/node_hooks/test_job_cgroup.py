@@ -1,5 +1,8 @@
-"""Where each release of Slurm puts a job's processes. The shapes are those of its sources (src/plugins/cgroup) and of
-trees that slurmd of 22.05, 24.11 and 26.05 made (data/slurm/cgroup_trees.toml); the rest is asked of this kernel."""
+"""The cgroup in which each release of Slurm puts a job's processes.
+
+The layouts come from Slurm's sources (src/plugins/cgroup) and from trees that slurmd 22.05, 24.11 and 26.05 created
+(data/slurm/cgroup_trees.toml). One test uses a real cgroup of this machine's kernel.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ OTHER = "sEKNKTV3WPV501"
 INIT = "0::/init.scope\n"
 INSIDE = "0::/docker/7f3a/init.scope\n"
 
-# release → (what its Slurm calls a job of its own, init's cgroup, the job's directory below the mount)
+# release → (the job's SLUID in that release, init's cgroup, the job's directory below the mount)
 VERSION_2 = {
     "22.05": ("", INIT, "system.slice/slurmstepd.scope/job_41"),
     "22.05, Debian's": ("", INIT, "system.slice/n0_slurmstepd.scope/job_41"),
@@ -60,13 +63,13 @@ def job_files(mib: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("mounted", ["", "unified"])
 @pytest.mark.parametrize(("sluid", "init", "path"), VERSION_2.values(), ids=VERSION_2.keys())
-def test_a_job_is_found_where_each_release_puts_it(
+def test_a_jobs_cgroup_is_found_in_the_layout_of_each_release(
     tmp_path: Path, sluid: str, init: str, path: str, mounted: str
 ) -> None:
     root, own = tmp_path / "fs", tmp_path / "init"
     own.write_text(init)
     write(root / mounted / path, job_files(300))
-    for stranger in ("job_4", "job_410", OTHER):  # beside it
+    for stranger in ("job_4", "job_410", OTHER):  # directories of other jobs next to it
         write((root / mounted / path).parent / stranger, job_files(7))
     found = {"mem_peak_mib": 300, "mem_high_mib": 600, "oom_kills": 1, "oom_events": 2, "cpu_s": 2.5}
     assert job_cgroup.sample_cgroup("n0", 41, 1001, str(root), sluid, str(own)) == found
@@ -78,7 +81,7 @@ CAPTURED = tomllib.loads(DATA.read_text())["tree"]
 
 
 @pytest.mark.parametrize("tree", CAPTURED, ids=[f"{tree['release']} {tree['conf']}".strip() for tree in CAPTURED])
-def test_a_job_is_found_in_the_trees_that_slurmd_made(tmp_path: Path, tree: dict[str, Any]) -> None:
+def test_a_jobs_cgroup_is_found_in_trees_captured_from_slurmd(tmp_path: Path, tree: dict[str, Any]) -> None:
     for directory in tree["directories"].split():
         (tmp_path / directory[1:]).mkdir(parents=True, exist_ok=True)
     (scope,) = tmp_path.glob("*.slice/n0_slurmstepd.scope")
@@ -91,7 +94,7 @@ def test_a_job_is_found_in_the_trees_that_slurmd_made(tmp_path: Path, tree: dict
 
 
 @pytest.mark.parametrize("path", VERSION_1.values(), ids=VERSION_1.keys())
-def test_the_kills_of_version_1_are_counted_where_the_victims_were(tmp_path: Path, path: str) -> None:
+def test_cgroup_v1_oom_kills_are_summed_over_the_cgroups_of_steps_and_tasks(tmp_path: Path, path: str) -> None:
     none = "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"
     job = tmp_path / "memory" / path
     for step, kills in (("", 0), ("step_batch", 0), ("step_batch/task_0", 2), ("step_0/task_1", 1)):
@@ -102,7 +105,7 @@ def test_the_kills_of_version_1_are_counted_where_the_victims_were(tmp_path: Pat
 
 @pytest.mark.parametrize(("sluid", "init", "path"), VERSION_2.values(), ids=VERSION_2.keys())
 @pytest.mark.parametrize("step", STEPS)
-def test_a_process_finds_the_whole_jobs_cgroup_from_its_own_version_2(
+def test_a_process_finds_its_jobs_cgroup_with_cgroup_v2(
     tmp_path: Path, sluid: str, init: str, path: str, step: str
 ) -> None:
     write(tmp_path / path, job_files(300))
@@ -113,7 +116,7 @@ def test_a_process_finds_the_whole_jobs_cgroup_from_its_own_version_2(
 
 
 @pytest.mark.parametrize("path", VERSION_1.values(), ids=VERSION_1.keys())
-def test_and_from_its_own_version_1(tmp_path: Path, path: str) -> None:
+def test_a_process_finds_its_jobs_cgroup_with_cgroup_v1(tmp_path: Path, path: str) -> None:
     write(tmp_path / "memory" / path, {"memory.stat": "total_rss 1\n"})
     own = f"9:freezer:/{path}/step_batch\n4:memory:/{path}/step_batch/task_0\n0::/\n"
     assert process_sampler.find_job_cgroup({"SLURM_JOB_ID": "41"}, own, tmp_path) == tmp_path / "memory" / path
@@ -129,7 +132,7 @@ def test_and_from_its_own_version_1(tmp_path: Path, path: str) -> None:
         f"/system.slice/{SLUID}/step_0",
     ],
 )
-def test_what_only_looks_like_a_jobs_cgroup_is_none(path: str) -> None:
+def test_a_path_that_only_resembles_a_jobs_cgroup_is_not_taken(path: str) -> None:
     assert job_cgroup.job_directory(path, 41, SLUID) is None
 
 
@@ -140,23 +143,24 @@ KILLED = "Memory cgroup out of memory: Killed process 9 (python3) total-vm:1kB, 
 @pytest.mark.parametrize(
     "job", [*(f"/{path}" for _, _, path in VERSION_2.values()), *(f"/{path}" for path in VERSION_1.values())]
 )
-def test_the_kernels_words_on_a_jobs_out_of_memory_are_kept_for_this_job_alone(job: str) -> None:
+def test_kernel_oom_lines_are_attributed_to_the_job_of_their_cgroup(job: str) -> None:
     step = f"{job}/step_0/user/task_0"
-    said = f"{CONSTRAINED}oom_memcg={job},task_memcg={step},task=python3,pid=9,uid=1001"
-    elsewhere = said.replace("job_41", "job_42").replace(SLUID, OTHER)
+    own_oom_line = f"{CONSTRAINED}oom_memcg={job},task_memcg={step},task=python3,pid=9,uid=1001"
+    other_oom_line = own_oom_line.replace("job_41", "job_42").replace(SLUID, OTHER)
     lines = [
-        (text, 1.0) for text in (elsewhere, KILLED, said, KILLED, CONSTRAINED + "oom_memcg=/a,task_memcg=/a/b", KILLED)
+        (text, 1.0)
+        for text in (other_oom_line, KILLED, own_oom_line, KILLED, CONSTRAINED + "oom_memcg=/a,task_memcg=/a/b", KILLED)
     ]
     kept, _ = kernel_log.relevant(lines, 41, 1001, [], False, SLUID)
-    assert [line["text"] for line in kept] == [said, KILLED]
+    assert [line["text"] for line in kept] == [own_oom_line, KILLED]
 
 
-NODE = f"swtest{secrets.token_hex(4)}"  # no process number: containers side by side share them, and the hierarchy
+NODE = f"swtest{secrets.token_hex(4)}"  # random, because containers share the hierarchy and can have equal pids
 
 
 @pytest.fixture
-def real_version_2() -> Iterator[Path]:
-    """A cgroup of this machine's kernel, in the shape of 26.05's, below a mount of version 2."""
+def real_cgroup_v2() -> Iterator[Path]:
+    """A cgroup of this machine's kernel with the layout of 26.05, below a mount of cgroup version 2."""
     tops = [Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")]
     top = next((one for one in tops if (one / "cgroup.controllers").is_file()), None)
     if top is None or os.geteuid() != 0:
@@ -174,14 +178,16 @@ def real_version_2() -> Iterator[Path]:
             break
         until = time.monotonic() + (allow(5) if directory in made else 0)
         while directory.exists():
-            with contextlib.suppress(OSError):  # EBUSY while a process ends, and for good where others are in it
+            with contextlib.suppress(
+                OSError
+            ):  # EBUSY until a process has ended, and always where other processes remain
                 directory.rmdir()
             if time.monotonic() >= until:
                 break
 
 
-def test_the_kernels_own_version_2_tells_the_cpu_time_of_all_steps(real_version_2: Path) -> None:
-    busy = f"import os; open('{real_version_2}/cgroup.procs', 'w').write('0')\nwhile os.times().user < 0.2: pass"
+def test_cpu_time_of_a_step_is_read_from_a_real_cgroup_v2(real_cgroup_v2: Path) -> None:
+    busy = f"import os; open('{real_cgroup_v2}/cgroup.procs', 'w').write('0')\nwhile os.times().user < 0.2: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)
     found = job_cgroup.sample_cgroup(NODE, 41, 0, sluid=SLUID)
     assert found["cpu_s"] >= 0.2

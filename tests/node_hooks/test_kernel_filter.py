@@ -1,4 +1,4 @@
-"""Which kernel lines bear on a job."""
+"""The filter that keeps the kernel lines that concern a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OWN, FOREIGN = "0000:05:00.0", "0000:b3:00.0"
 UID, JOB = 1001, 41
 
 
-def kept(*lines: str, gpus: tuple[str, ...] = (OWN,), has_gpus: bool = True) -> list[str]:
+def filter_lines(*lines: str, gpus: tuple[str, ...] = (OWN,), has_gpus: bool = True) -> list[str]:
     found, _ = relevant([(line, None) for line in lines], JOB, UID, gpus, has_gpus)
     return [line["text"] for line in found]
 
@@ -40,7 +40,7 @@ def kept(*lines: str, gpus: tuple[str, ...] = (OWN,), has_gpus: bool = True) -> 
     ],
 )
 def test_lines_of_the_job_and_of_the_whole_node_are_kept(line: str) -> None:
-    assert kept(line) == [line]
+    assert filter_lines(line) == [line]
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_lines_of_the_job_and_of_the_whole_node_are_kept(line: str) -> None:
         "NVRM: Xid (PCI:0000:b3:00): 79, pid=7, name=python, GPU has fallen off the bus.",
         "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/slurm/uid_1001/job_411/step_0,task=python,pid=9,uid=1001",
         "Out of memory: Killed process 9 (python) total-vm:1kB, UID:1002 pgtables:1kB",
-        "Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB, UID:1001",  # whose, nothing says
+        "Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB, UID:1001",  # of an unknown job
         "EXT4-fs (sda1): mounted filesystem",
         "XFS (dm-1): Mounting V5 Filesystem",
         "usb 1-1: new high-speed USB device",
-        # what a user can write: the name of a process
+        # a user chooses the name of a process
         "NVRM: Xid (PCI:[77]: segfault at 0 ip 0 sp 0 error 4 in a.out",
         "mce: [Hardware [77]: segfault at 0 error 4",
         "EDAC x[77]: segfault at 0 error 4",
@@ -61,16 +61,16 @@ def test_lines_of_the_job_and_of_the_whole_node_are_kept(line: str) -> None:
         "python[77]: segfault at 0 ip 0 sp 0 error 4 in libcuda.so",
     ],
 )
-def test_lines_of_others_and_of_user_programs_are_dropped(line: str) -> None:
-    assert kept(line) == []
+def test_lines_about_other_jobs_or_from_user_programs_are_dropped(line: str) -> None:
+    assert filter_lines(line) == []
 
 
-def test_a_job_without_gpus_has_no_part_in_gpu_faults() -> None:
+def test_gpu_lines_are_dropped_for_a_job_without_gpus() -> None:
     lines = ("NVRM: Xid (PCI:0000:05:00): 79, x", "NVRM: something", "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 1")
-    assert kept(*lines, gpus=(), has_gpus=False) == []
+    assert filter_lines(*lines, gpus=(), has_gpus=False) == []
 
 
-def test_what_follows_a_line_about_another_gpu_belongs_to_that_gpu() -> None:
+def test_continuation_lines_belong_to_the_gpu_of_the_line_before() -> None:
     lines = (
         f"NVRM: The NVIDIA GPU {FOREIGN}",
         "NVRM: (PCI ID: 10de:20b0) installed in this system has fallen off the bus and is not responding",
@@ -78,23 +78,23 @@ def test_what_follows_a_line_about_another_gpu_belongs_to_that_gpu() -> None:
         f"NVRM: The NVIDIA GPU {OWN}",
         "NVRM: has fallen off the bus",
     )
-    assert kept(*lines) == list(lines[2:])
+    assert filter_lines(*lines) == list(lines[2:])
 
 
-def test_the_kill_that_follows_the_jobs_own_oom_line_is_the_jobs() -> None:
+def test_a_kill_line_belongs_to_the_job_of_the_oom_line_before() -> None:
     own = "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/slurm/uid_1001/job_41,task=a,pid=9,uid=1001"
     killed = "Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB, UID:1001"
-    assert kept(own, killed, own.replace("41", "42"), killed) == [own, killed]
+    assert filter_lines(own, killed, own.replace("41", "42"), killed) == [own, killed]
 
 
-def test_lines_about_gpus_are_counted_when_nobody_knows_the_jobs_gpus() -> None:
+def test_gpu_lines_are_only_counted_when_the_jobs_gpus_are_unknown() -> None:
     line = "NVRM: Xid (PCI:0000:05:00): 79, x"
     assert relevant([(line, 1.5)], JOB, UID, [], True) == ([], 1)
     assert relevant([(line, 1.5)], JOB, UID, [OWN], True) == ([{"text": line, "at": 1.5}], 0)
 
 
-def test_a_flood_is_cut() -> None:
-    found = kept(*["NVRM: " + "x" * 5000] * 1000)
+def test_the_number_and_length_of_lines_are_bounded() -> None:
+    found = filter_lines(*["NVRM: " + "x" * 5000] * 1000)
     assert (len(found), len(found[0])) == (200, 1000)
 
 
@@ -107,5 +107,5 @@ def test_a_flood_is_cut() -> None:
         ("12:30:45", None),
     ],
 )
-def test_pci_addresses(text: str, address: tuple[int, int, int] | None) -> None:
+def test_pci_addresses_are_parsed(text: str, address: tuple[int, int, int] | None) -> None:
     assert bus_address(text) == address

@@ -1,4 +1,4 @@
-"""Reading a node's kernel log from a mark on: the real /dev/kmsg where we may, files as they grow and are replaced."""
+"""Reading a kernel log from a mark on: the real /dev/kmsg where permitted, and files that grow or are replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waiting import allow
 from slurmwrap.node_hooks import kernel_log
 
 
-def lines(source: str, mark: dict[str, object] | None, at: float | None = None) -> list[str]:
+def read_lines(source: str, mark: dict[str, object] | None, at: float | None = None) -> list[str]:
     return [text for text, _ in kernel_log.since(source, mark, at, time.monotonic() + allow(5)).lines]
 
 
@@ -26,28 +26,28 @@ def log(tmp_path: Path) -> Path:
 def test_only_lines_after_the_mark_are_read(log: Path) -> None:
     mark = kernel_log.mark(f"file:{log}")
     log.write_text("before\nafter 1\n\nafter \x1b[31m2\n")
-    assert lines(f"file:{log}", mark) == ["after 1", "after \x1b[31m2"]
+    assert read_lines(f"file:{log}", mark) == ["after 1", "after \x1b[31m2"]
 
 
-def test_a_replaced_or_cut_file_is_read_from_its_start(log: Path) -> None:
+def test_a_replaced_or_truncated_file_is_read_from_its_start(log: Path) -> None:
     mark = kernel_log.mark(f"file:{log}")
     log.write_text("cut\n")
-    assert lines(f"file:{log}", mark) == ["cut"]
+    assert read_lines(f"file:{log}", mark) == ["cut"]
     replaced = log.with_name("new")
     replaced.write_text("a replaced file, longer than the old one\n")
     replaced.rename(log)
-    assert lines(f"file:{log}", mark) == ["a replaced file, longer than the old one"]
+    assert read_lines(f"file:{log}", mark) == ["a replaced file, longer than the old one"]
 
 
 def test_a_file_that_appears_later_is_read_whole_and_a_missing_one_is_empty(tmp_path: Path) -> None:
     source = f"file:{tmp_path / 'kmsg'}"
     mark = kernel_log.mark(source)
-    assert lines(source, mark) == []
+    assert read_lines(source, mark) == []
     (tmp_path / "kmsg").write_text("first\n")
-    assert lines(source, mark) == ["first"]
+    assert read_lines(source, mark) == ["first"]
 
 
-def test_a_flood_costs_its_beginning(log: Path) -> None:
+def test_of_a_flood_only_the_last_mebibyte_is_read(log: Path) -> None:
     mark = kernel_log.mark(f"file:{log}")
     log.write_text("x" * 99 + "\n" + ("y" * 99 + "\n") * 30_000 + "last\n")
     found = kernel_log.since(f"file:{log}", mark, None, time.monotonic() + allow(5))
@@ -55,13 +55,13 @@ def test_a_flood_costs_its_beginning(log: Path) -> None:
     assert found.lost == "more than 1048576 bytes: lines lost"
 
 
-def test_without_a_mark_nothing_is_attributed_to_the_job(log: Path) -> None:
-    assert lines(f"file:{log}", None, at=time.time()) == []
-    assert lines(kernel_log.KMSG, None) == []
+def test_without_a_mark_no_line_is_attributed_to_the_job(log: Path) -> None:
+    assert read_lines(f"file:{log}", None, at=time.time()) == []
+    assert read_lines(kernel_log.KMSG, None) == []
 
 
-def test_a_mark_of_another_source_is_no_mark(log: Path) -> None:
-    assert lines(f"file:{log}", {"source": "/dev/kmsg", "seq": 0}) == []
+def test_a_mark_of_another_source_is_ignored(log: Path) -> None:
+    assert read_lines(f"file:{log}", {"source": "/dev/kmsg", "seq": 0}) == []
 
 
 def test_a_link_or_a_fifo_is_not_a_kernel_log(tmp_path: Path, log: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_link_or_a_fifo_is_not_a_kernel_log(tmp_path: Path, log: Path) -> None
     for name in ("link", "fifo"):
         assert kernel_log.mark(f"file:{tmp_path / name}") is None
         with pytest.raises(OSError, match=r"symbolic|regular"):
-            lines(f"file:{tmp_path / name}", {"source": f"file:{tmp_path / name}", "inode": 0, "offset": 0})
+            read_lines(f"file:{tmp_path / name}", {"source": f"file:{tmp_path / name}", "inode": 0, "offset": 0})
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_link_or_a_fifo_is_not_a_kernel_log(tmp_path: Path, log: Path) -> None
         ("Nov 20 12:00:01 n3 sshd[1]: NVRM: Xid", "Nov 20 12:00:01 n3 sshd[1]: NVRM: Xid"),
     ],
 )
-def test_what_dmesg_and_syslog_put_before_a_line_is_removed(line: str, text: str) -> None:
+def test_the_prefixes_of_dmesg_and_syslog_are_removed(line: str, text: str) -> None:
     assert kernel_log.strip_prefix(line) == text
 
 
@@ -101,16 +101,16 @@ def test_what_dmesg_and_syslog_put_before_a_line_is_removed(line: str, text: str
         (b"garbage", None),
     ],
 )
-def test_records_of_dev_kmsg(record: bytes, parsed: tuple[int, float, str] | None) -> None:
+def test_records_of_dev_kmsg_are_parsed(record: bytes, parsed: tuple[int, float, str] | None) -> None:
     assert kernel_log.parse_record(record) == parsed
 
 
-def record(sequence: int, text: str) -> bytes:
+def make_record(sequence: int, text: str) -> bytes:
     return b"6,%d,%d,-;%s\n" % (sequence, sequence * 1000, text.encode())
 
 
 class Ring:
-    """/dev/kmsg as read(2) gives it: one record each, EPIPE after an overrun, EAGAIN at the end."""
+    """/dev/kmsg as read(2) returns it: one record per call, EPIPE after an overrun, EAGAIN at the end."""
 
     def __init__(self, *answers: bytes | type[OSError]) -> None:
         self.answers = list(answers)
@@ -122,35 +122,40 @@ class Ring:
         raise answer
 
 
-def ring(after: int, *answers: bytes | type[OSError]) -> tuple[list[str], str]:
+def read_ring(after: int, *answers: bytes | type[OSError]) -> tuple[list[str], str]:
     found = kernel_log._kmsg(kernel_log.records(Ring(*answers).read), {"boot": kernel_log.boot(), "seq": after}, None)
     return [text for text, _ in found.lines], found.lost
 
 
 def test_records_before_the_mark_are_not_read() -> None:
-    assert ring(5, record(4, "old"), record(5, "old"), record(6, "new")) == (["new"], "")
+    assert read_ring(5, make_record(4, "old"), make_record(5, "old"), make_record(6, "new")) == (["new"], "")
 
 
-def test_a_ring_that_wrapped_past_the_mark_says_that_lines_are_lost() -> None:
-    assert ring(5, record(9, "a"), record(10, "b")) == (["a", "b"], "the kernel's ring buffer wrapped: lines lost")
+def test_a_ring_that_wrapped_past_the_mark_reports_lost_lines() -> None:
+    assert read_ring(5, make_record(9, "a"), make_record(10, "b")) == (
+        ["a", "b"],
+        "the kernel's ring buffer wrapped: lines lost",
+    )
 
 
-def test_records_overwritten_while_they_are_read_are_lost_and_the_rest_is_read() -> None:
-    found = ring(5, record(6, "a"), BrokenPipeError, record(20, "b"))
+def test_records_overwritten_during_the_read_are_reported_as_lost() -> None:
+    found = read_ring(5, make_record(6, "a"), BrokenPipeError, make_record(20, "b"))
     assert found == (["a", "b"], "the kernel's ring buffer wrapped: lines lost")
 
 
-def test_a_ring_with_nothing_new_has_lost_nothing() -> None:
-    assert ring(5, record(4, "old"), record(5, "old")) == ([], "")
-    assert ring(5) == ([], "")
+def test_a_ring_without_new_records_reports_no_loss() -> None:
+    assert read_ring(5, make_record(4, "old"), make_record(5, "old")) == ([], "")
+    assert read_ring(5) == ([], "")
 
 
-def test_all_that_the_ring_holds_came_after_a_mark_of_an_earlier_boot() -> None:
-    found = kernel_log._kmsg(kernel_log.records(Ring(record(900, "a")).read), {"boot": "another", "seq": 99_999}, None)
+def test_with_a_mark_of_an_earlier_boot_the_whole_ring_is_read() -> None:
+    found = kernel_log._kmsg(
+        kernel_log.records(Ring(make_record(900, "a")).read), {"boot": "another", "seq": 99_999}, None
+    )
     assert ([text for text, _ in found.lines], found.lost) == (["a"], "")
 
 
-# A real journalctl needs journald; this one answers as it does and tells what it was asked.
+# A real journalctl needs journald; this stand-in prints the same format and records its arguments.
 JOURNALCTL = """#!/bin/sh
 echo "$@" >{asked}
 cat <<'END'
@@ -171,39 +176,39 @@ def journalctl(tmp_path: Path) -> Path:
     return path
 
 
-def journal(program: Path, marked: dict[str, object], at: float | None) -> list[str]:
+def read_journal(program: Path, marked: dict[str, object], at: float | None) -> list[str]:
     found = kernel_log._journal(marked, at, time.monotonic() + 5, (str(program),))
     return [text for text, _ in found.lines]
 
 
-def asked_since(program: Path) -> float:
+def requested_since(program: Path) -> float:
     words = program.with_name("asked").read_text().split()
     return float(next(word for word in words if word.startswith("--since=@"))[len("--since=@") :])
 
 
 @pytest.mark.parametrize("jump", [-86400.0, 0.0, 86400.0])
-def test_the_journal_is_read_from_the_mark_whatever_was_done_to_the_clock(journalctl: Path, jump: float) -> None:
-    """The mark's wall time is of before the jump; the monotonic clock does not jump."""
+def test_the_journal_is_read_from_the_mark_even_if_the_clock_jumped(journalctl: Path, jump: float) -> None:
+    """The mark's wall time was taken before the jump; the monotonic clock does not jump."""
     elapsed = time.clock_gettime(time.CLOCK_MONOTONIC) - 150.0
     mark = {"source": "journal", "boot": kernel_log.boot(), "monotonic": 150.0}
-    found = journal(journalctl, mark, time.time() - elapsed - jump)
+    found = read_journal(journalctl, mark, time.time() - elapsed - jump)
     assert found == ["NVRM: Xid (PCI:0000:05:00): 79, x", "after"]
-    assert asked_since(journalctl) <= time.time() - elapsed + 1
+    assert requested_since(journalctl) <= time.time() - elapsed + 1
 
 
 def test_after_a_reboot_the_whole_journal_of_this_boot_is_read(journalctl: Path) -> None:
     mark = {"source": "journal", "boot": "another", "monotonic": 150.0}
-    assert journal(journalctl, mark, time.time()) == ["before", "NVRM: Xid (PCI:0000:05:00): 79, x", "after"]
+    assert read_journal(journalctl, mark, time.time()) == ["before", "NVRM: Xid (PCI:0000:05:00): 79, x", "after"]
 
 
-def test_a_journal_that_hangs_is_an_error_in_time(journalctl: Path) -> None:
+def test_a_hanging_journalctl_raises_an_error_at_the_deadline(journalctl: Path) -> None:
     journalctl.write_text("#!/bin/sh\nkill -STOP $$\n")
     with pytest.raises(OSError, match="journalctl was late"):
         kernel_log._journal({}, time.time(), time.monotonic() + 0.3, (str(journalctl),))
 
 
 @pytest.mark.skipif(not os.access(kernel_log.KMSG, os.R_OK) or os.geteuid() != 0, reason="needs root and /dev/kmsg")
-def test_a_line_that_a_program_writes_to_the_real_log_moves_the_mark_and_is_not_the_kernels_word() -> None:
+def test_a_line_that_a_program_writes_to_dev_kmsg_moves_the_mark_and_is_dropped() -> None:
     before = kernel_log.mark(kernel_log.KMSG)
     if before is None:
         pytest.skip("/dev/kmsg cannot be read here")
@@ -213,4 +218,4 @@ def test_a_line_that_a_program_writes_to_the_real_log_moves_the_mark_and_is_not_
     assert after is not None and after["boot"] == before["boot"] and after["seq"] > before["seq"]
     raw = [record for record in kernel_log._ring() if b"slurmwrap test: NVRM" in record]
     assert raw and int(raw[-1].split(b",")[0]) >> 3 != 0
-    assert not any("slurmwrap test" in line for line in lines(kernel_log.KMSG, before))
+    assert not any("slurmwrap test" in line for line in read_lines(kernel_log.KMSG, before))

@@ -1,4 +1,4 @@
-"""The Prolog gate as slurmd sees it: the whole hook, whose exit code 1 drains the node and holds the job."""
+"""The Prolog gate as slurmd runs it: the whole hook. Its exit code 1 drains the node and holds the job."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gate_site import XID_79, XID_95, Gate, switched_on
+from gate_site import XID_79, XID_95, Gate, enable_gate
 from hook_site import OLD_PYTHON, USER, append, make_site
 
 REFUSED = {"refused": True, "cause": "gpu_lost", "text": "GPU 0 is lost", "gpu": ""}
 
 
-def test_a_standing_fault_refuses_the_node_while_a_permit_holds(gate: Gate) -> None:
+def test_a_published_fault_refuses_the_node_only_with_a_valid_permit(gate: Gate) -> None:
     gate.fault()
     gate.permit()
     assert gate.prolog(True) == {**REFUSED, "source": "published"}
-    assert not (gate.site.state / "41.mark").exists()  # nothing runs: nothing to mark or sample
+    assert not (gate.site.state / "41.mark").exists()  # the job does not run, so there is nothing to mark or sample
     assert gate.prolog(True, SLURM_JOB_ID="40") == {**REFUSED, "source": "published"}
-    assert not (gate.site.state / "40.mark").exists()  # left by a run that never ended here
+    assert not (gate.site.state / "40.mark").exists()  # a mark left by a run without an Epilog
     gate.permit(allowed=False)
     assert gate.prolog(False) == {
         **REFUSED,
@@ -33,10 +33,10 @@ def test_a_standing_fault_refuses_the_node_while_a_permit_holds(gate: Gate) -> N
     assert (gate.site.state / "41.mark").exists()
 
 
-def test_the_gate_under_python_3_6(open_dir: Path, munge_socket: str, libnvml: Callable[..., str]) -> None:
+def test_the_gate_works_under_python_3_6(open_dir: Path, munge_socket: str, libnvml: Callable[..., str]) -> None:
     if os.geteuid() != 0 or not os.access(OLD_PYTHON, os.X_OK):
         pytest.skip("needs root and Python 3.6")
-    gate = switched_on(make_site(open_dir, munge_socket, str(OLD_PYTHON)), libnvml())
+    gate = enable_gate(make_site(open_dir, munge_socket, str(OLD_PYTHON)), libnvml())
     gate.permit()
     append(gate.site.kernel_log, XID_95)
     assert gate.prolog(True, FAKE_NVML="recovery@0=1")["cause"] == "recovery_action"
@@ -45,7 +45,7 @@ def test_the_gate_under_python_3_6(open_dir: Path, munge_socket: str, libnvml: C
     gate.site.end()
 
 
-def test_a_fault_that_root_wrote_on_the_node_counts_too(gate: Gate) -> None:
+def test_a_fault_that_root_wrote_on_the_node_refuses_the_node(gate: Gate) -> None:
     gate.permit()
     (gate.published / "faults.json").unlink(missing_ok=True)
     fault = {"node": "n0", "cause": "site check", "since": time.time() - 5, "text": "InfiniBand is down"}
@@ -66,71 +66,71 @@ def test_a_gate_that_is_off_reads_nothing(gate: Gate) -> None:
     assert gate.prolog(False) == {}
 
 
-def stale(gate: Gate) -> None:
+def stale_permit(gate: Gate) -> None:
     gate.permit(until=time.time() - 1)
 
 
-def for_ever(gate: Gate) -> None:
+def permit_valid_too_long(gate: Gate) -> None:
     gate.permit(until=time.time() + 10**9)
 
 
-def no_number(gate: Gate) -> None:
+def permit_without_a_number(gate: Gate) -> None:
     gate.permit(until="later")
 
 
-def other_version(gate: Gate) -> None:
+def permit_of_another_version(gate: Gate) -> None:
     gate.permit(version=2)
 
 
-def missing(gate: Gate) -> None:
+def missing_permit(gate: Gate) -> None:
     pass
 
 
-def torn(gate: Gate) -> None:
+def truncated_permit(gate: Gate) -> None:
     path = gate.permit()
     path.write_text(path.read_text()[:-3])
 
 
-def of_a_user(gate: Gate) -> None:
+def permit_of_a_user(gate: Gate) -> None:
     os.chown(gate.permit(), USER, USER)
 
 
-def writable(gate: Gate) -> None:
+def world_writable_permit(gate: Gate) -> None:
     gate.permit().chmod(0o666)
 
 
-def in_an_open_directory(gate: Gate) -> None:
+def permit_in_an_open_directory(gate: Gate) -> None:
     gate.permit()
     gate.published.chmod(0o777)
 
 
-def a_link(gate: Gate) -> None:
+def permit_is_a_link(gate: Gate) -> None:
     path = gate.permit()
     path.rename(gate.site.root / "elsewhere")
     path.symlink_to(gate.site.root / "elsewhere")
 
 
-def a_fifo(gate: Gate) -> None:
+def permit_is_a_fifo(gate: Gate) -> None:
     os.mkfifo(gate.published / "gate-permit.json")
 
 
 @pytest.mark.parametrize(
     "fault",
     [
-        stale,
-        for_ever,
-        no_number,
-        other_version,
-        missing,
-        torn,
-        of_a_user,
-        writable,
-        in_an_open_directory,
-        a_link,
-        a_fifo,
+        stale_permit,
+        permit_valid_too_long,
+        permit_without_a_number,
+        permit_of_another_version,
+        missing_permit,
+        truncated_permit,
+        permit_of_a_user,
+        world_writable_permit,
+        permit_in_an_open_directory,
+        permit_is_a_link,
+        permit_is_a_fifo,
     ],
 )
-def test_without_a_permit_that_can_be_believed_the_job_starts(gate: Gate, fault: Callable[[Gate], None]) -> None:
+def test_without_a_trustworthy_permit_the_job_starts(gate: Gate, fault: Callable[[Gate], None]) -> None:
     fault(gate)
     local = {"node": "n0", "cause": "x", "since": time.time() - 5}
     (gate.site.state / "faults.json").write_text(json.dumps({"version": 1, "faults": [local]}))
@@ -138,44 +138,55 @@ def test_without_a_permit_that_can_be_believed_the_job_starts(gate: Gate, fault:
     assert found["why_not"] in ("no permit", "the permit is stale")
 
 
-def another_node(gate: Gate) -> None:
+def fault_of_another_node(gate: Gate) -> None:
     gate.fault(node="n1")
 
 
-def before_the_boot(gate: Gate) -> None:
+def fault_before_the_boot(gate: Gate) -> None:
     gate.fault(since=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - 60)
 
 
-def tomorrow(gate: Gate) -> None:
+def fault_in_the_future(gate: Gate) -> None:
     gate.fault(since=time.time() + 86400)
 
 
-def another_gpu(gate: Gate) -> None:
+def fault_of_another_gpu(gate: Gate) -> None:
     gate.fault(gpu="0000:07:00.0")
 
 
-def forged(gate: Gate) -> None:
+def fault_file_of_a_user(gate: Gate) -> None:
     os.chown(gate.fault(), USER, USER)
 
 
-def no_list(gate: Gate) -> None:
+def faults_not_a_list(gate: Gate) -> None:
     gate.write("faults.json", {"version": 1, "faults": {"node": "n0"}})
 
 
-def absurd(gate: Gate) -> None:
+def malformed_faults(gate: Gate) -> None:
     gate.write("faults.json", {"version": 1, "faults": [None, 1, "n0", {"node": "n0"}, {"node": "n0", "cause": 1}]})
 
 
-@pytest.mark.parametrize("fault", [another_node, before_the_boot, tomorrow, another_gpu, forged, no_list, absurd])
-def test_a_fault_that_is_another_jobs_or_not_sure_is_none(gate: Gate, fault: Callable[[Gate], None]) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fault_of_another_node,
+        fault_before_the_boot,
+        fault_in_the_future,
+        fault_of_another_gpu,
+        fault_file_of_a_user,
+        faults_not_a_list,
+        malformed_faults,
+    ],
+)
+def test_a_fault_that_is_not_this_jobs_or_not_certain_is_ignored(gate: Gate, fault: Callable[[Gate], None]) -> None:
     gate.permit()
     fault(gate)
     assert gate.prolog(False) == {}
 
 
-def test_a_fault_of_before_the_boot_stands_if_the_driver_says_so(gate: Gate) -> None:
+def test_a_fault_from_before_the_boot_counts_if_the_driver_confirms_it(gate: Gate) -> None:
     gate.permit()
-    before_the_boot(gate)
+    fault_before_the_boot(gate)
     found = gate.prolog(True, FAKE_NVML="remap_failed@1=1")
     assert found == {
         "refused": True,
@@ -186,45 +197,45 @@ def test_a_fault_of_before_the_boot_stands_if_the_driver_says_so(gate: Gate) -> 
     }
 
 
-def test_a_gpu_that_fell_off_the_bus_is_refused_without_asking_the_driver(gate: Gate) -> None:
+def test_a_gpu_that_fell_off_the_bus_is_refused_without_calling_nvml(gate: Gate) -> None:
     gate.permit()
     append(gate.site.kernel_log, XID_79)
     log = gate.site.root / "calls"
     same = {"refused": True, "cause": "xid_79", "text": XID_79, "source": "kernel", "gpu": "0000:05:00"}
     assert gate.prolog(True, FAKE_NVML=f"log={log}") == same
     assert gate.prolog(True, FAKE_NVML=f"log={log}", SLURM_JOB_ID="42") == same  # remembered until the next boot
-    assert gate.prolog(False, FAKE_NVML=f"log={log}", SLURM_JOB_GPUS="1") == {}  # another job's GPUs are well
+    assert gate.prolog(False, FAKE_NVML=f"log={log}", SLURM_JOB_GPUS="1") == {}  # GPU 1 is healthy
     assert not log.exists()
 
 
 @pytest.mark.parametrize(
-    ("said", "cause", "text"),
+    ("behaviour", "cause", "text"),
     [
         ("recovery@0=1", "recovery_action", "it asks for recovery action gpu_reset"),
         ("lost@0=1", "gpu_lost", "the GPU is lost"),
         ("remap_failed@0=1", "row_remap_failed", "a row could not be remapped"),
     ],
 )
-def test_on_suspicion_the_driver_decides(gate: Gate, said: str, cause: str, text: str) -> None:
+def test_after_a_suspicious_kernel_line_nvml_decides(gate: Gate, behaviour: str, cause: str, text: str) -> None:
     gate.permit()
-    assert gate.prolog(False, FAKE_NVML=said) == {}  # no suspicion, no question
+    assert gate.prolog(False, FAKE_NVML=behaviour) == {}  # without a suspicious kernel line NVML is not called
     append(gate.site.kernel_log, XID_95)
-    found = gate.prolog(True, FAKE_NVML=said)
+    found = gate.prolog(True, FAKE_NVML=behaviour)
     assert found == {"refused": True, "cause": cause, "text": text, "source": "nvml", "gpu": "0000:05:00.0"}
 
 
 @pytest.mark.parametrize("line", [XID_95, XID_79.replace("05:00", "07:00"), XID_95.replace("05:00", "07:00")])
-def test_what_the_driver_does_not_confirm_lets_the_job_start(gate: Gate, line: str) -> None:
+def test_a_suspicion_that_nvml_does_not_confirm_lets_the_job_start(gate: Gate, line: str) -> None:
     gate.permit()
     append(gate.site.kernel_log, line)
     assert gate.prolog(False) == {}
 
 
-@pytest.mark.parametrize("said", ["hang=nvmlInitWithFlags", "init=9", "nvmlDeviceGetHandleByPciBusId_v2@0=999"])
-def test_a_driver_that_does_not_answer_lets_the_job_start(gate: Gate, said: str) -> None:
+@pytest.mark.parametrize("behaviour", ["hang=nvmlInitWithFlags", "init=9", "nvmlDeviceGetHandleByPciBusId_v2@0=999"])
+def test_the_job_starts_when_the_driver_does_not_answer(gate: Gate, behaviour: str) -> None:
     gate.permit()
     append(gate.site.kernel_log, XID_95)
-    assert gate.prolog(False, FAKE_NVML=said) == {}
+    assert gate.prolog(False, FAKE_NVML=behaviour) == {}
 
 
 def test_jobs_that_start_together_are_all_refused(gate: Gate) -> None:
@@ -239,7 +250,7 @@ def test_jobs_that_start_together_are_all_refused(gate: Gate) -> None:
     assert [one.facts["gate"]["refused"] for one in gate.site.arrived()] == [True] * 6
 
 
-def test_old_refusals_are_cleared_away(gate: Gate) -> None:
+def test_old_refusal_files_are_removed(gate: Gate) -> None:
     old, new = gate.site.state / "a.refused", gate.site.state / "b.refused"
     for path in (old, new):
         path.touch()

@@ -1,4 +1,4 @@
-"""The ranks' own files beside a job's output: which belong to it, which are sent, and what is said of the rest."""
+"""Files of ranks next to a job's output: which belong to the job, which are sent, and how the rest is reported."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from slurmwrap.node_hooks import log_tails, user_files
         ([b"rank0.log", b"rank1.log", b"rank10.log"], [b"rank0.pt", b"rank1.pt"]),
         ([b"out_00.txt", b"out_01.txt"], []),
         ([b"Task-0.err", b"Task-1.err"], [b"err0"]),
-        ([], [b"log.1", b"log.2"]),  # a family of output begins at 0
+        ([], [b"log.1", b"log.2"]),  # the numbers of a family begin at 0
         ([], [b"log.0"]),
         ([], [b"model_0.pt", b"model_1.pt", b"epoch0.ckpt", b"0", b"1", b"data0.txt", b"data1.txt"]),
     ],
 )
-def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None:
+def test_names_with_the_job_id_or_a_numbered_family_belong_to_the_job(names: list[bytes], others: list[bytes]) -> None:
     assert log_tails.named_like(others + names, 41) == names
 
 
@@ -38,82 +38,82 @@ def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None
         (41, True, [b"slurm-41.0.out", b"rank3-41"], [b"slurm-41_7.out", b"slurm-41_41.out", b"x-41_0"]),
     ],
 )
-def test_what_another_task_of_an_array_wrote_is_not_this_jobs(
+def test_files_of_other_array_tasks_do_not_belong_to_the_job(
     job_id: int, of_array: bool, names: list[bytes], others: list[bytes]
 ) -> None:
     assert log_tails.named_like(others + names, job_id, of_array) == names
 
 
-def test_who_failed_first_comes_first_and_then_the_newest() -> None:
+def test_files_with_errors_come_first_and_then_the_newest() -> None:
     read = [(b"%d" % number, b"step 1\n", False) for number in range(20)]
     read[3] = (b"3", b"Traceback (most recent call last)\n", False)
     read[11] = (b"11", b"RuntimeError: NCCL\n", True)
     assert [one[0] for one in log_tails.preferred(read)] == [b"3", b"11", b"19", b"18", b"17", b"16", b"15", b"14"]
 
 
-def test_not_all_places_go_to_those_that_failed() -> None:
+def test_two_places_are_left_for_the_newest_files() -> None:
     read = [(b"%d" % number, b"Error\n", False) for number in range(20)]
     assert [one[0] for one in log_tails.preferred(read)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"19", b"18"]
 
 
-def started(site: Site) -> Site:
+def run_prolog(site: Site) -> Site:
     site.prolog()
     site.arrived()
     return site
 
 
-def epilog(site: Site, **changed: str) -> dict[str, Any]:
+def run_epilog(site: Site, **changed: str) -> dict[str, Any]:
     site.epilog(**changed)
     facts = only(site.arrived()).facts
     return {key: facts[key] for key in ("logs", "log_error", "logs_skipped") if key in facts}
 
 
-def log(path: Path, text: str, beside: bool = True) -> dict[str, Any]:
+def make_log(path: Path, text: str, beside: bool = True) -> dict[str, Any]:
     return {"name": str(path), "text": text, "truncated": False, **({"beside": True} if beside else {})}
 
 
-def test_ranks_files_beside_the_output_are_read_too(site: Site) -> None:
-    work = started(site).work
+def test_rank_files_next_to_the_output_are_read_too(site: Site) -> None:
+    work = run_prolog(site).work
     give(work / "41.out", "srun: error: n0: task 1: Exited with exit code 1\n")
     for rank, text in ((0, "step 5\n"), (1, "Traceback\nValueError: boom\n"), (2, "step 5\n")):
         give(work / f"log.{rank}", text)
         os.utime(work / f"log.{rank}", (time.time() + rank, time.time() + rank))
     give(work / "log.3")  # empty
     os.utime(give(work / "log.4", "of an earlier job\n"), (1, 1))
-    assert epilog(site) == {
+    assert run_epilog(site) == {
         "logs": [
-            log(work / "41.out", "srun: error: n0: task 1: Exited with exit code 1\n", beside=False),
-            log(work / "log.1", "Traceback\nValueError: boom\n"),
-            log(work / "log.2", "step 5\n"),
-            log(work / "log.0", "step 5\n"),
+            make_log(work / "41.out", "srun: error: n0: task 1: Exited with exit code 1\n", beside=False),
+            make_log(work / "log.1", "Traceback\nValueError: boom\n"),
+            make_log(work / "log.2", "step 5\n"),
+            make_log(work / "log.0", "step 5\n"),
         ]
     }
 
 
-def test_a_job_without_output_of_its_own_has_its_ranks_files_where_it_ran(site: Site) -> None:
-    work = started(site).work
+def test_without_an_output_file_rank_files_are_read_from_the_working_directory(site: Site) -> None:
+    work = run_prolog(site).work
     give(work / "log.0", "Traceback\n")
     give(work / "log.1", "step\n")
     os.utime(work / "log.1", (time.time() + 5, time.time() + 5))
-    found = epilog(site, SLURM_JOB_STDOUT="/dev/null", SLURM_JOB_STDERR="/dev/null")
-    assert found == {"logs": [log(work / "log.0", "Traceback\n"), log(work / "log.1", "step\n")]}
-    started(site)
-    assert epilog(site, SLURM_JOB_STDOUT="/dev/null", SLURM_JOB_WORK_DIR="")["logs"] == []
+    found = run_epilog(site, SLURM_JOB_STDOUT="/dev/null", SLURM_JOB_STDERR="/dev/null")
+    assert found == {"logs": [make_log(work / "log.0", "Traceback\n"), make_log(work / "log.1", "step\n")]}
+    run_prolog(site)
+    assert run_epilog(site, SLURM_JOB_STDOUT="/dev/null", SLURM_JOB_WORK_DIR="")["logs"] == []
 
 
-def test_many_ranks_are_bounded_and_the_rest_is_counted(site: Site) -> None:
-    work = started(site).work
+def test_the_number_of_rank_files_is_limited_and_the_rest_is_counted(site: Site) -> None:
+    work = run_prolog(site).work
     give(work / "41.out", "text\n")
     for rank in range(100):
         give(work / f"41_{rank}.err", f"{'y' * 99}\n" * 1000 + ("Error\n" if rank == 50 else ""))
-    found = epilog(site)
+    found = run_epilog(site)
     assert [Path(one["name"]).name for one in found["logs"]][:1] == ["41.out"] and len(found["logs"]) == 9
     assert all(len(one["text"]) <= 16384 and one["truncated"] for one in found["logs"][1:])
     assert found["logs_skipped"] == ["92 more files next to it: at most 8 are kept"]
 
 
-def test_a_ranks_file_that_is_not_the_users_or_no_file_is_not_read(site: Site) -> None:
-    work = started(site).work
+def test_a_rank_file_must_be_a_readable_regular_file_of_the_user(site: Site) -> None:
+    work = run_prolog(site).work
     secret = site.root / "secret"
     secret.write_text("SECRET\n")
     secret.chmod(0o600)
@@ -125,18 +125,18 @@ def test_a_ranks_file_that_is_not_the_users_or_no_file_is_not_read(site: Site) -
     give(work / "41_4.err", "mine\n").chmod(0)
     os.truncate(give(work / "41_5.err"), 10 << 30)
     append(work / "41_5.err", "", "the end")
-    found = epilog(site)
+    found = run_epilog(site)
     assert [one["text"] for one in found["logs"]] == ["text\n", "the end\n"]
     assert found["logs_skipped"] == ["41_4.err: Permission denied"]
 
 
-def test_without_the_jobs_start_no_file_is_taken_for_a_ranks(site: Site) -> None:
+def test_without_the_jobs_start_time_no_rank_file_is_read(site: Site) -> None:
     give(site.work / "41.out", "text\n")
     give(site.work / "41_0.err", "mine\n")
-    assert epilog(site) == {"logs": [log(site.work / "41.out", "text\n", beside=False)]}
+    assert run_epilog(site) == {"logs": [make_log(site.work / "41.out", "text\n", beside=False)]}
 
 
-def test_a_directory_of_too_many_files_is_not_searched(tmp_path: Path) -> None:
+def test_a_directory_with_too_many_files_is_not_searched(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}").touch()
     assert sorted(user_files.listed(os.fsencode(tmp_path), 4)) == [b"0", b"1", b"2", b"3"]
@@ -145,14 +145,14 @@ def test_a_directory_of_too_many_files_is_not_searched(tmp_path: Path) -> None:
 
 
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path) -> None:
-    """There may be dozens of them, on a file system that many nodes read at the same moment."""
+    """A job may have dozens of such files, on a file system that many nodes read at the same moment."""
     path = tmp_path / "41_0.err"
     path.write_bytes(b"x\n" * (1 << 20))
-    before = bytes_read()
+    before = count_bytes_read()
     data, more = user_files.tail(os.fsencode(path), os.geteuid(), 1000)
     assert (len(data), more) == (1000, True)
-    assert bytes_read() - before < 100_000
+    assert count_bytes_read() - before < 100_000
 
 
-def bytes_read() -> int:
+def count_bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])

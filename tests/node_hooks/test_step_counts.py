@@ -1,4 +1,4 @@
-"""The step counter's files of a real run: whose they are, which run's, and what an Epilog makes of them."""
+"""The step counter's files of a real run: which user and run they belong to, and what an Epilog reports of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ LINE = "%10d %-10s %16.6f %16.6f %10d %1d\n"
 NOW = time.time()
 
 
-def wrote(directory: Path, name: str, count: int, *, first: float = 10.0, last: float = 20.0, at: float = NOW) -> Path:
+def write_count(
+    directory: Path, name: str, count: int, *, first: float = 10.0, last: float = 20.0, at: float = NOW
+) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     path.write_text(LINE % (count, "optimizer", first, last, 0, 0))
@@ -23,37 +25,37 @@ def wrote(directory: Path, name: str, count: int, *, first: float = 10.0, last: 
     return path
 
 
-def counted(
+def read_count(
     directory: Path, job_id: int = 41, since: float = NOW - 60, restart: int | None = None
 ) -> dict[str, object]:
     return step_counts.counted(os.fsencode(directory), 41, os.geteuid(), NOW - 60, restart)
 
 
-def test_the_busiest_process_of_all_nodes_is_the_jobs_count(tmp_path: Path) -> None:
-    wrote(tmp_path, "41.0.n1.700", 21)
-    wrote(tmp_path, "41.0.n2.900", 20)
-    assert counted(tmp_path) == {
+def test_the_highest_count_of_all_processes_is_the_jobs_count(tmp_path: Path) -> None:
+    write_count(tmp_path, "41.0.n1.700", 21)
+    write_count(tmp_path, "41.0.n2.900", 20)
+    assert read_count(tmp_path) == {
         "count": 21, "source": "optimizer", "per_s": 2.0, "processes": 2, "first_at": NOW - 10, "last_at": NOW,
     }  # fmt: skip
 
 
-def test_the_newest_run_counts_and_an_earlier_one_where_it_is_asked_for(tmp_path: Path) -> None:
-    wrote(tmp_path, "41.0.n1.700", 50)
-    wrote(tmp_path, "41.1.n1.700", 7)
-    assert [counted(tmp_path, restart=run).get("count") for run in (None, 0, 1, 2)] == [7, 50, 7, None]
+def test_the_newest_run_is_read_unless_a_restart_count_is_given(tmp_path: Path) -> None:
+    write_count(tmp_path, "41.0.n1.700", 50)
+    write_count(tmp_path, "41.1.n1.700", 7)
+    assert [read_count(tmp_path, restart=run).get("count") for run in (None, 0, 1, 2)] == [7, 50, 7, None]
 
 
-def test_what_was_last_written_before_the_run_began_is_an_earlier_runs(tmp_path: Path) -> None:
-    wrote(tmp_path, "41.0.n1.700", 50, at=NOW - 3600)
-    assert counted(tmp_path) == {}
+def test_a_file_last_written_before_the_run_began_is_ignored(tmp_path: Path) -> None:
+    write_count(tmp_path, "41.0.n1.700", 50, at=NOW - 3600)
+    assert read_count(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
     "name", ["411.0.n1.700", "41.0.n1.700.model", "41", "journal", "41.0.n1", "x41.0.n1.7", "41.0.a b.7"]
 )
-def test_other_files_are_left_alone(tmp_path: Path, name: str) -> None:
-    wrote(tmp_path, name, 50)
-    assert counted(tmp_path) == {}
+def test_files_with_other_names_are_ignored(tmp_path: Path, name: str) -> None:
+    write_count(tmp_path, name, 50)
+    assert read_count(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
@@ -62,50 +64,50 @@ def test_other_files_are_left_alone(tmp_path: Path, name: str) -> None:
      "9999999999999 optimizer 1 2 0 0\n", "4 optimizer inf inf 0 0\n", "\u0664 optimizer 1 2 0 0\n",
      "4 \x1b]0;x 1 2 0 0\n", "4 an_endlessly_long_source 1 2 0 0\n"],
 )  # fmt: skip
-def test_what_no_counter_writes_is_no_count(tmp_path: Path, text: str) -> None:
+def test_invalid_content_is_no_count(tmp_path: Path, text: str) -> None:
     (tmp_path / "41.0.n1.700").write_text(text)
-    assert counted(tmp_path) == {}
+    assert read_count(tmp_path) == {}
 
 
-def test_links_pipes_and_files_of_others_are_not_opened(tmp_path: Path) -> None:
-    real = wrote(tmp_path / "elsewhere", "41.0.n1.700", 50)
+def test_links_fifos_directories_and_files_of_other_users_are_ignored(tmp_path: Path) -> None:
+    real = write_count(tmp_path / "elsewhere", "41.0.n1.700", 50)
     (tmp_path / "41.0.n1.1").symlink_to(real)
     os.mkfifo(tmp_path / "41.0.n1.2")
     (tmp_path / "41.0.n1.3").mkdir()
     if os.geteuid() == 0:
-        os.chown(wrote(tmp_path, "41.0.n1.4", 60), USER, USER)
-    assert counted(tmp_path) == {}
+        os.chown(write_count(tmp_path, "41.0.n1.4", 60), USER, USER)
+    assert read_count(tmp_path) == {}
 
 
 @pytest.mark.parametrize("last", ["5e-324", "1e-300", "1e-9"])
-def test_a_speed_that_no_training_has_is_left_out_and_the_count_stays(tmp_path: Path, last: str) -> None:
-    wrote(tmp_path, "41.0.n1.700", 1)
+def test_an_impossible_rate_is_left_out_and_the_count_is_kept(tmp_path: Path, last: str) -> None:
+    write_count(tmp_path, "41.0.n1.700", 1)
     (tmp_path / "41.0.n1.700").write_text(f"999999999999 optimizer 0 {last} 0 0\n")
-    assert (counted(tmp_path)["count"], counted(tmp_path)["per_s"]) == (999999999999, None)
+    assert (read_count(tmp_path)["count"], read_count(tmp_path)["per_s"]) == (999999999999, None)
 
 
 def test_one_step_has_no_rate(tmp_path: Path) -> None:
-    wrote(tmp_path, "41.0.n1.700", 1, first=10.0, last=10.0)
-    assert (counted(tmp_path)["count"], counted(tmp_path)["per_s"]) == (1, None)
+    write_count(tmp_path, "41.0.n1.700", 1, first=10.0, last=10.0)
+    assert (read_count(tmp_path)["count"], read_count(tmp_path)["per_s"]) == (1, None)
 
 
-def test_the_submission_is_found_by_what_changed_since_the_start(tmp_path: Path) -> None:
-    wrote(tmp_path / "older", "41.0.n1.700", 99, at=NOW - 7200)
+def test_the_step_directory_is_found_among_those_changed_since_the_start(tmp_path: Path) -> None:
+    write_count(tmp_path / "older", "41.0.n1.700", 99, at=NOW - 7200)
     os.utime(tmp_path / "older", (NOW - 7200, NOW - 7200))
-    wrote(tmp_path / "other", "42.0.n1.700", 50)
-    wrote(tmp_path / "mine", "41.0.n1.700", 3)
+    write_count(tmp_path / "other", "42.0.n1.700", 50)
+    write_count(tmp_path / "mine", "41.0.n1.700", 3)
     (tmp_path / "a-file").touch()
     found = step_counts.below(os.fsencode(tmp_path), 41, os.geteuid(), NOW - 60)
     assert (found["count"], found["processes"]) == (3, 1)
 
 
 @pytest.mark.parametrize("since", [None, NOW], ids=["no_start", "a_start"])
-def test_without_a_place_or_a_start_nothing_is_counted(tmp_path: Path, since: float | None) -> None:
+def test_without_a_directory_nothing_is_counted(tmp_path: Path, since: float | None) -> None:
     assert step_counts.below(None, 41, os.geteuid(), since) == {}
     assert step_counts.below(os.fsencode(tmp_path / "none"), 41, os.geteuid(), since) == {}
 
 
-def test_a_job_that_counts_no_steps_costs_the_epilog_no_fact(site: Site) -> None:
+def test_the_epilog_of_a_job_without_counted_steps_has_no_fact_steps(site: Site) -> None:
     site.prolog()
     site.arrived()
     site.epilog()

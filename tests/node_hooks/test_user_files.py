@@ -1,4 +1,4 @@
-"""Whose rights a reader of users' files may take."""
+"""Which users a reader of users' files may become."""
 
 from __future__ import annotations
 

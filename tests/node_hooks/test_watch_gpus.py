@@ -1,4 +1,4 @@
-"""What a watch runs on a node, as the node runs it: the program's text by `python -c`, against NVML's stand-in."""
+"""The program that `gsub watch` runs on a node, started as on the node: by `python -c`, with a stand-in for NVML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPATIENT = {"HANGS_S = 12.0": "HANGS_S = 0.4"}
 
 
 class Node:
-    """One task of the step. Its stdin is open until the test closes it."""
+    """One task of the step. Its stdin stays open until the test closes it."""
 
     def __init__(self, argv: list[str], **environ: str) -> None:
         self.process = subprocess.Popen(
@@ -31,13 +31,13 @@ class Node:
             env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "n3", **environ},
         )
 
-    def said(self) -> dict[str, Any]:
+    def read_answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         found = json.loads(self.process.stdout.readline())
         assert isinstance(found, dict)
         return found
 
-    def code_at_the_end_of_its_input(self) -> int:
+    def close_input_and_wait(self) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(30)
@@ -52,8 +52,8 @@ def node(libnvml: Callable[..., str]) -> Iterator[Callable[..., Node]]:
         for old, new in {**QUICK, **(IMPATIENT if "hang" in answers else {})}.items():
             assert old in text
             text = text.replace(old, new)
-        told = {"FAKE_NVML": answers, **({"LD_LIBRARY_PATH": libnvml()} if library else {}), **environ}
-        started.append(Node([sys.executable, "-I", "-S", "-c", text], **told))
+        environment = {"FAKE_NVML": answers, **({"LD_LIBRARY_PATH": libnvml()} if library else {}), **environ}
+        started.append(Node([sys.executable, "-I", "-S", "-c", text], **environment))
         return started[-1]
 
     yield start
@@ -65,24 +65,24 @@ def node(libnvml: Callable[..., str]) -> Iterator[Callable[..., Node]]:
             pipe.close()
 
 
-def test_each_gpu_of_the_job_is_told_of(node: Callable[..., Node]) -> None:
+def test_each_gpu_of_the_job_is_reported(node: Callable[..., Node]) -> None:
     running = node(
         "minor@0=5 minor@1=1 minor@2=0 sm@0=91 used_mib@0=62464 power@0=350400 process@0=7 sm@2=4",
         SLURM_STEP_GPUS="0,5",
     )
-    told = sorted((running.said() for _ in range(2)), key=lambda one: one["index"])
+    answers = sorted((running.read_answer() for _ in range(2)), key=lambda one: one["index"])
     first = {"uuid": "GPU-2-fake", "percent": 4.0, "used_mib": 0, "total_mib": 81920, "power_w": 60, "programs": 0}
     other = {"uuid": "GPU-0-fake", "percent": 91.0, "used_mib": 62464, "total_mib": 81920, "power_w": 350}
-    assert told == [{"node": "n3", "index": 0, **first}, {"node": "n3", "index": 5, "programs": 1, **other}]
-    assert running.code_at_the_end_of_its_input() == 0
+    assert answers == [{"node": "n3", "index": 0, **first}, {"node": "n3", "index": 5, "programs": 1, **other}]
+    assert running.close_input_and_wait() == 0
 
 
-def test_what_a_driver_does_not_support_is_null(node: Callable[..., Node]) -> None:
+def test_values_that_a_driver_does_not_support_are_null(node: Callable[..., Node]) -> None:
     missing = "nvmlDeviceGetUtilizationRates nvmlDeviceGetMemoryInfo nvmlDeviceGetPowerUsage nvmlDeviceGetUUID"
     also = "nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetMinorNumber"
     answers = " ".join(f"{name}=3" for name in f"{missing} {also}".split())
     nulls = dict.fromkeys(("percent", "used_mib", "total_mib", "power_w", "programs"))
-    assert node(f"gpus=1 {answers}").said() == {"node": "n3", "index": 0, "uuid": "", **nulls}
+    assert node(f"gpus=1 {answers}").read_answer() == {"node": "n3", "index": 0, "uuid": "", **nulls}
 
 
 @pytest.mark.parametrize(
@@ -96,42 +96,42 @@ def test_what_a_driver_does_not_support_is_null(node: Callable[..., Node]) -> No
         ("gpus=2 hang@1=nvmlDeviceGetUtilizationRates", True, "the NVIDIA driver does not answer (GPU 1)"),
     ],
 )
-def test_a_driver_that_is_missing_or_hangs_is_told_and_holds_nothing_up(
+def test_a_missing_or_hanging_driver_is_reported_and_the_program_still_ends(
     node: Callable[..., Node], answers: str, library: bool, error: str
 ) -> None:
     running = node(answers, library=library)
-    while (said := running.said()["error"]) != error:  # a slow start looks like one that hangs, at first
-        assert said == "the NVIDIA driver does not answer (its start)"
-    assert running.code_at_the_end_of_its_input() == 0
+    while (error_now := running.read_answer()["error"]) != error:  # a slow start is first reported as a hanging driver
+        assert error_now == "the NVIDIA driver does not answer (its start)"
+    assert running.close_input_and_wait() == 0
 
 
-def test_signals_for_the_job_are_not_for_us_and_an_end_is_one_with_0(node: Callable[..., Node]) -> None:
+def test_signals_for_the_job_are_ignored_and_sigterm_ends_with_exit_code_0(node: Callable[..., Node]) -> None:
     running = node("gpus=1")
-    running.said()
+    running.read_answer()
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
         running.process.send_signal(number)
     for _ in range(3):
-        running.said()
+        running.read_answer()
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(30) == 0
 
 
-def test_silence_of_the_watch_is_its_end(node: Callable[..., Node]) -> None:
+def test_the_program_ends_when_it_hears_nothing_from_gsub(node: Callable[..., Node]) -> None:
     assert node("gpus=1", patience="0.5").process.wait(60) == 0
 
 
-def test_nobody_who_reads_is_no_reason_to_stay(node: Callable[..., Node]) -> None:
+def test_the_program_ends_when_its_output_is_closed(node: Callable[..., Node]) -> None:
     running = node("gpus=1")
     assert running.process.stdout is not None
-    running.said()
+    running.read_answer()
     running.process.stdout.close()
     assert running.process.wait(30) == 0
 
 
-# --- the shell around it ----------------------------------------------------------------------------------------------
+# --- the shell code that starts the program ---------------------------------------------------------------------------
 
 
-def started(tmp_path: Path, *, pythons: str = "", smi: str = "") -> Node:
+def start_bootstrap(tmp_path: Path, *, pythons: str = "", smi: str = "") -> Node:
     if smi:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{smi}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
@@ -139,35 +139,35 @@ def started(tmp_path: Path, *, pythons: str = "", smi: str = "") -> Node:
     return Node(["/bin/sh", "-c", BOOTSTRAP], PATH=f"{tmp_path}:/usr/bin:/bin", CUDA_VISIBLE_DEVICES="0,1", **environ)
 
 
-def ended(running: Node) -> None:
-    assert running.code_at_the_end_of_its_input() == 0
+def assert_ends_with_its_input(running: Node) -> None:
+    assert running.close_input_and_wait() == 0
     assert running.process.stdout is not None
     running.process.stdout.close()
 
 
-def test_the_first_python_that_works_runs_it(tmp_path: Path) -> None:
-    running = started(tmp_path, pythons=f"/nonexistent /bin/false {sys.executable}", smi="exit 9")
-    assert running.said() == {"by": "python"}
+def test_the_first_working_python_runs_the_program(tmp_path: Path) -> None:
+    running = start_bootstrap(tmp_path, pythons=f"/nonexistent /bin/false {sys.executable}", smi="exit 9")
+    assert running.read_answer() == {"by": "python"}
     assert running.process.stdin is not None and running.process.stdout is not None
     running.process.stdin.write(b"\n")
-    ended(running)
+    assert_ends_with_its_input(running)
 
 
-def test_without_a_python_nvidia_smi_is_asked_and_ends_with_us(tmp_path: Path) -> None:
+def test_without_a_python_nvidia_smi_runs_and_ends_with_the_input(tmp_path: Path) -> None:
     row = "0, GPU-a, 91, 61440, 81920, 350.12"
     smi = f"""echo "$*" >{tmp_path}/asked; echo $$ >{tmp_path}/pid\nwhile echo "{row}"; do sleep 0.1; done"""
-    running = started(tmp_path, pythons="/nonexistent", smi=smi)
+    running = start_bootstrap(tmp_path, pythons="/nonexistent", smi=smi)
     assert running.process.stdout is not None
     assert running.process.stdout.readline() == f"smi n3, {row}\n".encode()
     columns = "index,uuid,utilization.gpu,memory.used,memory.total,power.draw"
     asked = f"--id=0,1 --loop=5 --query-gpu={columns} --format=csv,noheader,nounits\n"
     assert (tmp_path / "asked").read_text() == asked
-    ended(running)
+    assert_ends_with_its_input(running)
     pid = int((tmp_path / "pid").read_text())
     assert not wait_for(lambda: psutil.pid_exists(pid), lambda there: not there, 30)
 
 
-def test_a_node_with_neither_says_so(tmp_path: Path) -> None:
-    running = started(tmp_path, pythons="/nonexistent")
-    assert running.said() == {"node": "n3", "error": "neither Python 3 nor nvidia-smi is there"}
-    ended(running)
+def test_a_node_without_python_and_nvidia_smi_reports_it(tmp_path: Path) -> None:
+    running = start_bootstrap(tmp_path, pythons="/nonexistent")
+    assert running.read_answer() == {"node": "n3", "error": "neither Python 3 nor nvidia-smi is there"}
+    assert_ends_with_its_input(running)

@@ -1,4 +1,4 @@
-"""Whole hooks as Slurm starts them: as root, only SLURM_* in the environment, a real munged and a real other user."""
+"""Whole hooks as Slurm starts them: as root, with only SLURM_* in the environment, a real munged and another user."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_hooks_run_under_python_3_6(old_site: Site) -> None:
     assert [log["text"] for log in epilog.facts["logs"]] == ["step 1\nTraceback\n"]
 
 
-def test_observe_keeps_to_the_syntax_of_python_3_6() -> None:
+def test_node_hooks_use_only_the_syntax_of_python_3_6() -> None:
     for path in Path(slurmwrap.node_hooks.__file__).parent.glob("*.py"):
         ast.parse(path.read_bytes(), feature_version=(3, 6))
         assert "from __future__ import annotations" not in path.read_text()
@@ -92,7 +92,7 @@ def test_only_the_first_node_reads_logs(site: Site) -> None:
     assert "logs" not in only(site.arrived()).facts
 
 
-def test_epilog_slurmctld_keeps_every_byte_of_what_users_name(site: Site) -> None:
+def test_epilog_slurmctld_records_a_job_name_of_arbitrary_bytes(site: Site) -> None:
     ugly = bytes(range(1, 256)).decode("latin-1").encode("latin-1")
     name = os.fsdecode(ugly + b"$(touch /tmp/slurmwrap-pwned)`id`'\"\\\n%s\\0end")
     site.epilog_slurmctld(
@@ -132,15 +132,15 @@ def test_epilog_slurmctld_without_a_job_id_records_nothing(site: Site, job_id: s
     assert list((site.root / "controller").iterdir()) == []
 
 
-def test_hooks_end_at_once_although_slurmctld_blocks_sigchld_and_sigterm(site: Site) -> None:
+def test_hooks_end_promptly_although_slurmctld_blocks_sigchld_and_sigterm(site: Site) -> None:
     site.blocked = SLURMCTLD_BLOCKS
     for hook in (site.prolog, site.epilog, site.epilog_slurmctld):
         hook()
     assert (len(site.arrived()), len(site.recorded())) == (2, 1)
 
 
-def test_a_record_that_hangs_is_left_behind_at_the_deadline(site: Site) -> None:
-    """The wake file is a FIFO that nobody reads: opening it hangs."""
+def test_a_hook_whose_recording_hangs_ends_at_the_deadline(site: Site) -> None:
+    """The wake file is a FIFO without a reader: opening it hangs."""
     site.blocked = SLURMCTLD_BLOCKS
     os.mkfifo(site.root / "controller" / "wake")
     site.deadline(site.files.epilog_slurmctld, 1)
@@ -153,7 +153,7 @@ def no_python(site: Site) -> None:
 
 
 def hung_python(site: Site) -> None:
-    """Stopped for good: only a kill ends it, and nothing it says arrives."""
+    """Replaces Python with a program that stops itself: only SIGKILL ends it, and it prints nothing."""
     fake = site.root / "python"
     fake.write_text("#!/bin/sh\nkill -STOP $$\n")
     fake.chmod(0o755)
@@ -166,20 +166,22 @@ def no_zipapp(site: Site) -> None:
     site.files.zipapp.unlink()
 
 
-def torn_zipapp(site: Site) -> None:
+def truncated_zipapp(site: Site) -> None:
     site.files.zipapp.write_bytes(site.files.zipapp.read_bytes()[:1000])
 
 
-def torn_settings(site: Site) -> None:
+def truncated_settings(site: Site) -> None:
     site.files.zipapp.with_name("hooks.json").write_text("{")
 
 
-def no_job(site: Site) -> None:
+def invalid_job_id(site: Site) -> None:
     site.environ["SLURM_JOB_ID"] = "x"
 
 
-@pytest.mark.parametrize("fault", [no_python, hung_python, no_zipapp, torn_zipapp, torn_settings, no_job])
-def test_a_hook_that_cannot_run_ends_well_and_sends_nothing(site: Site, fault: Callable[[Site], None]) -> None:
+@pytest.mark.parametrize(
+    "fault", [no_python, hung_python, no_zipapp, truncated_zipapp, truncated_settings, invalid_job_id]
+)
+def test_a_hook_that_cannot_run_exits_0_and_sends_nothing(site: Site, fault: Callable[[Site], None]) -> None:
     site.prolog()
     site.arrived()
     fault(site)
@@ -221,7 +223,7 @@ def munge_hangs(site: Site) -> None:
 
 
 @pytest.mark.parametrize("fault", [spool_missing, spool_is_a_file, munge_missing, munge_down, munge_hangs])
-def test_what_cannot_be_sent_is_kept_and_sent_by_the_next_hook(site: Site, fault: Callable[[Site], None]) -> None:
+def test_an_observation_that_cannot_be_sent_is_sent_by_the_next_hook(site: Site, fault: Callable[[Site], None]) -> None:
     settings = site.files.zipapp.with_name("hooks.json").read_text()
     fault(site)
     site.epilog()
@@ -236,7 +238,7 @@ def test_what_cannot_be_sent_is_kept_and_sent_by_the_next_hook(site: Site, fault
 
 
 @pytest.mark.parametrize("options", ["mode=700,size=4k,nr_inodes=3", "mode=700,ro"])
-def test_a_full_or_read_only_spool_and_state_end_well(site: Site, options: str) -> None:
+def test_hooks_exit_0_with_a_full_or_read_only_spool_and_state_directory(site: Site, options: str) -> None:
     for directory in (site.root / "spool", site.root / "controller", site.root / "state"):
         directory.mkdir(exist_ok=True)
         mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], capture_output=True)
@@ -254,7 +256,7 @@ def test_a_full_or_read_only_spool_and_state_end_well(site: Site, options: str) 
             subprocess.run(["umount", site.root / name], check=True)
 
 
-def test_a_state_directory_that_others_can_enter_is_not_used(site: Site) -> None:
+def test_a_state_directory_open_to_other_users_is_not_used(site: Site) -> None:
     site.state.mkdir(parents=True)
     site.state.chmod(0o777)
     site.prolog()
@@ -267,14 +269,14 @@ def test_a_state_directory_that_others_can_enter_is_not_used(site: Site) -> None
 
 @pytest.fixture
 def secret(site: Site) -> Path:
-    """A file of root's that must not appear anywhere."""
+    """A file of root whose content must not be recorded anywhere."""
     path = site.root / "secret"
     path.write_text("SECRET\n")
     path.chmod(0o600)
     return path
 
 
-def link_to_secret(site: Site, secret: Path) -> None:
+def link_to_a_secret_file(site: Site, secret: Path) -> None:
     (site.work / "41.out").symlink_to(secret)
 
 
@@ -282,11 +284,11 @@ def link_to_shadow(site: Site, secret: Path) -> None:
     (site.work / "41.out").symlink_to("/etc/shadow")
 
 
-def hard_link_to_secret(site: Site, secret: Path) -> None:
+def hard_link_to_a_secret_file(site: Site, secret: Path) -> None:
     (site.work / "41.out").hardlink_to(secret)
 
 
-def world_readable_of_root(site: Site, secret: Path) -> None:
+def world_readable_file_of_root(site: Site, secret: Path) -> None:
     secret.chmod(0o644)
     (site.work / "41.out").hardlink_to(secret)
 
@@ -308,23 +310,23 @@ def device(site: Site, secret: Path) -> None:
 @pytest.mark.parametrize(
     ("trick", "error"),
     [
-        (link_to_secret, "Too many levels of symbolic links"),
+        (link_to_a_secret_file, "Too many levels of symbolic links"),
         (link_to_shadow, "Too many levels of symbolic links"),
-        (hard_link_to_secret, "Permission denied"),
-        (world_readable_of_root, "it belongs to uid 0"),
+        (hard_link_to_a_secret_file, "Permission denied"),
+        (world_readable_file_of_root, "it belongs to uid 0"),
         (fifo, "not a regular file"),
         (directory, "not a regular file"),
         (device, "Too many levels of symbolic links"),
     ],
 )
-def test_what_is_not_the_users_own_regular_file_is_not_read(
+def test_only_a_regular_file_owned_by_the_user_is_read(
     site: Site, secret: Path, trick: Callable[[Site, Path], None], error: str
 ) -> None:
     trick(site, secret)
     assert site.logs() == ([], f"{site.work}/41.out: {error}")
 
 
-def test_a_directory_on_the_way_that_leads_to_another_users_file_gives_nothing(site: Site) -> None:
+def test_another_users_file_behind_a_linked_directory_is_not_read(site: Site) -> None:
     other = site.root / "other"
     other.mkdir()
     (other / "41.out").write_text("readable by all, but not the user's\n")
@@ -332,7 +334,7 @@ def test_a_directory_on_the_way_that_leads_to_another_users_file_gives_nothing(s
     assert site.logs(SLURM_JOB_STDOUT=f"{site.work}/way/%j.out")[1].startswith(f"{site.work}/way/41.out: it belongs to")
 
 
-def test_the_end_of_a_sparse_10_gb_file_is_read_and_no_more(site: Site) -> None:
+def test_only_the_end_of_a_sparse_10_gb_file_is_read(site: Site) -> None:
     path = give(site.work / "41.out")
     os.truncate(path, 10 << 30)
     append(path, "", "the end")
@@ -340,7 +342,7 @@ def test_the_end_of_a_sparse_10_gb_file_is_read_and_no_more(site: Site) -> None:
     assert (log["text"], log["truncated"], error) == ("the end\n", True, "")
 
 
-def test_binary_output_arrives_shortened_and_as_text(site: Site) -> None:
+def test_binary_output_is_sent_as_truncated_text(site: Site) -> None:
     for name in ("41.out", "41.err"):
         (site.work / name).write_bytes(bytes([0, 255, 27]) * 30000 + b"last words")
         os.chown(site.work / name, USER, USER)
@@ -366,7 +368,7 @@ def test_a_relative_pattern_starts_at_the_working_directory(site: Site) -> None:
     assert (log["name"], log["text"]) == (f"{site.work}/out-41", "text")
 
 
-def test_an_unknown_job_name_is_found_by_the_rest_of_the_pattern(site: Site) -> None:
+def test_with_an_unknown_job_name_the_file_is_found_by_the_rest_of_the_pattern(site: Site) -> None:
     site.prolog()
     site.arrived()
     give(site.work / "train-41.out", "right")
@@ -375,12 +377,12 @@ def test_an_unknown_job_name_is_found_by_the_rest_of_the_pattern(site: Site) -> 
     assert log["text"] == "right"
 
 
-def test_several_files_that_could_be_it_are_not_read(site: Site) -> None:
+def test_no_file_is_read_when_several_match_the_pattern(site: Site) -> None:
     site.prolog()
     site.arrived()
     for task in (1, 2):
         give(site.work / f"slurm-40_{task}.out", "text")
-    os.utime(give(site.work / "slurm-39_1.out"), (1, 1))  # before the job
+    os.utime(give(site.work / "slurm-39_1.out"), (1, 1))  # written before the job
     (site.work / "slurm-38_1.out").write_text("root's")
     pattern = f"{site.work}/slurm-%A_%a.out"
     assert site.logs(SLURM_JOB_STDOUT=pattern, SLURM_JOB_STDERR="") == ([], f"{pattern}: 2 files match the pattern")
@@ -390,25 +392,25 @@ def test_several_files_that_could_be_it_are_not_read(site: Site) -> None:
     assert site.logs(SLURM_JOB_STDOUT=pattern, SLURM_JOB_STDERR="")[0][0]["name"] == f"{site.work}/slurm-40_2.out"
 
 
-def test_a_job_that_is_no_array_prefers_its_own_name(site: Site) -> None:
+def test_a_job_without_array_ids_reads_the_file_named_by_its_own_id(site: Site) -> None:
     give(site.work / "slurm-41_4294967294.out", "right")
     (log,), _ = site.logs(SLURM_JOB_STDOUT=f"{site.work}/slurm-%A_%a.out", SLURM_JOB_STDERR="")
     assert log["text"] == "right"
 
 
-def test_a_job_of_root_is_not_read(site: Site) -> None:
+def test_the_output_of_a_job_of_root_is_not_read(site: Site) -> None:
     assert site.logs(SLURM_JOB_UID="0", SLURM_JOB_GID="0", SLURM_JOB_USER="root") == ([], "a job of root")
 
 
-def test_the_reader_has_the_users_groups_and_nothing_else(site: Site) -> None:
-    """A file that only root's group may read stays closed, although root started the hook."""
+def test_output_files_are_read_with_the_users_groups_only(site: Site) -> None:
+    """A file that only root's group may read is not read, although root started the hook."""
     path = give(site.work / "41.out", "text")
     os.chown(path, USER, 0)
     path.chmod(0o040)
     assert site.logs() == ([], f"{site.work}/41.out: Permission denied")
 
 
-def test_files_are_as_installation_wrote_them(site: Site) -> None:
+def test_the_installed_hook_files_have_the_expected_modes(site: Site) -> None:
     modes = {path.name: path.stat().st_mode & 0o7777 for path in (site.root / "hooks").iterdir()}
     assert modes == {
         "prolog": 0o755,

@@ -1,4 +1,4 @@
-"""Clusters, profiles and claims for the tests of the allocation."""
+"""Clusters, profiles and demands for the tests of the allocation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GB = 1024
 def server(
     name: str = "n0", *, gpus: int = 8, cpus: int = 24, mem_mib: int = 512_000, free: int | None = None
 ) -> Server:
-    """`free`: GPUs of it that nobody holds, with their share of CPUs and memory; None: all."""
+    """`free`: number of free GPUs, with their share of CPUs and memory; None: all GPUs are free."""
     left = gpus if free is None else free
     return Server(
         name=name,
@@ -40,21 +40,21 @@ def points(*rows: tuple[int, int, float]) -> tuple[SpeedPoint, ...]:
 # three jobs of one GPU whose share is 3 CPUs and 64,000 MiB
 LIGHT = points((1, 20_000, 10.0))
 HUNGRY = points((1, 64_000, 4.0), (2, 64_000, 8.0), (3, 64_000, 12.0), (6, 64_000, 24.0), (12, 64_000, 30.0))
-LEARNED = points((3, 64_000, 1.0), (3, 128_000, 1.5), (3, 192_000, 2.0))  # memory is what it wants
+LEARNED = points((3, 64_000, 1.0), (3, 128_000, 1.5), (3, 192_000, 2.0))  # more memory makes it faster
 LIKES = {"light": LIGHT, "hungry": HUNGRY, "learned": LEARNED}
 
 
 def claim(job: str, likes: str = "", **changes: object) -> JobDemand:
-    """One GPU, asking for its share; `likes` names its profile, "" none."""
+    """A job of one GPU that asks for its share. `likes` names its profile; "" means no profile."""
     speeds = LIKES[likes] if likes else ()
     return replace(JobDemand(job=job, gpus_per_node=1, cpus=3, mem_mib=64_000, speeds=speeds), **changes)
 
 
-def speed(one: JobDemand, grant: Allocation) -> float:
-    return find_speed(one.speeds, grant.cpus, grant.mem_mib)
+def speed(item: JobDemand, grant: Allocation) -> float:
+    return find_speed(item.speeds, grant.cpus, grant.mem_mib)
 
 
-# ------------------------------------------------------------------------------------------- anything
+# ------------------------------------------------------------------------------------------- hypothesis strategies
 
 
 @st.composite
@@ -63,7 +63,7 @@ def clusters(draw: st.DrawFn) -> tuple[Server, ...]:
     found = []
     for number in range(draw(st.integers(1, 6))):
         gpus = draw(st.sampled_from([1, 2, 4, 8, 16]))
-        one = server(
+        item = server(
             f"n{number}",
             gpus=gpus,
             cpus=gpus * draw(st.integers(1, 16)) + draw(st.integers(0, 3)),
@@ -72,10 +72,10 @@ def clusters(draw: st.DrawFn) -> tuple[Server, ...]:
         busy = draw(st.integers(0, gpus))
         found.append(
             replace(
-                one,
+                item,
                 gpus_free=gpus - busy,
-                cpus_free=draw(st.integers(0, one.cpus)) if busy else one.cpus,
-                mem_free_mib=draw(st.integers(0, one.mem_mib)) if busy else one.mem_mib,
+                cpus_free=draw(st.integers(0, item.cpus)) if busy else item.cpus,
+                mem_free_mib=draw(st.integers(0, item.mem_mib)) if busy else item.mem_mib,
             )
         )
     return tuple(found)
@@ -83,7 +83,7 @@ def clusters(draw: st.DrawFn) -> tuple[Server, ...]:
 
 @st.composite
 def profiles(draw: st.DrawFn) -> tuple[SpeedPoint, ...]:
-    """Nothing, or points in any order, noise and all."""
+    """No points, or points in any order, with noise."""
     rows = draw(
         st.lists(
             st.tuples(st.integers(1, 64), st.integers(1_000, 400_000), st.floats(1e-3, 1e3)),
@@ -96,7 +96,7 @@ def profiles(draw: st.DrawFn) -> tuple[SpeedPoint, ...]:
 
 @st.composite
 def queues(draw: st.DrawFn, cluster: Sequence[Server]) -> tuple[JobDemand, ...]:
-    names = [one.name for one in cluster]
+    names = [item.name for item in cluster]
     found = []
     for number in range(draw(st.integers(0, 12))):
         gpus = draw(st.sampled_from([1, 1, 1, 2, 4, 8]))

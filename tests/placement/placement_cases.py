@@ -44,7 +44,7 @@ def request(shape: ResourceShape = SHAPE, options: Mapping[str, str] | None = No
 
 
 def node(name: str, used: int = 0, **changes: object) -> Node:
-    """8 GPUs, 32 CPUs, 256,000 MiB in partition gpu; `used` GPUs with their share of the rest."""
+    """A node of 8 GPUs, 32 CPUs and 256,000 MiB in partition gpu. `used` GPUs are used, with a share of the rest."""
     plain = Node(
         name=name,
         state="MIXED" if used else "IDLE",

@@ -1,4 +1,4 @@
-"""What holds for every policy, every queue and every cluster."""
+"""Properties of the allocation for every policy, every queue and every cluster."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from slurmwrap.placement.throughput import find_speed
 
 Situation = tuple[tuple[JobDemand, ...], tuple[Server, ...]]
 POLICIES = ("graded", "tune", "proportional")
-FEW, MANY = settings(max_examples=12), settings(max_examples=30)  # a queue of a dozen jobs each
+FEW, MANY = settings(max_examples=12), settings(max_examples=30)  # each example is a queue of up to 12 jobs
 
 
-def able(demand: JobDemand, servers: Sequence[Server]) -> list[Server]:
+def list_able_servers(demand: JobDemand, servers: Sequence[Server]) -> list[Server]:
     return [
         s for s in servers if s.gpus >= demand.gpus_per_node and (demand.servers is None or s.name in demand.servers)
     ]
@@ -33,15 +33,13 @@ def as_asked(demand: JobDemand, grant: Allocation) -> bool:
 
 @MANY
 @given(situations(), st.sampled_from(POLICIES))
-def test_every_grant_fits_into_what_is_free_on_as_many_servers_as_its_job_needs(
-    situation: Situation, policy: str
-) -> None:
+def test_every_allocation_fits_into_the_free_resources_of_its_servers(situation: Situation, policy: str) -> None:
     queue, servers = situation
     grants = allocate(queue, servers, policy)
     assert [grant.job for grant in grants] == [claim.job for claim in queue]
     gpus, cpus, memory = Counter[str](), Counter[str](), Counter[str]()
     for claim, grant in zip(queue, grants, strict=True):
-        names = {server.name for server in able(claim, servers)}
+        names = {server.name for server in list_able_servers(claim, servers)}
         assert grant.servers == () or len(set(grant.servers) & names) == len(grant.servers) == claim.nodes
         per_node = grant.cpus * claim.gpus_per_node
         assert as_asked(claim, grant) or isclose(per_node, round(per_node), abs_tol=1e-6)  # whole CPUs
@@ -57,14 +55,12 @@ def test_every_grant_fits_into_what_is_free_on_as_many_servers_as_its_job_needs(
 
 @MANY
 @given(situations(), st.sampled_from(("graded", "tune")))
-def test_no_job_is_made_slower_or_changed_beyond_a_limit_or_without_a_profile(
-    situation: Situation, policy: str
-) -> None:
+def test_no_job_is_slowed_or_changed_beyond_its_limits_or_without_a_profile(situation: Situation, policy: str) -> None:
     queue, servers = situation
     for claim, grant in zip(queue, allocate(queue, servers, policy), strict=True):
         if as_asked(claim, grant):
             continue
-        possible = able(claim, servers)
+        possible = list_able_servers(claim, servers)
         assert claim.speeds
         assert grant.cpus >= claim.least_cpus and grant.mem_mib >= claim.least_mem_mib
         assert claim.most_cpus is None or grant.cpus <= claim.most_cpus
@@ -76,24 +72,22 @@ def test_no_job_is_made_slower_or_changed_beyond_a_limit_or_without_a_profile(
         if share is None:
             continue
         assert speed(claim, grant) >= find_speed(claim.speeds, share.cpus, share.mem_mib) * 0.999999
-        if policy == "graded":  # Synergy-Tune knows no request but the share
+        if policy == "graded":  # Synergy-Tune ignores the request and uses the share
             assert speed(claim, grant) >= find_speed(claim.speeds, claim.cpus, claim.mem_mib) * 0.999999
-        if any(s.gpus == claim.gpus_per_node for s in possible):  # it owns all GPUs of a node
+        if any(s.gpus == claim.gpus_per_node for s in possible):  # the job has all GPUs of a node
             assert grant.cpus >= share.cpus - 1e-9 and grant.mem_mib >= share.mem_mib
 
 
 @FEW
 @given(situations())
-def test_proportional_leaves_every_request_as_it_is(situation: Situation) -> None:
+def test_policy_proportional_keeps_every_request(situation: Situation) -> None:
     queue, servers = situation
     assert all(map(as_asked, queue, allocate(queue, servers, "proportional")))
 
 
 @FEW
 @given(situations(), st.sampled_from(POLICIES))
-def test_neither_the_order_of_servers_nor_a_later_job_that_keeps_its_request_changes_an_answer(
-    situation: Situation, policy: str
-) -> None:
+def test_server_order_and_later_unchanged_jobs_do_not_change_the_result(situation: Situation, policy: str) -> None:
     queue, servers = situation
     assert allocate(queue, servers, policy) == allocate(queue, tuple(reversed(servers)), policy)
     plain = tuple(
@@ -104,6 +98,6 @@ def test_neither_the_order_of_servers_nor_a_later_job_that_keeps_its_request_cha
     assert allocate(plain, servers, policy)[:half] == allocate(plain[:half], servers, policy)
 
 
-def test_an_unknown_policy_is_named() -> None:
+def test_an_unknown_policy_is_refused_with_its_name() -> None:
     with pytest.raises(ValueError, match="'fair'"):
         allocate((), (), "fair")

@@ -1,4 +1,7 @@
-"""What is asked of Slurm for a place, by who knows the network and who would loosen it, and the levels of that."""
+"""Placement options and their relaxation levels.
+
+The options depend on the topology, and on whether a reconciler can relax them later.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from placement_cases import cluster, node
-from test_resource_units import asked
+from test_resource_units import parse_options
 
 from slurmwrap.config.load_config import Config, Placement
 from slurmwrap.model.cluster import Node, Partition, Snapshot
@@ -32,7 +35,7 @@ TWO = "-N2 --gres=gpu:8 -c8 --mem=1G"
 OPEN = "--gpus=16 --mem-per-gpu=1G"
 
 
-def planned(
+def make_plan(
     options: str,
     profile: ResourceProfile | None = None,
     snapshot: Snapshot = TREE,
@@ -40,10 +43,10 @@ def planned(
     config: Config = DEFAULT,
     before: PlacementPlan | None = None,
 ) -> PlacementPlan:
-    return plan(asked(options), profile, snapshot, (), config, outlook, before)
+    return plan(parse_options(options), profile, snapshot, (), config, outlook, before)
 
 
-def wishes(found: PlacementPlan) -> Mapping[str, str | None]:
+def get_options(found: PlacementPlan) -> Mapping[str, str | None]:
     return {wish.option: wish.value for wish in found.lines}
 
 
@@ -55,7 +58,7 @@ def wishes(found: PlacementPlan) -> Mapping[str, str | None]:
         (TWO, EVEN, TREE, USER, {}),
         (TWO, SKEWED, TREE, LATER, {"switches": "1@2:00"}),
         (TWO, SKEWED, TREE, SITE, {"nodelist": "n[0-1]", "switches": "1@2:00"}),
-        (OPEN, SKEWED, TREE, USER, {}),  # in user mode nothing firm
+        (OPEN, SKEWED, TREE, USER, {}),  # user mode sets no hard constraint
         (OPEN, SKEWED, TREE, LATER, {"nodes": "2", "switches": "1@2:00"}),
         (OPEN, EVEN, TREE, SITE, {}),
         ("-n4 --gpus-per-task=4 --mem-per-gpu=1G", SKEWED, TREE, LATER, {"nodes": "2", "switches": "1@2:00"}),
@@ -71,14 +74,14 @@ def wishes(found: PlacementPlan) -> Mapping[str, str | None]:
         (TWO, SKEWED, replace(TREE, topology=Topology()), LATER, {}),
     ],
 )
-def test_what_is_asked(
+def test_options_by_request_profile_topology_and_mode(
     options: str,
     profile: ResourceProfile | None,
     snapshot: Snapshot,
     outlook: PlanningFacts,
     wanted: Mapping[str, str],
 ) -> None:
-    assert wishes(planned(options, profile, snapshot, outlook)) == wanted
+    assert get_options(make_plan(options, profile, snapshot, outlook)) == wanted
 
 
 ONE = "--gres=gpu:1 -c1 --mem=1G"
@@ -95,15 +98,15 @@ ONE = "--gres=gpu:1 -c1 --mem=1G"
         (f"{ONE} --prefer=x", "you prefer some nodes yourself"),
     ],
 )
-def test_node_list_is_for_a_job_that_would_start_on_these_nodes_at_once(options: str, why: str) -> None:
-    found = planned(options, outlook=SITE)
-    assert wishes(found).get("nodelist") == (None if why else "n7")
+def test_a_node_list_is_set_only_if_the_job_would_start_on_these_nodes_at_once(options: str, why: str) -> None:
+    found = make_plan(options, outlook=SITE)
+    assert get_options(found).get("nodelist") == (None if why else "n7")
     assert not why or f"not tied to n7: {why}" in found.remarks
 
 
 @pytest.mark.parametrize("outlook", [USER, PlanningFacts(starts_now=True), LATER])
-def test_no_node_list_where_nobody_loosens_it_or_the_job_waits_for_something_else(outlook: PlanningFacts) -> None:
-    assert "nodelist" not in wishes(planned(ONE, outlook=outlook))
+def test_no_node_list_without_a_reconciler_or_if_the_job_cannot_start_now(outlook: PlanningFacts) -> None:
+    assert "nodelist" not in get_options(make_plan(ONE, outlook=outlook))
 
 
 @pytest.mark.parametrize(
@@ -117,37 +120,37 @@ def test_no_node_list_where_nobody_loosens_it_or_the_job_waits_for_something_els
         ("--gpus-per-node=2 --ntasks-per-node=2", (24, 11), "n[4,7]"),
     ],
 )
-def test_no_node_list_that_slurm_refuses_whichever_its_nodes(
+def test_no_node_list_with_options_that_slurm_refuses_with_any_node_list(
     options: str, release: tuple[int, int] | None, wanted: str | None
 ) -> None:
-    found = planned(f"-N2 {options} --mem=1G -c1", snapshot=replace(TREE, release=release), outlook=SITE)
-    assert wishes(found).get("nodelist") == wanted
+    found = make_plan(f"-N2 {options} --mem=1G -c1", snapshot=replace(TREE, release=release), outlook=SITE)
+    assert get_options(found).get("nodelist") == wanted
     why = "not tied to n[4,7]: Slurm refuses any list of nodes with this --gpus and --ntasks-per-node"
     assert (why in found.remarks) is (wanted is None)
 
 
-def test_no_node_list_for_a_node_that_backfill_plans_for_another_job() -> None:
+def test_no_node_list_for_a_node_that_backfill_planned_for_another_job() -> None:
     taken = replace(TREE.nodes[7], flags=frozenset({"PLANNED"}))
-    assert "nodelist" not in wishes(planned(ONE, snapshot=cluster(*TREE.nodes[:7], taken), outlook=SITE))
+    assert "nodelist" not in get_options(make_plan(ONE, snapshot=cluster(*TREE.nodes[:7], taken), outlook=SITE))
 
 
-def test_no_node_list_that_one_of_the_jobs_partitions_does_not_have() -> None:
+def test_no_node_list_unless_all_partitions_of_the_job_contain_the_node() -> None:
     both = replace(TREE.nodes[7], partitions=("gpu", "small"))
     partitions = (Partition(name="gpu"), Partition(name="small"))
     for snapshot, wanted in ((TREE, None), (cluster(*TREE.nodes[:7], both), "n7")):
-        found = planned(f"{ONE} -p gpu,small", snapshot=replace(snapshot, partitions=partitions), outlook=SITE)
-        assert wishes(found).get("nodelist") == wanted
+        found = make_plan(f"{ONE} -p gpu,small", snapshot=replace(snapshot, partitions=partitions), outlook=SITE)
+        assert get_options(found).get("nodelist") == wanted
 
 
-def test_no_node_list_where_the_site_switched_it_off_or_there_is_no_choice() -> None:
+def test_no_node_list_if_disabled_or_if_only_one_node_exists() -> None:
     off = Config(placement=Placement(pin_s=0))
-    assert "nodelist" not in wishes(planned(ONE, outlook=SITE, config=off))
-    assert "nodelist" not in wishes(planned(ONE, snapshot=cluster(TREE.nodes[7]), outlook=SITE))
+    assert "nodelist" not in get_options(make_plan(ONE, outlook=SITE, config=off))
+    assert "nodelist" not in get_options(make_plan(ONE, snapshot=cluster(TREE.nodes[7]), outlook=SITE))
 
 
-def test_levels_are_ordered_with_growing_deadlines_and_each_loosens_one_thing() -> None:
+def test_levels_have_increasing_deadlines_and_each_relaxes_one_option() -> None:
     raised = ResourceProfile(key="k", skew=0.72, cpus_per_gpu=2.0, mem_mib_per_gpu=4000)
-    assert planned(TWO, raised, TREE, SITE).levels == (
+    assert make_plan(TWO, raised, TREE, SITE).levels == (
         Level(name="these nodes", wait_s=60),
         Level(
             name="one switch",
@@ -170,8 +173,8 @@ def test_levels_are_ordered_with_growing_deadlines_and_each_loosens_one_thing() 
     )
 
 
-def test_number_of_nodes_is_loosened_before_the_domain() -> None:
-    found = planned(OPEN, SKEWED, BY_FEATURES, LATER).levels
+def test_the_number_of_nodes_is_relaxed_before_the_topology_domain() -> None:
+    found = make_plan(OPEN, SKEWED, BY_FEATURES, LATER).levels
     assert [(level.name, level.wait_s, level.updates) for level in found] == [
         ("fewest nodes, one rack", 120, ()),
         ("one rack", 240, (("NumNodes", "2-8"),)),
@@ -179,16 +182,16 @@ def test_number_of_nodes_is_loosened_before_the_domain() -> None:
     ]
 
 
-def test_waiting_job_keeps_what_it_was_submitted_with_when_it_is_planned_again() -> None:
-    first = planned(OPEN, SKEWED, BY_FEATURES, LATER)
-    again = planned(OPEN, EVEN, BY_FEATURES, SITE, before=first)
-    assert wishes(again) == {"nodelist": "n[0-1]", "nodes": "2", "constraint": "[rack0|rack1]"}
+def test_a_second_plan_keeps_the_options_of_the_submitted_job() -> None:
+    first = make_plan(OPEN, SKEWED, BY_FEATURES, LATER)
+    again = make_plan(OPEN, EVEN, BY_FEATURES, SITE, before=first)
+    assert get_options(again) == {"nodelist": "n[0-1]", "nodes": "2", "constraint": "[rack0|rack1]"}
     updates = [(), (("ReqNodeList", ""),), (("NumNodes", "2-8"),), (("Features", ""),)]
     assert [level.updates for level in again.levels] == updates
 
 
-def test_slurms_own_limit_of_the_wait_is_said() -> None:
-    (wish,) = planned(TWO, SKEWED, replace(TREE, max_switch_wait_s=30)).lines
+def test_the_wait_is_cut_to_max_switch_wait_and_the_reason_says_so() -> None:
+    (wish,) = make_plan(TWO, SKEWED, replace(TREE, max_switch_wait_s=30)).lines
     assert wish.value == "1@0:30"
     assert wish.reason.endswith("Slurm waits up to 30 s, its max_switch_wait, for 120 s would be due")
 
@@ -197,14 +200,14 @@ def test_slurms_own_limit_of_the_wait_is_said() -> None:
 
 
 def blocks(release: str, *busy: int) -> Snapshot:
-    """The captured cluster: b1 = n[0-3], b2 = n[4-7], b3 = n[8-11], with nodes of 4 GPUs, some of them in use."""
+    """The captured cluster: b1 = n[0-3], b2 = n[4-7], b3 = n[8-11], 4 GPUs per node. The nodes in `busy` are full."""
     folder = CAPTURES / release / "block"
     found = parse_nodes((folder / "nodes.txt").read_text())
     partitions = parse_partitions((folder / "partitions.txt").read_text())
     number = tuple(int(part) for part in release.split("."))
     return Snapshot(
         taken_at=0,
-        nodes=tuple(_used(n) if int(n.name[1:]) in busy else _idle(n) for n in found),
+        nodes=tuple(_make_full(n) if int(n.name[1:]) in busy else _make_idle(n) for n in found),
         topology=parse_topology((folder / "topology.txt").read_text()),
         default_partition=next(p.name for p in partitions if p.default),
         partitions=partitions,
@@ -212,12 +215,12 @@ def blocks(release: str, *busy: int) -> Snapshot:
     )
 
 
-def _idle(one: Node) -> Node:
-    return replace(one, state="IDLE", flags=frozenset(), cpus_alloc=0, mem_alloc_mib=0, gpus_used=0, gpus_used_at=())
+def _make_idle(base: Node) -> Node:
+    return replace(base, state="IDLE", flags=frozenset(), cpus_alloc=0, mem_alloc_mib=0, gpus_used=0, gpus_used_at=())
 
 
-def _used(one: Node) -> Node:
-    return replace(_idle(one), state="ALLOCATED", gpus_used=one.gpus, cpus_alloc=one.cpus)
+def _make_full(base: Node) -> Node:
+    return replace(_make_idle(base), state="ALLOCATED", gpus_used=base.gpus, cpus_alloc=base.cpus)
 
 
 FOUR = "-N4 --gpus-per-node=1 -c1 --mem=100"
@@ -228,45 +231,41 @@ FOUR = "-N4 --gpus-per-node=1 -c1 --mem=100"
     ("options", "profile", "busy", "segment", "remark"),
     [
         (FOUR, EVEN, (), None, "b1 has room now"),
-        (FOUR, EVEN, (0, 4, 8), "2", ""),  # three blocks with room for three
-        (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8, 9, 10), None, "cannot be cut into segments"),  # too few nodes at all
+        (FOUR, EVEN, (0, 4, 8), "2", ""),  # three blocks have room for three nodes each
+        # too few free nodes in the whole cluster
+        (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8, 9, 10), None, "cannot be cut into segments"),
         (FOUR, EVEN, (0, 1, 4, 5, 8, 9), "2", ""),
         (FOUR, EVEN, (0, 1, 2, 4, 5, 6, 8), "1", ""),
-        (
-            FOUR,
-            SKEWED,
-            (0, 4, 8),
-            None,
-            "its largest tensor is 72 % of the model, above 30 %",
-        ),  # it waits, as Slurm makes it by itself
+        # it waits for one block, as Slurm does by default
+        (FOUR, SKEWED, (0, 4, 8), None, "its largest tensor is 72 % of the model, above 30 %"),
         ("-N6 --gpus-per-node=1 -c1 --mem=100", EVEN, (), None, "b[1-2] has room now"),
         ("-N6 --gpus-per-node=1 -c1 --mem=100", EVEN, (0, 1, 4), "3", ""),
-        ("-N9 --gpus-per-node=1 -c1 --mem=100", SKEWED, (), "3", ""),  # else Slurm refuses it
+        ("-N9 --gpus-per-node=1 -c1 --mem=100", SKEWED, (), "3", ""),  # without segments Slurm refuses the job
         ("-N2-4 --gpus-per-node=1 -c1 --mem=100", EVEN, (0, 4, 8), None, "only a fixed number of nodes"),
         (f"{FOUR} --segment=1", EVEN, (0, 4, 8), None, "you ask for segments yourself"),
     ],
 )
-def test_blocks_are_firm_and_only_segments_loosen_them(
+def test_segments_are_set_only_if_no_block_has_room_for_the_job(
     release: str, options: str, profile: ResourceProfile, busy: tuple[int, ...], segment: str | None, remark: str
 ) -> None:
-    found = planned(options, profile, blocks(release, *busy))
-    assert wishes(found) == ({"segment": segment} if segment else {})
+    found = make_plan(options, profile, blocks(release, *busy))
+    assert get_options(found) == ({"segment": segment} if segment else {})
     assert any(remark in text for text in found.remarks)
 
 
-def test_release_without_segments_is_left_alone() -> None:
+def test_no_segments_on_a_slurm_release_without_them() -> None:
     old = replace(blocks("24.11", 0, 4, 8), release=(23, 11))
-    assert wishes(planned(FOUR, EVEN, old)) == {}
+    assert get_options(make_plan(FOUR, EVEN, old)) == {}
 
 
-def test_partition_with_a_topology_of_its_own_is_left_alone() -> None:
+def test_no_segments_in_a_partition_with_its_own_topology() -> None:
     own = tuple(replace(partition, topology="own") for partition in blocks("26.05").partitions)
-    assert wishes(planned(FOUR, EVEN, replace(blocks("26.05", 0, 4, 8), partitions=own))) == {}
+    assert get_options(make_plan(FOUR, EVEN, replace(blocks("26.05", 0, 4, 8), partitions=own))) == {}
 
 
-def test_and_no_list_of_nodes_is_asked_for_there_though_they_are_free() -> None:
+def test_no_node_list_in_a_partition_with_its_own_topology() -> None:
     idle = blocks("26.05")
     own = replace(idle, partitions=tuple(replace(partition, topology="own") for partition in idle.partitions))
     two = "-N2 --gpus-per-node=1 -c1 --mem=100"
-    assert "nodelist" in wishes(planned(two, EVEN, idle, outlook=SITE))
-    assert wishes(planned(two, EVEN, own, outlook=SITE)) == {}
+    assert "nodelist" in get_options(make_plan(two, EVEN, idle, outlook=SITE))
+    assert get_options(make_plan(two, EVEN, own, outlook=SITE)) == {}

@@ -1,6 +1,6 @@
-"""What `gsub --explain` says in whole, on the captured clusters with TopologyPlugin=topology/block.
+"""The full output of `gsub --explain` on the captured clusters with TopologyPlugin=topology/block.
 
-The golden texts are in tests/data/placement; SLURMWRAP_GOLDEN=write makes them anew. Those of other topologies come
+The golden texts are in tests/data/placement; SLURMWRAP_GOLDEN=write writes them again. Those of other topologies come
 from a lab: tests/slurm/test_placement_lab.py.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from test_asking import EVEN, SKEWED, blocks
-from test_resource_units import asked
+from test_resource_units import parse_options
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.model.cluster import Node, Snapshot
@@ -28,8 +28,10 @@ FOUR = "-N4 --gres=gpu:1 -c1 --mem=1G"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A job on a cluster of which some nodes are full, and of some two GPUs are in use: one of each socket
-    (`split`), or both of the first (`half`)."""
+    """A job on a cluster where the nodes in `full` are full and others have two GPUs in use.
+
+    The two GPUs in use are one of each socket (`split`) or both of the first socket (`half`).
+    """
 
     name: str
     options: str
@@ -59,42 +61,42 @@ SCENES = (
 def cluster(release: str, scene: Scene) -> Snapshot:
     found = blocks(release, *scene.full)
     used = {**dict.fromkeys(scene.split, (0, 2)), **dict.fromkeys(scene.half, (0, 1))}
-    return replace(found, nodes=tuple(_two_used(node, used.get(int(node.name[1:]))) for node in found.nodes))
+    return replace(found, nodes=tuple(_use_two_gpus(node, used.get(int(node.name[1:]))) for node in found.nodes))
 
 
-def _two_used(one: Node, gpus: tuple[int, int] | None) -> Node:
+def _use_two_gpus(one: Node, gpus: tuple[int, int] | None) -> Node:
     return replace(one, state="MIXED", gpus_used=2, gpus_used_at=gpus, cpus_alloc=16) if gpus else one
 
 
-def explained(release: str, scene: Scene) -> str:
-    request = asked(scene.options)
+def explain_scene(release: str, scene: Scene) -> str:
+    request = parse_options(scene.options)
     outlook = PlanningFacts(relaxing=True, starts_now=True)
     found = plan(request, scene.profile, cluster(release, scene), (), Config(), outlook)
-    said = explain(request, render(request, found.lines), colour=False, remarks=found.remarks)
-    return f"=== {scene.name}: {scene.options}\n{said}\n"
+    explanation = explain(request, render(request, found.lines), colour=False, remarks=found.remarks)
+    return f"=== {scene.name}: {scene.options}\n{explanation}\n"
 
 
 @pytest.mark.parametrize(
     ("options", "full", "wanted"),
     [
         ("-N3 --gres=gpu:1 -c1 --mem=1G", (), "n[0-2]"),
-        (FOUR, (0, 4, 8), None),  # they lie in two blocks
+        (FOUR, (0, 4, 8), None),  # the free nodes are in two blocks
         ("-N2 --gres=gpu:1 -c1 --mem=1G --segment=1", (8,), None),
-        ("-N9 --gres=gpu:1 -c1 --mem=1G", (11,), None),  # three each of three blocks
+        ("-N9 --gres=gpu:1 -c1 --mem=1G", (11,), None),  # three nodes of each of three blocks
     ],
 )
-def test_nodes_are_asked_for_only_where_slurms_block_holds_them(
+def test_a_node_list_is_set_only_if_one_block_holds_the_nodes(
     options: str, full: tuple[int, ...], wanted: str | None
 ) -> None:
     scene = Scene(name="", options=options, full=full)
     outlook = PlanningFacts(relaxing=True, starts_now=True)
-    found = plan(asked(options), EVEN, cluster("26.05", scene), (), Config(), outlook)
+    found = plan(parse_options(options), EVEN, cluster("26.05", scene), (), Config(), outlook)
     assert {wish.option: wish.value for wish in found.lines}.get("nodelist") == wanted
 
 
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-def test_every_choice_is_explained_where_slurm_keeps_jobs_in_blocks(release: str) -> None:
-    text = "".join(explained(release, scene) for scene in SCENES)
+def test_explanations_with_topology_block_equal_the_golden_text(release: str) -> None:
+    text = "".join(explain_scene(release, scene) for scene in SCENES)
     golden = GOLDEN / f"explain_block_{release}.txt"
     if os.environ.get("SLURMWRAP_GOLDEN") == "write":
         golden.write_text(text)

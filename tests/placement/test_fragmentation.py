@@ -1,4 +1,4 @@
-"""Lack of GPUs, or only of GPUs in the right shape."""
+"""Fragmentation: enough GPUs are free, but not in the shape that the job needs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TREE = Topology(
 )
 
 
-def free(*gpus: int, **changes: object) -> Snapshot:
-    """n0, n1, … with so many free GPUs each."""
+def make_cluster_with_free_gpus(*gpus: int, **changes: object) -> Snapshot:
+    """n0, n1, …, each with its number of free GPUs."""
     nodes: tuple[Node, ...] = tuple(node(f"n{i}", gpus_used=8 - count, **changes) for i, count in enumerate(gpus))
     return Snapshot(taken_at=0.0, nodes=nodes, topology=TREE)
 
@@ -40,8 +40,8 @@ def free(*gpus: int, **changes: object) -> Snapshot:
     ("gpus", "expected"),
     [((0, 0), False), ((3, 0), False), ((2, 2), True), ((3, 1), True), ((4, 0), False), ((8, 8), False)],
 )
-def test_enough_gpus_but_no_node_with_all_of_them_is_fragmentation(gpus: tuple[int, ...], expected: bool) -> None:
-    assert is_scattered(WAITS, PER_NODE, free(*gpus)) is expected
+def test_fragmentation_is_enough_free_gpus_but_not_on_one_node(gpus: tuple[int, ...], expected: bool) -> None:
+    assert is_scattered(WAITS, PER_NODE, make_cluster_with_free_gpus(*gpus)) is expected
 
 
 @pytest.mark.parametrize(
@@ -61,19 +61,21 @@ def test_enough_gpus_but_no_node_with_all_of_them_is_fragmentation(gpus: tuple[i
         ({"gpus": 0}, ANYHOW, False),
     ],
 )
-def test_shape_lists_and_sizes_decide_whether_it_fits(changes: dict, shape: ResourceShape, expected: bool) -> None:
+def test_request_shape_node_lists_and_sizes_decide_fragmentation(
+    changes: dict, shape: ResourceShape, expected: bool
+) -> None:
     record: JobRecord = replace(WAITS, **changes)
-    assert is_scattered(record, shape, free(2, 2, 0, 2)) is expected
+    assert is_scattered(record, shape, make_cluster_with_free_gpus(2, 2, 0, 2)) is expected
 
 
-def test_gpus_of_another_type_and_of_nodes_that_are_out_do_not_count() -> None:
-    assert not is_scattered(WAITS, replace(PER_NODE, gpu_type="h100"), free(2, 2))
-    assert not is_scattered(WAITS, PER_NODE, free(2, 2, flags=frozenset({"DRAIN"})))
+def test_gpus_of_another_type_or_of_drained_nodes_do_not_count() -> None:
+    assert not is_scattered(WAITS, replace(PER_NODE, gpu_type="h100"), make_cluster_with_free_gpus(2, 2))
+    assert not is_scattered(WAITS, PER_NODE, make_cluster_with_free_gpus(2, 2, flags=frozenset({"DRAIN"})))
 
 
-def test_one_switch_that_holds_it_is_no_fragmentation_and_two_half_full_ones_are() -> None:
+def test_fragmentation_across_switches_counts_if_one_domain_is_required() -> None:
     two = replace(WAITS, num_nodes=2, max_nodes=2)
     shape = replace(PER_NODE, gpus_per_node=2)
-    assert is_scattered(two, shape, free(2, 0, 2, 0), one_domain=True)
-    assert not is_scattered(two, shape, free(2, 0, 2, 0))
-    assert not is_scattered(two, shape, free(0, 0, 2, 2), one_domain=True)
+    assert is_scattered(two, shape, make_cluster_with_free_gpus(2, 0, 2, 0), one_domain=True)
+    assert not is_scattered(two, shape, make_cluster_with_free_gpus(2, 0, 2, 0))
+    assert not is_scattered(two, shape, make_cluster_with_free_gpus(0, 0, 2, 2), one_domain=True)

@@ -1,4 +1,4 @@
-"""How long a job waits for closeness: Tiresias's rule, and the bounds of its deadline."""
+"""How long a job waits for locality: the rule of Tiresias, and the bounds of the deadline."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from hypothesis import strategies as st
 from slurmwrap.placement.locality import LocalityDelay, compute_keenness, compute_locality_delay
 
 
-def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None) -> LocalityDelay:
+def compute_delay(
+    skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None
+) -> LocalityDelay:
     return compute_locality_delay(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, time_limit_s=time_s)
 
 
 @pytest.mark.parametrize(
     ("found", "wait_s", "firm"),
     [
-        (waits(), 150, False),  # unknown: moderate
-        (waits(skew=0.06), 0, False),  # ResNet-101: takes what is free
-        (waits(skew=0.3), 0, False),
-        (waits(skew=0.72), 240, True),  # VGG
-        (waits(skew=1.0), 300, True),
-        (waits(skew=1.0, nodes=2), 150, True),
-        (waits(skew=1.0, nodes=4), 225, True),
-        (waits(skew=1.0, nodes=500), 300, True),
-        (waits(skew=1.0, room=0.0), 75, True),
-        (waits(skew=1.0, room=0.5), 187, True),
-        (waits(skew=1.0, time_s=600), 60, True),
+        (compute_delay(), 150, False),  # unknown skew: a medium wait
+        (compute_delay(skew=0.06), 0, False),  # ResNet-101: starts on any free nodes
+        (compute_delay(skew=0.3), 0, False),
+        (compute_delay(skew=0.72), 240, True),  # VGG
+        (compute_delay(skew=1.0), 300, True),
+        (compute_delay(skew=1.0, nodes=2), 150, True),
+        (compute_delay(skew=1.0, nodes=4), 225, True),
+        (compute_delay(skew=1.0, nodes=500), 300, True),
+        (compute_delay(skew=1.0, room=0.0), 75, True),
+        (compute_delay(skew=1.0, room=0.5), 187, True),
+        (compute_delay(skew=1.0, time_s=600), 60, True),
     ],
 )
-def test_wait_by_skew_size_room_and_time_limit(found: LocalityDelay, wait_s: int, firm: bool) -> None:
+def test_the_wait_depends_on_skew_nodes_free_room_and_time_limit(found: LocalityDelay, wait_s: int, firm: bool) -> None:
     assert (found.wait_s, found.firm) == (wait_s, firm)
 
 
-def test_reason_names_skew_and_limit() -> None:
-    assert waits(skew=0.72).reason == "its largest tensor is 72 % of the model, above 30 %: distant nodes slow it down"
+def test_the_reason_names_skew_and_limit() -> None:
+    reason = compute_delay(skew=0.72).reason
+    assert reason == "its largest tensor is 72 % of the model, above 30 %: distant nodes slow it down"
 
 
 @settings(max_examples=60)
@@ -46,7 +49,7 @@ def test_reason_names_skew_and_limit() -> None:
     base=st.integers(0, 100_000),
     time=st.one_of(st.none(), st.integers(60, 10**7)),
 )
-def test_wait_stays_within_its_bounds(
+def test_the_wait_stays_within_its_bounds(
     skew: float | None, limit: float, nodes: int, room: float, base: int, time: int | None
 ) -> None:
     found = compute_locality_delay(skew=skew, limit=limit, nodes=nodes, room=room, base_s=base, time_limit_s=time)

@@ -1,4 +1,4 @@
-"""How a node is judged for a job that would share it."""
+"""How much a job would clash with the other jobs of a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ NODE = Node(name="n1", state="IDLE", gpus=8, cpus=64, mem_mib=512_000)
         pytest.param((640.0, 0), (640.0, 0), 8.0, id="no more than all of a node"),
     ],
 )
-def test_two_jobs_clash_by_what_both_need(load: tuple[float, int], profile: tuple[float, int], clash: float) -> None:
-    there = NodeLoad(node="n1", cpus_busy=load[0], mem_mib=load[1])
+def test_the_clash_of_two_jobs_grows_with_cpus_and_memory_of_both(
+    load: tuple[float, int], profile: tuple[float, int], clash: float
+) -> None:
+    node_load = NodeLoad(node="n1", cpus_busy=load[0], mem_mib=load[1])
     needs = ResourceProfile(key="k", cpus_per_gpu=profile[0], mem_mib_per_gpu=profile[1])
-    assert compute_clash(NODE, 2, there, needs) == pytest.approx(clash)
+    assert compute_clash(NODE, 2, node_load, needs) == pytest.approx(clash)

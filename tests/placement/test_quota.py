@@ -1,4 +1,4 @@
-"""Limits of QOS and association hold back what tuning would add, and nothing that was asked for."""
+"""Limits of QOS and association restrict what tuning adds, but not the request itself."""
 
 from __future__ import annotations
 
@@ -29,31 +29,34 @@ WANTS = Bounds(cpus_per_gpu=4.0, mem_mib_per_gpu=24_000, cpu_reason="c", mem_rea
         (Limits(cpus_left=24, mem_mib_left=160_000), 3.0, 20_000),
         (Limits(cpus_per_node=12, mem_mib_per_node=80_000), 3.0, 20_000),
         (Limits(cpus_per_job=16, mem_mib_per_job=128_000), None, None),
-        (Limits(cpus_per_job=17), None, 24_000),  # less than one CPU more on each node
+        (Limits(cpus_per_job=17), None, 24_000),  # not enough for one more CPU on each node
         (Limits(cpus_left=0, mem_mib_left=0), None, None),
         (Limits(cpu_minutes_left=24 * 60, mem_mib_minutes_left=160_000 * 60), 3.0, 20_000),
         (Limits(billed=True), None, None),
         (Limits(least_cpus_per_job=30, least_mem_mib_per_job=200_000), 4.0, 24_000),
     ],
 )
-def test_a_raise_ends_at_the_limit(limits: Limits, cpus: float | None, mem: int | None) -> None:
+def test_raised_cpus_and_memory_stop_at_the_limit(limits: Limits, cpus: float | None, mem: int | None) -> None:
     kept = keep(WANTS, replace(SHAPE, time_limit_s=3600), limits).given
     assert (kept.cpus_per_gpu, kept.mem_mib_per_gpu) == (cpus, mem)
 
 
-def test_how_long_it_runs_is_unknown_and_minutes_are_limited_so_nothing_is_raised() -> None:
+def test_nothing_is_raised_if_minutes_are_limited_and_the_run_time_is_unknown() -> None:
     assert keep(WANTS, SHAPE, Limits(cpu_minutes_left=1_000_000)).given.cpus_per_gpu is None
 
 
 @pytest.mark.parametrize(
     ("limits", "cpus", "mem"),
     [
-        (Limits(cpus_per_job=1, mem_mib_per_job=1, cpus_left=0, billed=True), 1.0, 8_000),  # less is always allowed
+        # a lower request is always allowed
+        (Limits(cpus_per_job=1, mem_mib_per_job=1, cpus_left=0, billed=True), 1.0, 8_000),
         (Limits(least_cpus_per_job=12, least_mem_mib_per_job=96_001), 1.5, 12_001),
         (Limits(least_cpus_per_job=16, least_mem_mib_per_job=130_000), None, None),
     ],
 )
-def test_a_cut_ends_at_what_the_qos_wants_at_least(limits: Limits, cpus: float | None, mem: int | None) -> None:
+def test_lowered_cpus_and_memory_stop_at_the_minimum_of_the_qos(
+    limits: Limits, cpus: float | None, mem: int | None
+) -> None:
     kept = keep(Bounds(cpus_per_gpu=1.0, mem_mib_per_gpu=8_000), SHAPE, limits).given
     assert (kept.cpus_per_gpu, kept.mem_mib_per_gpu) == (cpus, mem)
 
@@ -96,22 +99,22 @@ QUOTAS = Quotas(
         ({}, [GPU, LONG], cpus(20)),  # both associations, and the QOS of partition long
         ({"account": "ML"}, [GPU], cpus(50)),
         ({"account": "bio"}, [GPU], Limits(cpus_per_job=60, cpus_left=5)),
-        ({"account": "other"}, [GPU], Limits(cpus_per_job=50, cpus_left=5)),  # we cannot see it: all count
+        ({"account": "other"}, [GPU], Limits(cpus_per_job=50, cpus_left=5)),  # not visible: all limits count
         ({"qos": "big"}, [GPU], cpus(30)),
         ({"qos": "unseen"}, [GPU], cpus(50)),
     ],
 )
-def test_the_strictest_that_may_apply_counts(
+def test_the_strictest_limit_that_may_apply_is_used(
     options: dict[str, str], partitions: list[Partition], least: Limits
 ) -> None:
     assert compute_limits(request(options=options), partitions, QUOTAS) == least
 
 
-def test_of_a_submitted_job_the_qos_and_account_are_known() -> None:
+def test_a_given_qos_and_account_override_those_of_the_request() -> None:
     assert compute_limits(request(options={"qos": "normal"}), [GPU], QUOTAS, qos="big", account="bio") == cpus(30)
 
 
-def test_an_association_of_the_partition_replaces_the_general_one() -> None:
+def test_an_association_with_the_partition_replaces_the_general_association() -> None:
     known = Quotas(
         associations=(
             Association(account="ml", default=True, limits=cpus(10)),
@@ -121,12 +124,12 @@ def test_an_association_of_the_partition_replaces_the_general_one() -> None:
     assert compute_limits(request(), [LONG], known) == cpus(40)
 
 
-def test_a_user_without_jobs_may_get_any_qos() -> None:
+def test_all_qos_count_if_the_user_has_no_jobs() -> None:
     known = Quotas(qos=(Qos(name="a", limits=cpus(70)), Qos(name="b", limits=Limits(mem_mib_left=9))))
     assert compute_limits(request(), [GPU], known) == Limits(cpus_per_job=70, mem_mib_left=9)
 
 
-def test_nothing_known_limits_nothing() -> None:
+def test_no_limits_if_nothing_is_known() -> None:
     assert compute_limits(request(), [GPU], Quotas()) == NO_LIMITS
     assert strictest() == NO_LIMITS
 
@@ -134,18 +137,18 @@ def test_nothing_known_limits_nothing() -> None:
 HUNGRY = ResourceProfile(key="k", cpus_per_gpu=4.0, mem_mib_per_gpu=20_000, runs=5)
 
 
-def tuned(quotas: Quotas) -> list[OptionChange]:
-    made = plan(request(), HUNGRY, replace(IDLE, quotas=quotas), [], Config())
-    return [wish for wish in made.lines if wish.option in ("cpus-per-task", "mem")]
+def list_tuned_options(quotas: Quotas) -> list[OptionChange]:
+    tuned_plan = plan(request(), HUNGRY, replace(IDLE, quotas=quotas), [], Config())
+    return [wish for wish in tuned_plan.lines if wish.option in ("cpus-per-task", "mem")]
 
 
-def test_the_plan_asks_for_no_more_than_the_limits_leave_and_says_so() -> None:
+def test_the_plan_stays_within_the_limits_and_gives_the_reason() -> None:
     def limited(**limits: int) -> Quotas:
         return Quotas(qos=(Qos(name="normal", limits=Limits(**limits)),))
 
-    free = {wish.option: wish.value for wish in tuned(Quotas())}
+    free = {wish.option: wish.value for wish in list_tuned_options(Quotas())}
     assert free == {"cpus-per-task": "16", "mem": "96000M"}
-    assert {w.option: w.value for w in tuned(limited(cpus_per_job=25))} == free | {"cpus-per-task": "12"}
-    held = tuned(limited(cpus_left=10, mem_mib_left=0))
+    assert {w.option: w.value for w in list_tuned_options(limited(cpus_per_job=25))} == free | {"cpus-per-task": "12"}
+    held = list_tuned_options(limited(cpus_left=10, mem_mib_left=0))
     assert [(wish.option, wish.value) for wish in held] == [("cpus-per-task", None), ("mem", None)]
     assert held[0].reason == "QOS and association leave 10 CPUs, no more than it asked for"

@@ -1,4 +1,4 @@
-"""Levels of a waiting job: what is loosened when, and what no submission can make us do."""
+"""Relaxation levels of a waiting job: what is relaxed when, and which updates no submission can cause."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ PLAN = PlacementPlan(
     ),
 )
 OWN = {"exclude": "n7", "constraint": "a100", "nodes": "2", "mem": "10000M", "cpus-per-task": "4"}
-ASKED = SubmittedRequest(plan=PLAN, own=OWN, shape=SHAPE)
+SUBMITTED = SubmittedRequest(plan=PLAN, own=OWN, shape=SHAPE)
 LOOSE = replace(RECORD, req_nodes="", features="a100", max_nodes=4)
 
 
-def told(
-    record: JobRecord = RECORD, asked: SubmittedRequest = ASKED, after_s: float = 0.0, **more: object
+def relax_after(
+    record: JobRecord = RECORD, submitted: SubmittedRequest = SUBMITTED, after_s: float = 0.0, **more: object
 ) -> list[tuple]:
-    """Groups of (key, value), after so many seconds."""
-    groups = relax(asked, record, now=T0 + after_s, **more)  # type: ignore[arg-type]
+    """Groups of (key, value) that are due after `after_s` seconds."""
+    groups = relax(submitted, record, now=T0 + after_s, **more)  # type: ignore[arg-type]
     return [tuple((action.key, action.value) for action in group) for group in groups]
 
 
@@ -76,31 +76,31 @@ SHARE = [(("MinMemoryNode", "12000"),), (("CPUsPerTask", "6"), ("MinCPUsNode", "
         (59, []),
         (60, [(("ReqNodeList", ""),)]),
         (300, [(("ReqNodeList", ""),), *ANY]),
-        (900, [(("ReqNodeList", ""),), *ANY, *SHARE]),  # the reconciler was away: several levels at once
+        (900, [(("ReqNodeList", ""),), *ANY, *SHARE]),  # the reconciler was down: several levels at once
     ],
 )
-def test_levels_are_reached_in_order_as_their_time_is_over(after_s: float, expected: list) -> None:
-    assert told(after_s=after_s) == expected
+def test_levels_are_applied_in_order_when_their_deadlines_pass(after_s: float, expected: list) -> None:
+    assert relax_after(after_s=after_s) == expected
 
 
-def test_an_action_says_whom_what_and_why() -> None:
-    ((first,), *_) = relax(ASKED, RECORD, now=T0 + 60)
+def test_an_action_has_target_key_value_and_reason() -> None:
+    ((first,), *_) = relax(SUBMITTED, RECORD, now=T0 + 60)
     assert first == SlurmAction(
         verb=Verb.UPDATE_JOB, target="81", key="ReqNodeList", value="", reason="it waited 1 min: now one rack"
     )
 
 
-def test_what_is_in_force_already_is_not_said_again() -> None:
-    assert told(LOOSE, after_s=300, unseen={"Switches": "0"}) == []
-    assert told(LOOSE, after_s=900, unseen={"Switches": "0"}) == SHARE
+def test_updates_that_are_already_in_force_are_not_repeated() -> None:
+    assert relax_after(LOOSE, after_s=300, unseen={"Switches": "0"}) == []
+    assert relax_after(LOOSE, after_s=900, unseen={"Switches": "0"}) == SHARE
 
 
-def test_a_level_reached_early_is_not_taken_back() -> None:
-    assert told(replace(LOOSE, mem_mib_per_node=10_000), after_s=60, unseen={"Switches": "0"}) == []
+def test_a_level_that_was_applied_early_is_not_reverted() -> None:
+    assert relax_after(replace(LOOSE, mem_mib_per_node=10_000), after_s=60, unseen={"Switches": "0"}) == []
 
 
 @pytest.mark.parametrize(
-    ("theirs", "untouched"),
+    ("user_changes", "untouched"),
     [
         ({"features": "a100&nvme"}, "Features"),
         ({"req_nodes": "n5"}, "ReqNodeList"),
@@ -109,13 +109,13 @@ def test_a_level_reached_early_is_not_taken_back() -> None:
         ({"cpus_per_task": 7, "min_cpus": 14}, "CPUsPerTask"),
     ],
 )
-def test_what_its_user_changed_since_is_left_alone(theirs: dict, untouched: str) -> None:
-    keys = {key for group in told(replace(RECORD, **theirs), after_s=900) for key, _ in group}
+def test_values_that_the_user_changed_later_are_not_updated(user_changes: dict, untouched: str) -> None:
+    keys = {key for group in relax_after(replace(RECORD, **user_changes), after_s=900) for key, _ in group}
     assert untouched not in keys and len(keys) >= 5
 
 
 @pytest.mark.parametrize(
-    "not_ours",
+    "changes",
     [
         {"state": "RUNNING"},
         {"state": "COMPLETING"},
@@ -125,26 +125,27 @@ def test_what_its_user_changed_since_is_left_alone(theirs: dict, untouched: str)
         {"reason": "JobHeldAdmin"},
         {"reason": "launch failed requeued held"},
         {"het_job_id": 80},
-        {"array_job_id": 81, "array_tasks": ""},  # squeue cut the expression: the bare id would mean every task
+        # squeue truncated the task list: the job id alone means all tasks
+        {"array_job_id": 81, "array_tasks": ""},
     ],
 )
-def test_a_job_that_cannot_be_loosened_is_not_touched(not_ours: dict) -> None:
-    assert told(replace(RECORD, **not_ours), after_s=900, urgent=Urgent(reason="x")) == []
+def test_a_job_that_cannot_be_relaxed_gets_no_updates(changes: dict) -> None:
+    assert relax_after(replace(RECORD, **changes), after_s=900, urgent=Urgent(reason="x")) == []
 
 
-def test_slurm_takes_the_priority_of_a_job_that_fits_nowhere_and_that_is_no_hold() -> None:
+def test_priority_0_with_badconstraints_is_not_treated_as_a_hold() -> None:
     nowhere = replace(RECORD, priority=0, reason="BadConstraints")
-    assert (("NumNodes", "2-4"),) in told(nowhere, after_s=1, urgent=Urgent(reason="BadConstraints"))
+    assert (("NumNodes", "2-4"),) in relax_after(nowhere, after_s=1, urgent=Urgent(reason="BadConstraints"))
 
 
-def test_of_an_array_only_what_waits_is_addressed() -> None:
+def test_only_the_pending_tasks_of_an_array_are_updated() -> None:
     waiting = replace(RECORD, array_job_id=81, array_tasks="2-5")
-    assert {a.target for group in relax(ASKED, waiting, now=T0 + 900) for a in group} == {"81_[2-5]"}
+    assert {a.target for group in relax(SUBMITTED, waiting, now=T0 + 900) for a in group} == {"81_[2-5]"}
 
 
-def test_without_tuning_or_placing_that_half_stays() -> None:
-    assert told(asked=replace(ASKED, tune=False), after_s=900) == [(("ReqNodeList", ""),), *ANY]
-    assert told(asked=replace(ASKED, place=False), after_s=900) == SHARE
+def test_disabled_tuning_or_placement_skips_its_updates() -> None:
+    assert relax_after(submitted=replace(SUBMITTED, tune=False), after_s=900) == [(("ReqNodeList", ""),), *ANY]
+    assert relax_after(submitted=replace(SUBMITTED, place=False), after_s=900) == SHARE
 
 
 @pytest.mark.parametrize(
@@ -156,27 +157,31 @@ def test_without_tuning_or_placing_that_half_stays() -> None:
         replace(SHAPE, exclusive=True),
     ],
 )
-def test_sizes_in_units_that_would_kill_sruns_are_not_updated(shape: ResourceShape) -> None:
-    assert told(asked=replace(ASKED, shape=shape), after_s=900) == [(("ReqNodeList", ""),), *ANY]
+def test_memory_and_cpus_in_units_that_break_srun_are_not_updated(shape: ResourceShape) -> None:
+    assert relax_after(submitted=replace(SUBMITTED, shape=shape), after_s=900) == [(("ReqNodeList", ""),), *ANY]
 
 
-def test_half_of_the_cpus_is_never_updated() -> None:
+def test_cpuspertask_and_mincpusnode_are_updated_together_or_not_at_all() -> None:
     levels = (Level(name="a", wait_s=1), Level(name="b", wait_s=0, updates=(("CPUsPerTask", "4"),)))
-    assert told(asked=replace(ASKED, plan=replace(PLAN, levels=levels), own={}), after_s=2, pin_s=9) == []
+    assert (
+        relax_after(submitted=replace(SUBMITTED, plan=replace(PLAN, levels=levels), own={}), after_s=2, pin_s=9) == []
+    )
     wrong = (Level(name="a", wait_s=1), Level(name="b", wait_s=0, updates=(("CPUsPerTask", "4"), ("MinCPUsNode", "4"))))
-    assert told(asked=replace(ASKED, plan=replace(PLAN, levels=wrong)), after_s=2, pin_s=9) == []
+    assert relax_after(submitted=replace(SUBMITTED, plan=replace(PLAN, levels=wrong)), after_s=2, pin_s=9) == []
 
 
-def test_a_pin_ends_when_a_node_is_taken_or_its_time_is_over() -> None:
-    slow = replace(ASKED, plan=replace(PLAN, levels=(Level(name="pinned", wait_s=9000), Level(name="any", wait_s=0))))
-    assert told(asked=slow, after_s=59) == []
-    assert told(asked=slow, after_s=60) == [(("ReqNodeList", ""),)]
-    assert told(asked=slow, after_s=9, pin_s=8) == [(("ReqNodeList", ""),)]
-    assert told(after_s=1, urgent=Urgent(reason="n1 is taken", everything=False)) == [(("ReqNodeList", ""),)]
+def test_the_node_list_is_removed_when_a_node_is_taken_or_its_time_is_over() -> None:
+    slow = replace(
+        SUBMITTED, plan=replace(PLAN, levels=(Level(name="pinned", wait_s=9000), Level(name="any", wait_s=0)))
+    )
+    assert relax_after(submitted=slow, after_s=59) == []
+    assert relax_after(submitted=slow, after_s=60) == [(("ReqNodeList", ""),)]
+    assert relax_after(submitted=slow, after_s=9, pin_s=8) == [(("ReqNodeList", ""),)]
+    assert relax_after(after_s=1, urgent=Urgent(reason="n1 is taken", everything=False)) == [(("ReqNodeList", ""),)]
 
 
-def test_what_blocks_the_job_goes_back_at_once_to_what_its_user_asked_for() -> None:
-    groups = told(after_s=1, urgent=Urgent(reason="BadConstraints"))
+def test_a_blocked_job_gets_the_requested_values_back_at_once() -> None:
+    groups = relax_after(after_s=1, urgent=Urgent(reason="BadConstraints"))
     assert dict(pair for group in groups for pair in group) == {
         "ReqNodeList": "",
         "Switches": "0",
@@ -208,18 +213,20 @@ def test_what_blocks_the_job_goes_back_at_once_to_what_its_user_asked_for() -> N
         ("None", False),
     ],
 )
-def test_reasons_that_name_what_was_asked_for(reason: str, blocked: bool) -> None:
+def test_slurm_reasons_that_mean_the_request_blocks_the_job(reason: str, blocked: bool) -> None:
     record = replace(RECORD, reason=reason)
-    assert find_blocking_reason(ASKED, record) == (reason if blocked else "")
+    assert find_blocking_reason(SUBMITTED, record) == (reason if blocked else "")
     assert find_blocking_reason(SubmittedRequest(plan=PlacementPlan()), record) == ""
 
 
-def test_nodes_that_its_user_named_himself_are_not_ours_to_blame() -> None:
-    theirs = replace(ASKED, plan=replace(PLAN, lines=(OptionChange(option="exclude", value="n7", reason="suspect"),)))
-    assert find_blocking_reason(theirs, replace(RECORD, reason="ReqNodeNotAvail, UnavailableNodes:n0")) == ""
+def test_nodes_that_the_user_requested_are_not_a_blocking_reason() -> None:
+    submitted = replace(
+        SUBMITTED, plan=replace(PLAN, lines=(OptionChange(option="exclude", value="n7", reason="suspect"),))
+    )
+    assert find_blocking_reason(submitted, replace(RECORD, reason="ReqNodeNotAvail, UnavailableNodes:n0")) == ""
 
 
-def test_deadlines_that_go_back_count_as_the_one_before() -> None:
+def test_a_deadline_earlier_than_the_previous_one_counts_as_the_previous_one() -> None:
     levels = tuple(Level(name=str(wait), wait_s=wait) for wait in (100, 50, 200, 0))
     assert [find_due_level(levels, at) for at in (99, 100, 199, 200, 9e9)] == [0, 2, 2, 3, 3]
     assert find_due_level((Level(name="any", wait_s=0),), 5) == 0
@@ -239,7 +246,7 @@ HOSTILE = (
     ("ReqNodeList", "n[0-7]"),
     ("ExcNodeList", "n[0-999999999]"),
     ("ExcNodeList", "[0-9][0-9][0-9][0-9][0-9][0-9][0-9][0-9]"),
-    ("ExcNodeList", "n5"),  # another node than those in force
+    ("ExcNodeList", "n5"),  # not one of the nodes in force
     ("ExcNodeList", "n[6-7] Priority=9"),
     ("ExcNodeList", "/etc/shadow"),
     ("Switches", "99"),
@@ -263,20 +270,23 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize(("key", "value"), HOSTILE)
-def test_a_level_that_asks_for_what_is_not_looser_changes_nothing(key: str, value: str) -> None:
+def test_an_update_that_is_not_a_relaxation_is_ignored(key: str, value: str) -> None:
     levels = (Level(name="a", wait_s=0), Level(name="b", wait_s=0, updates=((key, value),)))
-    asked = replace(ASKED, plan=replace(PLAN, levels=levels))
-    assert (key, value) not in [one for group in told(asked=asked, after_s=30) for one in group]
+    submitted = replace(SUBMITTED, plan=replace(PLAN, levels=levels))
+    assert (key, value) not in [one for group in relax_after(submitted=submitted, after_s=30) for one in group]
 
 
-def test_what_the_plan_did_not_set_is_not_loosened_whatever_a_level_says() -> None:
-    """The node list and features of the job are the site's own plugin's, or the user's."""
-    assert told(asked=replace(ASKED, plan=replace(PLAN, lines=())), after_s=900, urgent=Urgent(reason="x")) == []
+def test_options_that_the_plan_did_not_set_are_not_relaxed() -> None:
+    """The node list and features of the job were set by the site's job_submit plugin or by the user."""
+    assert (
+        relax_after(submitted=replace(SUBMITTED, plan=replace(PLAN, lines=())), after_s=900, urgent=Urgent(reason="x"))
+        == []
+    )
 
 
-def test_a_flood_of_levels_is_cut() -> None:
+def test_an_excessive_number_of_levels_and_updates_is_cut() -> None:
     flood = tuple(Level(name="x" * 10_000, wait_s=0, updates=(("Switches", "0"),) * 5000) for _ in range(5000))
-    groups = relax(replace(ASKED, plan=replace(PLAN, levels=flood)), RECORD, now=T0 + 1)
+    groups = relax(replace(SUBMITTED, plan=replace(PLAN, levels=flood)), RECORD, now=T0 + 1)
     assert [[action.key for action in group] for group in groups] == [["Switches"]]
     assert len(groups[0][0].reason) < 100
 
@@ -295,9 +305,7 @@ def test_a_flood_of_levels_is_cut() -> None:
     ),
     urgent=st.booleans(),
 )
-def test_whatever_a_submission_says_only_looser_values_of_known_keys_come_out(
-    levels: list, lines: list, urgent: bool
-) -> None:
+def test_any_submission_yields_only_relaxed_values_of_known_keys(levels: list, lines: list, urgent: bool) -> None:
     plan = PlacementPlan(
         lines=tuple(OptionChange(option=option, value=value, reason="") for option, value in lines) + PLAN.lines,
         levels=tuple(Level(name="l", wait_s=wait, updates=tuple(updates)) for wait, updates in levels),

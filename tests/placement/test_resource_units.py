@@ -1,4 +1,4 @@
-"""What a job takes from a node, for every way to ask: a table of requests as sbatch takes them."""
+"""What a job takes from a node, for each way to request resources with sbatch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.parse_request import parse_request
 
 
-def asked(options: str) -> JobRequest:
+def parse_options(options: str) -> JobRequest:
     """The request of one sbatch command line."""
     return parse_request(
         options.split(), environ={}, cwd="/", read_script=lambda path: b"", read_stdin=lambda: b"#!/bin/sh\n"
@@ -18,7 +18,7 @@ def asked(options: str) -> JobRequest:
 
 @pytest.mark.parametrize(
     ("options", "units", "one_unit", "least"),
-    [  # what one unit takes with all that its node takes once: GPUs, CPUs, MiB
+    [  # one_unit: GPUs, CPUs and MiB of one unit, with what is taken once per node
         ("--gres=gpu:4 -N2 -c8 --mem=64G", 2, (4, 8, 65536), 2),
         ("--gpus-per-node=4 -N2 --ntasks-per-node=4 -c2 --mem-per-cpu=1000", 2, (4, 8, 8000), 2),
         ("--gres=gpu:4 -N2 -n8 -c2 --mem-per-gpu=1000", 2, (4, 8, 4000), 2),
@@ -34,8 +34,8 @@ def asked(options: str) -> JobRequest:
         ("--gpus-per-socket=2 --sockets-per-node=2 -N3 -c2 --mem=100", 3, (4, 2, 100), 3),
     ],
 )
-def test_request_is_cut_into_units(options: str, units: int, one_unit: tuple[int, int, int], least: int) -> None:
-    need = compute_resource_units(asked(options))
+def test_a_request_is_divided_into_units(options: str, units: int, one_unit: tuple[int, int, int], least: int) -> None:
+    need = compute_resource_units(parse_options(options))
     assert need is not None
     assert (need.units, need.on(1), need.least_nodes) == (units, one_unit, least)
 
@@ -44,8 +44,8 @@ def test_request_is_cut_into_units(options: str, units: int, one_unit: tuple[int
     ("options", "sure"),
     [
         ("--gres=gpu:1 --mem=1G", True),
-        ("--gres=gpu:1", False),  # the default of the partition, perhaps all of the node
-        ("--gres=gpu:1 -n4 --mem=1G", False),  # its tasks may lie on one node or on four
+        ("--gres=gpu:1", False),  # the default memory of the partition may be all memory of the node
+        ("--gres=gpu:1 -n4 --mem=1G", False),  # its tasks may run on one node or on four
         ("--gres=gpu:1 -N2 -n4 --mem=1G", True),
         ("--gres=gpu:1 -N2 -n3 --mem=1G", False),
         ("--gpus=8 -N2 -n8 --mem=1G", False),
@@ -55,14 +55,14 @@ def test_request_is_cut_into_units(options: str, units: int, one_unit: tuple[int
         ("--gpus-per-socket=2 --sockets-per-node=2 -N1 --mem=1G", False),
     ],
 )
-def test_what_slurm_decides_only_when_it_allocates_is_not_sure(options: str, sure: bool) -> None:
-    need = compute_resource_units(asked(options))
+def test_requests_that_slurm_resolves_at_allocation_are_not_sure(options: str, sure: bool) -> None:
+    need = compute_resource_units(parse_options(options))
     assert need is not None and need.sure is sure
 
 
 @pytest.mark.parametrize("options", ["-c4 --mem=1G", "--gres=gpu:0"])
-def test_job_without_gpus_needs_no_place(options: str) -> None:
-    assert compute_resource_units(asked(options)) is None
+def test_a_job_without_gpus_has_no_resource_units(options: str) -> None:
+    assert compute_resource_units(parse_options(options)) is None
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,7 @@ def test_job_without_gpus_needs_no_place(options: str) -> None:
         (ResourceUnits(units=8, gpus=1, cpus=0.5), (8, 3, 0), 6),
     ],
 )
-def test_units_that_fit_into_what_is_free(need: ResourceUnits, room: tuple[int, int, int], units: int) -> None:
+def test_number_of_units_that_fit_into_the_free_resources(
+    need: ResourceUnits, room: tuple[int, int, int], units: int
+) -> None:
     assert need.fitting(*room) == units

@@ -1,4 +1,4 @@
-"""What is still to be done of an intended action, whatever happened in between."""
+"""The status of an intended action: to be done now, to be done later, done or void."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def action(verb: str, key: str = "", value: str = "", target: str = "81") -> Act
         (None, ActionState.VOID),
     ],
 )
-def test_requeuehold(now: JobRecord | None, due: ActionState) -> None:
+def test_status_of_a_requeuehold(now: JobRecord | None, due: ActionState) -> None:
     assert get_status_of_job_action(action("requeuehold"), RECORD, now, START).due is due
 
 
@@ -71,7 +71,7 @@ def test_requeuehold(now: JobRecord | None, due: ActionState) -> None:
         (replace(HELD, state="CANCELLED"), ActionState.VOID),
     ],
 )
-def test_an_update(now: JobRecord, due: ActionState) -> None:
+def test_status_of_an_update(now: JobRecord, due: ActionState) -> None:
     assert get_status_of_job_action(action("update job", "ExcNodeList", "n2,n1"), RECORD, now, START).due is due
 
 
@@ -82,7 +82,7 @@ def test_an_update(now: JobRecord, due: ActionState) -> None:
         ("ReqNodeList", "", {"req_nodes": ""}),
     ],
 )
-def test_an_update_that_is_visible_is_done(key: str, value: str, shown: dict[str, object]) -> None:
+def test_an_update_that_slurm_shows_is_done(key: str, value: str, shown: dict[str, object]) -> None:
     pinned = replace(HELD, req_nodes="n1")
     assert get_status_of_job_action(action("update job", key, value), RECORD, pinned, START).due is ActionState.NOW
     assert (
@@ -91,7 +91,7 @@ def test_an_update_that_is_visible_is_done(key: str, value: str, shown: dict[str
     )
 
 
-def test_a_clock_that_was_put_back_does_not_leave_the_job_held() -> None:
+def test_a_clock_set_back_does_not_leave_the_job_held() -> None:
     earlier = replace(HELD, submit_time=ENDED.submit_time - 86400)
     assert get_status_of_job_action(action("release"), RECORD, earlier, START - 86400).due is ActionState.NOW
     assert (
@@ -100,12 +100,12 @@ def test_a_clock_that_was_put_back_does_not_leave_the_job_held() -> None:
     )
 
 
-def test_release_is_done_once_the_job_is_free() -> None:
+def test_release_is_done_once_the_job_is_no_longer_held() -> None:
     assert get_status_of_job_action(action("release"), RECORD, HELD, START).due is ActionState.NOW
     assert get_status_of_job_action(action("release"), RECORD, FREE, START).due is ActionState.DONE
 
 
-def test_a_start_time_is_done_once_the_job_starts_no_later() -> None:
+def test_a_start_time_is_done_once_the_job_starts_at_or_before_it() -> None:
     start = action("update job", "StartTime", "now+60")
     assert get_status_of_job_action(start, RECORD, FREE, START).due is ActionState.NOW
     assert (
@@ -114,7 +114,7 @@ def test_a_start_time_is_done_once_the_job_starts_no_later() -> None:
     assert get_status_of_job_action(start, RECORD, replace(FREE, state="RUNNING"), START).due is ActionState.DONE
 
 
-def test_a_long_wait_is_not_taken_for_done_because_slurm_would_start_the_job_sooner() -> None:
+def test_a_later_start_time_than_slurms_own_is_not_done() -> None:
     start = action("update job", "StartTime", "now+3600")
     assert get_status_of_job_action(start, RECORD, FREE, START + 5).due is ActionState.NOW
     assert (
@@ -131,7 +131,7 @@ def test_a_long_wait_is_not_taken_for_done_because_slurm_would_start_the_job_soo
         ("TimeLimit", "90", {"time_limit_s": 5400}),
     ],
 )
-def test_a_size_is_asked_for_again_for_slurm_shows_what_it_refused_too(
+def test_a_size_update_is_repeated_because_slurm_also_shows_refused_values(
     key: str, value: str, shown: dict[str, object]
 ) -> None:
     visible = replace(HELD, **shown)  # type: ignore[arg-type]
@@ -156,11 +156,11 @@ DRAINED = frozenset({"DRAIN"})
         (Fleet(nodes=(node("n2"),)), ActionState.VOID),
     ],
 )
-def test_a_drain(nodes: Fleet, due: ActionState) -> None:
+def test_status_of_a_drain(nodes: Fleet, due: ActionState) -> None:
     assert get_status_of_drain(action("drain", target="n1"), nodes, 0.2).due is due
 
 
-def test_a_drain_beyond_the_cap_is_given_up_with_the_count() -> None:
+def test_a_drain_above_the_cap_is_void_and_names_the_count() -> None:
     taken = Fleet(nodes=(node("n1"), node("n2", flags=DRAINED, reason="slurmwrap: x"), node("n3")))
     found = get_status_of_drain(action("drain", target="n1"), taken, 0.3)
     assert (found.due, found.why) == (

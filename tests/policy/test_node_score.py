@@ -1,4 +1,4 @@
-"""The history score: what counts against a node, how much, and when it makes a suspect or a lemon."""
+"""The node score: which evidence counts, with which weight, and when a node is a suspect or a lemon."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def failure(job_id: int, *nodes: str, named: str = "", uid: int = 0) -> NodeFail
     return NodeFailure(nodes=nodes, at=START - DAY, job_id=job_id, uid=uid or 1000 + job_id, named=named)
 
 
-def ran(hours: float = 300.0, runs: int = 100, nodes: int = 20) -> tuple[Exposure, ...]:
+def fleet_exposure(hours: float = 300.0, runs: int = 100, nodes: int = 20) -> tuple[Exposure, ...]:
     return tuple(Exposure(node=f"n{i}", runs=runs, hours=hours) for i in range(1, nodes + 1))
 
 
-def of(history: NodeHistory, node: str = "n1", rules: Nodes = RULES) -> NodeScore:
+def score_of(history: NodeHistory, node: str = "n1", rules: Nodes = RULES) -> NodeScore:
     if not history.exposure:
-        history = replace(history, exposure=ran())
+        history = replace(history, exposure=fleet_exposure())
     return next(score for score in compute_node_scores(history, rules, now=START) if score.node == node)
 
 
@@ -82,134 +82,135 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_kind_of_evidence_weighs_what_it_should(name: str) -> None:
+def test_each_kind_of_evidence_has_its_weight_and_status(name: str) -> None:
     history, weight, status = FAULTS[name]
-    found = of(history)
+    found = score_of(history)
     assert (found.weight, found.status) == (pytest.approx(weight), status), found.why
 
 
-def test_three_users_on_one_gpu_within_a_day_make_a_programs_xid_count() -> None:
+def test_an_application_xid_counts_only_with_three_users_on_one_gpu_in_a_day() -> None:
     together = tuple(xid(31, job, START - DAY + job * HOUR) for job in (1, 2, 3))
-    assert of(NodeHistory(gpu_faults=together)).weight == 1.5
+    assert score_of(NodeHistory(gpu_faults=together)).weight == 1.5
     spread = tuple(xid(31, job, START - job * DAY) for job in (1, 2, 3))
-    assert of(NodeHistory(gpu_faults=spread)).weight == 0.0
+    assert score_of(NodeHistory(gpu_faults=spread)).weight == 0.0
     gpus = tuple(xid(31, job, gpu=f"0000:0{job}:00") for job in (1, 2, 3))
-    assert of(NodeHistory(gpu_faults=gpus)).weight == 0.0
+    assert score_of(NodeHistory(gpu_faults=gpus)).weight == 0.0
     two = (*together[:2], xid(31, 3, together[2].at, uid=together[0].uid))
-    assert of(NodeHistory(gpu_faults=two)).weight == 0.0
+    assert score_of(NodeHistory(gpu_faults=two)).weight == 0.0
 
 
-def test_shares_of_larger_jobs_add_up_on_the_node_that_is_always_there() -> None:
+def test_shares_of_multi_node_failures_add_up_on_the_common_node() -> None:
     failures = tuple(failure(job, "n1", f"n{job + 1}") for job in range(1, 13))
     found = {
         score.node: score.status
-        for score in compute_node_scores(NodeHistory(failures=failures, exposure=ran()), RULES, now=START)
+        for score in compute_node_scores(NodeHistory(failures=failures, exposure=fleet_exposure()), RULES, now=START)
     }
     assert found.pop("n1") == LEMON
     assert set(found.values()) == {OK}
 
 
-def test_shares_of_one_users_jobs_alone_convict_nobody() -> None:
+def test_shares_of_one_users_multi_node_failures_make_no_lemon() -> None:
     failures = tuple(failure(job, "n1", f"n{job + 1}", uid=7) for job in range(1, 13))
-    assert of(NodeHistory(failures=failures)).status == OK
+    assert score_of(NodeHistory(failures=failures)).status == OK
 
 
-def test_a_very_large_job_blames_nobody() -> None:
+def test_a_failure_on_more_than_64_nodes_counts_against_no_node() -> None:
     assert [share_of(n) for n in (1, 4, 64, 65, 0)] == [1.0, 0.25, 1 / 64, 0.0, 0.0]
 
 
-def test_a_failure_that_names_a_node_which_the_job_did_not_have_blames_all_of_its_own() -> None:
+def test_a_failure_that_names_a_foreign_node_is_shared_by_the_jobs_nodes() -> None:
     found = compute_node_scores(NodeHistory(failures=(failure(1, "n1", "n2", named="n9"),)), RULES, now=START)
     assert [(s.node, s.weight) for s in found] == [("n1", 0.5), ("n2", 0.5)]
 
 
-def test_a_busy_node_is_not_punished_for_being_busy() -> None:
-    """The same rate of faults everywhere: n1 ran ten times as much and was struck ten times as often."""
-    calm = tuple(strike(job, node=f"n{job}") for job in range(2, 21))
+def test_more_strikes_in_proportion_to_more_runs_make_no_lemon() -> None:
+    """All nodes have the same fault rate. n1 has ten times the runs and ten times the strikes."""
+    others = tuple(strike(job, node=f"n{job}") for job in range(2, 21))
     busy = tuple(strike(100 + job) for job in range(10))
-    exposure = (Exposure(node="n1", runs=1000, hours=3000.0), *ran()[1:])
-    found = of(NodeHistory(strikes=(*calm, *busy), exposure=exposure))
+    exposure = (Exposure(node="n1", runs=1000, hours=3000.0), *fleet_exposure()[1:])
+    found = score_of(NodeHistory(strikes=(*others, *busy), exposure=exposure))
     assert (found.status, found.weight, round(found.expected, 3)) == (OK, 10.0, 10.0)
-    idle = of(NodeHistory(strikes=(*calm, *busy), exposure=ran()))
+    idle = score_of(NodeHistory(strikes=(*others, *busy), exposure=fleet_exposure()))
     assert idle.status == LEMON
 
 
-def test_a_fleet_where_everything_fails_has_no_lemons() -> None:
+def test_a_fleet_where_all_nodes_fail_alike_has_no_lemons() -> None:
     strikes = tuple(strike(10 * n + k, node=f"n{n}") for n in range(1, 21) for k in range(5))
     assert {
-        score.status for score in compute_node_scores(NodeHistory(strikes=strikes, exposure=ran()), RULES, now=START)
+        score.status
+        for score in compute_node_scores(NodeHistory(strikes=strikes, exposure=fleet_exposure()), RULES, now=START)
     } == {OK}
 
 
-def test_without_any_exposure_the_evidence_alone_is_judged() -> None:
+def test_without_exposure_the_evidence_alone_decides() -> None:
     found = compute_node_scores(NodeHistory(strikes=tuple(map(strike, range(1, 6)))), RULES, now=START)[0]
     assert (found.expected, found.ratio, found.runs, found.status) == (0.0, 6.0, 0, LEMON)
 
 
-def test_what_is_older_than_the_window_is_forgotten() -> None:
+def test_evidence_older_than_the_window_does_not_count() -> None:
     assert compute_node_scores(NodeHistory(strikes=(strike(1, START - 29 * DAY),)), RULES, now=START) == ()
     assert (
         compute_node_scores(NodeHistory(strikes=(strike(1, START - 9 * DAY),)), Nodes(window_days=7), now=START) == ()
     )
 
 
-def test_part_of_an_incident_counts_only_where_the_fault_is_conclusive() -> None:
-    shaken = NodeHistory(
+def test_evidence_of_an_incident_counts_only_if_conclusive() -> None:
+    history = NodeHistory(
         strikes=(strike(1, incident="i1"), strike(2, incident="i1")),
         gpu_faults=(replace(xid(46, 3), incident="i1"), replace(xid(79, 4), incident="i1")),
         failures=(replace(failure(5, "n1"), incident="i1"),),
     )
-    found = of(shaken)
+    found = score_of(history)
     assert (found.weight, found.jobs) == (3.0, 1)
     assert sorted(t.why_not for t in found.terms if not t.weight) == ["part of incident i1"] * 4
 
 
-def test_a_repair_lets_a_node_start_anew_and_a_relapse_weighs_more() -> None:
+def test_faults_before_a_repair_weigh_less_and_a_relapse_weighs_more() -> None:
     faults = tuple(strike(job, START - 5 * DAY) for job in range(1, 6))
     repaired = NodeHistory(strikes=faults, repairs=(Repair(node="n1", at=START - 4 * DAY, who="root"),))
-    found = of(repaired)
+    found = score_of(repaired)
     assert (found.status, found.weight, found.why) == (OK, 1.25, "no fault since it was repaired")
-    relapsed = of(replace(repaired, strikes=(*faults, strike(9))))
+    relapsed = score_of(replace(repaired, strikes=(*faults, strike(9))))
     assert (relapsed.status, relapsed.weight) == (LEMON, 2.75)
     assert [term.note for term in relapsed.terms] == ["before the repair"] * 5 + ["again after the repair"]
 
 
-def test_what_was_cleared_is_void_and_still_told() -> None:
+def test_cleared_evidence_has_no_weight_and_is_still_listed() -> None:
     mark = Repair(node="n1", at=START - DAY / 2, who="root", kind=CLEARED)
-    found = of(NodeHistory(strikes=(strike(1), strike(2)), gpu_faults=(xid(79, 3),), repairs=(mark,)))
+    found = score_of(NodeHistory(strikes=(strike(1), strike(2)), gpu_faults=(xid(79, 3),), repairs=(mark,)))
     assert (found.status, found.weight, found.why) == (OK, 0.0, "nothing counts against it")
     assert {term.why_not for term in found.terms} == {"cleared by root"}
-    again = of(NodeHistory(strikes=(strike(1), strike(2, START)), repairs=(mark,)))
+    again = score_of(NodeHistory(strikes=(strike(1), strike(2, START)), repairs=(mark,)))
     assert again.weight == 1.0
-    alone = of(NodeHistory(strikes=(strike(1, cleared_at=START, cleared_by="eve"), strike(2))))
+    alone = score_of(NodeHistory(strikes=(strike(1, cleared_at=START, cleared_by="eve"), strike(2))))
     assert [term.why_not for term in alone.terms] == ["", "cleared by eve"]
 
 
-def test_one_lemon_does_not_hide_the_others_in_a_small_fleet() -> None:
+def test_one_lemon_does_not_hide_other_bad_nodes_in_a_small_fleet() -> None:
     strikes = [*(strike(job) for job in range(1, 9)), *(strike(job, node="n2") for job in (21, 22))]
-    found = compute_node_scores(NodeHistory(strikes=tuple(strikes), exposure=ran(nodes=4)), RULES, now=START)
+    found = compute_node_scores(NodeHistory(strikes=tuple(strikes), exposure=fleet_exposure(nodes=4)), RULES, now=START)
     assert [(s.node, s.status, s.expected) for s in found] == [
         ("n1", LEMON, pytest.approx(2 / 3)),
         ("n2", SUSPECT, 0.0),
     ]
 
 
-def test_a_fleet_whose_nodes_are_alike_is_shrunk_more() -> None:
+def test_a_fleet_of_similar_nodes_has_a_stronger_prior() -> None:
     alike = tuple(strike(100 * n, node=f"n{n}") for n in range(1, 21))
-    assert of(NodeHistory(strikes=alike)).prior == 4.0
-    assert of(NodeHistory(strikes=alike[:9])).prior == 1.0
+    assert score_of(NodeHistory(strikes=alike)).prior == 4.0
+    assert score_of(NodeHistory(strikes=alike[:9])).prior == 1.0
 
 
-def test_worst_come_first() -> None:
+def test_the_worst_nodes_come_first() -> None:
     strikes = [strike(job, node="bad") for job in range(1, 7)] + [strike(job, node="so-so") for job in (7, 8)]
     found = compute_node_scores(
-        NodeHistory(strikes=(*strikes, strike(9, node="fine")), exposure=ran()), RULES, now=START
+        NodeHistory(strikes=(*strikes, strike(9, node="fine")), exposure=fleet_exposure()), RULES, now=START
     )
     assert [(s.node, s.status) for s in found] == [("bad", LEMON), ("so-so", SUSPECT), ("fine", OK)]
 
 
 def simulated(seed: int, lemons: set[str]) -> tuple[NodeScore, ...]:
-    """1000 nodes at the rate of Kokolis et al. 2024 (6.5 failures per 1000 node-days), lemons at 25 times as much."""
+    """1000 nodes at the rate of Kokolis et al. 2024 (6.5 failures per 1000 node-days), lemons at 25 times that rate."""
     rnd = random.Random(seed)
     hours = {f"n{i}": rnd.uniform(100, 672) for i in range(1000)}
     strikes = []
@@ -221,16 +222,18 @@ def simulated(seed: int, lemons: set[str]) -> tuple[NodeScore, ...]:
     return compute_node_scores(NodeHistory(strikes=tuple(strikes), exposure=exposure), RULES, now=START)
 
 
-def test_a_simulated_fleet_gives_up_its_lemons_and_few_others() -> None:
+def test_lemons_of_a_simulated_fleet_are_found_with_few_false_alarms() -> None:
     lemons = {f"n{i}" for i in range(20)}
     found = [score for seed in range(5) for score in simulated(seed, lemons)]
-    called = [score.node in lemons for score in found if score.status == LEMON]
-    doubted = [score.node in lemons for score in found if score.status != OK]
-    assert sum(called) >= 40 and sum(called) >= 0.95 * len(called)  # of 100 lemons in five fleets
-    assert sum(doubted) >= 60 and len(doubted) - sum(doubted) <= 40  # of 4900 sound nodes
+    lemon_verdicts = [score.node in lemons for score in found if score.status == LEMON]
+    suspected = [score.node in lemons for score in found if score.status != OK]
+    assert sum(lemon_verdicts) >= 40 and sum(lemon_verdicts) >= 0.95 * len(
+        lemon_verdicts
+    )  # of 100 lemons in five fleets
+    assert sum(suspected) >= 60 and len(suspected) - sum(suspected) <= 40  # of 4900 sound nodes
 
 
-def test_removals_are_noted_when_they_begin_and_when_they_end() -> None:
+def test_drains_are_recorded_when_they_begin_and_when_they_end() -> None:
     out = {"n1": ("bad fan", False), "n2": ("slurmwrap: gpu", True)}
     began = find_changed_removals((), out, ("n1", "n2", "n3"), now=START)
     assert [(r.node, r.began, r.reason, r.ours, r.ended) for r in began] == [
@@ -240,7 +243,9 @@ def test_removals_are_noted_when_they_begin_and_when_they_end() -> None:
     assert find_changed_removals(began, out, ("n1", "n2", "n3"), now=START + 5) == ()
     ended = find_changed_removals(began, {}, ("n1", "n2"), now=START + 9)
     assert [(r.node, r.began, r.ended) for r in ended] == [("n1", START, START + 9), ("n2", START, START + 9)]
-    assert find_changed_removals(began, {}, ("n7",), now=START + 9) == ()  # Slurm forgot them: nobody put them back
+    assert (
+        find_changed_removals(began, {}, ("n7",), now=START + 9) == ()
+    )  # Slurm no longer has these nodes, so the drains were not lifted
     assert [(r.node, r.at, r.kind) for r in list_lifted_drains(ended, {})] == [("n2", START + 9, "lifted")]
     assert [r.node for r in list_lifted_drains(ended, {"n2": START - 5})] == ["n2"]  # an earlier drain
     assert list_lifted_drains(ended, {"n2": START + 8}) == ()
@@ -254,7 +259,7 @@ def epilog(*texts: str, **changes: Any) -> Observation:
     return replace(base, **changes)
 
 
-def test_an_epilogs_kernel_lines_about_gpus_are_kept() -> None:
+def test_kernel_lines_about_gpus_from_an_epilog_are_kept() -> None:
     line = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, GPU has fallen off the bus."
     fallen = (
         "NVRM: The NVIDIA GPU 0000:b3:00.0",
@@ -263,11 +268,11 @@ def test_an_epilogs_kernel_lines_about_gpus_are_kept() -> None:
     )
     (fault,) = list_gpu_faults(epilog(line, line, "usb 1-1: new device"))
     assert fault == GpuFault(node="n1", at=START, job_id=81, uid=1001, text=line)
-    assert of(NodeHistory(gpu_faults=list_gpu_faults(epilog(*fallen)))).weight == 3.0
+    assert score_of(NodeHistory(gpu_faults=list_gpu_faults(epilog(*fallen)))).weight == 3.0
     assert len(list_gpu_faults(epilog(*(f"Xid {n}" for n in range(500))))) == 64
 
 
-def test_what_no_epilog_says_is_no_evidence() -> None:
+def test_kernel_lines_from_other_sources_than_an_epilog_do_not_count() -> None:
     line = "NVRM: Xid (PCI:0000:05:00): 79, pid=7"
     assert list_gpu_faults(epilog(line, context=Context.SUBMIT)) == ()
     assert list_gpu_faults(epilog(line, node="")) == ()

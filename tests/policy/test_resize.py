@@ -1,4 +1,4 @@
-"""How much more memory or time the next run asks for."""
+"""How much more memory or time the next run requests."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ PER_CPU: dict[str, object] = {"mem_mib_per_node": None, "mem_mib_per_cpu": 500, 
         ({"mem_mib_per_node": None}, None, None),
     ],
 )
-def test_memory_grows_in_the_jobs_own_unit(
+def test_memory_grows_in_the_unit_of_the_job(
     changes: dict[str, object], peak: int | None, expected: tuple[str, int] | None
 ) -> None:
     assert compute_larger_memory(job(81, **changes), peak, factor=1.5, cap_mib=10000) == expected
 
 
-def test_a_second_time_it_grows_again() -> None:
+def test_memory_grows_again_after_a_second_failure() -> None:
     assert compute_larger_memory(job(81, mem_mib_per_node=6000), 2000, factor=1.5, cap_mib=256_000) == (
         "MinMemoryNode",
         9000,
     )
 
 
-def test_nothing_is_asked_for_that_is_not_more() -> None:
+def test_a_size_that_is_not_larger_is_not_requested() -> None:
     assert compute_larger_memory(job(81), None, factor=1.0, cap_mib=256_000) is None
 
 
@@ -56,7 +56,9 @@ def test_nothing_is_asked_for_that_is_not_more() -> None:
         ((Partition(name="a", max_mem_mib_per_node=9000), Partition(name="b", max_mem_mib_per_node=7000)), 7000),
     ],
 )
-def test_the_cap_is_the_nodes_and_the_partitions(limits: tuple[Partition, ...], expected: int) -> None:
+def test_the_memory_cap_is_the_minimum_of_node_and_partition_limits(
+    limits: tuple[Partition, ...], expected: int
+) -> None:
     assert compute_memory_cap(job(81), 256_000, limits) == expected
 
 
@@ -67,17 +69,19 @@ def test_the_cap_is_the_nodes_and_the_partitions(limits: tuple[Partition, ...], 
         (3600, 7200, 90),
         (3600, 4800, 80),
         (3600, 3600, None),
-        (3630, 3659, None),  # no whole minute more
+        (3630, 3659, None),  # less than one whole minute more
         (90, None, 3),
         (None, None, None),  # UNLIMITED
     ],
 )
-def test_time_grows_up_to_the_partitions(limit_s: int | None, max_time_s: int | None, expected: int | None) -> None:
+def test_the_time_limit_grows_up_to_the_partitions_limit(
+    limit_s: int | None, max_time_s: int | None, expected: int | None
+) -> None:
     assert compute_longer_time_limit(limit_s, (Partition(name="gpu", max_time_s=max_time_s),), factor=1.5) == expected
 
 
 @pytest.mark.parametrize(("left", "minutes"), [(None, 90), (600, 90), (3 * 3600, 216), (9 * 3600, 480)])
-def test_what_progress_says_counts_where_it_is_more(left: float | None, minutes: int) -> None:
+def test_the_remaining_time_is_used_if_it_asks_for_more(left: float | None, minutes: int) -> None:
     limits = (Partition(name="gpu", max_time_s=8 * 3600),)
     assert compute_longer_time_limit(3600, limits, factor=1.5, remaining_s=left) == minutes
 
@@ -85,5 +89,5 @@ def test_what_progress_says_counts_where_it_is_more(left: float | None, minutes:
 @pytest.mark.parametrize(
     ("run_s", "left", "wanted"), [(63, 978, 25 * 60), (60, 60, 180), (3600, 8400, 4 * 3600), (86400, 86400, 58 * 3600)]
 )
-def test_a_whole_run_is_given_a_margin_and_a_round_time(run_s: float, left: float, wanted: int) -> None:
+def test_the_time_for_a_whole_run_has_a_margin_and_is_rounded(run_s: float, left: float, wanted: int) -> None:
     assert compute_time_needed_s(run_s, left) == wanted

@@ -1,4 +1,4 @@
-"""Which earlier failures count, and what they cost."""
+"""Which earlier failures use the retry budget, and how many GPU-hours they lost."""
 
 from __future__ import annotations
 
@@ -55,28 +55,28 @@ def test_earlier_failures_of_the_same_job_count() -> None:
 @pytest.mark.parametrize(
     "other", [run(1, "success"), run(1, uid=1002), replace(run(1), diagnosis=None), run(1, "cancelled")]
 )
-def test_what_is_no_failure_of_this_user_does_not_count(other: JobRun) -> None:
+def test_other_runs_than_failures_of_the_same_user_do_not_count(other: JobRun) -> None:
     assert make_ledger([other], NOW) == Ledger()
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "REQUEUED"])
-def test_preemption_costs_nothing(state: str) -> None:
+def test_preemption_does_not_use_the_retry_budget(state: str) -> None:
     found = make_ledger([run(0), *(replace(run(n, "job_preempted"), state=state) for n in (1, 2))], NOW)
     assert (found.entries, found.failures) == ((Entry(category="nccl_error", entity="", node=""),), 1)
     assert found.lost_gpu_hours == pytest.approx(2)
 
 
-def test_a_log_that_speaks_of_preemption_in_a_run_that_failed_is_a_failure() -> None:
+def test_a_failed_run_whose_log_mentions_preemption_counts_as_a_failure() -> None:
     found = make_ledger([run(n, "job_preempted") for n in range(3)], NOW)
     assert (found.spent("job_preempted"), found.failures) == (3, 3)
 
 
-def test_a_lost_node_leaves_the_budgets_of_other_causes_alone() -> None:
+def test_a_node_failure_does_not_use_the_budgets_of_other_causes() -> None:
     found = make_ledger([run(0, "node_failure"), run(1, "node_failure"), run(2, "node_failure")], NOW)
     assert (found.spent("nccl_error"), found.spent("node_failure")) == (0, 3)
 
 
-def test_what_belonged_to_an_incident_costs_its_root_cause_nothing_but_counts_among_all() -> None:
+def test_a_failure_of_an_incident_counts_only_in_the_total() -> None:
     found = make_ledger([replace(run(0), incident="i1"), run(1)], NOW)
     assert (found.spent("nccl_error"), found.failures) == (1, 2)
 
@@ -96,22 +96,22 @@ def test_the_order_in_which_runs_are_given_does_not_matter() -> None:
 @pytest.mark.parametrize(
     ("steps", "spent"),
     [
-        ((100, 100, 100), 2),  # never beyond
-        ((100, 101, 101), 1),  # the second got further: the first is forgiven
-        ((100, 101, 102), 0),  # so did the present one
-        ((100, 50, 100), 2),  # back to where it was is no progress
+        ((100, 100, 100), 2),  # no run got beyond step 100
+        ((100, 101, 101), 1),  # the second run got further, so the first does not count
+        ((100, 101, 102), 0),  # the present run got further too
+        ((100, 50, 100), 2),  # reaching the same step again is no progress
         ((100, 50, 99), 2),
-        ((None, 50, 50), 2),  # nobody knows how far the first got
+        ((None, 50, 50), 2),  # the step of the first run is unknown
         ((100, None, 101), 0),
         ((None, None, None), 2),
     ],
 )
-def test_only_progress_strictly_beyond_the_best_forgives(steps: tuple[int | None, ...], spent: int) -> None:
+def test_only_progress_beyond_the_best_step_restores_the_budget(steps: tuple[int | None, ...], spent: int) -> None:
     runs = [run(place, step=step) for place, step in enumerate(steps)]
     assert make_ledger(runs[:-1], runs[-1]).spent("nccl_error") == spent
 
 
-def test_a_newer_checkpoint_is_progress_and_the_same_again_is_none() -> None:
+def test_a_newer_checkpoint_is_progress_and_the_same_checkpoint_is_not() -> None:
     assert make_ledger([run(0, saved=10)], run(1, saved=20)).spent("nccl_error") == 0
     assert make_ledger([run(0, saved=20)], run(1, saved=20)).spent("nccl_error") == 1
 
@@ -123,17 +123,17 @@ def test_a_newer_checkpoint_is_progress_and_the_same_again_is_none() -> None:
         ((run(0, counted=100), run(1, counted=101)), 0),
         ((run(0, counted=100, saved=80), run(1, counted=20, resumed=True)), 1),  # 80 + 20: not beyond
         ((run(0, counted=100, saved=80), run(1, counted=21, resumed=True)), 0),
-        ((run(0, counted=100, saved=80), run(1, counted=21)), 1),  # it began anew
-        ((run(0, step=3), run(1, counted=500)), 1),  # epochs in the log are no steps of the counter
+        ((run(0, counted=100, saved=80), run(1, counted=21)), 1),  # it did not resume
+        ((run(0, step=3), run(1, counted=500)), 1),  # epochs in the log are not comparable with counted steps
         ((run(0, step=100, counted=7), run(1, step=50, counted=8)), 0),
         ((run(0, step=50, counted=8), run(1, step=100, counted=7)), 0),
     ],
 )
-def test_what_the_step_counter_saw_is_progress_of_its_own_unit(runs: tuple[JobRun, ...], spent: int) -> None:
+def test_counted_steps_are_compared_only_with_counted_steps(runs: tuple[JobRun, ...], spent: int) -> None:
     assert make_ledger(runs[:-1], runs[-1]).spent("nccl_error") == spent
 
 
-def test_the_total_of_failures_stands_whatever_progress_says() -> None:
+def test_progress_does_not_reduce_the_total_of_failures() -> None:
     found = make_ledger([run(n, step=n) for n in range(5)], run(5, step=5))
     assert (found.entries, found.failures) == ((), 5)
     assert found.lost_gpu_hours == pytest.approx(12)
@@ -143,23 +143,27 @@ def test_the_total_of_failures_stands_whatever_progress_says() -> None:
     ("first", "second", "lost"),
     [
         (run(0), run(1), 4.0),
-        (run(0, step=100, saved=80), run(1), 4.0),  # it wrote a checkpoint, and nobody used it
+        (run(0, step=100, saved=80), run(1), 4.0),  # its checkpoint was not used
         (run(0, step=100, saved=80), run(1, resumed=True), 2.4),
-        (run(0, step=100, saved=80), run(1, resumed=True, step=120, saved=100), 1.4),  # half of 80..120 again
-        (run(0, counted=100, saved=80), run(1, resumed=True), 2.4),  # a log that names the checkpoint alone
-        (run(0, step=100, saved=900), run(1, resumed=True), 2.0),  # a boast saves no more than there was
+        (
+            run(0, step=100, saved=80),
+            run(1, resumed=True, step=120, saved=100),
+            1.4,
+        ),  # half of steps 80 to 120 is lost
+        (run(0, counted=100, saved=80), run(1, resumed=True), 2.4),  # the log names only the checkpoint
+        (run(0, step=100, saved=900), run(1, resumed=True), 2.0),  # a claimed step beyond the last one saves no more
         (run(0, "success"), run(1), 2.0),
     ],
 )
-def test_hours_are_lost_but_for_what_a_resumed_run_kept(first: JobRun, second: JobRun, lost: float) -> None:
+def test_lost_gpu_hours_exclude_what_a_resumed_run_kept(first: JobRun, second: JobRun, lost: float) -> None:
     assert make_ledger([first], second).lost_gpu_hours == pytest.approx(lost)
 
 
-def test_a_refused_resize_is_remembered_by_its_cause() -> None:
+def test_a_refused_resize_is_recorded_with_its_cause() -> None:
     assert make_ledger([replace(run(0, "cpu_oom"), resize_refused=True)], NOW).refused == {"cpu_oom"}
 
 
-def test_the_only_node_of_a_run_that_was_moved_away_counts_as_blamed() -> None:
+def test_the_only_node_of_a_run_retried_elsewhere_counts_as_blamed() -> None:
     found = make_ledger([run(0, decision="retry_elsewhere"), run(1)], NOW)
     assert found.entries == (
         Entry(category="nccl_error", entity="", node="n1"),

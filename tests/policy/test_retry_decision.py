@@ -1,4 +1,4 @@
-"""Every decision of the policy, from records alone."""
+"""Every decision of the retry policy, computed from records only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def diagnosis(category: str, decision: str, **changes: object) -> Diagnosis:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def case(found: Diagnosis, run: JobRecord | None = None, **changes: object) -> DecisionContext:
+def make_context(found: Diagnosis, run: JobRecord | None = None, **changes: object) -> DecisionContext:
     run = run or job(81)
     plain = DecisionContext(
         diagnosis=found, record=record_of(run, "lab"), job=run, submission=CONSENT, fleet=FLEET, now=START
@@ -45,7 +45,7 @@ def case(found: Diagnosis, run: JobRecord | None = None, **changes: object) -> D
 
 
 def steps(decision: RetryDecision) -> list[str]:
-    """The actions without the Comment, which test_requeue.py and test_launch.py look at."""
+    """The actions without the Comment, which test_launch_failure.py tests."""
     shown = [r.action for r in decision.actions if r.action.key != "Comment"]
     return [f"{action.verb.value} {action.key}={action.value}".rstrip(" =") for action in shown]
 
@@ -56,17 +56,19 @@ OOM = diagnosis("cpu_oom", "resize")
 INPUT = diagnosis("incorrect_inputs", "blacklist_input", input_path="/data/x")
 
 
-def test_success_asks_for_nothing() -> None:
-    assert decide(case(diagnosis("success", "none")), ACT) == RetryDecision(decision="none", reason="nothing failed")
+def test_a_success_needs_no_action() -> None:
+    assert decide(make_context(diagnosis("success", "none")), ACT) == RetryDecision(
+        decision="none", reason="nothing failed"
+    )
 
 
-def test_a_deterministic_failure_stops_with_its_advice() -> None:
+def test_a_deterministic_failure_leads_to_stop_with_its_advice() -> None:
     found = diagnosis("import_error", "stop", advice="install numpy")
-    assert decide(case(found), ACT) == RetryDecision(decision="stop", reason="install numpy")
+    assert decide(make_context(found), ACT) == RetryDecision(decision="stop", reason="install numpy")
 
 
-def test_a_transient_failure_is_retried_with_back_off() -> None:
-    found = decide(case(NCCL), ACT)
+def test_a_transient_failure_is_retried_with_backoff() -> None:
+    found = decide(make_context(NCCL), ACT)
     assert found.decision == "retry"
     assert found.reason == "nccl_error, retry 1 of 3; after 60 s"
     assert steps(found) == ["requeuehold", "release", "update job StartTime=now+60"]
@@ -74,20 +76,20 @@ def test_a_transient_failure_is_retried_with_back_off() -> None:
 
 def test_the_retry_after_three_failures_of_one_root_cause_is_refused() -> None:
     spent = Ledger(entries=(Entry(category="nccl_error", entity="", node=""),) * 3)
-    found = decide(case(NCCL, ledger=spent), ACT)
+    found = decide(make_context(NCCL, ledger=spent), ACT)
     assert (found.decision, found.reason) == ("stop", "failed 4 times of nccl_error; the limit is 3 retries")
 
 
 def test_failures_of_another_root_cause_do_not_count() -> None:
     spent = Ledger(entries=(Entry(category="network_error", entity="", node=""),) * 3)
-    assert decide(case(NCCL, ledger=spent), ACT).decision == "retry"
+    assert decide(make_context(NCCL, ledger=spent), ACT).decision == "retry"
 
 
-def test_what_nobody_recognises_is_retried_once() -> None:
+def test_an_unrecognised_failure_is_retried_once() -> None:
     unknown = diagnosis("no_signature", "retry")
     once = Ledger(entries=(Entry(category="no_signature", entity="", node=""),))
-    assert decide(case(unknown), ACT).decision == "retry"
-    assert decide(case(unknown, ledger=once), ACT).decision == "stop"
+    assert decide(make_context(unknown), ACT).decision == "retry"
+    assert decide(make_context(unknown, ledger=once), ACT).decision == "stop"
 
 
 @pytest.mark.parametrize(
@@ -102,27 +104,27 @@ def test_what_nobody_recognises_is_retried_once() -> None:
         ({"record": record_of(job(81, state="COMPLETED"), "lab")}, "Slurm counts it as COMPLETED"),
     ],
 )
-def test_without_consent_a_transient_failure_stops(changes: dict[str, object], why: str) -> None:
-    found = decide(case(NCCL, **changes), ACT)
+def test_without_consent_a_transient_failure_leads_to_stop(changes: dict[str, object], why: str) -> None:
+    found = decide(make_context(NCCL, **changes), ACT)
     assert (found.decision, found.actions) == ("stop", ())
     assert why in found.reason
 
 
-def test_a_cancelled_job_is_not_retried_whatever_its_log_says() -> None:
+def test_a_cancelled_job_is_not_retried_whatever_its_log_contains() -> None:
     cancelled = job(81, state="CANCELLED")
     for found in (NCCL, HARDWARE, OOM):
-        assert [r for r in decide(case(found, cancelled), ACT).actions if r.rule != "drain"] == []
+        assert [r for r in decide(make_context(found, cancelled), ACT).actions if r.rule != "drain"] == []
 
 
-def test_what_slurm_requeued_itself_gets_no_action() -> None:
+def test_a_job_that_slurm_requeued_itself_gets_no_action() -> None:
     ended = job(81)
     again = replace(ended, state="PENDING", restarts=1, submit_time=START)
-    found = decide(case(NCCL, ended, job=again), ACT)
+    found = decide(make_context(NCCL, ended, job=again), ACT)
     assert (found.decision, found.actions) == ("retry", ())
 
 
-def test_a_conclusive_fault_strikes_and_drains_and_the_job_goes_elsewhere() -> None:
-    found = decide(case(HARDWARE), ACT)
+def test_a_conclusive_fault_gives_a_strike_a_drain_and_a_retry_elsewhere() -> None:
+    found = decide(make_context(HARDWARE), ACT)
     assert steps(found) == [
         "drain =slurmwrap: gpu_hardware (some.id), seen by job 81",
         "requeuehold",
@@ -135,42 +137,42 @@ def test_a_conclusive_fault_strikes_and_drains_and_the_job_goes_elsewhere() -> N
     )
 
 
-def test_a_node_the_job_never_had_is_neither_struck_nor_drained() -> None:
-    found = decide(case(replace(HARDWARE, node="n7")), ACT)
+def test_a_node_that_the_job_did_not_have_gets_no_strike_and_no_drain() -> None:
+    found = decide(make_context(replace(HARDWARE, node="n7")), ACT)
     assert found.strikes == () and "drain" not in {r.rule for r in found.actions}
 
 
-def test_a_node_named_by_the_log_alone_is_not_struck() -> None:
+def test_a_node_that_only_the_log_names_gets_no_strike() -> None:
     log = (Citation(source="slurm-81.out", line=3, text="node n1 is broken"),)
-    found = decide(case(diagnosis("cuda_init_failed", "retry_elsewhere", node="n1", evidence=log)), ACT)
+    found = decide(make_context(diagnosis("cuda_init_failed", "retry_elsewhere", node="n1", evidence=log)), ACT)
     assert found.strikes == ()
-    assert "update job ExcNodeList=n1" in steps(found)  # it was the only node of this job
+    assert "update job ExcNodeList=n1" in steps(found)  # n1 was the only node of this job
 
 
-def test_a_node_that_only_the_log_blames_is_confirmed_once() -> None:
+def test_a_node_that_only_the_log_blames_leads_to_one_retry_elsewhere() -> None:
     lost = diagnosis("cuda_init_failed", "retry_elsewhere")
     once = Ledger(entries=(Entry(category="cuda_init_failed", entity="", node="n1"),))
-    assert decide(case(lost), ACT).decision == "retry_elsewhere"
-    assert decide(case(lost, job(81, nodes=("n2",)), ledger=once), ACT).decision == "stop"
+    assert decide(make_context(lost), ACT).decision == "retry_elsewhere"
+    assert decide(make_context(lost, job(81, nodes=("n2",)), ledger=once), ACT).decision == "stop"
 
 
 def test_no_more_nodes_are_excluded_than_the_cap_allows() -> None:
     earlier = Ledger(entries=(Entry(category="gpu_hardware", entity="", node="n3"),))
-    found = decide(case(HARDWARE, ledger=earlier), ACT)
+    found = decide(make_context(HARDWARE, ledger=earlier), ACT)
     assert found.decision == "retry_elsewhere"
     assert not any(step.startswith("update job ExcNodeList") for step in steps(found))
 
 
-def test_memory_is_raised_from_the_peak_within_the_nodes() -> None:
+def test_memory_is_raised_from_the_request_or_the_measured_peak() -> None:
     peak = record_of(job(81), "lab")
     measured = replace(peak, measurement=Measurement(mem_peak_mib=6000))
-    assert "update job MinMemoryNode=6000" in steps(decide(case(OOM), ACT))
-    assert "update job MinMemoryNode=9000" in steps(decide(case(OOM, record=measured), ACT))
+    assert "update job MinMemoryNode=6000" in steps(decide(make_context(OOM), ACT))
+    assert "update job MinMemoryNode=9000" in steps(decide(make_context(OOM, record=measured), ACT))
 
 
-def test_memory_that_no_node_has_is_not_asked_for() -> None:
+def test_memory_that_no_node_has_is_not_requested() -> None:
     full = job(81, mem_mib_per_node=256_000)
-    found = decide(case(OOM, full), ACT)
+    found = decide(make_context(OOM, full), ACT)
     assert (found.decision, found.actions) == ("stop", ())
     assert "no node of its partition has more" in found.reason
 
@@ -183,13 +185,13 @@ def test_memory_that_no_node_has_is_not_asked_for() -> None:
         ((Partition(name="gpu", max_mem_mib_per_node=4000),), None),
     ],
 )
-def test_memory_stays_within_the_partition(limits: tuple[Partition, ...], expected: str | None) -> None:
-    found = decide(case(OOM, limits=limits), ACT)
+def test_memory_stays_within_the_partition_limits(limits: tuple[Partition, ...], expected: str | None) -> None:
+    found = decide(make_context(OOM, limits=limits), ACT)
     assert (expected in steps(found)) if expected else (found.decision, found.actions) == ("stop", ())
 
 
-def test_memory_that_slurm_refused_is_not_asked_for_again() -> None:
-    found = decide(case(OOM, ledger=Ledger(refused=frozenset({"cpu_oom"}))), ACT)
+def test_memory_that_slurm_refused_is_not_requested_again() -> None:
+    found = decide(make_context(OOM, ledger=Ledger(refused=frozenset({"cpu_oom"}))), ACT)
     assert (found.decision, found.actions) == ("stop", ())
     assert "Slurm refused the larger job last time" in found.reason
 
@@ -199,18 +201,18 @@ RESUMES = replace(TIME, resumed=True, checkpoint_step=100, step=120)
 
 
 @pytest.mark.parametrize("found", [TIME, replace(RESUMES, resumed=False), replace(RESUMES, checkpoint_step=None)])
-def test_time_is_not_given_without_a_sign_of_resuming(found: Diagnosis) -> None:
-    assert decide(case(found), ACT) == RetryDecision(decision="stop", reason="ask for more time")
+def test_more_time_requires_a_sign_that_the_job_resumes(found: Diagnosis) -> None:
+    assert decide(make_context(found), ACT) == RetryDecision(decision="stop", reason="ask for more time")
 
 
-def test_a_job_that_resumes_gets_more_time_between_hold_and_release() -> None:
-    found = decide(case(RESUMES), ACT)
+def test_a_resuming_job_gets_more_time_between_hold_and_release() -> None:
+    found = decide(make_context(RESUMES), ACT)
     assert found.reason == "time_limit, retry 1 of 3; with 90 minutes, because it resumes from its checkpoint"
     assert steps(found) == ["requeuehold", "update job TimeLimit=90", "release", "update job StartTime=now+3"]
 
 
-def test_a_job_that_resumes_at_its_partitions_limit_goes_on_with_the_same_time() -> None:
-    found = decide(case(RESUMES, limits=(Partition(name="gpu", max_time_s=3600),)), ACT)
+def test_a_resuming_job_at_its_partitions_limit_keeps_its_time_limit() -> None:
+    found = decide(make_context(RESUMES, limits=(Partition(name="gpu", max_time_s=3600),)), ACT)
     assert (found.decision, [step for step in steps(found) if "TimeLimit" in step]) == ("retry", [])
 
 
@@ -221,14 +223,14 @@ LINE = (Citation(source="slurm-81.out", line=7, text="OSError: truncated file /d
 OWN = BlockedInput(digest="d", path="/data/x", uid=1001, reason="the log blames /data/x", at=START, job_id=81)
 
 
-def test_an_input_is_confirmed_once_elsewhere() -> None:
-    found = decide(case(INPUT, digest="d"), ACT)
+def test_an_input_failure_is_first_retried_elsewhere() -> None:
+    found = decide(make_context(INPUT, digest="d"), ACT)
     assert (found.decision, found.blocked) == ("retry_elsewhere", ())
     assert "update job ExcNodeList=n1" in steps(found)
 
 
-def test_a_confirmed_input_is_blocked_for_its_owner_alone() -> None:
-    found = decide(case(INPUT, digest="d", ledger=ONCE), ACT)
+def test_a_confirmed_broken_input_is_blocked_for_its_user_only() -> None:
+    found = decide(make_context(INPUT, digest="d", ledger=ONCE), ACT)
     assert found.decision == "blacklist_input"
     assert found.blocked == (OWN,)
     assert [(r.rule, r.action.verb, r.action.target, r.action.key, r.action.value) for r in found.actions] == [
@@ -236,24 +238,24 @@ def test_a_confirmed_input_is_blocked_for_its_owner_alone() -> None:
     ]
 
 
-def test_the_line_that_names_the_input_is_the_reason() -> None:
-    (found,) = decide(case(replace(INPUT, evidence=LINE), digest="d", ledger=ONCE), ACT).blocked
+def test_the_log_line_that_names_the_input_is_the_reason() -> None:
+    (found,) = decide(make_context(replace(INPUT, evidence=LINE), digest="d", ledger=ONCE), ACT).blocked
     assert found.reason == "the log blames /data/x (slurm-81.out:7: OSError: truncated file /data/x)"
 
 
-def test_an_input_of_a_job_that_may_not_be_retried_is_blocked_at_once() -> None:
-    found = decide(case(INPUT, digest="d", submission=None), ACT)
+def test_an_input_of_a_job_without_consent_is_blocked_at_once() -> None:
+    found = decide(make_context(INPUT, digest="d", submission=None), ACT)
     assert [blocked.uid for blocked in found.blocked] == [1001]
 
 
-def test_an_input_that_could_not_be_read_is_only_told() -> None:
-    found = decide(case(INPUT, submission=None), ACT)
+def test_an_input_that_could_not_be_read_is_not_blocked() -> None:
+    found = decide(make_context(INPUT, submission=None), ACT)
     assert (found.decision, found.blocked, found.actions) == ("blacklist_input", (), ())
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_a_block_that_may_not_be_made_is_recorded_as_what_would_be_done(mode: str) -> None:
-    found = decide(case(INPUT, submission=None, digest="d"), Config(rules={"block_input": mode}))
+def test_an_input_block_outside_mode_act_is_only_recorded(mode: str) -> None:
+    found = decide(make_context(INPUT, submission=None, digest="d"), Config(rules={"block_input": mode}))
     assert (found.decision, found.blocked) == ("blacklist_input", ())
     assert [(r.rule, r.action.verb, r.action.target) for r in found.actions] == [
         ("block_input", Verb.BLOCK_INPUT, "/data/x")
@@ -268,26 +270,34 @@ BOB_ELSEWHERE = InputFailure(uid=1002, nodes=("n5",))
     [
         ({}, [1001]),
         ({"also_failed": (BOB_ELSEWHERE,)}, [1001, -1]),
-        ({"also_failed": (replace(BOB_ELSEWHERE, nodes=("n1",)),)}, [1001]),  # the same node: perhaps its mount
-        ({"also_failed": (replace(BOB_ELSEWHERE, nodes=()),)}, [1001]),  # of several nodes nobody knows which
-        ({"also_failed": (replace(BOB_ELSEWHERE, uid=1001),)}, [1001]),  # twice the same user's word
+        (
+            {"also_failed": (replace(BOB_ELSEWHERE, nodes=("n1",)),)},
+            [1001],
+        ),  # on the same node, whose mount may be broken
+        ({"also_failed": (replace(BOB_ELSEWHERE, nodes=()),)}, [1001]),  # on several nodes, so the node is unknown
+        ({"also_failed": (replace(BOB_ELSEWHERE, uid=1001),)}, [1001]),  # two failures of the same user
         ({"also_failed": (BOB_ELSEWHERE,), "site": False}, [1001]),
         ({"fault": "it is truncated", "theirs": True}, [1001, -1]),
-        ({"fault": "it is truncated"}, [1001]),  # a file of his own, which he could make to have any digest
+        ({"fault": "it is truncated"}, [1001]),  # a file that the user owns could be made to have any digest
         ({"fault": "it is truncated", "theirs": True, "site": False}, [1001]),
-        ({"fault": "cannot be read: Input/output error", "theirs": True}, [1001]),  # our own mount may be at fault
+        (
+            {"fault": "cannot be read: Input/output error", "theirs": True},
+            [1001],
+        ),  # the reconciler's own mount may be at fault
         ({"fault": "it is truncated", "theirs": True, "digest": ""}, []),
     ],
 )
-def test_everybody_is_bound_by_more_than_one_users_word_only(changes: dict[str, object], uids: list[int]) -> None:
-    found = decide(case(INPUT, **{"digest": "d", "submission": None, **changes}), ACT)
+def test_an_input_is_blocked_for_all_users_only_with_independent_evidence(
+    changes: dict[str, object], uids: list[int]
+) -> None:
+    found = decide(make_context(INPUT, **{"digest": "d", "submission": None, **changes}), ACT)
     assert [blocked.uid for blocked in found.blocked] == uids
     for blocked in found.blocked:
         if blocked.uid == -1:
             assert "/data" not in blocked.reason
 
 
-def test_everybody_sees_neither_path_nor_log_line_of_a_users_block() -> None:
+def test_a_published_input_block_contains_no_path_and_no_log_line() -> None:
     private = replace(OWN, reason="the log blames /home/alice/x (slurm-81.out:7: secret)")
     assert make_published_block(private) == replace(OWN, path="", reason="it made job 81 fail")
     assert make_published_block(replace(OWN, uid=-1, reason="labels are shifted", job_id=0)) == replace(
@@ -309,28 +319,28 @@ def test_everybody_sees_neither_path_nor_log_line_of_a_users_block() -> None:
         ),
     ],
 )
-def test_the_hard_caps_stand_whatever_progress_says(found: Diagnosis, ledger: Ledger, why: str) -> None:
-    decision = decide(case(found, ledger=ledger), ACT)
+def test_the_hard_caps_apply_to_every_kind_of_retry(found: Diagnosis, ledger: Ledger, why: str) -> None:
+    decision = decide(make_context(found, ledger=ledger), ACT)
     assert [r for r in decision.actions if r.action.verb is Verb.REQUEUEHOLD] == []
     assert decision.reason == why or decision.decision == "blacklist_input"
 
 
-def test_without_hard_caps_a_job_goes_on() -> None:
+def test_without_hard_caps_a_job_is_retried() -> None:
     free = Config(rules=ACT.rules, retry=Retry(max_restarts=0, max_lost_gpu_hours=0))
-    assert decide(case(NCCL, ledger=Ledger(failures=500, lost_gpu_hours=1e6)), free).decision == "retry"
+    assert decide(make_context(NCCL, ledger=Ledger(failures=500, lost_gpu_hours=1e6)), free).decision == "retry"
 
 
-def test_a_retry_beyond_the_brake_is_delayed_and_says_so() -> None:
+def test_a_retry_above_the_hourly_limit_is_delayed_with_a_reason() -> None:
     slow = Config(rules=ACT.rules, retry=Retry(max_per_hour=2))
-    found = decide(case(NCCL, starts=(START - 10.0, START + 30.0)), slow)
+    found = decide(make_context(NCCL, starts=(START - 10.0, START + 30.0)), slow)
     assert (found.decision, found.start_at) == ("retry", START - 10 + 3600.0)
     assert steps(found)[-1] == "update job StartTime=now+3590"
     assert found.reason.endswith("after 3590 s, because 2 retries an hour are the limit (retry.max_per_hour)")
 
 
-def test_what_is_only_advised_takes_no_room_under_the_brake() -> None:
+def test_an_advised_retry_does_not_count_for_the_hourly_limit() -> None:
     advised = Config(retry=Retry(max_per_hour=1))
-    found = decide(case(NCCL, starts=(float(START),)), advised)
+    found = decide(make_context(NCCL, starts=(float(START),)), advised)
     assert (found.start_at, steps(found)[-1]) == (None, "update job StartTime=now+60")
 
 
@@ -341,43 +351,43 @@ STORAGE = Incident(
 )
 
 
-def test_of_an_incident_no_node_is_blamed_and_the_job_may_come_back_to_it() -> None:
+def test_a_failure_of_an_incident_neither_strikes_nor_excludes_the_node() -> None:
     lost = diagnosis(
         "node_failure", "retry_elsewhere", node="n1", evidence=(Citation(source="slurm", line=0, text=""),)
     )
-    assert [s.node for s in decide(case(lost), ACT).strikes] == ["n1"]
-    found = decide(case(lost, incident=STORAGE), ACT)
+    assert [s.node for s in decide(make_context(lost), ACT).strikes] == ["n1"]
+    found = decide(make_context(lost, incident=STORAGE), ACT)
     assert (found.decision, found.strikes) == ("retry_elsewhere", ())
     assert not any("ExcNodeList" in step for step in steps(found))
 
 
-def test_a_conclusive_fault_of_the_very_node_counts_in_an_incident_too() -> None:
-    found = decide(case(HARDWARE, incident=STORAGE), ACT)
+def test_a_conclusive_node_fault_counts_during_an_incident() -> None:
+    found = decide(make_context(HARDWARE, incident=STORAGE), ACT)
     assert [strike.node for strike in found.strikes] == ["n1"]
     assert steps(found)[0].startswith("drain") and "update job ExcNodeList=n1" in steps(found)
 
 
-def test_an_incident_spends_no_budget_and_its_retries_wait() -> None:
+def test_retries_of_an_incident_wait_and_use_no_retry_budget() -> None:
     spent = Ledger(entries=(Entry(category="storage_io", entity="", node=""),) * 3)
     io = diagnosis("storage_io", "retry")
-    found = decide(case(io, ledger=spent, incident=STORAGE), ACT)
+    found = decide(make_context(io, ledger=spent, incident=STORAGE), ACT)
     wait = getattr(incident_module, "wait_s", lambda *_: 0)(STORAGE, 81, START)
-    assert decide(case(io, ledger=spent), ACT).decision == "stop"
+    assert decide(make_context(io, ledger=spent), ACT).decision == "stop"
     assert found.decision == "retry"
     assert found.start_at is not None and found.start_at >= START + max(wait, 480)
     assert found.reason.startswith("storage_io, part of an incident (storage_io, path /scratch, 2 jobs)")
 
 
-def test_an_input_that_was_away_during_an_incident_is_not_blocked() -> None:
-    found = decide(case(INPUT, digest="d", ledger=ONCE, incident=STORAGE), ACT)
+def test_an_input_that_was_unavailable_during_an_incident_is_not_blocked() -> None:
+    found = decide(make_context(INPUT, digest="d", ledger=ONCE, incident=STORAGE), ACT)
     assert (found.decision, found.blocked) == ("retry", ())
 
 
-def test_an_incident_does_not_lift_the_hard_caps() -> None:
-    assert decide(case(NCCL, ledger=Ledger(failures=20), incident=STORAGE), ACT).decision == "stop"
+def test_the_hard_caps_apply_during_an_incident() -> None:
+    assert decide(make_context(NCCL, ledger=Ledger(failures=20), incident=STORAGE), ACT).decision == "stop"
 
 
-# --- facts/slurm.md 3, row by row ------------------------------------------------------------------------------------
+# --- refusals of Slurm (facts/slurm.md 3), row by row ----------------------------------------------------------------
 
 PENDING = replace(job(81), state="PENDING", nodes=(), start_time=None, end_time=None)
 AGAIN = replace(PENDING, restarts=1, submit_time=START)
@@ -392,8 +402,8 @@ AGAIN = replace(PENDING, restarts=1, submit_time=START)
         replace(AGAIN, state="RUNNING", start_time=START + 130),
         replace(AGAIN, state="COMPLETED", start_time=START + 130, end_time=START + 190),
         job(81, requeue=False),  # Requested operation is presently disabled
-        job(81, state="CANCELLED"),  # would be requeued without complaint
-        job(81, uid=1002, user="bob"),  # the id came back
+        job(81, state="CANCELLED"),  # Slurm would requeue it without an error
+        job(81, uid=1002, user="bob"),  # the job id was reused
         job(81, array_job_id=81),  # a bare array id means every task
         job(81, state="COMPLETING"),
         PENDING,  # Job is pending execution
@@ -401,22 +411,22 @@ AGAIN = replace(PENDING, restarts=1, submit_time=START)
         None,  # Invalid job id specified
     ],
 )
-def test_what_slurm_would_refuse_or_misunderstand_is_never_asked(found: Diagnosis, run: JobRecord | None) -> None:
+def test_actions_that_slurm_would_refuse_or_misapply_are_not_planned(found: Diagnosis, run: JobRecord | None) -> None:
     ended = job(81, state=run.state) if run is not None and run.state in ("CANCELLED", "PREEMPTED") else job(81)
     record = record_of(ended, "lab")
-    decision = decide(case(found, ended, job=run, record=record), ACT)
+    decision = decide(make_context(found, ended, job=run, record=record), ACT)
     assert [r for r in decision.actions if r.rule not in ("drain", "block_input")] == []
 
 
-def test_a_task_of_an_array_is_addressed_by_its_task() -> None:
+def test_an_array_task_is_addressed_by_its_task_id() -> None:
     task = job(77, array_job_id=77, array_task_id=3)  # the last task keeps the array's own id
-    found = decide(case(OOM, task, submission=replace(CONSENT, job_id=77)), ACT)
+    found = decide(make_context(OOM, task, submission=replace(CONSENT, job_id=77)), ACT)
     assert {r.action.target for r in found.actions} == {"77_3"}
 
 
-def test_the_restart_delay_is_skipped_and_the_order_is_the_one_that_works() -> None:
-    kept = replace(CONSENT, output_appends=False)
-    found = decide(case(OOM, submission=kept), ACT)
+def test_actions_come_in_the_working_order_and_skip_the_restart_delay() -> None:
+    truncating = replace(CONSENT, output_appends=False)
+    found = decide(make_context(OOM, submission=truncating), ACT)
     assert steps(found) == [
         "requeuehold",
         "update job MinMemoryNode=6000",
@@ -426,13 +436,13 @@ def test_the_restart_delay_is_skipped_and_the_order_is_the_one_that_works() -> N
     ]
 
 
-def test_being_asked_again_after_a_kill_gives_the_same() -> None:
+def test_the_same_context_gives_the_same_decision() -> None:
     for found in (NCCL, HARDWARE, OOM, INPUT, RESUMES):
-        assert decide(case(found), ACT) == decide(case(found), ACT)
+        assert decide(make_context(found), ACT) == decide(make_context(found), ACT)
 
 
-def test_the_budgets_come_from_the_configuration() -> None:
+def test_the_retry_budgets_come_from_the_configuration() -> None:
     strict = Config(rules=ACT.rules, retry=Retry(per_root_cause=1, backoff_s=5))
     spent = Ledger(entries=(Entry(category="nccl_error", entity="", node=""),))
-    assert "update job StartTime=now+5" in steps(decide(case(NCCL), strict))
-    assert decide(case(NCCL, ledger=spent), strict).decision == "stop"
+    assert "update job StartTime=now+5" in steps(decide(make_context(NCCL), strict))
+    assert decide(make_context(NCCL, ledger=spent), strict).decision == "stop"

@@ -1,4 +1,4 @@
-"""Slurm's word on a job and what is remembered of it."""
+"""Runs from Slurm's job records, combined with what is already stored of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, remembered, run_from_hooks, submitted_id
 
 
-def test_a_running_job_has_no_ending_yet() -> None:
+def test_a_running_job_has_no_end_and_no_exit_code() -> None:
     found = record_of(job(81, state="RUNNING", end_time=START + 9999), "lab")
     assert (found.state, found.exit_code, found.end_time) == ("", None, None)
 
 
-def test_while_a_requeue_is_under_way_slurms_restarts_and_start_are_not_this_runs() -> None:
+def test_during_a_requeue_restart_count_and_start_are_not_taken_from_slurm() -> None:
     running = record_of(job(81, state="RUNNING", end_time=None), "lab")
     requeueing = job(81, state="COMPLETING", end_time=None, restarts=1, start_time=START)
     assert record_of(requeueing, "lab", running).start_time == START - 90
@@ -26,12 +26,12 @@ def test_while_a_requeue_is_under_way_slurms_restarts_and_start_are_not_this_run
     assert record_of(requeueing, "lab").restarts == 0
 
 
-def test_nodes_that_slurm_dropped_are_remembered() -> None:
+def test_nodes_that_slurm_no_longer_shows_are_kept() -> None:
     whole = record_of(job(81, nodes=("n1", "n2")), "lab")
     assert record_of(job(81, nodes=("n1",)), "lab", whole).nodes == ("n1", "n2")
 
 
-def test_a_run_is_remembered_in_slurms_form_with_the_request_of_its_successor() -> None:
+def test_a_past_run_becomes_a_job_record_with_the_request_of_the_next_run() -> None:
     first = job(81)
     again = replace(first, state="PENDING", submit_time=START, restarts=1, nodes=(), start_time=None)
     found = remembered(record_of(first, "lab"), again)
@@ -42,7 +42,7 @@ def hook(context: Context, at: float, node: str = "", **facts: object) -> Observ
     return Observation(nonce=str(at), cluster="lab", job_id=81, context=context, at=at, node=node, facts=facts)
 
 
-def test_a_run_known_from_hooks_alone_is_keyed_by_its_first_sign_of_life() -> None:
+def test_a_run_known_only_from_hooks_has_its_first_observation_as_key() -> None:
     found = run_from_hooks(
         "lab",
         81,
@@ -65,7 +65,7 @@ def test_a_run_known_from_hooks_alone_is_keyed_by_its_first_sign_of_life() -> No
     assert submitted_id(found) == 80
 
 
-def test_a_submission_speaks_for_its_own_job_only() -> None:
+def test_a_submission_matches_only_its_own_job() -> None:
     record = record_of(job(81), "lab")
     mine = Submission(cluster="lab", job_id=81, uid=1001, user="alice", at=START - 101.0)
     assert is_submission_of_run(mine, record)
@@ -73,11 +73,13 @@ def test_a_submission_speaks_for_its_own_job_only() -> None:
     assert not is_submission_of_run(replace(mine, cluster="other"), record)
     assert not is_submission_of_run(replace(mine, at=START - 9e6), record)  # an older job with the same id
     assert is_submission_of_run(replace(mine, at=START - 9e6), replace(record, restarts=1))
-    assert is_submission_of_run(replace(mine, at=START + 200.0), record)  # by a clock that is ahead
-    assert not is_submission_of_run(replace(mine, at=START + 9e3), replace(record, restarts=1))  # of a newer job
+    assert is_submission_of_run(replace(mine, at=START + 200.0), record)  # the submitter's clock is ahead
+    assert not is_submission_of_run(
+        replace(mine, at=START + 9e3), replace(record, restarts=1)
+    )  # a newer job with the same id
 
 
-def test_the_start_that_was_seen_is_kept_while_slurm_shows_the_present_for_a_lost_nodes_job() -> None:
+def test_the_observed_start_is_kept_while_slurm_requeues_after_a_lost_node() -> None:
     running = record_of(job(81, state="RUNNING", end_time=None), "lab")
     requeueing = job(81, state="COMPLETING", end_time=START + 2, restarts=1, start_time=START + 3)
     assert record_of(requeueing, "lab", running).start_time == START - 90

@@ -1,4 +1,4 @@
-"""What is published about nodes, and who is believed."""
+"""The published node health, and which evidence it uses."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ def strike(name: str, job_id: int, at: float = START, cause: str = "gpu_hardware
     return StrikeRecord(node=name, cause=cause, conclusive=False, text="", at=at, job_id=job_id, uid=1001)
 
 
-def told(*strikes: StrikeRecord, nodes: Sequence[Node] = ()) -> tuple[NodeHealth, ...]:
+def published_health(*strikes: StrikeRecord, nodes: Sequence[Node] = ()) -> tuple[NodeHealth, ...]:
     return health(NodeHistory(strikes=strikes), nodes, Config(), now=START)
 
 
-def test_two_jobs_make_a_node_suspect_one_job_does_not() -> None:
+def test_strikes_of_two_jobs_make_a_node_suspect_and_of_one_job_do_not() -> None:
     reason = "faults of 2 jobs of 1 user within the window, 3.0 times the fleet's rate"
     expected = (NodeHealth(node="n1", status="suspect", since=START, reason=reason),)
-    assert told(strike("n1", 81), strike("n1", 82), strike("n2", 83), strike("n2", 83)) == expected
+    assert published_health(strike("n1", 81), strike("n1", 82), strike("n2", 83), strike("n2", 83)) == expected
 
 
-def test_the_published_reason_tells_nothing_of_the_users_program() -> None:
+def test_the_published_reason_does_not_name_the_users_program() -> None:
     lines = [replace(strike("n1", job), text="Xid 79, pid=7, name=secret_project") for job in (81, 82)]
-    assert "secret" not in told(*lines)[0].reason
+    assert "secret" not in published_health(*lines)[0].reason
 
 
-def test_strikes_older_than_the_window_are_forgotten() -> None:
-    assert told(strike("n1", 81, START - 29 * DAY), strike("n1", 82)) == ()
+def test_strikes_older_than_the_window_do_not_count() -> None:
+    assert published_health(strike("n1", 81, START - 29 * DAY), strike("n1", 82)) == ()
 
 
-def test_our_own_drain_is_published_and_other_peoples_are_not() -> None:
+def test_a_drain_by_slurmwrap_is_published_and_other_drains_are_not() -> None:
     drained = frozenset({"DRAIN"})
     nodes = [node("n1", flags=drained, reason="slurmwrap: x"), node("n2", flags=drained, reason="bob")]
-    found = told(strike("n1", 81, START - 5), nodes=nodes)
+    found = published_health(strike("n1", 81, START - 5), nodes=nodes)
     assert found == (NodeHealth(node="n1", status="drained", since=START - 5, reason="slurmwrap: x"),)
 
 
-def test_a_drain_of_ours_stands_before_what_the_node_is_suspected_of() -> None:
+def test_drained_by_slurmwrap_takes_precedence_over_suspect() -> None:
     nodes = [node("n1", flags=frozenset({"DRAIN"}), reason="slurmwrap: x")]
-    found = told(*(strike("n1", job) for job in range(1, 9)), nodes=nodes)
+    found = published_health(*(strike("n1", job) for job in range(1, 9)), nodes=nodes)
     assert [entry.status for entry in found] == ["drained"]
 
 
-def test_the_cap_is_spent_on_drained_then_lemons_then_suspects() -> None:
+def test_the_cap_goes_to_drained_nodes_then_lemons_then_suspects() -> None:
     drained = frozenset({"DRAIN"})
     nodes = [node("n0", flags=drained, reason="slurmwrap: x"), *(node(f"n{i}") for i in range(1, 30))]
     strikes = [strike("n1", job) for job in (1, 2)] + [replace(strike("n2", j), uid=j) for j in range(10, 18)]
@@ -74,10 +74,10 @@ def test_the_cap_is_spent_on_drained_then_lemons_then_suspects() -> None:
 
 
 def test_a_node_that_slurm_does_not_know_is_not_published() -> None:
-    assert told(strike("gone", 81), strike("gone", 82), nodes=[node("n1")]) == ()
+    assert published_health(strike("gone", 81), strike("gone", 82), nodes=[node("n1")]) == ()
 
 
-def test_what_is_out_of_service_is_told_with_its_owner() -> None:
+def test_out_of_service_nodes_are_listed_with_reason_and_origin() -> None:
     drained = frozenset({"DRAIN"})
     nodes = [
         node("n1", flags=drained, reason="slurmwrap: x"),
@@ -89,7 +89,7 @@ def test_what_is_out_of_service_is_told_with_its_owner() -> None:
     assert out_of_service(nodes) == wanted
 
 
-def test_the_fleet_is_the_jobs_partition_or_everything() -> None:
+def test_the_fleet_is_the_jobs_partitions_or_all_nodes() -> None:
     nodes = (node("n1"), node("n2", partitions=("cpu",)))
     snapshot = Snapshot(taken_at=START, nodes=nodes)
     assert make_fleet(snapshot, "gpu").nodes == nodes[:1]
@@ -97,12 +97,12 @@ def test_the_fleet_is_the_jobs_partition_or_everything() -> None:
     assert make_fleet(snapshot, "").nodes == nodes
 
 
-def test_one_node_may_be_taken_out_of_the_smallest_cluster() -> None:
+def test_one_node_may_be_excluded_even_in_the_smallest_cluster() -> None:
     assert Fleet(nodes=(node("n1"),)).allowance(0.1) == 1
     assert Fleet(nodes=tuple(node(f"n{i}") for i in range(40))).allowance(0.1) == 4
 
 
-def test_a_node_failure_is_pinned_to_the_one_node_that_is_down() -> None:
+def test_a_node_failure_is_assigned_to_the_only_node_that_is_down() -> None:
     failed = Diagnosis(category="node_failure", domain="IF", decision="retry_elsewhere", confidence=1, signature="")
     record = record_of(job(81, nodes=("n1", "n2")), "lab")
     assert find_down_node(failed, record, Fleet(nodes=(node("n1"), node("n2", state="DOWN")))) == "n2"

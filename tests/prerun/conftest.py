@@ -1,4 +1,4 @@
-"""Trials without Slurm: a script, a directory, and a stand-in for torch that imports in no time."""
+"""Fixtures that run trials without Slurm: a script, a directory, and a fake torch that imports quickly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
-# As much of torch.optim.optimizer as the step hook meets.
+# The part of torch.optim.optimizer that the step hook uses.
 FAKE_TORCH = {
     "torch/__init__.py": "",
     "torch/optim/__init__.py": "from .optimizer import Optimizer\nclass SGD(Optimizer):\n    pass\n",
@@ -43,7 +43,7 @@ Trial = Callable[..., TrialResult]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """The user's directory, with train.py and a stand-in torch in it."""
+    """The user's directory, with train.py and a fake torch."""
     folder = tmp_path / "job"
     for name, text in FAKE_TORCH.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -54,14 +54,20 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_spec(tmp_path: Path, job: Path) -> Callable[..., TrialSpec]:
-    """TrialSpec of a script's text, laid out as gsub does."""
+    """Makes the TrialSpec of a script's text, with the files where gsub puts them."""
 
     def make(text: str, *args: str, **fields: object) -> TrialSpec:
         directory = tmp_path / "trial"
         directory.mkdir(mode=0o700, exist_ok=True)
         (directory / "slurm_script").write_text(text)
-        given = {"chdir": str(job), "time_limit_s": allow(20.0), "script_name": "train.sbatch", "args": args, **fields}
-        return TrialSpec(trial_dir=str(directory), script=str(directory / "slurm_script"), **given)  # type: ignore[arg-type]
+        spec_fields = {
+            "chdir": str(job),
+            "time_limit_s": allow(20.0),
+            "script_name": "train.sbatch",
+            "args": args,
+            **fields,
+        }
+        return TrialSpec(trial_dir=str(directory), script=str(directory / "slurm_script"), **spec_fields)  # type: ignore[arg-type]
 
     return make
 
@@ -71,7 +77,11 @@ def trial(make_spec: Callable[..., TrialSpec]) -> Trial:
     """Runs a script's text as a trial."""
 
     def run(text: str, *args: str, environ: dict[str, str] | None = None, **fields: object) -> TrialResult:
-        own = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/"), "LANG": "C"}
-        return run_trial(make_spec(text, *args, **fields), environ={**own, **(environ or {})})
+        base_environ = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": os.environ.get("HOME", "/"),
+            "LANG": "C",
+        }
+        return run_trial(make_spec(text, *args, **fields), environ={**base_environ, **(environ or {})})
 
     return run

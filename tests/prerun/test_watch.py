@@ -1,4 +1,4 @@
-"""The pre-run's eye on the job that waits for it, and the environment that both will see."""
+"""How a pre-run watches the job that waits for it, and the environment that both get."""
 
 from __future__ import annotations
 
@@ -12,78 +12,78 @@ from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.parse_request import parse_request
 
 
-def watch(*states: str, number: str | None = "7") -> tuple[RealJobWatcher, FakeSlurm, FakeClock]:
+def make_watcher(*states: str, number: str | None = "7") -> tuple[RealJobWatcher, FakeSlurm, FakeClock]:
     slurm, clock = FakeSlurm(), FakeClock()
     slurm.add(*(job(7, state=state) for state in states))
     return RealJobWatcher(number, slurm, clock.now), slurm, clock
 
 
 @pytest.mark.parametrize(
-    ("states", "said"),
+    ("states", "message"),
     [
         (("CANCELLED",), "job 7 was cancelled"),
         (("RUNNING",), "job 7 started"),
         (("COMPLETED",), "job 7 started"),
     ],
 )
-def test_a_trial_for_which_nobody_waits_is_given_up(states: tuple[str, ...], said: str) -> None:
-    with pytest.raises(JobGone, match=said):
-        watch(*states)[0].look()
+def test_a_trial_stops_when_its_job_was_cancelled_or_started(states: tuple[str, ...], message: str) -> None:
+    with pytest.raises(JobGone, match=message):
+        make_watcher(*states)[0].look()
 
 
-def test_a_job_that_slurm_does_not_know_three_times_in_a_row_has_ended() -> None:
-    eye, _, clock = watch()
+def test_a_job_that_slurm_does_not_know_three_times_in_a_row_counts_as_ended() -> None:
+    watcher, _, clock = make_watcher()
     for _ in range(2):
-        eye.look()
+        watcher.look()
         clock.sleep(AGAIN_S)
     with pytest.raises(JobGone, match="job 7 ended"):
-        eye.look()
+        watcher.look()
 
 
-def test_a_job_that_slurm_misses_now_and_then_is_still_waited_for() -> None:
-    eye, slurm, clock = watch("PENDING")
+def test_a_job_that_slurm_occasionally_does_not_know_is_still_watched() -> None:
+    watcher, slurm, clock = make_watcher("PENDING")
     for known in (False, False, True, False, False):
         slurm.records = {7: job(7, state="PENDING")} if known else {}
-        eye.look()
-        clock.sleep(eye.next_at - clock.now())
+        watcher.look()
+        clock.sleep(watcher.next_at - clock.now())
     assert clock.now() == START + 4 * AGAIN_S + WATCH_S
 
 
-def test_answers_that_do_not_come_are_no_sign_of_an_end() -> None:
-    eye, slurm, clock = watch()
-    eye.look()
+def test_missing_answers_of_slurm_do_not_count_as_the_end_of_the_job() -> None:
+    watcher, slurm, clock = make_watcher()
+    watcher.look()
     slurm.away = True
     for _ in range(3):
         clock.sleep(WATCH_S)
-        eye.look()
-    assert (eye.missed, eye.next_at) == (1, START + 4 * WATCH_S)
+        watcher.look()
+    assert (watcher.missed, watcher.next_at) == (1, START + 4 * WATCH_S)
 
 
-def test_a_waiting_job_and_a_silent_controller_change_nothing() -> None:
-    eye, slurm, clock = watch("PENDING")
-    eye.look()
+def test_a_pending_job_and_an_unavailable_controller_do_not_stop_the_trial() -> None:
+    watcher, slurm, clock = make_watcher("PENDING")
+    watcher.look()
     slurm.away = True
     clock.sleep(WATCH_S)
-    eye.look()
-    assert eye.next_at == START + 2 * WATCH_S
+    watcher.look()
+    assert watcher.next_at == START + 2 * WATCH_S
 
 
-def test_slurm_is_not_asked_more_often_than_agreed() -> None:
-    eye, slurm, clock = watch("PENDING")
-    eye.look()
+def test_slurm_is_queried_at_most_once_per_interval() -> None:
+    watcher, slurm, clock = make_watcher("PENDING")
+    watcher.look()
     slurm.add(job(7, state="CANCELLED"))
     clock.sleep(WATCH_S - 1)
-    eye.look()
+    watcher.look()
     clock.sleep(1)
     with pytest.raises(JobGone):
-        eye.look()
+        watcher.look()
 
 
-def test_a_pre_run_that_speaks_for_no_job_watches_none() -> None:
-    watch(number=None)[0].look()
+def test_a_pre_run_without_a_waiting_job_watches_no_job() -> None:
+    make_watcher(number=None)[0].look()
 
 
-def asked(*words: str) -> JobRequest:
+def parse_options(*words: str) -> JobRequest:
     return parse_request(
         [*words, "-G1", "a.sh"],
         environ={},
@@ -94,7 +94,7 @@ def asked(*words: str) -> JobRequest:
 
 
 @pytest.mark.parametrize(
-    ("words", "known"),
+    ("words", "expected"),
     [
         ((), {"CODE": "/code", "DATA": "/data"}),
         (("--export=ALL,DATA=/other",), {"CODE": "/code", "DATA": "/other"}),
@@ -103,12 +103,18 @@ def asked(*words: str) -> JobRequest:
         (("--export-file=env0",), {}),
     ],
 )
-def test_what_the_job_will_know_of_the_callers_environment(words: tuple[str, ...], known: dict[str, str]) -> None:
+def test_variables_passed_to_the_job_follow_the_export_options(
+    words: tuple[str, ...], expected: dict[str, str]
+) -> None:
     environ = {"PATH": "/bin", "CODE": "/code", "DATA": "/data", "SLURM_SUBMIT_DIR": "/old"}
-    assert select_passed_on(asked(*words), environ, "/here") == {"PATH": "/bin", "SLURM_SUBMIT_DIR": "/here", **known}
+    assert select_passed_on(parse_options(*words), environ, "/here") == {
+        "PATH": "/bin",
+        "SLURM_SUBMIT_DIR": "/here",
+        **expected,
+    }
 
 
 @pytest.mark.parametrize("content", [b"", b"A=1\0B=two\nlines\0", b"A=1\0B=two\nlines"])
-def test_the_pre_runs_parameters_follow_the_users_exported_file(content: bytes) -> None:
+def test_the_parameters_of_the_pre_run_are_appended_to_the_users_export_file(content: bytes) -> None:
     made = make_export_file(content, {"SLURMWRAP_REAL_JOB": "7", "HOME": "/home/\udce4", "SECRET": "x"})
     assert made == content.rstrip(b"\0") + (b"\0" if content else b"") + b"SLURMWRAP_REAL_JOB=7\0HOME=/home/\xe4\0"

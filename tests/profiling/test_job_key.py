@@ -1,4 +1,4 @@
-"""When two submissions share a profile, and when they are the same trial."""
+"""When two submissions have the same profile key, fingerprint or variant."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ ASKED = JobRequest(
 FILES = {"train.py": b"import torch\n"}
 
 
-def with_option(option: str, value: str) -> JobRequest:
+def add_option(option: str, value: str) -> JobRequest:
     more = SbatchSetting(option=option, value=value, origin=Origin.COMMAND_LINE, where="command line")
     return replace(ASKED, settings=(*ASKED.settings, more))
 
 
-def test_key_reads_as_program_and_gpus() -> None:
+def test_the_key_contains_program_gpu_type_and_gpus_per_node() -> None:
     key = derive_key(ASKED, "src/Train Big.py", "A100")
     assert key.startswith("train-big-a100x8-")
     assert len(key.rpartition("-")[2]) == 12
 
 
-def test_key_of_a_script_without_program_names_the_script() -> None:
+def test_the_key_of_a_script_without_program_contains_the_script_name() -> None:
     assert derive_key(ASKED, "run.sbatch", "").startswith("run-gpux8-")
 
 
 SAME_KEY = [
     replace(ASKED, args=("--lr", "3e-4")),
     replace(ASKED, script=replace(ASKED.script, content=b"#!/bin/sh\n# edited\nsrun python train.py\n")),
-    with_option("time", "60"),
+    add_option("time", "60"),
 ]
 
 
 @pytest.mark.parametrize("other", SAME_KEY)
-def test_sweeps_and_edits_share_a_profile(other: JobRequest) -> None:
+def test_other_arguments_script_edits_and_time_limits_keep_the_key(other: JobRequest) -> None:
     assert derive_key(other, "train.py", "a100") == derive_key(ASKED, "train.py", "a100")
 
 
-def test_relative_and_absolute_names_of_one_program_are_one() -> None:
+def test_relative_and_absolute_paths_of_a_program_give_the_same_key() -> None:
     assert derive_key(ASKED, "/home/a/project/train.py", "") == derive_key(ASKED, "./train.py", "")
 
 
@@ -62,11 +62,13 @@ def test_relative_and_absolute_names_of_one_program_are_one() -> None:
         (replace(ASKED, script=replace(ASKED.script, name="other.sbatch")), "train.py", "a100"),
     ],
 )
-def test_other_programs_places_and_gpus_do_not(other: JobRequest, program: str, kind: str) -> None:
+def test_another_program_directory_script_name_or_gpu_type_changes_the_key(
+    other: JobRequest, program: str, kind: str
+) -> None:
     assert derive_key(other, program, kind) != derive_key(ASKED, "train.py", "a100")
 
 
-def test_script_without_program_is_known_by_its_content() -> None:
+def test_the_key_of_a_script_without_program_depends_on_its_content() -> None:
     edited = replace(ASKED, script=replace(ASKED.script, content=b"#!/bin/sh\nother\n"))
     assert derive_key(edited, "run.sbatch", "") != derive_key(ASKED, "run.sbatch", "")
 
@@ -74,15 +76,15 @@ def test_script_without_program_is_known_by_its_content() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        with_option("job-name", "second try"),
-        with_option("output", "logs/%j"),
-        with_option("mem", "64G"),
+        add_option("job-name", "second try"),
+        add_option("output", "logs/%j"),
+        add_option("mem", "64G"),
         replace(ASKED, own=GsubOptions(prerun="wait", force=True)),
         replace(ASKED, environ={**ASKED.environ, "SSH_CLIENT": "1.2.3.4"}),
         replace(ASKED, environ=dict(reversed(list(ASKED.environ.items())))),
     ],
 )
-def test_trial_is_the_same_when_only_its_looks_change(other: JobRequest) -> None:
+def test_irrelevant_changes_keep_the_fingerprint(other: JobRequest) -> None:
     assert compute_fingerprint(other, FILES) == compute_fingerprint(ASKED, FILES)
 
 
@@ -93,16 +95,16 @@ def test_trial_is_the_same_when_only_its_looks_change(other: JobRequest) -> None
         replace(ASKED, args=("--lr 1e-3",)),
         replace(ASKED, script=replace(ASKED.script, content=ASKED.script.content + b"\n")),
         replace(ASKED, chdir="/home/b"),
-        with_option("mem", "32G"),
-        with_option("export", "NONE"),
+        add_option("mem", "32G"),
+        add_option("export", "NONE"),
         replace(ASKED, environ={**ASKED.environ, "PYTHONPATH": "/home/a/lib"}),
     ],
 )
-def test_trial_is_another_when_anything_that_runs_changes(other: JobRequest) -> None:
+def test_relevant_changes_change_the_fingerprint(other: JobRequest) -> None:
     assert compute_fingerprint(other, FILES) != compute_fingerprint(ASKED, FILES)
 
 
-def test_trial_is_another_when_its_code_changes() -> None:
+def test_code_changes_change_the_fingerprint() -> None:
     assert (
         len(
             {
@@ -114,8 +116,8 @@ def test_trial_is_another_when_its_code_changes() -> None:
     )
 
 
-def test_every_word_and_variable_of_a_site_plugin_counts() -> None:
-    def asked(*values: str) -> JobRequest:
+def test_values_and_variables_of_site_plugins_change_the_fingerprint() -> None:
+    def add_plugin_values(*values: str) -> JobRequest:
         given = [
             SbatchSetting(option="bind", value=value, origin=Origin.COMMAND_LINE, where="command line")
             for value in values
@@ -124,17 +126,20 @@ def test_every_word_and_variable_of_a_site_plugin_counts() -> None:
 
     variable = {"SLURM_SPANK__SLURM_SPANK_OPTION_site_image": "x"}
     found = [
-        *(compute_fingerprint(asked(*values), {}, {}) for values in (("/a", "/b"), ("/c", "/b"), ("/b",))),
-        *(compute_fingerprint(asked("/b"), {}, environ) for environ in (variable, dict.fromkeys(variable, "y"))),
+        *(compute_fingerprint(add_plugin_values(*values), {}, {}) for values in (("/a", "/b"), ("/c", "/b"), ("/b",))),
+        *(
+            compute_fingerprint(add_plugin_values("/b"), {}, environ)
+            for environ in (variable, dict.fromkeys(variable, "y"))
+        ),
     ]
     assert len(set(found)) == 5
 
 
-def test_arguments_that_are_no_text_have_a_fingerprint_too() -> None:
+def test_arguments_that_are_not_valid_text_have_a_fingerprint() -> None:
     assert len(compute_fingerprint(replace(ASKED, args=("\udcff",)), {})) == 64
 
 
-def started(line: str, *args: str) -> JobRequest:
+def make_request(line: str, *args: str) -> JobRequest:
     script = replace(ASKED.script, content=b"#!/bin/sh\n#SBATCH --gpus=8\n" + line.encode() + b"\n")
     return replace(ASKED, script=script, args=args)
 
@@ -149,21 +154,21 @@ def started(line: str, *args: str) -> JobRequest:
         "python train.py --batch_size $1",
     ],
 )
-def test_one_batch_size_is_one_variant_however_it_is_spelt(line: str) -> None:
-    assert derive_variant(started(line, "64")) == derive_variant(started("python other.py --batch-size 64"))
+def test_the_same_batch_size_gives_the_same_variant_in_any_spelling(line: str) -> None:
+    assert derive_variant(make_request(line, "64")) == derive_variant(make_request("python other.py --batch-size 64"))
 
 
-def test_what_shifts_the_cost_of_a_step_is_another_variant_and_the_rest_is_not() -> None:
+def test_only_settings_that_change_the_cost_of_a_step_change_the_variant() -> None:
     plain = "python train.py --batch-size 64 --workers 8"
     same = [plain + more for more in (" --lr 3", " --seed 4", " --output-dir /runs/7", " --save-model-dir m7")]
     other = [plain + more for more in (" --precision bf16", " --seq-len 512", " --amp", " -j 4", " --arch resnet50")]
-    assert {derive_variant(started(line)) for line in same} == {derive_variant(started(plain))}
-    assert len({derive_variant(started(line)) for line in (plain, *other)}) == 1 + len(other)
+    assert {derive_variant(make_request(line)) for line in same} == {derive_variant(make_request(plain))}
+    assert len({derive_variant(make_request(line)) for line in (plain, *other)}) == 1 + len(other)
 
 
-def test_a_script_without_such_settings_has_no_variant() -> None:
-    assert derive_variant(started("python train.py --lr 3")) == ""
-    assert derive_variant(started("# python train.py --batch-size 3")) == ""
+def test_a_script_without_settings_that_change_the_cost_has_no_variant() -> None:
+    assert derive_variant(make_request("python train.py --lr 3")) == ""
+    assert derive_variant(make_request("# python train.py --batch-size 3")) == ""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,7 @@ def test_a_script_without_such_settings_has_no_variant() -> None:
         ("python train.py", b"lr = 0.1", False),
     ],
 )
-def test_a_variable_counts_where_the_script_or_its_program_reads_it(line: str, code: bytes, counts: bool) -> None:
-    job = started(line)
+def test_a_variable_counts_only_if_the_script_or_program_reads_it(line: str, code: bytes, counts: bool) -> None:
+    job = make_request(line)
     marks = {compute_fingerprint(job, {"train.py": code}, {"LR": value, "TERM": value}) for value in ("1", "2")}
     assert (len(marks) == 2) is counts

@@ -1,4 +1,4 @@
-"""What a measurement can be: a pre-run's is its user's word, and nobody else may suffer from it."""
+"""Implausible measurements: the user controls the values of a pre-run, and they must not harm other users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ANY = st.builds(
 )
 
 
-def test_what_can_be_true_stays_as_it_is() -> None:
+def test_a_plausible_measurement_is_unchanged() -> None:
     assert drop_implausible_values(SOUND) is SOUND
 
 
@@ -63,7 +63,7 @@ def test_what_can_be_true_stays_as_it_is() -> None:
         ({"sensitivity": {"cpu": 1.2, "\x1b[2J": 1.0}}, {"sensitivity": {"cpu": 1.2}}),
     ],
 )
-def test_what_cannot_be_true_is_left_out_and_the_rest_stays(odd: dict[str, object], kept: dict[str, object]) -> None:
+def test_only_implausible_values_are_dropped(odd: dict[str, object], kept: dict[str, object]) -> None:
     sound = to_json_dict(SOUND)
     assert drop_implausible_values(record_from_json(Measurement, sound | odd)) == record_from_json(
         Measurement, sound | kept
@@ -71,11 +71,18 @@ def test_what_cannot_be_true_is_left_out_and_the_rest_stays(odd: dict[str, objec
 
 
 @given(st.lists(ANY, min_size=1, max_size=3))
-def test_whatever_is_told_the_profile_can_be_merged_kept_and_read_again(told: list[Measurement]) -> None:
+def test_any_measurement_can_be_merged_serialized_and_read_again(measurements: list[Measurement]) -> None:
     profile = None
-    for one in told:
+    for measurement in measurements:
         profile = merge(
-            profile, one, key="k", source="prerun", at=9e8, gpu_type="", gpus_per_node=one.gpus, complete=False
+            profile,
+            measurement,
+            key="k",
+            source="prerun",
+            at=9e8,
+            gpu_type="",
+            gpus_per_node=measurement.gpus,
+            complete=False,
         )
     assert profile is not None
     text = json.dumps(to_json_dict(adapt_profile(profile, 1e9)), allow_nan=False)

@@ -1,4 +1,4 @@
-"""Curves as bars of text."""
+"""CPU curves as text bars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CURVE = ResourceProfile(
 )
 
 
-def test_bars_fill_the_width_and_mark_the_chosen_one() -> None:
+def test_bars_fill_the_width_and_the_chosen_point_is_marked() -> None:
     assert format_bars(list_cpu_points(CURVE), head=("CPUs", "steps/s"), columns=49, unicode=True) == [
         "  CPUs     steps/s",
         "     1  5.00 ±10 %  ██████████",
@@ -26,7 +26,7 @@ def test_bars_fill_the_width_and_mark_the_chosen_one() -> None:
     ]
 
 
-def test_without_unicode_it_is_ascii() -> None:
+def test_without_unicode_the_output_is_ascii() -> None:
     lines = format_bars(list_cpu_points(CURVE), head=("CPUs", "steps/s"), columns=50, unicode=False)
     assert lines[2] == "     2         9.90  ################### <- chosen"
     assert "\n".join(lines).isascii()
@@ -37,16 +37,16 @@ def test_without_unicode_it_is_ascii() -> None:
 def test_no_line_is_wider_than_the_terminal(columns: int, value: float) -> None:
     points = [ProfileBar(label="1", value=value), ProfileBar(label="2", value=1.0, chosen=True)]
     lines = format_bars(points, head=("CPUs", "steps/s"), columns=columns, unicode=True)
-    least = 50  # eight columns of bar beside label, value and mark
+    least = 50  # label, value and mark with a bar of eight columns
     assert max(map(len, lines)) <= max(columns, least)
 
 
-def test_colour_is_for_the_chosen_bar_alone() -> None:
+def test_only_the_chosen_bar_is_coloured() -> None:
     lines = format_bars(
         list_cpu_points(CURVE), head=("CPUs", "steps/s"), columns=50, unicode=False, style=lambda t, s: f"<{s}>"
     )
     assert ["<green>" in line for line in lines] == [False, False, True, False]
 
 
-def test_nothing_measured_draws_nothing() -> None:
+def test_no_bars_without_measured_points() -> None:
     assert format_bars(list_cpu_points(ResourceProfile(key="k")), head=("a", "b"), columns=80, unicode=True) == []

@@ -1,4 +1,4 @@
-"""Synergy's matrices: the whole file, and what is no such file."""
+"""Import of Synergy's profile matrices: the shipped file, and files that are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurmwrap.store.serialize import to_json_dict
 SHIPPED = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
 
 
-def test_the_whole_file_becomes_one_profile_per_model() -> None:
+def test_the_shipped_file_gives_one_profile_per_model() -> None:
     found = parse_profiles(SHIPPED.read_text(encoding="utf-8").splitlines(), at=7.0)
     assert {one.key: (one.cpus_per_gpu, one.mem_mib_per_gpu) for one in found} == {
         "alexnet": (12, 128_000),
@@ -36,7 +36,7 @@ def test_the_whole_file_becomes_one_profile_per_model() -> None:
     }
 
 
-def test_what_is_measured_here_replaces_an_imported_curve_at_once_and_until_then_both_needs_hold() -> None:
+def test_a_measured_curve_replaces_an_imported_one_and_busy_cpus_only_raise_it() -> None:
     shipped = parse_profiles(SHIPPED.read_text(encoding="utf-8").splitlines(), at=7.0)
     imported = next(one for one in shipped if one.key == "res50")
     given = {"key": "res50", "at": 1.8e9, "gpu_type": "", "gpus_per_node": 1}
@@ -48,7 +48,7 @@ def test_what_is_measured_here_replaces_an_imported_curve_at_once_and_until_then
     assert (found.cpus_per_gpu, found.cpu_curve) == (2.0, own)
 
 
-def test_a_curve_is_the_row_of_the_most_memory() -> None:
+def test_the_curve_consists_of_the_points_with_the_most_memory() -> None:
     (found,) = parse_profiles(
         ["model,cpus,mem_gb,throughput", "m,1,10,0.1", "m,2,10,0.2", "m,1,20,0.5", "m,2,20,1.0"], at=0.0
     )
@@ -56,7 +56,7 @@ def test_a_curve_is_the_row_of_the_most_memory() -> None:
     assert (found.cpus_per_gpu, found.mem_mib_per_gpu) == (2, 20 * 1024)
 
 
-def test_all_measured_points_are_kept_as_a_surface() -> None:
+def test_all_measured_points_are_stored_as_a_surface() -> None:
     (found,) = parse_profiles(
         ["model,cpus,mem_gb,throughput", "m,2,10.5,0.2", "m,1,10.5,0.1", "m,1,20,0", "m,2,20,1.0"], at=0.0
     )
@@ -68,7 +68,7 @@ def test_all_measured_points_are_kept_as_a_surface() -> None:
     assert record_from_json(ResourceProfile, to_json_dict(found)) == found
 
 
-def test_a_surface_goes_with_the_curve_that_it_was_measured_with() -> None:
+def test_a_new_curve_removes_the_imported_surface() -> None:
     (imported,) = parse_profiles(["model,cpus,mem_gb,throughput", "m,1,10,0.5", "m,2,10,1.0"], at=0.0)
     given = {"key": "m", "source": "epilog", "at": 9.0, "gpu_type": "", "gpus_per_node": 1, "complete": True}
     busy = merge(imported, Measurement(cpus_used=0.5, cpus_allocated=2), **given)
@@ -88,7 +88,7 @@ def test_a_surface_goes_with_the_curve_that_it_was_measured_with() -> None:
         SpeedPoint(cpus=1, mem_mib=1, speed=1e300),
     ],
 )
-def test_a_point_that_nobody_can_have_measured_spoils_a_surface(point: SpeedPoint) -> None:
+def test_one_implausible_point_makes_a_surface_implausible(point: SpeedPoint) -> None:
     good = SpeedPoint(cpus=1, mem_mib=1, speed=1.0)
     assert is_plausible_surface((good,))
     assert not is_plausible_surface((good, point))
@@ -99,7 +99,7 @@ HEAD = "model,cpus,mem_gb,throughput"
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (["a,b", "1,2"], "line 1: there is no column 'model'"),
         ([], "line 1: there is no column 'model'"),
@@ -113,6 +113,6 @@ HEAD = "model,cpus,mem_gb,throughput"
         ([HEAD, "m,nan,10,1"], "line 2: a number is out of range"),
     ],
 )
-def test_what_is_no_matrix_is_said_with_its_line(lines: list[str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_matrix_is_refused_with_its_line(lines: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_profiles(lines, at=0.0)

@@ -1,4 +1,4 @@
-"""What passes learn about nodes: who took them out, who put them back, and what is published of them."""
+"""What passes record about nodes: who drained a node, who resumed it, and which node health is published."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def health(world: World) -> list[tuple[str, str]]:
+def published_health(world: World) -> list[tuple[str, str]]:
     assert world.publisher.published is not None
     return [(entry.node, entry.status) for entry in world.publisher.published.health]
 
 
-def struck(world: World, job_id: int) -> None:
+def add_job_with_gpu_fault(world: World, job_id: int) -> None:
     failed = job(job_id)
     world.add(failed)
-    world.hear(*hooks(failed, kernel=[XID_79]))
+    world.spool_observations(*hooks(failed, kernel=[XID_79]))
 
 
-def test_a_drain_of_ours_that_a_person_lifts_is_a_repair(world: World) -> None:
-    struck(world, 81)
+def test_a_slurmwrap_drain_that_a_person_lifts_counts_as_a_repair(world: World) -> None:
+    add_job_with_gpu_fault(world, 81)
     world.run()
-    assert health(world) == [("n1", "drained")]
+    assert published_health(world) == [("n1", "drained")]
     assert [(r.node, r.ours) for r in world.store.removals()] == [("n1", True)]
     world.clock.sleep(600)
     world.slurm.apply(SlurmAction(verb=Verb.RESUME, target="n1"))
     world.run()
-    assert health(world) == []
+    assert published_health(world) == []
     assert [(r.node, r.kind) for r in world.store.repairs(since=0)] == [("n1", "lifted")]
     assert world.store.removals() == ()
 
 
-def test_an_open_drain_is_noted_once_and_other_peoples_is_no_repair(world: World) -> None:
+def test_the_end_of_a_drain_that_a_person_set_is_no_repair(world: World) -> None:
     drained = replace(world.slurm.nodes["n3"], flags=frozenset({"DRAIN"}), reason="bad fan")
     world.slurm.nodes["n3"] = drained
     world.run()
@@ -54,8 +54,8 @@ def test_an_open_drain_is_noted_once_and_other_peoples_is_no_repair(world: World
     assert world.store.removals() == () and world.store.repairs(since=0) == ()
 
 
-def test_a_drain_of_ours_that_we_lift_ourselves_is_no_repair(world: World) -> None:
-    struck(world, 81)
+def test_a_drain_that_slurmwrap_lifts_itself_is_no_repair(world: World) -> None:
+    add_job_with_gpu_fault(world, 81)
     world.run()
     lift = SlurmAction(verb=Verb.RESUME, target="n1")
     world.clock.sleep(600)
@@ -64,4 +64,4 @@ def test_a_drain_of_ours_that_we_lift_ourselves_is_no_repair(world: World) -> No
     world.store.done(number, world.clock.now())
     world.run()
     assert world.store.removals() == () and world.store.repairs(since=0) == ()
-    assert health(world) == [("n1", "suspect")]
+    assert published_health(world) == [("n1", "suspect")]

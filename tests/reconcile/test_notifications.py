@@ -1,4 +1,4 @@
-"""Mails to owners: one for each array and cause; a server that never answers holds the reconciler up once."""
+"""Mails to job owners: one per array and cause. A mail server that does not answer delays a pass only once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def failed(job_id: int) -> JobRun:
 
 
 def task(number: int, **changes: object) -> JobRun:
-    """Of array 77, told and settled in the store."""
+    """A task of array 77 that the store has as reconciled."""
     plain = replace(failed(1000 + number), address=f"77_{number}", reconciled=True)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -38,7 +38,7 @@ def plain(payload: bytes, *, socket: str, uid_restriction: int | None = None) ->
 
 
 def calls_at(server: socket.socket) -> int:
-    """How many connected, none of which was answered."""
+    """The number of connections to a server that answers none."""
     server.setblocking(False)
     calls = 0
     with suppress(BlockingIOError):
@@ -48,21 +48,21 @@ def calls_at(server: socket.socket) -> int:
     return calls
 
 
-def test_a_server_that_never_speaks_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mail_server_that_does_not_answer_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mail, "TIMEOUT_S", 1.2)
-    said: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        config = replace(Config(), mail=Mail(server=f"127.0.0.1:{mute.getsockname()[1]}"))
-        publisher = MailingPublisher(FilePublisher(tmp_path, "", plain), config, said.append)
+    messages: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        config = replace(Config(), mail=Mail(server=f"127.0.0.1:{silent_server.getsockname()[1]}"))
+        publisher = MailingPublisher(FilePublisher(tmp_path, "", plain), config, messages.append)
         for job_id in (81, 82, 83):
             publisher.tell_owner(failed(job_id), ())
-        assert calls_at(mute) == 1
-    assert len(said) == 1 and said[0].startswith("not mailed: mail to ")
+        assert calls_at(silent_server) == 1
+    assert len(messages) == 1 and messages[0].startswith("not mailed: mail to ")
     assert len(list((tmp_path / WHY / "0").iterdir())) == 3
 
 
-class Post:
-    """What was mailed: (subject, first line)."""
+class FakeMailer:
+    """A mailer that records (subject, first line) of each mail in `sent`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[tuple[str, str]] = []
@@ -72,36 +72,38 @@ class Post:
         self.sent.append((subject, text.splitlines()[0]))
 
 
-def mailing(place: Path, runs: Sequence[JobRun] = ()) -> MailingPublisher:
+def make_publisher(folder: Path, runs: Sequence[JobRun] = ()) -> MailingPublisher:
     config = replace(Config(), mail=Mail(server="mail.example.org"))
-    return MailingPublisher(FilePublisher(place, "", plain), config, print, lambda array: runs)
+    return MailingPublisher(FilePublisher(folder, "", plain), config, print, lambda array: runs)
 
 
-def test_an_array_s_tasks_that_fail_alike_are_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    post, publisher = Post(monkeypatch), mailing(tmp_path)
+def test_array_tasks_that_fail_with_the_same_cause_are_one_mail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailer, publisher = FakeMailer(monkeypatch), make_publisher(tmp_path)
     for number in (12, *range(3, 12)):
         publisher.tell_owner(task(number), ())
-    assert post.sent == []
+    assert mailer.sent == []
     publisher.end_pass()
     named = "10 tasks of array 77 so far: 77_3, 77_4, 77_5, 77_6, 77_7, 77_8, 77_9, 77_10, ..."
     first = ("Slurm array 77 train: 10 tasks failed: out of GPU memory", named)
-    assert post.sent == [first]
+    assert mailer.sent == [first]
     other = replace(DIAGNOSIS, category="cpu_oom", signature="slurm.state_out_of_memory")
-    publisher.tell_owner(task(20), ())  # later, of the same cause
+    publisher.tell_owner(task(20), ())  # a later failure with the same cause is not mailed again
     publisher.tell_owner(task(21, diagnosis=other), ())
     publisher.tell_owner(task(22, decision="retry"), ())
     publisher.end_pass()
     publisher.end_pass()
     second = ("Slurm job 77_21 train failed: out of host memory", "1 task of array 77 so far: 77_21")
-    assert post.sent == [first, second]
+    assert mailer.sent == [first, second]
 
 
-def test_a_message_is_not_sent_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    post = Post(monkeypatch)
+def test_a_mail_is_not_sent_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mailer = FakeMailer(monkeypatch)
     others = [task(1, uid=4711), task(2, diagnosis=replace(DIAGNOSIS, signature="other")), task(3, reconciled=False)]
     old = replace(task(4), attempt=RunKey(cluster="lab", job_id=4, submit_time=1 + 90 * 86400))
-    for place, runs, sent in (("a", [*others, old, task(9)], 1), ("b", [*others, task(5)], 1)):
-        publisher = mailing(tmp_path / place, runs)
+    for folder, runs, sent in (("a", [*others, old, task(9)], 1), ("b", [*others, task(5)], 1)):
+        publisher = make_publisher(tmp_path / folder, runs)
         publisher.tell_owner(task(9), ())
         publisher.end_pass()
-        assert len(post.sent) == sent
+        assert len(mailer.sent) == sent

@@ -1,4 +1,4 @@
-"""Many runs through a reconciler that is killed all the way: nothing lost, nothing done twice."""
+"""Many runs through a reconciler that is killed at every adapter call: nothing is lost and no action is repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 from fakes import FakeClock, Fuse, Killed, job, node
-from test_reconcile_pass import BUG, MISSING, NCCL, XID_79, World, hooks, outcome, submission, submitted
+from test_reconcile_pass import BUG, MISSING, NCCL, XID_79, World, hooks, outcome, submission, submission_observation
 
 from slurmwrap.config.load_config import RULES, Config, Placement, Retry
 from slurmwrap.errors import SlurmError, StoreError
@@ -29,54 +29,60 @@ CONFIG = Config(
 Ending = Callable[[World, JobRecord], JobRecord]
 
 
-def _heard(world: World, run: JobRecord, *, consent: bool = True, **told: object) -> JobRecord:
+def _spool_hooks(world: World, run: JobRecord, *, consent: bool = True, **hook_facts: object) -> JobRecord:
     if consent:
-        world.hear(submitted(submission(run.job_id, at=float(run.submit_time), output_appends=run.job_id % 2 == 0)))
-    world.hear(*hooks(run, **told))  # type: ignore[arg-type]
+        world.spool_observations(
+            submission_observation(
+                submission(run.job_id, at=float(run.submit_time), output_appends=run.job_id % 2 == 0)
+            )
+        )
+    world.spool_observations(*hooks(run, **hook_facts))  # type: ignore[arg-type]
     return run
 
 
 def _completed(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, replace(run, state="COMPLETED", reason="None", exit_code=0))
+    return _spool_hooks(world, replace(run, state="COMPLETED", reason="None", exit_code=0))
 
 
 def _bug(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, run, log=BUG)
+    return _spool_hooks(world, run, log=BUG)
 
 
 def _transient(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, run, log=NCCL)
+    return _spool_hooks(world, run, log=NCCL)
 
 
 def _without_consent(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, run, consent=False, log=NCCL)
+    return _spool_hooks(world, run, consent=False, log=NCCL)
 
 
 def _broken_gpu(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, run, log=NCCL, kernel=[XID_79])
+    return _spool_hooks(world, run, log=NCCL, kernel=[XID_79])
 
 
 def _out_of_memory(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, replace(run, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125))
+    return _spool_hooks(world, replace(run, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125))
 
 
 def _time_limit(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, replace(run, state="TIMEOUT", reason="TimeLimit", exit_code=0, signal=15))
+    return _spool_hooks(world, replace(run, state="TIMEOUT", reason="TimeLimit", exit_code=0, signal=15))
 
 
 def _cancelled(world: World, run: JobRecord) -> JobRecord:
-    return _heard(world, replace(run, state="CANCELLED", reason="None", exit_code=0, signal=15), log=NCCL)
+    return _spool_hooks(world, replace(run, state="CANCELLED", reason="None", exit_code=0, signal=15), log=NCCL)
 
 
 def _missing_input(world: World, run: JobRecord) -> JobRecord:
-    """Half of them may be tried elsewhere; the others' input is blocked at once."""
+    """With consent (job id divisible by 3) the run is retried elsewhere first; else its input is blocked at once."""
     world.files[(1001, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
-    return _heard(world, run, consent=run.job_id % 3 == 0, log=MISSING)
+    return _spool_hooks(world, run, consent=run.job_id % 3 == 0, log=MISSING)
 
 
 def _requeued_by_slurm(world: World, run: JobRecord) -> JobRecord:
-    """Its hooks tell of the run; Slurm shows the next one already."""
-    _heard(world, run, log=f"slurmstepd: error: *** JOB {run.job_id} ON n1 CANCELLED AT x DUE TO PREEMPTION ***\n")
+    """The hooks report the run, and Slurm already shows the next one."""
+    _spool_hooks(
+        world, run, log=f"slurmstepd: error: *** JOB {run.job_id} ON n1 CANCELLED AT x DUE TO PREEMPTION ***\n"
+    )
     return replace(
         run,
         state="PENDING",
@@ -90,7 +96,7 @@ def _requeued_by_slurm(world: World, run: JobRecord) -> JobRecord:
 
 
 def _forgotten(world: World, run: JobRecord) -> JobRecord:
-    return replace(_heard(world, run, consent=False, log=BUG), job_id=0)
+    return replace(_spool_hooks(world, run, consent=False, log=BUG), job_id=0)
 
 
 ENDINGS: tuple[Ending, ...] = (
@@ -100,12 +106,12 @@ ENDINGS: tuple[Ending, ...] = (
 
 
 def _batches(world: World, runs: int) -> Iterable[None]:
-    """Lets BATCH runs end, again and again, until there were so many; the same ones in every world."""
+    """Let BATCH runs end per iteration, `runs` in total. Every world gets the same runs."""
     dice = Random(81)
     for first in range(1000, 1000 + runs, BATCH):
         world.clock.sleep(600)
         now = int(world.clock.now())
-        world.slurm.records.clear()  # MinJobAge
+        world.slurm.records.clear()  # MinJobAge is over
         for job_id in range(first, first + BATCH):
             begin = now - 200 + job_id - first
             name = f"n{dice.randrange(40)}"
@@ -122,19 +128,19 @@ def _world(path: Path) -> World:
     return world
 
 
-def _undisturbed(path: Path, runs: int) -> tuple[dict[str, object], list[dict[int, JobRecord]]]:
-    world, left = _world(path), []
+def _run_undisturbed(path: Path, runs: int) -> tuple[dict[str, object], list[dict[int, JobRecord]]]:
+    world, jobs_after_each_batch = _world(path), []
     for _ in _batches(world, runs):
         world.run()
-        left.append(dict(world.slurm.records))
+        jobs_after_each_batch.append(dict(world.slurm.records))
     found = outcome(world)
     world.store.close()
-    return found, left
+    return found, jobs_after_each_batch
 
 
-def _killed_all_the_way(path: Path, runs: int) -> tuple[dict[str, object], list[dict[int, JobRecord]], int]:
-    """Each incarnation gets one call of an edge further than the one before it, and dies before or after it."""
-    world, left, kills = _world(path), [], 0
+def _run_with_kills(path: Path, runs: int) -> tuple[dict[str, object], list[dict[int, JobRecord]], int]:
+    """Each process gets one adapter call further than the process before, and is killed before or after that call."""
+    world, jobs_after_each_batch, kills = _world(path), [], 0
     for _ in _batches(world, runs):
         at = 0
         while True:
@@ -146,14 +152,14 @@ def _killed_all_the_way(path: Path, runs: int) -> tuple[dict[str, object], list[
                 kills += 1
             if kills % 100 == 0:
                 world.reopen()
-        left.append(dict(world.slurm.records))
+        jobs_after_each_batch.append(dict(world.slurm.records))
     found = outcome(world)
     world.store.close()
-    return found, left, kills
+    return found, jobs_after_each_batch, kills
 
 
-def _once(calls: object) -> list[object]:
-    """Without a size that was asked for again, which changes nothing (action_status.py)."""
+def _without_repeats(calls: object) -> list[object]:
+    """The calls without repeated requests for the same size, which change nothing (action_status.py)."""
     assert isinstance(calls, list)
     again = [now[2] == "MinMemoryNode" and now == before for before, now in pairwise(calls)]
     return [calls[0], *(call for call, repeated in zip(calls[1:], again, strict=True) if not repeated)]
@@ -161,20 +167,20 @@ def _once(calls: object) -> list[object]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("runs", [3 * len(ENDINGS), pytest.param(1000, marks=pytest.mark.slow)])
-def test_runs_of_every_ending_survive_a_kill_at_every_call_of_an_edge(tmp_path: Path, runs: int) -> None:
-    expected, jobs = _undisturbed(tmp_path / "plain", runs)
-    found, left, kills = _killed_all_the_way(tmp_path / "killed", runs)
+def test_runs_of_every_ending_survive_a_kill_at_every_adapter_call(tmp_path: Path, runs: int) -> None:
+    expected, jobs = _run_undisturbed(tmp_path / "plain", runs)
+    found, jobs_after_each_batch, kills = _run_with_kills(tmp_path / "killed", runs)
     assert kills > 5 * runs
     assert len(expected["attempts"]) == runs  # type: ignore[arg-type]
     assert (expected["undone"], expected["spool"]) == ([], {})
-    assert _once(found.pop("calls")) == expected.pop("calls")
+    assert _without_repeats(found.pop("calls")) == expected.pop("calls")
     for name in expected:
         assert found[name] == expected[name], name
-    assert left == jobs
+    assert jobs_after_each_batch == jobs
 
 
-def _refusing(path: Path) -> World:
-    """A job out of memory, on a Slurm that refuses it more and keeps what it refused."""
+def _world_that_refuses_memory(path: Path) -> World:
+    """A job that ran out of memory, on a Slurm that refuses more memory but keeps the refused value."""
     world = _world(path)
     world.add(_out_of_memory(world, job(82, nodes=("n1",))))
     updated = world.slurm._updated
@@ -190,13 +196,13 @@ def _refusing(path: Path) -> World:
 
 
 @pytest.mark.parametrize("deaths", [Fuse.after_each_change, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
-def test_a_refused_resize_is_put_back_wherever_the_reconciler_dies(
+def test_a_refused_resize_is_undone_wherever_the_reconciler_is_killed(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
     fuse = Fuse()
-    reconcile_once(_refusing(tmp_path / "plain").services(fuse.through))
+    reconcile_once(_world_that_refuses_memory(tmp_path / "plain").services(fuse.through))
     for at, after in deaths(fuse):
-        world = _refusing(tmp_path / f"killed-{at}-{after}")
+        world = _world_that_refuses_memory(tmp_path / f"killed-{at}-{after}")
         with pytest.raises(Killed):
             reconcile_once(world.services(Fuse(at, after=after).through))
         world.run()
@@ -207,11 +213,11 @@ def test_a_refused_resize_is_put_back_wherever_the_reconciler_dies(
         world.store.close()
 
 
-# --- other people's interference -------------------------------------------------------------------------------------
+# --- a second reconciler, database errors, clock jumps ---------------------------------------------------------------
 
 
-def _three(path: Path) -> World:
-    """A broken GPU, a transient failure and one out of memory, all with consent."""
+def _world_with_three_failures(path: Path) -> World:
+    """A broken GPU, a transient failure and a job out of memory, all with consent."""
     world = _world(path)
     for job_id, ending in ((81, _broken_gpu), (82, _transient), (83, _out_of_memory)):
         world.add(ending(world, job(job_id, nodes=(f"n{job_id - 80}",))))
@@ -220,30 +226,30 @@ def _three(path: Path) -> World:
 
 @pytest.fixture
 def wanted(tmp_path: Path) -> dict[str, object]:
-    """The outcome of an undisturbed pass over the three."""
-    world = _three(tmp_path / "wanted")
+    """The outcome of an undisturbed pass over the three failures."""
+    world = _world_with_three_failures(tmp_path / "wanted")
     world.run()
     return outcome(world)
 
 
-def _interrupted(world: World, other: Database, at: int) -> Callable[..., None]:
-    """apply() that lets a second reconciler do a whole pass before its call number `at`."""
-    asked, calls = world.slurm.apply, count(1)
+def _apply_with_second_reconciler(world: World, other: Database, at: int) -> Callable[..., None]:
+    """Return an apply() that runs a whole pass of a second reconciler before call number `at`."""
+    original, calls = world.slurm.apply, count(1)
 
     def apply(action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         if next(calls) == at:
             reconcile_once(replace(world.services(), store=other))
-        asked(action, owner, also)
+        original(action, owner, also)
 
     return apply
 
 
-def test_two_reconcilers_at_once_requeue_and_drain_once(tmp_path: Path, wanted: dict[str, object]) -> None:
-    """The lock keeps them apart; were it lost, as on a file system without locks, Slurm's state still would."""
+def test_two_concurrent_reconcilers_requeue_and_drain_once(tmp_path: Path, wanted: dict[str, object]) -> None:
+    """A lock allows only one reconciler. Where a file system has no locks, Slurm's state still prevents repeats."""
     for at in range(1, 12):
-        world = _three(tmp_path / f"both-{at}")
+        world = _world_with_three_failures(tmp_path / f"both-{at}")
         other = Database.open(world.path, clock=world.clock)
-        world.slurm.apply = _interrupted(world, other, at)  # type: ignore[method-assign]
+        world.slurm.apply = _apply_with_second_reconciler(world, other, at)  # type: ignore[method-assign]
         world.run()
         jobs = world.slurm.records
         assert {job_id: (run.restarts, run.pending, run.reason) for job_id, run in jobs.items()} == dict.fromkeys(
@@ -257,29 +263,29 @@ def test_two_reconcilers_at_once_requeue_and_drain_once(tmp_path: Path, wanted: 
         world.store.close()
 
 
-def test_a_locked_database_delays_and_loses_nothing(tmp_path: Path, wanted: dict[str, object]) -> None:
-    world = _three(tmp_path / "locked")
+def test_a_locked_database_delays_a_pass_and_loses_nothing(tmp_path: Path, wanted: dict[str, object]) -> None:
+    world = _world_with_three_failures(tmp_path / "locked")
     world.store.close()
     world.store = Database.open(world.path, clock=world.clock, busy_s=0.05)
     holder = sqlite3.connect(world.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked"):
         world.run()
-    assert world.asked() == [] and len(world.spool.files) > 0
+    assert world.requested_actions() == [] and len(world.spool.files) > 0
     holder.execute("ROLLBACK")
     holder.close()
     world.run()
     assert outcome(world) == wanted
 
 
-def test_a_database_that_breaks_in_between_is_said_and_slurm_is_not_asked_blindly(tmp_path: Path) -> None:
-    world = _three(tmp_path / "broken")
+def test_a_database_write_error_ends_the_pass_and_no_action_is_repeated(tmp_path: Path) -> None:
+    world = _world_with_three_failures(tmp_path / "broken")
 
     class Broken:
-        """Every write is refused once the first action was intended."""
+        """A store that refuses to record that an action was done."""
 
         def __init__(self, store: Database) -> None:
-            self._store, self.full = store, False
+            self._store = store
 
         def __getattr__(self, name: str) -> object:
             return getattr(self._store, name)
@@ -289,24 +295,26 @@ def test_a_database_that_breaks_in_between_is_said_and_slurm_is_not_asked_blindl
 
     with pytest.raises(StoreError, match="full"):
         reconcile_once(replace(world.services(), store=Broken(world.store)))  # type: ignore[arg-type]
-    assert len(world.asked()) == 1  # what was asked stands as intended, and is compared with Slurm next time
+    assert (
+        len(world.requested_actions()) == 1
+    )  # the action stays recorded as intended; the next pass compares it with Slurm
     world.run()
     assert {job_id: run.restarts for job_id, run in world.slurm.records.items()} == {81: 1, 82: 1, 83: 1}
-    assert [call for call in world.asked() if call[0] == "drain"] == world.asked()[:1]
+    assert [call for call in world.requested_actions() if call[0] == "drain"] == world.requested_actions()[:1]
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_jumping_clock_changes_no_decision_and_repeats_none(
+def test_clock_jumps_change_no_decision_and_repeat_no_action(
     tmp_path: Path, wanted: dict[str, object], every: int
 ) -> None:
-    """Back or forth between any two calls of an edge, for us alone or for the controller's host as a whole."""
+    """The clock of the reconciler alone, or of slurmctld too, jumps back or forth between any two adapter calls."""
     fuse = Fuse()
-    reconcile_once(_three(tmp_path / "plain").services(fuse.through))
+    reconcile_once(_world_with_three_failures(tmp_path / "plain").services(fuse.through))
     jumps = list(product((-86400.0, 86400.0, -3600.0, 3600.0), (False, True)))
     cases = [(jump, *death) for n, jump in enumerate(jumps) for death in fuse.of_each_kind()[n % every :: every]]
-    for (jump, controllers), at, after in cases:
-        world = _three(tmp_path / f"jump-{at}-{jump}-{controllers}")
-        if not controllers:
+    for (jump, whole_host), at, after in cases:
+        world = _world_with_three_failures(tmp_path / f"jump-{at}-{jump}-{whole_host}")
+        if not whole_host:
             world.slurm.clock = FakeClock()
         with pytest.raises(Killed):
             reconcile_once(world.services(Fuse(at, after=after).through))
@@ -314,12 +322,13 @@ def test_a_jumping_clock_changes_no_decision_and_repeats_none(
         world.run()
         world.clock.time -= jump
         world.run()
-        # A StartTime whose moment has passed by the new clock need not be asked for; nothing else may be missing.
-        asked, once = ([call[:3] for call in calls] for calls in (_once(world.asked()), wanted["calls"]))  # type: ignore[attr-defined]
-        others = [call for call in asked if call[2] != "StartTime"]
-        assert others == [call for call in once if call[2] != "StartTime"], (jump, controllers, fuse.kinds[at - 1])
-        # nor can one be known again by the time it gave when the clock was put back since: it may be asked for twice
-        assert len(set(others)) == len(others) and len(asked) <= len(set(asked)) + 1
+        # A StartTime that is past by the new clock need not be requested. No other action may be missing.
+        made = _without_repeats(world.requested_actions())
+        requested, expected = ([call[:3] for call in calls] for calls in (made, wanted["calls"]))  # type: ignore[attr-defined]
+        others = [call for call in requested if call[2] != "StartTime"]
+        assert others == [call for call in expected if call[2] != "StartTime"], (jump, whole_host, fuse.kinds[at - 1])
+        # A StartTime set before the clock was set back cannot be recognised, so it may be requested twice.
+        assert len(set(others)) == len(others) and len(requested) <= len(set(requested)) + 1
         assert {job_id: (run.restarts, run.reason) for job_id, run in world.slurm.records.items()} == dict.fromkeys(
             (81, 82, 83), (1, "None")
         )

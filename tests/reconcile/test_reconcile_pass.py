@@ -1,4 +1,4 @@
-"""The reconciler with whole fake edges and a real database: what it decides, does, and never does twice."""
+"""Passes of the reconciler with fake adapters and a real database: decisions, actions, and that none is repeated."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ ACT = Config(rules=dict.fromkeys(RULES, "act"))
 _nonces = count()
 
 
-def seen(context: Context, job_id: int, *, at: float, node: str = "", sealed: int = 0, **facts: object) -> Observation:
-    """What a hook says of a job of alice."""
+def hook_observation(
+    context: Context, job_id: int, *, at: float, node: str = "", sealed: int = 0, **facts: object
+) -> Observation:
+    """An observation by a hook about a job of alice, sealed by uid `sealed`."""
     plain = {"restarts": 0, "uid": 1001, **facts}
     return Observation(
         nonce=f"{next(_nonces):032x}",
@@ -61,7 +63,7 @@ def seen(context: Context, job_id: int, *, at: float, node: str = "", sealed: in
 
 
 def hooks(record: JobRecord, *, log: str = "", kernel: Sequence[str] = (), sealed: int = 0) -> tuple[Observation, ...]:
-    """Prolog and Epilog of each node of a job that ended."""
+    """Observations by Prolog and Epilog on each node of a job that ended."""
     start, end = float(record.start_time or START), float(record.end_time or START)
     found: list[Observation] = []
     for place, name in enumerate(record.nodes):
@@ -69,8 +71,8 @@ def hooks(record: JobRecord, *, log: str = "", kernel: Sequence[str] = (), seale
         lines = [{"text": line, "at": end - 1} for line in kernel] if not place else []
         again: dict[str, object] = {"restarts": record.restarts, "uid": record.uid}
         found += [
-            seen(Context.PROLOG, record.job_id, at=start, node=name, sealed=sealed, **again),
-            seen(
+            hook_observation(Context.PROLOG, record.job_id, at=start, node=name, sealed=sealed, **again),
+            hook_observation(
                 Context.EPILOG,
                 record.job_id,
                 at=end,
@@ -96,20 +98,22 @@ def submission(job_id: int, **changes: object) -> Submission:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def told(job_id: int, context: Context, facts: dict[str, Any], *, uid: int = 1001, at: float = START) -> Observation:
-    """What a user's own program says, sealed by `uid`."""
+def user_observation(
+    job_id: int, context: Context, facts: dict[str, Any], *, uid: int = 1001, at: float = START
+) -> Observation:
+    """An observation by a user's program, sealed by `uid`."""
     nonce = f"{next(_nonces):032x}"
     return Observation(nonce=nonce, cluster="lab", job_id=job_id, context=context, at=at, uid=uid, facts=facts)
 
 
-def submitted(record: Submission, *, uid: int = 1001) -> Observation:
-    """gsub's report, sealed by `uid`."""
-    return told(record.job_id, Context.SUBMIT, {"submission": to_json_dict(record)}, uid=uid, at=record.at)
+def submission_observation(record: Submission, *, uid: int = 1001) -> Observation:
+    """The observation in which gsub reports a submission, sealed by `uid`."""
+    return user_observation(record.job_id, Context.SUBMIT, {"submission": to_json_dict(record)}, uid=uid, at=record.at)
 
 
 @cache
 def new_database() -> bytes:
-    """The file that Database.open makes: a copy takes a tenth of the time."""
+    """The bytes of a new database file. Writing a copy takes a tenth of the time of Database.open."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "site.db"
         Database.open(path, clock=FakeClock()).close()
@@ -117,7 +121,7 @@ def new_database() -> bytes:
 
 
 class World:
-    """All edges of one reconciler."""
+    """All adapters of one reconciler: Slurm, spool, logs, publisher, clock and database."""
 
     def __init__(self, path: Path, config: Config = ACT, scope: Scope | None = None) -> None:
         self.clock = FakeClock()
@@ -135,11 +139,11 @@ class World:
     def add(self, *jobs: JobRecord) -> None:
         self.slurm.add(*jobs)
 
-    def hear(self, *observations: Observation) -> None:
+    def spool_observations(self, *observations: Observation) -> None:
         for observation in observations:
             self.spool.put(observation)
 
-    def services(self, through: Callable[[object], object] = lambda edge: edge) -> Services:
+    def services(self, through: Callable[[object], object] = lambda adapter: adapter) -> Services:
         return Services(
             slurm=through(self.slurm),
             store=through(self.store),
@@ -169,8 +173,8 @@ class World:
         assert found is not None
         return found
 
-    def asked(self) -> list[tuple[str, str, str, str]]:
-        """What Slurm was asked, without the Comment (tests/policy/test_requeue.py)."""
+    def requested_actions(self) -> list[tuple[str, str, str, str]]:
+        """The actions requested from Slurm, without the Comment, which tests/policy/test_launch_failure.py tests."""
         return [plain(action) for action in self.slurm.calls if action.key != "Comment"]
 
 
@@ -183,7 +187,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def category_of(world: World, record: JobRecord) -> tuple[str, str]:
+def category_and_decision_of(world: World, record: JobRecord) -> tuple[str, str]:
     found = world.attempt(record)
     assert found.diagnosis is not None
     return found.diagnosis.category, found.decision
@@ -192,13 +196,13 @@ def category_of(world: World, record: JobRecord) -> tuple[str, str]:
 # --- what is decided -------------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_fallen_off_the_bus_drains_the_node_and_runs_the_job_elsewhere(world: World) -> None:
+def test_a_gpu_off_the_bus_drains_the_node_and_the_job_is_retried_elsewhere(world: World) -> None:
     failed = job(81)
     world.add(failed)
-    world.hear(submitted(submission(81)), *hooks(failed, log=NCCL, kernel=[XID_79]))
+    world.spool_observations(submission_observation(submission(81)), *hooks(failed, log=NCCL, kernel=[XID_79]))
     world.run()
-    assert category_of(world, failed) == ("gpu_hardware", "retry_elsewhere")
-    drain, *again = world.asked()
+    assert category_and_decision_of(world, failed) == ("gpu_hardware", "retry_elsewhere")
+    drain, *again = world.requested_actions()
     assert drain[:2] == ("drain", "n1") and drain[3].startswith("slurmwrap: gpu_hardware")
     assert again == [
         ("requeuehold", "81", "", ""),
@@ -213,104 +217,106 @@ def test_a_gpu_fallen_off_the_bus_drains_the_node_and_runs_the_job_elsewhere(wor
     assert world.attempt(failed).reconciled
 
 
-def test_a_bug_in_the_program_is_stopped_and_touches_nothing(world: World) -> None:
+def test_a_bug_in_the_program_leads_to_stop_without_actions(world: World) -> None:
     failed = job(82)
     world.add(failed)
-    world.hear(submitted(submission(82)), *hooks(failed, log=BUG))
+    world.spool_observations(submission_observation(submission(82)), *hooks(failed, log=BUG))
     world.run()
-    assert category_of(world, failed) == ("traceback_from_crash", "stop")
-    assert world.asked() == []
+    assert category_and_decision_of(world, failed) == ("traceback_from_crash", "stop")
+    assert world.requested_actions() == []
     assert world.attempt(failed).reconciled
 
 
-def test_without_consent_the_node_is_drained_and_the_job_left_alone(world: World) -> None:
+def test_without_consent_the_node_is_drained_and_the_job_is_not_requeued(world: World) -> None:
     failed = job(83)
     world.add(failed)
-    world.hear(*hooks(failed, kernel=[XID_79]))
+    world.spool_observations(*hooks(failed, kernel=[XID_79]))
     world.run()
-    assert [call[0] for call in world.asked()] == ["drain"]
+    assert [call[0] for call in world.requested_actions()] == ["drain"]
     assert world.attempt(failed).decision == "stop"
     assert "not submitted by gsub" in world.attempt(failed).decision_reason
 
 
-def test_in_advise_mode_everything_is_recorded_and_nothing_done(tmp_path: Path) -> None:
+def test_in_advise_mode_actions_are_recorded_and_not_executed(tmp_path: Path) -> None:
     world = World(tmp_path, config=Config())
     failed = job(84)
     world.add(failed)
-    world.hear(submitted(submission(84)), *hooks(failed, kernel=[XID_79]))
+    world.spool_observations(submission_observation(submission(84)), *hooks(failed, kernel=[XID_79]))
     world.run()
     actions = world.store.actions(world.attempt(failed).attempt)
-    assert world.asked() == []
+    assert world.requested_actions() == []
     verbs = [action.verb for action in actions if action.key != "Comment"]
     assert verbs == ["drain", "requeuehold", "update job", "release", "update job"]
     assert {action.mode for action in actions} == {"advise"}
     assert world.attempt(failed).reconciled
 
 
-def test_a_success_is_recorded_and_teaches_the_owners_profile(world: World) -> None:
+def test_a_successful_run_is_recorded_and_updates_the_resource_profile(world: World) -> None:
     done = job(85, state="COMPLETED", exit_code=0, reason="None")
     world.add(done)
-    world.hear(submitted(submission(85, profile_key="resnet")), *hooks(done))
+    world.spool_observations(submission_observation(submission(85, profile_key="resnet")), *hooks(done))
     world.run()
-    assert category_of(world, done) == ("success", "none")
+    assert category_and_decision_of(world, done) == ("success", "none")
     profile = world.store.profile("1001:resnet")
     assert profile is not None and profile.runs == 1
 
 
-def test_an_array_task_is_addressed_by_its_task_never_by_the_arrays_id(world: World) -> None:
+def test_an_array_task_is_addressed_by_its_task_id_not_by_the_array_id(world: World) -> None:
     master = job(77, array_job_id=77, array_task_id=3)
     world.add(master)
-    world.hear(submitted(submission(77)), *hooks(master, log=NCCL))
+    world.spool_observations(submission_observation(submission(77)), *hooks(master, log=NCCL))
     world.run()
-    assert {call[1] for call in world.asked()} == {"77_3"}
+    assert {call[1] for call in world.requested_actions()} == {"77_3"}
 
 
-def test_a_task_with_its_own_raw_id_finds_the_submission_of_its_array(world: World) -> None:
+def test_an_array_task_with_its_own_raw_id_uses_the_arrays_submission(world: World) -> None:
     task = job(79, array_job_id=77, array_task_id=1)
     world.add(task)
-    world.hear(submitted(submission(77)), *hooks(task, log=NCCL))
+    world.spool_observations(submission_observation(submission(77)), *hooks(task, log=NCCL))
     world.run()
-    assert world.asked()[0] == ("requeuehold", "77_1", "", "")
+    assert world.requested_actions()[0] == ("requeuehold", "77_1", "", "")
 
 
 def test_a_cancelled_job_is_never_requeued(world: World) -> None:
     cancelled = job(86, state="CANCELLED", reason="None", exit_code=0, signal=15)
     world.add(cancelled)
-    world.hear(submitted(submission(86)), *hooks(cancelled, log=NCCL))
+    world.spool_observations(submission_observation(submission(86)), *hooks(cancelled, log=NCCL))
     world.run()
-    assert category_of(world, cancelled) == ("cancelled", "none")
-    assert world.asked() == []
+    assert category_and_decision_of(world, cancelled) == ("cancelled", "none")
+    assert world.requested_actions() == []
 
 
-def test_a_job_cancelled_between_decision_and_action_is_left_alone(world: World) -> None:
+def test_a_job_cancelled_between_decision_and_action_is_not_requeued(world: World) -> None:
     failed = job(87)
     world.add(failed)
-    world.hear(submitted(submission(87)), *hooks(failed, log=NCCL))
-    fresh = world.slurm.job
+    world.spool_observations(submission_observation(submission(87)), *hooks(failed, log=NCCL))
+    find_job = world.slurm.job
 
-    def cancelled_by_now(address: str) -> JobRecord | None:
-        found = fresh(address)
+    def job_is_cancelled(address: str) -> JobRecord | None:
+        found = find_job(address)
         return replace(found, state="CANCELLED") if found else None
 
-    world.slurm.job = cancelled_by_now  # type: ignore[method-assign]
+    world.slurm.job = job_is_cancelled  # type: ignore[method-assign]
     world.run()
-    assert world.asked() == []
+    assert world.requested_actions() == []
     errors = {action.error for action in world.store.actions(world.attempt(failed).attempt)}
     assert errors == {"it was cancelled meanwhile"}
 
 
-def test_a_job_that_slurm_requeued_already_is_recorded_and_nothing_is_added(world: World) -> None:
+def test_a_run_that_slurm_already_requeued_is_recorded_without_actions(world: World) -> None:
     running = job(88, state="RUNNING", reason="None", exit_code=0, end_time=None)
     world.add(running)
     world.run()
     log = "slurmstepd-n1: error: *** JOB 88 ON n1 CANCELLED AT 2026-11-20T23:47:02 DUE TO PREEMPTION ***\n"
-    world.hear(submitted(submission(88)), *hooks(replace(running, end_time=START - 30), log=log))
+    world.spool_observations(
+        submission_observation(submission(88)), *hooks(replace(running, end_time=START - 30), log=log)
+    )
     again = replace(running, state="PENDING", reason="BeginTime", restarts=1, submit_time=START - 20, start_time=None)
     world.add(again)
     world.run()
-    assert category_of(world, running) == ("job_preempted", "retry")
+    assert category_and_decision_of(world, running) == ("job_preempted", "retry")
     assert world.attempt(running).state == "REQUEUED"
-    assert world.asked() == []
+    assert world.requested_actions() == []
 
 
 @pytest.mark.parametrize(
@@ -323,19 +329,19 @@ def test_a_job_that_slurm_requeued_already_is_recorded_and_nothing_is_added(worl
         ("saved step 40\n", 3, ("no_signature", "retry")),  # RequeueExit=3
     ],
 )  # fmt: skip
-def test_a_run_that_was_requeued_failed_only_if_something_says_so(
+def test_a_requeued_run_counts_as_failed_only_with_evidence(
     world: World, log: str, exit_code: int, found: tuple[str, str]
 ) -> None:
     running = job(88, state="RUNNING", reason="None", exit_code=0, end_time=None)
     world.add(running)
     world.run()
     ended = replace(running, end_time=START - 30, exit_code=exit_code)
-    world.hear(submitted(submission(88)), *hooks(ended, log=log))
+    world.spool_observations(submission_observation(submission(88)), *hooks(ended, log=log))
     world.add(
         replace(running, state="PENDING", reason="BeginTime", restarts=1, submit_time=START - 20, start_time=None)
     )
     world.run()
-    assert category_of(world, running) == found
+    assert category_and_decision_of(world, running) == found
 
 
 def test_a_submission_that_slurm_refused_is_no_run(world: World) -> None:
@@ -345,27 +351,27 @@ def test_a_submission_that_slurm_refused_is_no_run(world: World) -> None:
         replace(never, start_time=at, end_time=at), replace(never, job_id=89, start_time=at + 30, end_time=at + 30)
     )
     world.run()
-    assert [run.attempt.job_id for run in world.store.attempts()] == [89]  # it had waited before it failed
+    assert [run.attempt.job_id for run in world.store.attempts()] == [89]  # job 89 had waited before it failed
 
 
 @pytest.mark.parametrize("signal", [0, 1], ids=["22.05", "24.11"])
-def test_a_run_whose_node_went_down_and_that_slurm_requeued_is_a_node_failure(world: World, signal: int) -> None:
+def test_a_requeued_run_whose_node_went_down_is_a_node_failure(world: World, signal: int) -> None:
     running = job(89, state="RUNNING", reason="None", exit_code=0, end_time=None, nodes=("n1", "n2"))
     world.add(running)
     world.run()
     world.slurm.nodes["n2"] = replace(world.slurm.nodes["n2"], state="DOWN", reason="Not responding")
     survivor = replace(running, end_time=START - 30, signal=signal)
-    world.hear(*[o for o in hooks(survivor) if o.node == "n1" or o.context is Context.PROLOG])
+    world.spool_observations(*[o for o in hooks(survivor) if o.node == "n1" or o.context is Context.PROLOG])
     world.add(replace(running, state="PENDING", restarts=1, submit_time=START - 20, start_time=None, nodes=()))
     world.run()
     found = world.attempt(running)
     assert (found.state, found.decision) == ("NODE_FAIL", "retry_elsewhere")
     assert [strike.node for strike in world.store.strikes(since=0)] == ["n2"]
-    assert world.asked() == []
+    assert world.requested_actions() == []
 
 
-def held_since_its_launch(found: JobRecord, clock: FakeClock) -> JobRecord:
-    """Slurm's word after a Prolog failed (22.05)."""
+def held_after_launch_failure(found: JobRecord, clock: FakeClock) -> JobRecord:
+    """The job record that Slurm 22.05 shows after a Prolog failed."""
     now = int(clock.now())
     return replace(
         found, state="PENDING", reason="launch failed requeued held", restarts=1, submit_time=now, nodes=(),
@@ -373,42 +379,44 @@ def held_since_its_launch(found: JobRecord, clock: FakeClock) -> JobRecord:
     )  # fmt: skip
 
 
-def test_a_job_held_since_its_launch_failed_is_let_go_once_with_consent(world: World) -> None:
-    held = held_since_its_launch(job(91), world.clock)
+def test_a_job_held_after_a_launch_failure_is_released_once_with_consent(world: World) -> None:
+    held = held_after_launch_failure(job(91), world.clock)
     world.add(held)
-    world.hear(submitted(submission(91)))
+    world.spool_observations(submission_observation(submission(91)))
     world.run()
     world.clock.sleep(30)
     world.run()
     (record,) = world.store.attempts(job_id=91)
     assert record.diagnosis is not None
     assert (record.diagnosis.category, record.decision, record.restarts) == ("node_failure", "retry_elsewhere", 0)
-    assert world.asked() == [("release", "91", "", ""), ("update job", "91", "StartTime", "now+3")]
+    assert world.requested_actions() == [("release", "91", "", ""), ("update job", "91", "StartTime", "now+3")]
     world.run()
-    assert len(world.asked()) == 2
+    assert len(world.requested_actions()) == 2
 
 
-def test_a_job_held_since_its_launch_failed_is_left_alone_without_consent(world: World) -> None:
-    world.add(held_since_its_launch(job(92), world.clock))
+def test_a_job_held_after_a_launch_failure_stays_held_without_consent(world: World) -> None:
+    world.add(held_after_launch_failure(job(92), world.clock))
     world.run()
     world.clock.sleep(30)
     world.run()
     (record,) = world.store.attempts(job_id=92)
-    assert (record.decision, world.asked()) == ("stop", [])
+    assert (record.decision, world.requested_actions()) == ("stop", [])
     assert "scontrol release 92" in record.decision_reason
 
 
-def test_what_the_gate_refused_runs_elsewhere_without_consent_and_the_drain_becomes_ours(world: World) -> None:
+def test_a_job_refused_by_the_prolog_gate_runs_elsewhere_even_without_consent(world: World) -> None:
     first = job(93, nodes=("n1",))
-    held = held_since_its_launch(first, world.clock)
+    held = held_after_launch_failure(first, world.clock)
     world.add(held)
     world.slurm.nodes["n1"] = replace(world.slurm.nodes["n1"], flags=frozenset({"DRAIN"}), reason="Prolog error")
     gate = {"refused": True, "cause": "gpu_lost", "text": "the GPU is lost", "source": "nvml"}
-    world.hear(seen(Context.PROLOG, 93, at=held.submit_time - 1.0, node="n1", restarts=0, gate=gate))
+    world.spool_observations(
+        hook_observation(Context.PROLOG, 93, at=held.submit_time - 1.0, node="n1", restarts=0, gate=gate)
+    )
     world.run()
     world.clock.sleep(30)
     world.run()
-    assert world.asked() == [
+    assert world.requested_actions() == [
         ("drain", "n1", "", "slurmwrap: gate: gpu_lost, before job 93"),
         ("update job", "93", "ExcNodeList", "n1"),
         ("release", "93", "", ""),
@@ -416,23 +424,23 @@ def test_what_the_gate_refused_runs_elsewhere_without_consent_and_the_drain_beco
     ]
 
 
-def test_of_several_nodes_the_one_that_the_gate_refused_is_excluded_and_no_other(world: World) -> None:
-    held = held_since_its_launch(job(94, nodes=("n1", "n2")), world.clock)
+def test_only_the_node_that_the_prolog_gate_refused_is_excluded(world: World) -> None:
+    held = held_after_launch_failure(job(94, nodes=("n1", "n2")), world.clock)
     world.add(held)
     world.slurm.nodes["n2"] = replace(world.slurm.nodes["n2"], flags=frozenset({"DRAIN"}), reason="Prolog error")
     at, gate = held.submit_time - 1.0, {"refused": True, "cause": "gpu_lost", "text": "", "source": "nvml"}
-    world.hear(seen(Context.PROLOG, 94, at=at, node="n1", restarts=0))
-    world.hear(seen(Context.PROLOG, 94, at=at, node="n2", restarts=0, gate=gate))
+    world.spool_observations(hook_observation(Context.PROLOG, 94, at=at, node="n1", restarts=0))
+    world.spool_observations(hook_observation(Context.PROLOG, 94, at=at, node="n2", restarts=0, gate=gate))
     world.run()
     world.clock.sleep(30)
     world.run()
-    assert world.asked()[:2] == [
+    assert world.requested_actions()[:2] == [
         ("drain", "n2", "", "slurmwrap: gate: gpu_lost, before job 94"),
         ("update job", "94", "ExcNodeList", "n2"),
     ]
 
 
-def test_the_gate_is_permitted_while_the_cap_lasts_and_told_conclusive_faults(world: World) -> None:
+def test_the_prolog_gate_is_permitted_below_the_cap_and_gets_conclusive_faults(world: World) -> None:
     broken = Strike(node="n2", cause="gpu_hardware", conclusive=True, text="Xid 79")
     lately = world.clock.now() - 60
     world.store.add_strike(broken, 1.0, 7, 1001)
@@ -449,19 +457,19 @@ def test_the_gate_is_permitted_while_the_cap_lasts_and_told_conclusive_faults(wo
     assert world.publisher.gate is not None and not world.publisher.gate.allowed
 
 
-def test_a_clock_that_is_put_back_neither_closes_the_gates_eyes_nor_keeps_health_from_being_published(
+def test_a_clock_set_back_does_not_stop_gate_permits_or_published_health(
     world: World,
 ) -> None:
-    book = ReconcilerState()
-    reconcile_once(world.services(), book)
+    state = ReconcilerState()
+    reconcile_once(world.services(), state)
     world.clock.time -= 86400
-    reconcile_once(world.services(), book)
+    reconcile_once(world.services(), state)
     gate, published = world.publisher.gate, world.publisher.published
     assert gate is not None and published is not None
     assert (gate.until, published.at) == (world.clock.now() + 300, world.clock.now())
 
 
-def test_in_advise_mode_the_gate_is_told_faults_and_gets_no_permit(tmp_path: Path) -> None:
+def test_in_advise_mode_the_prolog_gate_gets_faults_and_no_permit(tmp_path: Path) -> None:
     advised, observed = World(tmp_path, Config()), World(tmp_path, Config(rules={"gate": "observe"}))
     advised.run()
     observed.run()
@@ -469,9 +477,9 @@ def test_in_advise_mode_the_gate_is_told_faults_and_gets_no_permit(tmp_path: Pat
     assert observed.publisher.gate is None
 
 
-def test_a_job_that_slurm_has_forgotten_is_judged_from_its_hooks(world: World) -> None:
+def test_a_run_that_slurm_forgot_is_diagnosed_from_its_hooks(world: World) -> None:
     gone = job(90, exit_code=1)
-    controller = seen(
+    controller = hook_observation(
         Context.EPILOG_SLURMCTLD,
         90,
         at=START - 30.0,
@@ -482,7 +490,7 @@ def test_a_job_that_slurm_has_forgotten_is_judged_from_its_hooks(world: World) -
         wait_status=256,
         derived=0,
     )
-    world.hear(*hooks(gone, log=BUG), controller)
+    world.spool_observations(*hooks(gone, log=BUG), controller)
     world.run()
     (found,) = world.store.attempts(cluster="lab", job_id=90)
     assert found.diagnosis is not None
@@ -491,74 +499,76 @@ def test_a_job_that_slurm_has_forgotten_is_judged_from_its_hooks(world: World) -
     assert found.reconciled
 
 
-def test_a_failed_srun_hidden_by_the_script_is_found(world: World) -> None:
+def test_a_failed_srun_that_the_script_hides_is_found(world: World) -> None:
     hidden = job(91, state="COMPLETED", reason="None", exit_code=0, derived_exit_code=1)
     world.add(hidden)
-    world.hear(*hooks(hidden, log=BUG))
+    world.spool_observations(*hooks(hidden, log=BUG))
     world.run()
-    assert category_of(world, hidden) == ("traceback_from_crash", "stop")
+    assert category_and_decision_of(world, hidden) == ("traceback_from_crash", "stop")
 
 
-def test_an_older_job_with_the_same_id_leaves_no_trace_on_the_new_one(world: World) -> None:
+def test_an_older_job_with_the_same_id_does_not_affect_the_new_job(world: World) -> None:
     old = job(92, uid=1002, submit_time=START - 90_000, start_time=START - 90_000, end_time=START - 89_000)
-    world.hear(submitted(submission(92, uid=1002, user="bob", at=START - 90_000.0), uid=1002))
+    world.spool_observations(
+        submission_observation(submission(92, uid=1002, user="bob", at=START - 90_000.0), uid=1002)
+    )
     world.add(old)
-    world.hear(*hooks(old, kernel=[XID_79]))
+    world.spool_observations(*hooks(old, kernel=[XID_79]))
     world.run()
     new = job(92)
     world.add(new)
-    world.hear(*hooks(new, log=BUG))
+    world.spool_observations(*hooks(new, log=BUG))
     world.run()
-    assert category_of(world, new) == ("traceback_from_crash", "stop")
+    assert category_and_decision_of(world, new) == ("traceback_from_crash", "stop")
     assert len(world.store.attempts(cluster="lab", job_id=92)) == 2
 
 
-def test_a_job_that_is_completing_waits_for_a_later_pass(world: World) -> None:
+def test_a_completing_job_is_diagnosed_in_a_later_pass(world: World) -> None:
     ending = job(93, state="COMPLETING")
     world.add(ending)
-    world.hear(*hooks(ending, log=BUG))
+    world.spool_observations(*hooks(ending, log=BUG))
     assert world.run().waiting == 1
     assert world.attempt(ending).diagnosis is None
     world.add(replace(ending, state="FAILED"))
     world.run()
-    assert category_of(world, ending) == ("traceback_from_crash", "stop")
+    assert category_and_decision_of(world, ending) == ("traceback_from_crash", "stop")
 
 
-def test_an_ended_job_waits_a_little_for_an_epilog_that_is_still_under_way(world: World) -> None:
+def test_an_ended_job_is_diagnosed_only_after_a_late_epilog(world: World) -> None:
     failed = job(94, nodes=("n1", "n2"), end_time=START - 1)
     world.add(failed)
     early, late = hooks(failed, log=NCCL, kernel=[XID_79])[2:], hooks(failed, kernel=[XID_79])[:2]
-    world.hear(late[0], *early)
+    world.spool_observations(late[0], *early)
     assert world.run().waiting == 1
-    world.hear(late[1])
+    world.spool_observations(late[1])
     world.run()
-    assert category_of(world, failed)[0] == "gpu_hardware"
+    assert category_and_decision_of(world, failed)[0] == "gpu_hardware"
 
 
-def fails(world: World, run: JobRecord, restarts: int, log: str = NCCL) -> None:
-    """Its next run ends with this log, is told by the hooks, and looked at."""
+def run_and_fail(world: World, run: JobRecord, restarts: int, log: str = NCCL) -> None:
+    """The next run of a job fails with this log, its hooks report it, and a pass handles it."""
     now = int(world.clock.now())
     run = replace(run, restarts=restarts, submit_time=now, start_time=now + 5, end_time=now + 60, state="FAILED")
     world.add(run)
-    world.hear(*hooks(run, log=log))
+    world.spool_observations(*hooks(run, log=log))
     world.clock.sleep(100)
     world.run()
 
 
 def test_the_third_retry_of_one_root_cause_is_the_last(world: World) -> None:
-    world.hear(submitted(submission(95)))
+    world.spool_observations(submission_observation(submission(95)))
     for restarts in range(4):
-        fails(world, job(95), restarts)
+        run_and_fail(world, job(95), restarts)
     decisions = [record.decision for record in world.store.attempts(cluster="lab", job_id=95)]
     assert decisions == ["retry", "retry", "retry", "stop"]
-    starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
-    assert starts == ["now+64", "now+136", "now+290"]  # doubled, and a part that is this job's own
+    starts = [call[3] for call in world.requested_actions() if call[2] == "StartTime"]
+    assert starts == ["now+64", "now+136", "now+290"]  # the backoff doubles; the jitter depends on the job
 
 
-def test_a_ledger_that_a_person_cleared_begins_anew(world: World) -> None:
-    world.hear(submitted(submission(95)))
+def test_a_retry_budget_that_a_person_reset_starts_again(world: World) -> None:
+    world.spool_observations(submission_observation(submission(95)))
     for restarts in range(6):
-        fails(world, job(95), restarts)
+        run_and_fail(world, job(95), restarts)
         if restarts == 2:
             at = world.clock.now()
             world.store.add_reset(LedgerReset(cluster="lab", job_id=95, at=at, who="root", note="switch mended"))
@@ -566,27 +576,27 @@ def test_a_ledger_that_a_person_cleared_begins_anew(world: World) -> None:
     assert found == [("retry", f"nccl_error, retry {number} of 3") for number in (1, 2, 3, 1, 2, 3)]
 
 
-def test_a_job_out_of_memory_gets_more_in_its_own_unit(world: World) -> None:
+def test_a_job_out_of_memory_gets_more_memory_in_the_unit_it_used(world: World) -> None:
     _out_of_memory(world, 96)
     world.run()
-    assert ("update job", "96", "MinMemoryNode", "6000") in world.asked()
+    assert ("update job", "96", "MinMemoryNode", "6000") in world.requested_actions()
 
 
-def test_a_retry_whose_output_would_be_truncated_gets_a_file_of_its_own(world: World) -> None:
+def test_a_retry_whose_output_would_be_truncated_gets_a_new_output_file(world: World) -> None:
     failed = job(97)
     world.add(failed)
-    world.hear(submitted(submission(97, output_appends=False)), *hooks(failed, log=NCCL))
+    world.spool_observations(submission_observation(submission(97, output_appends=False)), *hooks(failed, log=NCCL))
     world.run()
-    assert ("update job", "97", "StdOut", "/home/alice/slurm-97.retry1.out") in world.asked()
+    assert ("update job", "97", "StdOut", "/home/alice/slurm-97.retry1.out") in world.requested_actions()
 
 
-def test_a_node_drained_by_a_person_is_not_touched(world: World) -> None:
+def test_a_node_that_a_person_drained_is_not_changed(world: World) -> None:
     world.slurm.nodes["n1"] = replace(world.slurm.nodes["n1"], flags=frozenset({"DRAIN"}), reason="bob: fans")
     failed = job(98)
     world.add(failed)
-    world.hear(*hooks(failed, kernel=[XID_79]))
+    world.spool_observations(*hooks(failed, kernel=[XID_79]))
     world.run()
-    assert world.asked() == []
+    assert world.requested_actions() == []
     assert world.slurm.nodes["n1"].reason == "bob: fans"
 
 
@@ -594,34 +604,34 @@ def test_no_more_nodes_are_drained_than_the_cap_allows(world: World) -> None:
     for job_id, name in ((101, "n1"), (102, "n2")):
         failed = job(job_id, nodes=(name,), submit_time=START - 300 + job_id)
         world.add(failed)
-        world.hear(*hooks(failed, kernel=[XID_79]))
+        world.spool_observations(*hooks(failed, kernel=[XID_79]))
     world.run()
-    assert [call[1] for call in world.asked()] == ["n1"]
+    assert [call[1] for call in world.requested_actions()] == ["n1"]
     (given_up,) = [action for action in world.store.actions() if action.target == "n2"]
     assert "exclude_cap" in given_up.error
 
 
-def test_a_refused_requeue_makes_the_rest_void(world: World) -> None:
+def test_a_refused_requeue_voids_the_remaining_actions(world: World) -> None:
     failed = job(103)
     world.add(failed)
-    world.hear(submitted(submission(103)), *hooks(failed, log=NCCL))
+    world.spool_observations(submission_observation(submission(103)), *hooks(failed, log=NCCL))
 
     def refuse(found: JobRecord, *, held: bool) -> JobRecord:
         raise SlurmError("Requested operation is presently disabled for job 103")
 
     world.slurm._requeued = refuse  # type: ignore[method-assign]
     world.run()
-    assert [call[0] for call in world.asked()] == ["requeuehold"]
+    assert [call[0] for call in world.requested_actions()] == ["requeuehold"]
     errors = [action.error for action in world.store.actions(world.attempt(failed).attempt)]
     assert errors[0].startswith("Requested operation") and all(errors)
     assert world.attempt(failed).reconciled
 
 
-def test_an_input_that_only_the_log_blames_is_confirmed_elsewhere_and_then_blocked_for_its_owner(world: World) -> None:
+def test_an_input_that_only_the_log_blames_is_blocked_after_a_second_failure(world: World) -> None:
     world.files[(1001, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
-    world.hear(submitted(submission(104)))
+    world.spool_observations(submission_observation(submission(104)))
     for restarts in range(2):
-        fails(world, job(104), restarts, log=MISSING)
+        run_and_fail(world, job(104), restarts, log=MISSING)
     first, second = world.store.attempts(cluster="lab", job_id=104)
     assert (first.decision, second.decision) == ("retry_elsewhere", "blacklist_input")
     (blocked,) = world.store.blocked_inputs()
@@ -630,13 +640,15 @@ def test_an_input_that_only_the_log_blames_is_confirmed_elsewhere_and_then_block
     assert published is not None and [(b.digest, b.uid, b.path) for b in published.blocked] == [("d1", 1001, "")]
 
 
-def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_blocked_at_once(world: World) -> None:
+def test_slurmwrap_finds_a_broken_input_not_named_in_the_log_and_blocks_it(world: World) -> None:
     log = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n"
     bad = InputRead(path="/data/bad.pt", digest="d3", fault="it is truncated", theirs=True)
     world.files[(1001, "/data/bad.pt")] = bad
     failed = job(107)
     world.add(failed)
-    world.hear(submitted(submission(107, inputs=("/data/good.pt", "/data/bad.pt"))), *hooks(failed, log=log))
+    world.spool_observations(
+        submission_observation(submission(107, inputs=("/data/good.pt", "/data/bad.pt"))), *hooks(failed, log=log)
+    )
     world.run()
     found = world.attempt(failed)
     assert found.diagnosis is not None
@@ -648,36 +660,41 @@ def test_a_broken_input_that_the_log_does_not_name_is_found_by_our_own_read_and_
     ]
 
 
-def test_a_file_of_the_users_own_binds_him_alone_whatever_our_read_says(world: World) -> None:
-    """Its digest is that of another's sound file, when he copied that one under a name of another format."""
+def test_a_broken_file_that_the_user_owns_is_blocked_for_that_user_only(world: World) -> None:
+    """The user could copy a sound file of another user under a name of another format, so that both have one digest."""
     log = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n"
     world.files[(1001, "/home/eve/x.npy")] = InputRead(path="/home/eve/x.npy", digest="d5", fault="is no NumPy file")
     failed = job(110)
     world.add(failed)
-    world.hear(submitted(submission(110, inputs=("/home/eve/x.npy",))), *hooks(failed, log=log))
+    world.spool_observations(
+        submission_observation(submission(110, inputs=("/home/eve/x.npy",))), *hooks(failed, log=log)
+    )
     world.run()
     assert [(b.digest, b.uid) for b in world.store.blocked_inputs()] == [("d5", 1001)]
 
 
-def test_what_torch_calls_a_damaged_checkpoint_is_an_input_when_our_own_read_finds_it_so(world: World) -> None:
+def test_a_checkpoint_error_is_an_input_failure_if_slurmwrap_finds_it_broken(world: World) -> None:
     log = "RuntimeError: Restoring from checkpoint failed\n"
     world.files[(1001, "/data/bad.pt")] = InputRead(path="/data/bad.pt", digest="d4", fault="it is truncated")
     mine, sound = job(108), job(109)
     world.add(mine, sound)
-    world.hear(submitted(submission(108, inputs=("/data/bad.pt",))), *hooks(mine, log=log))
-    world.hear(submitted(submission(109, inputs=("/data/good.pt",))), *hooks(sound, log=log))
+    world.spool_observations(submission_observation(submission(108, inputs=("/data/bad.pt",))), *hooks(mine, log=log))
+    world.spool_observations(submission_observation(submission(109, inputs=("/data/good.pt",))), *hooks(sound, log=log))
     world.run()
-    assert category_of(world, mine) == ("incorrect_inputs", "blacklist_input")
-    assert category_of(world, sound) == ("checkpoint_error", "stop")  # a resume that fails will fail again
+    assert category_and_decision_of(world, mine) == ("incorrect_inputs", "blacklist_input")
+    assert category_and_decision_of(world, sound) == (
+        "checkpoint_error",
+        "stop",
+    )  # a resume that failed will fail again
     assert {b.digest for b in world.store.blocked_inputs()} == {"d4"}
 
 
-def test_a_block_that_is_only_advised_is_recorded_and_not_made(tmp_path: Path) -> None:
+def test_an_advised_input_block_is_recorded_and_not_set(tmp_path: Path) -> None:
     world = World(tmp_path, config=Config())
     world.files[(1001, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
     failed = job(150)
     world.add(failed)
-    world.hear(*hooks(failed, log=MISSING))
+    world.spool_observations(*hooks(failed, log=MISSING))
     world.run()
     (action,) = world.store.actions()
     assert (action.rule, action.mode, action.verb, action.target) == (
@@ -686,16 +703,16 @@ def test_a_block_that_is_only_advised_is_recorded_and_not_made(tmp_path: Path) -
         "block input",
         "/data/train.h5",
     )
-    assert (world.store.blocked_inputs(), world.asked(), action.done_at) == ((), [], None)
+    assert (world.store.blocked_inputs(), world.requested_actions(), action.done_at) == ((), [], None)
     assert world.publisher.told[150][1] == (action,)
 
 
-def test_two_users_on_two_nodes_block_an_input_for_everybody(world: World) -> None:
+def test_failures_of_two_users_on_two_nodes_block_an_input_for_all_users(world: World) -> None:
     for uid, user, name in ((1001, "alice", "n1"), (1002, "bob", "n2")):
         world.files[(uid, "/data/train.h5")] = InputRead(path="/data/train.h5", digest="d1")
         failed = job(150 + uid, uid=uid, user=user, nodes=(name,))
         world.add(failed)
-        world.hear(*hooks(failed, log=MISSING))
+        world.spool_observations(*hooks(failed, log=MISSING))
         world.run()
     found = {(b.digest, b.uid): b.reason for b in world.store.blocked_inputs()}
     assert set(found) == {("d1", 1001), ("d1", 1002), ("d1", -1)}
@@ -706,44 +723,44 @@ def test_two_users_on_two_nodes_block_an_input_for_everybody(world: World) -> No
         ("user", True, ""),
         ("site", True, ""),
     ]
-    assert world.asked() == []  # Slurm is never told
+    assert world.requested_actions() == []  # an input block changes nothing in Slurm
 
 
-def test_a_job_that_resumes_gets_more_time(world: World) -> None:
+def test_a_job_that_resumes_from_a_checkpoint_gets_more_time(world: World) -> None:
     timed_out = job(151, state="TIMEOUT", reason="TimeLimit", exit_code=0, signal=15)
     world.add(timed_out)
-    world.hear(submitted(submission(151)), *hooks(timed_out))
+    world.spool_observations(submission_observation(submission(151)), *hooks(timed_out))
     services = world.services()
 
     def resumes(evidence: Evidence) -> Diagnosis:
         return replace(services.classify(evidence), resumed=True, step=120, checkpoint_step=100)
 
     reconcile_once(replace(services, classify=resumes))
-    assert ("update job", "151", "TimeLimit", "90") in world.asked()
+    assert ("update job", "151", "TimeLimit", "90") in world.requested_actions()
     found = world.attempt(timed_out)
     assert found.diagnosis is not None
     assert (found.decision, found.diagnosis.checkpoint_step) == ("resize", 100)
 
 
-def test_a_refused_resize_is_put_back_and_not_asked_for_again(world: World) -> None:
+def test_a_refused_resize_is_undone_and_not_requested_again(world: World) -> None:
     updated = world.slurm._updated
 
     def limited(found: JobRecord, action: SlurmAction) -> JobRecord:
         if action.key == "MinMemoryNode" and int(action.value) > 4000:
-            world.slurm.records[found.job_id] = updated(found, action)  # Slurm 22.05 may keep what it refuses
+            world.slurm.records[found.job_id] = updated(found, action)  # Slurm 22.05 may keep a value that it refuses
             raise SlurmError("Job violates accounting/QOS policy")
         return updated(found, action)
 
     world.slurm._updated = limited  # type: ignore[method-assign]
     failed = _out_of_memory(world, 152)
     world.run()
-    keys = [(call[2], call[3]) for call in world.asked() if call[0] == "update job"]
+    keys = [(call[2], call[3]) for call in world.requested_actions() if call[0] == "update job"]
     assert keys == [("MinMemoryNode", "6000"), ("MinMemoryNode", "4000"), ("StartTime", "now+3")]
     assert world.slurm.records[152].mem_mib_per_node == 4000
     again = replace(failed, restarts=1, submit_time=START + 50, start_time=START + 60, end_time=START + 90)
     world.clock.sleep(200)
     world.add(again)
-    world.hear(*hooks(again))
+    world.spool_observations(*hooks(again))
     world.run()
     assert world.attempt(again).decision == "stop"
     assert "Slurm refused the larger job last time" in world.attempt(again).decision_reason
@@ -752,25 +769,23 @@ def test_a_refused_resize_is_put_back_and_not_asked_for_again(world: World) -> N
 def _out_of_memory(world: World, job_id: int) -> JobRecord:
     failed = job(job_id, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
     world.add(failed)
-    world.hear(submitted(submission(job_id)), *hooks(failed))
+    world.spool_observations(submission_observation(submission(job_id)), *hooks(failed))
     return failed
 
 
 @pytest.mark.parametrize(("scope", "owner"), [(Scope(), 1001), (Scope(user="alice", uid=1001), None)])
-def test_a_larger_size_is_asked_for_in_the_owners_name_and_all_else_in_our_own(
-    tmp_path: Path, scope: Scope, owner: int | None
-) -> None:
+def test_a_resize_runs_as_the_owner_and_all_else_as_slurmwrap(tmp_path: Path, scope: Scope, owner: int | None) -> None:
     world = World(tmp_path, ACT, scope)
     _out_of_memory(world, 152)
     world.run()
-    whose = {
+    owners = {
         action.key or action.verb.value: who for action, who in zip(world.slurm.calls, world.slurm.owners, strict=True)
     }
     others = ("requeuehold", "Comment", "release", "StartTime")
-    assert whose == {**dict.fromkeys(others), "MinMemoryNode": owner}
+    assert owners == {**dict.fromkeys(others), "MinMemoryNode": owner}
 
 
-def _stops_scontrol(world: World, key: str = "MinMemoryNode") -> None:
+def _let_scontrol_time_out(world: World, key: str = "MinMemoryNode") -> None:
     apply = world.slurm.apply
 
     def stopped(action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
@@ -782,33 +797,34 @@ def _stops_scontrol(world: World, key: str = "MinMemoryNode") -> None:
     world.slurm.apply = stopped  # type: ignore[method-assign]
 
 
-def test_an_owner_who_stops_the_resize_of_his_job_holds_up_nobody_and_gets_no_more_memory(world: World) -> None:
+def test_an_owner_who_blocks_a_resize_delays_no_other_job_and_gets_no_memory(world: World) -> None:
     failed = _out_of_memory(world, 152)
     other = job(153, uid=1002, user="bob", state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
     world.add(other)
-    world.hear(submitted(submission(153, uid=1002, user="bob"), uid=1002), *hooks(other))
-    _stops_scontrol(world)
-    book, services = ReconcilerState(), world.services()
+    world.spool_observations(submission_observation(submission(153, uid=1002, user="bob"), uid=1002), *hooks(other))
+    _let_scontrol_time_out(world)
+    state, services = ReconcilerState(), world.services()
 
     for _ in range(5):
-        reconcile_once(services, book)
+        reconcile_once(services, state)
     assert world.slurm.records[153].mem_mib_per_node == 6000
-    asked = [action for action in world.slurm.calls if (action.target, action.key) == ("152", "MinMemoryNode")]
-    assert len(asked) == 1  # and not again for ten minutes
+    resizes = [action for action in world.slurm.calls if (action.target, action.key) == ("152", "MinMemoryNode")]
+    assert len(resizes) == 1  # it is not repeated within ten minutes
 
     world.clock.sleep(601)
-    reconcile_once(services, book)
+    reconcile_once(services, state)
     found = world.slurm.records[152]
     assert (found.reason, found.mem_mib_per_node, world.attempt(failed).resize_refused) == ("None", 4000, True)
 
 
 @pytest.mark.parametrize(("reason", "memory"), [("AssocMaxMemPerJob", 4000), ("Priority", 6000)])
-def test_a_retry_that_a_limit_keeps_from_running_gets_back_what_it_ran_with(
-    world: World, reason: str, memory: int
-) -> None:
+def test_a_resized_retry_that_a_limit_keeps_pending_gets_its_old_size(world: World, reason: str, memory: int) -> None:
     failed = job(152, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
     world.add(failed)
-    world.hear(submitted(submission(152, shape=ResourceShape(), plan=to_json_dict(PlacementPlan()))), *hooks(failed))
+    world.spool_observations(
+        submission_observation(submission(152, shape=ResourceShape(), plan=to_json_dict(PlacementPlan()))),
+        *hooks(failed),
+    )
     world.run()
     assert world.slurm.records[152].mem_mib_per_node == 6000
 
@@ -822,41 +838,41 @@ def test_a_retry_that_a_limit_keeps_from_running_gets_back_what_it_ran_with(
     assert world.attempt(failed).resize_refused is (memory == 4000)
 
 
-def test_a_resize_that_slurm_did_not_answer_once_is_made_ten_minutes_later(world: World) -> None:
+def test_an_unanswered_resize_is_repeated_after_ten_minutes(world: World) -> None:
     _out_of_memory(world, 152)
     apply = world.slurm.apply
-    _stops_scontrol(world)
-    book, services = ReconcilerState(), world.services()
-    reconcile_once(services, book)
+    _let_scontrol_time_out(world)
+    state, services = ReconcilerState(), world.services()
+    reconcile_once(services, state)
     world.slurm.apply = apply  # type: ignore[method-assign]
 
     world.clock.sleep(601)
-    reconcile_once(services, book)
+    reconcile_once(services, state)
 
     assert world.slurm.records[152].mem_mib_per_node == 6000
     assert world.slurm.records[152].reason == "None"
 
 
-def test_beyond_the_brake_retries_start_later_and_none_is_lost(tmp_path: Path) -> None:
+def test_retries_above_the_hourly_limit_start_later_and_none_is_lost(tmp_path: Path) -> None:
     world = World(tmp_path, config=Config(rules=ACT.rules, retry=Retry(max_per_hour=2, backoff_s=0)))
-    storm = [job(160 + n, submit_time=START - 200 + n) for n in range(5)]
-    world.add(*storm)
-    for failed in storm:
-        world.hear(submitted(submission(failed.job_id)), *hooks(failed, log=NCCL))
+    failures = [job(160 + n, submit_time=START - 200 + n) for n in range(5)]
+    world.add(*failures)
+    for failed in failures:
+        world.spool_observations(submission_observation(submission(failed.job_id)), *hooks(failed, log=NCCL))
     world.run()
-    world.reopen()  # a new process knows of them too
+    world.reopen()  # a new process must count them too
     late = job(170)
     world.add(late)
-    world.hear(submitted(submission(170)), *hooks(late, log=NCCL))
+    world.spool_observations(submission_observation(submission(170)), *hooks(late, log=NCCL))
     world.run()
-    starts = [call[3] for call in world.asked() if call[2] == "StartTime"]
+    starts = [call[3] for call in world.requested_actions() if call[2] == "StartTime"]
     assert starts == ["now+3", "now+3", "now+3600", "now+3600", "now+7200", "now+7200"]
     assert "2 retries an hour are the limit" in world.attempt(late).decision_reason
     assert all(record.pending for record in world.slurm.records.values())
 
 
 class AppendedLogs(FakeLogs):
-    """One file that each run adds to; remembers from where it was asked to read."""
+    """One output file to which each run appends. It records the offset of each read in `begins`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -868,7 +884,7 @@ class AppendedLogs(FakeLogs):
         return (LogTail(name=run.std_out, text=BUG, size=size, mark=f"m{size}"),)
 
 
-def test_without_hooks_each_run_is_judged_by_what_it_added_to_the_output(tmp_path: Path) -> None:
+def test_without_hooks_a_run_is_diagnosed_from_the_output_it_appended(tmp_path: Path) -> None:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001))
     world.logs = logs = AppendedLogs()
     first = job(110)
@@ -881,18 +897,18 @@ def test_without_hooks_each_run_is_judged_by_what_it_added_to_the_output(tmp_pat
     assert logs.begins == [{}, {first.std_out: [100, "m100"]}]
 
 
-def test_what_the_hooks_of_an_earlier_run_say_late_is_not_held_against_the_next_one(world: World) -> None:
+def test_late_hooks_of_an_earlier_run_do_not_count_for_the_next_run(world: World) -> None:
     first = job(110, start_time=START - 90)
-    late = hooks(replace(first, start_time=START - 82, end_time=START - 80))  # a busy node: its Prolog began late
+    late = hooks(replace(first, start_time=START - 82, end_time=START - 80))  # on a busy node the Prolog began late
     world.add(first)
-    world.hear(*late)
+    world.spool_observations(*late)
     world.run()
     second = replace(first, submit_time=START - 81, start_time=START - 80, end_time=START, restarts=1)
     world.add(second)
     prolog, epilog = hooks(second)
-    world.hear(prolog)
-    assert world.run().waiting == 1  # for its own Epilog
-    world.hear(epilog)
+    world.spool_observations(prolog)
+    assert world.run().waiting == 1  # for the Epilog of the second run
+    world.spool_observations(epilog)
     world.run()
     assert world.attempt(second).diagnosis
 
@@ -909,7 +925,7 @@ class WrittenLogs(FakeLogs):
 
 
 @pytest.mark.parametrize(("after_s", "category"), [(0, "completed_with_error"), (600, "success")])
-def test_a_file_that_a_later_job_wrote_says_nothing_of_one_that_completed(
+def test_output_that_a_later_job_wrote_does_not_count_for_a_completed_job(
     tmp_path: Path, after_s: float, category: str
 ) -> None:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001))
@@ -918,7 +934,7 @@ def test_a_file_that_a_later_job_wrote_says_nothing_of_one_that_completed(
     world.logs = WrittenLogs(done.end_time + after_s)
     world.add(done)
     world.run()
-    assert category_of(world, done) == (category, "none")
+    assert category_and_decision_of(world, done) == (category, "none")
     assert world.store.strikes(since=0) == ()
 
 
@@ -929,28 +945,30 @@ class FullSpool(MemorySpool):
         return
 
 
-def test_a_spool_that_cannot_be_emptied_does_not_keep_the_reconciler_for_ever(world: World) -> None:
-    world.spool = FullSpool(*(seen(Context.PROLOG, 1000 + n, at=float(START)) for n in range(201)))
+def test_a_spool_that_cannot_be_emptied_does_not_block_the_reconciler(world: World) -> None:
+    world.spool = FullSpool(*(hook_observation(Context.PROLOG, 1000 + n, at=float(START)) for n in range(201)))
     assert world.run().ingested.kept == 201
 
 
-def prerun_note(**changes: Any) -> Observation:
-    """A pre-run record of job 105 as its user may write it; `changes` go over the record's own JSON."""
+def prerun_observation(**changes: Any) -> Observation:
+    """The observation with the pre-run record of job 105; `changes` are applied to the record's JSON."""
     verdict = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 steps ran", seconds=20.0)
     record = PrerunRecord(
         cluster="lab", job_id=105, prerun_job_id=106, uid=1001, at=float(START), verdict=verdict, profile_key="k"
     )
     plain = to_json_dict(record)
     plain["verdict"] |= changes.pop("verdict", {})
-    return told(105, Context.PRERUN, {"prerun": plain | changes})
+    return user_observation(105, Context.PRERUN, {"prerun": plain | changes})
 
 
-def test_a_measurement_that_cannot_be_true_stops_nobody_and_is_not_learnt(world: World) -> None:
+def test_an_impossible_measurement_is_not_put_into_the_profile(world: World) -> None:
     world.add(job(105, state="PENDING", start_time=None, end_time=None, nodes=()), job(106, end_time=None))
     points = [{"cpus": cpus, "steps_per_s": 5e-324, "spread": 0.0, "rounds": 0} for cpus in (1, 2)]
     odd = {"mem_peak_mib": 2**63 - 1, "cpus_used": 1e308, "gpus": -7, "steps_per_s": 1e308, "cpu_curve": points}
-    world.hear(prerun_note(verdict={"measurement": odd}))
-    world.hear(prerun_note(at=START + 60.0, verdict={"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}}))
+    world.spool_observations(prerun_observation(verdict={"measurement": odd}))
+    world.spool_observations(
+        prerun_observation(at=START + 60.0, verdict={"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}})
+    )
     world.run()
     (profile,) = world.store.profiles()
     assert (profile.mem_mib_per_gpu, profile.cpus_per_gpu, profile.cpu_curve) == (2048, None, ())
@@ -958,14 +976,12 @@ def test_a_measurement_that_cannot_be_true_stops_nobody_and_is_not_learnt(world:
 
 @pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_a_pre_run_that_reports_before_it_acts_and_after_counts_once(
-    world: World, order: tuple[int, int], passes: int
-) -> None:
+def test_a_pre_run_that_reports_twice_counts_once(world: World, order: tuple[int, int], passes: int) -> None:
     world.add(job(105, state="PENDING", start_time=None, end_time=None, nodes=()), job(106, end_time=None))
     measured = {"measurement": {"mem_peak_mib": 2048, "mem_source": "cgroup"}}
-    notes = {1: prerun_note(verdict=measured), 2: prerun_note(verdict=measured, released=True)}
+    notes = {1: prerun_observation(verdict=measured), 2: prerun_observation(verdict=measured, released=True)}
     for number in order:
-        world.hear(notes[number])
+        world.spool_observations(notes[number])
         if passes == 2:
             world.run()
     world.run()
@@ -974,14 +990,14 @@ def test_a_pre_run_that_reports_before_it_acts_and_after_counts_once(
 
 
 @pytest.mark.parametrize("changes", [{"at": 1e300}, {"gpus": -1}, {"verdict": {"seconds": 1e308}}])
-def test_a_record_whose_numbers_cannot_be_true_is_set_aside(world: World, changes: dict[str, Any]) -> None:
+def test_a_pre_run_record_with_impossible_numbers_is_rejected(world: World, changes: dict[str, Any]) -> None:
     world.add(job(105, state="PENDING", start_time=None, end_time=None, nodes=()), job(106, end_time=None))
-    world.hear(prerun_note(**changes))
+    world.spool_observations(prerun_observation(**changes))
     summary = world.run()
     assert (summary.ingested.refused, world.store.preruns()) == (1, ())
 
 
-def test_a_failed_prerun_that_read_a_broken_input_blocks_it_for_its_owner(world: World) -> None:
+def test_a_failed_pre_run_that_read_a_broken_input_blocks_it_for_its_owner(world: World) -> None:
     waiting = job(105, state="PENDING", reason="BeginTime", start_time=None, end_time=None, nodes=())
     trial = job(106, state="RUNNING", end_time=None)
     verdict = Verdict(
@@ -995,141 +1011,149 @@ def test_a_failed_prerun_that_read_a_broken_input_blocks_it_for_its_owner(world:
     record = PrerunRecord(cluster="lab", job_id=105, prerun_job_id=106, uid=1001, at=float(START), verdict=verdict)
     world.files[(1001, "/data/x.h5")] = InputRead(path="/data/x.h5", digest="d2")
     world.add(waiting, trial)
-    world.hear(told(105, Context.PRERUN, {"prerun": to_json_dict(record)}))
+    world.spool_observations(user_observation(105, Context.PRERUN, {"prerun": to_json_dict(record)}))
     world.run()
     assert [(b.digest, b.uid, b.reason) for b in world.store.blocked_inputs()] == [("d2", 1001, "it is truncated")]
 
 
-# --- what is not believed --------------------------------------------------------------------------------------------
+# --- rejected observations -------------------------------------------------------------------------------------------
 
 
-def test_a_users_forged_hook_observation_strikes_no_node_and_is_counted(world: World) -> None:
+def test_a_hook_observation_forged_by_a_user_is_rejected_and_counted(world: World) -> None:
     failed = job(110)
     world.add(failed)
-    world.hear(*hooks(failed, kernel=[XID_79], sealed=1001))
+    world.spool_observations(*hooks(failed, kernel=[XID_79], sealed=1001))
     summary = world.run()
     assert summary.ingested.refused == 2
-    assert world.asked() == [] and world.store.strikes(since=0) == ()
+    assert world.requested_actions() == [] and world.store.strikes(since=0) == ()
     assert sorted(world.spool.rejected) and not world.spool.files
 
 
 def test_a_forged_xid_line_in_a_log_strikes_no_node(world: World) -> None:
     failed = job(111)
     world.add(failed)
-    world.hear(submitted(submission(111)), *hooks(failed, log=f"{XID_79}\n{BUG}"))
+    world.spool_observations(submission_observation(submission(111)), *hooks(failed, log=f"{XID_79}\n{BUG}"))
     world.run()
     assert world.store.strikes(since=0) == ()
-    assert "drain" not in [call[0] for call in world.asked()]
+    assert "drain" not in [call[0] for call in world.requested_actions()]
 
 
 def test_a_kernel_line_from_a_node_that_the_job_did_not_run_on_is_ignored(world: World) -> None:
     failed = job(112)
     world.add(failed)
-    stray = seen(
+    stray = hook_observation(
         Context.EPILOG, 112, at=START - 30.0, node="n5", started_at=START - 90.0, kernel=[{"text": XID_79, "at": None}]
     )
-    world.hear(*hooks(failed, log=BUG), stray)
+    world.spool_observations(*hooks(failed, log=BUG), stray)
     world.run()
-    assert category_of(world, failed) == ("traceback_from_crash", "stop")
-    assert world.asked() == []
+    assert category_and_decision_of(world, failed) == ("traceback_from_crash", "stop")
+    assert world.requested_actions() == []
 
 
-def test_a_submission_for_another_users_job_is_set_aside(world: World) -> None:
+def test_a_submission_for_another_users_job_is_rejected(world: World) -> None:
     victim = job(113)
     world.add(victim)
-    world.hear(submitted(submission(113, uid=1002, user="bob"), uid=1002), *hooks(victim, log=NCCL))
+    world.spool_observations(
+        submission_observation(submission(113, uid=1002, user="bob"), uid=1002), *hooks(victim, log=NCCL)
+    )
     world.run()
     assert world.store.submission("lab", 113) is None
-    assert world.asked() == []
+    assert world.requested_actions() == []
 
 
-def test_a_submission_that_claims_another_uid_than_its_seal_is_set_aside(world: World) -> None:
+def test_a_submission_with_a_uid_other_than_its_seal_is_rejected(world: World) -> None:
     victim = job(114)
     world.add(victim)
-    world.hear(submitted(submission(114), uid=1002))
+    world.spool_observations(submission_observation(submission(114), uid=1002))
     world.run()
     assert world.store.submission("lab", 114) is None
     (aside,) = world.spool.rejected.values()
     assert isinstance(aside, RejectedEntry) and aside.uid == 1002
 
 
-def test_a_submission_of_a_job_newer_than_slurms_first_answer_is_believed(world: World) -> None:
-    world.hear(submitted(submission(115)))
-    asked = world.slurm.jobs
+def test_a_submission_of_a_job_newer_than_the_job_list_is_accepted(world: World) -> None:
+    world.spool_observations(submission_observation(submission(115)))
+    list_jobs = world.slurm.jobs
 
-    def later(user: str | None = None) -> tuple[JobRecord, ...]:
-        answer = asked(user)
+    def list_jobs_and_add_115(user: str | None = None) -> tuple[JobRecord, ...]:
+        answer = list_jobs(user)
         world.add(job(115, state="PENDING", start_time=None, end_time=None, nodes=()))
         return answer
 
-    world.slurm.jobs = later  # type: ignore[method-assign]
+    world.slurm.jobs = list_jobs_and_add_115  # type: ignore[method-assign]
     world.run()
     assert world.store.submission("lab", 115) is not None
 
 
-def test_garbage_in_a_claim_is_set_aside(world: World) -> None:
-    world.hear(told(116, Context.SUBMIT, {"submission": {"job_id": "$(reboot)"}}))
+def test_a_malformed_submission_is_rejected(world: World) -> None:
+    world.spool_observations(user_observation(116, Context.SUBMIT, {"submission": {"job_id": "$(reboot)"}}))
     assert world.run().ingested.refused == 1
 
 
-# --- a user's own ----------------------------------------------------------------------------------------------------
+# --- user mode -------------------------------------------------------------------------------------------------------
 
 
-def test_in_user_mode_own_jobs_are_judged_from_their_logs_without_any_hook(tmp_path: Path) -> None:
+def test_in_user_mode_own_jobs_are_diagnosed_from_their_logs_without_hooks(tmp_path: Path) -> None:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
     mine, other = job(120), job(121, user="bob", uid=1002)
     world.add(mine, other)
     world.logs.texts = {120: BUG, 121: BUG}
-    world.hear(replace(submitted(submission(120)), uid=-1))
+    world.spool_observations(replace(submission_observation(submission(120)), uid=-1))
     world.run()
-    assert category_of(world, mine) == ("traceback_from_crash", "stop")
+    assert category_and_decision_of(world, mine) == ("traceback_from_crash", "stop")
     assert world.store.attempts(cluster="lab", job_id=121) == ()
     assert world.store.submission("lab", 120) is not None
 
 
-def test_of_clusters_that_share_a_home_each_keeps_what_the_other_is_told(tmp_path: Path) -> None:
-    """The site's spool is of one cluster; a user's own is read wherever he is."""
+def test_in_a_shared_home_observations_of_another_cluster_are_kept(tmp_path: Path) -> None:
+    """A site's spool belongs to one cluster. Reconcilers of all clusters with that home read a user's spool."""
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
-    theirs = replace(submission(120), cluster="other")
-    note = replace(submitted(theirs), cluster="other", uid=-1)
-    world.add(job(120, user="bob", uid=1002))  # this cluster's job of that id is another user's
-    world.hear(note)
+    of_other_cluster = replace(submission(120), cluster="other")
+    note = replace(submission_observation(of_other_cluster), cluster="other", uid=-1)
+    world.add(job(120, user="bob", uid=1002))  # on this cluster, job 120 belongs to another user
+    world.spool_observations(note)
     summary = world.run().ingested
     assert (summary.kept, summary.refused, summary.submitted) == (1, 0, set())
-    assert (world.store.submission("other", 120), world.store.submission("lab", 120)) == (theirs, None)
+    assert (world.store.submission("other", 120), world.store.submission("lab", 120)) == (of_other_cluster, None)
     of_site = World(tmp_path / "site")
-    of_site.hear(replace(note, uid=1001))
+    of_site.spool_observations(replace(note, uid=1001))
     assert of_site.run().ingested.refused == 1
 
 
-def test_in_user_mode_a_transient_failure_is_retried_and_a_drain_only_advised(tmp_path: Path) -> None:
+def test_in_user_mode_a_transient_failure_is_retried_and_no_node_is_drained(tmp_path: Path) -> None:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
     lost = job(122, state="NODE_FAIL", reason="NodeDown", exit_code=0)
     world.add(lost)
-    world.hear(replace(submitted(submission(122)), uid=-1))
+    world.spool_observations(replace(submission_observation(submission(122)), uid=-1))
     world.run()
-    assert [call[0] for call in world.asked()] == ["requeuehold", "update job", "release", "update job"]
+    assert [call[0] for call in world.requested_actions()] == ["requeuehold", "update job", "release", "update job"]
 
 
-# --- being killed ----------------------------------------------------------------------------------------------------
+# --- kills -----------------------------------------------------------------------------------------------------------
 
 
 def crash_world(path: Path) -> World:
-    """Several endings at once."""
+    """A world with four ended jobs (GPU fault, transient failure, bug, success) and a pre-run."""
     world = World(path)
     hardware, transient = job(130), job(131, nodes=("n2",))
     bug, done = job(132, nodes=("n3",)), job(133, nodes=("n4",), state="COMPLETED", exit_code=0)
     world.add(hardware, transient, bug, done)
-    world.hear(submitted(submission(130)), submitted(submission(131, output_appends=False)))
-    world.hear(submitted(submission(133, profile_key="k")), *hooks(hardware, log=NCCL, kernel=[XID_79]))
-    world.hear(*hooks(transient, log=NCCL), *hooks(bug, log=BUG), *hooks(done))
-    world.hear(tried(134, 135, Measurement(seconds=30, mem_peak_mib=900, cpu_s=20), key="k"))
+    world.spool_observations(
+        submission_observation(submission(130)), submission_observation(submission(131, output_appends=False))
+    )
+    world.spool_observations(
+        submission_observation(submission(133, profile_key="k")), *hooks(hardware, log=NCCL, kernel=[XID_79])
+    )
+    world.spool_observations(*hooks(transient, log=NCCL), *hooks(bug, log=BUG), *hooks(done))
+    world.spool_observations(
+        passed_prerun_observation(134, 135, Measurement(seconds=30, mem_peak_mib=900, cpu_s=20), key="k")
+    )
     world.add(job(134, state="PENDING", start_time=None, end_time=None, nodes=()), job(135, state="RUNNING"))
     return world
 
 
-def tried(job_id: int, trial_id: int, measurement: Measurement, *, key: str) -> Observation:
-    """A pre-run that passed."""
+def passed_prerun_observation(job_id: int, trial_id: int, measurement: Measurement, *, key: str) -> Observation:
+    """The observation with the record of a pre-run that passed."""
     verdict = Verdict(outcome=Outcome.PASS, layer="step", reason="three steps", measurement=measurement)
     record = PrerunRecord(
         cluster="lab",
@@ -1140,15 +1164,15 @@ def tried(job_id: int, trial_id: int, measurement: Measurement, *, key: str) -> 
         verdict=verdict,
         profile_key=key,
     )
-    return told(job_id, Context.PRERUN, {"prerun": to_json_dict(record)})
+    return user_observation(job_id, Context.PRERUN, {"prerun": to_json_dict(record)})
 
 
 def outcome(world: World) -> dict[str, object]:
-    """Everything that must not depend on having been killed; ids and times do."""
+    """All results that a kill must not change. Ids and times are left out, because a kill changes them."""
     store = world.store
     actions = [(a.attempt, a.verb, a.target, a.key, a.value, a.mode, a.error) for a in store.actions()]
     return {
-        "calls": world.asked(),
+        "calls": world.requested_actions(),
         "jobs": world.slurm.records,
         "nodes": world.slurm.nodes,
         "attempts": store.attempts(),
@@ -1164,7 +1188,7 @@ def outcome(world: World) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
-def test_killed_at_any_call_of_an_edge_nothing_is_lost_and_nothing_done_twice(
+def test_a_kill_at_any_adapter_call_loses_nothing_and_repeats_nothing(
     tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
 ) -> None:
     plain, fuse = crash_world(tmp_path / "plain"), Fuse()
@@ -1185,15 +1209,15 @@ def test_killed_at_any_call_of_an_edge_nothing_is_lost_and_nothing_done_twice(
         assert found == expected, f"killed {'after' if after else 'before'} call {at}, {fuse.kinds[at - 1]}"
 
 
-# --- going on --------------------------------------------------------------------------------------------------------
+# --- the watch loop --------------------------------------------------------------------------------------------------
 
 
-def test_the_watch_survives_slurm_being_away_and_says_so_once(world: World) -> None:
+def test_watch_continues_while_slurm_is_unreachable_and_reports_it_once(world: World) -> None:
     failed = job(140)
     world.add(failed)
-    world.hear(*hooks(failed, log=BUG))
+    world.spool_observations(*hooks(failed, log=BUG))
     world.slurm.away = True
-    said: list[str] = []
+    messages: list[str] = []
     passes = count(1)
 
     def stopped() -> bool:
@@ -1202,27 +1226,27 @@ def test_the_watch_survives_slurm_being_away_and_says_so_once(world: World) -> N
         return world.clock.now() > START + 300
 
     watch(
-        replace(world.services(), say=said.append),
+        replace(world.services(), say=messages.append),
         poll_s=30,
         woken=lambda: 0,
         stopped=stopped,
         report=lambda _: next(passes),
     )
-    assert said == [
+    assert messages == [
         "trying again until it works: Unable to contact slurm controller (connect failure)",
         "it works again",
     ]
-    assert category_of(world, failed)[0] == "traceback_from_crash"
+    assert category_and_decision_of(world, failed)[0] == "traceback_from_crash"
 
 
-def test_a_wake_ends_the_waiting(world: World) -> None:
+def test_a_wakeup_starts_the_next_pass_at_once(world: World) -> None:
     failed = job(141)
     summaries: list[float] = []
 
     def woken() -> int:
         if world.clock.now() > START + 5 and not world.slurm.records:
             world.add(failed)
-            world.hear(*hooks(failed, log=BUG))
+            world.spool_observations(*hooks(failed, log=BUG))
         return len(world.slurm.records)
 
     watch(
@@ -1233,10 +1257,10 @@ def test_a_wake_ends_the_waiting(world: World) -> None:
         report=lambda _: summaries.append(world.clock.now()),
     )
     assert len(summaries) == 2
-    assert category_of(world, failed)[0] == "traceback_from_crash"
+    assert category_and_decision_of(world, failed)[0] == "traceback_from_crash"
 
 
-def test_a_clock_that_is_put_back_during_the_wait_ends_it(world: World) -> None:
+def test_a_clock_set_back_during_the_wait_ends_the_wait(world: World) -> None:
     passes: list[float] = []
     back = count(1)
 
@@ -1255,57 +1279,59 @@ def test_a_clock_that_is_put_back_during_the_wait_ends_it(world: World) -> None:
     assert [at > START - 3600 for at in passes] == [True, False]
 
 
-def test_a_second_pass_does_not_read_settled_runs_again(world: World) -> None:
+def test_a_second_pass_does_not_read_reconciled_runs_again(world: World) -> None:
     failed = job(142)
     world.add(failed)
-    world.hear(*hooks(failed, log=BUG))
-    services, book = world.services(), ReconcilerState()
-    reconcile_once(services, book)
+    world.spool_observations(*hooks(failed, log=BUG))
+    services, state = world.services(), ReconcilerState()
+    reconcile_once(services, state)
     fuse = Fuse()
-    reconcile_once(replace(services, store=fuse.through(world.store)), book)  # type: ignore[arg-type]
-    assert fuse.count == 2  # one transaction, one list of what is open
+    reconcile_once(replace(services, store=fuse.through(world.store)), state)  # type: ignore[arg-type]
+    assert fuse.count == 2  # one transaction and one query for the open runs
 
 
-def test_one_job_that_cannot_be_handled_does_not_keep_the_others_waiting(world: World) -> None:
-    poison, failed = job(144, submit_time=START - 200), job(145)
-    world.add(poison, failed)
-    world.hear(*hooks(poison, log="poison"), *hooks(failed, log=BUG))
+def test_an_error_in_one_job_does_not_delay_the_other_jobs(world: World) -> None:
+    faulty, failed = job(144, submit_time=START - 200), job(145)
+    world.add(faulty, failed)
+    world.spool_observations(*hooks(faulty, log="poison"), *hooks(failed, log=BUG))
 
-    def choke(evidence: Evidence) -> Diagnosis:
+    def classify(evidence: Evidence) -> Diagnosis:
         if evidence.logs[0].text == "poison":
             raise ZeroDivisionError("division by zero")
         return diagnose_run(evidence)
 
-    summary = reconcile_once(replace(world.services(), classify=choke))
+    summary = reconcile_once(replace(world.services(), classify=classify))
     assert summary.errors == ["job 144: ZeroDivisionError: division by zero"]
-    assert category_of(world, failed)[0] == "traceback_from_crash"
+    assert category_and_decision_of(world, failed)[0] == "traceback_from_crash"
 
 
-def test_verbs_of_scontrol_are_the_only_ones_asked_for(world: World) -> None:
+def test_only_known_scontrol_verbs_are_requested(world: World) -> None:
     failed = job(143)
     world.add(failed)
-    world.hear(submitted(submission(143)), *hooks(failed, kernel=[XID_79]))
+    world.spool_observations(submission_observation(submission(143)), *hooks(failed, kernel=[XID_79]))
     world.run()
     assert {call.verb for call in world.slurm.calls} <= set(Verb)
 
 
-# --- counted steps ----------------------------------------------------------------------------------------------------
+# --- counted steps ---------------------------------------------------------------------------------------------------
 
 
-def test_in_user_mode_the_users_own_counter_tells_how_far_the_run_came(tmp_path: Path) -> None:
+def test_in_user_mode_steps_come_from_the_users_step_counter(tmp_path: Path) -> None:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
-    asked: list[tuple[int, str]] = []
+    reads: list[tuple[int, str]] = []
 
     def steps(run: JobRun, directory: str) -> dict[str, object]:
-        asked.append((run.attempt.job_id, directory))
+        reads.append((run.attempt.job_id, directory))
         return {"count": 40, "per_s": 2.0, "last_at": START + 30.0}
 
     counted, plain = job(140, state="COMPLETED", exit_code=0, reason="None"), job(141)
     world.add(counted, plain)
-    asking = submission(140, profile_key="resnet", profile_variant="bs32", step_dir="/home/alice/steps/1")
-    world.hear(submitted(asking, uid=-1), submitted(submission(141), uid=-1))
+    with_steps = submission(140, profile_key="resnet", profile_variant="bs32", step_dir="/home/alice/steps/1")
+    world.spool_observations(
+        submission_observation(with_steps, uid=-1), submission_observation(submission(141), uid=-1)
+    )
     reconcile_once(replace(world.services(), steps=steps))
-    assert asked == [(140, "/home/alice/steps/1")]
+    assert reads == [(140, "/home/alice/steps/1")]
     measured = world.attempt(counted).measurement
     assert measured is not None and (measured.steps, measured.steps_per_s) == (40, 2.0)
     assert world.attempt(plain).measurement is None
@@ -1313,30 +1339,32 @@ def test_in_user_mode_the_users_own_counter_tells_how_far_the_run_came(tmp_path:
     assert profile is not None and (profile.steps_per_s, profile.runs, profile.variant) == (2.0, 1, "bs32")
 
 
-def test_what_an_epilog_read_of_the_count_needs_no_second_look(world: World) -> None:
+def test_steps_that_the_epilog_reported_are_not_read_again(world: World) -> None:
     done = job(142, state="COMPLETED", exit_code=0, reason="None")
     world.add(done)
     prolog, epilog, *rest = hooks(done)
     counted = replace(epilog, facts={**epilog.facts, "steps": {"count": 7, "per_s": 1.5}})
-    world.hear(submitted(submission(142, profile_key="k", step_dir="/s")), prolog, counted, *rest)
+    world.spool_observations(
+        submission_observation(submission(142, profile_key="k", step_dir="/s")), prolog, counted, *rest
+    )
 
     def steps(run: JobRun, directory: str) -> dict[str, object]:
-        raise AssertionError("the Epilog has told it")
+        raise AssertionError("the Epilog already reported the steps")
 
     reconcile_once(replace(world.services(), steps=steps))
     measured = world.attempt(done).measurement
     assert measured is not None and (measured.steps, measured.steps_per_s) == (7, 1.5)
 
 
-# --- a gate that nobody opens ----------------------------------------------------------------------------------------
+# --- gated jobs whose pre-run does not release them ------------------------------------------------------------------
 
 YEAR = 365 * 86400
 
 
-def gated(
+def add_gated_job(
     world: World, *, mode: str = "gate", uid: int = 1001, prerun: str = "CANCELLED", begin: str | None = None
 ) -> None:
-    """Job 21 waits for its pre-run, job 22."""
+    """Job 21 is held until its pre-run, job 22, releases it."""
     change = {"option": "begin", "old": begin, "new": f"now+{YEAR}"}
     world.store.save_submission(
         Submission(
@@ -1356,29 +1384,29 @@ def gated(
         world.add(job(22, state=prerun, end_time=START - 100))
 
 
-def opened(world: World) -> list[tuple[str, str]]:
+def run_and_list_start_times(world: World) -> list[tuple[str, str]]:
     world.run()
     return [(a.target, a.value) for a in world.slurm.calls if a.key == "StartTime"]
 
 
 @pytest.mark.parametrize("prerun", ["CANCELLED", "NODE_FAIL", "COMPLETED", ""])
-def test_a_gate_whose_pre_run_is_gone_is_opened_with_the_users_own_begin(tmp_path: Path, prerun: str) -> None:
+def test_a_gated_job_whose_pre_run_is_gone_gets_the_users_begin_time(tmp_path: Path, prerun: str) -> None:
     world = World(tmp_path)
-    gated(world, prerun=prerun, begin="2099-01-01T00:00:00")
-    assert opened(world) == [("21", "2099-01-01T00:00:00")]
+    add_gated_job(world, prerun=prerun, begin="2099-01-01T00:00:00")
+    assert run_and_list_start_times(world) == [("21", "2099-01-01T00:00:00")]
 
 
 @pytest.mark.parametrize(
     "case", [{"prerun": "PENDING"}, {"prerun": "RUNNING"}, {"mode": "auto"}, {"uid": 1002, "prerun": "CANCELLED"}]
 )
-def test_a_gate_whose_pre_run_lives_or_that_is_none_is_left_alone(tmp_path: Path, case: dict[str, object]) -> None:
+def test_a_job_with_a_live_pre_run_or_without_a_gate_is_not_released(tmp_path: Path, case: dict[str, object]) -> None:
     world = World(tmp_path)
-    gated(world, **case)  # type: ignore[arg-type]
-    assert opened(world) == []
+    add_gated_job(world, **case)  # type: ignore[arg-type]
+    assert run_and_list_start_times(world) == []
 
 
-def test_a_gated_job_that_somebody_moved_is_left_alone(tmp_path: Path) -> None:
+def test_a_gated_job_whose_start_time_was_changed_is_not_released(tmp_path: Path) -> None:
     world = World(tmp_path)
-    gated(world)
+    add_gated_job(world)
     world.add(replace(world.slurm.records[21], eligible_time=START + 86400))
-    assert opened(world) == []
+    assert run_and_list_start_times(world) == []

@@ -1,4 +1,4 @@
-"""CPUs and memory of waiting jobs, divided anew by the site's reconciler: what it asks for, and what it leaves."""
+"""CPUs and memory of pending jobs, redistributed by the site's reconciler: what it updates and what it leaves."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ SHAPE = ResourceShape(
     gpus=1, gpus_per_node=1, gpu_unit=GpuUnit.GRES, cpus=3, cpu_unit=CpuUnit.PER_TASK, mem_mib=32_000,
     mem_unit=MemUnit.PER_NODE,
 )  # fmt: skip
+# (CPUs, steps per second): HUNGRY becomes faster with each CPU, CONTENT does not
 HUNGRY = ((1, 0.3), (2, 0.66), (3, 1.0), (4, 1.25), (6, 1.75), (12, 2.9))
 CONTENT = ((1, 1.0), (2, 1.0), (3, 1.0), (6, 1.0))
 
 
-class StubbornSlurm(FakeSlurm):
-    """Refuses one key, and keeps the refused value all the same, as 22.05 was seen to."""
+class RefusingSlurm(FakeSlurm):
+    """Refuses one key but keeps the refused value, as observed with Slurm 22.05."""
 
     refused = ""
 
@@ -50,12 +51,12 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.clock = FakeClock()
-        self.slurm = StubbornSlurm(clock=self.clock, nodes={"n0": node("n0", cpus=24)})
+        self.slurm = RefusingSlurm(clock=self.clock, nodes={"n0": node("n0", cpus=24)})
         self.store = Database.open(path / "site.db", clock=self.clock)
-        self.book = ReconcilerState()
+        self.state = ReconcilerState()
 
-    def waits(self, job_id: int, key: str = "", shape: ResourceShape = SHAPE, **changes: object) -> JobRecord:
-        """A pending job of alice's, by gsub with profile `key`; "" by plain sbatch."""
+    def add_pending_job(self, job_id: int, key: str = "", shape: ResourceShape = SHAPE, **changes: object) -> JobRecord:
+        """Add a pending job of alice: submitted by gsub with profile `key`, or by sbatch if `key` is ""."""
         record = job(
             job_id, state="PENDING", reason="Resources", start_time=None, end_time=None, nodes=(), exit_code=0,
             priority=1_000_000 - job_id, cpus=(shape.cpus or 1), cpus_per_task=shape.cpus, min_cpus=shape.cpus,
@@ -78,7 +79,7 @@ class World:
             )
         return record
 
-    def knows(self, key: str, curve: Sequence[tuple[int, float]], runs: int = 3, mem_mib: int = 26_666) -> None:
+    def add_profile(self, key: str, curve: Sequence[tuple[int, float]], runs: int = 3, mem_mib: int = 26_666) -> None:
         points = tuple(CurvePoint(cpus=cpus, steps_per_s=speed) for cpus, speed in curve)
         self.store.save_profile(
             ResourceProfile(
@@ -86,8 +87,8 @@ class World:
             )
         )
 
-    def holds(self, **changes: object) -> None:
-        """What running jobs hold of the node."""
+    def allocate_on_node(self, **changes: object) -> None:
+        """Set what running jobs have allocated on the node."""
         self.slurm.nodes["n0"] = replace(self.slurm.nodes["n0"], state="MIXED", **changes)  # type: ignore[arg-type]
 
     def run(self, config: Config = ACT, scope: Scope | None = None) -> PassSummary:
@@ -106,45 +107,45 @@ class World:
             config=config,
             scope=scope or Scope(),
         )
-        return reconcile_once(services, self.book)
+        return reconcile_once(services, self.state)
 
-    def asked(self) -> list[tuple[str, str, str]]:
+    def requests(self) -> list[tuple[str, str, str]]:
         return [(action.target, action.key, action.value) for action in self.slurm.calls]
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
-    yield made
-    made.store.close()
+    world = World(tmp_path)
+    yield world
+    world.store.close()
 
 
-def test_of_two_waiting_jobs_the_one_that_gains_gets_the_cpus_that_the_other_does_not_need(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.knows("content", CONTENT)
-    world.waits(1, "hungry")
-    world.waits(2, "content")
+def test_unneeded_cpus_go_to_the_pending_job_that_gains_speed(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_profile("content", CONTENT)
+    world.add_pending_job(1, "hungry")
+    world.add_pending_job(2, "content")
 
     world.run()
 
-    cpus = {(target, key): int(value) for target, key, value in world.asked()}
+    cpus = {(target, key): int(value) for target, key, value in world.requests()}
     assert (cpus["1", "CPUsPerTask"], cpus["1", "MinCPUsNode"]) == (12, 12)
     assert (cpus["2", "CPUsPerTask"], cpus["2", "MinCPUsNode"]) == (1, 1)
 
 
-def test_updates_are_made_in_the_owners_name_cpus_per_task_before_the_nodes_cpus(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_updates_run_as_the_owner_and_cpus_per_task_comes_first(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
 
     world.run()
 
-    assert world.asked()[:2] == [("1", "CPUsPerTask", "12"), ("1", "MinCPUsNode", "12")]
+    assert world.requests()[:2] == [("1", "CPUsPerTask", "12"), ("1", "MinCPUsNode", "12")]
     assert set(world.slurm.owners) == {1001}
 
 
-def test_what_was_asked_once_is_not_asked_again(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_an_update_that_was_made_is_not_repeated(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
     before = len(world.slurm.calls)
 
@@ -154,62 +155,62 @@ def test_what_was_asked_once_is_not_asked_again(world: World) -> None:
     assert len(world.slurm.calls) == before
 
 
-def test_memory_goes_below_the_request_after_three_complete_runs_and_not_before(world: World) -> None:
-    world.knows("twice", CONTENT, runs=2, mem_mib=10_000)
-    world.knows("thrice", CONTENT, runs=3, mem_mib=10_000)
-    world.waits(1, "twice")
-    world.waits(2, "thrice")
+def test_memory_is_lowered_only_after_three_complete_runs(world: World) -> None:
+    world.add_profile("twice", CONTENT, runs=2, mem_mib=10_000)
+    world.add_profile("thrice", CONTENT, runs=3, mem_mib=10_000)
+    world.add_pending_job(1, "twice")
+    world.add_pending_job(2, "thrice")
 
     world.run()
 
-    memory = {target: int(value) for target, key, value in world.asked() if key == "MinMemoryNode"}
-    assert memory == {"2": 12_000}  # its peak and a fifth
+    memory = {target: int(value) for target, key, value in world.requests() if key == "MinMemoryNode"}
+    assert memory == {"2": 12_000}  # its peak plus 20 %
 
 
-def test_cpus_stay_at_the_share_while_no_run_was_complete(world: World) -> None:
-    world.knows("prerun only", CONTENT, runs=0)
-    world.waits(1, "prerun only")
-
-    world.run()
-
-    assert world.asked() == []
-
-
-def test_a_raised_job_that_could_start_at_its_share_falls_back_when_its_patience_is_over(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
-    world.run()
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+def test_cpus_stay_at_the_share_before_the_first_complete_run(world: World) -> None:
+    world.add_profile("prerun only", CONTENT, runs=0)
+    world.add_pending_job(1, "prerun only")
 
     world.run()
-    assert world.asked()[-1] != ("1", "MinCPUsNode", "3")  # it waits for more a while
+
+    assert world.requests() == []
+
+
+def test_a_raised_job_that_could_start_at_its_share_is_lowered_after_a_wait(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
+    world.run()
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+
+    world.run()
+    assert world.requests()[-1] != ("1", "MinCPUsNode", "3")  # for some time the job waits for more than its share
     world.clock.sleep(ACT.tuning.assumed_run_s)
     world.run()
 
-    assert world.asked()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
-def test_a_raised_job_falls_back_at_once_where_there_is_nothing_to_save(world: World) -> None:
+def test_a_raised_job_with_nothing_to_save_is_lowered_at_once(world: World) -> None:
     config = replace(ACT, tuning=Tuning(assumed_run_s=0))
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run(config)
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
 
     world.run(config)
 
-    assert world.asked()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
-def test_a_refused_update_is_undone_and_not_tried_again(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_refused_update_is_undone_and_not_repeated(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.slurm.refused = "MinCPUsNode"
 
     world.run()
     world.run()
 
-    assert world.asked() == [
+    assert world.requests() == [
         ("1", "CPUsPerTask", "12"),
         ("1", "MinCPUsNode", "12"),
         ("1", "MinCPUsNode", "3"),
@@ -218,9 +219,9 @@ def test_a_refused_update_is_undone_and_not_tried_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("reason", ["QOSMaxCpuPerUserLimit", "AssocGrpCpuLimit", "BadConstraints"])
-def test_a_job_that_slurm_would_not_run_with_more_gets_back_what_it_asked_for_good(world: World, reason: str) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_raised_job_that_slurm_will_not_run_gets_its_request_back_for_good(world: World, reason: str) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
     assert world.slurm.records[1].cpus_per_task == 12
 
@@ -229,25 +230,25 @@ def test_a_job_that_slurm_would_not_run_with_more_gets_back_what_it_asked_for_go
     world.slurm.add(replace(world.slurm.records[1], reason="Resources"))
     world.run()
 
-    assert world.asked()[2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
-def test_a_limit_that_blocks_a_job_as_it_was_asked_is_not_ours_to_mend(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", reason="QOSMaxCpuPerUserLimit")
-
-    world.run()
-
-    assert world.asked() == []
-
-
-def test_a_job_that_its_user_changed_himself_is_left_alone(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", cpus=5, cpus_per_task=5, min_cpus=5)
+def test_a_job_that_exceeds_a_limit_with_its_own_request_is_not_changed(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", reason="QOSMaxCpuPerUserLimit")
 
     world.run()
 
-    assert world.asked() == []
+    assert world.requests() == []
+
+
+def test_a_job_that_its_user_changed_is_not_changed(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", cpus=5, cpus_per_task=5, min_cpus=5)
+
+    world.run()
+
+    assert world.requests() == []
 
 
 def _no_tuning(world: World) -> Config:
@@ -277,22 +278,22 @@ def _submission(world: World) -> Submission:
     ],
     ids=["gsub --no-tune", "an older gsub", "tuning is off", "policy proportional", "the rule only advises"],
 )
-def test_nothing_is_changed_where_somebody_forbids_it(world: World, forbid: Callable[[World], Config]) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_nothing_is_changed_where_a_setting_forbids_it(world: World, forbid: Callable[[World], Config]) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
 
     world.run(forbid(world))
 
-    assert world.asked() == []
+    assert world.requests() == []
 
 
-def test_a_users_own_reconciler_tunes_nothing(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_the_reconciler_in_user_mode_tunes_nothing(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
 
     world.run(scope=Scope(user="alice", uid=1001))
 
-    assert world.asked() == []
+    assert world.requests() == []
 
 
 @pytest.mark.parametrize(
@@ -308,143 +309,141 @@ def test_a_users_own_reconciler_tunes_nothing(world: World) -> None:
     ],
     ids=["--mem-per-gpu", "--mem-per-cpu", "--cpus-per-gpu", "--gpus", "--exclusive", "tasks anywhere", "-N1-2"],
 )
-def test_a_job_asked_for_in_other_units_keeps_what_it_asks(world: World, shape: ResourceShape) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", shape)
+def test_a_job_with_other_units_keeps_its_request(world: World, shape: ResourceShape) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", shape)
 
     world.run()
 
-    assert world.asked() == []
+    assert world.requests() == []
 
 
-def test_what_strangers_are_about_to_take_is_not_given_away(world: World) -> None:
-    world.knows("hungry", HUNGRY)
+def test_resources_that_untuned_jobs_will_take_are_not_given_away(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
     for number in range(1, 6):
-        world.waits(number, cpus=4, cpus_per_task=4, min_cpus=4)
-    world.waits(8, "hungry")
+        world.add_pending_job(number, cpus=4, cpus_per_task=4, min_cpus=4)
+    world.add_pending_job(8, "hungry")
 
     world.run()
 
-    assert world.slurm.records[8].cpus < 12  # what it gets of an empty node
+    assert world.slurm.records[8].cpus < 12  # on an empty node it would get 12
 
 
-def test_a_lone_job_gets_all_that_makes_it_faster(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(8, "hungry")
+def test_a_single_job_gets_all_cpus_that_make_it_faster(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(8, "hungry")
 
     world.run()
 
     assert world.slurm.records[8].cpus == 12
 
 
-def test_the_tasks_of_a_pending_array_get_what_all_of_them_may_have_side_by_side(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.knows("content", CONTENT)
-    world.waits(1, "hungry", array_job_id=1, array_tasks="0-6")
-    world.waits(2, "content")
+def test_pending_array_tasks_get_what_all_of_them_can_have_at_once(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_profile("content", CONTENT)
+    world.add_pending_job(1, "hungry", array_job_id=1, array_tasks="0-6")
+    world.add_pending_job(2, "content")
 
     world.run()
 
-    assert world.slurm.records[1].cpus == 3  # seven of them and one CPU more are the node's
-    assert ("1_[0-6]", "CPUsPerTask", "3") not in world.asked()
+    assert world.slurm.records[1].cpus == 3  # 7 tasks and the 1 CPU of job 2 must fit into 24 CPUs
+    assert ("1_[0-6]", "CPUsPerTask", "3") not in world.requests()
     assert world.slurm.records[2].cpus == 1
 
 
-def test_only_the_nodes_that_may_run_a_job_bound_what_it_gets(world: World) -> None:
+def test_only_nodes_that_may_run_a_job_limit_what_it_gets(world: World) -> None:
     world.slurm.nodes["n0"] = replace(world.slurm.nodes["n0"], features=("big",))
     world.slurm.nodes["n1"] = node("n1", cpus=6, gpus=2, features=("small",))
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", features="big")
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", features="big")
 
     world.run()
 
-    assert world.slurm.records[1].cpus == 12  # n1 has six
+    assert world.slurm.records[1].cpus == 12  # n1, which may not run the job, has 6 CPUs
 
 
-def test_a_job_with_an_expression_of_features_keeps_what_it_asks(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", features="[big|small]&fast")
+def test_a_job_with_a_feature_expression_keeps_its_request(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", features="[big|small]&fast")
 
     world.run()
 
-    assert world.asked() == []
+    assert world.requests() == []
 
 
-def test_jobs_that_wait_for_something_else_claim_nothing(world: World) -> None:
-    world.knows("hungry", HUNGRY)
+def test_jobs_that_wait_for_a_dependency_reserve_nothing(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
     for number in range(1, 8):
-        world.waits(number, reason="Dependency")
-    world.waits(8, "hungry")
+        world.add_pending_job(number, reason="Dependency")
+    world.add_pending_job(8, "hungry")
 
     world.run()
 
-    assert world.asked() == [("8", "CPUsPerTask", "12"), ("8", "MinCPUsNode", "12")]
+    assert world.requests() == [("8", "CPUsPerTask", "12"), ("8", "MinCPUsNode", "12")]
 
 
-def test_beyond_the_rate_the_rest_waits_for_the_next_pass(world: World) -> None:
+def test_updates_above_the_rate_wait_for_the_next_pass(world: World) -> None:
     config = replace(ACT, placement=Placement(relax_updates_per_s=2))
-    world.knows("hungry", HUNGRY)
+    world.add_profile("hungry", HUNGRY)
     for number in range(1, 5):
-        world.waits(number, "hungry")
+        world.add_pending_job(number, "hungry")
 
     seen = [len(world.slurm.calls) for _ in range(4) if world.run(config)]
 
     assert seen == [2, 4, 6, 8]
-    assert sorted({target for target, _, _ in world.asked()}) == ["1", "2", "3", "4"]
+    assert sorted({target for target, _, _ in world.requests()}) == ["1", "2", "3", "4"]
 
 
-def test_a_raised_job_that_is_requeued_is_still_ours_to_bring_back_to_its_share(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_raised_job_that_was_requeued_can_still_be_lowered(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
     before = world.slurm.records[1]
     assert before.cpus_per_task == 12
     world.clock.sleep(50)
     world.slurm.add(replace(before, restarts=1, submit_time=before.submit_time + 40, reason="Resources"))
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
 
     world.run()
     world.clock.sleep(ACT.tuning.assumed_run_s)
     world.run()
 
-    assert world.asked()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
-def test_a_task_that_was_split_from_its_array_is_still_ours_to_bring_back_to_its_share(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", array_job_id=1, array_tasks="0-1")
+def test_a_raised_task_that_was_split_from_its_array_can_still_be_lowered(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", array_job_id=1, array_tasks="0-1")
     world.run()
     raised = world.slurm.records[1]
     assert raised.cpus_per_task > 3
     world.slurm.add(replace(raised, job_id=2, array_task_id=1, array_tasks=""), replace(raised, state="RUNNING"))
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
 
     world.run()
     world.clock.sleep(ACT.tuning.assumed_run_s)
     world.run()
 
-    assert world.asked()[-2:] == [("1_1", "CPUsPerTask", "3"), ("1_1", "MinCPUsNode", "3")]
+    assert world.requests()[-2:] == [("1_1", "CPUsPerTask", "3"), ("1_1", "MinCPUsNode", "3")]
 
 
 @pytest.mark.parametrize("off", [Tuning(enabled=False), Tuning(policy="proportional")], ids=["off", "proportional"])
-def test_what_was_raised_is_given_back_when_tuning_is_switched_off_and_raised_again_when_on(
-    world: World, off: Tuning
-) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_raised_job_is_lowered_with_tuning_off_and_raised_again_with_it_on(world: World, off: Tuning) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
 
     world.run(replace(ACT, tuning=off))
-    given = world.slurm.records[1]
+    lowered = world.slurm.records[1]
     world.run()
 
-    assert (given.cpus_per_task, given.min_cpus) == (3, 3)
+    assert (lowered.cpus_per_task, lowered.min_cpus) == (3, 3)
     assert world.slurm.records[1].cpus_per_task == 12
 
 
-def test_a_raised_job_whose_memory_its_user_changed_gets_its_own_cpus_back_and_keeps_his_memory(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_raised_job_whose_user_changed_memory_keeps_it_and_loses_the_cpus(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
     world.slurm.add(replace(world.slurm.records[1], mem_mib_per_node=50_000))
 
@@ -455,7 +454,7 @@ def test_a_raised_job_whose_memory_its_user_changed_gets_its_own_cpus_back_and_k
 
 
 @pytest.mark.parametrize(
-    ("plain", "hurries"),
+    ("plain", "lowered"),
     [
         ({"cpus": 4}, True),
         ({"cpus": 20, "gpus": 0}, True),
@@ -465,61 +464,61 @@ def test_a_raised_job_whose_memory_its_user_changed_gets_its_own_cpus_back_and_k
     ],
     ids=["behind", "behind, without GPUs", "in front", "elsewhere", "waits for another"],
 )
-def test_in_front_of_a_job_that_is_not_tuned_nobody_has_or_waits_for_more_than_his_share(
-    world: World, plain: dict[str, object], hurries: bool
+def test_a_job_ahead_of_an_untuned_job_is_lowered_to_its_share(
+    world: World, plain: dict[str, object], lowered: bool
 ) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
     assert world.slurm.records[1].cpus_per_task == 12
-    world.waits(2, **plain)  # type: ignore[arg-type]  # by plain sbatch
+    world.add_pending_job(2, **plain)  # type: ignore[arg-type]  # submitted by sbatch
     world.run()
-    assert (world.slurm.records[1].cpus_per_task == 3) is hurries
+    assert (world.slurm.records[1].cpus_per_task == 3) is lowered
 
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
-    assert (world.slurm.records[1].cpus_per_task == 3) is hurries
+    assert (world.slurm.records[1].cpus_per_task == 3) is lowered
 
 
-def test_in_front_of_a_job_that_is_not_tuned_a_request_below_the_share_is_raised_to_it(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", replace(SHAPE, cpus=1))
-    world.waits(2, cpus=4)
+def test_a_small_request_ahead_of_an_untuned_job_is_raised_to_its_share(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", replace(SHAPE, cpus=1))
+    world.add_pending_job(2, cpus=4)
 
     world.run()
 
     assert world.slurm.records[1].cpus_per_task == 3
 
 
-def test_nobody_is_raised_in_front_of_a_job_of_gsubs_of_which_nothing_is_known(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
-    world.waits(2, "new")
+def test_no_job_is_raised_ahead_of_a_gsub_job_without_a_profile(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
+    world.add_pending_job(2, "new")
 
     world.run()
 
-    assert world.asked() == []
+    assert world.requests() == []
 
 
-def test_patience_is_for_what_can_be_saved_within_the_time_limit(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", time_limit_s=120)
+def test_a_raised_job_waits_no_longer_than_its_time_limit_allows_to_save(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", time_limit_s=120)
     world.run()
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
-    assert world.asked()[-1] != ("1", "MinCPUsNode", "3")
+    assert world.requests()[-1] != ("1", "MinCPUsNode", "3")
 
-    world.clock.sleep(40)  # more than half of what 2.9 times the speed would save of two minutes
+    world.clock.sleep(40)  # more than half of what 2.9 times the speed saves within two minutes
     world.run()
 
-    assert world.asked()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
-def test_a_clock_that_is_put_back_makes_nobody_wait_longer(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_clock_set_back_does_not_prolong_the_wait_of_a_raised_job(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
     world.clock.sleep(-10 * ACT.tuning.assumed_run_s)
     world.slurm.add(replace(world.slurm.records[1], eligible_time=0 + 1))
@@ -528,7 +527,7 @@ def test_a_clock_that_is_put_back_makes_nobody_wait_longer(world: World) -> None
     world.clock.sleep(ACT.tuning.assumed_run_s)
     world.run()
 
-    assert world.asked()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[-2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
 @pytest.mark.parametrize(
@@ -545,42 +544,40 @@ def test_a_clock_that_is_put_back_makes_nobody_wait_longer(world: World) -> None
     ],
     ids=["a cluster", "a node", "two nodes", "no GPU", "tasks below 0", "CPUs below 0", "memory below 0", "huge"],
 )
-def test_a_shape_that_is_not_the_jobs_takes_nothing_from_others_and_stops_nobody(
-    world: World, shape: ResourceShape
-) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_a_shape_that_does_not_match_the_job_does_not_affect_other_jobs(world: World, shape: ResourceShape) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.store.save_submission(replace(_submission(world), shape=shape))
-    world.waits(2, "hungry")
+    world.add_pending_job(2, "hungry")
 
     summary = world.run()
 
     assert summary.errors == []
-    assert {target for target, _, _ in world.asked()} == {"2"}
+    assert {target for target, _, _ in world.requests()} == {"2"}
     assert world.slurm.records[2].cpus_per_task == 12
 
 
-def test_a_job_that_was_raised_lowered_and_raised_again_is_still_ours(world: World) -> None:
+def test_a_job_can_be_raised_and_lowered_repeatedly(world: World) -> None:
     idle = world.slurm.nodes["n0"]
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
     world.slurm.nodes["n0"] = idle
     world.run()
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
 
-    assert [int(value) for _, key, value in world.asked() if key == "CPUsPerTask"] == [12, 5, 12, 5]
+    assert [int(value) for _, key, value in world.requests() if key == "CPUsPerTask"] == [12, 5, 12, 5]
 
 
-def test_a_change_that_comes_again_and_is_cut_short_is_made_whole_after_the_restart(world: World) -> None:
+def test_a_repeated_change_that_a_kill_interrupted_is_completed_on_restart(world: World) -> None:
     idle = world.slurm.nodes["n0"]
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run()
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
     world.slurm.nodes["n0"] = idle
     apply = world.slurm.apply
@@ -594,20 +591,20 @@ def test_a_change_that_comes_again_and_is_cut_short_is_made_whole_after_the_rest
     assert (world.slurm.records[1].cpus_per_task, world.slurm.records[1].min_cpus) == (5, 5)
 
     world.slurm.apply = apply  # type: ignore[method-assign]
-    world.book = ReconcilerState()
+    world.state = ReconcilerState()
     world.run()
 
     assert (world.slurm.records[1].cpus_per_task, world.slurm.records[1].min_cpus) == (12, 12)
 
 
-def test_what_was_advised_before_the_rule_acts_is_recorded_as_done_by_it(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
+def test_an_advised_update_is_recorded_as_done_once_the_rule_acts(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
     world.run(replace(ACT, rules={**ACT.rules, "tune": "advise"}))
     world.run()
 
-    told = [(a.key, a.mode, a.done_at is not None) for a in world.store.actions() if a.rule == "tune"]
-    assert told == [("CPUsPerTask", "act", True), ("MinCPUsNode", "act", True)]
+    recorded = [(a.key, a.mode, a.done_at is not None) for a in world.store.actions() if a.rule == "tune"]
+    assert recorded == [("CPUsPerTask", "act", True), ("MinCPUsNode", "act", True)]
 
 
 @pytest.mark.parametrize(
@@ -616,17 +613,17 @@ def test_what_was_advised_before_the_rule_acts_is_recorded_as_done_by_it(world: 
         ("AssocGrpCpuLimit", "physics", False),
         ("QOSGrpMemLimit", "physics", False),
         ("AssocGrpCpuLimit", "chemistry", True),
-        ("QOSMaxCpuPerUserLimit", "physics", True),  # that user's own affair
+        ("QOSMaxCpuPerUserLimit", "physics", True),  # a limit of that user only
     ],
 )
-def test_nobody_is_given_more_of_what_his_account_has_used_up(
+def test_no_job_is_raised_in_a_resource_that_its_account_has_used_up(
     world: World, reason: str, account: str, raised: bool
 ) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", account="physics", qos="normal")
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", account="physics", qos="normal")
     world.run()
     assert world.slurm.records[1].cpus_per_task == 12
-    world.waits(2, reason=reason, account=account, qos="normal")
+    world.add_pending_job(2, reason=reason, account=account, qos="normal")
     world.run()
     assert (world.slurm.records[1].cpus_per_task == 12) is raised
 
@@ -635,24 +632,24 @@ def test_nobody_is_given_more_of_what_his_account_has_used_up(
     assert world.slurm.records[1].cpus_per_task == 12
 
 
-def test_where_slurm_preempts_nobodys_job_is_ended_for_a_raise(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.knows("content", CONTENT)
-    world.waits(1, "hungry")
-    world.waits(2, "content")
-    told = world.slurm.snapshot
-    world.slurm.snapshot = lambda: replace(told(), preempts=True)  # type: ignore[method-assign]
+def test_no_job_is_raised_where_slurm_preempts(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_profile("content", CONTENT)
+    world.add_pending_job(1, "hungry")
+    world.add_pending_job(2, "content")
+    take_snapshot = world.slurm.snapshot
+    world.slurm.snapshot = lambda: replace(take_snapshot(), preempts=True)  # type: ignore[method-assign]
 
     world.run()
 
     assert (world.slurm.records[1].cpus_per_task, world.slurm.records[2].cpus_per_task) == (3, 1)
 
 
-def test_what_a_reservation_holds_is_no_place_to_wait_for(world: World) -> None:
+def test_a_raised_job_does_not_wait_for_reserved_nodes(world: World) -> None:
     world.slurm.nodes["n1"] = replace(node("n1", cpus=24), flags=frozenset({"RESERVED"}))
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
-    world.holds(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
+    world.allocate_on_node(gpus_used=7, cpus_alloc=21, mem_alloc_mib=224_000)
     world.run()
     world.clock.sleep(ACT.tuning.assumed_run_s)
     world.run()
@@ -660,11 +657,11 @@ def test_what_a_reservation_holds_is_no_place_to_wait_for(world: World) -> None:
     assert world.slurm.records[1].cpus_per_task == 3
 
 
-def test_a_raised_job_that_slurm_does_not_start_where_there_is_room_gets_back_what_it_asked_for_good(
+def test_a_raised_job_not_started_despite_room_gets_its_request_back_for_good(
     world: World,
 ) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry", time_limit_s=1200)
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry", time_limit_s=1200)
     world.run()
     world.clock.sleep(1190)
     world.run()
@@ -674,22 +671,22 @@ def test_a_raised_job_that_slurm_does_not_start_where_there_is_room_gets_back_wh
     world.run()
     world.run()
 
-    assert world.asked()[2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
+    assert world.requests()[2:] == [("1", "CPUsPerTask", "3"), ("1", "MinCPUsNode", "3")]
 
 
-def test_a_job_that_nobody_can_handle_keeps_no_other_from_being_tuned(world: World) -> None:
-    world.knows("hungry", HUNGRY)
-    world.waits(1, "hungry")
-    world.waits(2, "hungry")
+def test_an_error_in_one_job_does_not_stop_tuning_of_other_jobs(world: World) -> None:
+    world.add_profile("hungry", HUNGRY)
+    world.add_pending_job(1, "hungry")
+    world.add_pending_job(2, "hungry")
     read = world.store.profile
     world.store.save_submission(replace(_submission(world), profile_key="odd"))
 
-    def odd(key: str) -> ResourceProfile | None:
+    def fail_for_odd(key: str) -> ResourceProfile | None:
         if key == "1001:odd":
             raise ZeroDivisionError
         return read(key)
 
-    world.store.profile = odd  # type: ignore[method-assign]
+    world.store.profile = fail_for_odd  # type: ignore[method-assign]
     summary = world.run()
 
     assert summary.errors == ["job 1: ZeroDivisionError: "]
@@ -697,14 +694,14 @@ def test_a_job_that_nobody_can_handle_keeps_no_other_from_being_tuned(world: Wor
 
 
 @pytest.mark.parametrize(("held", "updates"), [(36_000, []), (32_000, [("1", "MinMemoryNode", "36000")])])
-def test_memory_is_never_below_a_measured_peak_with_its_margin_though_less_was_asked(
+def test_memory_is_at_least_the_measured_peak_plus_margin(
     world: World, held: int, updates: list[tuple[str, str, str]]
 ) -> None:
-    world.knows("leaky", ((3, 1.0),), mem_mib=30_000)
-    world.waits(1, "leaky", mem_mib_per_node=held)
+    world.add_profile("leaky", ((3, 1.0),), mem_mib=30_000)
+    world.add_pending_job(1, "leaky", mem_mib_per_node=held)
     raised = PlacementPlan(lines=(OptionChange(option="mem", value="36000M", reason="its peak"),))
     world.store.save_submission(replace(_submission(world), plan=asdict(raised)))
 
     world.run()
 
-    assert world.asked() == updates
+    assert world.requests() == updates

@@ -1,4 +1,4 @@
-"""The composed day: tests/data/report/day.json as records."""
+"""The synthetic day of tests/data/report/day.json, as records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data() -> Path:
 
 @pytest.fixture
 def day() -> dict[str, Any]:
-    """Keyword arguments of build()."""
+    """The synthetic day, as keyword arguments of night_of()."""
     plain = json.loads((DATA / "day.json").read_text(encoding="ascii"))
     records = {name: tuple(record_from_json(kind, one) for one in plain[name]) for name, kind in KINDS.items()}
     return {**records, "since": plain["since"], "until": plain["until"]}

@@ -1,4 +1,4 @@
-"""Commands to paste: exact, and safe whatever a Reason or a name holds."""
+"""Commands that the report prints: exact, and safe for the shell with any Reason or name."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ DRAIN = ActionRecord(
         ),
     ],
 )
-def test_each_verb_has_its_command(changes: dict[str, str], line: str) -> None:
+def test_scontrol_command_of_each_verb(changes: dict[str, str], line: str) -> None:
     assert format_scontrol_line(replace(DRAIN, **changes)) == line  # type: ignore[arg-type]
 
 
-def test_a_reason_reaches_the_shell_as_one_word() -> None:
+def test_a_reason_is_quoted_as_one_shell_word() -> None:
     reason = 'it\'s `rm -rf /`; $(reboot) "x"\n'
     assert shlex.split(format_scontrol_line(replace(DRAIN, value=reason)))[-1] == f"Reason={reason}"
 
 
-def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back() -> None:
+def test_drains_with_one_reason_share_a_command_and_done_drains_get_a_resume_command() -> None:
     done = replace(DRAIN, mode="act", done_at=2.0, target="n7")
     actions = (
         replace(DRAIN, target="n2"),
@@ -78,5 +78,5 @@ def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back()
     )
 
 
-def test_without_drains_there_is_nothing_to_do() -> None:
+def test_without_drains_no_action_is_listed() -> None:
     assert list_advised_actions((replace(DRAIN, verb="requeue"),)) == ()

@@ -1,4 +1,4 @@
-"""Whether a rule was right is told by what came next, in every mode alike."""
+"""A rule's decision is compared with the runs that followed, in the same way for every mode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurmwrap.report.night_report import Agreement
 DAY = 86400
 
 
-def run(
+def make_run(
     job_id: int,
     at: int,
     category: str,
@@ -29,7 +29,7 @@ def run(
     decided: str = "",
     **more: object,
 ) -> JobRun:
-    """A run of an hour that began `at` seconds after START."""
+    """Make a run of one hour that began `at` seconds after START."""
     begin = START + at
     shown = job(
         job_id,
@@ -45,7 +45,7 @@ def run(
     return replace(record_of(shown, "lab"), diagnosis=found, decision=decided)
 
 
-def spoke(record: JobRun, rule: str, mode: str = "advise", target: str = "") -> ActionRecord:
+def make_action(record: JobRun, rule: str, mode: str = "advise", target: str = "") -> ActionRecord:
     verb = {"drain": Verb.DRAIN, "block_input": Verb.BLOCK_INPUT}.get(rule, Verb.REQUEUEHOLD)
     return ActionRecord(
         action_id=1,
@@ -61,68 +61,68 @@ def spoke(record: JobRun, rule: str, mode: str = "advise", target: str = "") -> 
     )
 
 
-def submission(job_id: int, fingerprint: str = "f") -> Submission:
+def make_submission(job_id: int, fingerprint: str = "f") -> Submission:
     return Submission(
         cluster="lab", job_id=job_id, uid=1001, user="alice", at=START, script_sha256="a", fingerprint=fingerprint
     )
 
 
-SAME = (submission(81), submission(82))
-FIRST = run(81, 0, "nccl_error")
+SAME = (make_submission(81), make_submission(82))
+FIRST = make_run(81, 0, "nccl_error")
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
         ((), (0, 0, 1)),
-        ((run(81, 5000, "success", restarts=1),), (1, 0, 0)),
-        ((run(81, 5000, "nccl_error", restarts=1),), (0, 1, 0)),
-        ((run(81, 5000, "gpu_oom", restarts=1),), (0, 0, 1)),  # another root cause says nothing
-        ((run(81, 5000, "cancelled", restarts=1), run(81, 9000, "success", restarts=2)), (1, 0, 0)),
-        ((run(82, 5000, "success"),), (1, 0, 0)),  # its user submitted the very same again
-        ((run(83, 5000, "success"),), (0, 0, 1)),  # another script
-        ((run(81, 5000, "success", uid=1002),), (0, 0, 1)),  # the id came back
+        ((make_run(81, 5000, "success", restarts=1),), (1, 0, 0)),
+        ((make_run(81, 5000, "nccl_error", restarts=1),), (0, 1, 0)),
+        ((make_run(81, 5000, "gpu_oom", restarts=1),), (0, 0, 1)),  # another root cause proves nothing
+        ((make_run(81, 5000, "cancelled", restarts=1), make_run(81, 9000, "success", restarts=2)), (1, 0, 0)),
+        ((make_run(82, 5000, "success"),), (1, 0, 0)),  # the user submitted the same program again
+        ((make_run(83, 5000, "success"),), (0, 0, 1)),  # another script
+        ((make_run(81, 5000, "success", uid=1002),), (0, 0, 1)),  # another job with a reused id
     ],
 )
-def test_a_retry(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
+def test_a_retry_is_compared_with_the_next_run(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
     for mode in ("observe", "advise", "act"):
-        found = compare_rules_with_outcomes((FIRST, *after), (spoke(FIRST, "retry", mode),), (), SAME)
+        found = compare_rules_with_outcomes((FIRST, *after), (make_action(FIRST, "retry", mode),), (), SAME)
         assert found == (Agreement(rule="retry", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
-LOST = run(81, 0, "cuda_init_failed")
+LOST = make_run(81, 0, "cuda_init_failed")
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        (run(81, 5000, "success", restarts=1, nodes=("n2",)), (1, 0, 0)),
-        (run(81, 5000, "success", restarts=1), (0, 0, 1)),  # on the same node: it proves nothing
-        (run(81, 5000, "cuda_init_failed", restarts=1, nodes=("n2",)), (0, 1, 0)),
-        (run(90, 5000, "gpu_hardware"), (1, 0, 0)),  # the node failed another job
-        (run(90, 5000 + 8 * DAY, "gpu_hardware"), (0, 0, 1)),
-        (run(90, 5000, "gpu_oom"), (0, 0, 1)),
-        (run(90, 5000, "gpu_hardware", nodes=("n1", "n2")), (0, 0, 1)),  # nobody knows which node
+        (make_run(81, 5000, "success", restarts=1, nodes=("n2",)), (1, 0, 0)),
+        (make_run(81, 5000, "success", restarts=1), (0, 0, 1)),  # on the same node: proves nothing
+        (make_run(81, 5000, "cuda_init_failed", restarts=1, nodes=("n2",)), (0, 1, 0)),
+        (make_run(90, 5000, "gpu_hardware"), (1, 0, 0)),  # the node failed another job
+        (make_run(90, 5000 + 8 * DAY, "gpu_hardware"), (0, 0, 1)),
+        (make_run(90, 5000, "gpu_oom"), (0, 0, 1)),
+        (make_run(90, 5000, "gpu_hardware", nodes=("n1", "n2")), (0, 0, 1)),  # the faulty node is not known
     ],
 )
-def test_a_retry_elsewhere(after: JobRun, expected: tuple[int, int, int]) -> None:
-    found = compare_rules_with_outcomes((LOST, after), (spoke(LOST, "retry_elsewhere"),), (), ())
+def test_a_retry_elsewhere_is_compared_with_later_runs(after: JobRun, expected: tuple[int, int, int]) -> None:
+    found = compare_rules_with_outcomes((LOST, after), (make_action(LOST, "retry_elsewhere"),), (), ())
     assert found == (Agreement(rule="retry_elsewhere", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
-OOM = run(81, 0, "cpu_oom")
+OOM = make_run(81, 0, "cpu_oom")
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        (run(81, 5000, "success", restarts=1, mem_mib_per_node=6000), (1, 0, 0)),
-        (run(81, 5000, "cpu_oom", restarts=1, mem_mib_per_node=6000), (0, 1, 0)),
-        (run(81, 5000, "success", restarts=1), (0, 0, 1)),  # it had no more than before
+        (make_run(81, 5000, "success", restarts=1, mem_mib_per_node=6000), (1, 0, 0)),
+        (make_run(81, 5000, "cpu_oom", restarts=1, mem_mib_per_node=6000), (0, 1, 0)),
+        (make_run(81, 5000, "success", restarts=1), (0, 0, 1)),  # it had no more memory than before
     ],
 )
-def test_a_resize(after: JobRun, expected: tuple[int, int, int]) -> None:
-    found = compare_rules_with_outcomes((OOM, after), (spoke(OOM, "resize"),), (), ())
+def test_a_resize_is_compared_with_the_next_run(after: JobRun, expected: tuple[int, int, int]) -> None:
+    found = compare_rules_with_outcomes((OOM, after), (make_action(OOM, "resize"),), (), ())
     assert found == (Agreement(rule="resize", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
@@ -130,22 +130,25 @@ def test_a_resize(after: JobRun, expected: tuple[int, int, int]) -> None:
     ("after", "expected"),
     [
         ((), (0, 0, 1)),
-        ((run(82, 5000, "gpu_oom", decided="stop"),), (1, 0, 1)),
-        ((run(82, 5000, "success"),), (0, 1, 0)),
-        ((run(84, 5000, "success"),), (0, 0, 1)),  # it was changed
+        ((make_run(82, 5000, "gpu_oom", decided="stop"),), (1, 0, 1)),
+        ((make_run(82, 5000, "success"),), (0, 1, 0)),
+        ((make_run(84, 5000, "success"),), (0, 0, 1)),  # its program was changed
     ],
 )
-def test_a_stop(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
-    first = run(81, 0, "gpu_oom", decided="stop")
-    found = compare_rules_with_outcomes((first, *after), (), (), (*SAME, submission(84, "changed")))
+def test_a_stop_is_compared_with_the_next_submission(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
+    first = make_run(81, 0, "gpu_oom", decided="stop")
+    found = compare_rules_with_outcomes((first, *after), (), (), (*SAME, make_submission(84, "changed")))
     assert found == (Agreement(rule="stop", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
-def test_a_job_that_was_stopped_for_want_of_consent_was_given_no_advice() -> None:
-    assert compare_rules_with_outcomes((replace(FIRST, decision="stop"), run(82, 5000, "success")), (), (), SAME) == ()
+def test_a_job_stopped_without_retry_consent_is_not_counted() -> None:
+    assert (
+        compare_rules_with_outcomes((replace(FIRST, decision="stop"), make_run(82, 5000, "success")), (), (), SAME)
+        == ()
+    )
 
 
-BROKEN = run(81, 0, "gpu_hardware")
+BROKEN = make_run(81, 0, "gpu_hardware")
 
 
 @pytest.mark.parametrize(
@@ -154,15 +157,21 @@ BROKEN = run(81, 0, "gpu_hardware")
         ((), (), (), (0, 0, 1)),
         ((), (), ("n1",), (1, 0, 0)),
         ((), ((90, 5 * DAY),), (), (1, 0, 0)),
-        ((), ((81, 5 * DAY),), (), (0, 0, 1)),  # the job itself is no second witness
+        ((), ((81, 5 * DAY),), (), (0, 0, 1)),  # a strike of the same job is no confirmation
         ((), ((90, 9 * DAY),), (), (0, 0, 1)),
-        ((run(90, 5000, "gpu_ecc_error"),), (), (), (1, 0, 0)),
-        (tuple(run(90 + n, 5000, "success") for n in range(3)), (), (), (0, 1, 0)),
-        (tuple(run(90, 5000 * n, "success", restarts=n) for n in (1, 2, 3)), (), (), (0, 0, 1)),  # one job thrice
-        (tuple(run(90 + n, 5000, "success", nodes=("n2",)) for n in range(3)), (), (), (0, 0, 1)),
+        ((make_run(90, 5000, "gpu_ecc_error"),), (), (), (1, 0, 0)),
+        (tuple(make_run(90 + n, 5000, "success") for n in range(3)), (), (), (0, 1, 0)),
+        # three runs of one job
+        (
+            tuple(make_run(90, 5000 * n, "success", restarts=n) for n in (1, 2, 3)),
+            (),
+            (),
+            (0, 0, 1),
+        ),
+        (tuple(make_run(90 + n, 5000, "success", nodes=("n2",)) for n in range(3)), (), (), (0, 0, 1)),
     ],
 )
-def test_a_drain(
+def test_a_drain_is_compared_with_later_faults_of_the_node(
     after: tuple[JobRun, ...],
     struck: tuple[tuple[int, int], ...],
     taken: tuple[str, ...],
@@ -172,25 +181,25 @@ def test_a_drain(
         StrikeRecord(node="n1", cause="gpu_hardware", conclusive=True, text="", at=START + at, job_id=job_id)
         for job_id, at in struck
     ]
-    said = (spoke(BROKEN, "drain", target="n1"),)
-    found = compare_rules_with_outcomes((BROKEN, *after), said, strikes, (), out_of_service=taken)
+    actions = (make_action(BROKEN, "drain", target="n1"),)
+    found = compare_rules_with_outcomes((BROKEN, *after), actions, strikes, (), out_of_service=taken)
     assert found == (Agreement(rule="drain", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
 @pytest.mark.parametrize(
     ("category", "expected"), [("success", (0, 1, 0)), ("incorrect_inputs", (1, 0, 0)), ("cancelled", (0, 0, 1))]
 )
-def test_a_blocked_input(category: str, expected: tuple[int, int, int]) -> None:
-    bad = run(81, 0, "incorrect_inputs", decided="blacklist_input")
+def test_a_blocked_input_is_compared_with_the_next_run(category: str, expected: tuple[int, int, int]) -> None:
+    bad = make_run(81, 0, "incorrect_inputs", decided="blacklist_input")
     found = compare_rules_with_outcomes(
-        (bad, run(82, 5000, category)), (spoke(bad, "block_input", target="/x"),), (), SAME
+        (bad, make_run(82, 5000, category)), (make_action(bad, "block_input", target="/x"),), (), SAME
     )
     assert found == (Agreement(rule="block_input", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
-def test_one_decision_of_many_steps_counts_once_and_unknown_runs_not_at_all() -> None:
-    steps = [replace(spoke(FIRST, "retry"), key=key) for key in ("", "StartTime", "StdOut")]
-    stray = replace(spoke(FIRST, "retry"), attempt=replace(FIRST.attempt, job_id=999))
+def test_a_decision_with_several_actions_counts_once_and_unknown_runs_do_not_count() -> None:
+    steps = [replace(make_action(FIRST, "retry"), key=key) for key in ("", "StartTime", "StdOut")]
+    stray = replace(make_action(FIRST, "retry"), attempt=replace(FIRST.attempt, job_id=999))
     assert compare_rules_with_outcomes((FIRST,), (*steps, stray, replace(stray, attempt=None)), (), ()) == (
         Agreement(rule="retry", open=1),
     )

@@ -1,4 +1,4 @@
-"""Effective training time of jobs that count their steps."""
+"""Effective training time ratio (ETTR) of jobs that count their steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.report.night_report import Counted
 from slurmwrap.report.usage_totals import compute_ettr
 
 
-def run(
+def make_run(
     start: int,
     end: int | None,
     steps: int | None,
@@ -36,29 +36,31 @@ def run(
     )  # fmt: skip
 
 
-def told(*runs: JobRun) -> Counted:
+def compute_counted(*runs: JobRun) -> Counted:
     return compute_ettr(runs, since=0.0, until=1000.0)
 
 
-FAILED = run(10, 110, 50, saved=40)
-RESUMED = run(150, 250, 80, category="success", resumed=True)
+FAILED = make_run(10, 110, 50, saved=40)
+RESUMED = make_run(150, 250, 80, category="success", resumed=True)
 
 
-def test_waiting_starting_up_and_lost_work_count_against_it() -> None:
-    assert told(run(10, 110, 60, category="success")) == Counted(jobs=1, ettr=60 / 110)
-    assert told(RESUMED, FAILED) == Counted(jobs=1, ettr=120 / 250)  # 40 that were saved and 80 more, since second 0
+def test_waiting_startup_and_lost_work_lower_the_ettr() -> None:
+    assert compute_counted(make_run(10, 110, 60, category="success")) == Counted(jobs=1, ettr=60 / 110)
+    # 40 saved steps and 80 more, from second 0
+    assert compute_counted(RESUMED, FAILED) == Counted(jobs=1, ettr=120 / 250)
 
 
-def test_of_a_job_that_failed_for_good_only_its_checkpoint_stands() -> None:
-    assert told(FAILED) == Counted(jobs=1, ettr=40 / 110)
-    assert told(run(10, 110, 50)) == Counted(jobs=1, ettr=0.0)
-    assert told(run(10, 110, 50, saved=900)) == Counted(jobs=1, ettr=50 / 110)  # a boast
+def test_after_a_final_failure_only_checkpointed_steps_count() -> None:
+    assert compute_counted(FAILED) == Counted(jobs=1, ettr=40 / 110)
+    assert compute_counted(make_run(10, 110, 50)) == Counted(jobs=1, ettr=0.0)
+    # a checkpoint step beyond the counted steps
+    assert compute_counted(make_run(10, 110, 50, saved=900)) == Counted(jobs=1, ettr=50 / 110)
 
 
-def test_jobs_weigh_by_their_gpus() -> None:
-    small = run(10, 110, 110, category="success")
-    large = run(10, 110, 0, job_id=82, gpus=9, category="success")
-    assert told(small, replace(large, measurement=Measurement(steps=55, steps_per_s=1.0))) == Counted(
+def test_jobs_are_weighted_by_their_gpus() -> None:
+    small = make_run(10, 110, 110, category="success")
+    large = make_run(10, 110, 0, job_id=82, gpus=9, category="success")
+    assert compute_counted(small, replace(large, measurement=Measurement(steps=55, steps_per_s=1.0))) == Counted(
         jobs=2, ettr=pytest.approx((100 + 9 * 55) / 1100)
     )
 
@@ -67,12 +69,12 @@ def test_jobs_weigh_by_their_gpus() -> None:
     "runs",
     [
         (),
-        (run(10, 110, None),),
-        (run(10, 110, 50, rate=None),),
-        (run(10, None, 50),),
-        (run(1990, 2000, 5),),  # after the window
-        (replace(FAILED, measurement=None), RESUMED),  # a run that did not count: nobody knows
+        (make_run(10, 110, None),),
+        (make_run(10, 110, 50, rate=None),),
+        (make_run(10, None, 50),),
+        (make_run(1990, 2000, 5),),  # after the window
+        (replace(FAILED, measurement=None), RESUMED),  # one run counted no steps
     ],
 )
-def test_where_too_little_is_known_nothing_is_told(runs: tuple[JobRun, ...]) -> None:
-    assert told(*runs) == Counted()
+def test_no_ettr_is_computed_when_data_is_missing(runs: tuple[JobRun, ...]) -> None:
+    assert compute_counted(*runs) == Counted()

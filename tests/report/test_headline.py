@@ -1,4 +1,4 @@
-"""The verdict in a sentence, the headline figures, and what the page leaves out."""
+"""The verdict in one sentence, the headline figures, and the sections that the page leaves out."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _OPEN = IncidentRow(
 )  # fmt: skip
 
 
-def calm(**changes: object) -> NightReport:
-    """Runs ended, nothing is wrong."""
+def make_quiet_report(**changes: object) -> NightReport:
+    """Make a report in which runs ended and nothing is wrong."""
     report = replace(nights.empty(), headline=Headline(jobs=3, attempts=4, users=2, gpu_hours=100.0))
     return replace(report, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("report", "said"),
+    ("report", "verdict"),
     [
         (nights.empty(), NightVerdict(word="quiet", sentence="Nothing ended in this time.")),
-        (calm(), NightVerdict(word="quiet", sentence="4 runs ended, none failed. Nothing to do.")),
+        (make_quiet_report(), NightVerdict(word="quiet", sentence="4 runs ended, none failed. Nothing to do.")),
         (
-            calm(headline=Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)),
+            make_quiet_report(headline=Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)),
             NightVerdict(word="quiet", sentence="5.0 % of 100.0 GPU-hours went into failed runs. Nothing to do."),
         ),
         (
-            calm(incidents=(_OPEN, _OPEN)),
+            make_quiet_report(incidents=(_OPEN, _OPEN)),
             NightVerdict(word="watch", sentence="4 runs ended, none failed. 2 incidents still open."),
         ),
         (
@@ -47,21 +47,21 @@ def calm(**changes: object) -> NightReport:
         ),
     ],
 )
-def test_the_verdict_is_one_sentence_and_a_word(report: NightReport, said: NightVerdict) -> None:
-    assert make_night_verdict(report) == said
+def test_the_verdict_is_a_word_and_one_sentence(report: NightReport, verdict: NightVerdict) -> None:
+    assert make_night_verdict(report) == verdict
 
 
-def test_a_larger_share_than_before_is_watched_and_a_smaller_one_is_not() -> None:
+def test_a_larger_failed_share_than_before_gives_watch_and_a_smaller_one_quiet() -> None:
     worse = Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)
     better = replace(worse, failed_gpu_hours=2.0)
-    assert make_night_verdict(calm(headline=worse, before=better)) == NightVerdict(
+    assert make_night_verdict(make_quiet_report(headline=worse, before=better)) == NightVerdict(
         word="watch", sentence="5.0 % of 100.0 GPU-hours went into failed runs, up from 2.0 %."
     )
-    assert make_night_verdict(calm(headline=better, before=worse)).word == "quiet"
-    assert "as in the period before" in make_night_verdict(calm(headline=worse, before=worse)).sentence
+    assert make_night_verdict(make_quiet_report(headline=better, before=worse)).word == "quiet"
+    assert "as in the period before" in make_night_verdict(make_quiet_report(headline=worse, before=worse)).sentence
 
 
-def test_the_verdict_holds_nothing_that_a_user_chose() -> None:
+def test_the_verdict_contains_no_text_from_users() -> None:
     assert make_night_verdict(nights.hostile()) == make_night_verdict(nights.full())
 
 
@@ -85,21 +85,21 @@ def test_the_figures_of_a_full_night() -> None:
     )  # fmt: skip
 
 
-def test_what_could_not_be_estimated_is_never_a_number() -> None:
+def test_a_saving_that_was_not_estimated_is_not_a_number() -> None:
     unknown = Saving(what="prerun", formula="prerun-1", gpu_hours=None, n=3, needed=20)
-    (saved,) = [one for one in build_page(calm(savings=(unknown,))).figures if one.key == "saved"]
+    (saved,) = [one for one in build_page(make_quiet_report(savings=(unknown,))).figures if one.key == "saved"]
     assert (saved.value, saved.detail, saved.tone) == ("not estimated", "0 of 1 means estimated", "")
 
 
-def test_pre_runs_that_cost_more_than_they_saved_are_called_that() -> None:
+def test_pre_runs_that_cost_more_than_they_saved_are_marked_as_bad() -> None:
     cost = Saving(what="prerun", formula="prerun-1", gpu_hours=-136.4, low=-140.5, high=-129.2, n=846, needed=20)
-    (saved,) = [one for one in build_page(calm(savings=(cost,))).figures if one.key == "saved"]
+    (saved,) = [one for one in build_page(make_quiet_report(savings=(cost,))).figures if one.key == "saved"]
     assert (saved.value, saved.tone) == ("−136.4", "bad")
     assert saved.detail == "they cost more, by the formulas; 95 %: −140.5 to −129.2; 1 of 1 means estimated"
 
 
-def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> None:
-    sections = build_page(calm()).sections
+def test_empty_sections_are_left_out_except_failures_and_nodes() -> None:
+    sections = build_page(make_quiet_report()).sections
     assert [(one.key, one.empty) for one in sections] == [
         ("failed", "No run failed."),
         ("nodes", "No node is under suspicion, and none is drained by slurmwrap."),
@@ -107,7 +107,7 @@ def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> 
     assert not any(one.has_something for one in sections)
 
 
-def test_every_section_of_a_full_night_is_there() -> None:
+def test_a_full_night_has_every_section() -> None:
     page = build_page(nights.full())
     assert [(one.key, [table.key for table in one.tables]) for one in page.sections] == [
         ("failed", ["categories", "incidents", "repeated_jobs", "repeated_users", "repeated_inputs"]),
@@ -124,12 +124,12 @@ def test_every_section_of_a_full_night_is_there() -> None:
     ]
 
 
-def test_one_users_report_says_whose_it_is() -> None:
-    page = build_page(replace(calm(), user="ada"))
+def test_the_report_of_one_user_has_the_users_name_in_its_title() -> None:
+    page = build_page(replace(make_quiet_report(), user="ada"))
     assert (page.title, page.whose) == ("Report for ada", "cluster aurora")
 
 
-def test_a_users_own_report_has_what_a_user_can_do_and_never_repeats_their_name() -> None:
+def test_a_users_own_report_has_the_users_sections_and_no_user_columns() -> None:
     page = build_page(nights.own())
     assert [(one.key, [table.key for table in one.tables]) for one in page.sections] == [
         ("failed", ["categories", "incidents", "repeated_jobs", "repeated_inputs"]),
@@ -147,17 +147,18 @@ def test_a_users_own_report_has_what_a_user_can_do_and_never_repeats_their_name(
     assert page.figures[0].detail == "1,602 runs; 1,120 calls of gsub"
     assert page.verdict.word == "act"
     kept = tuple(one for one in nights.own().to_do if one.advice)
-    assert build_page(replace(nights.own(), to_do=kept)).verdict.word == "watch"  # less would do: nothing is wrong
+    # only advice to request less: nothing is wrong
+    assert build_page(replace(nights.own(), to_do=kept)).verdict.word == "watch"
 
 
-def test_one_user_of_a_site_has_the_sites_sections_without_the_name() -> None:
+def test_a_site_report_for_one_user_has_the_site_sections_without_users() -> None:
     keys = {
         one.key: [table.key for table in one.tables] for one in build_page(replace(nights.full(), user="ada")).sections
     }
     assert "users" not in keys and keys["nodes"] == ["suspects", "lemons", "drains"]
 
 
-def test_inputs_that_are_blocked_alike_are_one_row_and_stay_apart_in_csv() -> None:
+def test_inputs_blocked_for_one_reason_share_a_row_but_not_in_csv() -> None:
     blocked = tuple(
         Blocked(
             input=BlockedInput(digest=str(i), path=f"/d/{i}", uid=7, reason=f"/d/{i}: it does not exist", at=float(i)),
@@ -166,7 +167,7 @@ def test_inputs_that_are_blocked_alike_are_one_row_and_stay_apart_in_csv() -> No
         )
         for i in range(5)
     )
-    (section,) = [one for one in build_page(calm(blocked=blocked)).sections if one.key == "inputs"]
+    (section,) = [one for one in build_page(make_quiet_report(blocked=blocked)).sections if one.key == "inputs"]
     (table,) = section.tables
     assert table.rows == (
         TableRow(("/d/4", 2, "ada", 4.0, "new", None), more="it does not exist"),

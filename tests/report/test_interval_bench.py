@@ -1,4 +1,4 @@
-"""bench/interval_coverage: its table is the one that is used, and what it measures of whole formulas."""
+"""bench/interval_coverage: its table is the one in use, and the coverage it measures for whole formulas."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from interval_coverage.worlds import SUMS
 from slurmwrap.report import confidence_interval
 
 
-def test_the_table_has_the_bench_s_cells() -> None:
+def test_the_table_in_use_has_the_cells_of_the_bench() -> None:
     assert (confidence_interval.SIGMAS, tuple(confidence_interval.TABLE)) == (SIGMAS, CASES)
 
 
 @pytest.mark.parametrize(("cases", "column"), [(20, 2), (50, 3)])
-def test_a_cell_simulated_anew_is_that_of_the_table(cases: int, column: int) -> None:
+def test_a_newly_simulated_cell_equals_that_of_the_table(cases: int, column: int) -> None:
     again = cell(cases, SIGMAS[column], np.random.default_rng(7), draws=8_000_000)
     assert again == pytest.approx(confidence_interval.TABLE[cases][column], rel=0.05)
 
 
-def test_the_interval_of_prerun_holds_its_truth_and_is_narrower_than_before() -> None:
+def test_the_prerun_interval_covers_95_percent_and_is_narrower_than_before() -> None:
     found = measured(of_prerun(50), 150, seed=1)
     assert set(found) == {"before", "now"}
     assert found["now"].held >= 0.95
     assert found["now"].mean_width < found["before"].mean_width / 3
 
 
-def test_every_way_is_measured_on_the_same_cases() -> None:
+def test_every_method_is_measured_on_the_same_cases() -> None:
     found = measured(of_sum(SUMS[4], 20), 200, seed=1)
     assert tuple(found) == WAYS
     assert found["now"].held > 0.93 > found["before"].held > found["BCa"].held > found["Student's t"].held

@@ -1,4 +1,4 @@
-"""What the page says of suspects and lemons, and what it tells to do."""
+"""What the page shows for suspect and lemon nodes, and the actions it recommends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NOW = 1_795_240_800.0
 RAN = tuple(Exposure(node=f"n{n}", runs=100, hours=600.0) for n in range(40))
 
 
-def history(**jobs: list[tuple[int, int]]) -> NodeHistory:
-    """`jobs`: of each node (job, uid) that it struck."""
+def make_history(**jobs: list[tuple[int, int]]) -> NodeHistory:
+    """Make a node history; `jobs`: for each node the (job id, uid) pairs of its strikes."""
     strikes = tuple(
         StrikeRecord(node=node, cause="gpu_hardware", conclusive=False, job_id=job, uid=uid, at=NOW - 3600.0, text="")
         for node, struck in jobs.items()
@@ -22,8 +22,8 @@ def history(**jobs: list[tuple[int, int]]) -> NodeHistory:
     return NodeHistory(exposure=RAN, strikes=strikes)
 
 
-def test_a_suspect_says_what_it_lacks_to_be_a_lemon() -> None:
-    rows = list_lemons(history(n1=[(n, 7) for n in range(1, 9)]), Nodes(), (), now=NOW)
+def test_a_suspect_row_says_which_lemon_criterion_is_not_met() -> None:
+    rows = list_lemons(make_history(n1=[(n, 7) for n in range(1, 9)]), Nodes(), (), now=NOW)
     assert [(row.nodes, row.status, row.why) for row in rows] == [
         (("n1",), "suspect", "not a lemon yet: 1 of 2 users that must have met faults on it")
     ]
@@ -31,14 +31,13 @@ def test_a_suspect_says_what_it_lacks_to_be_a_lemon() -> None:
     assert list_nodes_to_drain(rows, set()) == ()
 
 
-def test_a_lemon_in_service_is_something_to_do() -> None:
-    found = history(n1=[(n, n) for n in range(1, 9)], n2=[(n, n) for n in range(20, 28)])
+def test_a_lemon_node_in_service_is_listed_for_draining() -> None:
+    found = make_history(n1=[(n, n) for n in range(1, 9)], n2=[(n, n) for n in range(20, 28)])
     (row,) = list_lemons(found, Nodes(), (), now=NOW)
     reason = f"slurmwrap: lemon, {row.ratio:.1f} times the rate of the fleet, 8 jobs"
     assert row.command == f"scontrol update NodeName='n[1-2]' State=DRAIN Reason='{reason}'"
     why = f"lemon: {row.ratio:.1f} times the fleet's rate; 8 jobs of 8 users were struck"
     assert list_nodes_to_drain((row,), {"n1"}) == (ToDo(why=why, command=row.command),)
-    assert list_nodes_to_drain((row,), {"n1", "n2"}) == ()  # these have a line of their own
-    assert (
-        list_nodes_to_drain(list_lemons(found, Nodes(), ("n1", "n2"), now=NOW), set()) == ()
-    )  # out of service already
+    assert list_nodes_to_drain((row,), {"n1", "n2"}) == ()  # drains of these nodes are listed already
+    # these nodes are out of service already
+    assert list_nodes_to_drain(list_lemons(found, Nodes(), ("n1", "n2"), now=NOW), set()) == ()

@@ -1,4 +1,4 @@
-"""What placement saved: runs of the same work near and far, as a real SQLite database holds them."""
+"""Savings of placement: runs of the same work with close and distant nodes, from a real SQLite database."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ UNTIL = 1_700_604_800
 SINCE = UNTIL - 86_400
 SWITCHES = {f"n{number}": "leaf0" if number < 4 else "leaf1" for number in range(8)}
 NEAR, FAR = ("n0", "n1"), ("n3", "n4")
-ASKED: Mapping[str, Any] = {
+SWITCHES_CHANGE: Mapping[str, Any] = {
     "option": "switches",
     "old": None,
     "new": "1@5:00",
     "where": "added",
     "reason": "one switch",
 }
-WELL = Diagnosis(category="success", domain="", decision="stop", confidence=1.0, signature="")
+SUCCESS = Diagnosis(category="success", domain="", decision="stop", confidence=1.0, signature="")
 
 
-def run(
+def make_run(
     number: int,
     nodes: tuple[str, ...],
     steps_per_s: float,
@@ -41,7 +41,7 @@ def run(
     script: str = "5" * 64,
     variant: str = "b64",
 ) -> tuple[JobRun, Submission]:
-    """One hour on 16 GPUs, submitted ten minutes before it starts."""
+    """Make a run of one hour on 16 GPUs, submitted ten minutes before its start."""
     start = at + 600 + number
     attempt = JobRun(
         attempt=RunKey(cluster="lab", job_id=number, submit_time=at + number),
@@ -52,7 +52,7 @@ def run(
         start_time=start,
         end_time=start + 3600,
         measurement=Measurement(seconds=3600, steps=100, steps_per_s=steps_per_s),
-        diagnosis=WELL,
+        diagnosis=SUCCESS,
     )
     submission = Submission(
         cluster="lab",
@@ -68,7 +68,7 @@ def run(
     return attempt, submission
 
 
-def given(*runs: tuple[JobRun, Submission]) -> dict[str, Any]:
+def make_report_input(*runs: tuple[JobRun, Submission]) -> dict[str, Any]:
     return {
         "attempts": tuple(attempt for attempt, _ in runs),
         "submissions": tuple(submission for _, submission in runs),
@@ -78,24 +78,25 @@ def given(*runs: tuple[JobRun, Submission]) -> dict[str, Any]:
     }
 
 
-def placement(*runs: tuple[JobRun, Submission]) -> Saving:
-    return night_of(**given(*runs)).savings[1]
+def compute_placement_saving(*runs: tuple[JobRun, Submission]) -> Saving:
+    return night_of(**make_report_input(*runs)).savings[1]
 
 
-def test_twenty_pairs_of_the_same_work_are_an_estimate() -> None:
-    near = [run(n, NEAR, 5.0 if n % 2 else 4.0, changes=(ASKED,)) for n in range(1, 21)]
-    far = [run(n, FAR, 4.0, at=SINCE - 200_000) for n in range(101, 121)]  # before the period, within the week
-    found = placement(*near, *far)
+def test_twenty_pairs_of_the_same_work_give_an_estimate() -> None:
+    near = [make_run(n, NEAR, 5.0 if n % 2 else 4.0, changes=(SWITCHES_CHANGE,)) for n in range(1, 21)]
+    # before the report period, within a week
+    far = [make_run(n, FAR, 4.0, at=SINCE - 200_000) for n in range(101, 121)]
+    found = compute_placement_saving(*near, *far)
     assert found.gpu_hours == pytest.approx(10 * 16 * (5 / 4 - 1))
     assert (found.what, found.formula, found.n, found.note, found.spared) == ("placement", "placement-2", 20, "", True)
     assert found.low is not None and found.high is not None
     assert 0.0 <= found.low < 40.0 < found.high
 
 
-def test_nineteen_are_none() -> None:
-    near = [run(n, NEAR, 5.0, changes=(ASKED,)) for n in range(1, 21)]
-    far = [run(n, FAR, 4.0) for n in range(101, 120)]
-    assert placement(*near, *far) == Saving(
+def test_nineteen_pairs_give_no_estimate() -> None:
+    near = [make_run(n, NEAR, 5.0, changes=(SWITCHES_CHANGE,)) for n in range(1, 21)]
+    far = [make_run(n, FAR, 4.0) for n in range(101, 120)]
+    assert compute_placement_saving(*near, *far) == Saving(
         what="placement",
         formula="placement-2",
         gpu_hours=None,
@@ -105,18 +106,20 @@ def test_nineteen_are_none() -> None:
     )
 
 
-def test_what_the_database_tells_of_each_run() -> None:
-    kept = {**ASKED, "old": "1", "new": "1"}  # a remark: nothing was changed
-    no_steps = run(6, NEAR, 5.0)
+def test_step_counted_runs_are_read_from_the_database() -> None:
+    kept = {**SWITCHES_CHANGE, "old": "1", "new": "1"}  # a remark: the option was not changed
+    no_steps = make_run(6, NEAR, 5.0)
     runs = [
-        run(1, NEAR, 5.0, changes=(ASKED,)),
-        run(2, FAR, 4.0, changes=(kept,)),
-        run(3, NEAR, 5.0, changes=({**ASKED, "option": "exclude"},)),
-        run(4, NEAR, 5.0, changes=(ASKED,), at=SINCE - 90_000),  # ended before the period: only to compare with
-        run(5, NEAR, 5.0, changes=(ASKED,), at=UNTIL - 8 * 86_400),  # of which it is no longer known who placed it
+        make_run(1, NEAR, 5.0, changes=(SWITCHES_CHANGE,)),
+        make_run(2, FAR, 4.0, changes=(kept,)),
+        make_run(3, NEAR, 5.0, changes=({**SWITCHES_CHANGE, "option": "exclude"},)),
+        # ended before the period: used only for comparison
+        make_run(4, NEAR, 5.0, changes=(SWITCHES_CHANGE,), at=SINCE - 90_000),
+        # too old to know whether placement chose its nodes
+        make_run(5, NEAR, 5.0, changes=(SWITCHES_CHANGE,), at=UNTIL - 8 * 86_400),
         (replace(no_steps[0], measurement=Measurement(seconds=3600)), no_steps[1]),
     ]
-    paced = figures_of(**given(*runs)).paced
+    paced = figures_of(**make_report_input(*runs)).paced
     work = (1001, "5" * 64, "b64", 16)
     assert sorted(paced, key=lambda one: one.ended) == [
         StepCountedRun(work, NEAR, 16 * 3600.0, 5.0, SINCE - 90_000 + 604 + 3600.0, False),
@@ -132,7 +135,7 @@ def paced(
     return StepCountedRun((1, work, "", 16), nodes, 3600.0, speed, ended, placed)
 
 
-def test_each_has_the_farther_run_that_ended_nearest_to_it() -> None:
+def test_a_placed_run_is_paired_with_the_distant_run_nearest_in_time() -> None:
     first, second = paced(NEAR, 10.0, placed=True, speed=3.0), paced(NEAR, 20.0, placed=True)
     early, late, last = (paced(FAR, ended, speed=2.0) for ended in (4.0, 12.0, 90.0))
     assert find_pairs([late, second, early, last, first], SWITCHES) == [Pair(first, late), Pair(second, early)]
@@ -144,21 +147,23 @@ def test_each_has_the_farther_run_that_ended_nearest_to_it() -> None:
     [
         (("n0",), NEAR, 1),  # one node and one switch
         (("n0",), FAR, 1),
-        (NEAR, ("n2", "n3"), 0),  # as close
-        (FAR, NEAR, 0),  # what was placed lay farther
-        (NEAR, ("n3", "n99"), 0),  # its network is not known
+        (NEAR, ("n2", "n3"), 0),  # equally close
+        (FAR, NEAR, 0),  # the placed run spans more switches
+        (NEAR, ("n3", "n99"), 0),  # the switch of a node is not known
         (("n0", "n99"), FAR, 0),
     ],
 )
-def test_closer_is_one_node_then_one_switch(close: tuple[str, ...], apart: tuple[str, ...], expected: int) -> None:
+def test_one_node_is_closer_than_one_switch_and_that_than_several(
+    close: tuple[str, ...], apart: tuple[str, ...], expected: int
+) -> None:
     assert len(find_pairs([paced(close, 1.0, placed=True), paced(apart, 2.0)], SWITCHES)) == expected
 
 
-def test_other_work_is_no_counterpart_nor_is_a_run_that_nobody_placed() -> None:
+def test_runs_of_other_work_and_runs_without_placement_are_not_paired() -> None:
     assert find_pairs([paced(NEAR, 1.0, placed=True), paced(FAR, 2.0, work="b")], SWITCHES) == []
     assert find_pairs([paced(NEAR, 1.0), paced(FAR, 2.0)], SWITCHES) == []
 
 
-def test_one_far_run_serves_one_near_run() -> None:
+def test_a_distant_run_is_paired_only_once() -> None:
     near = [paced(NEAR, float(n), placed=True) for n in range(5)]
     assert len(find_pairs([*near, paced(FAR, 2.0)], SWITCHES)) == 1

@@ -1,4 +1,4 @@
-"""What jobs waited for, in the night report and in why."""
+"""What jobs waited for, in the night report and in `slurmwrap why`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DELAY = QueueDelay(
     attempt=KEY, address="81", user="ada", gpus=4, eligible_at=100.0, seen_at=820.0,
     fair_share_s=240.0, fragmentation_s=480.0, waits_for="fragmentation", over=True,
 )  # fmt: skip
-ASKED = Submission(cluster="lab", job_id=81, uid=1, user="ada", at=100.0)
+SUBMISSION = Submission(cluster="lab", job_id=81, uid=1, user="ada", at=100.0)
 
 
-def test_why_says_in_one_line_what_a_job_waited_for() -> None:
+def test_the_wait_is_described_in_one_sentence() -> None:
     assert (
         format_wait(DELAY)
         == "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)."
@@ -36,18 +36,18 @@ def test_why_says_in_one_line_what_a_job_waited_for() -> None:
     assert format_wait(replace(DELAY, fair_share_s=0, fragmentation_s=0)) == "Waited 0 s."
 
 
-def test_why_shows_it_with_its_run_and_for_a_job_that_waits_still() -> None:
+def test_why_shows_the_wait_for_ended_running_and_waiting_jobs() -> None:
     line = "  Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were"
     run = JobRun(attempt=KEY, address="81", state="COMPLETED", start_time=820, end_time=900, waited=DELAY)
-    assert line in format_job_report(build_timeline("81", [ASKED], [], [run], [])).splitlines()
+    assert line in format_job_report(build_timeline("81", [SUBMISSION], [], [run], [])).splitlines()
     begun = replace(run, state="", end_time=None, waited=None)
-    assert line in format_job_report(build_timeline("81", [ASKED], [], [begun], [], [DELAY])).splitlines()
-    assert line in format_job_report(build_timeline("81", [ASKED], [], [], [], [DELAY])).splitlines()
+    assert line in format_job_report(build_timeline("81", [SUBMISSION], [], [begun], [], [DELAY])).splitlines()
+    assert line in format_job_report(build_timeline("81", [SUBMISSION], [], [], [], [DELAY])).splitlines()
     other = replace(DELAY, address="82", attempt=replace(KEY, job_id=82))
-    assert build_timeline("81", [ASKED], [], [], [], [other]).delays == ()
+    assert build_timeline("81", [SUBMISSION], [], [], [], [other]).delays == ()
 
 
-def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None:
+def test_advice_for_a_waiting_job_is_not_a_next_step_after_failure() -> None:
     from slurmwrap.model.evidence import Diagnosis
     from slurmwrap.report.job_report.next_step import find_next_step
 
@@ -57,12 +57,12 @@ def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None
         action_id=1, attempt=KEY, rule="relax", mode="advise", verb="update job", target="81", key="ExcNodeList",
         value="", reason="", intended_at=1.0,
     )  # fmt: skip
-    assert find_next_step(build_timeline("81", [ASKED], [], [run], [advised])) == find_next_step(
-        build_timeline("81", [ASKED], [], [run], [])
+    assert find_next_step(build_timeline("81", [SUBMISSION], [], [run], [advised])) == find_next_step(
+        build_timeline("81", [SUBMISSION], [], [run], [])
     )
 
 
-def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
+def test_the_report_has_mean_p95_gpu_hours_and_longest_waits() -> None:
     short = [
         replace(DELAY, attempt=replace(KEY, job_id=n), address=str(n), gpus=1, fair_share_s=0.0, fragmentation_s=60.0)
         for n in range(100, 119)
@@ -85,7 +85,7 @@ def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
     )
 
 
-def test_the_page_shows_it() -> None:
+def test_the_text_report_shows_waits() -> None:
     page = night_of(delays=(DELAY,), since=0.0, until=900.0)
     _, _, section = render_text(build_page(page, UTC)).partition("WAITING AND LOCALITY\n")
     assert [" ".join(line.split()) for line in section.splitlines()] == [
@@ -102,7 +102,7 @@ def test_the_page_shows_it() -> None:
     ]
 
 
-def test_what_was_over_before_or_began_after_is_not_counted() -> None:
+def test_waits_outside_the_period_are_not_counted() -> None:
     assert compute_queueing([DELAY], since=821.0, until=900.0) == Queueing()
     assert compute_queueing([DELAY], since=10.0, until=100.0) == Queueing()
     assert (

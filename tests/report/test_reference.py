@@ -1,4 +1,4 @@
-"""The report by SQL says what plain Python says of the same records, whatever they are."""
+"""The report computed by SQL equals plain Python on the same random records."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ BEGAN = SINCE - (UNTIL - SINCE) - 20_000
 CATEGORIES = ("success", "success", "cancelled", "gpu_oom", "import_error", "node_failure", None)
 
 
-def records(seed: int) -> dict[str, Any]:
+def make_records(seed: int) -> dict[str, Any]:
     dice = random.Random(seed)
-    attempts = [run for job_id in range(1, 60) for run in runs_of(job_id, dice)]
+    attempts = [run for job_id in range(1, 60) for run in make_runs(job_id, dice)]
     submissions, preruns = [], []
     for job_id in dice.sample(range(1, 60), 25):
         trial = dice.choice((None, 200 + job_id, 200 + job_id % 7))
@@ -41,13 +41,15 @@ def records(seed: int) -> dict[str, Any]:
                 PrerunRecord(cluster="lab", job_id=job_id, prerun_job_id=trial, uid=1, at=at + 60, verdict=verdict)
             )
         if trial:
-            attempts += runs_of(trial, dice)[:1]
+            attempts += make_runs(trial, dice)[:1]
     known = {run.attempt: run for run in attempts}
     return {
         "attempts": tuple(known.values()),
         "submissions": tuple(submissions),
         "preruns": tuple(preruns),
-        "actions": tuple(requeue(n, run, dice) for n, run in enumerate(known.values()) if dice.random() < 0.3),
+        "actions": tuple(
+            make_requeue_action(n, run, dice) for n, run in enumerate(known.values()) if dice.random() < 0.3
+        ),
         "incidents": (
             Incident(
                 incident_id="open",
@@ -61,7 +63,7 @@ def records(seed: int) -> dict[str, Any]:
     }
 
 
-def runs_of(job_id: int, dice: random.Random) -> list[JobRun]:
+def make_runs(job_id: int, dice: random.Random) -> list[JobRun]:
     at, found = dice.randrange(BEGAN, UNTIL + 5000), []
     cluster = "two" if job_id > 50 and dice.random() < 0.3 else "lab"
     user, gpus = dice.choice(["ada", "bob", "cyd"]), dice.choice((0, 1, 2, 4, 5, 8, 9, 16))
@@ -97,7 +99,7 @@ def runs_of(job_id: int, dice: random.Random) -> list[JobRun]:
     return found
 
 
-def requeue(number: int, run: JobRun, dice: random.Random) -> ActionRecord:
+def make_requeue_action(number: int, run: JobRun, dice: random.Random) -> ActionRecord:
     return ActionRecord(
         action_id=number + 1,
         attempt=run.attempt,
@@ -115,21 +117,21 @@ def requeue(number: int, run: JobRun, dice: random.Random) -> ActionRecord:
 
 
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 30))])
-def test_every_sum_is_that_of_plain_python(seed: int) -> None:
-    given = records(seed)
-    page = night_of(**given, since=SINCE, until=UNTIL)
-    of = (given, SINCE, UNTIL)
-    assert page.headline == close(reference.headline(*of))
-    assert page.before == close(reference.headline(given, 2 * SINCE - UNTIL, SINCE, gsub=False))
-    assert {row.category: row for row in page.categories} == closer(reference.categories(*of))
+def test_every_sum_equals_that_of_plain_python(seed: int) -> None:
+    records = make_records(seed)
+    page = night_of(**records, since=SINCE, until=UNTIL)
+    of = (records, SINCE, UNTIL)
+    assert page.headline == approx_record(reference.headline(*of))
+    assert page.before == approx_record(reference.headline(records, 2 * SINCE - UNTIL, SINCE, gsub=False))
+    assert {row.category: row for row in page.categories} == approx_rows(reference.categories(*of))
     users = {row.name: replace(row, preruns=0, stopped_jobs=0) for row in page.users if row.attempts}
-    assert users == closer(reference.shares(*of, "user"))
-    assert {row.name: row for row in page.accounts} == closer(reference.shares(*of, "account"))
+    assert users == approx_rows(reference.shares(*of, "user"))
+    assert {row.name: row for row in page.accounts} == approx_rows(reference.shares(*of, "account"))
     assert list(page.runtimes) == reference.runtimes(*of, [float(edge) for edge in BIN_EDGES_S])
     repeated = {(row.user, row.name, row.category): replace(row, jobs=tuple(sorted(row.jobs))) for row in page.repeated}
-    assert repeated == closer(reference.repeated(*of))
-    assert {(row.user, row.category): row for row in page.repeated_users} == closer(reference.repeated_users(*of))
-    assert {row.path: row for row in page.repeated_inputs} == closer(reference.repeated_inputs(*of))
+    assert repeated == approx_rows(reference.repeated(*of))
+    assert {(row.user, row.category): row for row in page.repeated_users} == approx_rows(reference.repeated_users(*of))
+    assert {row.path: row for row in page.repeated_inputs} == approx_rows(reference.repeated_inputs(*of))
     assert page.retries == reference.retries(*of)
     for one in page.held:
         expected = reference.held(*of, one.at, one.at + one.seconds)
@@ -137,14 +139,14 @@ def test_every_sum_is_that_of_plain_python(seed: int) -> None:
     assert [one.at + one.seconds for one in page.held[:-1]] == [two.at for _, two in pairwise(page.held)]
 
 
-def close(record: Any) -> Any:
-    """Equal but for the last bits of its floats."""
+def approx_record(record: Any) -> Any:
+    """Return the record with floats that compare approximately."""
     floats = {name: pytest.approx(getattr(record, name)) for name in record.__slots__ if is_float(record, name)}
     return replace(record, **floats)
 
 
-def closer(rows: dict[Any, Any]) -> dict[Any, Any]:
-    return {key: close(row) for key, row in rows.items()}
+def approx_rows(rows: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: approx_record(row) for key, row in rows.items()}
 
 
 def is_float(record: Any, name: str) -> bool:
@@ -152,35 +154,35 @@ def is_float(record: Any, name: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_site_s_file_says_the_same_as_the_records_in_memory(tmp_path: Path, seed: int) -> None:
-    """Also where the file was written in another order, and rewritten: triggers keep what the report reads."""
-    given = records(seed)
+def test_a_report_from_a_site_database_equals_that_of_records_in_memory(tmp_path: Path, seed: int) -> None:
+    """Rows are written in another order and rewritten: triggers keep the tables that the report reads."""
+    records = make_records(seed)
     path = tmp_path / "site.db"
     with Database.open(path) as database:
-        for prerun in given["preruns"]:
+        for prerun in records["preruns"]:
             database.save_prerun(prerun)
-        for run in given["attempts"]:
+        for run in records["attempts"]:
             database.save_attempt(replace(run, end_time=None, diagnosis=None, gpus=77, user="nobody"))
             database.save_attempt(run)
-        for submission in given["submissions"]:
+        for submission in records["submissions"]:
             database.save_submission(submission)
-        for incident in given["incidents"]:
+        for incident in records["incidents"]:
             database.save_incident(incident)
     place = RecordSource(database=path, site=True, uid=0)
     found = build_report_of_night(place, Config(), SINCE, UNTIL)
-    expected = night_of(**{**given, "actions": ()}, since=SINCE, until=UNTIL)
+    expected = night_of(**{**records, "actions": ()}, since=SINCE, until=UNTIL)
     assert replace(found, lemons=(), locality=()) == replace(expected, lemons=(), locality=())
 
 
-def test_one_user_s_report_is_that_of_his_records_alone() -> None:
-    given = records(3)
-    own = [run for run in given["attempts"] if run.user == "bob"]
-    whole = night_of(**given, since=SINCE, until=UNTIL, user="bob")
+def test_a_report_of_one_user_counts_only_that_users_records() -> None:
+    records = make_records(3)
+    own = [run for run in records["attempts"] if run.user == "bob"]
+    whole = night_of(**records, since=SINCE, until=UNTIL, user="bob")
     (row,) = whole.users
     assert row.name == "bob"
     assert (whole.headline.attempts, whole.headline.jobs) == (
-        len(reference.ended({**given, "attempts": own}, SINCE, UNTIL)),
-        len({reference.job(run) for run in reference.ended({**given, "attempts": own}, SINCE, UNTIL)}),
+        len(reference.ended({**records, "attempts": own}, SINCE, UNTIL)),
+        len({reference.job(run) for run in reference.ended({**records, "attempts": own}, SINCE, UNTIL)}),
     )
-    accounts = night_of(**given, since=SINCE, until=UNTIL, account="nlp").accounts
+    accounts = night_of(**records, since=SINCE, until=UNTIL, account="nlp").accounts
     assert [one.name for one in accounts] == ["nlp"]

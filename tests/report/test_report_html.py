@@ -1,4 +1,4 @@
-"""The HTML page and mail: whole without anything from outside, and nothing of a user's is read as HTML."""
+"""The HTML page and mail: they load no external resources, and text from users is never parsed as HTML."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from slurmwrap.report.text_format import visible
 VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
 
 
-class Read(HTMLParser):
-    """What a browser is told: elements, attributes, text; every element must be closed in order."""
+class PageParser(HTMLParser):
+    """Parse a page into elements, attributes and text; every element must be closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -59,37 +59,37 @@ class Read(HTMLParser):
 
 
 @cache
-def drawn(make: Callable[[], NightReport]) -> dict[str, str] | None:
+def draw_cached(make: Callable[[], NightReport]) -> dict[str, str] | None:
     return draw(make())
 
 
 @cache
 def page(make: Callable[[], NightReport]) -> str:
-    return report_html.render(build_page(make()), drawn(make), made_by="slurmwrap 1")
+    return report_html.render(build_page(make()), draw_cached(make), made_by="slurmwrap 1")
 
 
 def mail(make: Callable[[], NightReport]) -> str:
     return report_html.mail(build_page(make()), made_by="slurmwrap 1")
 
 
-def long_names() -> NightReport:
+def make_report_with_long_names() -> NightReport:
     return nights.hostile("x" * 100_000)
 
 
 @pytest.mark.parametrize("make", [nights.full, nights.hostile, nights.empty, nights.own])
-def test_the_page_is_whole_by_itself(make: Callable[[], NightReport]) -> None:
-    read = Read(page(make))
-    assert {"script", "link", "img", "iframe", "object", "form"} & set(read.elements) == set()
-    assert [name for name in read.attributes if name.startswith("on")] == []
-    assert [link for link in read.links if not link.startswith("#")] == []
-    assert {link[1:] for link in read.links} <= set(read.ids)
-    assert [one for one, times in Counter(read.ids).items() if times > 1] == []
-    assert read.elements["h1"] == 1
+def test_the_page_is_self_contained(make: Callable[[], NightReport]) -> None:
+    parsed = PageParser(page(make))
+    assert {"script", "link", "img", "iframe", "object", "form"} & set(parsed.elements) == set()
+    assert [name for name in parsed.attributes if name.startswith("on")] == []
+    assert [link for link in parsed.links if not link.startswith("#")] == []
+    assert {link[1:] for link in parsed.links} <= set(parsed.ids)
+    assert [one for one, times in Counter(parsed.ids).items() if times > 1] == []
+    assert parsed.elements["h1"] == 1
 
 
 @pytest.mark.parametrize("written", [page, mail])
-def test_hostile_names_are_text_and_nothing_else(written: Callable[..., str]) -> None:
-    quiet, hostile = Read(written(nights.full)), Read(written(nights.hostile))
+def test_hostile_names_are_parsed_as_text_only(written: Callable[..., str]) -> None:
+    quiet, hostile = PageParser(written(nights.full)), PageParser(written(nights.hostile))
     assert hostile.elements["script"] == 0
     assert hostile.attributes == quiet.attributes
     text = "".join(hostile.text)
@@ -100,16 +100,16 @@ def test_hostile_names_are_text_and_nothing_else(written: Callable[..., str]) ->
 
 
 @pytest.mark.parametrize("written", [page, mail])
-def test_a_page_of_names_of_any_length_stays_small(written: Callable[..., str]) -> None:
-    assert len(written(long_names).replace("x" * 100_000, "")) < 400_000
+def test_long_names_do_not_make_the_page_large(written: Callable[..., str]) -> None:
+    assert len(written(make_report_with_long_names).replace("x" * 100_000, "")) < 400_000
 
 
-def test_a_mail_stays_below_the_102_kilobytes_at_which_gmail_cuts() -> None:
+def test_a_mail_stays_below_gmails_limit_of_102_kilobytes() -> None:
     assert len(mail(nights.full).encode()) < 60_000
     assert "var(--" not in mail(nights.full)
 
 
-def test_rows_beyond_the_limit_open_at_a_click_and_beyond_those_are_counted() -> None:
+def test_further_rows_are_collapsed_and_the_rest_is_counted() -> None:
     rows = tuple(
         ShareRow(name=f"user{i:03}", jobs=1, attempts=1, gpu_hours=1.0, failed_attempts=0, failed_gpu_hours=0.0,
                  cancelled_attempts=0) for i in range(100)
@@ -121,13 +121,13 @@ def test_rows_beyond_the_limit_open_at_a_click_and_beyond_those_are_counted() ->
     assert [name for name in (f"user{i:03}" for i in range(100)) if name in text] == [f"user{i:03}" for i in range(70)]
 
 
-def test_without_matplotlib_the_page_says_so() -> None:
+def test_without_matplotlib_the_page_says_that_charts_are_left_out() -> None:
     text = report_html.render(build_page(nights.full()), None, made_by="slurmwrap 1")
     assert "Drawings are left out: matplotlib is not installed here" in text
-    assert Read(text).elements["svg"] == 0
+    assert PageParser(text).elements["svg"] == 0
 
 
-def test_heads_above_heads_span_their_columns() -> None:
+def test_column_group_heads_span_their_columns() -> None:
     columns = (Column(key="a", head="a"), Column(key="b", head="b", group="g"), Column(key="c", head="c", group="g"))
     assert report_html.list_column_groups(ReportTable(key="t", title="t", columns=columns, rows=())) == (
         ("", 1),
@@ -136,15 +136,15 @@ def test_heads_above_heads_span_their_columns() -> None:
     assert report_html.list_column_groups(ReportTable(key="t", title="t", columns=columns[:1], rows=())) == ()
 
 
-def test_a_number_keeps_its_unit() -> None:
+def test_a_number_and_its_unit_are_joined_by_a_no_break_space() -> None:
     assert (
         report_html.join_number_and_unit("15.1 % of 11 GPU-hours in 3 min")
         == "15.1\xa0% of 11\xa0GPU-hours in 3\xa0min"
     )
 
 
-def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:
-    drawings = "".join((drawn(nights.full) or {}).values())
+def test_charts_use_only_colour_variables_of_the_page() -> None:
+    drawings = "".join((draw_cached(nights.full) or {}).values())
     assert re.findall(r"#[0-9a-fA-F]{6}", drawings) == []
     css = (shipped("templates") / "report" / "page.css").read_text(encoding="utf-8")
     used = set(re.findall(r"var\((--[a-z]+)\)", drawings + css))

@@ -1,4 +1,4 @@
-"""The drawings: the same bytes each time, names for those who cannot see them, nothing where there is nothing."""
+"""The charts: deterministic bytes, titles and descriptions for screen readers, no chart without data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, str]:
-    """The drawings of a full night."""
+    """The charts of a full night."""
     return draw(nights.full()) or {}
 
 
-def test_a_full_night_has_four_drawings_that_say_what_they_show(drawn: dict[str, str]) -> None:
-    said = {key: [ElementTree.fromstring(svg).findtext(f"{SVG}{tag}") for tag in ("title", "desc")]
+def test_a_full_night_has_four_charts_with_title_and_description(drawn: dict[str, str]) -> None:
+    titles = {key: [ElementTree.fromstring(svg).findtext(f"{SVG}{tag}") for tag in ("title", "desc")]
             for key, svg in drawn.items()}  # fmt: skip
-    assert said == {
+    assert titles == {
         "categories": [
             "GPU-hours by category of failure",
             "gpu_hardware 812.4; traceback_from_crash 401.7; nccl_error 377.9; gpu_oom 96.3; incorrect_inputs 41.8; "
@@ -40,11 +40,11 @@ def test_a_full_night_has_four_drawings_that_say_what_they_show(drawn: dict[str,
     }
 
 
-def test_the_same_night_gives_the_same_bytes(drawn: dict[str, str]) -> None:
+def test_the_same_night_gives_identical_charts(drawn: dict[str, str]) -> None:
     assert draw(nights.full()) == drawn
 
 
-def test_text_stays_text_and_no_drawing_speaks_for_the_page(drawn: dict[str, str]) -> None:
+def test_charts_keep_text_elements_and_set_no_styles_or_fonts(drawn: dict[str, str]) -> None:
     for svg in drawn.values():
         root = ElementTree.fromstring(svg)
         assert root.findall(f".//{SVG}style") == []
@@ -61,15 +61,15 @@ def test_text_stays_text_and_no_drawing_speaks_for_the_page(drawn: dict[str, str
         (812.4, 96.3, {"812", "96"}, {"0", "200", "400", "600", "800"}),
     ],
 )
-def test_figures_have_as_many_digits_as_their_scale_asks_for(
+def test_labels_have_as_many_digits_as_the_scale_needs(
     most: float, least: float, labels: set[str], marks: set[str]
 ) -> None:
-    """Bars of less than half a GPU-hour were all labelled 0, and their axis read 0, 0.0, 0.1, 0.1, 0.1."""
+    """Earlier, bars below half a GPU-hour were all labelled 0, and the axis showed 0, 0.0, 0.1, 0.1, 0.1."""
     rows = nights.full().categories[:2]
-    told = tuple(
+    categories = tuple(
         replace(row, gpu_hours=value, gpu_hours_before=0.0) for row, value in zip(rows, (most, least), strict=True)
     )
-    svg = (draw(replace(nights.empty(), categories=told)) or {})["categories"]
+    svg = (draw(replace(nights.empty(), categories=categories)) or {})["categories"]
     texts = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     numbers = [text for text in texts if text[:1].isdecimal()]
     assert labels <= set(numbers) and marks <= set(numbers)
@@ -77,6 +77,6 @@ def test_figures_have_as_many_digits_as_their_scale_asks_for(
     assert len(set(ticks)) == len(ticks)
 
 
-def test_what_there_is_nothing_of_is_not_drawn() -> None:
+def test_charts_without_data_are_not_drawn() -> None:
     assert draw(nights.empty()) == {}
     assert list(draw(replace(nights.empty(), categories=nights.full().categories)) or {}) == ["categories"]

@@ -1,4 +1,4 @@
-"""What is called saved: each formula by hand, and nothing below twenty cases."""
+"""Savings: each formula checked by hand, and no estimate below twenty cases."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from slurmwrap.report.usage_totals import count_false_decisions, count_retries, 
 CURVE = tuple(CurvePoint(cpus=cpus, steps_per_s=speed) for cpus, speed in ((2, 10.0), (4, 16.0), (8, 20.0)))
 
 
-def stopped(category: str, gpus: int) -> Caught:
+def make_caught(category: str, gpus: int) -> Caught:
     return Caught(category=category, job_id=1, gpus=gpus, uid=7, at=0.0, reason="")
 
 
-def test_pre_runs_save_gpus_times_median_less_their_own_time() -> None:
-    cases = [stopped("gpu_oom", 8)] * 15 + [stopped("import_error", 4)] * 10
-    lasted = {"gpu_oom": [1800] * 10 + [3600] * 11, "import_error": [60] * 5}  # the latter's is the median of all: 1 h
+def test_pre_run_saving_is_gpus_times_median_minus_their_cost() -> None:
+    cases = [make_caught("gpu_oom", 8)] * 15 + [make_caught("import_error", 4)] * 10
+    lasted = {"gpu_oom": [1800] * 10 + [3600] * 11, "import_error": [60] * 5}  # for import_error the median of all: 1 h
     found = savings.estimate_prerun_saving(cases, lasted, 7200.0)
     assert found.gpu_hours == pytest.approx(15 * 8 * 1.0 + 10 * 4 * (1800 / 3600) - 2)
     assert (found.n, found.spared) == (25, True)
@@ -33,23 +33,26 @@ def test_pre_runs_save_gpus_times_median_less_their_own_time() -> None:
     assert (found.low, found.high) == (pytest.approx(140 - 60 - 2), pytest.approx(140 + 20 - 2))
 
 
-def test_below_twenty_cases_nothing_is_estimated() -> None:
+def test_no_saving_is_estimated_below_twenty_cases() -> None:
     lasted = {"gpu_oom": [3600] * 50}
-    for cases, of in (([stopped("gpu_oom", 8)] * 19, lasted), ([stopped("gpu_oom", 8)] * 50, {"gpu_oom": [1] * 19})):
+    for cases, of in (
+        ([make_caught("gpu_oom", 8)] * 19, lasted),
+        ([make_caught("gpu_oom", 8)] * 50, {"gpu_oom": [1] * 19}),
+    ):
         found = savings.estimate_prerun_saving(cases, of, 0.0)
         assert (found.gpu_hours, found.low, found.high, found.n) == (None, None, None, 19)
     assert savings.retry([RetriedRun("success", "gpu_oom", 3600.0)] * 19).gpu_hours is None
     assert savings.estimate_tuning_saving([TunedRun(3600.0, 2, 4, CURVE)] * 19).gpu_hours is None
 
 
-def test_retries_count_what_they_finished_less_what_they_burnt() -> None:
+def test_retry_saving_is_completed_minus_failed_gpu_hours() -> None:
     cases = [RetriedRun("success", "nccl_error", 7200.0)] * 15 + [RetriedRun("nccl_error", "nccl_error", 3600.0)] * 5
     cases += [RetriedRun("cancelled", "nccl_error", 9e9), RetriedRun("", "nccl_error", 9e9)]
     found = savings.retry(cases)
     assert (found.gpu_hours, found.n, found.spared) == (15 * 2 - 5 * 1, 20, False)
 
 
-def test_tuning_counts_what_the_measured_curve_says() -> None:
+def test_tuning_saving_follows_the_measured_curve() -> None:
     faster, slower, beyond = (
         TunedRun(3600.0, 2, 8, CURVE),
         TunedRun(3600.0, 8, 6, CURVE),
@@ -60,7 +63,7 @@ def test_tuning_counts_what_the_measured_curve_says() -> None:
     assert found.n == 20
 
 
-def test_a_curve_says_nothing_beyond_its_points() -> None:
+def test_a_curve_is_not_extrapolated_beyond_its_points() -> None:
     assert [savings.interpolate_speed(CURVE, cpus) for cpus in (1, 2, 3, 4, 6, 8, 9)] == [
         None,
         10.0,
@@ -77,7 +80,7 @@ def test_a_curve_says_nothing_beyond_its_points() -> None:
     ) == (None, 10.0, None)
 
 
-def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
+def test_false_decisions_are_counted_with_all_decisions() -> None:
     again = [
         RetriedRun("success", "nccl_error", 1.0),
         RetriedRun("nccl_error", "nccl_error", 1.0),
@@ -103,16 +106,16 @@ def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
     [
         ("import_error", 120.0, True),
         ("import_error", 121.0, False),
-        ("gpu_oom", 20.0, False),  # what a job shards one GPU cannot show
+        ("gpu_oom", 20.0, False),  # a sharded job's memory use cannot be measured on one GPU
         ("node_failure", 20.0, False),
         ("cancelled", 20.0, False),
     ],
 )
-def test_a_pre_run_missed_only_what_it_could_have_seen(category: str, run_s: float, expected: bool) -> None:
+def test_a_pre_run_missed_only_failures_that_it_could_detect(category: str, run_s: float, expected: bool) -> None:
     assert is_missed(Passed(30.0, category, run_s)) is expected
 
 
-def test_the_experiment_compares_draws_not_jobs() -> None:
+def test_the_holdout_experiment_compares_draws_not_jobs() -> None:
     held = [Drawn(f"h{n // 2}", True, 3600.0 * (n % 4), 0.0) for n in range(60)]  # 30 draws of two jobs
     control = [Drawn(f"c{n}", False, 3600.0 * (n % 2), 360.0) for n in range(50)]
     figures = Figures(since=0, until=1, drawn=[*held, *control], holdout=0.05)
@@ -121,18 +124,18 @@ def test_the_experiment_compares_draws_not_jobs() -> None:
     assert found.held_out_waste == pytest.approx(1.5)
     assert found.control_waste == pytest.approx(0.5 + 0.1)
     assert found.difference == pytest.approx(0.9)
-    # 15 draws each of 1 and 5 GPU-hours lie 2 off the mean of 3; 25 each of 0.1 and 1.1 lie 0.5 off theirs of 0.6
+    # 15 draws each of 1 and 5 GPU-hours deviate by 2 from their mean of 3; 25 each of 0.1 and 1.1 by 0.5 from 0.6
     (down, up), (other_down, other_up) = reach([1.0, 5.0] * 15), reach([1.0] * 25)
     error, other_error = 2 / 2 / sqrt(29), 0.5 / sqrt(49)
     assert found.low == pytest.approx(0.9 - hypot(down * error, other_up * other_error))
     assert found.high == pytest.approx(0.9 + hypot(up * error, other_down * other_error))
-    sound = [one for one in control if not one.waste_gpu_s] * 9  # draws without a failure are no cases
+    sound = [one for one in control if not one.waste_gpu_s] * 9  # draws without a failure are not counted as cases
     assert compute_holdout(Figures(since=0, until=1, drawn=[*held, *sound])).difference is None
     few = compute_holdout(Figures(since=0, until=1, drawn=[*held[:38], *control]))
     assert (few.held_out, few.difference, few.low, few.high) == (38, None, None, None)
     assert few.held_out_waste == pytest.approx(fmean([n % 4 for n in range(38)]))
 
 
-def test_every_formula_says_what_it_counts_and_leaves_out() -> None:
+def test_every_formula_documents_what_it_counts_and_leaves_out() -> None:
     assert set(FORMULAS) == set(BY_ID) == {"prerun-1", "retry-1", "placement-2", "tuning-1", "holdout-1"}
     assert all(one.says and one.case and one.leaves_out for one in BY_ID.values())

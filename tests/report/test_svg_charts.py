@@ -1,4 +1,4 @@
-"""Drawings as elements of a page: no reference leads out of them, colours are variables, none without matplotlib."""
+"""SVG charts embedded in a page: references stay inside, colours are CSS variables, none without matplotlib."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def _plot_estimates(axes: Any) -> str:
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, str]:
-    """Two charts that use what the pages use."""
+    """Two charts that use the same elements as the pages."""
     charts = {"a": Chart(title="A", plot=_plot_lines), "b": Chart(title="B", plot=_plot_estimates, size=(9, 3))}
     return draw_charts(charts) or {}
 
 
-def test_references_stay_in_their_drawing_and_ids_are_its_own(drawn: dict[str, str]) -> None:
+def test_references_stay_within_a_chart_and_ids_have_its_prefix(drawn: dict[str, str]) -> None:
     for key, svg in drawn.items():
         elements = list(ElementTree.fromstring(svg).iter())
         ids = [element.get("id") or key for element in elements]
@@ -61,7 +61,7 @@ def test_references_stay_in_their_drawing_and_ids_are_its_own(drawn: dict[str, s
         assert "url(" not in svg
 
 
-def test_colours_are_the_pages(drawn: dict[str, str]) -> None:
+def test_colours_are_css_variables_of_the_page(drawn: dict[str, str]) -> None:
     used = {key: set(re.findall(r"var\((--[a-z]+)\)", svg)) for key, svg in drawn.items()}
     assert used == {
         "a": {"--ink", "--soft", "--rule", "--real", "--slurm", "--slurmwrap"},
@@ -70,24 +70,24 @@ def test_colours_are_the_pages(drawn: dict[str, str]) -> None:
     assert re.findall(r"#[0-9a-fA-F]{6}\b", "".join(drawn.values())) == []
 
 
-def test_title_and_words_are_text(drawn: dict[str, str]) -> None:
+def test_title_and_description_are_text(drawn: dict[str, str]) -> None:
     root = ElementTree.fromstring(drawn["a"])
     assert root.findtext(f"{SVG}title") == "A"
     assert root.findtext(f"{SVG}desc") == "rises <quickly> & \\u202e"
     assert root.get("aria-labelledby") == "a-title a-desc"
 
 
-def test_intervals_are_listed_from_the_top_with_their_labels(drawn: dict[str, str]) -> None:
+def test_intervals_are_drawn_top_down_with_their_labels(drawn: dict[str, str]) -> None:
     root = ElementTree.fromstring(drawn["b"])
     texts = [(text.text or "").strip() for text in root.iter(f"{SVG}text")]
     assert [text for text in texts if text in ("first", "second", "third")] == ["third", "second", "first"]
     assert {"5.0", "not estimated", "2.0"} <= set(texts)
 
 
-def test_the_size_is_the_charts(drawn: dict[str, str]) -> None:
+def test_the_view_box_has_the_size_of_the_chart(drawn: dict[str, str]) -> None:
     assert [ElementTree.fromstring(svg).get("viewBox") for svg in drawn.values()] == ["0 0 374.4 230.4", "0 0 648 216"]
 
 
-def test_without_matplotlib_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_no_charts_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert draw_charts({"a": Chart(title="A", plot=_plot_lines)}) is None

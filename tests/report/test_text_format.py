@@ -1,4 +1,4 @@
-"""Durations, tables and harmless text, row by row."""
+"""Formats of durations, tables, counts and escaped text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slurmwrap.report import text_format
 
 
-def test_duration() -> None:
+def test_durations_are_formatted() -> None:
     wanted = {
         0: "0 s",
         99.4: "99 s",
@@ -24,7 +24,7 @@ def test_duration() -> None:
     assert {given: text_format.duration(given) for given in wanted} == wanted
 
 
-def test_visible() -> None:
+def test_control_characters_are_escaped() -> None:
     wanted = {
         "plain ä 研究": "plain ä 研究",
         "a\nb\tc\rd": "a\\nb\\tc\\rd",
@@ -40,11 +40,11 @@ def test_visible() -> None:
     ("text", "columns", "shown"),
     [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("研究所", 6, "研究所"), ("研究所x", 6, "研究…"), ("a\nb", 3, "a\\…")],
 )
-def test_fit(text: str, columns: int, shown: str) -> None:
+def test_text_is_cut_to_a_width_in_columns(text: str, columns: int, shown: str) -> None:
     assert text_format.fit(text, columns) == shown
 
 
-def test_a_table_is_aligned_and_cut_only_where_it_may_be() -> None:
+def test_a_table_is_aligned_and_only_flexible_columns_are_cut() -> None:
     rows = [["研究", "1,000", "a" * 60], ["b", "2", "c"]]
     assert text_format.table(["name", ">count", "~why"], rows, columns=40) == (
         "  name  count  why\n"
@@ -53,7 +53,7 @@ def test_a_table_is_aligned_and_cut_only_where_it_may_be() -> None:
     )  # fmt: skip
 
 
-def test_wrapping_keeps_whole_words_and_indents_what_follows() -> None:
+def test_wrapping_keeps_whole_words_and_indents_further_lines() -> None:
     assert text_format.wrapped("one two three", indent="- ", hanging="  ", columns=9) == "- one two\n  three"
     assert text_format.wrapped("x" * 30, indent="  ", hanging="  ", columns=9) == "  " + "x" * 30
     assert text_format.wrapped("", indent="  ") == ""
@@ -61,13 +61,13 @@ def test_wrapping_keeps_whole_words_and_indents_what_follows() -> None:
 
 @settings(max_examples=60)
 @given(st.text(), st.integers(min_value=1, max_value=40))
-def test_nothing_that_is_fitted_or_wrapped_is_wider_or_dangerous(text: str, columns: int) -> None:
+def test_fitted_and_wrapped_text_is_printable_and_not_too_wide(text: str, columns: int) -> None:
     fitted = text_format.fit(text, columns)
     assert text_format.width(fitted) <= columns
     assert all(c.isprintable() or c == "\n" for c in fitted + text_format.wrapped(text, columns=columns))
 
 
-def test_count() -> None:
+def test_counts_have_singular_and_plural() -> None:
     assert [text_format.count(number, "job") for number in (0, 1, 2, 12_345)] == [
         "no jobs",
         "1 job",

@@ -1,4 +1,4 @@
-"""What a user's own report says of requests and use, and what the user can do."""
+"""A user's own report: requested and used resources, and what the user can do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHAPE = ResourceShape(
 MEASURED = Measurement(cpus_used=1.0, mem_peak_mib=2000, mem_source="cgroup")
 
 
-def run(number: int, category: str = "success", *, end: float = SINCE + 5000, **more: Any) -> JobRun:
+def make_run(number: int, category: str = "success", *, end: float = SINCE + 5000, **more: Any) -> JobRun:
     record = JobRun(
         attempt=RunKey(cluster="lab", job_id=number, submit_time=int(SINCE)), address=str(number), name="train.sbatch",
         user="ada", uid=7, state="COMPLETED" if category == "success" else "FAILED", gpus=2, cpus=8, nodes=("n0",),
@@ -42,23 +42,23 @@ def run(number: int, category: str = "success", *, end: float = SINCE + 5000, **
     return replace(record, **more)
 
 
-def submission(number: int, shape: ResourceShape = SHAPE) -> Submission:
+def make_submission(number: int, shape: ResourceShape = SHAPE) -> Submission:
     return Submission(
         cluster="lab", job_id=number, uid=7, user="ada", at=SINCE, name="train.sbatch", script_path="train me.sbatch",
         work_dir="/home/ada", shape=shape, profile_key="k",
     )  # fmt: skip
 
 
-def prerun(number: int | None, outcome: Outcome, at: float, **verdict: Any) -> PrerunRecord:
-    said = Verdict(outcome=outcome, layer="exit", reason="train.py:7: NameError", **verdict)
+def make_prerun(number: int | None, outcome: Outcome, at: float, **verdict: Any) -> PrerunRecord:
+    result = Verdict(outcome=outcome, layer="exit", reason="train.py:7: NameError", **verdict)
     return PrerunRecord(
-        cluster="lab", job_id=number, prerun_job_id=900, uid=7, at=at, verdict=said, profile_key="k", gpus=2
+        cluster="lab", job_id=number, prerun_job_id=900, uid=7, at=at, verdict=result, profile_key="k", gpus=2
     )
 
 
-def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
-    measured = run(81, measurement=MEASURED)
-    found = make_own_report(NIGHT, [measured, run(80, end=SINCE + 90)], [submission(81)], [])
+def test_a_request_of_7_days_for_44_seconds_gets_advised_options() -> None:
+    measured = make_run(81, measurement=MEASURED)
+    found = make_own_report(NIGHT, [measured, make_run(80, end=SINCE + 90)], [make_submission(81)], [])
     (row,) = found.usage
     assert (row.runs, row.time_asked_s, row.time_used_s, row.cpus_used, row.mem_mib_peak) == (
         2,
@@ -82,11 +82,11 @@ def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
 @pytest.mark.parametrize(
     ("change", "shape", "expected"),
     [
-        ({"time_limit_s": 3540}, SHAPE, ("--cpus-per-task=2", "--mem=4G")),  # it fits into gaps as it is
+        ({"time_limit_s": 3540}, SHAPE, ("--cpus-per-task=2", "--mem=4G")),  # short enough for backfill
         ({"measurement": None}, SHAPE, ("--time=0:10:00",)),
-        # half of it in use, and a peak that needs it: they stay
+        # half of the CPUs in use, and a peak that needs the memory: both stay
         ({"measurement": replace(MEASURED, cpus_used=4.0, mem_peak_mib=40000)}, SHAPE, ("--time=0:10:00",)),
-        # in the job's own unit: another one would be fatal
+        # in the unit of the job: sbatch rejects another one
         (
             {},
             replace(SHAPE, mem_mib=8192, mem_unit=MemUnit.PER_CPU, cpu_unit=CpuUnit.NONE, cpus=None),
@@ -95,52 +95,58 @@ def test_seven_days_for_44_seconds_are_said_with_what_to_ask_for() -> None:
         ({}, replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE), ("--time=0:10:00", "--cpus-per-task=2")),
     ],
 )
-def test_less_is_advised_where_much_was_not_used(change: dict, shape: ResourceShape, expected: tuple[str, ...]) -> None:
-    one = run(81, **{"measurement": MEASURED, **change})
-    assert make_own_report(NIGHT, [one], [submission(81, shape)], []).usage[0].change == expected
+def test_smaller_requests_are_advised_when_much_was_not_used(
+    change: dict, shape: ResourceShape, expected: tuple[str, ...]
+) -> None:
+    one = make_run(81, **{"measurement": MEASURED, **change})
+    assert make_own_report(NIGHT, [one], [make_submission(81, shape)], []).usage[0].change == expected
 
 
-def test_a_pre_runs_figures_are_shown_and_never_advised_by() -> None:
-    tried = prerun(81, Outcome.PASS, SINCE + 9, measurement=Measurement(cpus_used=0.5, mem_peak_mib=1000, gpus=1))
-    (row,) = make_own_report(NIGHT, [run(81)], [submission(81)], [tried]).usage
-    assert (row.cpus_used, row.mem_mib_peak, row.measured_by) == (1.0, 2000, "the pre-run")  # of two GPUs
+def test_figures_of_a_pre_run_are_shown_but_not_used_for_advice() -> None:
+    passed_prerun = make_prerun(
+        81, Outcome.PASS, SINCE + 9, measurement=Measurement(cpus_used=0.5, mem_peak_mib=1000, gpus=1)
+    )
+    (row,) = make_own_report(NIGHT, [make_run(81)], [make_submission(81)], [passed_prerun]).usage
+    assert (row.cpus_used, row.mem_mib_peak, row.measured_by) == (1.0, 2000, "the pre-run")  # scaled to two GPUs
     assert row.change == ("--time=0:10:00",)
 
 
 @pytest.mark.parametrize(
     ("longest", "minutes"), [(44, 10), (401, 15), (3600, 90), (86400, 2880), (30 * 86400, 45 * 1440)]
 )
-def test_a_time_limit_is_half_as_much_again_as_people_write_it(longest: float, minutes: int) -> None:
+def test_the_advised_time_limit_is_rounded_and_half_as_much_again(longest: float, minutes: int) -> None:
     assert compute_advised_time_s(longest) == 60 * minutes
 
 
-def test_unused_gpus_are_said() -> None:
-    (row,) = make_own_report(NIGHT, [run(81, measurement=replace(MEASURED, gpus_unused=1))], [], []).usage
+def test_unused_gpus_are_shown() -> None:
+    (row,) = make_own_report(NIGHT, [make_run(81, measurement=replace(MEASURED, gpus_unused=1))], [], []).usage
     assert describe_unused_request(row) == "asked for 7 d, ran 44 s at most; 1 of 2 GPUs were never used"
-    assert row.change == ("--time=0:10:00",)  # not gsub's: how it asked is not known
+    assert row.change == ("--time=0:10:00",)  # submitted without gsub: its options are not known
 
 
-def test_what_failed_last_is_to_do_until_it_completes() -> None:
-    failed = [run(81, "import_error"), run(82, "import_error", end=SINCE + 6000)]
+def test_a_failed_job_is_listed_to_do_until_it_completes() -> None:
+    failed = [make_run(81, "import_error"), make_run(82, "import_error", end=SINCE + 6000)]
     found = make_own_report(NIGHT, failed, [], [])
     assert found.to_do == (ToDo(why="train.sbatch failed 2 times: mind import_error", command="slurmwrap why 82"),)
-    later = run(83, end=SINCE + 7000, time_limit_s=600)
+    later = make_run(83, end=SINCE + 7000, time_limit_s=600)
     assert make_own_report(NIGHT, [*failed, later], [], []).to_do == ()
-    assert make_own_report(NIGHT, [run(84, "cancelled")], [], []).to_do == ()
-    assert make_own_report(NIGHT, [replace(failed[1], retry_at=UNTIL)], [], []).to_do == ()  # it is run again by itself
-    assert make_own_report(NIGHT, [run(85, "cpu_oom", end=UNTIL + 1)], [], []).to_do == ()  # not of this night
+    assert make_own_report(NIGHT, [make_run(84, "cancelled")], [], []).to_do == ()
+    # it is retried automatically
+    assert make_own_report(NIGHT, [replace(failed[1], retry_at=UNTIL)], [], []).to_do == ()
+    # after the end of the night
+    assert make_own_report(NIGHT, [make_run(85, "cpu_oom", end=UNTIL + 1)], [], []).to_do == ()
 
 
-def test_a_job_that_its_pre_run_cancelled_is_to_do_until_one_passes() -> None:
-    stopped, passed = prerun(81, Outcome.FAIL, SINCE + 5), prerun(82, Outcome.PASS, SINCE + 9)
-    known = [submission(81), submission(82)]
+def test_a_job_cancelled_by_its_pre_run_is_listed_until_a_pre_run_passes() -> None:
+    stopped, passed = make_prerun(81, Outcome.FAIL, SINCE + 5), make_prerun(82, Outcome.PASS, SINCE + 9)
+    known = [make_submission(81), make_submission(82)]
     assert make_own_report(NIGHT, [], known, [stopped]).to_do == (
         ToDo(why="job 81 was cancelled by its pre-run: train.py:7: NameError", command="slurmwrap why 81"),
     )
     assert make_own_report(NIGHT, [], known, [stopped, passed]).to_do == ()
 
 
-def test_nothing_of_an_administrators_is_left_and_a_users_own_blocked_input_is_named() -> None:
+def test_administrator_rows_are_removed_and_the_users_blocked_input_is_listed() -> None:
     suspects = SuspectNodes(
         nodes=("n7",), strikes=1, conclusive=True, causes=("x",), jobs=1, users=1, last_at=1, text=""
     )
@@ -168,6 +174,6 @@ def test_nothing_of_an_administrators_is_left_and_a_users_own_blocked_input_is_n
     )
 
 
-def test_memory_asked_and_used_is_shown_in_gib() -> None:
+def test_requested_and_used_memory_is_shown_in_gib() -> None:
     row = sections.usage(nights.own()).tables[0].rows[0]
     assert row.values[6:8] == (500.0, 44_000 / 1024)

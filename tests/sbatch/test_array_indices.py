@@ -1,4 +1,4 @@
-"""--array as Slurm 22.05.8 counts it: what it told the first task of each (measured on a lab)."""
+"""--array as Slurm 22.05.8 counts it: the values that the first task of each array got (measured on a lab)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from slurmwrap.sbatch.array_indices import ArrayIndices, parse_indices
         ("2-8:4", 2, 6, 2, 4),
     ],
 )
-def test_the_first_task_is_told_of_all_of_them(indices: str, first: int, last: int, count: int, step: int) -> None:
+def test_array_indices_give_first_last_count_and_step(
+    indices: str, first: int, last: int, count: int, step: int
+) -> None:
     assert parse_indices(indices) == ArrayIndices(first=first, last=last, count=count, step=step)
 
 
 @pytest.mark.parametrize("indices", ["", "x", "5-3", "1-", "0-4:0"])
-def test_what_slurm_refuses_is_no_array(indices: str) -> None:
+def test_indices_that_slurm_refuses_are_no_array(indices: str) -> None:
     assert parse_indices(indices) is None

@@ -1,4 +1,4 @@
-"""job.begin: sbatch's --begin forms, and the gate of the pre-run."""
+"""sbatch.begin: the forms of --begin, and the begin time of a job that waits for its pre-run."""
 
 from datetime import datetime
 
@@ -37,7 +37,7 @@ def at(*parts: int) -> float:
         ("soonish", None),
     ],
 )
-def test_begin_time_reads_the_forms_of_sbatch(text: str, expected: float | None) -> None:
+def test_begin_time_is_parsed_in_every_form_of_sbatch(text: str, expected: float | None) -> None:
     assert parse_begin_time(text, NOW) == expected
 
 
@@ -52,5 +52,5 @@ def test_begin_time_reads_the_forms_of_sbatch(text: str, expected: float | None)
         ("now+3fortnights", ("now+3fortnights", "now+3fortnights")),
     ],
 )
-def test_the_later_of_grace_and_the_users_begin_holds_and_his_own_is_what_release_restores(user, expected) -> None:
+def test_the_later_of_grace_period_and_begin_holds_and_release_restores_begin(user, expected) -> None:
     assert select_later_begin(user, 600, NOW) == expected

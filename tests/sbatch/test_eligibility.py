@@ -1,4 +1,4 @@
-"""What keeps a job from starting at once, and what its pre-run waits for."""
+"""Options that keep a job from starting at once, and the dependency of its pre-run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESERVATIONS = {"soon": int(NOW) + 60, "open": int(NOW) - 60}
         (["--reservation=unheard"], "--reservation"),
     ],
 )
-def test_why_a_job_cannot_start_yet(words: list[str], option: str) -> None:
+def test_find_delay_names_the_option_that_delays_the_job(words: list[str], option: str) -> None:
     request = parse_request(
         [*words, "job"], environ={}, cwd="/w", read_script=lambda path: b"#!/bin/sh\n", read_stdin=lambda: b""
     )
@@ -46,17 +46,17 @@ def test_why_a_job_cannot_start_yet(words: list[str], option: str) -> None:
     [
         ("afterok:7:8,afterany:9", None, "afterok:7:8,afterany:9"),
         ("afterok:7?afterany:9", 3, "afterok:7?afterany:9"),
-        ("aftercorr:7", None, "aftercorr:7"),  # a job without an array: each task of 7, as Slurm has it
+        ("aftercorr:7", None, "aftercorr:7"),  # the job is no array: waits for each task of 7, as in Slurm
         ("aftercorr:7", 3, "aftercorr:7_3"),
-        ("aftercorr:7:8,afterok:7", 3, "aftercorr:7_3:8,afterok:7"),  # 8 is no array
+        ("aftercorr:7:8,afterok:7", 3, "aftercorr:7_3:8,afterok:7"),  # job 8 is no array
         ("afterok:9?aftercorr:7_5", 3, "afterok:9?aftercorr:7_5"),
     ],
 )
-def test_the_pre_run_waits_for_what_its_job_waits_for(value: str, task: int | None, wanted: str) -> None:
+def test_the_pre_run_depends_on_the_same_jobs_as_its_job(value: str, task: int | None, wanted: str) -> None:
     assert make_prerun_dependency(value, task, {"7"}) == wanted
 
 
-def test_what_a_pre_run_cannot_wait_for() -> None:
+def test_dependencies_that_a_pre_run_cannot_share() -> None:
     values = ("singleton", "afterok:1,singleton", "expand:3", "", "afterok:1?afterany:2", "after:1+5")
     assert [can_share_dependency(value) for value in values] == [False, False, False, True, True, True]
     assert list_corresponding_jobs("aftercorr:7:8,afterok:9?aftercorr:12_3") == ("7", "8")

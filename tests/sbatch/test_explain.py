@@ -1,4 +1,4 @@
-"""What people read: golden files under tests/data/sbatch, made by these requests."""
+"""Output for users, compared with the golden files in tests/data/sbatch."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ def job() -> tuple[JobRequest, BatchScript]:
     )
 
 
-def test_the_rewritten_script_the_equivalent_of_a_dry_run_and_the_explanation_are_the_golden_files() -> None:
+def test_rewritten_script_dry_run_and_explanation_match_the_golden_files() -> None:
     assert job()[1].content == (DATA / "train.rewritten.sbatch").read_bytes()
     assert make_equivalent_script(*job()) == (DATA / "train.dry-run.sbatch").read_bytes()
     assert explain(*job(), colour=False) == (DATA / "train.explain.txt").read_text(encoding="utf-8")
 
 
-def test_the_explanation_fits_80_columns_where_the_text_is_ours() -> None:
+def test_generated_lines_of_the_explanation_fit_80_columns() -> None:
     ours = [line for line in explain(*job(), colour=False).splitlines() if line.startswith("    ")]
     assert ours and max(map(len, ours)) <= 80
 
 
-def test_colour_only_paints_whole_lines() -> None:
+def test_colour_is_applied_to_whole_lines_only() -> None:
     plain, painted = (explain(*job(), colour=colour).splitlines() for colour in (False, True))
     assert [line.replace("\x1b[0m", "").split("m", 1)[-1] if "\x1b" in line else line for line in painted] == plain
     assert sum("\x1b[32m" in line for line in painted) == sum(line.startswith("+") for line in plain)
 
 
-def test_an_unchanged_job_says_so_and_remarks_stand_at_the_end_and_are_wrapped() -> None:
+def test_an_unchanged_job_is_reported_and_remarks_are_wrapped_at_the_end() -> None:
     request, _ = job()
     assert explain(request, render(request, []), colour=True) == "Nothing is changed.\n"
     remarks = ("best now: n4", "a remark that is longer than what a terminal of eighty columns can show in one line")
@@ -74,7 +74,7 @@ def test_an_unchanged_job_says_so_and_remarks_stand_at_the_end_and_are_wrapped()
 
 
 @pytest.mark.parametrize("comment", ["a\x1b[2Jb", "a\nb"])
-def test_control_characters_of_user_text_never_reach_the_terminal(comment: str) -> None:
+def test_control_characters_of_user_text_do_not_reach_the_terminal(comment: str) -> None:
     request = parse_request(
         ["-G1", f"--comment={comment}", "a.sh"],
         environ={},
@@ -91,7 +91,7 @@ def test_control_characters_of_user_text_never_reach_the_terminal(comment: str) 
     assert said.count("\n") == len(said.splitlines())
 
 
-def test_a_value_that_no_line_can_hold_is_said_in_a_comment() -> None:
+def test_a_value_that_no_directive_can_hold_becomes_a_comment() -> None:
     request = parse_request(
         ["--comment=a\nb", "a.sh"], environ={}, cwd="/", read_script=lambda _: b"#!/bin/sh", read_stdin=lambda: b""
     )

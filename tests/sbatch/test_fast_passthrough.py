@@ -1,4 +1,4 @@
-"""The first look at a call: whatever it waves through, the long way would have handed to sbatch as it came."""
+"""The fast check of a call: every call that it passes through, the full parser passes to sbatch unchanged too."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import find_passthrough_reason
 
 PLAIN = b"#!/bin/bash\n#SBATCH --mem=4G -c 2\nsrun python train.py --gpus 8\n"
-ASKS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
+GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
 
 
-def glance(*words: str, script: bytes | None = PLAIN, environ: dict[str, str] | None = None) -> bool:
+def passes_through(*words: str, script: bytes | None = PLAIN, environ: dict[str, str] | None = None) -> bool:
     return is_certain_passthrough(words, environ or {}, {"a.sh": script}.get)
 
 
-# --- its tables are those of sbatch/option_table.py
+# --- its tables agree with sbatch/option_table.py
 
 
-def test_letters_that_take_a_value_are_those_of_the_table_without_the_two_that_matter() -> None:
+def test_letters_with_a_value_are_those_of_the_option_table_except_G_D_k() -> None:
     takers = {letter for letter, option in BY_LETTER.items() if option.argument is not NONE}
     assert set(LETTERS_WITH_VALUE) == takers - {"G", "D", "k"}  # -k takes its value attached only
     assert {BY_LETTER[letter].argument for letter in FLAG_LETTERS} == {NONE}
 
 
-def test_long_names_are_options_of_every_release_with_or_without_a_value() -> None:
+def test_long_names_match_the_option_table_with_and_without_value() -> None:
     assert {name for name in LONG_WITH_VALUE if BY_NAME[name].argument is NONE} == set()
     assert {name for name in LONG_FLAGS if BY_NAME[name].argument is not NONE} == set()
 
 
-def test_no_option_that_asks_for_a_gpu_or_is_ours_or_moves_the_script_is_among_them() -> None:
+def test_no_gpu_option_gsub_option_or_chdir_is_in_the_tables() -> None:
     known = LONG_WITH_VALUE | LONG_FLAGS
-    assert known & {*ASKS, *OWN_BY_NAME, "chdir", "ignore-pbs"} == frozenset()
+    assert known & {*GPU_OPTIONS, *OWN_BY_NAME, "chdir", "ignore-pbs"} == frozenset()
     assert {option.name for name, option in BY_LETTER.items() if name in LETTERS_WITH_VALUE + FLAG_LETTERS} & {
-        *ASKS,
+        *GPU_OPTIONS,
         "chdir",
     } == set()
 
 
-# --- what it waves through, and what not
+# --- which calls it passes through
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_no_option_that_asks_for_a_gpu_or_is_ours_or_moves_the_script_is_among_t
         ("-J", "x", "--wrap=hostname"),
     ],
 )
-def test_a_plain_call_is_waved_through(words) -> None:
-    assert glance(*words)
+def test_a_plain_call_is_passed_through(words) -> None:
+    assert passes_through(*words)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_a_plain_call_is_waved_through(words) -> None:
         ("-N1", "a.sh", ":", "-N2"),
         ("-N1",),  # from stdin
         ("-", "a.sh"),
-        ("other.sh",),  # by PATH, or not there
+        ("other.sh",),  # found by PATH, or missing
         ("--wrap=x", "a.sh"),
         (),
     ],
 )
-def test_what_it_does_not_understand_goes_the_long_way(words) -> None:
-    assert not glance(*words)
+def test_a_call_that_is_not_certain_is_parsed_in_full(words) -> None:
+    assert not passes_through(*words)
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,17 @@ def test_what_it_does_not_understand_goes_the_long_way(words) -> None:
         b"#SBATCH --tres-per-task=gres/gpu=1",
     ],
 )
-def test_a_directive_that_may_ask_for_something_goes_the_long_way(line) -> None:
-    assert not glance("a.sh", script=b"#!/bin/sh\n" + line + b"\nhostname\n")
+def test_a_script_with_an_uncertain_directive_is_parsed_in_full(line) -> None:
+    assert not passes_through("a.sh", script=b"#!/bin/sh\n" + line + b"\nhostname\n")
 
 
 @pytest.mark.parametrize("name", ["GSUB_PRERUN", "GSUB_PASS", "SBATCH_GRES", "SBATCH_GPUS", "SBATCH_TRES_PER_TASK"])
-def test_so_does_an_environment_that_may(name) -> None:
-    assert (glance("a.sh"), glance("a.sh", environ={name: "1"})) == (True, False)
+def test_a_call_with_a_relevant_variable_is_parsed_in_full(name) -> None:
+    assert (passes_through("a.sh"), passes_through("a.sh", environ={name: "1"})) == (True, False)
 
 
-def test_every_variable_of_an_option_that_asks_for_a_gpu_is_seen() -> None:
-    assert not any(glance("a.sh", environ={v: "1"}) for name in ASKS for v in BY_NAME[name].variables)
+def test_every_variable_of_a_gpu_option_is_recognised() -> None:
+    assert not any(passes_through("a.sh", environ={v: "1"}) for name in GPU_OPTIONS for v in BY_NAME[name].variables)
 
 
 def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
     assert found == [PLAIN, None, None, None]
 
 
-# --- never otherwise than the long way
+# --- the result agrees with the full parser
 
 _OPTIONS = st.sampled_from(sorted({*BY_NAME, *OWN_BY_NAME}))
 _VALUES = st.sampled_from(["1", "gpu:2", "gres/gpu=2", "a", "4G", "off", "a.sh", "", ":", "gpu"])
@@ -167,7 +167,7 @@ def _calls(draw: st.DrawFn) -> tuple[list[str], dict[str, str], bytes]:
 
 
 @given(_calls())
-def test_what_is_waved_through_the_long_way_hands_over_as_it_came(call) -> None:
+def test_a_fast_passthrough_call_is_passed_on_unchanged_by_the_full_parser_too(call) -> None:
     words, environ, script = call
     files = {"/home/a/a.sh": script}
     if not is_certain_passthrough(words, environ, lambda name: files.get(f"/home/a/{name}")):
@@ -178,15 +178,15 @@ def test_what_is_waved_through_the_long_way_hands_over_as_it_came(call) -> None:
             raise FileNotFoundError(2, "No such file or directory")
         return files[path]
 
-    def never() -> bytes:
+    def fail_on_stdin() -> bytes:
         raise AssertionError("standard input must not be touched")
 
     with suppress(UsageError):
         assert split_command_line(words).without_own == tuple(words)
     try:
-        request = parse_request(words, environ=environ, cwd="/home/a", read_script=read, read_stdin=never)
+        request = parse_request(words, environ=environ, cwd="/home/a", read_script=read, read_stdin=fail_on_stdin)
     except (UsageError, ScriptError) as error:
-        assert not (isinstance(error, UsageError) and error.hint)  # sbatch says it
+        assert not (isinstance(error, UsageError) and error.hint)  # sbatch reports the error
         return
     assert request.own == GsubOptions()
     assert find_passthrough_reason(request) is not None

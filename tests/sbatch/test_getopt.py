@@ -1,4 +1,4 @@
-"""Reading options as getopt_long does for sbatch; wordings are those of sbatch 22.05.8."""
+"""Options are read as sbatch does with getopt_long; error messages are those of sbatch 22.05.8."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options(*words: str, release=None) -> list[tuple[str, str | None]]:
         (["-HN", "2"], [("hold", None), ("nodes", "2")]),
         (["--exclusive"], [("exclusive", None)]),
         (["--exclusive=user"], [("exclusive", "user")]),
-        (["--exclusive", "user"], [("exclusive", None)]),  # optional: only attached; "user" is the script
+        (["--exclusive", "user"], [("exclusive", None)]),  # an optional value must be attached; "user" is the script
         (["-k"], [("no-kill", None)]),
         (["-koff"], [("no-kill", "off")]),
         (["-k", "off"], [("no-kill", None)]),
@@ -39,7 +39,7 @@ def options(*words: str, release=None) -> list[tuple[str, str | None]]:
         (["--cluster=a"], [("clusters", "a")]),
         (["--hold", "--", "--requeue"], [("hold", None)]),
         (["-"], []),
-        (["--pre=x"], [("prefer", "x")]),  # not our --prerun
+        (["--pre=x"], [("prefer", "x")]),  # not gsub's --prerun
         (["--reb"], [("reboot", None)]),
     ],
 )
@@ -71,7 +71,7 @@ def test_an_option_is_read_in_every_spelling(words: list[str], expected) -> None
         (["--dry-run=yes"], "option '--dry-run' doesn't allow an argument"),
     ],
 )
-def test_what_sbatch_refuses_is_refused_in_its_words(words: list[str], message: str) -> None:
+def test_errors_have_the_wording_of_sbatch(words: list[str], message: str) -> None:
     with pytest.raises(BadOption) as caught:
         options(*words, release=(22, 5))
     assert str(caught.value) == message
@@ -81,19 +81,19 @@ def test_what_sbatch_refuses_is_refused_in_its_words(words: list[str], message: 
     ("word", "meant"),
     [("--pre-run=off", "--prerun"), ("--dryrun", "--dry-run"), ("--expl", "--explain"), ("--retr", "--retry")],
 )
-def test_a_slip_in_an_own_name_is_refused_with_a_suggestion(word: str, meant: str) -> None:
+def test_a_misspelt_gsub_option_is_refused_with_a_suggestion(word: str, meant: str) -> None:
     with pytest.raises(BadOption, match="unrecognized") as caught:
         options(word)
     assert f"'{meant}'" in caught.value.hint
 
 
-def test_a_slip_in_sbatchs_name_gets_no_suggestion_of_ours() -> None:
+def test_a_misspelt_sbatch_option_gets_no_suggestion() -> None:
     with pytest.raises(BadOption) as caught:
         options("--partitoin=gpu")
     assert caught.value.hint == ""
 
 
-def test_an_abbreviation_means_what_the_release_makes_of_it() -> None:
+def test_an_abbreviation_is_read_as_in_the_given_release() -> None:
     assert options("--extr=1", release=(22, 5)) == [("extra-node-info", "1")]
     with pytest.raises(BadOption, match="'--extra' '--extra-node-info'"):
         options("--extr=1", release=(24, 11))
@@ -101,12 +101,12 @@ def test_an_abbreviation_means_what_the_release_makes_of_it() -> None:
         options("--power=level", release=(24, 11))
 
 
-def test_with_an_unknown_release_22_05s_names_are_abbreviated_first_and_later_ones_taken() -> None:
+def test_for_an_unknown_release_abbreviations_are_those_of_22_05() -> None:
     assert options("--cons=a100") == [("constraint", "a100")]  # not 25.11's --consolidate-segments
     assert options("--oom-kill-step=1", "--seg=4") == [("oom-kill-step", "1"), ("segment", "4")]
 
 
-def test_an_option_of_a_site_plugin_is_taken_like_sbatchs_own() -> None:
+def test_an_option_of_a_site_plugin_is_read_like_an_option_of_sbatch() -> None:
     names = build_names(extra=[SbatchOption("container-image", "", REQUIRED)])
     assert [(o.option, o.value) for o in scan(["--container-im=torch"], names).given] == [("container-image", "torch")]
 
@@ -116,7 +116,7 @@ def test_reading_ends_at_the_first_word_that_is_no_option() -> None:
     assert (found.rest, len(found.given)) == (1, 1)
 
 
-def test_the_place_of_a_value_is_kept() -> None:
+def test_the_position_of_a_value_is_recorded() -> None:
     attached, split, bundled = scan(["--gres=gpu:8", "-N", "2", "-HN2"], build_names()).given[:3]
     assert (attached.value_word, attached.value_at) == (0, 7)
     assert (split.value_word, split.value_at) == (2, 0)

@@ -1,4 +1,4 @@
-"""What a template is told: how the job lies, and words that come through bash unchanged."""
+"""Variables of a launch template: the layout of the job, and words that bash leaves unchanged."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def request(*words: str, environ: dict[str, str] | None = None):
     )
 
 
-def laid(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> JobLayout:
+def compute_layout(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> JobLayout:
     return compute_job_layout(request(*words, "train.py", environ=environ).shape, tasks, kinds)
 
 
-def told(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> dict[str, Any]:
+def template_variables(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> dict[str, Any]:
     asked = request(*words, environ=environ)
     layout = compute_job_layout(asked.shape, tasks, kinds)
     return dict(build_template_variables(split_command_line(words), asked, layout, "torchrun", tasks))
@@ -55,7 +55,7 @@ def told(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> dict[
         (["-G4"], "node", (1, 4, 1, 32)),
         (["-G12"], "node", (2, 6, 1, 48)),  # equal shares
         (["-G", "a100:16"], "node", (2, 8, 1, 64)),
-        (["-G16", "-N4"], "node", (4, 4, 1, 32)),  # the user's own words win
+        (["-G16", "-N4"], "node", (4, 4, 1, 32)),  # the user's own options win
         (["-G16", "--gpus-per-node=4"], "node", (4, 4, 1, 32)),
         (["-N2", "--gres=gpu:8"], "node", (2, 8, 1, 64)),
         (["-N2", "--gpus-per-node=8", "-c", "16"], "node", (2, 8, 1, 16)),
@@ -65,25 +65,27 @@ def told(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> dict[
         (["-G8", "-n4", "-N1"], "gpu", (1, 8, 4, 16)),
     ],
 )
-def test_how_a_job_lies_on_nodes_of_eight(words: list[str], tasks: str, expected: tuple[int, int, int, int]) -> None:
-    found = laid(*words, tasks=tasks)
+def test_layout_on_nodes_with_eight_gpus(words: list[str], tasks: str, expected: tuple[int, int, int, int]) -> None:
+    found = compute_layout(*words, tasks=tasks)
     assert (found.nodes, found.gpus_per_node, found.tasks_per_node, found.cpus_per_task) == expected
 
 
-def test_the_fewest_nodes_are_taken_of_a_mixed_partition_while_there_are_enough() -> None:
-    assert laid("-G16", kinds=MIXED).nodes == 2
+def test_the_layout_uses_the_fewest_nodes_of_a_mixed_partition() -> None:
+    assert compute_layout("-G16", kinds=MIXED).nodes == 2
     few = (NodeKind(count=1, gpus=8, cpus=64), NodeKind(count=9, gpus=4, cpus=16))
-    assert (laid("-G16", kinds=few).nodes, laid("-G16", kinds=few).gpus_per_node) == (4, 4)
+    assert (compute_layout("-G16", kinds=few).nodes, compute_layout("-G16", kinds=few).gpus_per_node) == (4, 4)
 
 
-def test_variables_count_as_they_do_for_sbatch() -> None:
-    assert laid("-N4", SBATCH_GPUS="16") == JobLayout(nodes=4, gpus_per_node=4, tasks_per_node=1, cpus_per_task=32)
+def test_environment_variables_count_as_for_sbatch() -> None:
+    assert compute_layout("-N4", SBATCH_GPUS="16") == JobLayout(
+        nodes=4, gpus_per_node=4, tasks_per_node=1, cpus_per_task=32
+    )
 
 
-def test_where_slurm_was_not_to_be_asked_the_users_words_are_enough() -> None:
-    assert laid("-G16", "-N2", kinds=()) == JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=1)
+def test_without_node_data_the_options_must_determine_the_layout() -> None:
+    assert compute_layout("-G16", "-N2", kinds=()) == JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=1)
     with pytest.raises(UsageError, match="how many GPUs a node has is not known"):
-        laid("-G16", kinds=())
+        compute_layout("-G16", kinds=())
 
 
 @pytest.mark.parametrize(
@@ -98,15 +100,15 @@ def test_where_slurm_was_not_to_be_asked_the_users_words_are_enough() -> None:
         (["-G16", "-n5", "-N2"], "gpu", "5 tasks cannot be shared evenly by 2 nodes", ""),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_out(words: list[str], tasks: str, message: str, hint: str) -> None:
+def test_an_impossible_layout_is_refused_with_a_hint(words: list[str], tasks: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        laid(*words, tasks=tasks)
+        compute_layout(*words, tasks=tasks)
     assert hint in caught.value.hint
 
 
-def test_the_directives_are_the_shape_and_the_users_other_options() -> None:
+def test_the_directives_hold_the_layout_and_the_users_other_options() -> None:
     words = ("--template=torchrun", "-G", "a100:16", "-p", "big,small", "-t", "8:00:00", "--comment=a b#c", "--hold")
-    assert told(*words, "--parsable", "-v", "train.py")["directives"] == (
+    assert template_variables(*words, "--parsable", "-v", "train.py")["directives"] == (
         "#SBATCH --job-name=train",
         "#SBATCH --nodes=2",
         "#SBATCH --gpus-per-node=a100:8",
@@ -120,9 +122,9 @@ def test_the_directives_are_the_shape_and_the_users_other_options() -> None:
     )
 
 
-def test_gres_is_kept_as_it_was_said_and_names_and_files_too() -> None:
+def test_gres_job_name_and_output_are_kept_as_given() -> None:
     words = ("-N2", "--gres=gpu:8,tmpfs:1", "-J", "big run", "-o", "logs/%j", "--cpus-per-gpu=4", "train.py")
-    assert told(*words)["directives"] == (
+    assert template_variables(*words)["directives"] == (
         '#SBATCH --job-name="big run"',
         "#SBATCH --nodes=2",
         "#SBATCH --gres=gpu:8,tmpfs:1",
@@ -133,10 +135,12 @@ def test_gres_is_kept_as_it_was_said_and_names_and_files_too() -> None:
 
 
 def test_an_array_over_values_numbers_its_tasks() -> None:
-    found = told("--template=array", "-G1", "--values=1e-4,3 e,x%2", "train.py", "--lr", "{}", "-n={}!", tasks="one")
+    found = template_variables(
+        "--template=array", "-G1", "--values=1e-4,3 e,x%2", "train.py", "--lr", "{}", "-n={}!", tasks="one"
+    )
     assert found["array"] == "0-2%2"
     assert found["values"] == ("1e-4", "'3 e'", "x")
-    assert through_bash(found["program"], value="a b") == ["train.py", "--lr", "a b", "-n=a b!"]
+    assert words_after_bash(found["program"], value="a b") == ["train.py", "--lr", "a b", "-n=a b!"]
     assert "#SBATCH --array=0-2%2" in found["directives"]
     assert "#SBATCH --output=%x-%A_%a.out" in found["directives"]
 
@@ -154,17 +158,17 @@ def test_an_array_over_values_numbers_its_tasks() -> None:
         ([":", "-n2", "train.py"], "node", "cannot make a heterogeneous job"),
     ],
 )
-def test_calls_that_no_template_can_take(words: list[str], tasks: str, message: str) -> None:
+def test_calls_that_no_template_supports_are_refused(words: list[str], tasks: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        told("-G1", *words, tasks=tasks)
+        template_variables("-G1", *words, tasks=tasks)
 
 
-def test_the_name_of_a_signal_is_told() -> None:
-    assert told("-G8", "--signal=SIGUSR1@300", "train.py")["signal"] == "USR1"
+def test_the_signal_name_is_a_template_variable() -> None:
+    assert template_variables("-G8", "--signal=SIGUSR1@300", "train.py")["signal"] == "USR1"
 
 
-def test_braces_are_the_programs_own_where_no_array_is_made() -> None:
-    assert told("-G8", "train.py", "{}")["program"] == "train.py '{}'"
+def test_braces_are_kept_for_the_program_without_an_array() -> None:
+    assert template_variables("-G8", "train.py", "{}")["program"] == "train.py '{}'"
 
 
 @pytest.mark.parametrize(
@@ -176,11 +180,11 @@ def test_braces_are_the_programs_own_where_no_array_is_made() -> None:
         ("/opt/a b.py", "python '/opt/a b.py'"),
     ],
 )
-def test_how_the_program_is_started(program: str, run: str) -> None:
-    assert told("-G8", program)["run"] == run
+def test_the_command_that_starts_the_program(program: str, run: str) -> None:
+    assert template_variables("-G8", program)["run"] == run
 
 
-def test_the_call_that_submits_keeps_what_a_script_cannot_say() -> None:
+def test_options_that_no_script_can_hold_stay_on_the_command_line() -> None:
     words = ["--template=srun", "-G16", "-p", "big", "--explain", "--prerun", "off", "--parsable", "-W", "train.py"]
     command = split_command_line(words)
     assert list_submission_words(command, {}) == ["--explain", "--prerun=off", "--parsable", "--wait"]
@@ -193,7 +197,7 @@ def test_the_call_that_submits_keeps_what_a_script_cannot_say() -> None:
 WORDS = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), max_size=30)
 
 
-def through_bash(line: str, **variables: str) -> list[str]:
+def words_after_bash(line: str, **variables: str) -> list[str]:
     script = f"printf '%s\\0' {line}"
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8", **variables}
@@ -203,26 +207,26 @@ def through_bash(line: str, **variables: str) -> list[str]:
 
 @settings(max_examples=settings.default.max_examples // 4)
 @given(words=st.lists(WORDS, min_size=1, max_size=4))
-def test_words_come_through_bash_unchanged(words: list[str]) -> None:
+def test_quoted_words_pass_through_bash_unchanged(words: list[str]) -> None:
     line = " ".join(quote_for_bash(word) for word in words)
-    assert through_bash(line) == words
+    assert words_after_bash(line) == words
     assert "\r" not in line
 
 
 @settings(max_examples=settings.default.max_examples // 6)
 @given(word=WORDS, value=WORDS)
-def test_a_value_comes_through_bash_unchanged(word: str, value: str) -> None:
+def test_an_array_value_passes_through_bash_unchanged(word: str, value: str) -> None:
     text = f"{word}{{}}-{{}}"
-    assert through_bash(fill_in_value(text), value=value) == [text.replace("{}", value)]
+    assert words_after_bash(fill_in_value(text), value=value) == [text.replace("{}", value)]
 
 
-def test_no_option_of_sbatchs_begins_like_ours() -> None:
+def test_no_sbatch_option_has_the_prefix_of_a_template_option() -> None:
     assert [o.name for o in SBATCH if o.name.startswith(("template", "values"))] == []
-    taken = split_command_line(["--te", "x.py"])  # an abbreviation of --test-only, as ever
+    taken = split_command_line(["--te", "x.py"])  # still an abbreviation of --test-only
     assert [(one.option, one.own) for one in taken.given] == [("test-only", False)]
 
 
-def test_the_summary_is_one_line() -> None:
+def test_the_layout_summary_is_one_line() -> None:
     assert format_layout_summary("jax", JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=8)) == (
         "Template jax: 2 nodes with 8 GPUs and 8 tasks each."
     )
@@ -242,12 +246,12 @@ def test_the_summary_is_one_line() -> None:
 )
 def test_more_than_the_partition_has_is_refused(words: list[str], kinds: tuple[NodeKind, ...], said, hint) -> None:
     with pytest.raises(UsageError) as raised:
-        check_partition_capacity(laid(*words, kinds=kinds), kinds, "gpu")
+        check_partition_capacity(compute_layout(*words, kinds=kinds), kinds, "gpu")
     assert said in str(raised.value)
     assert raised.value.hint == f"Ask for {hint} at most, or for another partition (-p)."
 
 
-def test_all_of_the_partition_and_what_nobody_knows_are_let_through() -> None:
-    check_partition_capacity(laid("-G64"), EIGHT, "gpu")
-    check_partition_capacity(laid("-N10", "--gpus-per-node=4", kinds=MIXED), MIXED, "gpu")
-    check_partition_capacity(laid("-N100", "--gpus-per-node=8", kinds=()), (), "gpu")
+def test_a_whole_partition_and_an_unknown_partition_are_accepted() -> None:
+    check_partition_capacity(compute_layout("-G64"), EIGHT, "gpu")
+    check_partition_capacity(compute_layout("-N10", "--gpus-per-node=4", kinds=MIXED), MIXED, "gpu")
+    check_partition_capacity(compute_layout("-N100", "--gpus-per-node=8", kinds=()), (), "gpu")

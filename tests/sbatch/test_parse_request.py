@@ -1,4 +1,4 @@
-"""From a call to a JobRequest: precedence, own options, and what bad input gets."""
+"""From a call to a JobRequest: precedence, gsub's options and errors for bad input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def call(
     stdin: bytes | None = None,
     script: bytes = SCRIPT,
 ) -> JobRequest:
-    """gsub called in /home/a, where train.sbatch lies."""
+    """A call of gsub in /home/a, which contains train.sbatch."""
     known = {"/home/a/train.sbatch": script, **(files or {})}
 
     def read_script(path: str) -> bytes:
@@ -45,7 +45,7 @@ def refused(*argv: str, **call_with) -> SlurmwrapError:
 # --- sbatch's options
 
 
-def test_settings_keep_value_origin_and_place_in_rising_precedence() -> None:
+def test_settings_have_value_origin_and_place_in_rising_precedence() -> None:
     request = call("--mem=200G", "-H", "train.sbatch", "--lr", "3", environ={"SBATCH_PARTITION": "long", "HOME": "/h"})
     script = {"origin": Origin.SCRIPT, "where": "train.sbatch:2", "line": 2}
     assert request.settings == (
@@ -72,7 +72,7 @@ def test_an_option_may_take_its_value_from_the_next_line() -> None:
     )
 
 
-def test_options_that_sbatch_reads_on_the_command_line_alone_do_nothing_in_a_script() -> None:
+def test_options_for_the_command_line_only_are_ignored_in_a_script() -> None:
     request = call("train.sbatch", script=b"#!/bin/sh\n#SBATCH --help -v --wrap=x -N2\n")
     assert [setting.option for setting in request.settings] == ["nodes"]
 
@@ -93,23 +93,23 @@ def test_the_variable_of_a_flag_sets_or_clears_it(variable: str, value: str, hel
     assert (request.setting("wait") is not None) is held
 
 
-def test_sbatch_no_requeue_0_clears_a_requeue_too() -> None:
+def test_sbatch_no_requeue_0_clears_requeue_too() -> None:
     script = b"#!/bin/sh\n#SBATCH --requeue\n"
     assert call("train.sbatch", script=script, environ={"SBATCH_NO_REQUEUE": "0"}).settings == ()
 
 
-def test_of_two_variables_for_one_option_the_one_sbatch_reads_last_wins() -> None:
+def test_of_two_variables_for_one_option_the_one_that_sbatch_reads_last_wins() -> None:
     environ = {"SBATCH_HINT": "compute_bound", "SLURM_HINT": "nomultithread", "SLURM_CLUSTERS": "b"}
     request = call("train.sbatch", environ={**environ, "SBATCH_CLUSTERS": "a"})
     assert (request.value("hint"), request.value("clusters")) == ("compute_bound", "b")
 
 
-def test_an_empty_variable_of_an_optional_value_leaves_it_out() -> None:
+def test_an_empty_variable_sets_an_option_without_its_optional_value() -> None:
     found = call("train.sbatch", environ={"SBATCH_EXCLUSIVE": ""}).setting("exclusive")
     assert found == SbatchSetting(option="exclusive", value=None, origin=Origin.ENVIRONMENT, where="SBATCH_EXCLUSIVE")
 
 
-def test_chdir_is_resolved_from_where_gsub_was_called() -> None:
+def test_chdir_is_relative_to_the_directory_of_the_call() -> None:
     assert call("train.sbatch").chdir == "/home/a"
     assert call("train.sbatch", script=b"#!/bin/sh\n#SBATCH -D runs\n").chdir == "/home/a/runs"
     assert call("-D", "/data", "train.sbatch").chdir == "/data"
@@ -118,7 +118,7 @@ def test_chdir_is_resolved_from_where_gsub_was_called() -> None:
 # --- where the script comes from
 
 
-def test_a_script_is_looked_up_in_the_directory_then_in_path() -> None:
+def test_a_script_is_looked_up_in_the_directory_then_on_path() -> None:
     files = {"/opt/bin/p.sh": b"#!/bin/sh\n# PATH\n", "/opt/bin/train.sbatch": b"#!/bin/sh\n# other\n"}
     environ = {"PATH": "/bin:/opt/bin"}
     assert call("p.sh", files=files, environ=environ).script.path == "/opt/bin/p.sh"
@@ -126,30 +126,30 @@ def test_a_script_is_looked_up_in_the_directory_then_in_path() -> None:
     assert str(refused("./p.sh", files=files, environ=environ)) == "Unable to open file ./p.sh"
 
 
-def test_chdir_of_the_command_line_is_searched_first() -> None:
+def test_the_chdir_directory_of_the_command_line_is_searched_first() -> None:
     files = {"/home/a/d/train.sbatch": b"#!/bin/sh\n"}
     assert call("-D", "d", "train.sbatch", files=files).script.path == "/home/a/d/train.sbatch"
     assert call("-D", "d", "train.sbatch").script.path == "/home/a/train.sbatch"
 
 
-def test_wrap_makes_sbatchs_own_script() -> None:
+def test_wrap_makes_the_same_script_as_sbatch() -> None:
     request = call("-G1", "--wrap", "echo $HOME")
     assert request.script.content == b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\necho $HOME\n"
     assert (request.script.path, request.job_name, request.script.from_stdin) == (None, "wrap", False)
 
 
-def test_a_script_on_standard_input_is_read_once_and_said_so() -> None:
+def test_a_script_on_standard_input_is_read_once_and_marked() -> None:
     request = call("-G1", stdin=SCRIPT)
     assert (request.script.content, request.job_name, request.script.from_stdin) == (SCRIPT, "sbatch", True)
     assert request.settings[0].where == "stdin:2"
 
 
 @pytest.mark.parametrize("argv", [("--help",), ("-V",), ("--usage", "x.sh"), ("--help", ":", "-N2", "x.sh")])
-def test_nothing_is_read_where_sbatch_answers_itself(argv: tuple[str, ...]) -> None:
+def test_nothing_is_read_for_help_and_version(argv: tuple[str, ...]) -> None:
     assert call(*argv).script.content == b""
 
 
-def test_of_components_on_the_command_line_the_first_is_read_and_the_others_are_kept() -> None:
+def test_the_first_component_is_parsed_and_the_others_are_kept() -> None:
     script = b"#!/bin/sh\n#SBATCH --mem=1G\n"
     request = call("-N1", "--prerun=wait", ":", "-N2", "--json", ":", "-N3", "train.sbatch", ":", "x", script=script)
     assert (request.hetjob, request.value("nodes"), request.value("mem")) == (True, "1", "1G")
@@ -158,15 +158,15 @@ def test_of_components_on_the_command_line_the_first_is_read_and_the_others_are_
     assert (request.own.prerun, request.own.json) == ("wait", True)
 
 
-def test_a_second_component_makes_a_heterogeneous_job_of_which_the_first_is_read() -> None:
+def test_a_second_component_in_the_script_makes_a_heterogeneous_job() -> None:
     request = call("train.sbatch", script=b"#!/bin/sh\n#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2 --bogus\n")
     assert (request.hetjob, request.value("nodes")) == (True, "1")
 
 
-# --- own options
+# --- gsub's options
 
 
-def test_own_options_rank_script_environment_flags() -> None:
+def test_gsub_options_rank_script_environment_command_line() -> None:
     script = b"#!/bin/sh\n#GSUB --prerun=off --no-tune\n#GSUB --resource-profile bert # the big one\n"
     assert call("train.sbatch", script=script).own == GsubOptions(prerun="off", tune=False, resource_profile="bert")
     environ = {"GSUB_PRERUN": "gate", "GSUB_TUNE": "yes", "GSUB_RETRY": "1", "GSUB_PLACE": "", "GSUB_DRY_RUN": "no"}
@@ -195,14 +195,14 @@ def test_own_options_rank_script_environment_flags() -> None:
         (("--prerun-steps", "70"), b"#GSUB --prerun-steps=60\n", {"GSUB_PRERUN_STEPS": "50"}, 70),
     ],
 )
-def test_the_steps_of_a_pre_run_rank_as_all_own_options_do(
+def test_prerun_steps_ranks_script_environment_command_line(
     words: tuple[str, ...], lines: bytes, environ: dict[str, str], steps: int | None
 ) -> None:
     found = call(*words, "train.sbatch", script=b"#!/bin/sh\n" + lines, environ=environ)
     assert found.own.prerun_steps == steps
 
 
-def test_more_steps_than_a_pre_run_counts_are_refused() -> None:
+def test_too_many_prerun_steps_are_refused() -> None:
     found = refused("--prerun-steps=1000001", "train.sbatch")
     assert (str(found), found.hint) == (
         "Invalid --prerun-steps specification: '1000001'",
@@ -210,7 +210,7 @@ def test_more_steps_than_a_pre_run_counts_are_refused() -> None:
     )
 
 
-# --- what bad input gets
+# --- bad input
 
 
 def lines(*directives: str) -> bytes:
@@ -246,20 +246,20 @@ def lines(*directives: str) -> bytes:
         (["--wrap=x"], {}, "Script arguments not permitted with --wrap option", 1),
     ],
 )
-def test_a_bad_option_is_a_usage_error_that_names_the_place(argv, call_with, message: str, code: int) -> None:
+def test_a_bad_option_is_a_usage_error_with_its_place(argv, call_with, message: str, code: int) -> None:
     error = refused(*argv, "train.sbatch", **call_with)
-    unknown = "unrecognized" in message and "--nodes" not in message  # a site plugin's, perhaps; #GSUB lines have none
+    unknown = "unrecognized" in message and "--nodes" not in message  # may belong to a site plugin; not on a #GSUB line
     kind = UnknownOption if unknown else UsageError
     assert (type(error), str(error), error.exit_code) == (kind, message, code)
 
 
 @pytest.mark.parametrize("line", ["--nodes=2", "word", '--prerun="off', "--prerun", ":", "--json=1"])
-def test_a_bad_gsub_line_has_a_way_out_because_sbatch_would_not_see_it(line: str) -> None:
+def test_a_bad_gsub_line_has_a_hint(line: str) -> None:
     error = refused("train.sbatch", script=f"#!/bin/sh\n#GSUB {line}\n".encode())
     assert isinstance(error, UsageError) and error.hint
 
 
-def test_an_own_option_on_an_sbatch_line_is_refused_as_by_sbatch_with_the_way_out() -> None:
+def test_a_gsub_option_on_an_sbatch_line_is_refused_with_a_hint() -> None:
     error = refused("train.sbatch", script=b"#!/bin/sh\n#SBATCH --retry\n")
     assert (str(error), error.hint) == (
         "train.sbatch:2: unrecognized option '--retry'",
@@ -288,7 +288,7 @@ NULL = "The Slurm controller does not allow scripts that contain a NULL characte
         ("a", b"#!/bin/sh\n\0", f"a: {NULL}", ""),
     ],
 )
-def test_a_bad_script_is_refused_in_sbatchs_words_with_the_way_out(name: str, content, message: str, hint: str) -> None:
+def test_a_bad_script_is_refused_in_sbatchs_wording_with_a_hint(name: str, content, message: str, hint: str) -> None:
     if name:
         path = name if name.startswith("/") else f"/home/a/{name}"
         error = refused(name, files={} if content is None else {path: content})

@@ -1,4 +1,4 @@
-"""Which calls go to sbatch as they are, and what is said of each."""
+"""Calls that pass through to sbatch unchanged, and the reason given for each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(*argv: str, script: bytes = b"#!/bin/sh\n", environ: dict[str, str] | No
     ("value", "off"),
     [("", False), ("0", False), ("no", False), ("FALSE", False), ("1", True), ("yes", True), ("whatever", True)],
 )
-def test_the_callers_off_switch(value: str, off: bool) -> None:
+def test_gsub_pass_switches_gsub_off(value: str, off: bool) -> None:
     assert find_switch_off_reason({"GSUB_PASS": value}) == ("GSUB_PASS is set." if off else None)
     assert find_switch_off_reason({}) is None
 
@@ -56,32 +56,32 @@ def test_the_callers_off_switch(value: str, off: bool) -> None:
         (["-G1"], {"environ": {"SBATCH_CLUSTERS": "other"}}, "--clusters"),
     ],
 )
-def test_calls_that_are_not_for_us_go_through_with_a_reason(argv, more, said: str | None) -> None:
+def test_calls_that_gsub_does_not_handle_are_passed_through_with_a_reason(argv, more, said: str | None) -> None:
     reason = find_passthrough_reason(ask(*argv, **more))
     assert reason is None if said is None else said in (reason or "")
 
 
-def test_inside_a_job_a_person_at_a_terminal_is_served_and_a_batch_script_is_not() -> None:
+def test_inside_a_job_gsub_works_at_a_terminal_and_not_in_a_batch_script() -> None:
     request = ask("-G1", environ={"SLURM_JOB_ID": "77"})
     assert find_passthrough_reason(request, at_terminal=True) is None
     assert "inside job 77" in (find_passthrough_reason(request, at_terminal=False) or "")
 
 
-def test_a_pre_run_submits_nothing() -> None:
+def test_inside_a_pre_run_nothing_is_submitted() -> None:
     assert find_prerun_reason({"SLURMWRAP_PRERUN": "1"}) is not None
     assert find_prerun_reason({"SLURMWRAP_PRERUN": ""}) is None
 
 
-def test_what_slurm_says_of_an_interactive_job_is_not_handed_on_to_a_new_one() -> None:
+def test_variables_of_the_outer_job_are_not_passed_to_a_new_job() -> None:
     outer = ["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_MEM_PER_CPU", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_NNODES"]
     outer += ["SLURM_STEP_NODELIST", "SLURM_SRUN_COMM_PORT", "SLURM_PTY_PORT", "SLURMD_NODENAME", "SLURM_NODELIST"]
     kept = ["SLURM_CONF", "SLURM_CLUSTERS", "SLURM_HINT", "SLURM_TIME_FORMAT", "SLURMWRAP_CONFIG", "HOME", "SBATCH_QOS"]
     assert list(remove_outer_job(dict.fromkeys([*outer, *kept], "x"))) == kept
     alone = {"SLURM_MEM_PER_CPU": "100"}
-    assert remove_outer_job(alone) == alone  # no job: the user's own
+    assert remove_outer_job(alone) == alone  # no outer job: the variable is the user's own
 
 
-# What sbatch 22.05.8 makes of the same words: `sbatch --hold --array=... ; squeue -r`.
+# Task counts of sbatch 22.05.8 for the same values: `sbatch --hold --array=... ; squeue -r`.
 @pytest.mark.parametrize(
     ("indices", "tasks"),
     [
@@ -127,11 +127,11 @@ RULES = Submit(
         ((), "robot-10", None),
     ],
 )
-def test_what_the_site_leaves_to_sbatch(argv: tuple[str, ...], user: str, said: str | None) -> None:
+def test_a_call_that_matches_a_site_rule_is_passed_through(argv: tuple[str, ...], user: str, said: str | None) -> None:
     assert find_site_reason(ask("-G1", *argv), RULES, user) == said
 
 
-def test_what_the_site_leaves_to_sbatch_may_stand_in_the_script_or_a_variable() -> None:
+def test_site_rules_apply_to_options_in_the_script_and_in_variables() -> None:
     in_script = ask("-G1", script=b"#!/bin/sh\n#SBATCH --partition=jupyter\n")
     in_variable = ask("-G1", environ={"SBATCH_PARTITION": "jupyter", "SBATCH_ARRAY_INX": "0-100"})
     partition = "Jobs for partition jupyter are passed on (submit.pass_partitions)."
@@ -143,7 +143,7 @@ def test_what_the_site_leaves_to_sbatch_may_stand_in_the_script_or_a_variable() 
     assert find_site_reason(elsewhere, RULES, "ada") is None
 
 
-def test_by_default_only_very_large_arrays_are_left_to_sbatch() -> None:
+def test_by_default_only_very_large_arrays_are_passed_through() -> None:
     jobs = [ask("-G1", *more) for more in ((), ("--array=0-999",), ("--array=0-1000",))]
     assert [find_site_reason(job, Submit(), "ada") is None for job in jobs] == [True, True, False]
     assert find_site_reason(jobs[2], Submit(array_threshold=0), "ada") is None

@@ -1,4 +1,4 @@
-"""Settings in numbers; the spellings were tried on sbatch 22.05.8."""
+"""Settings as numbers; the spellings were tested with sbatch 22.05.8."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shape(*argv: str, **more) -> ResourceShape:
     return ask(*argv, **more).shape
 
 
-def test_nothing_said_is_nothing_known() -> None:
+def test_a_request_without_options_has_an_empty_shape() -> None:
     assert shape() == ResourceShape()
 
 
@@ -95,7 +95,7 @@ def test_a_time_limit_is_read_in_every_form(text: str, seconds: int | None) -> N
 
 
 @pytest.mark.parametrize("text", ["", " 3", "1h", "1:2:3:4", ":5", "5:", "1-2-3", "1:2-3"])
-def test_another_time_limit_is_refused(text: str) -> None:
+def test_an_invalid_time_limit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="Invalid --time specification"):
         shape(f"--time={text}")
 
@@ -104,18 +104,18 @@ def test_another_time_limit_is_refused(text: str) -> None:
     ("text", "mib"),
     [("0", 0), ("1", 1), ("1000K", 1), ("1025k", 2), ("3m", 3), ("3gb", 3072), ("2TB", 2097152), (" +3G", 3072)],
 )
-def test_memory_is_read_as_sbatch_reads_it(text: str, mib: int) -> None:
+def test_memory_is_read_as_by_sbatch(text: str, mib: int) -> None:
     assert shape(f"--mem-per-gpu={text}").mem_mib == mib
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "-1", "1.5G", "1P", "G"])
-def test_other_memory_is_refused(text: str) -> None:
+def test_invalid_memory_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"Invalid --mem specification \(command line: --mem=") as caught:
         shape(f"--mem={text}")
     assert caught.value.exit_code == 255
 
 
-def test_across_memory_units_the_script_beats_the_environment() -> None:
+def test_across_memory_units_the_script_overrides_the_environment() -> None:
     asked = shape(script=b"#!/bin/sh\n#SBATCH --mem=1G\n", environ={"SBATCH_MEM_PER_GPU": "3G"})
     assert (asked.mem_mib, asked.mem_unit) == (1024, MemUnit.PER_NODE)
     asked = shape(script=b"#!/bin/sh\n#SBATCH --mem=1G\n", environ={"SBATCH_MEM_PER_NODE": "3G"})
@@ -138,13 +138,13 @@ def test_node_counts_and_ranges_are_read(text: str, expected: tuple[int, int]) -
         ("4-2", "Maximum node count 2 is less than minimum node count 4 (command line: --nodes=4-2)"),
     ],
 )
-def test_other_node_counts_are_refused(text: str, message: str) -> None:
+def test_invalid_node_counts_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         shape(f"--nodes={text}")
     assert str(caught.value) == message
 
 
-def test_a_node_list_in_a_file_tells_no_number() -> None:
+def test_a_node_list_in_a_file_gives_no_node_count() -> None:
     assert shape("-w", "./hosts").nodes is None
 
 
@@ -158,5 +158,5 @@ def test_a_node_list_in_a_file_tells_no_number() -> None:
         (["--oversubscribe", "--exclusive"], True),
     ],
 )
-def test_exclusive_means_the_job_has_its_nodes_alone(argv: list[str], alone: bool) -> None:
+def test_exclusive_means_that_the_job_has_its_nodes_alone(argv: list[str], alone: bool) -> None:
     assert shape(*argv).exclusive is alone

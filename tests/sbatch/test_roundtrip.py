@@ -16,9 +16,10 @@ from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.rewrite import find_conflict, render, spell
 from slurmwrap.sbatch.script_directives import quote_word
 
-FEWER = settings(max_examples=settings.default.max_examples // 3)  # each costs much, and more find no more
+# Each example is slow, and more examples found no more faults.
+FEWER = settings(max_examples=settings.default.max_examples // 3)
 
-# Values by option: numbers where they are read as numbers, any text elsewhere.
+# Values by option: numbers where sbatch reads numbers, any text elsewhere.
 _NUMBERS = st.integers(1, 64).map(str)
 _MEMORY = st.builds("{}{}".format, st.integers(0, 999), st.sampled_from(["", "K", "M", "G", "T"]))
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\0"), min_size=1, max_size=12)
@@ -50,9 +51,9 @@ def _setting() -> st.SearchStrategy[tuple[str, str]]:
 
 
 def _words(option: str, value: str, style: int) -> list[str]:
-    """An option with its value in one of the spellings that getopt takes.
+    """An option with its value in one of the spellings that getopt accepts.
 
-    A value `:` that stands alone is no value but a heterogeneous job to sbatch (tests/sbatch/test_command_line.py).
+    sbatch reads a separate `:` as a heterogeneous job and not as a value (tests/sbatch/test_command_line.py).
     """
     known = BY_NAME[option]
     if not value:
@@ -85,7 +86,7 @@ def parsed(argv: list[str], environ: Mapping[str, str], script: bytes) -> JobReq
 
 
 def in_force(request: JobRequest) -> dict[str, str]:
-    """Values by option, what is beaten left out: an opposite said later, a memory unit that does not count."""
+    """Effective values by option, without those overridden by a later opposite or another memory unit."""
     force = {setting.option: setting.value or "" for setting in request.settings}
     for one, other in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
         order = [s.option for s in request.settings if s.option in (one, other)]
@@ -97,8 +98,8 @@ def in_force(request: JobRequest) -> dict[str, str]:
     return force
 
 
-def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[OptionChange]:
-    """Those of the wishes that no rule of sbatch forbids, one for an option."""
+def select_allowed_changes(request: JobRequest, pairs: list[tuple[str, str]]) -> list[OptionChange]:
+    """The changes that no rule of sbatch forbids, one per option."""
     wishes: dict[str, str] = {}
     for option, value in pairs:
         rival = {"cpus-per-task": "cpus-per-gpu", "cpus-per-gpu": "cpus-per-task", "mem": "mem-per-gpu"}
@@ -110,10 +111,10 @@ def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[OptionCha
 
 @FEWER
 @given(calls(), st.lists(_setting(), max_size=4))
-def test_a_rewritten_job_is_read_back_with_every_wish_and_every_other_line_stays_byte_for_byte(call, pairs) -> None:
+def test_a_rewritten_job_has_every_change_and_all_other_lines_unchanged(call, pairs) -> None:
     argv, environ, script = call
     request = parsed(argv, environ, script)
-    wishes = granted(request, pairs)
+    wishes = select_allowed_changes(request, pairs)
     batch = render(request, wishes)
     again = parsed([*batch.options, "a.sh", *batch.args], {**environ, **batch.environ}, batch.content)
     expected = in_force(request) | {wish.option: wish.value for wish in wishes}
@@ -129,13 +130,13 @@ def test_a_rewritten_job_is_read_back_with_every_wish_and_every_other_line_stays
 
 @FEWER
 @given(calls(), st.lists(_setting(), max_size=4))
-def test_the_equivalent_script_alone_asks_for_the_same(call, pairs) -> None:
+def test_the_equivalent_script_alone_makes_the_same_request(call, pairs) -> None:
     argv, environ, script = call
     request = parsed(argv, environ, script)
-    # two ways to ask for memory in one place: sbatch refuses it, so no script asks for the same
+    # sbatch refuses two memory options from one source, so no equivalent script exists
     said = {(s.origin, s.option) for s in request.settings if s.option in ("mem", "mem-per-cpu", "mem-per-gpu")}
     assume(len({origin for origin, _ in said}) == len(said))
-    batch = render(request, granted(request, pairs))
+    batch = render(request, select_allowed_changes(request, pairs))
     whole = parsed([*batch.options, "a.sh", *batch.args], {**environ, **batch.environ}, batch.content)
     alone = parsed(["a.sh"], {}, make_equivalent_script(request, batch))
     cleared = {o for o in BY_NAME.values() if o.is_flag and any(environ.get(v, "yes") != "yes" for v in o.variables)}
@@ -151,8 +152,8 @@ def _firm(request: JobRequest, ignored: set[str] | frozenset[str]) -> dict[str, 
 
 @FEWER
 @given(_TEXT, _TEXT, _TEXT)
-def test_the_command_line_beats_the_environment_beats_the_script(one: str, two: str, three: str) -> None:
-    assume(three != ":")  # sbatch takes a lone colon out of the command line (heterogeneous jobs)
+def test_the_command_line_overrides_the_environment_overrides_the_script(one: str, two: str, three: str) -> None:
+    assume(three != ":")  # sbatch removes a separate colon from the command line (heterogeneous jobs)
     script = b"#!/bin/sh\n#SBATCH " + quote_word(spell("partition", one)) + b"\n"
     sources = [
         (parsed(["a.sh"], {}, script), one, Origin.SCRIPT),
@@ -164,7 +165,7 @@ def test_the_command_line_beats_the_environment_beats_the_script(one: str, two: 
         assert setting is not None and (setting.value, setting.origin) == (value, origin)
 
 
-def test_parsing_loads_nothing_heavy() -> None:
+def test_parsing_loads_no_heavy_module() -> None:
     heavy = ["typer", "jinja2", "sqlite_utils", "psutil", "pynvml", "subprocess", "difflib", "textwrap", "argparse"]
     code = f"import sys, slurmwrap.sbatch.explain as _; print(*[m for m in {heavy!r} if m in sys.modules])"
     ran = subprocess.run(

@@ -1,4 +1,4 @@
-"""Directive lines by sbatch's own rules; each case was run through sbatch 22.05.8 (-v --test-only)."""
+"""Directive lines are read by sbatch's rules; each case was tested with sbatch 22.05.8 (-v --test-only)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def words(*lines: str, release: tuple[int, int] | None = (22, 5)) -> list[list[s
         ("#GSUB --prerun=off # fast", ["--prerun=off"]),
     ],
 )
-def test_a_line_is_split_as_sbatch_splits_it(line: str, expected: list[str]) -> None:
+def test_a_line_is_split_as_by_sbatch(line: str, expected: list[str]) -> None:
     assert words(line) == [expected]
 
 
@@ -62,12 +62,12 @@ SPACED = [
 
 
 @pytest.mark.parametrize(("line", "expected"), SPACED)
-def test_since_24_05_a_backslash_keeps_a_space(line: str, expected: list[str]) -> None:
+def test_since_24_05_a_backslash_escapes_a_space(line: str, expected: list[str]) -> None:
     assert words(line, release=(24, 5)) == [expected]
 
 
 @pytest.mark.parametrize("line", [line for line, _ in SPACED[:3]])
-def test_what_releases_read_differently_is_left_to_an_sbatch_whose_release_is_unknown(line: str) -> None:
+def test_a_line_that_releases_split_differently_is_left_to_sbatch_if_unknown(line: str) -> None:
     with pytest.raises(BadLine, match="line 2: a space after a backslash") as raised:
         words(line, release=None)
     assert not raised.value.own
@@ -75,7 +75,7 @@ def test_what_releases_read_differently_is_left_to_an_sbatch_whose_release_is_un
 
 
 @pytest.mark.parametrize(("line", "expected"), SPACED[3:])
-def test_what_they_read_alike_is_read_without_knowing_which(line: str, expected: list[str]) -> None:
+def test_a_line_that_all_releases_split_alike_needs_no_known_release(line: str, expected: list[str]) -> None:
     assert words(line, release=None) == [expected]
 
 
@@ -84,11 +84,11 @@ def test_a_comment_is_no_directive(line: str) -> None:
     assert words(line) == []
 
 
-def test_lines_end_with_the_first_that_is_neither_blank_nor_comment() -> None:
+def test_directives_end_at_the_first_line_that_is_neither_blank_nor_comment() -> None:
     assert words("#SBATCH -N1", "\t  # more", "", " ", "#SBATCH -n2", "set -e", "#SBATCH -c3") == [["-N1"], ["-n2"]]
 
 
-def test_line_numbers_and_spans_point_into_the_script() -> None:
+def test_line_numbers_and_spans_refer_to_the_script() -> None:
     content = b'#!/bin/sh\n\n#SBATCH -N2  --comment="a b" # c\n#GSUB --retry'
     first, second = parse_directives(content)
     assert (first.magic, first.line, content[first.start : first.stop]) == (
@@ -108,19 +108,19 @@ def test_line_numbers_and_spans_point_into_the_script() -> None:
         ("#SBATCH -N2 : -J x", "line 2: Unexpected `:` in [ : -J x]"),
     ],
 )
-def test_what_sbatch_calls_fatal_names_the_line(line: str, message: str) -> None:
+def test_a_fatal_error_of_sbatch_names_the_line(line: str, message: str) -> None:
     with pytest.raises(BadLine) as caught:
         words(line)
     assert (str(caught.value), caught.value.line) == (message, 2)
 
 
 @pytest.mark.parametrize(("line", "expected"), [("#SBATCH hetjob", True), ("#SBATCH -N2 hetjob", False)])
-def test_hetjob_counts_as_the_first_word_only(line: str, expected: bool) -> None:
+def test_hetjob_counts_only_as_the_first_word(line: str, expected: bool) -> None:
     content = f"#!/bin/sh\n{line}\n".encode()
     assert [directive.hetjob for directive in parse_directives(content)] == [expected]
 
 
-def test_foreign_directives_are_seen() -> None:
+def test_directives_of_other_schedulers_are_recognised() -> None:
     assert has_foreign_directives(b"#!/bin/sh\n#PBS -N x\n")
     assert has_foreign_directives(b"#!/bin/sh\n#BSUB -J x\n")
     assert not has_foreign_directives(b"#!/bin/sh\n# PBS -N x\n")
@@ -131,23 +131,23 @@ def test_only_the_replaced_bytes_change() -> None:
 
 
 @given(st.text(min_size=1).filter(lambda text: "\n" not in text and "\0" not in text))
-def test_a_quoted_word_is_read_back(text: str) -> None:
+def test_a_quoted_word_is_parsed_back(text: str) -> None:
     try:
         raw = quote_word(text)
     except UnicodeEncodeError:
-        return  # half a surrogate pair is no file name and no argument
+        return  # a lone surrogate cannot occur in a file name or an argument
     (directive,) = parse_directives(b"#!/bin/sh\n#SBATCH " + raw + b" --end\n")
     assert [word.text for word in directive.words] == [text, "--end"]
 
 
 @pytest.mark.parametrize("text", ["", "a\nb", "a\0b"])
-def test_what_no_line_can_hold_is_refused(text: str) -> None:
+def test_a_text_that_no_line_can_hold_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cannot be written"):
         quote_word(text)
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_read_or_refused_and_spans_stay_inside(tail: bytes) -> None:
+def test_any_bytes_are_read_or_refused_and_spans_stay_in_range(tail: bytes) -> None:
     content = b"#!/bin/sh\n#SBATCH " + tail
     try:
         directives = parse_directives(content)

@@ -1,4 +1,4 @@
-"""The words with which sbatch is called: the user's own, and what is changed behind them."""
+"""The words of the sbatch call: those of the user, followed by changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ask(*argv: str, **environ: str) -> JobRequest:
     return parse_request(argv, environ=environ, cwd="/", read_script=lambda _: SCRIPT, read_stdin=lambda: SCRIPT)
 
 
-def wish(option: str, value: str) -> OptionChange:
+def change_to(option: str, value: str) -> OptionChange:
     return OptionChange(option=option, value=value, reason="Because.")
 
 
@@ -51,47 +51,47 @@ def options(request: JobRequest, *wishes: OptionChange) -> tuple[str, ...]:
         (["a.sh", "-N2", ":", "--no-tune"], ()),
     ],
 )
-def test_options_go_as_they_were_typed_without_ours_and_without_the_end_mark(argv, words) -> None:
+def test_options_are_submitted_as_typed_without_gsub_options(argv, words) -> None:
     assert split_command_line(argv).option_words == words
     assert options(ask(*argv)) == words
 
 
-def test_what_is_changed_stands_behind_and_script_and_variables_stay() -> None:
+def test_changes_follow_the_typed_words_and_script_and_variables_stay() -> None:
     request = ask("-c", "2", "a.sh", SBATCH_TIMELIMIT="5")
     wishes = (
-        wish("mem", "216G"),
-        wish("time", "7"),
-        wish("cpus-per-task", "4"),
-        wish("exclude", "n1"),
-        wish("hold", ""),
+        change_to("mem", "216G"),
+        change_to("time", "7"),
+        change_to("cpus-per-task", "4"),
+        change_to("exclude", "n1"),
+        change_to("hold", ""),
     )
     assert options(request, *wishes) == (
         *("-c", "2", "--mem=216G", "--time=7", "--cpus-per-task=4", "--exclude=n1", "--hold"),
     )
 
 
-def test_a_wish_that_only_gives_a_reason_adds_no_word() -> None:
+def test_a_change_that_only_gives_a_reason_adds_no_word() -> None:
     assert options(
-        ask("-c2", "a.sh"), OptionChange(option="mem", value=None, reason="Unknown."), wish("requeue", "")
+        ask("-c2", "a.sh"), OptionChange(option="mem", value=None, reason="Unknown."), change_to("requeue", "")
     ) == ("-c2",)
 
 
-def test_the_other_components_stay_behind_what_is_added_to_the_first() -> None:
+def test_other_components_follow_the_options_added_to_the_first() -> None:
     request = ask("-N1", "--prerun=wait", ":", "-n3", ":", "-c2", "a.sh", "x")
-    assert options(request, wish("begin", "now+600")) == ("-N1", "--begin=now+600", ":", "-n3", ":", "-c2")
+    assert options(request, change_to("begin", "now+600")) == ("-N1", "--begin=now+600", ":", "-n3", ":", "-c2")
 
 
-def test_a_request_that_nobody_typed_is_spelled_out() -> None:
+def test_a_request_without_typed_words_is_spelled_out() -> None:
     from dataclasses import replace
 
-    assert options(replace(ask("-c2", "a.sh"), words=None), wish("exclude", "n1")) == (
+    assert options(replace(ask("-c2", "a.sh"), words=None), change_to("exclude", "n1")) == (
         "--cpus-per-task=2",
         "--exclude=n1",
     )
 
 
 @pytest.mark.parametrize("name", ["a.sh", "./a.sh", "sub/../a.sh", "/a.sh"])
-def test_the_script_keeps_the_name_it_was_called_by(name: str) -> None:
+def test_the_script_keeps_the_name_that_was_typed(name: str) -> None:
     assert ask("-c2", name).script.word == name
 
 
@@ -110,7 +110,7 @@ def test_the_script_keeps_the_name_it_was_called_by(name: str) -> None:
         (("-N1", ":", "-Q", "-n2"), ("-N1", ":", "-n2")),
     ],
 )
-def test_quiet_is_taken_out_wherever_it_stands_and_nothing_else(words: tuple[str, ...], left: tuple[str, ...]) -> None:
+def test_quiet_is_removed_at_any_position_and_nothing_else(words: tuple[str, ...], left: tuple[str, ...]) -> None:
     assert remove_quiet(words) == left
 
 
@@ -121,12 +121,12 @@ _FLAGS = [option.short for option in SBATCH if option.short and option.argument 
 @given(
     st.lists(st.lists(st.sampled_from(_FLAGS), min_size=1, max_size=4).map(lambda few: "-" + "".join(few)), max_size=5)
 )
-def test_without_quiet_the_same_options_are_left_in_the_same_order(words: list[str]) -> None:
+def test_without_quiet_the_other_options_stay_in_the_same_order(words: list[str]) -> None:
     before, after = (scan(list(some), build_names()) for some in (words, remove_quiet(words)))
     assert [one.option for one in after.given] == [one.option for one in before.given if one.option != "quiet"]
 
 
-# --- what sbatch gets of a call that is passed on ---------------------------------------------------------------------
+# --- the words of a call that is passed through ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ def test_without_quiet_the_same_options_are_left_in_the_same_order(words: list[s
         (["-N1", ":", "--no-place", "--bogus", ":", "--force", "a.sh"], ("-N1", ":", "--bogus", ":", "a.sh")),
     ],
 )
-def test_our_own_options_are_taken_out_of_a_call_that_sbatch_refuses(argv: list[str], words: tuple[str, ...]) -> None:
+def test_gsub_options_are_removed_from_a_call_that_sbatch_refuses(argv: list[str], words: tuple[str, ...]) -> None:
     assert select_words_for_sbatch(argv) == words
 
 
-def test_with_a_plugins_options_known_ours_are_found_behind_them() -> None:
+def test_gsub_options_are_found_after_known_plugin_options() -> None:
     argv = ["--plugin", "5", "--json", "a.sh", "--json"]
     assert select_words_for_sbatch(argv, add_plugin_names({"plugin": REQUIRED})) == ("--plugin", "5", "a.sh", "--json")
 
 
-def test_where_our_options_stand_in_a_call_that_cannot_be_read() -> None:
+def test_gsub_options_are_located_in_a_call_that_cannot_be_parsed() -> None:
     found = parse_own_options(["-N2", ":", "--bogus", "--prerun", "only", "a.sh", "--json"])
     assert [(one.option, one.value, one.word, one.value_word) for one in found] == [("prerun", "only", 3, 4)]
 
@@ -162,7 +162,7 @@ _THEIRS = st.sampled_from(
 
 
 @given(st.lists(st.one_of(_OURS, _THEIRS), max_size=8))
-def test_for_a_call_that_sbatch_takes_it_is_the_call_without_our_options(argv: list[str]) -> None:
+def test_for_a_valid_call_the_words_are_the_call_without_gsub_options(argv: list[str]) -> None:
     try:
         expected = split_command_line(argv).without_own
     except UsageError:

@@ -1,4 +1,4 @@
-"""Scripts that are not pre-run, since somebody waits for what their job itself does."""
+"""Scripts of workflow engines and servers get no pre-run: another process waits for the job itself."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DASK = (
         (b"pip install submitit jupyterlab && python train.py", None),
     ],
 )
-def test_who_waits(line: bytes, said: str | None) -> None:
+def test_a_script_of_an_engine_or_server_is_recognised(line: bytes, said: str | None) -> None:
     found = find_engine_reason(b"#!/bin/bash\n#SBATCH --gres=gpu:2\n" + line + b"\n")
     assert found is None if said is None else found is not None and said in found
 
 
 @pytest.mark.parametrize("script", [SUBMITIT, DASK])
-def test_a_pre_run_that_is_asked_for_by_name_is_made(script: bytes) -> None:
+def test_an_explicit_prerun_option_overrides_the_engine_check(script: bytes) -> None:
     def passes(*argv: str, **environ: str) -> bool:
         request = parse_request(
             (*argv, "a.sh"), environ=environ, cwd="/", read_script=lambda _: script, read_stdin=lambda: b""
@@ -57,5 +57,5 @@ def test_a_pre_run_that_is_asked_for_by_name_is_made(script: bytes) -> None:
         ("dev/stdin", None), ("/dev/stdin2", None), ("/home/dev/fd/3", None), ("", None),
     ],
 )  # fmt: skip
-def test_scripts_that_are_open_files(path: str, descriptor: int | None) -> None:
+def test_a_script_that_is_an_open_file_is_recognised(path: str, descriptor: int | None) -> None:
     assert open_file(path) == descriptor

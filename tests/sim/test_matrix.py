@@ -1,4 +1,7 @@
-"""Every accepted mechanism x mode x placement x policy on random shapes: all jobs end, no server is overfilled."""
+"""Every combination of mechanism, mode, placement and policy on random clusters.
+
+All jobs end, and no server is overfilled.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 _CSV = (Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv").read_text()
 PROFILES = {one.key: one for one in parse_profiles(_CSV.splitlines(), at=0.0)}
-MODELS = ("", "vgg16", *PROFILES)  # unknown, of a known skew, profiled
-WORLDS = [*product(("rounds",), MECHANISMS, PLACEMENTS), *product(("slurm",), IN_SLURM, PLACEMENTS)]
+MODELS = ("", "vgg16", *PROFILES)  # unknown model, model of known skew, models with profiles
+COMBINATIONS = [*product(("rounds",), MECHANISMS, PLACEMENTS), *product(("slurm",), IN_SLURM, PLACEMENTS)]
 ROUNDING = 1e-6
 
 
@@ -40,7 +43,7 @@ class Drawn:
 
 @st.composite
 def draws(draw: st.DrawFn, most_jobs: int = 8) -> Drawn:
-    """Also jobs whose GPUs make no equal parts on the servers, and numbers of nodes that cannot be."""
+    """Includes jobs that cannot be divided equally over the servers, and impossible numbers of nodes."""
     size, count = draw(st.sampled_from((1, 2, 3, 4, 8))), draw(st.integers(1, 4))
     per_gpu = draw(st.integers(1, 4))
     servers = make_equal_servers(count, gpus=size, cpus=size * per_gpu + draw(st.integers(0, 1)), mem_gb=size * 62.5)
@@ -72,10 +75,10 @@ def draws(draw: st.DrawFn, most_jobs: int = 8) -> Drawn:
     )
 
 
-@pytest.mark.parametrize(("mode", "mechanism", "placement"), WORLDS)
+@pytest.mark.parametrize(("mode", "mechanism", "placement"), COMBINATIONS)
 @settings(max_examples=6, deadline=None)
 @given(drawn=draws())
-def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
+def test_all_jobs_end_and_hold_no_more_gpus_than_the_cluster_has(
     mode: str, mechanism: str, placement: str, drawn: Drawn
 ) -> None:
     outcome, summary = run_simulation(
@@ -91,7 +94,7 @@ def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
         if began is not None and ended is not None and job.submit_s <= began < ended
     ]
     assert len(runs) == len(drawn.jobs) == summary.jobs
-    if mode == "slurm":  # in rounds leases end in between
+    if mode == "slurm":  # in rounds a job may be preempted between begin and end
         begun = [sum(gpus for b, e, gpus in runs if b <= moment < e - ROUNDING) for moment, _, _ in runs]
         assert max(begun) <= total
     held = sum(s * job.gpus for s, job in zip(outcome.held_s, drawn.jobs, strict=True))
@@ -104,24 +107,25 @@ def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @settings(max_examples=6, deadline=None)
 @given(drawn=draws())
-def test_no_grants_of_a_mechanism_in_rounds_overfill_a_server(mechanism: str, consolidate: bool, drawn: Drawn) -> None:
-    asked = make_mechanism(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")
+def test_no_mechanism_overfills_a_server_in_rounds(mechanism: str, consolidate: bool, drawn: Drawn) -> None:
+    unchecked = make_mechanism(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")
+    checked = _check_allocations(unchecked, pooled=mechanism == "opt")
     outcome = rounds_engine.play_rounds(
-        drawn.jobs, drawn.servers, make_policy(drawn.policy, drawn.jobs), _checked(asked, pooled=mechanism == "opt"),
+        drawn.jobs, drawn.servers, make_policy(drawn.policy, drawn.jobs), checked,
         profiles=PROFILES, round_s=drawn.round_s, habits=make_habits(mechanism, drawn.policy),
     )  # fmt: skip
     assert None not in outcome.ended_s
 
 
-def _checked(mechanism: Mechanism, *, pooled: bool) -> Mechanism:
-    """The same, with an eye on what it gives away. `pooled`: CPUs and memory are those of all servers together."""
+def _check_allocations(mechanism: Mechanism, *, pooled: bool) -> Mechanism:
+    """The same mechanism with checks of its allocations. `pooled`: CPUs and memory of all servers count together."""
 
-    def asked(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
+    def checked(claims: Sequence[JobDemand], servers: Sequence[Server]) -> Sequence[Allocation]:
         grants = mechanism(claims, servers)
         gpus, cpus, mem_mib = (defaultdict[str, float](float) for _ in range(3))
         for claim, grant in zip(claims, grants, strict=True):
             for name in grant.servers:
-                units = claim.gpus // len(grant.servers)  # a server is named once per GPU, or once per node
+                units = claim.gpus // len(grant.servers)  # a server is listed once per GPU, or once per node
                 gpus[name] += units
                 where = "" if pooled else name
                 cpus[where] += units * grant.cpus
@@ -135,21 +139,21 @@ def _checked(mechanism: Mechanism, *, pooled: bool) -> Mechanism:
         assert mem_mib[""] <= sum(server.mem_mib for server in servers) + ROUNDING
         return grants
 
-    return asked
+    return checked
 
 
 @pytest.mark.parametrize(
     ("gpus", "size", "count", "servers"), [(16, 8, 2, 2), (12, 8, 2, 2), (3, 2, 2, 2), (3, 4, 2, 1)]
 )
 @pytest.mark.parametrize("mechanism", ["proportional", "greedy", "tune", "graded"])
-def test_a_job_lies_on_as_few_servers_as_hold_it(
+def test_a_consolidated_job_uses_the_fewest_servers(
     mechanism: str, gpus: int, size: int, count: int, servers: int
 ) -> None:
-    """Three GPUs on servers of two are no equal parts: it has two servers all the same."""
+    """Also for three GPUs on servers of two GPUs, which are not equal parts."""
     job = SimJob(number=0, job="j", submit_s=0.0, work_s=60.0, gpus=gpus, model="res18")
-    asked = Simulation(
+    simulation = Simulation(
         jobs=(job,), mechanism=mechanism,
         servers=make_equal_servers(count, gpus=size, cpus=3 * size, mem_gb=62.5 * size),
         placement="consolidate", profiles=PROFILES,
     )  # fmt: skip
-    assert run_simulation(asked)[0].servers == (servers,)
+    assert run_simulation(simulation)[0].servers == (servers,)

@@ -1,4 +1,4 @@
-"""The simulator's bridge to production's placement: the same objects, on simulated clusters."""
+"""The simulator calls the placement code of production on simulated clusters."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ FLAT = ResourceProfile(key="resnet50", skew=0.11)
 WORLD = SchedulerParams(resolution_s=0.0, group_s=0.0)
 
 
-def test_the_simulator_places_by_the_very_function_that_gsub_and_the_pre_run_call() -> None:
+def test_the_simulator_uses_the_placement_function_of_gsub_and_the_pre_run() -> None:
     prepare, conclude = (import_module(f"slurmwrap.gsub.{name}") for name in ("prepare", "apply_verdict"))
     assert placement_bridge.plan is prepare.plan is conclude.plan
 
 
-def test_a_job_that_names_no_nodes_asks_by_gpu() -> None:
+def test_a_job_without_a_node_count_requests_resources_per_gpu() -> None:
     assert make_sim_request(4, None, 3.0, 10240.0).shape == ResourceShape(
         gpus=4, gpu_unit=GpuUnit.GPUS, cpus=3, cpu_unit=CpuUnit.PER_GPU, mem_mib=10240, mem_unit=MemUnit.PER_GPU
     )
 
 
-def test_a_job_that_names_nodes_asks_by_node() -> None:
+def test_a_job_with_a_node_count_requests_resources_per_node() -> None:
     assert make_sim_request(16, 2, 1.5, 1024.0, limit_s=60.0).shape == ResourceShape(
         nodes=2, max_nodes=2, gpus=16, gpus_per_node=8, gpu_unit=GpuUnit.GRES, cpus=12, cpu_unit=CpuUnit.PER_TASK,
         mem_mib=8192, mem_unit=MemUnit.PER_NODE, time_limit_s=60,
     )  # fmt: skip
 
 
-def test_a_snapshot_tells_what_is_held() -> None:
-    picture = SimSnapshot(servers=TWO, partitions={"a": frozenset({"n1"})})
+def test_a_snapshot_shows_allocated_resources_and_partitions() -> None:
+    sim_snapshot = SimSnapshot(servers=TWO, partitions={"a": frozenset({"n1"})})
     free = np.array([8, 2]), np.array([24.0, 6.0]), np.array([81920.0, 20480.0])
-    picture.snapshot(0.0, *FREE)
+    sim_snapshot.snapshot(0.0, *FREE)
     node = Node(name="n0", state="IDLE", cpus=24, mem_mib=81920, gpus=8, partitions=("all",))
     other = replace(
         node, name="n1", state="MIXED", cpus_alloc=18, mem_alloc_mib=61440, gpus_used=6, partitions=("all", "a")
     )
-    assert picture.snapshot(5.0, *free) == Snapshot(
+    assert sim_snapshot.snapshot(5.0, *free) == Snapshot(
         taken_at=5.0,
         nodes=(node, other),
         default_partition="all",
@@ -59,14 +59,14 @@ def test_a_snapshot_tells_what_is_held() -> None:
     )
 
 
-def test_servers_lie_under_leaf_switches_in_their_order() -> None:
+def test_servers_are_assigned_to_leaf_switches_in_order() -> None:
     topology = make_leaf_topology(["n0", "n1", "n2"], 2)
     assert [(leaf.name, leaf.nodes) for leaf in topology.leaves] == [("leaf0", ("n0", "n1")), ("leaf1", ("n2",))]
     assert topology.source == "tree"
     assert make_leaf_topology(["n0"], None).domains == ()
 
 
-def test_only_a_skewed_model_insists_on_the_fewest_servers() -> None:
+def test_only_a_skewed_model_requests_the_fewest_servers() -> None:
     snapshot = SimSnapshot(servers=TWO).snapshot(0.0, np.array([3, 3]), *FREE[1:])
     request = make_sim_request(6, None, 3.0, 10240.0)
     skewed = {wish.option: wish.value for wish in plan_like_gsub(request, SKEWED, snapshot).lines}
@@ -74,7 +74,7 @@ def test_only_a_skewed_model_insists_on_the_fewest_servers() -> None:
     assert plan_like_gsub(request, FLAT, snapshot).lines == ()
 
 
-# ------------------------------------------------------------------------------------------- obeyed and loosened
+# ------------------------------------------------------------------------------------------- placement and relaxation
 
 
 def job(number: int, gpus: int, work_s: float, model: str = "", **more: object) -> SimJob:
@@ -82,30 +82,32 @@ def job(number: int, gpus: int, work_s: float, model: str = "", **more: object) 
     return SimJob(number=number, job=str(number), gpus=gpus, work_s=work_s, model=model, **known)  # type: ignore[arg-type]
 
 
-BUSY = [job(0, 5, 5000.0), job(1, 5, 5000.0)]
+BUSY_JOBS = [job(0, 5, 5000.0), job(1, 5, 5000.0)]
 KNOWN = {"vgg16": SKEWED, "resnet50": FLAT}
 
 
-def test_a_skewed_job_waits_for_one_server_and_is_let_go_in_the_end() -> None:
-    """300 s of patience at most, less for what a single server has free; a pass comes every 15 s."""
-    outcome = play_backfill([*BUSY, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+def test_a_skewed_job_waits_for_one_server_and_is_relaxed_at_the_deadline() -> None:
+    """It waits at most 300 s, and less with few free GPUs on one server. Relaxation runs every 15 s."""
+    outcome = play_backfill([*BUSY_JOBS, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
     assert 30.0 <= (outcome.began_s[2] or 0.0) - 2.0 <= 315.0
     assert (outcome.servers, outcome.updates) == ((1, 1, 2), 1)
 
 
-def test_a_job_that_loses_nothing_by_spreading_starts_at_once() -> None:
-    outcome = play_backfill([*BUSY, job(2, 6, 10.0, "resnet50")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+def test_a_job_that_is_not_skewed_starts_at_once() -> None:
+    outcome = play_backfill(
+        [*BUSY_JOBS, job(2, 6, 10.0, "resnet50")], TWO, world=WORLD, profiles=KNOWN, placement="skew"
+    )
     assert (outcome.began_s[2], outcome.servers[2], outcome.updates) == (2.0, 2, 0)
 
 
-def test_a_skewed_job_that_fits_on_one_server_in_time_lies_there() -> None:
+def test_a_skewed_job_starts_on_one_server_that_becomes_free_in_time() -> None:
     early = [job(0, 5, 5000.0), job(1, 5, 20.0)]
     outcome = play_backfill([*early, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
     assert (outcome.began_s[2], outcome.servers[2]) == (21.0, 1)
 
 
-def test_small_jobs_leave_whole_servers_whole() -> None:
-    """When job 2 comes, the idle server has fewer free CPUs than the broken one, so Slurm alone would break it too."""
+def test_small_jobs_do_not_use_idle_servers() -> None:
+    """The idle server has fewer free CPUs than the partly used one when job 2 comes, so Slurm alone would choose it."""
     servers = (*make_equal_servers(1, gpus=8, cpus=20, mem_gb=80), replace(TWO[1], cpus=24, cpus_free=24))
     jobs = [job(0, 8, 10.0), job(1, 1, 5000.0, cpus=1), job(2, 1, 5000.0, cpus=1, submit_s=11.0)]
     jobs.append(job(3, 8, 10.0, submit_s=20.0))
@@ -114,8 +116,8 @@ def test_small_jobs_leave_whole_servers_whole() -> None:
     assert (plain.servers, skew.servers) == ((1, 1, 1, 2), (1, 1, 1, 1))
 
 
-def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says() -> None:
-    """From 20 s on two servers are free, under two leaves."""
+def test_a_skewed_job_waits_for_one_leaf_switch_at_most_until_the_deadline() -> None:
+    """From 20 s on two servers are free, under different leaf switches."""
     servers, world = make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
     jobs = [
         job(0, 16, 5.0, nodes=2),
@@ -131,7 +133,7 @@ def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says
     assert plain.servers == skew.servers == (2, 1, 1, 1, 2)
 
 
-def test_a_skewed_job_that_finds_one_leaf_free_waits_for_nothing() -> None:
+def test_a_skewed_job_starts_at_once_if_one_leaf_switch_is_free() -> None:
     servers, world = make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
     outcome = play_backfill(
         [job(0, 16, 10.0, "vgg16", nodes=2)], servers, world=world, profiles=KNOWN, placement="skew"
@@ -139,8 +141,8 @@ def test_a_skewed_job_that_finds_one_leaf_free_waits_for_nothing() -> None:
     assert outcome.began_s == (0.0,)
 
 
-def test_a_list_of_nodes_is_let_go_after_a_minute() -> None:
-    """Production saw room for job 2 on both servers and named one; but it must wait behind job 1."""
+def test_a_node_list_is_removed_after_a_minute() -> None:
+    """The plan finds room for job 2 on both servers and requests one, but job 2 must wait behind job 1."""
     jobs = [job(0, 12, 100.0, nodes=2), job(1, 16, 50.0, nodes=2), job(2, 1, 10.0)]
     world = replace(WORLD, backfill_s=0.0)
     outcome = play_backfill(jobs, TWO, world=world, profiles={}, placement="skew")
@@ -153,8 +155,8 @@ def test_a_list_of_nodes_is_let_go_after_a_minute() -> None:
 
 @settings(max_examples=60)
 @given(chance=st.randoms(use_true_random=False))
-def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance: Random) -> None:
-    """Idle, full and half-taken servers of two sizes, one of them in a partition of its own."""
+def test_omitting_identical_servers_from_the_snapshot_keeps_the_plan(chance: Random) -> None:
+    """Idle, full and partly used servers of two sizes, some of them in a second partition."""
     count, gpus = chance.randint(1, 40), chance.choice((1, 2, 3, 4, 8, 12, 16))
     sizes = [chance.choice((4, 8)) for _ in range(count)]
     servers = [
@@ -180,7 +182,7 @@ def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance:
     assert shown[0] == shown[1]
 
 
-def test_of_servers_under_leaf_switches_all_are_shown() -> None:
-    picture = SimSnapshot(servers=make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
+def test_a_snapshot_with_leaf_switches_contains_all_servers() -> None:
+    sim_snapshot = SimSnapshot(servers=make_equal_servers(4, gpus=8, cpus=24, mem_gb=80), servers_per_leaf=2)
     free = np.full(4, 8), np.full(4, 24.0), np.full(4, 81920.0)
-    assert len(picture.snapshot(0.0, *free, alike=2).nodes) == 4
+    assert len(sim_snapshot.snapshot(0.0, *free, alike=2).nodes) == 4

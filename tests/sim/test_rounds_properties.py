@@ -1,4 +1,4 @@
-"""What holds in every world of the mode rounds, whatever comes."""
+"""Properties of the mode rounds for every trace, policy, round length and placement."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def traces(draw: st.DrawFn) -> tuple[SimJob, ...]:
     )  # fmt: skip
 
 
-def played(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> SimOutcome:
+def play(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> SimOutcome:
     return play_rounds(jobs, SERVERS, policy, allocate_proportional, profiles={}, round_s=round_s, placement=placement)
 
 
 @dataclass(slots=True, kw_only=True)
-class Watching:
-    """Another policy, and how many GPUs were in use whenever it was asked."""
+class RecordingPolicy:
+    """Wraps a policy and records the number of GPUs in use at every call."""
 
     policy: Policy
     used: list[int] = field(default_factory=list)
@@ -70,10 +70,10 @@ class Watching:
 
 @options
 @given(traces(), names, round_lengths, placements)
-def test_every_job_ends_having_held_its_gpus_for_its_work(
+def test_every_job_ends_after_holding_its_gpus_for_its_work(
     jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
 ) -> None:
-    outcome = played(jobs, make_policy(name, jobs), round_s, placement)
+    outcome = play(jobs, make_policy(name, jobs), round_s, placement)
     for job, began, ended, held in zip(jobs, outcome.began_s, outcome.ended_s, outcome.held_s, strict=True):
         needed = max(1, ceil(job.work_s / round_s)) * round_s if round_s else job.work_s
         assert began is not None and ended is not None
@@ -84,39 +84,41 @@ def test_every_job_ends_having_held_its_gpus_for_its_work(
 
 @options
 @given(traces(), names, round_lengths, placements)
-def test_no_more_gpus_are_held_than_there_are(
+def test_no_more_gpus_are_held_than_the_cluster_has(
     jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
 ) -> None:
-    watching = Watching(policy=make_policy(name, jobs))
-    played(jobs, watching, round_s, placement)
-    assert max(watching.used, default=0) <= GPUS
+    recorder = RecordingPolicy(policy=make_policy(name, jobs))
+    play(jobs, recorder, round_s, placement)
+    assert max(recorder.used, default=0) <= GPUS
 
 
 @options
 @given(traces(), names, round_lengths, placements)
-def test_names_of_jobs_do_not_matter(jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str) -> None:
+def test_job_and_user_names_do_not_change_the_outcome(
+    jobs: tuple[SimJob, ...], name: str, round_s: float, placement: str
+) -> None:
     renamed = tuple(replace(job, job=f"z{len(jobs) - job.number}", user="somebody") for job in jobs)
-    assert played(jobs, make_policy(name, jobs), round_s, placement) == played(
+    assert play(jobs, make_policy(name, jobs), round_s, placement) == play(
         renamed, make_policy(name, renamed), round_s, placement
     )
 
 
 @options
 @given(traces(), names, placements)
-def test_a_job_alone_takes_its_work(jobs: tuple[SimJob, ...], name: str, placement: str) -> None:
+def test_a_job_alone_ends_after_its_work(jobs: tuple[SimJob, ...], name: str, placement: str) -> None:
     alone = (replace(jobs[-1], number=0),)
-    assert played(alone, make_policy(name, alone), 0.0, placement).ended_s == (alone[0].submit_s + alone[0].work_s,)
+    assert play(alone, make_policy(name, alone), 0.0, placement).ended_s == (alone[0].submit_s + alone[0].work_s,)
 
 
 @options
 @given(traces(), st.sampled_from(["fifo", "srtf", "srsf", "sjf", "fjf"]))
-def test_leases_that_end_at_events_are_played_as_step_by_step(jobs: tuple[SimJob, ...], name: str) -> None:
-    ended = played(jobs, make_policy(name, jobs), 0.0, "any").ended_s
-    assert ended == pytest.approx(step_by_step(jobs, name))
+def test_without_rounds_the_outcome_equals_a_step_by_step_simulation(jobs: tuple[SimJob, ...], name: str) -> None:
+    ended = play(jobs, make_policy(name, jobs), 0.0, "any").ended_s
+    assert ended == pytest.approx(simulate_step_by_step(jobs, name))
 
 
-def step_by_step(jobs: Sequence[SimJob], name: str) -> list[float]:
-    """The same world without any short cut: everything is decided anew at every event."""
+def simulate_step_by_step(jobs: Sequence[SimJob], name: str) -> list[float]:
+    """The end times of a plain simulation that decides everything again at every event."""
     left, ended = {job.number: job.work_s for job in jobs}, [-1.0] * len(jobs)
     now, runs = jobs[0].submit_s, set[int]()
 
@@ -135,9 +137,9 @@ def step_by_step(jobs: Sequence[SimJob], name: str) -> list[float]:
             ended[number] = now
             del left[number]
             runs.discard(number)
-        here = sorted((job for job in jobs if job.submit_s <= now and job.number in left), key=key)
+        waiting = sorted((job for job in jobs if job.submit_s <= now and job.number in left), key=key)
         free, runs = GPUS, set()
-        for job in here:
+        for job in waiting:
             if job.gpus <= free:
                 runs.add(job.number)
                 free -= job.gpus

@@ -1,7 +1,7 @@
-"""Without rounds it is Tiresias's simulator (SymbioticLab/Tiresias, 959f9b08), run by us on the same two traces.
+"""Without rounds the results equal those of Tiresias's simulator (SymbioticLab/Tiresias, 959f9b08).
 
-Mean JCT and preemptions as theirs printed them: whole seconds for the 480 Philly jobs on 15 x 4 GPUs, tenths for their
-own 60 jobs on 4 x 4 GPUs.
+Expected mean JCT and preemptions were printed by that simulator, which we ran on the same two traces. Mean JCTs are in
+whole seconds for the 480 Philly jobs on 15 x 4 GPUs, and in tenths for the 60 jobs of Tiresias on 4 x 4 GPUs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 
 @cache
-def trace(name: str) -> tuple[SimJob, ...]:
+def load_trace(name: str) -> tuple[SimJob, ...]:
     return tuple(read_load(TRACES / name).jobs)
 
 
-def played(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> TimeSummary:
-    jobs, servers = trace(name), make_equal_servers(count, gpus=4, cpus=40, mem_gb=256)
+def play(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> TimeSummary:
+    jobs, servers = load_trace(name), make_equal_servers(count, gpus=4, cpus=40, mem_gb=256)
     outcome = play_rounds(
         jobs, servers, make_policy(policy, jobs, **options), allocate_proportional,
         profiles={}, round_s=0, placement=placement,
@@ -52,8 +52,10 @@ def played(name: str, count: int, policy: str, placement: str, options: Mapping[
         ("las", "any", {"promote": 1}, 7_127, 1_327),
     ],
 )
-def test_480_philly_jobs(policy: str, placement: str, options: dict[str, float], mean_s: int, preemptions: int) -> None:
-    summary = played("philly480_window.csv", 15, policy, placement, options)
+def test_mean_jct_and_preemptions_of_480_philly_jobs(
+    policy: str, placement: str, options: dict[str, float], mean_s: int, preemptions: int
+) -> None:
+    summary = play("philly480_window.csv", 15, policy, placement, options)
     assert (round(summary.mean_jct_s), summary.preemptions) == (mean_s, preemptions)
 
 
@@ -69,29 +71,31 @@ def test_480_philly_jobs(policy: str, placement: str, options: dict[str, float],
         ("las", "any", 190.7, 0),
     ],
 )
-def test_their_60_jobs(policy: str, placement: str, mean_s: float, preemptions: int) -> None:
-    summary = played("tiresias_60.csv", 4, policy, placement, {})
+def test_mean_jct_and_preemptions_of_60_jobs_of_tiresias(
+    policy: str, placement: str, mean_s: float, preemptions: int
+) -> None:
+    summary = play("tiresias_60.csv", 4, policy, placement, {})
     assert (round(summary.mean_jct_s, 1), summary.preemptions) == (mean_s, preemptions)
 
 
-def test_their_60_jobs_by_service_differ_where_two_are_equal() -> None:
-    """195.9 s in theirs: equal jobs stay there as the last sort left them, here they are served by submission."""
-    summary = played("tiresias_60.csv", 4, "srsf", "any", {})
+def test_srsf_on_60_jobs_of_tiresias_differs_for_equal_jobs() -> None:
+    """Tiresias's simulator gives 195.9 s: it keeps equal jobs in the previous order, not in that of submission."""
+    summary = play("tiresias_60.csv", 4, "srsf", "any", {})
     assert (round(summary.mean_jct_s, 1), summary.preemptions) == (195.0, 7)
 
 
-def test_2d_gittins_is_as_near_as_another_history_lets_it_be() -> None:
-    """6,585 s in theirs, whose history are 1,000 other jobs; here it is the trace itself."""
-    summary = played("philly480_window.csv", 15, "gittins", "any", {})
+def test_2d_gittins_differs_by_less_than_1_percent_with_another_history() -> None:
+    """Tiresias's simulator gives 6,585 s with a history of 1,000 other jobs; here the history is the trace."""
+    summary = play("philly480_window.csv", 15, "gittins", "any", {})
     assert summary.mean_jct_s == pytest.approx(6_585, rel=0.01)
 
 
-def test_without_the_authors_late_jumps_2d_las_is_a_little_better() -> None:
-    assert round(played("philly480_window.csv", 15, "las", "any", {"late_jumps": False}).mean_jct_s) == 6_633
+def test_2d_las_without_late_jumps_has_a_slightly_lower_mean_jct() -> None:
+    assert round(play("philly480_window.csv", 15, "las", "any", {"late_jumps": False}).mean_jct_s) == 6_633
 
 
 @pytest.mark.parametrize("policy", ["las", "gittins"])
-def test_run_times_of_fractions_of_a_second_take_no_more_looks_than_there_are_events(policy: str) -> None:
+def test_fractional_run_times_take_no_more_steps_than_events(policy: str) -> None:
     jobs = generate_load("synergy-dynamic", seed=1, jobs=60, gpu_demand="synthetic")
     servers = make_equal_servers(4, gpus=8, cpus=24, mem_gb=500)
     outcome = play_rounds(jobs, servers, make_policy(policy, jobs), allocate_proportional, profiles={}, round_s=0)

@@ -1,4 +1,4 @@
-"""A whole run from a Simulation to its Summary: the wiring of queue, mechanism, world and measures."""
+"""A whole run from a Simulation to its summary: queue, mechanism, engine and measures together."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def job(number: int, submit_s: float, work_s: float, gpus: int = 1) -> SimJob:
     return SimJob(number=number, job=str(number), submit_s=submit_s, work_s=work_s, gpus=gpus)
 
 
-# Two GPUs. The second job wants both and holds up the third in FIFO, though there is a GPU for it.
+# Two GPUs. The second job needs both, and in FIFO the third waits behind it although one GPU is free.
 JOBS = (job(0, 0, 100), job(1, 10, 50, gpus=2), job(2, 20, 30))
-ASKED = Simulation(jobs=JOBS, servers=make_equal_servers(1, gpus=2, cpus=6, mem_gb=125))
+SIMULATION = Simulation(jobs=JOBS, servers=make_equal_servers(1, gpus=2, cpus=6, mem_gb=125))
 
 
-def test_fifo_without_rounds_waits_for_the_head() -> None:
-    outcome, summary = run_simulation(ASKED)
+def test_fifo_without_rounds_waits_for_the_first_job() -> None:
+    outcome, summary = run_simulation(SIMULATION)
     assert replace(outcome, steps=0) == SimOutcome(
         mode="rounds",
         began_s=(0.0, 100.0, 150.0),
@@ -43,46 +43,46 @@ def test_fifo_without_rounds_waits_for_the_head() -> None:
     )
 
 
-def test_the_policy_asked_for_orders_the_queue() -> None:
-    outcome, summary = run_simulation(replace(ASKED, policy="srtf"))
+def test_the_selected_policy_orders_the_queue() -> None:
+    outcome, summary = run_simulation(replace(SIMULATION, policy="srtf"))
     assert outcome.ended_s == (150.0, 90.0, 50.0)
     assert summary.preemptions == 3
 
 
-def test_rounds_of_some_length_let_a_smaller_job_pass() -> None:
-    outcome, _ = run_simulation(replace(ASKED, round_s=10.0))
+def test_in_rounds_a_smaller_job_may_pass() -> None:
+    outcome, _ = run_simulation(replace(SIMULATION, round_s=10.0))
     assert outcome.ended_s == (100.0, 150.0, 50.0)
 
 
-def test_a_window_measures_its_jobs_and_ends_with_them() -> None:
-    outcome, summary = run_simulation(replace(ASKED, window=range(1)))
+def test_a_window_measures_only_its_jobs_and_ends_with_them() -> None:
+    outcome, summary = run_simulation(replace(SIMULATION, window=range(1)))
     assert (summary.jobs, summary.mean_jct_s, outcome.ended_s) == (1, 100.0, (100.0, None, None))
 
 
-def test_progress_is_told_as_jobs_end() -> None:
-    told: list[tuple[int, int]] = []
-    run_simulation(ASKED, lambda ended, total: told.append((ended, total)))
-    assert told == [(1, 3), (2, 3), (3, 3)]
+def test_progress_is_reported_as_jobs_end() -> None:
+    reports: list[tuple[int, int]] = []
+    run_simulation(SIMULATION, lambda ended, total: reports.append((ended, total)))
+    assert reports == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_on_slurm_nothing_is_taken_back() -> None:
-    outcome, summary = run_simulation(replace(ASKED, mode="slurm", policy="srtf"))
+def test_in_mode_slurm_no_job_is_preempted() -> None:
+    outcome, summary = run_simulation(replace(SIMULATION, mode="slurm", policy="srtf"))
     assert (outcome.mode, outcome.held_s, summary.preemptions) == ("slurm", (100.0, 50.0, 30.0), 0)
 
 
-def test_a_mechanism_that_takes_back_is_refused_on_slurm() -> None:
+def test_in_mode_slurm_a_mechanism_that_needs_leases_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'tune' needs leases that end: proportional or graded"):
-        run_simulation(replace(ASKED, mode="slurm", mechanism="tune"))
+        run_simulation(replace(SIMULATION, mode="slurm", mechanism="tune"))
 
 
 @pytest.mark.parametrize("word", [{"mode": "none"}, {"policy": "none"}, {"mechanism": "none"}])
-def test_a_word_that_nobody_knows_is_refused(word: dict[str, str]) -> None:
+def test_an_unknown_mode_policy_or_mechanism_is_refused(word: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"there is no .* 'none'"):
-        run_simulation(replace(ASKED, **word))
+        run_simulation(replace(SIMULATION, **word))
 
 
 @pytest.mark.parametrize(("model", "servers"), [("vgg16", 1), ("resnet50", 2), ("unheard-of", 2)])
-def test_on_slurm_placement_by_skew_waits_for_one_server_where_the_model_needs_it(model: str, servers: int) -> None:
+def test_in_mode_slurm_only_a_skewed_model_waits_for_one_server(model: str, servers: int) -> None:
     jobs = (job(0, 0, 60, gpus=2), job(1, 0, 500, gpus=2), replace(job(2, 10, 50, gpus=2), model=model))
     two = make_equal_servers(2, gpus=3, cpus=9, mem_gb=187.5)
     outcome, _ = run_simulation(Simulation(jobs=jobs, servers=two, mode="slurm", placement="skew"))

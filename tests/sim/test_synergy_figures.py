@@ -1,6 +1,6 @@
-"""Synergy's own figures, by our engine and mechanisms: job by job where its authors' simulator was run beside ours.
+"""Figures of Synergy's simulator, reproduced by our engine and mechanisms, partly job by job.
 
-4 servers of 8 GPUs, 24 CPUs and 500 GB, rounds of 300 s, unless said otherwise.
+4 servers of 8 GPUs, 24 CPUs and 500 GB with rounds of 300 s, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ with (DATA / "synergy" / "ended.csv").open(newline="") as lines:
 COLUMNS = [name for name in ENDED[0] if name != "job"]
 
 
-def asked(jobs: tuple[SimJob, ...], policy: str, mechanism: str, *, servers: int = 4, **others: object) -> Simulation:
+def make_simulation(
+    jobs: tuple[SimJob, ...], policy: str, mechanism: str, *, servers: int = 4, **others: object
+) -> Simulation:
     return Simulation(
         jobs=jobs,
         servers=make_equal_servers(servers, gpus=8, cpus=24, mem_gb=500),
@@ -46,12 +48,12 @@ def asked(jobs: tuple[SimJob, ...], policy: str, mechanism: str, *, servers: int
     )
 
 
-def trace(name: str) -> tuple[SimJob, ...]:
+def load_trace(name: str) -> tuple[SimJob, ...]:
     return read_load(DATA / "traces" / f"{name}.csv").jobs
 
 
-def hours(summary: TimeSummary) -> tuple[float, float, float]:
-    """Makespan, mean and p99 of the JCT, rounded as the authors' figures are."""
+def to_hours(summary: TimeSummary) -> tuple[float, float, float]:
+    """Makespan, mean and p99 of the JCT in hours, rounded like Synergy's figures."""
     return (
         round(summary.makespan_s / HOUR, 2),
         round(summary.mean_jct_s / HOUR, 3),
@@ -62,21 +64,21 @@ def hours(summary: TimeSummary) -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     "column", [*COLUMNS[::3], *(pytest.param(c, marks=SLOW) for c in COLUMNS if c not in COLUMNS[::3])]
 )
-def test_every_job_ends_when_it_does_in_the_authors_simulator(column: str) -> None:
+def test_every_job_ends_at_the_same_time_as_in_synergys_simulator(column: str) -> None:
     policy, mechanism, placement = column.split(":")
     jobs = tuple(
         replace(job, gpus=16) if job.number % 17 == 5 else job
         for job in generate_load("synergy-dynamic", seed=3, jobs=150, jobs_per_hour=12, gpu_demand="synthetic")
     )
-    outcome, _ = run_simulation(asked(jobs, policy, mechanism, placement=placement, las_thresholds=()))
+    outcome, _ = run_simulation(make_simulation(jobs, policy, mechanism, placement=placement, las_thresholds=()))
     assert outcome.ended_s == tuple(float(row[column]) for row in ENDED)
 
 
 @pytest.mark.parametrize("mechanism", ["tune", "greedy"])
-def test_tiresias_s_name_for_las_is_the_same_run(mechanism: str) -> None:
-    """Also in what Synergy's simulator does beside with LAS: greedy no more, and for tune the largest jobs first."""
+def test_las_and_2d_las_give_the_same_run(mechanism: str) -> None:
+    """Also for Synergy's special cases with LAS: greedy does not get the whole queue, tune takes large jobs first."""
     jobs = generate_load("synergy-dynamic", seed=3, jobs=40, jobs_per_hour=30, gpu_demand="synthetic")
-    by_one, by_other = (run_simulation(asked(jobs, name, mechanism, servers=2)) for name in ("las", "2d-las"))
+    by_one, by_other = (run_simulation(make_simulation(jobs, name, mechanism, servers=2)) for name in ("las", "2d-las"))
     assert by_one == by_other
 
 
@@ -86,12 +88,12 @@ def test_tiresias_s_name_for_las_is_the_same_run(mechanism: str) -> None:
         ("proportional", (15.25, 5.631, 12.94)),
         ("tune", (11.00, 5.083, 10.59)),
         ("greedy", (12.33, 5.494, 11.76)),
-        # their mean is 4.662: the program leaves open who of equal jobs is the faster
+        # Synergy's mean is 4.662: the program does not define which of equal jobs is faster
         pytest.param("opt", (10.58, 4.668, 10.09), marks=SLOW),
     ],
 )
-def test_the_static_trace_first_come_first_served(mechanism: str, figures: tuple[float, float, float]) -> None:
-    assert hours(run_simulation(asked(trace("synergy_static100"), "fifo", mechanism))[1]) == figures
+def test_fifo_on_the_static_trace_gives_synergys_figures(mechanism: str, figures: tuple[float, float, float]) -> None:
+    assert to_hours(run_simulation(make_simulation(load_trace("synergy_static100"), "fifo", mechanism))[1]) == figures
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,12 @@ def test_the_static_trace_first_come_first_served(mechanism: str, figures: tuple
     [
         ("proportional", (19.50, 3.907, 14.19)),
         ("tune", (13.25, 3.188, 10.27)),
-        ("greedy", (13.91, 3.233, 11.58)),  # theirs are counted from 0, 8 s before the first submission: 13.92
+        ("greedy", (13.91, 3.233, 11.58)),  # Synergy counts from 0, 8 s before the first submission: 13.92
         pytest.param("opt", (12.83, 3.093, 10.26), marks=SLOW),
     ],
 )
-def test_the_dynamic_trace_shortest_remaining_time_first(mechanism: str, figures: tuple[float, float, float]) -> None:
-    assert hours(run_simulation(asked(trace("synergy_dynamic100"), "srtf", mechanism))[1]) == figures
+def test_srtf_on_the_dynamic_trace_gives_synergys_figures(mechanism: str, figures: tuple[float, float, float]) -> None:
+    assert to_hours(run_simulation(make_simulation(load_trace("synergy_dynamic100"), "srtf", mechanism))[1]) == figures
 
 
 @pytest.mark.parametrize(
@@ -112,12 +114,12 @@ def test_the_dynamic_trace_shortest_remaining_time_first(mechanism: str, figures
     [("synergy_static100", Fifo(), (11.00, 5.083, 10.59)), ("synergy_dynamic100", Srtf(), (13.25, 3.188, 10.27))],
     ids=["static", "dynamic"],
 )
-def test_production_s_tune_gives_the_same_without_the_quirks(
+def test_policy_tune_of_production_gives_the_same_figures(
     name: str, policy: Policy, figures: tuple[float, float, float]
 ) -> None:
-    jobs, servers = trace(name), make_equal_servers(4, gpus=8, cpus=24, mem_gb=500)
+    jobs, servers = load_trace(name), make_equal_servers(4, gpus=8, cpus=24, mem_gb=500)
     outcome = play_rounds(jobs, servers, policy, partial(allocate, policy="tune"), profiles=PROFILES, round_s=300.0)
-    assert hours(summarize_outcome(jobs, outcome, servers)) == figures
+    assert to_hours(summarize_outcome(jobs, outcome, servers)) == figures
 
 
 @pytest.mark.parametrize(
@@ -126,20 +128,20 @@ def test_production_s_tune_gives_the_same_without_the_quirks(
         pytest.param("fifo", "proportional", 10_000, range(4000, 5000), (81.089, 214.610, 70.703), marks=SLOW),
         pytest.param("fifo", "tune", 10_000, range(4000, 5000), (21.877, 156.933, 10.826), marks=SLOW),
         pytest.param("srtf", "tune", 10_000, range(4000, 5000), (16.603, 182.171, 3.898), marks=SLOW),
-        # the beginning of the same load, as this program plays it when the rows above are right
+        # the beginning of the same load; values of this program at a time when the rows above passed
         ("fifo", "proportional", 300, range(100, 200), (22.673, 165.005, 6.356)),
         ("fifo", "tune", 300, range(100, 200), (19.764, 165.005, 5.819)),
     ],
 )
-def test_the_authors_documented_check_on_128_gpus(
+def test_synergys_documented_check_on_128_gpus(
     policy: str, mechanism: str, count: int, window: range, figures: tuple[float, float, float]
 ) -> None:
-    """Jobs 4000 to 4999 of an endless load at 9 jobs per hour: 10,000 are enough that the last of them have company.
+    """Jobs 4000 to 4999 of an endless load at 9 jobs per hour; with 10,000 jobs these never run alone.
 
     Mean, p99 and median of the JCT in hours.
     """
     jobs = generate_load("synergy-dynamic", seed=42, jobs=count, jobs_per_hour=9, split=(20, 70, 10), run_times="gavel")
-    _, summary = run_simulation(asked(jobs, policy, mechanism, servers=16, window=window))
+    _, summary = run_simulation(make_simulation(jobs, policy, mechanism, servers=16, window=window))
     found = (summary.mean_jct_s, summary.p99_jct_s, summary.median_jct_s)
     assert tuple(round(seconds / HOUR, 3) for seconds in found) == figures
 
@@ -149,10 +151,12 @@ DYNAMIC = (1.2104, 1.2096, 1.1943, 1.1773, 1.1964, 1.2056, 1.1931, 1.1847, 1.155
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=SLOW) for seed in range(3, 11))])
-def test_generated_loads_gain_from_tune_what_they_gain_in_the_authors_simulator(seed: int) -> None:
-    """Proportional over tune: makespan (static, FIFO) and mean JCT (dynamic, SRTF), as theirs gave for these jobs."""
+def test_generated_loads_gain_as_much_from_tune_as_in_synergys_simulator(seed: int) -> None:
+    """Makespan (static, FIFO) and mean JCT (dynamic, SRTF): proportional divided by tune, as in Synergy's simulator."""
     static, dynamic = generate_load("synergy-static", seed=seed), generate_load("synergy-dynamic", seed=seed)
-    makespans = [run_simulation(asked(static, "fifo", name))[1].makespan_s for name in ("proportional", "tune")]
-    means = [run_simulation(asked(dynamic, "srtf", name))[1].mean_jct_s for name in ("proportional", "tune")]
+    makespans = [
+        run_simulation(make_simulation(static, "fifo", name))[1].makespan_s for name in ("proportional", "tune")
+    ]
+    means = [run_simulation(make_simulation(dynamic, "srtf", name))[1].mean_jct_s for name in ("proportional", "tune")]
     assert round(makespans[0] / makespans[1], 4) == STATIC[seed - 1]
     assert round(means[0] / means[1], 4) == DYNAMIC[seed - 1]

@@ -1,4 +1,4 @@
-"""A command of Slurm that sends a signal to whoever started it: a kill at a known moment, on a machine of any speed."""
+"""A wrapper of a Slurm command that sends a signal to its parent: a kill at a defined call, at any machine speed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ exit $code
 def interrupting(
     directory: Path, program: str, nth: int, when: str, number: signal.Signals, verbs: Iterable[str] = ("*",)
 ) -> str:
-    """A directory for the front of PATH. Its `program` is Slurm's, and the caller gets the signal "before" or "after"
-    its `nth` call that begins with one of `verbs`. `directory` exists; its name does not hold slurmwrap or gsub."""
+    """Returns a directory that has to come first in PATH. Its `program` calls Slurm's `program`.
+
+    The parent process gets the signal "before" or "after" the `nth` call that begins with one of `verbs`. `directory`
+    exists; its name must not contain slurmwrap or gsub.
+    """
     real = shutil.which(program)
     assert real, f"{program} is not installed"
     text = _SCRIPT.format(
@@ -40,6 +43,6 @@ def interrupting(
 
 
 def calls_of(directory: Path) -> list[str]:
-    """The arguments of each of these calls until now."""
+    """The arguments of each counted call so far."""
     path = directory / "calls"
     return path.read_text().splitlines() if path.exists() else []

@@ -2,7 +2,7 @@
 
 `python tests/slurm/mutant_table.py` prints them.
 
-test_mutants.py measures that each stage stands as it is written there; test_scripts.py the good scripts.
+test_mutants.py checks the stage of each bug in the table; test_scripts.py checks the good scripts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STAGES = ("static", "trial", "none")
 
 
 def table(found: Mapping[str, Mutant]) -> str:
-    """Markdown: how many of each kind each stage stops, then every bug."""
+    """Markdown: how many bugs of each kind each stage stops, then all bugs."""
     return f"{_sums(found.values())}\n{_rows(found.values())}"
 
 

@@ -37,7 +37,7 @@ class Kind:
     config: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: Path) -> None:
-        """The user's directory; it is there."""
+        """Writes the files of the user to `directory`, which exists."""
         for name, text in self.files.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def _kind(row: dict[str, Any], shared: Mapping[str, str]) -> Kind:
 
 
 def format_table(kinds: Mapping[str, Kind]) -> str:
-    """Markdown, one row a kind."""
+    """Markdown, one row for each kind."""
     rows = [TITLES, ("---",) * len(TITLES)]
     rows += [(kind.job, kind.sbatch_does, kind.gsub_does, kind.after) for kind in kinds.values()]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

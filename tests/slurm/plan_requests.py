@@ -1,4 +1,4 @@
-"""Requests, profiles and node histories by chance, and what a real sbatch makes of them before and after our plan."""
+"""Random requests, profiles and node histories, and the answers of a real sbatch to them with and without a plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STARTS = re.compile(r"using (\d+) processors on nodes (\S+) in partition (\S+)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One request as its user would write it, the plan for it, and both ways to submit it."""
+    """One request as its user would write it, its plan, and the options with and without the plan."""
 
     seed: int
     asked: tuple[str, ...]
@@ -39,13 +39,13 @@ class Trial:
 
     @property
     def changed(self) -> bool:
-        """The plan asks for something that the user did not."""
+        """Whether the plan requests something that the user did not request."""
         return self.rendered != self.asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What `sbatch --test-only` said; `nodes` and `cpus` where it named them."""
+    """The answer of `sbatch --test-only`; `nodes` and `cpus` if it named them."""
 
     accepted: bool
     said: str
@@ -53,13 +53,13 @@ class Answer:
     cpus: int = 0
 
 
-def trials(snapshot: Snapshot, seeds: Sequence[int]) -> Iterator[Trial]:
-    """One trial for each seed whose request we can read at all; the rest sbatch refuses by itself."""
+def make_trials(snapshot: Snapshot, seeds: Sequence[int]) -> Iterator[Trial]:
+    """One trial for each seed whose request can be parsed. sbatch refuses the other requests itself."""
     names = [node.name for node in snapshot.nodes]
     for seed in seeds:
         chance = random.Random(seed)
         asked = tuple(_options(chance, names))
-        if "--spread-job" in asked:  # ends slurmctld 24.11.5 where there are switches; our plan names no place for it
+        if "--spread-job" in asked:  # crashes slurmctld 24.11.5 with switches; slurmwrap plans no placement for it
             continue
         try:
             request = parse_request(
@@ -74,12 +74,12 @@ def trials(snapshot: Snapshot, seeds: Sequence[int]) -> Iterator[Trial]:
         yield Trial(seed=seed, asked=render(request, ()).options, request=request, plan=found, rendered=batch.options)
 
 
-def answers(
+def run_sbatch_test_only(
     calls: Sequence[Sequence[str]], environ: Mapping[str, str], account: Mapping[str, object], workers: int = 3
 ) -> list[Answer]:
-    """sbatch's word on each, in order; a few at a time."""
+    """The answer of `sbatch --test-only` to each, in order; `workers` at a time."""
 
-    def one(options: Sequence[str]) -> Answer:
+    def run_one(options: Sequence[str]) -> Answer:
         done = subprocess.run(
             ["sbatch", "--test-only", *options], input=SCRIPT, capture_output=True, text=True, timeout=allow(60),
             cwd="/", env=dict(environ), check=False, **account,
@@ -93,17 +93,19 @@ def answers(
         )
 
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(one, calls))
+        return list(pool.map(run_one, calls))
 
 
-def faults(found: Sequence[Trial], environ: Mapping[str, str], account: Mapping[str, object]) -> tuple[list[str], int]:
-    """(what our plans broke, how many plans of accepted requests changed something)."""
-    plain = answers([trial.asked for trial in found], environ, account)
+def find_broken_plans(
+    found: Sequence[Trial], environ: Mapping[str, str], account: Mapping[str, object]
+) -> tuple[list[str], int]:
+    """(requests that failed because of their plan, number of accepted requests whose plan changed something)."""
+    plain = run_sbatch_test_only([trial.asked for trial in found], environ, account)
     good = [(trial, answer) for trial, answer in zip(found, plain, strict=True) if answer.accepted and trial.changed]
-    ours = answers([trial.rendered for trial, _ in good], environ, account)
+    ours = run_sbatch_test_only([trial.rendered for trial, _ in good], environ, account)
     broken = []
     for (trial, before), after in zip(good, ours, strict=True):
-        most = max(trial.request.shape.max_nodes or 0, len(before.nodes))  # Slurm itself may count wrong
+        most = max(trial.request.shape.max_nodes or 0, len(before.nodes))  # Slurm itself may count differently
         if not after.accepted:
             broken.append(f"{trial.seed}: {' '.join(trial.asked)}\n  -> {' '.join(trial.rendered)}\n  {after.said}")
         elif trial.request.shape.max_nodes and len(after.nodes) > most:
@@ -111,7 +113,7 @@ def faults(found: Sequence[Trial], environ: Mapping[str, str], account: Mapping[
     return broken, len(good)
 
 
-# ------------------------------------------------------------------------------------------- by chance
+# ------------------------------------------------------------------------------------------- random values
 
 
 def _options(chance: random.Random, names: Sequence[str]) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""`gsub`, `slurmwrap` and `python -m slurmwrap.cli.NAME` without their start: a process that has loaded them forks.
+"""Runs `gsub`, `slurmwrap` and `python -m slurmwrap.cli.NAME` as forks of a process that has already imported them.
 
-Loading is most of what a command of `slurmwrap` costs. A fork is a process as any other: its own account, environment,
-directory, standard streams and exit code. What needs a Python of its own is started as ever (`can_fork`), and so is
-what a test starts by itself.
+Most of the time of a `slurmwrap` command is spent on imports. Each fork has its own account, environment, directory,
+standard streams and exit code. Commands that need a new Python are started as usual (`can_fork`), and so are processes
+that a test starts itself.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from typing import Any, NoReturn
 
 MODULES = ("slurmwrap.cli.slurmwrap", "slurmwrap.gsub.gsub_main", "slurmwrap.cli.lab")
 GSUB, SLURMWRAP = (str(Path(sys.executable).parent / name) for name in ("gsub", "slurmwrap"))
-_OWN_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "SLURMWRAP_STAGES", "COLUMNS", "TERMINAL_WIDTH", "NO_COLOR")
-_AS_EVER = {"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
+_START_PREFIXES = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "SLURMWRAP_STAGES", "COLUMNS", "TERMINAL_WIDTH", "NO_COLOR")
+_EXPECTED_ENVIRON = {"PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Whose the process is. `becomes`: it may become other users, as slurmwrap.lab.daemons.as_service_of says."""
+    """The account of the process. `becomes`: it may change to other users, see slurmwrap.lab.daemons.as_service_of."""
 
     uid: int
     gid: int
@@ -46,23 +46,23 @@ class Account:
 
 
 def can_fork(argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether this is a command that was loaded, and nothing in its environment concerns Python's or libc's start."""
+    """Whether this command is imported already and its environment does not affect the start of Python or libc."""
     module = argv[0] == sys.executable and len(argv) > 2 and argv[1] == "-m" and argv[2] in MODULES
     if not module and argv[0] not in (GSUB, SLURMWRAP):
         return False
     starts_daemons = argv[1:3] == ["lab", "up"] or argv[2:4] == ["slurmwrap.cli.lab", "up"]
-    if starts_daemons:  # their environment would be ours
+    if starts_daemons:  # the daemons would inherit the environment of the server
         return False
-    return {name: value for name, value in environ.items() if name.startswith(_OWN_START)} == _AS_EVER
+    return {name: value for name, value in environ.items() if name.startswith(_START_PREFIXES)} == _EXPECTED_ENVIRON
 
 
 class _Server:
-    """One per pytest process, started with its first command."""
+    """The process that forks: one for each pytest process, started with the first command."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.lock = threading.Lock()
-        environ = {"PATH": os.environ["PATH"], **_AS_EVER}
+        environ = {"PATH": os.environ["PATH"], **_EXPECTED_ENVIRON}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -91,35 +91,35 @@ _server: _Server | None = None
 def run(
     argv: Sequence[str], environ: Mapping[str, str], cwd: str, account: Account | None, stdin: str, timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """What subprocess.run does with captured output; `account`: None is ours."""
+    """Like subprocess.run with captured output. `account`: None for that of pytest."""
     global _server
     _server = _server or _Server()
     pipes = [os.pipe() for _ in range(4)]  # stdin, stdout, stderr, (pid and exit code)
     ours = [pipes[0][1], *(pipe[0] for pipe in pipes[1:])]
     theirs = [pipes[0][0], *(pipe[1] for pipe in pipes[1:])]
     try:
-        whose = account and asdict(account)
-        _server.start({"argv": list(argv), "environ": dict(environ), "cwd": cwd, "account": whose}, theirs)
+        account_fields = account and asdict(account)
+        _server.start({"argv": list(argv), "environ": dict(environ), "cwd": cwd, "account": account_fields}, theirs)
     finally:
         for descriptor in theirs:
             os.close(descriptor)
     feeder = threading.Thread(target=_feed, args=(ours[0], stdin.encode()))
     feeder.start()
-    told = _Reader(ours[3])
+    status = _Reader(ours[3])
     readers = [_Reader(descriptor) for descriptor in ours[1:3]]
     deadline = time.monotonic() + timeout
     try:
-        for reader in (*readers, told):
+        for reader in (*readers, status):
             reader.thread.join(max(0.0, deadline - time.monotonic()))
             if reader.thread.is_alive():
                 raise subprocess.TimeoutExpired(list(argv), timeout, readers[0].content, readers[1].content)
-    except BaseException:  # pytest's own time-out or Ctrl-C too
+    except BaseException:  # also the timeout of pytest, and Ctrl-C
         with contextlib.suppress(ProcessLookupError, IndexError):
-            os.kill(int(told.content.split()[0]), signal.SIGKILL)
+            os.kill(int(status.content.split()[0]), signal.SIGKILL)
         raise
     feeder.join()
     out, err = (reader.content.decode(errors="replace").replace("\r\n", "\n") for reader in readers)
-    return subprocess.CompletedProcess(list(argv), int(told.content.split()[1]), out, err)
+    return subprocess.CompletedProcess(list(argv), int(status.content.split()[1]), out, err)
 
 
 class _Reader:
@@ -147,17 +147,17 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
     waking, woken = os.pipe2(os.O_NONBLOCK)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    told: dict[int, int] = {}
+    status_pipes: dict[int, int] = {}
     while True:
         ready, _, _ = select.select([requests, waking], [], [])
         if waking in ready:
             os.read(waking, 4096)
-        while told:
+        while status_pipes:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            _tell(told[pid], f"{os.waitstatus_to_exitcode(status)}\n")
-            os.close(told.pop(pid))
+            _send(status_pipes[pid], f"{os.waitstatus_to_exitcode(status)}\n")
+            os.close(status_pipes.pop(pid))
         if requests in ready:
             message, descriptors, _, _ = socket.recv_fds(requests, 1, 5)
             if not message:
@@ -174,19 +174,19 @@ def _serve(requests: socket.socket) -> dict[str, Any]:
                 requests.detach()
                 os.closerange(3, 1024)
                 return request  # type: ignore[no-any-return]
-            told[pid] = status_to
-            _tell(status_to, f"{pid} ")
+            status_pipes[pid] = status_to
+            _send(status_to, f"{pid} ")
             for descriptor in (handle, *streams):
                 os.close(descriptor)
 
 
-def _tell(descriptor: int, text: str) -> None:
+def _send(descriptor: int, text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         os.write(descriptor, text.encode())
 
 
 def _become(request: Mapping[str, Any]) -> None:
-    """Its directory, account, environment and words."""
+    """Changes to the directory, account, environment and arguments of the request."""
     os.chdir(request["cwd"])
     if request["account"]:
         _change_to(Account(**request["account"]))
@@ -197,7 +197,7 @@ def _become(request: Mapping[str, Any]) -> None:
 
 
 def _run() -> NoReturn:
-    """The program that sys.argv names."""
+    """Runs the program that sys.argv names."""
     if sys.argv[0] != sys.executable:
         sys.path[0] = str(Path(sys.argv[0]).parent)
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -210,7 +210,7 @@ def _run() -> NoReturn:
 def _change_to(account: Account) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
 
-    def sure(failed: int) -> None:
+    def check(failed: int) -> None:
         if failed:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -218,20 +218,20 @@ def _change_to(account: Account) -> None:
     os.setgroups(groups)
     os.setresgid(account.gid, account.gid, account.gid)
     if account.becomes:
-        sure(libc.prctl(8, 1, 0, 0, 0))  # PR_SET_KEEPCAPS
+        check(libc.prctl(8, 1, 0, 0, 0))  # PR_SET_KEEPCAPS
     os.setresuid(account.uid, account.uid, account.uid)
     if account.becomes:
         both = 1 << 6 | 1 << 7  # CAP_SETGID, CAP_SETUID: effective, permitted, inheritable
         header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-        sure(libc.capset(header, (ctypes.c_uint32 * 6)(both, both, both, 0, 0, 0)))
+        check(libc.capset(header, (ctypes.c_uint32 * 6)(both, both, both, 0, 0, 0)))
         for capability in (6, 7):
-            sure(libc.prctl(47, 2, capability, 0, 0))  # PR_CAP_AMBIENT_RAISE
-        sure(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
-    sure(libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: /proc/self is its own, as after an exec
+            check(libc.prctl(47, 2, capability, 0, 0))  # PR_CAP_AMBIENT_RAISE
+        check(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+    check(libc.prctl(4, 1, 0, 0, 0))  # PR_SET_DUMPABLE: /proc/self belongs to the new account, as after an exec
 
 
 def _load() -> None:
-    """All that a command needs before it looks at its words, every command of the tree included."""
+    """Imports all that a command needs before it parses its arguments, including all subcommands."""
     import typer.main
 
     from slurmwrap.diagnosis.signatures import get_default_signatures
@@ -240,10 +240,10 @@ def _load() -> None:
         importlib.import_module(name)
     typer.main.get_command = functools.cache(typer.main.get_command)
     commands = typer.main.get_command(sys.modules[MODULES[0]].app).commands
-    list(commands.values())  # each is imported when it is read
+    list(commands.values())  # a subcommand is imported when it is accessed
     get_default_signatures()
     gc.collect()
-    gc.freeze()  # what is loaded is then no work for any fork
+    gc.freeze()  # forks then do not collect the imported objects
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A running lab as tests hold it, and what they do with it. Fixtures are in conftest.py."""
+"""A running lab and helper functions for tests. The fixtures are in conftest.py."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from slurmwrap.lab.lab_spec import cluster_of
 from slurmwrap.lab.lab_state import append_kernel_line, down
 from slurmwrap.slurm.response_cache import find_cache_folder
 
-# Two ordinary accounts, made by the fixture lab_users; of one pytest process each, since what gsub knows is in a home.
+# Two ordinary accounts, made by the fixture lab_users. Each pytest process has its own: the state of gsub is in a home.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 USERS = (f"swtest-alice{WORKER}", f"swtest-bob{WORKER}")
-MORE_USERS = (f"swtest-carol{WORKER}", f"swtest-dave{WORKER}")  # make_user makes them; they go with the others
+MORE_USERS = (f"swtest-carol{WORKER}", f"swtest-dave{WORKER}")  # make_user makes them; they are removed with the others
 SCRATCH = Path("/var/tmp")  # not /tmp: pytest's own directories there are closed to other users
 _SETPRIV = shutil.which("setpriv") or "/usr/bin/setpriv"
 _PATH = f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,7 +48,7 @@ class Lab:
 
     @property
     def cluster(self) -> str:
-        """ClusterName: another one for each lab, whose users' own records lie side by side."""
+        """ClusterName. It differs for each lab, because the records of several labs are in the same home."""
         return cluster_of(self.dir)
 
     def run(
@@ -60,19 +60,19 @@ class Lab:
         env: dict[str, str] | None = None,
         stdin: str = "",
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command against this lab as `user` (None: root), by default in the user's home. Nothing is checked."""
+        """Runs a command on this lab as `user` (None: root), by default in the user's home. Checks no exit code."""
         return run_as(user, argv, {**self.env, **(env or {})}, cwd, timeout, stdin)
 
     def slurmwrap(
         self, *arguments: str, user: str | None = None, timeout: float = 120.0, env: dict[str, str] | None = None,
         stdin: str = "", cwd: str | Path | None = None,
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-        """`slurmwrap ARGUMENTS...` out of this checkout."""
+        """Runs `slurmwrap ARGUMENTS...` of this checkout."""
         words = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *arguments]
         return self.run(words, user, cwd, timeout, env, stdin)
 
     def reconcile_once(self, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-        """The site's reconciler, once, as SlurmUser. An exit code other than 0 fails the test."""
+        """Runs the site's reconciler once as SlurmUser. An exit code other than 0 fails the test."""
         account, becomes = _account(self.slurm_user), bool(as_service_of(self.slurm_user))
         whose = readypython.Account(uid=account.pw_uid, gid=account.pw_gid, becomes=becomes)
         command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
@@ -82,17 +82,17 @@ class Lab:
         return done
 
     def submit(self, *arguments: str | Path, user: str, script: str = "", cwd: str | Path | None = None) -> str:
-        """Plain sbatch; `script` goes to its stdin. Returns the job id."""
+        """Runs plain sbatch with `script` as its stdin. Returns the job id."""
         done = self.run(["sbatch", "--parsable", *arguments], user, cwd, stdin=script)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
     def states(self, job_id: str | int) -> list[str]:
-        """Slurm's word for each task of a job: ["RUNNING"]; none when Slurm does not know it."""
+        """The state of each task of a job, such as ["RUNNING"]; empty if Slurm does not know the job."""
         return self.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", str(job_id)]).stdout.split()
 
     def wait_job(self, job_id: str | int, states: Collection[str] = ("COMPLETED",), timeout: float = 90.0) -> str:
-        """Until all tasks of a job are in one of `states`; returns the first one's. Fails after `timeout` s."""
+        """Waits until all tasks of a job are in `states`. Returns the state of the first. Fails after `timeout` s."""
         wanted = {states} if isinstance(states, str) else set(states)
         seen = wait_for(lambda: self.states(job_id), lambda now: bool(now) and set(now) <= wanted, timeout, pause=0.2)
         if not seen or not set(seen) <= wanted:
@@ -103,8 +103,8 @@ class Lab:
         return seen[0]
 
     def clear(self, *users: str) -> None:
-        """Ends all jobs of `users` (none: of everybody) and waits until none is left: one that is cancelled is shown
-        until its Epilogs are through."""
+        """Cancels all jobs of `users` (default: of all users) and waits until Slurm shows none: Slurm shows a cancelled
+        job until its Epilogs have ended."""
         asked = ["squeue", "-h", "-o", "%A %T", *([f"--user={','.join(users)}"] if users else [])]
 
         def look() -> list[str]:
@@ -117,27 +117,27 @@ class Lab:
         assert not left, left
 
     def reset(self) -> None:
-        """No job, no reservation, both partitions up, every node idle: as the lab was when it had started."""
+        """Restores the state after the start: no job, no reservation, both partitions up, every node idle."""
         self.clear()
         for name in re.findall(r"ReservationName=(\S+)", self.run(["scontrol", "show", "reservation", "-o"]).stdout):
             self.run(["scontrol", "delete", f"ReservationName={name}"])
-        for partition in self._not("up", "%R %a"):
+        for partition in self._list_not_in_state("up", "%R %a"):
             self.run(["scontrol", "update", f"PartitionName={partition}", "State=UP"])
-        for node in self._not("idle", "%n %T"):
+        for node in self._list_not_in_state("idle", "%n %T"):
             self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
-        left = wait_for(lambda: self._not("idle", "%n %T"), lambda nodes: not nodes, 120)
+        left = wait_for(lambda: self._list_not_in_state("idle", "%n %T"), lambda nodes: not nodes, 120)
         assert not left, self.run(["sinfo", "-N", "-l"]).stdout
 
-    def _not(self, state: str, columns: str) -> list[str]:
-        """What sinfo shows in another state."""
+    def _list_not_in_state(self, state: str, columns: str) -> list[str]:
+        """The names that sinfo shows in another state than `state`."""
         rows = [line.split() for line in self.run(["sinfo", "-h", "-o", columns]).stdout.splitlines()]
         return sorted({name for name, now in rows if now != state})
 
     @contextlib.contextmanager
     def without_hooks(self) -> Iterator[None]:
-        """Within, the hooks that slurm.conf names end at once. slurmd reads them anew for each job."""
+        """In this context the hooks that slurm.conf names end at once. slurmd reads them again for each job."""
         hooks = [LabDirectories(self.dir).hooks / name for name in ("prolog", "epilog", "epilog_slurmctld")]
-        for path in hooks:  # there is one at any moment: without its Prolog a node is drained
+        for path in hooks:  # a hook exists at any moment: a node without its Prolog is drained
             Path(f"{path}.kept").hardlink_to(path)
             Path(f"{path}.idle").symlink_to("/bin/true")
             Path(f"{path}.idle").replace(path)
@@ -148,7 +148,7 @@ class Lab:
                 Path(f"{path}.kept").replace(path)
 
     def kernel(self, node: str, line: str) -> None:
-        """What the node's kernel says next."""
+        """Adds a line to the kernel log of the node."""
         append_kernel_line(LabDirectories(self.dir), node, line)
 
     def log(self, name: str) -> str:
@@ -164,7 +164,7 @@ def run_as(
     timeout: float = 60.0,
     stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command with a fresh environment as `user` (None: ourselves)."""
+    """Runs a command with a new environment as `user` (None: the current user)."""
     account = _account(user)
     home = account.pw_dir if Path(account.pw_dir).is_dir() else "/"
     words, environ = [str(word) for word in argv], {**command_environment(user), **(env or {})}
@@ -180,7 +180,7 @@ def run_as(
 
 
 def command_environment(user: str | None) -> dict[str, str]:
-    """What `run_as` starts a command with."""
+    """The environment in which `run_as` starts a command."""
     account = _account(user)
     return {
         "PATH": _PATH, "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name,
@@ -193,7 +193,7 @@ def _account(user: str | None) -> pwd.struct_passwd:
 
 
 def exists(user: str) -> bool:
-    """Whether there is such an account."""
+    """Whether this account exists."""
     try:
         pwd.getpwnam(user)
     except KeyError:
@@ -202,7 +202,7 @@ def exists(user: str) -> bool:
 
 
 def make_user(user: str) -> None:
-    """An ordinary account with a home that others may pass; none is made where there is one."""
+    """Makes an ordinary account, unless it exists. Other users may traverse its home."""
     if not exists(user):
         argv = ["useradd", "--create-home", "--home-dir", str(SCRATCH / user), "--shell", "/bin/bash", user]
         subprocess.run(argv, check=True, capture_output=True, timeout=30)
@@ -210,7 +210,7 @@ def make_user(user: str) -> None:
 
 
 def remove_user(user: str) -> None:
-    """The account, its home, and what its gsub kept of Slurm's answers."""
+    """Removes the account, its home and its cached answers of Slurm."""
     if exists(user):
         shutil.rmtree(find_cache_folder({}, pwd.getpwnam(user).pw_uid), ignore_errors=True)
         # -f: also while a process of the account is dying; -r: with its home.
@@ -219,7 +219,7 @@ def remove_user(user: str) -> None:
 
 
 def need_accounting() -> None:
-    """Skips, with the reason, where a lab cannot have a slurmdbd."""
+    """Skips the test, with the reason, if a lab on this machine cannot have a slurmdbd."""
     try:
         machine.check_accounting()
     except LabError as error:
@@ -227,7 +227,7 @@ def need_accounting() -> None:
 
 
 def living(text: str, user: str | None = None) -> list[str]:
-    """Command lines that contain `text`, of `user` or anyone; without zombies, which only wait for init."""
+    """Command lines that contain `text`, of `user` or of all users; without zombies, which only wait for init."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -237,22 +237,22 @@ def living(text: str, user: str | None = None) -> list[str]:
     return found
 
 
-_claims = contextlib.ExitStack()  # left open: the kernel gives up what this process claimed when it ends
+_claims = contextlib.ExitStack()  # never closed: the kernel releases the claims when this process ends
 
 
 def free_base_port(count: int = 40) -> int:
-    """A port with `count` free ones from there on, away from the default and from the ephemeral range.
+    """The first of `count` free ports, outside the default and the ephemeral range.
 
-    No other session is given one of them while this process lives: its lab may start much later.
+    No other session gets one of them while this process runs: its lab may start much later.
     """
     return _claims.enter_context(claimed_base_port(count))
 
 
 @contextlib.contextmanager
 def claimed_base_port(count: int = 40) -> Iterator[int]:
-    """The same until the end of the block: until its daemons listen a lab's ports look free.
+    """Like free_base_port, until the end of the block: the ports of a lab look free until its daemons listen.
 
-    The claim is an abstract socket: sessions in chroots share neither /run nor /tmp, but the network.
+    The claim is an abstract socket: sessions in chroots share the network, but neither /run nor /tmp.
     """
     with contextlib.ExitStack() as stack:
         claim = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -270,12 +270,12 @@ def claimed_base_port(count: int = 40) -> Iterator[int]:
 def lab_command(
     *arguments: str | Path, user: str | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`slurmwrap lab ARGUMENTS...` as its own process, so that its daemons are nobody's children here."""
+    """Runs `slurmwrap lab ARGUMENTS...` as its own process, so that its daemons are not children of pytest."""
     return run_as(user, [sys.executable, "-m", "slurmwrap.cli.lab", *arguments], env, timeout=120)
 
 
 def start_lab(directory: Path, *options: str, slurm_user: str = "root", env: dict[str, str] | None = None) -> Lab:
-    """`lab up` with these options on free ports. A failure fails the test with what it said."""
+    """Runs `lab up` with these options on free ports. If it fails, the test fails with its output."""
     with claimed_base_port() as base:
         done = lab_command("up", "--dir", directory, "--base-port", str(base), "--no-reconcile", *options, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -286,7 +286,7 @@ def start_lab(directory: Path, *options: str, slurm_user: str = "root", env: dic
 def started(
     directory: Path, *options: str, slurm_user: str = "root", env: dict[str, str] | None = None
 ) -> Iterator[Lab]:
-    """A lab of a test's own, taken down afterwards."""
+    """A lab for one test or module. It is taken down afterwards."""
     running = start_lab(directory, *options, slurm_user=slurm_user, env=env)
     try:
         yield running

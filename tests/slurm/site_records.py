@@ -1,4 +1,4 @@
-"""What the reconciler of a lab keeps of jobs, and what users report to it."""
+"""The records of jobs that the reconciler of a lab keeps, and the reports of users to it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _QUICK = ("--mem=200", "--gres=gpu:1", "--partition=gpu")
 
 
 def site(lab: Lab) -> dict[str, str]:
-    """The lab's configuration as the site's own tables have it."""
+    """The table [site] of the lab's configuration."""
     return tomllib.loads(Path(lab.env["SLURMWRAP_CONFIG"]).read_text(encoding="utf-8"))["site"]
 
 
 def site_rows(lab: Lab, query: str, *values: object) -> list[dict[str, object]]:
-    """Rows of the site's database, read only."""
+    """Rows of the site's database, opened read-only."""
     connection = sqlite3.connect(f"file:{site(lab)['state_dir']}/site.db?mode=ro", uri=True)
     connection.row_factory = sqlite3.Row
     try:
@@ -51,8 +51,8 @@ def runs(lab: Lab, job_id: int | str) -> list[dict[str, object]]:
     return site_rows(lab, "SELECT * FROM attempts WHERE job_id = ? ORDER BY submit_time", int(job_id))
 
 
-def judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
-    """Reconciles until so many runs of each job are judged; those of the last one."""
+def reconcile_until_judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
+    """Reconciles until `how_many` runs of each job are judged. Returns those of the last job."""
 
     def look() -> list[list[dict[str, object]]]:
         lab.reconcile_once()
@@ -62,20 +62,20 @@ def judged(lab: Lab, *jobs: str, how_many: int = 1) -> list[dict[str, object]]:
 
 
 def submit_script(lab: Lab, body: str, *options: str, user: str) -> str:
-    """A job of one GPU whose output lies in the user's home."""
+    """Submits a job with one GPU whose output is in the user's home. Returns the job id."""
     home = pwd.getpwnam(user).pw_dir
     return lab.submit(*_QUICK, f"--output={home}/rec-%j.out", *options, user=user, script=f"#!/bin/bash\n{body}\n")
 
 
 def consent_to_retries(lab: Lab, jobs: Sequence[str], user: str) -> None:
-    """What gsub --retry reports of each of these jobs."""
+    """Writes what gsub --retry reports of each of these jobs."""
     uid = pwd.getpwnam(user).pw_uid
-    told = {"uid": uid, "user": user, "at": time.time(), "retry": True, "output_appends": True}
-    report_submissions(lab, [Submission(cluster=lab.cluster, job_id=int(job), **told) for job in jobs], user)
+    common = {"uid": uid, "user": user, "at": time.time(), "retry": True, "output_appends": True}
+    report_submissions(lab, [Submission(cluster=lab.cluster, job_id=int(job), **common) for job in jobs], user)
 
 
 def report_submissions(lab: Lab, submissions: Iterable[Submission], user: str) -> None:
-    """What gsub reports, sealed by the user; all by one Python, whose start is most of the cost."""
+    """Writes what gsub reports, sealed by the user. One Python process writes all, because its start is expensive."""
     notes = [
         Observation(
             nonce=uuid.uuid4().hex,

@@ -1,4 +1,4 @@
-"""What slurmdbd remembers, on a real Slurm with it: runs by sacct, the reconciler, `why` (`make accounting`)."""
+"""Runs from slurmdbd on a real Slurm: sacct, the reconciler and `why` (`make accounting`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINAL = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_F
 
 @pytest.fixture(scope="module")
 def lab(lab_scratch: Path) -> Iterator[Lab]:
-    """Two nodes; Slurm forgets a job some seconds after its end, at the latest a minute later."""
+    """Two nodes. slurmctld forgets a job some seconds after its end, at the latest after a minute."""
     need_accounting()
     options = ("--accounting", "--no-hooks", "--nodes", "2", "--switches", "1")
     with started(lab_scratch / "history", *options) as running:
@@ -48,8 +48,8 @@ def slurm(lab: Lab) -> SlurmCommands:
     return SlurmCommands({**os.environ, **lab.env})
 
 
-def remembered(sacct: Sacct, job: str) -> tuple[JobRecord, ...]:
-    """What slurmdbd has of a job of alice's once all has reached it: at first a row may be there without its owner."""
+def wait_for_slurmdbd_runs(sacct: Sacct, job: str) -> tuple[JobRecord, ...]:
+    """Waits for the complete slurmdbd records of a job of alice: at first a row may exist without its owner."""
     return wait_for(
         lambda: sacct.runs([int(job)]),
         lambda seen: bool(seen) and seen[-1].ended and {r.user for r in seen} == {ALICE} and not _nameless(seen),
@@ -61,11 +61,11 @@ def _nameless(runs: Sequence[JobRecord]) -> bool:
     return any(run.name == "allocation" for run in runs)
 
 
-def forget(slurm: SlurmCommands, job: str) -> None:
+def wait_until_forgotten(slurm: SlurmCommands, job: str) -> None:
     assert wait_for(lambda: slurm.job(job), lambda record: record is None, 120, 1.0) is None
 
 
-def test_a_run_is_told_as_slurm_told_it(lab: Lab, sacct: Sacct, slurm: SlurmCommands) -> None:
+def test_the_sacct_record_of_a_run_equals_the_scontrol_record(lab: Lab, sacct: Sacct, slurm: SlurmCommands) -> None:
     name = "x|FAILED\n7|COMPLETED\x1f"
     job = lab.submit(
         *("--mem=100", "--gres=gpu:2", "--nodes=2", "--time=3", f"--job-name={name}"),
@@ -75,26 +75,26 @@ def test_a_run_is_told_as_slurm_told_it(lab: Lab, sacct: Sacct, slurm: SlurmComm
     lab.wait_job(job, ("FAILED",))
     record = slurm.job(job)
     assert record is not None
-    (run,) = remembered(sacct, job)
-    told = ("job_id", "name", "user", "uid", "account", "partition", "qos", "state", "restarts", "exit_code", "signal")
-    told += ("derived_exit_code", "submit_time", "eligible_time", "start_time", "end_time", "time_limit_s", "nodes")
-    told += ("num_nodes", "cpus", "gpus", "work_dir")
-    assert {key: getattr(run, key) for key in told} == {key: getattr(record, key) for key in told}
+    (run,) = wait_for_slurmdbd_runs(sacct, job)
+    names = ("job_id", "name", "user", "uid", "account", "partition", "qos", "state", "restarts", "exit_code", "signal")
+    names += ("derived_exit_code", "submit_time", "eligible_time", "start_time", "end_time", "time_limit_s", "nodes")
+    names += ("num_nodes", "cpus", "gpus", "work_dir")
+    assert {key: getattr(run, key) for key in names} == {key: getattr(record, key) for key in names}
     assert (run.name, run.state, run.exit_code, run.derived_exit_code, run.gpus) == (name, "FAILED", 3, 1, 4)
 
 
-def test_every_run_of_a_requeued_job_is_there(lab: Lab, sacct: Sacct) -> None:
+def test_sacct_returns_every_run_of_a_requeued_job(lab: Lab, sacct: Sacct) -> None:
     job = lab.submit("--requeue", "--mem=100", user=ALICE, script="#!/bin/sh\nsleep 300\n")
     lab.wait_job(job, ("RUNNING",))
     assert lab.run(["scontrol", "requeuehold", job]).returncode == 0
     wait_for(lambda: lab.states(job), lambda now: now == ["PENDING"], 60)
     lab.run(["scancel", job])
-    runs = remembered(sacct, job)
+    runs = wait_for_slurmdbd_runs(sacct, job)
     assert [(run.state, run.restarts, len(run.nodes)) for run in runs] == [("REQUEUED", 0, 1), ("CANCELLED", 1, 0)]
     assert runs[0].submit_time < runs[1].submit_time
 
 
-def test_tasks_of_an_array_have_their_addresses(lab: Lab, sacct: Sacct) -> None:
+def test_sacct_returns_array_tasks_with_their_addresses(lab: Lab, sacct: Sacct) -> None:
     array = lab.submit("--array=0-2", "--mem=100", user=ALICE, script="#!/bin/sh\nexit $SLURM_ARRAY_TASK_ID\n")
     lab.wait_job(array, FINAL)
     runs = wait_for(lambda: sacct.runs([int(array)]), lambda seen: len(seen) == 3 and all(r.ended for r in seen), 60)
@@ -106,7 +106,7 @@ def test_tasks_of_an_array_have_their_addresses(lab: Lab, sacct: Sacct) -> None:
     assert [run.exit_code for run in sacct.address(f"{array}_2")] == [2]
 
 
-def test_nobody_knows_a_job_that_never_was(sacct: Sacct) -> None:
+def test_sacct_returns_nothing_for_an_unknown_job(sacct: Sacct) -> None:
     assert sacct.runs([999_999]) == ()
     assert sacct.runs([]) == ()
     with pytest.raises(SlurmError):
@@ -122,10 +122,10 @@ def test_nobody_knows_a_job_that_never_was(sacct: Sacct) -> None:
     ],
     ids=["time-limit", "success", "cancelled"],
 )
-def test_a_run_that_slurm_forgot_before_anybody_looked_is_judged_by_slurmdbds_word(
+def test_a_run_that_slurmctld_forgot_is_diagnosed_from_slurmdbd(
     lab: Lab, slurm: SlurmCommands, script: str, options: tuple[str, ...], wanted: tuple[str, str]
 ) -> None:
-    """User mode, without any hook: bob looks on Monday."""
+    """User mode without hooks: bob runs the reconciler after slurmctld has forgotten the job."""
     gsub = [Path(sys.executable).parent / "gsub", "--prerun=off", "--mem=100", "--gres=gpu:1", *options]
     done = lab.run(gsub, BOB, stdin=f"#!/bin/sh\n{script}\n")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -134,49 +134,49 @@ def test_a_run_that_slurm_forgot_before_anybody_looked_is_judged_by_slurmdbds_wo
     if wanted[0] == "CANCELLED":
         lab.run(["scancel", job], BOB)
     lab.wait_job(job, (wanted[0],), timeout=150)
-    forget(slurm, job)
-    told = lab.slurmwrap("reconcile", "--once", "--user", user=BOB)
-    assert told.returncode == 0, told.stderr
-    assert f"job {job} of {BOB}: {wanted[1]}" in told.stderr
+    wait_until_forgotten(slurm, job)
+    result = lab.slurmwrap("reconcile", "--once", "--user", user=BOB)
+    assert result.returncode == 0, result.stderr
+    assert f"job {job} of {BOB}: {wanted[1]}" in result.stderr
     (run,) = json.loads(lab.slurmwrap("why", job, "--json", user=BOB).stdout)["attempts"]
     assert (run["state"], run["diagnosis"]["category"]) == wanted
     assert run["nodes"] and run["end_time"] <= time.time()
 
 
-def test_why_explains_a_job_of_which_there_is_no_record_yet(lab: Lab, slurm: SlurmCommands) -> None:
-    """`why` first makes a pass of the user's own reconciler, which reads the job from Slurm and records it."""
+def test_why_explains_a_job_without_an_earlier_record(lab: Lab, slurm: SlurmCommands) -> None:
+    """`why` first runs a pass of the user's reconciler, which reads the job from Slurm and records it."""
     job = lab.submit("--mem=100", user=ALICE, script="#!/bin/sh\nexit 7\n")
     lab.wait_job(job, ("FAILED",))
     while_known = lab.slurmwrap("why", job, "--json", user=ALICE)
-    forget(slurm, job)
+    wait_until_forgotten(slurm, job)
     after = lab.slurmwrap("why", job, "--json", user=ALICE)
-    for told in (while_known, after):
-        assert told.returncode == 0, told.stderr
-        (run,) = json.loads(told.stdout)["attempts"]
+    for result in (while_known, after):
+        assert result.returncode == 0, result.stderr
+        (run,) = json.loads(result.stdout)["attempts"]
         assert (run["state"], run["exit_code"], run["user"]) == ("FAILED", 7, ALICE)
     assert lab.slurmwrap("why", "999999", user=ALICE).returncode != 0
 
 
-def test_while_slurmdbd_does_not_answer_what_it_knows_is_waited_for(lab: Lab, slurm: SlurmCommands) -> None:
+def test_forgotten_runs_are_read_once_slurmdbd_answers_again(lab: Lab, slurm: SlurmCommands) -> None:
     gsub = [Path(sys.executable).parent / "gsub", "--prerun=off", "--mem=100", "--gres=gpu:1"]
     old, new = "", ""
     for code in (4, 5):
         old, new = new, lab.run(gsub, ALICE, stdin=f"#!/bin/sh\nexit {code}\n").stdout.split()[-1]
         lab.wait_job(new, ("FAILED",))
         if code == 4:
-            forget(slurm, new)
+            wait_until_forgotten(slurm, new)
     slurmdbd = int((lab.dir / "accounting" / "slurmdbd.pid").read_text())
     os.kill(slurmdbd, signal.SIGSTOP)
     try:
-        said = reconciled(lab, "reconcile", "--once", "--user")
+        stderr = read_reconcile_output(lab, "reconcile", "--once", "--user")
     finally:
         os.kill(slurmdbd, signal.SIGCONT)
-    assert f"job {new} of {ALICE}" in said  # Slurm shows it
-    assert f"job {old} of {ALICE}" not in said
-    assert "runs that ended unseen are looked for later: sacct: no answer within 2 s" in said
-    assert f"job {old} of {ALICE}" in reconciled(lab, "reconcile", "--once", "--user")
+    assert f"job {new} of {ALICE}" in stderr  # slurmctld still shows this job
+    assert f"job {old} of {ALICE}" not in stderr
+    assert "runs that ended unseen are looked for later: sacct: no answer within 2 s" in stderr
+    assert f"job {old} of {ALICE}" in read_reconcile_output(lab, "reconcile", "--once", "--user")
 
 
-def reconciled(lab: Lab, *words: str) -> str:
+def read_reconcile_output(lab: Lab, *words: str) -> str:
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words]
     return lab.run(argv, ALICE, env={"SLURMWRAP_SLURM_TIMEOUT_S": "2"}).stderr

@@ -1,4 +1,4 @@
-"""What a pre-run downloads into a cache is there for its job; what it writes beside it is not."""
+"""A job sees the files that its pre-run downloaded into a cache, but no other files that the pre-run wrote."""
 
 from __future__ import annotations
 

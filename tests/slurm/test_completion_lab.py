@@ -1,4 +1,4 @@
-"""TAB on the lab: partitions, nodes, GPUs, features, reservations and jobs as the real Slurm tells them to a user."""
+"""Shell completion on the lab: partitions, nodes, GPUs, features, reservations and jobs of a real Slurm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPES = ["after:", "afterany:", "afterburstbuffer:", "aftercorr:", "afternotok:"
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[tuple[Lab, str]]:
-    """The lab with a feature, a reservation and a job of alice's that waits: her only one."""
+    """The lab with node features, a reservation and one pending job of alice, her only job."""
     lab.clear(ALICE)
     for argv in (
         ["scontrol", "update", "NodeName=n[0-3]", "AvailableFeatures=fast,ib"],
@@ -44,8 +44,8 @@ def site(lab: Lab) -> Iterator[tuple[Lab, str]]:
         lab.run(argv)
 
 
-def _wanted(job: str) -> dict[str, list[str]]:
-    """What follows the word that is typed, whatever the shell puts before it."""
+def _list_expected_offers(job: str) -> dict[str, list[str]]:
+    """Command line -> expected offers, without what the shell puts before them."""
     return {
         "gsub --partition=": ["gpu", "prerun"],
         "gsub -p g": ["gpu"],
@@ -62,7 +62,7 @@ def _wanted(job: str) -> dict[str, list[str]]:
         "gsub -d afterok:7,afterno": ["afternotok:"],
         "slurmwrap why ": [job],
         "slurmwrap nodes show n7": ["n7"],
-        "gsub --qos=": [],  # no slurmdbd: nothing to offer, nothing said
+        "gsub --qos=": [],  # without slurmdbd: no offers and no message
         "gsub -A ": [],
     }
 
@@ -74,11 +74,13 @@ def home(tmp_path: Path, lab: Lab) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_values_come_from_slurm(shell: str, site: tuple[Lab, str], home: dict[str, str], open_dir: Path) -> None:
+def test_completion_offers_values_from_slurm(
+    shell: str, site: tuple[Lab, str], home: dict[str, str], open_dir: Path
+) -> None:
     path, (_, job) = completion_script(shell, open_dir), site
     account = pwd.getpwnam(ALICE)
     os.chown(open_dir, account.pw_uid, account.pw_gid)
-    wanted = _wanted(job)
+    wanted = _list_expected_offers(job)
     if shell == "fish":
         fish = Fish(path, home, open_dir, ALICE)
         found = {line: sorted(fish.complete(line)) for line in wanted}
@@ -88,32 +90,32 @@ def test_values_come_from_slurm(shell: str, site: tuple[Lab, str], home: dict[st
             found = {line: sorted(terminal.complete(line).offers) for line in wanted}
         finally:
             terminal.close()
-    plain = {line: [_last(one) for one in offers] for line, offers in found.items()}
+    plain = {line: [_strip_finished_part(one) for one in offers] for line, offers in found.items()}
     assert plain == {line: sorted(offers) for line, offers in wanted.items()}
 
 
-def _last(offer: str) -> str:
-    """An offer without what is finished of the value, and without the shell's quotes."""
+def _strip_finished_part(offer: str) -> str:
+    """An offer without the finished part of the value and without the quotes of the shell."""
     bare = offer.replace("\\", "")
     for mark in ("=", "afterok:7,", "7,", "n0,n1,", "n[0-3],", "fast&", "afterok:"):
         bare = bare.partition(mark)[2] if mark in bare and bare != mark else bare
     return "gpu:a100:" if bare == "a100:" and offer.startswith("gpu") else bare
 
 
-def test_fish_says_what_a_job_is(site: tuple[Lab, str], home: dict[str, str], open_dir: Path) -> None:
+def test_fish_shows_the_state_and_name_of_a_job(site: tuple[Lab, str], home: dict[str, str], open_dir: Path) -> None:
     path, (_, job) = completion_script("fish", open_dir), site
     assert Fish(path, home, open_dir, ALICE).complete("slurmwrap why ") == {job: "PENDING  long name"}
 
 
-def test_the_scripts_name_the_installed_sbatchs_options(
+def test_bash_offers_the_options_of_the_installed_sbatch(
     site: tuple[Lab, str], home: dict[str, str], open_dir: Path
 ) -> None:
-    """Each option that bash offers here is one that this sbatch takes."""
+    """bash offers the options of this sbatch without NOT_OFFERED, and OWN_WORDS."""
     terminal = TypedShell("bash", completion_script("bash", open_dir), home, open_dir, open_dir)
     try:
         offers = {one.rstrip("=") for one in terminal.complete("gsub --").offers}
     finally:
         terminal.close()
-    said = subprocess.run(["sbatch", "--=x"], env=home, capture_output=True, text=True, timeout=allow(30)).stderr
-    theirs = {word.strip("'") for word in said.split() if word.startswith("'--") and word != "'--=x'"}
+    stderr = subprocess.run(["sbatch", "--=x"], env=home, capture_output=True, text=True, timeout=allow(30)).stderr
+    theirs = {word.strip("'") for word in stderr.split() if word.startswith("'--") and word != "'--=x'"}
     assert offers == (theirs - {f"--{name}" for name in NOT_OFFERED}) | {f"--{name}" for name in OWN_WORDS}

@@ -1,6 +1,7 @@
-"""What every adapter of edges.Slurm must give, on a real Slurm: the commands, and PySlurm where it fits.
+"""What every adapter of protocols.Slurm must do, on a real Slurm: the commands, and PySlurm if it has the same release.
 
-`make test` runs it with the commands; `make test-pyslurm PYTHON=…` with a Python that has PySlurm for this Slurm.
+`make test` runs these tests with the commands. `make test-pyslurm PYTHON=…` runs them with a Python that has PySlurm
+for this Slurm.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ from slurmwrap.slurm.scontrol_parser import parse_release
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, BOB = USERS
 SLEEP = "#!/bin/sh\nsleep 86400\n"
-_OF_ONE_JOB = re.compile(  # what differs between two jobs that were asked for alike
+_FIELDS_OF_ONE_JOB = re.compile(  # fields that differ between two jobs with equal options
     r"^(JobId|Priority|Time|\w+Time|LastSchedEval|Scheduler|StdOut|StdErr|AllocNode:Sid|NodeList|BatchHost)$"
 )
 Make = Callable[[Mapping[str, str], float], Slurm]
 
 
-def _why_not() -> str:
-    """Without importing it, and before there is a lab: the commands want a slurm.conf to tell their release."""
+def _find_reason_against_pyslurm() -> str:
+    """Why PySlurm cannot be used, or "". It is not imported, and slurmctld tells the release: the commands need a
+    slurm.conf for that, and no lab runs yet."""
     if not find_installed_version():
         return "PySlurm is not installed"
     slurms = run(["slurmctld", "-V"], timeout_s=5).stdout.decode().split()[-1:]
@@ -47,11 +49,13 @@ def _why_not() -> str:
     return "" if fits else f"PySlurm {find_installed_version()}, Slurm {slurms}"
 
 
-WHY_NOT = _why_not()
+REASON_AGAINST_PYSLURM = _find_reason_against_pyslurm()
 
 
-@pytest.mark.skipif(bool(WHY_NOT), reason=f"{WHY_NOT}: the contract is shown for the commands alone")
-def test_pyslurm_is_under_this_contract_too(lab: Lab) -> None:
+@pytest.mark.skipif(
+    bool(REASON_AGAINST_PYSLURM), reason=f"{REASON_AGAINST_PYSLURM}: the contract is shown for the commands alone"
+)
+def test_a_pyslurm_of_the_same_release_is_chosen(lab: Lab) -> None:
     environ = {**os.environ, **lab.env}
     choice = choose("pyslurm", SlurmCommands(environ), environ, timeout_s=10)
     assert (choice.name, choice.reason) == ("pyslurm", f"PySlurm {find_installed_version()} fits this Slurm")
@@ -59,9 +63,9 @@ def test_pyslurm_is_under_this_contract_too(lab: Lab) -> None:
     choice.slurm.close()
 
 
-@pytest.fixture(params=["commands"] if WHY_NOT else ["commands", "pyslurm"])
+@pytest.fixture(params=["commands"] if REASON_AGAINST_PYSLURM else ["commands", "pyslurm"])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes the adapter of this run for an environment and a time-out in seconds."""
+    """A function that makes the adapter of this test run from an environment and a timeout in seconds."""
     made: list[SlurmByPySlurm] = []
 
     def adapter(environ: Mapping[str, str], timeout_s: float = 10.0) -> Slurm:
@@ -74,7 +78,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     yield adapter
     for one in made:
         one.close()
-        # nothing that PySlurm was to do went to a command instead, but for arrays, which only Slurm can tell
+        # no request for PySlurm went to a command instead, except those for arrays, which only Slurm can resolve
         assert [line for line in one.unfit if "is an array" not in line] == []
 
 
@@ -90,13 +94,13 @@ def slurm(make: Make, environ: dict[str, str]) -> Slurm:
 
 @pytest.fixture
 def commands(environ: dict[str, str]) -> SlurmCommands:
-    """What the adapter is compared with."""
+    """The adapter with which the tested one is compared."""
     return SlurmCommands(environ)
 
 
 @pytest.fixture
 def held(lab: Lab) -> Iterator[str]:
-    """A job of alice's that only waits, with a name that forges fields and lines."""
+    """A held job of alice. Its name contains text that looks like fields and lines of Slurm."""
     name = "x JobState=RUNNING\n7|RUNNING\x1f"
     job_id = lab.submit("--hold", "--mem=100", f"--job-name={name}", "--comment=c Reason=x", user=ALICE, script=SLEEP)
     yield job_id
@@ -111,44 +115,44 @@ def running(lab: Lab) -> Iterator[str]:
     lab.run(["scancel", job_id])
 
 
-def job(slurm: Slurm, address: str) -> JobRecord:
+def get_job(slurm: Slurm, address: str) -> JobRecord:
     record = slurm.job(address)
     assert record is not None
     return record
 
 
-def ended(slurm: Slurm, address: str) -> JobRecord:
-    return wait_for(lambda: job(slurm, address), lambda record: record.ended, timeout=60)
+def wait_for_end(slurm: Slurm, address: str) -> JobRecord:
+    return wait_for(lambda: get_job(slurm, address), lambda record: record.ended, timeout=60)
 
 
-def shown(lab: Lab, job_id: str) -> dict[str, str]:
-    """All that scontrol tells of a job, but for what differs between any two."""
+def read_job_fields(lab: Lab, job_id: str) -> dict[str, str]:
+    """All fields that scontrol shows of a job, except those that differ between any two jobs."""
     text = lab.run(["scontrol", "show", "job", job_id]).stdout
     pairs = (piece.partition("=") for line in text.splitlines() for piece in re.split(r"\s+(?=[A-Za-z:/]+=)", line))
-    return {key.strip(): value for key, _, value in pairs if key.strip() and not _OF_ONE_JOB.match(key.strip())}
+    return {key.strip(): value for key, _, value in pairs if key.strip() and not _FIELDS_OF_ONE_JOB.match(key.strip())}
 
 
 # --- snapshot -----------------------------------------------------------------------------------------------------
 
 
-def differing(one: object, other: object) -> list[str]:
+def list_differences(one: object, other: object) -> list[str]:
     names = [field.name for field in fields(one)]  # type: ignore[arg-type]
     return [f"{n}: {getattr(one, n)!r} / {getattr(other, n)!r}" for n in names if getattr(one, n) != getattr(other, n)]
 
 
-def test_a_snapshot_of_an_idle_cluster_is_the_commands_in_every_field(
+def test_a_snapshot_of_an_idle_cluster_equals_that_of_the_commands(
     lab: Lab, slurm: Slurm, commands: SlurmCommands
 ) -> None:
-    lab.reset()  # nothing ends between the two
+    lab.reset()  # no job ends between the two snapshots
     before = time.time()
     ours, theirs = slurm.snapshot(), commands.snapshot()
-    assert differing(ours, replace(theirs, taken_at=ours.taken_at)) == []
+    assert list_differences(ours, replace(theirs, taken_at=ours.taken_at)) == []
     assert before <= ours.taken_at <= time.time()
     assert {(n.gpus, n.gpu_type, n.usable, n.address) for n in ours.nodes} == {(8, "a100", True, "127.0.0.1")}
     assert [len(leaf.nodes) for leaf in ours.topology.leaves] == [4, 4]
 
 
-def test_a_snapshot_of_a_busy_cluster_is_the_commands_in_every_field(
+def test_a_snapshot_of_a_busy_cluster_equals_that_of_the_commands(
     lab: Lab, slurm: Slurm, commands: SlurmCommands
 ) -> None:
     lab.reset()
@@ -170,7 +174,7 @@ def test_a_snapshot_of_a_busy_cluster_is_the_commands_in_every_field(
         lab.run(["scontrol", "delete", "PartitionName=tight"])
         lab.run(["scontrol", "update", "NodeName=n3", "Features=", "Weight=1"])
         lab.run(["scontrol", "update", "NodeName=n2", "State=RESUME"])
-    assert differing(ours, replace(theirs, taken_at=ours.taken_at)) == []
+    assert list_differences(ours, replace(theirs, taken_at=ours.taken_at)) == []
     nodes = {node.name: node for node in ours.nodes}
     assert (nodes["n0"].state, nodes["n0"].gpus_free) == ("ALLOCATED", 0)
     assert (nodes["n1"].state, nodes["n1"].gpus_used_at, nodes["n1"].mem_alloc_mib) == ("MIXED", (0, 1, 2), 100)
@@ -186,36 +190,36 @@ def test_a_snapshot_of_a_busy_cluster_is_the_commands_in_every_field(
 # --- jobs ---------------------------------------------------------------------------------------------------------
 
 
-def test_forged_name_stays_text_and_makes_no_second_job(slurm: Slurm, held: str) -> None:
-    record = job(slurm, held)
+def test_a_job_name_with_forged_fields_stays_text_and_makes_no_second_job(slurm: Slurm, held: str) -> None:
+    record = get_job(slurm, held)
     assert (record.state, record.name, record.comment) == ("PENDING", "x JobState=RUNNING\n7|RUNNING\x1f", "c Reason=x")
     assert [r.job_id for r in slurm.jobs(ALICE) if r.pending and r.name == record.name] == [int(held)]
 
 
-def test_a_name_that_is_no_utf8_costs_no_job_its_record(lab: Lab, slurm: Slurm) -> None:
+def test_a_job_name_that_is_not_utf8_hides_no_job(lab: Lab, slurm: Slurm) -> None:
     bad = b"#!/bin/sh\n#SBATCH --hold --mem=10 --job-name=\xff\xfe\nsleep 1\n".decode("latin-1")
     script = Path(f"/var/tmp/{ALICE}/bad.sh")
     script.write_bytes(bad.encode("latin-1"))
     script.chmod(0o644)
     job_id = lab.submit(script, user=ALICE)
     try:
-        assert job(slurm, job_id).name == "��"
+        assert get_job(slurm, job_id).name == "��"
         assert int(job_id) in {record.job_id for record in slurm.jobs()}
     finally:
         lab.run(["scancel", job_id])
 
 
-def test_job_of_nobody_is_none_and_jobs_are_by_user(slurm: Slurm, held: str) -> None:
+def test_an_unknown_job_is_none_and_jobs_are_filtered_by_user(slurm: Slurm, held: str) -> None:
     assert slurm.job("999999") is None
     assert int(held) in {record.job_id for record in slurm.jobs()}
     assert int(held) not in {record.job_id for record in slurm.jobs(BOB)}
 
 
-def test_ended_job_tells_codes_times_and_its_file(lab: Lab, slurm: Slurm) -> None:
+def test_the_record_of_an_ended_job_has_exit_codes_times_and_output_file(lab: Lab, slurm: Slurm) -> None:
     job_id = lab.submit(
         "--mem=100", "--time=2", "--output=o-%j-%x", user=ALICE, script="#!/bin/sh\nsrun false\nexit 3\n"
     )
-    record = ended(slurm, job_id)
+    record = wait_for_end(slurm, job_id)
     assert (record.state, record.reason, record.exit_code, record.derived_exit_code) == (
         "FAILED",
         "NonZeroExitCode",
@@ -228,57 +232,59 @@ def test_ended_job_tells_codes_times_and_its_file(lab: Lab, slurm: Slurm) -> Non
     assert record.submit_time <= record.start_time <= record.end_time <= time.time() + 1
 
 
-def test_array_tasks_have_addresses_and_their_own_files(lab: Lab, slurm: Slurm) -> None:
+def test_array_tasks_have_their_own_addresses_and_output_files(lab: Lab, slurm: Slurm) -> None:
     array = lab.submit("--mem=100", "--array=0-1", user=ALICE, script="#!/bin/sh\nexit $SLURM_ARRAY_TASK_ID\n")
     lab.wait_job(array, ("COMPLETED", "FAILED"))
-    tasks = [ended(slurm, f"{array}_{i}") for i in (0, 1)]
+    tasks = [wait_for_end(slurm, f"{array}_{i}") for i in (0, 1)]
     assert [(t.address, t.state, t.exit_code) for t in tasks] == [
         (f"{array}_0", "COMPLETED", 0),
         (f"{array}_1", "FAILED", 1),
     ]
     assert [t.std_out for t in tasks] == [f"{t.work_dir}/slurm-{t.address}.out" for t in tasks]
-    assert job(slurm, str(tasks[0].job_id)).address == f"{array}_0"
+    assert get_job(slurm, str(tasks[0].job_id)).address == f"{array}_0"
 
 
 # --- submission ---------------------------------------------------------------------------------------------------
 
-# With --nodes and --ntasks PySlurm submits, without them sbatch does, whatever the adapter.
+# With --nodes and --ntasks PySlurm submits the job itself. Without them sbatch does, with every adapter.
 PLACES = ("--nodes=1", "--ntasks=1", "--mem=10", "--time=5")
 
 
-def sent(slurm: Slurm, environ: dict[str, str], *options: str, script: str = SLEEP, **given: object) -> SbatchResult:
+def submit(slurm: Slurm, environ: dict[str, str], *options: str, script: str = SLEEP, **given: object) -> SbatchResult:
     call = SbatchCall(options=options, script_path=None, stdin=script.encode(), environ=environ, cwd="/tmp", **given)  # type: ignore[arg-type]
     return slurm.sbatch(call)
 
 
 @pytest.mark.parametrize("options", [PLACES, ("--mem=10",)], ids=["plain", "by-default"])
-def test_a_submission_says_its_number(
+def test_a_submission_prints_its_job_id(
     lab: Lab, slurm: Slurm, environ: dict[str, str], options: tuple[str, ...]
 ) -> None:
-    result = sent(slurm, environ, "--hold", *options)
+    result = submit(slurm, environ, "--hold", *options)
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"Submitted batch job {result.job_id}\n", "")
-    parsable = sent(slurm, environ, "--hold", "--parsable", *options)
+    parsable = submit(slurm, environ, "--hold", "--parsable", *options)
     assert (parsable.exit_code, parsable.stdout, parsable.stderr) == (0, f"{parsable.job_id}\n", "")
-    assert [job(slurm, str(one.job_id)).state for one in (result, parsable)] == ["PENDING", "PENDING"]
+    assert [get_job(slurm, str(one.job_id)).state for one in (result, parsable)] == ["PENDING", "PENDING"]
     lab.run(["scancel", str(result.job_id), str(parsable.job_id)])
 
 
-def test_a_refusal_is_in_sbatchs_words(slurm: Slurm, commands: SlurmCommands, environ: dict[str, str]) -> None:
+def test_a_refused_submission_has_the_error_message_of_sbatch(
+    slurm: Slurm, commands: SlurmCommands, environ: dict[str, str]
+) -> None:
     for options in (
-        ("--partition=nopart", "--mem=10"),  # sbatch itself refuses it
+        ("--partition=nopart", "--mem=10"),  # refused by sbatch itself
         ("--partition=nopart", *PLACES),
         ("--mem=1000000000", "--nodes=1", "--ntasks=1"),
         ("--nodelist=nowhere", *PLACES),
         ("--gres=gpu:99", *PLACES),
         ("--time=nonsense",),
     ):
-        ours, theirs = sent(slurm, environ, *options), sent(commands, environ, *options)
+        ours, theirs = submit(slurm, environ, *options), submit(commands, environ, *options)
         assert ours == theirs, options
         assert (ours.job_id, ours.timed_out, ours.exit_code) == (None, False, theirs.exit_code)
         assert "error: " in ours.stderr
 
 
-def test_the_job_that_slurm_makes_is_the_one_that_sbatch_makes(
+def test_a_submitted_job_equals_that_of_sbatch(
     lab: Lab, slurm: Slurm, commands: SlurmCommands, environ: dict[str, str], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.sbatch"
@@ -291,8 +297,8 @@ def test_the_job_that_slurm_makes_is_the_one_that_sbatch_makes(
     ours, theirs = slurm.sbatch(call), commands.sbatch(call)
     jobs, scripts = [str(one.job_id) for one in (ours, theirs)], []
     try:
-        assert shown(lab, jobs[0]) == shown(lab, jobs[1])
-        assert "--gres=gpu:a100:2" not in shown(lab, jobs[0])["Command"]
+        assert read_job_fields(lab, jobs[0]) == read_job_fields(lab, jobs[1])
+        assert "--gres=gpu:a100:2" not in read_job_fields(lab, jobs[0])["Command"]
         for one in jobs:
             copy = tmp_path / one
             lab.run(["scontrol", "write", "batch_script", one, copy])
@@ -302,33 +308,33 @@ def test_the_job_that_slurm_makes_is_the_one_that_sbatch_makes(
         lab.run(["scancel", *jobs])
 
 
-def test_the_environment_of_the_call_reaches_the_job_and_no_other(
+def test_the_job_gets_only_the_environment_of_the_call(
     lab: Lab, slurm: Slurm, commands: SlurmCommands, environ: dict[str, str], tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o777)
     script = '#!/bin/sh\nenv -0 > "$OUT.tmp" && mv "$OUT.tmp" "$OUT"\n'
-    seen = []
+    environments = []
     for name, adapter in (("ours", slurm), ("theirs", commands)):
         out = tmp_path / name
         given = {**environ, "OUT": str(out), "TEXT": "a b\n$(id)=\x7f"}
         os.environ["SECRET_OF_THE_PROCESS"] = "1"
         try:
-            result = sent(adapter, given, *PLACES, "--output=/dev/null", "--partition=gpu", script=script)
+            result = submit(adapter, given, *PLACES, "--output=/dev/null", "--partition=gpu", script=script)
         finally:
             del os.environ["SECRET_OF_THE_PROCESS"]
         assert result.job_id is not None, result.stderr
         lab.wait_job(str(result.job_id))
         found = dict(pair.split("=", 1) for pair in out.read_text().split("\0") if "=" in pair)
-        own = {"OUT", "SLURM_JOBID", "SLURM_JOB_ID", "SLURM_TASK_PID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "_"}
-        own |= {"SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR", "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}
-        own |= {"SLURM_JOB_SLUID", "HOSTNAME"}  # 26.05; of the node
-        seen.append({key: value for key, value in found.items() if key not in own})
-    assert seen[0] == seen[1]
-    assert (seen[0]["TEXT"], "SECRET_OF_THE_PROCESS" in seen[0]) == ("a b\n$(id)=\x7f", False)
+        ignored = {"OUT", "SLURM_JOBID", "SLURM_JOB_ID", "SLURM_TASK_PID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "_"}
+        ignored |= {"SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR", "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}
+        ignored |= {"SLURM_JOB_SLUID", "HOSTNAME"}  # since 26.05; from the node
+        environments.append({key: value for key, value in found.items() if key not in ignored})
+    assert environments[0] == environments[1]
+    assert (environments[0]["TEXT"], "SECRET_OF_THE_PROCESS" in environments[0]) == ("a b\n$(id)=\x7f", False)
 
 
 def test_a_script_with_dos_lines_is_refused(slurm: Slurm, environ: dict[str, str]) -> None:
-    result = sent(slurm, environ, *PLACES, script="#!/bin/sh\r\ntrue\r\n")
+    result = submit(slurm, environ, *PLACES, script="#!/bin/sh\r\ntrue\r\n")
     assert (result.job_id, result.exit_code) == (None, 1)
     assert "DOS line breaks" in result.stderr
 
@@ -336,14 +342,14 @@ def test_a_script_with_dos_lines_is_refused(slurm: Slurm, environ: dict[str, str
 # --- actions ------------------------------------------------------------------------------------------------------
 
 
-def act(slurm: Slurm, target: str, verb: Verb, key: str = "", value: str = "") -> None:
+def apply_action(slurm: Slurm, target: str, verb: Verb, key: str = "", value: str = "") -> None:
     slurm.apply(SlurmAction(verb=verb, target=target, key=key, value=value))
 
 
-def refused(slurm: Slurm, target: str, verb: Verb, key: str = "", value: str = "") -> str:
-    """Slurm's words; "" where it did it. scontrol says for which job, libslurm does not."""
+def get_refusal(slurm: Slurm, target: str, verb: Verb, key: str = "", value: str = "") -> str:
+    """The error message of Slurm, or "" if the action succeeded. Without the job id, which only scontrol prints."""
     try:
-        act(slurm, target, verb, key, value)
+        apply_action(slurm, target, verb, key, value)
     except SlurmUnreachable:
         raise
     except SlurmError as error:
@@ -364,135 +370,139 @@ UPDATES = {
 }
 
 
-def test_an_update_changes_what_it_names_and_nothing_else(lab: Lab, slurm: Slurm, commands: SlurmCommands) -> None:
-    """Twins: one is changed by the adapter, one by the commands; nothing that scontrol shows may tell them apart."""
+def test_an_update_changes_only_the_fields_that_scontrol_changes(
+    lab: Lab, slurm: Slurm, commands: SlurmCommands
+) -> None:
+    """Of two equal jobs the adapter changes one and the commands the other: scontrol must show equal fields."""
     options = ("--hold", "--mem=100", "--mail-type=END", "--job-name=twin", "--nice=5", "--exclusive", "--time=9")
     twins = [lab.submit(*options, user=ALICE, script=SLEEP) for _ in range(2)]
     wrong = []
     try:
-        before = shown(lab, twins[0])
-        assert before == shown(lab, twins[1])
+        before = read_job_fields(lab, twins[0])
+        assert before == read_job_fields(lab, twins[1])
         for key, value in ((key, value) for key, values in UPDATES.items() for value in values):
-            said = [
-                refused(adapter, twin, Verb.UPDATE_JOB, key, value)
+            refusals = [
+                get_refusal(adapter, twin, Verb.UPDATE_JOB, key, value)
                 for twin, adapter in zip(twins, (slurm, commands), strict=True)
             ]
-            one, other = (shown(lab, twin) for twin in twins)
-            if said != ["", ""] or one != other:
-                wrong.append((key, value, said, sorted(set(one.items()) ^ set(other.items()))))
+            one, other = (read_job_fields(lab, twin) for twin in twins)
+            if refusals != ["", ""] or one != other:
+                wrong.append((key, value, refusals, sorted(set(one.items()) ^ set(other.items()))))
     finally:
         lab.run(["scancel", *twins])
     assert wrong == []
 
 
-def test_a_list_of_nodes_is_set_and_cleared(slurm: Slurm, held: str) -> None:
-    act(slurm, held, Verb.UPDATE_JOB, "ExcNodeList", "n1,n2")
-    assert job(slurm, held).exc_nodes == "n[1-2]"
-    act(slurm, held, Verb.UPDATE_JOB, "ExcNodeList", "")
-    assert job(slurm, held).exc_nodes == ""
+def test_the_list_of_excluded_nodes_is_set_and_cleared(slurm: Slurm, held: str) -> None:
+    apply_action(slurm, held, Verb.UPDATE_JOB, "ExcNodeList", "n1,n2")
+    assert get_job(slurm, held).exc_nodes == "n[1-2]"
+    apply_action(slurm, held, Verb.UPDATE_JOB, "ExcNodeList", "")
+    assert get_job(slurm, held).exc_nodes == ""
 
 
-def test_a_hostile_comment_stays_one_line_of_text(slurm: Slurm, held: str) -> None:
-    act(slurm, held, Verb.UPDATE_JOB, "Comment", "two\nlines; $(id) JobState=RUNNING\x1f")
-    assert job(slurm, held).comment == "two lines; $(id) JobState=RUNNING "
-    assert job(slurm, held).state == "PENDING"
+def test_a_comment_with_forged_fields_stays_one_line_of_text(slurm: Slurm, held: str) -> None:
+    apply_action(slurm, held, Verb.UPDATE_JOB, "Comment", "two\nlines; $(id) JobState=RUNNING\x1f")
+    assert get_job(slurm, held).comment == "two lines; $(id) JobState=RUNNING "
+    assert get_job(slurm, held).state == "PENDING"
 
 
-def test_several_updates_go_together(slurm: Slurm, held: str) -> None:
+def test_several_updates_are_applied_in_one_call(slurm: Slurm, held: str) -> None:
     updates = [("MinMemoryNode", "300"), ("TimeLimit", "11"), ("ExcNodeList", "n3")]
     first, *also = (SlurmAction(verb=Verb.UPDATE_JOB, target=held, key=k, value=v) for k, v in updates)
     slurm.apply(first, also=also)
-    record = job(slurm, held)
+    record = get_job(slurm, held)
     assert (record.mem_mib_per_node, record.time_limit_s, record.exc_nodes) == (300, 660, "n3")
 
 
-def test_a_job_is_let_go_held_and_cancelled(lab: Lab, slurm: Slurm, held: str) -> None:
-    assert job(slurm, held).priority == 0
-    act(slurm, held, Verb.RELEASE)
+def test_a_job_is_released_held_and_cancelled(lab: Lab, slurm: Slurm, held: str) -> None:
+    assert get_job(slurm, held).priority == 0
+    apply_action(slurm, held, Verb.RELEASE)
     lab.wait_job(held, ("RUNNING",))
     other = lab.submit("--begin=now+1hour", "--mem=100", user=ALICE, script=SLEEP)
-    assert job(slurm, other).priority > 0
-    act(slurm, other, Verb.HOLD)
-    assert (job(slurm, other).priority, job(slurm, other).reason) == (0, "JobHeldAdmin")
+    assert get_job(slurm, other).priority > 0
+    apply_action(slurm, other, Verb.HOLD)
+    assert (get_job(slurm, other).priority, get_job(slurm, other).reason) == (0, "JobHeldAdmin")
     for one in (held, other):
-        act(slurm, one, Verb.CANCEL)
-        assert ended(slurm, one).state == "CANCELLED"
+        apply_action(slurm, one, Verb.CANCEL)
+        assert wait_for_end(slurm, one).state == "CANCELLED"
 
 
 @pytest.mark.parametrize("verb", [Verb.REQUEUE, Verb.REQUEUEHOLD])
 def test_a_running_job_is_requeued(slurm: Slurm, running: str, verb: Verb) -> None:
-    act(slurm, running, verb)
-    again = wait_for(lambda: job(slurm, running), lambda record: record.pending, timeout=60)
+    apply_action(slurm, running, verb)
+    again = wait_for(lambda: get_job(slurm, running), lambda record: record.pending, timeout=60)
     assert (again.restarts, again.requeue, again.priority == 0) == (1, True, verb is Verb.REQUEUEHOLD)
 
 
-def test_an_array_is_meant_whole_and_a_task_alone(lab: Lab, slurm: Slurm) -> None:
+def test_hold_applies_to_a_single_task_or_to_the_whole_array(lab: Lab, slurm: Slurm) -> None:
     array = lab.submit("--begin=now+1hour", "--mem=100", "--array=0-2", user=ALICE, script=SLEEP)
     try:
-        act(slurm, f"{array}_1", Verb.HOLD)
-        assert [job(slurm, f"{array}_{i}").priority == 0 for i in range(3)] == [False, True, False]
-        act(slurm, array, Verb.HOLD)
-        assert [job(slurm, f"{array}_{i}").priority == 0 for i in range(3)] == [True, True, True]
+        apply_action(slurm, f"{array}_1", Verb.HOLD)
+        assert [get_job(slurm, f"{array}_{i}").priority == 0 for i in range(3)] == [False, True, False]
+        apply_action(slurm, array, Verb.HOLD)
+        assert [get_job(slurm, f"{array}_{i}").priority == 0 for i in range(3)] == [True, True, True]
     finally:
         lab.run(["scancel", array])
 
 
-def test_what_slurm_refuses_is_refused_in_its_words(slurm: Slurm, commands: SlurmCommands, held: str) -> None:
-    said = {
-        (verb, key): [refused(adapter, held, verb, key, value) for adapter in (slurm, commands)]
+def test_a_refused_action_has_the_error_message_of_slurm(slurm: Slurm, commands: SlurmCommands, held: str) -> None:
+    refusals = {
+        (verb, key): [get_refusal(adapter, held, verb, key, value) for adapter in (slurm, commands)]
         for verb, key, value in (
-            (Verb.REQUEUE, "", ""),  # it waits
+            (Verb.REQUEUE, "", ""),  # the job is pending
             (Verb.UPDATE_JOB, "MinMemoryNode", "2G"),
             (Verb.UPDATE_JOB, "Partition", "nopart"),
             (Verb.UPDATE_JOB, "ReqNodeList", "nowhere"),
             (Verb.UPDATE_JOB, "NoSuchKey", "1"),
         )
     }
-    assert {key: words for key, words in said.items() if not words[0] or words[0] != words[1]} == {}
+    assert {key: words for key, words in refusals.items() if not words[0] or words[0] != words[1]} == {}
 
 
-def test_a_job_that_is_not_there_is_refused(slurm: Slurm) -> None:
+def test_an_action_on_an_unknown_job_is_refused(slurm: Slurm) -> None:
     for verb in (Verb.REQUEUE, Verb.HOLD, Verb.RELEASE, Verb.UPDATE_JOB):
         with pytest.raises(SlurmError, match="Invalid job id specified"):
-            act(slurm, "999999", verb, *(("Comment", "x") if verb is Verb.UPDATE_JOB else ()))
+            apply_action(slurm, "999999", verb, *(("Comment", "x") if verb is Verb.UPDATE_JOB else ()))
 
 
-def test_what_is_no_job_is_not_asked_of_slurm(slurm: Slurm) -> None:
+def test_an_invalid_job_id_is_refused_without_asking_slurm(slurm: Slurm) -> None:
     for target in ("7; rm", "", "-1", "7 8"):
         for verb in (Verb.REQUEUE, Verb.HOLD, Verb.UPDATE_JOB):
             with pytest.raises(SlurmError, match="is not a job id"):
-                act(slurm, target, verb, "Comment" if verb is Verb.UPDATE_JOB else "", "x")
+                apply_action(slurm, target, verb, "Comment" if verb is Verb.UPDATE_JOB else "", "x")
 
 
-def test_drain_of_ours_is_set_and_lifted_and_of_others_kept(lab: Lab, slurm: Slurm, commands: SlurmCommands) -> None:
+def test_own_drains_are_set_and_lifted_and_drains_of_others_are_kept(
+    lab: Lab, slurm: Slurm, commands: SlurmCommands
+) -> None:
     def n7() -> Node:
-        # a node may fall silent, or be heard again, between the two questions
+        # a node may stop or start to respond between the two snapshots
         pairs = wait_for(
             lambda: [adapter.snapshot().nodes[7] for adapter in (slurm, commands)], lambda two: two[0] == two[1], 60
         )
         assert pairs[0] == pairs[1]
         return pairs[0]
 
-    act(slurm, "n7", Verb.DRAIN, value="slurmwrap: Xid 79; $(id) é")
+    apply_action(slurm, "n7", Verb.DRAIN, value="slurmwrap: Xid 79; $(id) é")
     assert ("DRAIN" in n7().flags, n7().reason.partition(" [")[0]) == (True, "slurmwrap: Xid 79; $(id) é")
-    act(slurm, "n7", Verb.RESUME)
+    apply_action(slurm, "n7", Verb.RESUME)
     assert "DRAIN" not in n7().flags
     lab.run(["scontrol", "update", "NodeName=n7", "State=DRAIN", "Reason=bad cable"])
     try:
         for verb in (Verb.DRAIN, Verb.RESUME):
             with pytest.raises(SlurmError, match="bad cable"):
-                act(slurm, "n7", verb, value="slurmwrap: Xid 48")
+                apply_action(slurm, "n7", verb, value="slurmwrap: Xid 48")
         assert n7().reason.partition(" [")[0] == "bad cable"
     finally:
         lab.run(["scontrol", "update", "NodeName=n7", "State=RESUME"])
     with pytest.raises(SlurmError, match="nowhere"):
-        act(slurm, "nowhere", Verb.DRAIN, value="slurmwrap: x")
+        apply_action(slurm, "nowhere", Verb.DRAIN, value="slurmwrap: x")
 
 
-def test_in_the_owners_name_it_is_his_own_doing(lab: Lab, slurm: Slurm, held: str) -> None:
-    uid = job(slurm, held).uid
+def test_an_action_in_the_owners_name_has_the_owners_permissions(lab: Lab, slurm: Slurm, held: str) -> None:
+    uid = get_job(slurm, held).uid
     slurm.apply(SlurmAction(verb=Verb.UPDATE_JOB, target=held, key="Comment", value="mine"), owner=uid)
-    assert job(slurm, held).comment == "mine"
+    assert get_job(slurm, held).comment == "mine"
     theirs = lab.submit("--hold", "--mem=100", user=BOB, script=SLEEP)
     try:
         with pytest.raises(SlurmError, match="Invalid user id"):
@@ -501,10 +511,10 @@ def test_in_the_owners_name_it_is_his_own_doing(lab: Lab, slurm: Slurm, held: st
         lab.run(["scancel", theirs])
 
 
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.skipif(bool(REASON_AGAINST_PYSLURM), reason=REASON_AGAINST_PYSLURM)
 @pytest.mark.parametrize("adapter", ["commands", "pyslurm"])
-def test_the_reconciler_judges_and_acts_by_it(lab: Lab, adapter: str) -> None:
-    """In user mode: alice's own jobs, asked for in her own name."""
+def test_the_reconciler_diagnoses_and_acts_with_each_adapter(lab: Lab, adapter: str) -> None:
+    """In user mode, with a job of alice and as alice."""
     gsub = [sys.executable, "-m", "slurmwrap.gsub.gsub_main", "--prerun=off", "--mem=100", "--gres=gpu:1", "--retry"]
     script = "#!/bin/sh\necho 'torch.distributed.DistBackendError: NCCL error: remote process exited' >&2\nexit 1\n"
     job_id = lab.run(gsub, ALICE, stdin=script).stdout.split()[-1]
@@ -519,12 +529,10 @@ def test_the_reconciler_judges_and_acts_by_it(lab: Lab, adapter: str) -> None:
     assert "PySlurm" not in done.stderr
 
 
-# --- when Slurm is not there --------------------------------------------------------------------------------------
+# --- without a controller -----------------------------------------------------------------------------------------
 
 
-def test_controller_that_is_not_there_is_unreachable_in_time(
-    make: Make, environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_controller_that_does_not_answer_is_unreachable(make: Make, environ: dict[str, str], tmp_path: Path) -> None:
     text = Path(environ["SLURM_CONF"]).read_text()
     conf = tmp_path / "slurm.conf"
     conf.write_text(
@@ -534,10 +542,12 @@ def test_controller_that_is_not_there_is_unreachable_in_time(
     with pytest.raises(SlurmUnreachable):
         slurm.snapshot()
     with pytest.raises(SlurmUnreachable):
-        act(slurm, "7", Verb.REQUEUE)
+        apply_action(slurm, "7", Verb.REQUEUE)
 
 
-def test_it_goes_on_when_the_controller_is_back(make: Make, lab: Lab, environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_adapter_works_again_when_the_controller_answers_again(
+    make: Make, lab: Lab, environ: dict[str, str], tmp_path: Path
+) -> None:
     slurm = make(environ, 10.0)
     before = slurm.snapshot()
     pid = int(Path(lab.dir, "slurmctld", "slurmctld.pid").read_text())

@@ -1,4 +1,4 @@
-"""What a decision asks of Slurm, on a real one: time for a held job, a partition's limits, and refusals."""
+"""The actions of a decision on a real Slurm: the time limit of a held job, the limits of a partition, and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def failed_job(lab: Lab, slurm: SlurmCommands) -> str:
     return job
 
 
-def test_a_held_jobs_time_is_raised_by_root_and_by_its_owner(lab: Lab) -> None:
+def test_root_and_the_owner_can_raise_the_time_limit_of_a_held_job(lab: Lab) -> None:
     slurm = slurm_of(lab)
     job = failed_job(lab, slurm)
     slurm.apply(SlurmAction(verb=Verb.UPDATE_JOB, target=job, key="TimeLimit", value="90"))
@@ -40,8 +40,8 @@ def test_a_held_jobs_time_is_raised_by_root_and_by_its_owner(lab: Lab) -> None:
     lab.run(["scancel", job])
 
 
-def test_what_a_partition_forbids_slurm_may_refuse_and_keep_or_take_without_a_word(lab: Lab) -> None:
-    """So a resize stays within the limits by itself, and a refused one is put back: the job could wait for ever."""
+def test_slurm_keeps_values_above_a_partitions_limits_with_or_without_an_error(lab: Lab) -> None:
+    """Therefore a resize checks the limits itself, and a refused resize is undone: else the job could wait for ever."""
     slurm = slurm_of(lab)
     job = failed_job(lab, slurm)
     limit = ["scontrol", "update", "PartitionName=gpu"]
@@ -61,7 +61,7 @@ def test_what_a_partition_forbids_slurm_may_refuse_and_keep_or_take_without_a_wo
     assert (kept.mem_mib_per_node, back.mem_mib_per_node, back.time_limit_s) == (300, 100, 1200)
 
 
-def test_the_partitions_longest_time_is_read(lab: Lab) -> None:
+def test_max_time_of_a_partition_is_read(lab: Lab) -> None:
     slurm = slurm_of(lab)
     name = slurm.snapshot().partitions[0].name
     lab.run(["scontrol", "update", f"PartitionName={name}", "MaxTime=1-02:00:00"])
@@ -71,6 +71,6 @@ def test_the_partitions_longest_time_is_read(lab: Lab) -> None:
     assert (limited, free) == (26 * 3600, None)
 
 
-def test_a_blocked_input_is_never_sent_to_slurm(lab: Lab) -> None:
+def test_the_action_block_input_is_never_sent_to_slurm(lab: Lab) -> None:
     with pytest.raises(SlurmError, match="is not a job id"):
         slurm_of(lab).apply(SlurmAction(verb=Verb.BLOCK_INPUT, target="/data/x", key="user", value="d"))

@@ -1,4 +1,4 @@
-"""slurmwrap doctor on a real Slurm: all is well, and then it is not."""
+"""slurmwrap doctor on a real Slurm: a lab without problems, then one problem after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALICE, _ = USERS
 
 @pytest.fixture(scope="module")
 def own_lab(lab_scratch: Path) -> Iterator[Lab]:
-    """One whose daemons may be stopped."""
+    """A lab whose daemons may be stopped."""
     with started(lab_scratch / "doctor", "--nodes", "4") as running:
         words = ("-w", "n[0-1]", "--mem=50", "--output=/dev/null", "--wrap", "srun true")
         for job in [running.submit(*words, user=ALICE) for _ in range(2)]:
@@ -46,7 +46,7 @@ def own_lab(lab_scratch: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def records(own_lab: Lab) -> Iterator[sqlite3.Connection]:
-    """The site's database, which is as before when the test ends."""
+    """The site's database. Its content is restored after the test."""
     path = LabDirectories(own_lab.dir).state / "site.db"
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(":memory:")) as kept:
         source.backup(kept)
@@ -55,22 +55,22 @@ def records(own_lab: Lab) -> Iterator[sqlite3.Connection]:
         kept.backup(source)
 
 
-def site_of(lab: Lab, *only: str, **environ: str) -> dict[str, dict[str, Any]]:
-    """What root is told of these checks alone."""
-    return doctor(lab, None, *only, **environ)[1]
+def run_checks_as_root(lab: Lab, *only: str, **environ: str) -> dict[str, dict[str, Any]]:
+    """The results of these checks as root gets them."""
+    return run_doctor(lab, None, *only, **environ)[1]
 
 
-def said(found: dict[str, Any]) -> tuple[str, str, list[str]]:
+def get_state_text_and_details(found: dict[str, Any]) -> tuple[str, str, list[str]]:
     return found["state"], found["text"], found["details"]
 
 
-def doctor(lab: Lab, user: str | None = ALICE, *only: str, **environ: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def run_doctor(lab: Lab, user: str | None = ALICE, *only: str, **environ: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = lab.slurmwrap("doctor", "--json", *(f"--only={name}" for name in only), user=user, env=environ)
     assert done.stderr == ""
     return done.returncode, {one["name"]: one for one in json.loads(done.stdout)["checks"]}
 
 
-def test_a_lab_is_well(own_lab: Lab) -> None:
+def test_no_check_fails_on_a_fresh_lab(own_lab: Lab) -> None:
     release = own_lab.run(["scontrol", "--version"]).stdout.split()[-1]
     done = own_lab.slurmwrap("doctor", "--json", user=ALICE)
     found = {one["name"]: one for one in json.loads(done.stdout)["checks"]}
@@ -82,30 +82,30 @@ def test_a_lab_is_well(own_lab: Lab) -> None:
     assert found["accounting"]["text"] == "no slurmdbd"
     if not find_installed_version():
         assert found["adapter"]["text"] == "commands: PySlurm is not installed"
-    nobody = ("skip", "only root and SlurmUser can look: sudo slurmwrap doctor")
+    skipped = ("skip", "only root and SlurmUser can look: sudo slurmwrap doctor")
     names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "rejected", "site database")
-    assert {name: (found[name]["state"], found[name]["text"]) for name in names} == dict.fromkeys(names, nobody)
+    assert {name: (found[name]["state"], found[name]["text"]) for name in names} == dict.fromkeys(names, skipped)
     assert (found["spool"]["state"], found["reconciler"]["state"]) == ("ok", "ok")
 
 
-def test_what_was_asked_for_and_cannot_be_had_is_a_warning(own_lab: Lab) -> None:
+def test_a_configured_adapter_that_is_not_installed_is_a_warning(own_lab: Lab) -> None:
     if find_installed_version():
         pytest.skip("PySlurm is installed here")
-    code, found = doctor(own_lab, ALICE, "adapter", SLURMWRAP_SLURM_ADAPTER="pyslurm")
+    code, found = run_doctor(own_lab, ALICE, "adapter", SLURMWRAP_SLURM_ADAPTER="pyslurm")
     assert (code, found["adapter"]["state"]) == (1, "warn")
     assert found["adapter"]["text"] == "commands, not PySlurm: PySlurm is not installed"
 
 
-def test_gsub_in_sbatchs_place_is_seen(own_lab: Lab) -> None:
+def test_gsub_installed_as_sbatch_is_reported(own_lab: Lab) -> None:
     folder = own_lab.dir / "front"
     folder.mkdir()
     (folder / "sbatch").symlink_to(Path(sys.executable).parent / "gsub")
-    _, found = doctor(own_lab, ALICE, "sbatch", PATH=f"{folder}:{os.environ['PATH']}")
+    _, found = run_doctor(own_lab, ALICE, "sbatch", PATH=f"{folder}:{os.environ['PATH']}")
     assert found["sbatch"]["state"] == "ok"
     assert found["sbatch"]["text"].endswith(f"; `sbatch` itself is {folder}/sbatch: gsub in its place")
 
 
-def test_a_controller_that_is_stopped_and_a_munged_that_is_gone_are_failures(own_lab: Lab) -> None:
+def test_a_slurmctld_and_a_munged_that_do_not_answer_are_failures(own_lab: Lab) -> None:
     def pid(name: str) -> int:
         return int(next(own_lab.dir.rglob(f"{name}.pid")).read_text())
 
@@ -113,17 +113,17 @@ def test_a_controller_that_is_stopped_and_a_munged_that_is_gone_are_failures(own
     for one in stopped:
         os.kill(one, signal.SIGSTOP)
     try:
-        code, found = doctor(own_lab, SLURMWRAP_SLURM_TIMEOUT_S="1")
+        code, found = run_doctor(own_lab, SLURMWRAP_SLURM_TIMEOUT_S="1")
     finally:
         for one in stopped:
             os.kill(one, signal.SIGCONT)
     assert (code, found["controller"]["state"], found["munge"]["state"]) == (2, "fail", "fail")
     assert found["adapter"]["state"] == found["accounting"]["state"] == "skip"
-    assert doctor(own_lab, ALICE, "controller", "munge")[0] == 0
+    assert run_doctor(own_lab, ALICE, "controller", "munge")[0] == 0
 
 
-def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
-    code, found = doctor(own_lab, None)
+def test_root_gets_the_checks_of_the_whole_site(own_lab: Lab) -> None:
+    code, found = run_doctor(own_lab, None)
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     skipped = {name for name, one in found.items() if one["state"] == "skip"}
     assert skipped - {"PySlurm", "NVML", "units", "completion"} == {"mail", "metrics"}
@@ -134,33 +134,33 @@ def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
     assert found["prerun partition"]["text"] == "prerun: up, 32 GPUs"
 
 
-def test_a_hook_that_slurm_conf_does_not_name_any_more_is_missed(own_lab: Lab) -> None:
+def test_a_hook_removed_from_slurm_conf_is_a_failure(own_lab: Lab) -> None:
     conf = LabDirectories(own_lab.dir).slurm_conf
-    whole = conf.read_text()
+    original = conf.read_text()
     try:
-        conf.write_text(re.sub(r"(?m)^Epilog=.*$", "Epilog=/bin/true", whole))
+        conf.write_text(re.sub(r"(?m)^Epilog=.*$", "Epilog=/bin/true", original))
         assert own_lab.run(["scontrol", "reconfigure"]).returncode == 0
-        wait_for(lambda: own_lab.run(["scontrol", "show", "config"]).stdout, lambda told: "/bin/true" in told, 60)
-        state, text, _ = said(site_of(own_lab, "hooks")["hooks"])
+        wait_for(lambda: own_lab.run(["scontrol", "show", "config"]).stdout, lambda output: "/bin/true" in output, 60)
+        state, text, _ = get_state_text_and_details(run_checks_as_root(own_lab, "hooks")["hooks"])
     finally:
-        conf.write_text(whole)
+        conf.write_text(original)
         own_lab.run(["scontrol", "reconfigure"])
     assert (state, text) == ("fail", "slurm.conf does not name these hooks: Epilog")
 
 
-def test_hooks_whose_files_are_gone_are_missed(own_lab: Lab) -> None:
+def test_missing_hook_files_are_a_failure(own_lab: Lab) -> None:
     zipapp = own_lab.dir / "hooks" / "node_hooks.pyz"
     aside = zipapp.rename(zipapp.with_suffix(".aside"))
     try:
-        state, text, _ = said(site_of(own_lab, "hooks")["hooks"])
+        state, text, _ = get_state_text_and_details(run_checks_as_root(own_lab, "hooks")["hooks"])
     finally:
         aside.rename(zipapp)
     assert (state, text) == ("fail", f"{own_lab.dir}/hooks: files are missing or cannot be read")
 
 
-def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connection) -> None:
-    """The records of n0 as if n2 and n3 had sent them, with a slow clock, other hooks and a driver that hangs; n1's
-    Epilog is gone."""
+def test_nodes_are_checked_by_the_records_that_they_sent(own_lab: Lab, records: sqlite3.Connection) -> None:
+    """The records of n0 are copied as records of n2 and n3, with a slow clock, other hooks and a hanging driver. The
+    Epilog records of n1 are deleted."""
     columns = "nonce, cluster, job_id, context, at, node, uid, facts"
     for node in ("n2", "n3"):
         records.execute(
@@ -176,8 +176,8 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
         "INSERT INTO rejected_entries VALUES (0, 'it was sealed on 127.0.1.1', 17, ?1, ?1, 'x')", (time.time(),)
     )
     records.commit()
-    found = site_of(own_lab, "hooks on nodes", "clocks of nodes", "GPUs of nodes", "rejected")
-    assert {name: said(one) for name, one in found.items()} == {
+    found = run_checks_as_root(own_lab, "hooks on nodes", "clocks of nodes", "GPUs of nodes", "rejected")
+    assert {name: get_state_text_and_details(one) for name, one in found.items()} == {
         "hooks on nodes": (
             "fail",
             "3 of the 4 nodes that are up sent records in 7 days; 4 ran jobs",
@@ -209,22 +209,22 @@ WRONG_MODES = (
 )
 
 
-def test_directories_with_the_wrong_mode_are_told(own_lab: Lab) -> None:
-    told = []
+def test_directories_with_a_wrong_mode_are_failures(own_lab: Lab) -> None:
+    results = []
     for name, mode, _ in WRONG_MODES:
         path = own_lab.dir / name
         before = path.stat().st_mode & 0o7777
         path.chmod(mode)
         try:
-            found = site_of(own_lab, name)[name]
+            found = run_checks_as_root(own_lab, name)[name]
         finally:
             path.chmod(before)
         text = found["text"].removeprefix(f"{path}: ").removeprefix(f"{path} ")
-        told.append((found["state"], text, found["hint"].startswith("Run: chown root ")))
-    assert told == [("fail", wanted, True) for _, _, wanted in WRONG_MODES]
+        results.append((found["state"], text, found["hint"].startswith("Run: chown root ")))
+    assert results == [("fail", wanted, True) for _, _, wanted in WRONG_MODES]
 
 
-def test_a_database_with_a_damaged_page_is_found(own_lab: Lab, lab_scratch: Path) -> None:
+def test_a_damaged_database_page_is_a_failure(own_lab: Lab, lab_scratch: Path) -> None:
     damaged = lab_scratch / "damaged"
     damaged.mkdir()
     path = damaged / "site.db"
@@ -239,20 +239,22 @@ def test_a_database_with_a_damaged_page_is_found(own_lab: Lab, lab_scratch: Path
     with path.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xff" * size)
-    found = site_of(own_lab, "site database", SLURMWRAP_SITE_STATE_DIR=str(damaged))["site database"]
+    found = run_checks_as_root(own_lab, "site database", SLURMWRAP_SITE_STATE_DIR=str(damaged))["site database"]
     assert (found["state"], found["text"]) == ("fail", f"database {path} is damaged")
     assert f"mv {path} {path}.damaged" in found["hint"]
 
 
-def test_a_partition_for_trials_that_cannot_run_them_is_told(own_lab: Lab) -> None:
+def test_a_pre_run_partition_that_cannot_run_pre_runs_is_reported(own_lab: Lab) -> None:
     update = ["scontrol", "update", "PartitionName=prerun"]
     try:
         assert own_lab.run([*update, "State=DOWN", "MaxTime=5", "AllowAccounts=physics"]).returncode == 0
-        found = site_of(own_lab, "prerun partition")["prerun partition"]
-        missing = site_of(own_lab, "prerun partition", SLURMWRAP_PRERUN_PARTITION="trial")["prerun partition"]
+        found = run_checks_as_root(own_lab, "prerun partition")["prerun partition"]
+        missing = run_checks_as_root(own_lab, "prerun partition", SLURMWRAP_PRERUN_PARTITION="trial")[
+            "prerun partition"
+        ]
     finally:
         own_lab.run([*update, "State=UP", "MaxTime=20", "AllowAccounts=ALL"])
-    assert said(found) == (
+    assert get_state_text_and_details(found) == (
         "warn",
         "trials cannot all run in 'prerun'",
         [
@@ -264,32 +266,32 @@ def test_a_partition_for_trials_that_cannot_run_them_is_told(own_lab: Lab) -> No
     assert (missing["state"], missing["text"]) == ("fail", "Slurm has no partition 'trial'")
 
 
-def test_a_reconciler_that_died_is_missed(own_lab: Lab) -> None:
+def test_a_reconciler_that_no_longer_runs_is_a_failure(own_lab: Lab) -> None:
     heartbeat, hours_ago = LabDirectories(own_lab.dir).state / HEARTBEAT, time.time() - 3 * 3600
     os.utime(own_lab.dir / "published" / "published.json", (hours_ago, hours_ago))
     heartbeat.touch()
     os.utime(heartbeat, (hours_ago, hours_ago))
     try:
-        found = site_of(own_lab, "reconciler")["reconciler"]
-        _, users = doctor(own_lab, ALICE, "reconciler")
+        found = run_checks_as_root(own_lab, "reconciler")["reconciler"]
+        _, users = run_doctor(own_lab, ALICE, "reconciler")
     finally:
         heartbeat.unlink()
         own_lab.reconcile_once()
     assert (found["state"], found["text"]) == ("fail", "it last passed 3 hours ago")
     assert (users["reconciler"]["state"], users["reconciler"]["text"]) == ("fail", "it last published 3 hours ago")
-    assert site_of(own_lab, "reconciler")["reconciler"]["state"] == "ok"
+    assert run_checks_as_root(own_lab, "reconciler")["reconciler"]["state"] == "ok"
 
 
-def test_slurm_user_who_has_no_home_sees_all_of_it(lab_as_slurm: Lab) -> None:
+def test_slurm_user_without_a_home_gets_the_checks_of_the_whole_site(lab_as_slurm: Lab) -> None:
     lab_as_slurm.reconcile_once()
-    code, found = doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
+    code, found = run_doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
     assert {name: one for name, one in found.items() if one["state"] not in ("ok", "skip")} == {}
     assert (code, found["state"]["state"], found["site database"]["state"]) == (0, "skip", "ok")
     config = Path(lab_as_slurm.env["SLURMWRAP_CONFIG"])
     config.chmod(0o666)
     try:
-        code, refused = doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
-        users_code, warned = doctor(lab_as_slurm, ALICE, "configuration")
+        code, refused = run_doctor(lab_as_slurm, "slurm", HOME="/nonexistent")
+        users_code, warned = run_doctor(lab_as_slurm, ALICE, "configuration")
     finally:
         config.chmod(0o644)
     others = f"{config}: others may write it (mode 0666)"

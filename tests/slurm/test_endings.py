@@ -1,8 +1,8 @@
-"""Every way a job can end on a real Slurm 22.05: diagnosed right, and Slurm asked for no more than was right.
+"""Every way in which a job can end on a real Slurm 22.05: the diagnosis, the decision and the actions on Slurm.
 
-All jobs that were selected run at once on a lab of their own; when all have ended they are judged, and each test looks
-at one. The rows are those of Slurm's own table of states: exit codes, signals, limits, cancellation, preemption, node
-failure, memory, launch failures.
+All selected jobs run at the same time on a lab of this module. After all have ended, the reconciler judges them, and
+each test checks one of them. The rows follow Slurm's table of job states: exit codes, signals, limits, cancellation,
+preemption, node failure, memory, launch failures.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from slurmwrap.lab.lab_directories import LabDirectories
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, BOB = USERS
 CRASH = "python3 -c 'import os, signal; os.kill(os.getpid(), signal.SIGSEGV)'"
-LASTS = "sleep 900"
-EATS = "python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1)'"
-ONCE = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0\n'  # the second run ends well
-# Preemption by partition, ids that come back soon, and a Prolog that fails for a job where a file says so.
-# Jobs that are sent nowhere have nodes 0 and 1, of which that Prolog drains one.
+LONG = "sleep 900"
+USES_MEMORY = "python3 -c 'x = bytearray(400 << 20); import time; time.sleep(1)'"
+SECOND_RUN_SUCCEEDS = '[ -n "$SLURM_RESTART_COUNT" ] && exit 0\n'  # the second run ends well
+# Preemption by partition, job ids that are reused soon, and a Prolog that fails for a job if a file says so.
+# Jobs without a node of their own run on nodes 0 and 1, of which that Prolog drains one.
 NODES = 7
 CONF = f"""
 PreemptType=preempt/partition_prio
@@ -51,21 +51,21 @@ exec {real}
 
 @dataclass(frozen=True)
 class Ending:
-    """A job and what must become of it: Slurm's word in our record, category and decision."""
+    """A job and the expected state in the record, category and decision."""
 
     body: str
     state: str
     category: str
     decision: str
     options: tuple[str, ...] = ()
-    again: bool = False  # it is run again by us
-    node: str = ""  # the job is sent there, and has it for itself
+    again: bool = False  # slurmwrap runs it again
+    node: str = ""  # the job runs on this node, exclusively
     consent: bool = True
-    slow: bool = False  # like another row
+    slow: bool = False  # similar to another row
 
 
 def _fails_once(command: str, category: str = "no_signature", **more: Any) -> Ending:
-    return Ending(ONCE + command, "FAILED", category, "retry", again=True, **more)
+    return Ending(SECOND_RUN_SUCCEEDS + command, "FAILED", category, "retry", again=True, **more)
 
 
 ENDINGS: dict[str, Ending] = {
@@ -83,23 +83,26 @@ ENDINGS: dict[str, Ending] = {
     "one_task_kills_the_other": _fails_once(
         "srun -K -n2 sh -c '[ \"$SLURM_PROCID\" = 1 ] && exit 9; sleep 60'", options=("--ntasks=2",)
     ),
-    "cancelled": Ending(LASTS, "CANCELLED", "cancelled", "none"),
-    "cancelled_by_term": Ending(LASTS, "FAILED", "cancelled", "none"),
-    "requeued_by_owner": Ending(LASTS, "REQUEUED", "cancelled", "none", node="n6"),
-    "time_limit": Ending(LASTS, "TIMEOUT", "time_limit", "stop"),
-    "preempted_requeued": Ending(LASTS, "REQUEUED", "job_preempted", "retry", ("--partition=low",), node="n3"),
+    "cancelled": Ending(LONG, "CANCELLED", "cancelled", "none"),
+    "cancelled_by_term": Ending(LONG, "FAILED", "cancelled", "none"),
+    "requeued_by_owner": Ending(LONG, "REQUEUED", "cancelled", "none", node="n6"),
+    "time_limit": Ending(LONG, "TIMEOUT", "time_limit", "stop"),
+    "preempted_requeued": Ending(LONG, "REQUEUED", "job_preempted", "retry", ("--partition=low",), node="n3"),
     "preempted_for_good": Ending(
-        LASTS, "PREEMPTED", "job_preempted", "stop", ("--partition=low", "--no-requeue"), node="n4"
+        LONG, "PREEMPTED", "job_preempted", "stop", ("--partition=low", "--no-requeue"), node="n4"
     ),
-    "node_fails": Ending(LASTS, "NODE_FAIL", "node_failure", "retry_elsewhere", node="n2"),
-    "node_fails_for_good": Ending(LASTS, "NODE_FAIL", "node_failure", "stop", ("--no-requeue",), node="n5"),
-    "oom_in_batch": Ending(f"{ONCE}exec {EATS}", "OUT_OF_MEMORY", "cpu_oom", "resize", ("--mem=150",), again=True),
-    "oom_in_srun_hidden": Ending(f"srun {EATS}; true", "COMPLETED", "cpu_oom", "stop", ("--mem=150",)),
+    "node_fails": Ending(LONG, "NODE_FAIL", "node_failure", "retry_elsewhere", node="n2"),
+    "node_fails_for_good": Ending(LONG, "NODE_FAIL", "node_failure", "stop", ("--no-requeue",), node="n5"),
+    "oom_in_batch": Ending(
+        f"{SECOND_RUN_SUCCEEDS}exec {USES_MEMORY}", "OUT_OF_MEMORY", "cpu_oom", "resize", ("--mem=150",), again=True
+    ),
+    "oom_in_srun_hidden": Ending(f"srun {USES_MEMORY}; true", "COMPLETED", "cpu_oom", "stop", ("--mem=150",)),
     "no_work_directory": Ending("true", "COMPLETED", "success", "none", ("--chdir=/nonexistent",)),
     "output_cannot_be_made": Ending("true", "FAILED", "permission_error", "stop", ("--output=/nonexistent/x.out",)),
     "bad_interpreter": Ending("#!/no/such/interp\ntrue", "FAILED", "syntax_error", "stop"),
     "no_such_program": Ending("srun nosuchprog", "FAILED", "syntax_error", "stop"),
-    # Slurm holds it for ever; it is let go once. A node that it drains would be to blame for the owner's requeue, too.
+    # Slurm holds this job for ever, so it is released once. It is kept off n6: a node that it drains would also count
+    # as the cause of requeued_by_owner.
     "prolog_fails": Ending(
         "true", "REQUEUED", "node_failure", "retry_elsewhere", ("--hold", "--exclude=n6"), again=True
     ),
@@ -109,7 +112,7 @@ ENDINGS: dict[str, Ending] = {
 
 @dataclass(kw_only=True)
 class World:
-    """The jobs by the names of ENDINGS, and what the site's database holds of their first runs."""
+    """The jobs by the names of ENDINGS, and the records of their first runs in the site's database."""
 
     lab: Lab
     jobs: dict[str, str] = field(default_factory=dict)
@@ -123,14 +126,14 @@ def world(lab_scratch: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     with started(lab_scratch / "endings", "--nodes", str(NODES)) as lab:
         world = World(lab=lab)
         _configure(lab)
-        for name in sorted(names, key=lambda name: not ENDINGS[name].node):  # before others are on these nodes
+        for name in sorted(names, key=lambda name: not ENDINGS[name].node):  # first those that need a node of their own
             world.jobs[name] = _submit(lab, name, ENDINGS[name])
         consent_to_retries(lab, [job for name, job in world.jobs.items() if ENDINGS[name].consent], ALICE)
         if "prolog_fails" in world.jobs:
             (lab.dir / f"fail.{world.jobs['prolog_fails']}").touch()
             lab.run(["scontrol", "release", world.jobs["prolog_fails"]])
-        _strike(world)
-        _judge(world)
+        _disturb_jobs(world)
+        _reconcile_until_judged(world)
         yield world
 
 
@@ -157,29 +160,29 @@ def _submit(lab: Lab, name: str, ending: Ending) -> str:
     )  # fmt: skip
 
 
-def _strike(world: World) -> None:
-    """What others do to the jobs while they run."""
+def _disturb_jobs(world: World) -> None:
+    """Cancels, preempts, requeues the running jobs, lets nodes fail and ends time limits."""
     lab, jobs = world.lab, world.jobs
-    struck = [name for name in jobs if ENDINGS[name].body == LASTS]
-    for name in struck:
+    affected = [name for name in jobs if ENDINGS[name].body == LONG]
+    for name in affected:
         lab.wait_job(jobs[name], ("RUNNING",), timeout=60)
     lab.reconcile_once()
-    for name in struck:
+    for name in affected:
         if name.startswith("preempted"):
             lab.submit("--partition=high", f"--nodelist={ENDINGS[name].node}", "--exclusive", "--mem=100",
                        "--output=/dev/null", user=BOB, script="#!/bin/sh\n")  # fmt: skip
         elif name.startswith("node_fails"):
-            _pull_the_plug(lab, ENDINGS[name].node)
+            _cut_power(lab, ENDINGS[name].node)
         else:
             word, user = {
                 "cancelled": ("scancel {}", ALICE),
                 "cancelled_by_term": ("scancel -s TERM -b {}", ALICE),
                 "requeued_by_owner": ("scontrol requeue {}", ALICE),
-                # slurmctld refuses a time that is over when it reads it
+                # slurmctld refuses an EndTime in the past
                 "time_limit": ("scontrol update JobId={} EndTime=now+5seconds", None),
             }[name]
             ask = partial(lab.run, word.format(jobs[name]).split(), user)
-            # scancel exits with 0 for a job whose batch shell slurmd has not started yet, and the signal is lost
+            # if slurmd has not started the batch shell yet, scancel exits with 0 and the signal is lost
             is_over = {
                 "time_limit": lambda done: done.returncode == 0,
                 "cancelled_by_term": lambda done: lab.states(jobs["cancelled_by_term"]) != ["RUNNING"],
@@ -188,8 +191,8 @@ def _strike(world: World) -> None:
             assert is_over or done.returncode == 0, done.stderr
 
 
-def _pull_the_plug(lab: Lab, node: str) -> None:
-    """slurmd and the steps it watches die at once, as with the node's power; root does what SlurmdTimeout does."""
+def _cut_power(lab: Lab, node: str) -> None:
+    """Kills slurmd and its steps at once, as a loss of power does. root sets the node DOWN, as SlurmdTimeout does."""
     daemon = int(Path(LabDirectories(lab.dir).node(node), "slurmd.pid").read_text())
     spool = str(LabDirectories(lab.dir).node(node))
     processes = [psutil.Process(daemon)]
@@ -208,10 +211,10 @@ def _is_stepd_of(process: psutil.Process, spool: str) -> bool:
     return False
 
 
-def _judge(world: World) -> None:
-    """Passes of the reconciler once all first runs are over, until all are judged; then the second runs to their end.
+def _reconcile_until_judged(world: World) -> None:
+    """Reconciles after the end of all first runs until all are judged, then waits for the end of the second runs.
 
-    What is missing then fails the test of its ending.
+    If a record is missing after that, the test of this ending fails.
     """
     lab, names = world.lab, {job: name for name, job in world.jobs.items()}
     again = [job for job, name in names.items() if ENDINGS[name].again]
@@ -249,7 +252,7 @@ def _rows() -> list[object]:
 
 
 @pytest.mark.parametrize("name", _rows())
-def test_an_ending_is_diagnosed_and_answered(world: World, name: str) -> None:
+def test_each_way_to_end_gets_its_diagnosis_and_decision(world: World, name: str) -> None:
     ending, job = ENDINGS[name], world.jobs[name]
     assert name in world.records, f"not judged: {world.lab.run(['scontrol', 'show', 'job', job]).stdout}"
     record = world.records[name]
@@ -263,8 +266,8 @@ def test_an_ending_is_diagnosed_and_answered(world: World, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_id_that_comes_back_is_another_job(world: World) -> None:
-    """Of a job that succeeded, and of one whose owner agreed to retries: neither speaks for the next of that id."""
+def test_a_reused_job_id_is_treated_as_another_job(world: World) -> None:
+    """Reuses the id of a job that succeeded and the id of a job with consent to retries: the new jobs get neither."""
     lab, old, agreed = world.lab, world.jobs["ok"], world.jobs["exit_3"]
     conf = Path(lab.env["SLURM_CONF"])
     conf.write_text(conf.read_text(encoding="utf-8").replace("MinJobAge=600", "MinJobAge=2"))

@@ -1,4 +1,4 @@
-"""The Prolog gate on a real Slurm: a node with a standing fault is refused, and the job that met it runs elsewhere."""
+"""The Prolog gate on a real Slurm: a node with a known fault is refused, and its job runs on another node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALICE, _ = USERS
 
 @pytest.fixture(scope="module")
 def gated(lab_scratch: Path) -> Iterator[Lab]:
-    """Two nodes whose Prolog has the gate, and whose site lets it act."""
+    """Two nodes with the gate in the Prolog; the rule of the site is `act`."""
     with started(lab_scratch / "gated", "--nodes", "2") as lab:
         layout = LabDirectories(lab.dir)
         hook_archive.install(
@@ -45,7 +45,7 @@ def gated(lab_scratch: Path) -> Iterator[Lab]:
         yield lab
 
 
-def _stands(lab: Lab, node: str) -> None:
+def _write_fault(lab: Lab, node: str) -> None:
     now = time.time()
     fault = {"node": node, "cause": "gpu_lost", "since": now, "text": "the GPU is lost"}
     state = LabDirectories(lab.dir).node(node) / "state"
@@ -58,21 +58,21 @@ def _submit(lab: Lab) -> str:
     return lab.submit(*options, "--nodelist=n0", user=ALICE, script="#!/bin/sh\nhostname\n")
 
 
-def test_without_a_permit_the_job_starts_in_spite_of_the_fault(gated: Lab) -> None:
-    _stands(gated, "n0")
+def test_without_a_permit_the_job_starts_on_the_faulty_node(gated: Lab) -> None:
+    _write_fault(gated, "n0")
     job = _submit(gated)
     gated.wait_job(job, ("COMPLETED",))
     assert "Prolog error" not in gated.run(["sinfo", "-h", "-R"]).stdout
 
 
-def test_with_a_permit_the_node_is_refused_and_the_job_let_go_elsewhere(gated: Lab) -> None:
+def test_with_a_permit_the_faulty_node_is_refused_and_the_job_runs_elsewhere(gated: Lab) -> None:
     began = time.time()
     gated.reconcile_once()
     permit_file = LabDirectories(gated.dir).published / "gate-permit.json"
     permit = json.loads(permit_file.read_text())
     assert permit["allowed"]
-    permit_file.write_text(json.dumps({**permit, "until": began + 3500}))  # however long the Prolog takes to come
-    _stands(gated, "n0")
+    permit_file.write_text(json.dumps({**permit, "until": began + 3500}))  # long enough until the Prolog starts
+    _write_fault(gated, "n0")
     job = _submit(gated)
 
     def look() -> list[str]:
@@ -91,4 +91,4 @@ def test_with_a_permit_the_node_is_refused_and_the_job_let_go_elsewhere(gated: L
     errors = site_rows(gated, "SELECT DISTINCT error FROM actions WHERE job_id = ?", int(job))
     assert errors == [{"error": ""}]
     permit = json.loads(permit_file.read_text())
-    assert (permit["allowed"], permit["until"] > began) == (False, True)  # one of two nodes is the whole cap
+    assert (permit["allowed"], permit["until"] > began) == (False, True)  # one of two nodes already reaches the cap

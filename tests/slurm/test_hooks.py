@@ -1,4 +1,4 @@
-"""The hooks under a real Slurm: what one job leaves in the spool, from each node and from the controller."""
+"""The hooks on a real Slurm: the observations of one job in the spool, from each node and from the controller."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ALICE = USERS[0]
 
 @pytest.fixture(scope="module")
 def lab(lab_as_slurm: Lab) -> Lab:
-    """As most sites run it; what slurmctld's hook leaves is then not root's."""
+    """As on most sites, slurmctld is not root: the files of EpilogSlurmctld then do not belong to root."""
     return lab_as_slurm
 
 
-# Says where it runs, waits until the test has written to the kernel log, then fails.
+# Prints where it runs, waits until the test has written to the kernel log, then fails.
 SCRIPT = """#!/bin/bash
 echo "on $SLURMD_NODENAME with $SLURM_JOB_GPUS"
 while [ ! -e {flag} ]; do sleep 0.1; done
@@ -41,14 +41,14 @@ exit 3
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What was observed of one job."""
+    """The observations of one job."""
 
     prolog: list[Observation]
     epilog: list[Observation]
     controller: list[Observation]
 
 
-def observed(lab: Lab, job: str, nodes: int) -> Seen:
+def wait_for_observations(lab: Lab, job: str, nodes: int) -> Seen:
     """Waits until every hook of a job on `nodes` nodes has written; nothing is removed."""
 
     def look() -> Seen:
@@ -87,15 +87,15 @@ def run_failing_job(lab: Lab) -> tuple[str, str, str, str]:
     node, gpu = words[1], int(words[3])
     line = f"NVRM: Xid (PCI:{gpu_bus_id(gpu).rpartition('.')[0]}): 79, pid=1, name=python, GPU has fallen off the bus."
     lab.kernel(node, line)
-    lab.kernel(node, line.replace(gpu_bus_id(gpu)[5:7], gpu_bus_id(gpu + 1)[5:7]))  # another job's GPU
+    lab.kernel(node, line.replace(gpu_bus_id(gpu)[5:7], gpu_bus_id(gpu + 1)[5:7]))  # the GPU of another job
     flag.touch()
     lab.wait_job(job, ("FAILED",))
     return job, node, line, str(output)
 
 
-def test_a_failed_job_is_seen_by_every_hook_with_its_log_and_its_own_kernel_line(lab: Lab) -> None:
+def test_every_hook_records_a_failed_job_with_its_log_and_its_kernel_line(lab: Lab) -> None:
     job, node, line, output = run_failing_job(lab)
-    seen = observed(lab, job, nodes=2)
+    seen = wait_for_observations(lab, job, nodes=2)
     uid = pwd.getpwnam(ALICE).pw_uid
     assert sorted(one.node for one in seen.prolog) == sorted(one.node for one in seen.epilog)
     assert all(
@@ -115,7 +115,7 @@ def test_a_failed_job_is_seen_by_every_hook_with_its_log_and_its_own_kernel_line
     assert not any(state.startswith("drain") for state in states)
 
 
-# 300 MiB, and work until the test has seen enough.
+# Uses 300 MiB and CPU time until the test has seen enough.
 USES = """#!/bin/bash
 srun python3 -c "
 import os
@@ -126,7 +126,7 @@ while not os.path.exists('{flag}'):
 """
 
 
-def test_what_a_job_used_is_sampled_while_it_runs(lab: Lab) -> None:
+def test_cpu_time_and_memory_of_a_job_are_sampled_while_it_runs(lab: Lab) -> None:
     flag = Path(pwd.getpwnam(ALICE).pw_dir) / f"flag-{time.monotonic_ns()}"
     options = ("--nodelist=n5", "--mem=600", "--output=/dev/null")
     job = lab.submit(*options, user=ALICE, script=USES.format(flag=flag))
@@ -138,20 +138,20 @@ def test_what_a_job_used_is_sampled_while_it_runs(lab: Lab) -> None:
     seen = wait_for(look, lambda now: now.get("cpu_s", 0) > 0.3 and now["mem_peak_mib"] > 290, 60)
     flag.touch()
     lab.wait_job(job)
-    facts = observed(lab, job, nodes=1).epilog[0].facts
+    facts = wait_for_observations(lab, job, nodes=1).epilog[0].facts
     assert facts["cpu_s"] >= seen["cpu_s"] > 0.3
     assert 290 <= facts["mem_peak_mib"] <= 450
     assert facts["mem_source"] == "cgroup"
 
 
-def test_an_array_task_is_named_by_the_controller(lab: Lab) -> None:
+def test_epilog_slurmctld_records_array_job_id_and_array_task_id(lab: Lab) -> None:
     array = lab.submit("--array=3", "--mem=50", "--output=/dev/null", user=ALICE, script="#!/bin/bash\ntrue\n")
     lab.wait_job(array)
-    (controller,) = observed(lab, array, nodes=1).controller
+    (controller,) = wait_for_observations(lab, array, nodes=1).controller
     assert (controller.facts["array_job_id"], controller.facts["array_task_id"]) == (int(array), 3)
 
 
-# Two ranks with files of their own, of which the second fails.
+# Two ranks with their own output files. The second fails.
 RANKS = """#!/bin/bash
 srun -n2 --output=%j_%t.err bash -c '
 echo "rank $SLURM_PROCID"
@@ -162,11 +162,11 @@ echo "rank $SLURM_PROCID"
 """
 
 
-def test_the_ranks_own_files_are_read_beside_the_jobs_output(lab: Lab) -> None:
+def test_output_files_of_ranks_are_read_in_addition_to_the_jobs_output(lab: Lab) -> None:
     home = Path(pwd.getpwnam(ALICE).pw_dir)
     job = lab.submit("-n2", "--mem=100", "--output=%j.out", user=ALICE, script=RANKS, cwd=home)
     lab.wait_job(job, ("FAILED",))
-    (epilog,) = observed(lab, job, nodes=1).epilog
+    (epilog,) = wait_for_observations(lab, job, nodes=1).epilog
     found = {Path(log["name"]).name: (log["text"], log.get("beside", False)) for log in epilog.facts["logs"]}
     assert set(found) == {f"{job}.out", f"{job}_0.err", f"{job}_1.err"}
     assert found[f"{job}_0.err"] == ("rank 0\n", True)
@@ -175,7 +175,7 @@ def test_the_ranks_own_files_are_read_beside_the_jobs_output(lab: Lab) -> None:
 
 @pytest.fixture
 def gate(lab: Lab) -> Iterator[Lab]:
-    """The lab with its Prolog gate on; slurmctld and the reconciler, whose files these are, run as user slurm."""
+    """The lab with its Prolog gate on. slurmctld and the reconciler, which own these files, run as user slurm."""
     layout = LabDirectories(lab.dir)
     files = (layout.hooks / "prolog", layout.hooks / "hooks.json")
     before = [path.read_text() for path in files]
@@ -196,18 +196,18 @@ def publish(lab: Lab, name: str, content: dict[str, object]) -> None:
     shutil.chown(path, lab.slurm_user)
 
 
-def test_a_refused_job_is_held_and_its_node_drained_until_the_permit_is_gone(gate: Lab) -> None:
+def test_the_gate_holds_the_job_and_drains_its_node_until_the_permit_expires(gate: Lab) -> None:
     fault = {"node": "n7", "cause": "gpu_lost", "since": time.time() - 5, "text": "GPU 0 is lost"}
     publish(gate, "faults.json", {"version": 1, "at": time.time(), "faults": [fault]})
     publish(gate, "gate-permit.json", {"version": 1, "until": time.time() + 3500, "allowed": True})
     options = ("--mem=50", "--output=/dev/null")
     job = gate.submit("--nodelist=n7", *options, user=ALICE, script="#!/bin/bash\ntrue\n")
     words = ["squeue", "-h", "-j", job, "-o", "%T %r"]
-    held = wait_for(lambda: gate.run(words).stdout, lambda said: "PENDING" in said and "held" in said, 60)
+    held = wait_for(lambda: gate.run(words).stdout, lambda output: "PENDING" in output and "held" in output, 60)
     assert held == "PENDING launch failed requeued held\n"
     drained = gate.run(["sinfo", "-h", "-n", "n7", "-o", "%T %E"]).stdout
     assert drained.startswith("drain") and drained.endswith(" Prolog error\n")
-    (prolog,) = observed(gate, job, nodes=1).prolog
+    (prolog,) = wait_for_observations(gate, job, nodes=1).prolog
     assert prolog.facts["gate"] == {
         "refused": True,
         "cause": "gpu_lost",
@@ -221,8 +221,8 @@ def test_a_refused_job_is_held_and_its_node_drained_until_the_permit_is_gone(gat
     publish(gate, "gate-permit.json", {"version": 1, "until": time.time() - 1, "allowed": True})
     gate.run(["scontrol", "update", "nodename=n7", "state=resume"])
     gate.run(["scontrol", "release", job])
-    gate.run(["scontrol", "update", f"jobid={job}", "starttime=now"])  # a requeue waits two minutes otherwise
+    gate.run(["scontrol", "update", f"jobid={job}", "starttime=now"])  # otherwise a requeued job waits two minutes
     gate.wait_job(job)
-    assert [one.facts["gate"]["why_not"] for one in observed(gate, job, nodes=1).prolog if one != prolog] == [
-        "the permit is stale"
-    ]
+    assert [
+        one.facts["gate"]["why_not"] for one in wait_for_observations(gate, job, nodes=1).prolog if one != prolog
+    ] == ["the permit is stale"]

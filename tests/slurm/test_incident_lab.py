@@ -1,4 +1,4 @@
-"""An incident on a real Slurm: two users' jobs on several nodes lose their file system within a minute."""
+"""An incident on a real Slurm: jobs of two users on several nodes lose their file system within a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=200 --time=1 --partition=gpu\ntru
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """A file system of its own, as a shared one is: the controller has it in its table of mounts."""
+    """A separate file system, like a shared one: it is in the mount table of the controller."""
     place = Path("/swtest-scratch")
     place.mkdir(exist_ok=True)
     done = subprocess.run(
@@ -37,12 +37,12 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture
 def own_lab(lab_scratch: Path) -> Iterator[Lab]:
-    """A lab whose history no other test has written: what failed there would be looked at too."""
+    """A lab without records of other tests: their failures would become part of the incident."""
     with started(lab_scratch / "lab-incident") as running:
         yield running
 
 
-def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path) -> None:
+def test_jobs_that_lose_a_file_system_are_one_incident(own_lab: Lab, scratch: Path) -> None:
     lab = own_lab
     jobs = []
     for number, user in enumerate((ALICE, BOB, ALICE, BOB, ALICE)):
@@ -54,12 +54,12 @@ def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path)
     for job in jobs:
         lab.wait_job(job, ENDED)
 
-    def judged() -> list[dict[str, object]]:
+    def read_judged_runs() -> list[dict[str, object]]:
         lab.reconcile_once()
         return site_rows(lab, "SELECT * FROM attempts WHERE diagnosis_category != ''")
 
-    # what slurmctld's hook tells may come after the job has ended
-    assert len(wait_for(judged, lambda runs: len(runs) == len(jobs), 60)) == len(jobs)
+    # the observation of EpilogSlurmctld may arrive after the end of the job
+    assert len(wait_for(read_judged_runs, lambda runs: len(runs) == len(jobs), 60)) == len(jobs)
     lab.reconcile_once()
 
     (incident,) = site_rows(lab, "SELECT * FROM incidents")
@@ -74,8 +74,8 @@ def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path)
     assert site_rows(lab, "SELECT * FROM strikes") == []
     assert "DRAIN" not in lab.run(["sinfo", "-h", "-o", "%T"]).stdout.upper()
 
-    told = json.loads((Path(site(lab)["published"]) / "published.json").read_text(encoding="ascii"))["incidents"]
-    assert [(one["category"], one["scope"], one["jobs"], one["users"]) for one in told] == [
+    published = json.loads((Path(site(lab)["published"]) / "published.json").read_text(encoding="ascii"))["incidents"]
+    assert [(one["category"], one["scope"], one["jobs"], one["users"]) for one in published] == [
         ("storage_io", f"path {scratch}", 5, 2)
     ]
     work = scratch / "work"
@@ -83,13 +83,13 @@ def test_a_file_system_that_is_away_is_one_incident(own_lab: Lab, scratch: Path)
     script = work / "train.sbatch"
     script.write_text(JOB)
     script.chmod(0o755)
-    there = lab.run(["gsub", "--prerun=off", "--hold", script], BOB, cwd=work)
-    assert there.returncode == 0, there.stderr
-    (warning,) = [line for line in there.stderr.splitlines() if "storage_io" in line]
+    affected_call = lab.run(["gsub", "--prerun=off", "--hold", script], BOB, cwd=work)
+    assert affected_call.returncode == 0, affected_call.stderr
+    (warning,) = [line for line in affected_call.stderr.splitlines() if "storage_io" in line]
     assert warning.startswith(f"gsub: warning: storage_io on {scratch} since ")
     assert warning.endswith("(5 jobs of 2 users): the job may fail the same way; it is submitted anyway")
-    elsewhere = lab.run(["gsub", "--prerun=off", "--hold", "--wrap=true", "--gres=gpu:1", "--mem=200"], BOB)
-    assert elsewhere.returncode == 0 and "storage_io" not in elsewhere.stderr, elsewhere.stderr
+    other_call = lab.run(["gsub", "--prerun=off", "--hold", "--wrap=true", "--gres=gpu:1", "--mem=200"], BOB)
+    assert other_call.returncode == 0 and "storage_io" not in other_call.stderr, other_call.stderr
     report = lab.slurmwrap("report").stdout
     rows = [line.split() for line in report.splitlines() if "file syste" in line]
     # the user whose runs took longer comes first

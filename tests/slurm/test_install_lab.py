@@ -1,4 +1,4 @@
-"""`slurmwrap hooks` on a real Slurm that has hooks of its own already: both run, and taking back leaves every byte."""
+"""`slurmwrap hooks` on a real Slurm that already has hooks: both run, and uninstall restores every byte."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ from slurmwrap.store.spool_reader import SealedSpool
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
 NODES = ("n0", "n1")
-WELL = frozenset(
-    {"idle", "mixed", "allocated", "completing", "planned"}
-)  # planned: a job of the installation waits for the node
-# The sites' own hooks say their name and the job's.
+# planned: a job of the installation waits for the node
+USABLE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
+# The hooks of the site write their own name and the job id.
 SCRIPT = '#!/bin/sh\necho "$0 $SLURM_JOB_ID" >>{ran}\n'
 
 
 @dataclass(frozen=True)
 class Site:
-    """A lab whose slurm.conf names hooks that are not ours."""
+    """A lab whose slurm.conf names hooks that slurmwrap did not install."""
 
     lab: Lab
-    own: Path  # the site's
-    base: Path  # where ours go
+    own: Path  # the hooks of the site
+    base: Path  # where slurmwrap installs its hooks
 
     @property
     def options(self) -> list[str]:
@@ -66,12 +65,12 @@ class Site:
         return job
 
     def ran(self, job: str) -> list[str]:
-        """Names of the site's own hooks that ran for a job."""
+        """Names of the hooks of the site that ran for a job."""
         lines = (self.own / "ran").read_text().splitlines()
         return sorted(Path(line.split()[0]).name for line in lines if line.split()[1] == job)
 
     def digest(self) -> dict[str, tuple[int, int, int, str]]:
-        """Everything that installation could touch."""
+        """All files that an installation could change."""
         places = {"etc": LabDirectories(self.lab.dir).etc, "own": self.own, "base": self.base}
         found = {f"{name}/{key}": one for name, place in places.items() for key, one in seen(place).items()}
         return {name: one for name, one in found.items() if name != "own/ran"}
@@ -98,31 +97,33 @@ def site(lab_scratch: Path) -> Iterator[Site]:
 
 
 def restart_controller(lab: Lab) -> None:
-    """22.05 runs an EpilogSlurmctld only if one was set when slurmctld started."""
+    """Slurm 22.05 runs an EpilogSlurmctld only if it was set when slurmctld started."""
     layout = LabDirectories(lab.dir)
     (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "slurmctld"]
     os.kill(pid, signal.SIGTERM)
     wait_for(lambda: daemons.started_at(pid), lambda started: not started, 60)
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     _, process = daemons.start("slurmctld", argv, layout, user=lab.slurm_user)
-    process.returncode = 0  # it lives on without us
-    wait_for(lambda: lab.run(["scontrol", "ping"]).stdout, lambda said: "is UP" in said, 60)
+    process.returncode = 0  # it keeps running without this Popen object
+    wait_for(lambda: lab.run(["scontrol", "ping"]).stdout, lambda output: "is UP" in output, 60)
     lab.run(["scontrol", "reconfigure"])
 
 
-def prolog_of(site: Site) -> str:
-    """What slurmctld has in force once ours is installed beside the site's: both since 24.11, before one script."""
+def get_prolog_setting(site: Site) -> str:
+    """The Prolog setting after the installation: since 24.11 both Prologs, before 24.11 one script that runs both."""
     many = parse_release(site.lab.run(["scontrol", "--version"]).stdout) >= MANY_SINCE
     return f"{site.base}/hooks/prolog,{site.own}/prolog.sh" if many else f"{site.base}/hooks/prolog_site"
 
 
-def no_node_was_drained(lab: Lab) -> None:
-    """As it would be whose hook failed; one that reads slurm.conf again may not answer for a moment."""
-    states = wait_for(lambda: set(lab.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()), WELL.issuperset, 60)
-    assert states <= WELL
+def assert_no_node_is_drained(lab: Lab) -> None:
+    """A node with a failed hook would be drained. A node that reads slurm.conf again may not respond for a moment."""
+    states = wait_for(
+        lambda: set(lab.run(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split()), USABLE_STATES.issuperset, 60
+    )
+    assert states <= USABLE_STATES
 
 
-def test_installed_beside_the_sites_hooks_both_run_and_taken_back_nothing_is_left(site: Site) -> None:
+def test_installed_hooks_run_with_the_sites_own_and_uninstall_restores_every_file(site: Site) -> None:
     before = site.digest()
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
 
@@ -135,40 +136,40 @@ def test_installed_beside_the_sites_hooks_both_run_and_taken_back_nothing_is_lef
     assert done.returncode == 0, done.stdout + done.stderr
     assert "observations of Prolog, Epilog and EpilogSlurmctld were accepted" in done.stderr
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
-    assert same_on(site) == {"n0": SAME}
+    assert read_hook_states(site) == {"n0": SAME}
 
     checked = site.hooks("check", "--json", "--no-systemd", *site.manifest)
-    told = {one["what"]: one["state"] for one in json.loads(checked.stdout)["checks"]}
-    assert {told[what] for what in ("installation", "files", "slurm.conf", "directories", "slurmctld")} == {"ok"}
+    states = {one["what"]: one["state"] for one in json.loads(checked.stdout)["checks"]}
+    assert {states[what] for what in ("installation", "files", "slurm.conf", "directories", "slurmctld")} == {"ok"}
 
     again = site.hooks("install", "--no-test", *site.options)
     assert "All of it is in place already." in again.stdout
 
-    # slurm.conf is restored, and Slurm is not told: the files stay as long as slurmctld names the hooks
+    # slurm.conf is restored without a reconfigure: the files stay as long as slurmctld uses the hooks
     taken = site.hooks("uninstall", "--purge", "--no-reconfigure", *site.manifest)
     assert taken.returncode == 1
-    assert f"Prolog={prolog_of(site)} in force: no file was removed" in taken.stderr
+    assert f"Prolog={get_prolog_setting(site)} in force: no file was removed" in taken.stderr
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
 
     taken = site.hooks("uninstall", "--purge", *site.manifest)
     assert taken.returncode == 0, taken.stderr
     assert site.digest() == before, taken.stderr
     assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
-    no_node_was_drained(site.lab)
+    assert_no_node_is_drained(site.lab)
 
 
-def same_on(site: Site) -> dict[str, str]:
-    """As `slurmwrap doctor` sees the nodes' hooks."""
+def read_hook_states(site: Site) -> dict[str, str]:
+    """The state of the hooks of n0, computed as `slurmwrap doctor` does."""
     shared = site.base / "shared" / "spool"
     socket = str(LabDirectories(site.lab.dir).munge_socket)
     spool = SealedSpool(shared, socket, lambda: dict.fromkeys(NODES, "127.0.0.1"), {0}, site.lab.cluster)
-    told = select_newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
-    states = {one.node: one.state for one in list_node_hooks(NODES, told, read_checksum(site.base / "hooks"))}
-    return {node: states[node] for node in told if node == "n0"}
+    newest = select_newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
+    states = {one.node: one.state for one in list_node_hooks(NODES, newest, read_checksum(site.base / "hooks"))}
+    return {node: states[node] for node in newest if node == "n0"}
 
 
-@pytest.mark.slow  # tests/install/test_image.py kills it at every change
-def test_killed_on_its_way_jobs_run_on_and_it_goes_on_or_back(site: Site) -> None:
+@pytest.mark.slow  # tests/install/test_image.py kills the installation at every change
+def test_after_a_killed_install_jobs_run_and_install_and_uninstall_work(site: Site) -> None:
     before, conf = site.digest(), LabDirectories(site.lab.dir).slurm_conf
     original = conf.read_bytes()
     ways = (
@@ -188,7 +189,7 @@ def test_killed_on_its_way_jobs_run_on_and_it_goes_on_or_back(site: Site) -> Non
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         assert site.ran(site.run_a_job()) == ["50-clean", "ended.sh", "prolog.sh"]
-    no_node_was_drained(site.lab)
+    assert_no_node_is_drained(site.lab)
     done = site.hooks("install", "--no-test", *site.options)
     assert done.returncode == 0, done.stdout + done.stderr
     taken = site.hooks("uninstall", "--purge", *site.manifest)
@@ -196,7 +197,7 @@ def test_killed_on_its_way_jobs_run_on_and_it_goes_on_or_back(site: Site) -> Non
     assert site.digest() == before, taken.stderr
 
 
-def test_a_node_that_cannot_get_the_files_leaves_slurm_conf_untouched(site: Site) -> None:
+def test_slurm_conf_is_unchanged_if_a_node_cannot_get_the_files(site: Site) -> None:
     conf = LabDirectories(site.lab.dir).slurm_conf
     before = conf.read_bytes()
     site.lab.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=a person"])
@@ -212,13 +213,13 @@ def test_a_node_that_cannot_get_the_files_leaves_slurm_conf_untouched(site: Site
 
 @pytest.fixture
 def own_copy(site: Site) -> Iterator[Path]:
-    """n1's slurmd has a slurm.conf of its own: a copy of the lab's, mounted over it in n1's namespace alone."""
+    """n1 has its own slurm.conf: a copy of the lab's slurm.conf, mounted over it in the mount namespace of n1 only."""
     layout, own = LabDirectories(site.lab.dir), site.lab.dir / "etc-of-n1"
     (pid,) = [one["pid"] for one in json.loads(layout.state_file.read_text())["daemons"] if one["name"] == "n1"]
     if Path(f"/proc/{pid}/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
         pytest.skip("the lab's nodes have no mount namespace of their own here")
     shutil.copytree(layout.etc, own)
-    within = ["nsenter", f"--target={pid}", "--mount", "--root"]  # a chroot is not the namespace's own root
+    within = ["nsenter", f"--target={pid}", "--mount", "--root"]  # a chroot is not the root of the namespace
     subprocess.run([*within, "mount", "--bind", str(own), str(layout.etc)], check=True)
     yield own / "slurm.conf"
     subprocess.run([*within, "umount", "--lazy", str(layout.etc)], check=True)
@@ -227,30 +228,30 @@ def own_copy(site: Site) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_still_runs(
-    site: Site, own_copy: Path
-) -> None:
+def test_a_node_with_its_own_slurm_conf_is_named_and_keeps_the_hooks_it_uses(site: Site, own_copy: Path) -> None:
     before, conf = site.digest(), LabDirectories(site.lab.dir).slurm_conf
     done = site.hooks("install", "--test-node=n0", *site.options)
     assert done.returncode == 0, done.stdout + done.stderr
-    own = "its slurmd reads a slurm.conf of its own, which"
-    assert f"no hook of slurmwrap runs on n1: {own} does not have the new lines. Copy slurm.conf there" in done.stderr
+    message = "its slurmd reads a slurm.conf of its own, which"
+    assert (
+        f"no hook of slurmwrap runs on n1: {message} does not have the new lines. Copy slurm.conf there" in done.stderr
+    )
     assert "1 nodes read the new lines" in done.stderr
     checked = site.hooks("check", "--json", "--no-systemd", "--nodes=all", "--patience=600", *site.manifest)
-    told = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
-    assert told == [("ok", "n0: read the lines"), ("fail", f"n1: {own} does not have the new lines")]
+    checks = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
+    assert checks == [("ok", "n0: read the lines"), ("fail", f"n1: {message} does not have the new lines")]
 
     own_copy.write_bytes(conf.read_bytes())
     site.lab.run(["scontrol", "reconfigure"])
     checked = site.hooks("check", "--json", "--no-systemd", "--nodes=n[0-1]", "--patience=600", *site.manifest)
-    told = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
-    assert told == [("ok", "n[0-1]: read the lines")]
+    checks = [(one["state"], one["text"]) for one in json.loads(checked.stdout)["checks"] if one["what"] == "nodes"]
+    assert checks == [("ok", "n[0-1]: read the lines")]
 
-    taken = site.hooks("uninstall", "--purge", *site.manifest)  # n1's copy names the hooks as before
+    taken = site.hooks("uninstall", "--purge", *site.manifest)  # n1's copy still names the hooks
     assert taken.returncode == 1, taken.stderr
     assert "n1: a slurm.conf of its own names the hooks: nothing was removed on this machine" in taken.stderr
     assert site.lab.run(["srun", "-w", "n1", "--mem=50", "true"], user=ALICE).returncode == 0
-    no_node_was_drained(site.lab)
+    assert_no_node_is_drained(site.lab)
 
     own_copy.write_bytes(conf.read_bytes())
     site.lab.run(["scontrol", "reconfigure"])
@@ -261,7 +262,7 @@ def test_a_node_with_a_slurm_conf_of_its_own_is_named_and_never_loses_what_it_st
 
 @pytest.fixture
 def filtered(site: Site) -> Iterator[Site]:
-    """With the cli_filter, and no hook."""
+    """The site with the cli_filter and without hooks of slurmwrap."""
     conf, plugin = LabDirectories(site.lab.dir).slurm_conf, LabDirectories(site.lab.dir).etc / "cli_filter.lua"
     before = conf.read_bytes()
     conf.write_bytes(before + b"\nCliFilterPlugins=lua\n")
@@ -283,20 +284,20 @@ HINTED = {
 }
 
 
-def test_who_types_plain_sbatch_for_gpus_is_told_of_gsub(filtered: Site) -> None:
+def test_sbatch_with_gpus_at_a_terminal_prints_a_hint_to_gsub(filtered: Site) -> None:
     if not shutil.which("script"):
         pytest.skip("util-linux' script is not installed")
-    told = {}
+    hinted = {}
     for line in HINTED:
         command = f"{line} --hold --mem=50 --output=/dev/null --wrap true"
         done = filtered.lab.run(["script", "-qec", command, "/dev/null"], user=ALICE)
         assert done.returncode == 0 and "Submitted batch job" in done.stdout, done.stdout
-        told[line] = "without a trial: `gsub` takes the same options" in done.stdout
+        hinted[line] = "without a trial: `gsub` takes the same options" in done.stdout
     filtered.lab.clear(ALICE)
-    assert told == HINTED
+    assert hinted == HINTED
 
 
-def test_a_script_without_a_terminal_is_told_nothing(filtered: Site) -> None:
+def test_sbatch_without_a_terminal_prints_no_hint(filtered: Site) -> None:
     words = ("--hold", "--gres=gpu:1", "--mem=50", "--output=/dev/null", "--wrap", "true")
     done = filtered.lab.run(["setsid", "sbatch", *words], user=ALICE)
     filtered.lab.clear(ALICE)

@@ -1,6 +1,6 @@
-"""What `slurmwrap.sbatch` reads out of command lines and scripts, against the sbatch that is installed.
+"""The options that `slurmwrap.sbatch` parses from command lines and scripts, compared with the installed sbatch.
 
-`sbatch -v --test-only` prints the options it read, before anything is scheduled.
+`sbatch -v --test-only` prints the options that it parsed, before anything is scheduled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurmwrap.sbatch.parse_request import parse_request
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
-# Options whose values sbatch prints as they were given.
+# Options whose values sbatch prints unchanged.
 VERBATIM = ("account", "comment", "constraint", "exclude", "job-name", "licenses", "partition", "qos", "wckey")
 
 CASES: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
@@ -72,32 +72,32 @@ CASES: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
 ]  # fmt: skip
 
 
-def sbatchs_options(stderr: str) -> dict[str, str] | None:
-    """The table of options that sbatch -v prints; None when it gave up before."""
+def parse_sbatch_options(stderr: str) -> dict[str, str] | None:
+    """The table of options that sbatch -v prints; None if sbatch ended before that."""
     table = re.search(r"-{20} -{20}\n(.*?)sbatch: -{20} -{20}\n", stderr, re.DOTALL)
     return dict(re.findall(r"^sbatch: ([a-z-]+) *: (.*)$", table[1], re.MULTILINE)) if table else None
 
 
-def test_the_table_is_that_of_the_installed_sbatch(lab, release) -> None:
+def test_the_option_table_equals_that_of_the_installed_sbatch(lab, release) -> None:
     listed = re.findall(r"'--([a-z-]+)'", lab.run(["sbatch", "--=x"]).stderr)
     ours = [option.name for option in SBATCH if option.known_to(release)]
     assert listed == ours
     assert release >= BASE
 
 
-def test_every_option_is_read_as_sbatch_reads_it(lab, release, tmp_path: Path) -> None:
+def test_scripts_and_command_lines_are_parsed_as_sbatch_parses_them(lab, release, tmp_path: Path) -> None:
     wrong = []
     for lines, argv, environ in CASES:
         (tmp_path / "a.sh").write_text(f"#!/bin/sh\n{lines}\ntrue\n")
-        said = lab.run(["sbatch", "-v", "--test-only", *argv, tmp_path / "a.sh"], cwd=tmp_path, env=environ)
-        if difference := differing(said, argv, environ, tmp_path / "a.sh", release):
+        result = lab.run(["sbatch", "-v", "--test-only", *argv, tmp_path / "a.sh"], cwd=tmp_path, env=environ)
+        if difference := find_difference(result, argv, environ, tmp_path / "a.sh", release):
             wrong.append((lines, argv, environ, difference))
     assert wrong == []
 
 
-def differing(said, argv, environ, script: Path, release) -> object:
-    """What we read otherwise than sbatch did; None where all is alike."""
-    theirs = sbatchs_options(said.stderr)
+def find_difference(result, argv, environ, script: Path, release) -> object:
+    """The difference between the options that slurmwrap and sbatch parsed; None if they are equal."""
+    theirs = parse_sbatch_options(result.stderr)
     try:
         ours = parse_request(
             [*argv, str(script)],
@@ -108,11 +108,11 @@ def differing(said, argv, environ, script: Path, release) -> object:
             release=release,
         )
     except SlurmwrapError as error:
-        told = re.sub(r"^a\.sh(:\d+)?: (?!line)", "", str(error)).partition(" (")[0]
-        alike = theirs is None and said.returncode == error.exit_code and told in said.stderr
-        return None if alike else (str(error), said.stderr)
+        message = re.sub(r"^a\.sh(:\d+)?: (?!line)", "", str(error)).partition(" (")[0]
+        alike = theirs is None and result.returncode == error.exit_code and message in result.stderr
+        return None if alike else (str(error), result.stderr)
     if theirs is None:
-        return said.stderr
+        return result.stderr
     values = (
         {name: ours.value(name) for name in VERBATIM if ours.setting(name)},
         {name: value for name, value in theirs.items() if name in VERBATIM},
@@ -123,8 +123,8 @@ def differing(said, argv, environ, script: Path, release) -> object:
     return None if values[0] == values[1] and flags[0] == flags[1] else (values, flags)
 
 
-def refusal(word: str, release: tuple[int, int]) -> str | None:
-    """What we say to one word alone on the command line."""
+def find_refusal(word: str, release: tuple[int, int]) -> str | None:
+    """The error message of slurmwrap for one word on the command line; None if it is accepted."""
     try:
         scan([word], build_names(release))
     except BadOption as bad:
@@ -132,11 +132,11 @@ def refusal(word: str, release: tuple[int, int]) -> str | None:
     return None
 
 
-def test_every_short_abbreviation_means_what_it_means_to_sbatch(lab, release) -> None:
-    """Without a value (then an option that needs one is named) and with one (then a flag is)."""
+def test_every_short_abbreviation_is_parsed_as_sbatch_parses_it(lab, release) -> None:
+    """Each abbreviation is tried without a value (an error if one is needed) and with one (an error for a flag)."""
     prefixes = sorted({option.name[:length] for option in SBATCH if option.known_to(release) for length in (1, 2, 3)})
-    ours = {word: refusal(word, release) for prefix in prefixes for word in (f"--{prefix}", f"--{prefix}=x")}
-    told = {word: text for word, text in ours.items() if text is not None}
-    said = {word: lab.run(["sbatch", word]).stderr for word in told}
-    assert {word: text for word, text in told.items() if text not in said[word]} == {}
-    assert len(told) > 200
+    ours = {word: find_refusal(word, release) for prefix in prefixes for word in (f"--{prefix}", f"--{prefix}=x")}
+    refusals = {word: text for word, text in ours.items() if text is not None}
+    answers = {word: lab.run(["sbatch", word]).stderr for word in refusals}
+    assert {word: text for word, text in refusals.items() if text not in answers[word]} == {}
+    assert len(refusals) > 200

@@ -1,4 +1,4 @@
-"""kill -9 of the reconciler while it acts on a real Slurm: every job is run again once, and nothing is lost."""
+"""kill -9 of the reconciler while it acts on a real Slurm: every job is run again once, and no job is lost."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from waiting import SLOWNESS, allow, wait_until
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, _ = USERS
 BODY = f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; {NCCL}; exit 1'
-# Which change of Slurm by a pass, and whether before it or after it. The first change of a job is requeuehold; a pass
-# that finds some done goes on with the next.
+# The number of the change that a pass makes in Slurm, and whether before or after it. The first change of a job is
+# requeuehold. A pass continues with the first change that is not done yet.
 MOMENTS = ((1, "before"), (1, "after"), (1, "after"), (2, "before"), (2, "after"))
 
 
-def test_a_reconciler_that_is_killed_at_its_changes_runs_every_job_again_exactly_once(lab: Lab, open_dir: Path) -> None:
-    jobs = _failed_jobs(lab, 2)
+def test_jobs_rerun_exactly_once_if_the_reconciler_is_killed_at_its_changes(lab: Lab, open_dir: Path) -> None:
+    jobs = _submit_failing_jobs(lab, 2)
     for number, (nth, when) in enumerate(MOMENTS):
         folder = open_dir / str(number)
         folder.mkdir()
         tools = interrupting(folder, "scontrol", nth, when, signal.SIGKILL, ("requeuehold", "update", "release"))
-        assert _started_pass(lab, tools).wait(allow(60)) == -signal.SIGKILL, (nth, when)
-    _run_again_exactly_once(lab, jobs)
+        assert _start_pass(lab, tools).wait(allow(60)) == -signal.SIGKILL, (nth, when)
+    _assert_rerun_exactly_once(lab, jobs)
 
 
 @pytest.mark.slow
-def test_a_reconciler_that_is_killed_at_any_moment_runs_every_job_again_exactly_once(lab: Lab) -> None:
-    jobs, kills, dice = _failed_jobs(lab, 12), 0, random.Random(7)
+def test_jobs_rerun_exactly_once_if_the_reconciler_is_killed_at_any_moment(lab: Lab) -> None:
+    jobs, kills, dice = _submit_failing_jobs(lab, 12), 0, random.Random(7)
     for _ in range(14):
-        process = _started_pass(lab)
-        time.sleep(dice.uniform(0.15, 0.6) * SLOWNESS)  # before its first read of Slurm to well into its updates
+        process = _start_pass(lab)
+        time.sleep(dice.uniform(0.15, 0.6) * SLOWNESS)  # from before its first read of Slurm until it makes updates
         kills += process.poll() is None
         process.kill()
         process.wait()
     assert kills >= 3
-    _run_again_exactly_once(lab, jobs)
+    _assert_rerun_exactly_once(lab, jobs)
 
 
-def _failed_jobs(lab: Lab, number: int) -> list[str]:
-    """Of an error that is worth another run; their owner agreed to that."""
+def _submit_failing_jobs(lab: Lab, number: int) -> list[str]:
+    """Submits jobs that fail with a retryable error and whose owner consented to retries; waits until they failed."""
     jobs = [submit(lab, BODY, "--requeue", "--open-mode=append") for _ in range(number)]
     consent_to_retries(lab, jobs, ALICE)
     for job in jobs:
@@ -57,15 +57,15 @@ def _failed_jobs(lab: Lab, number: int) -> list[str]:
     return jobs
 
 
-def _started_pass(lab: Lab, tools: str = "") -> subprocess.Popen[bytes]:
-    """One `reconcile --once`; `tools`: a directory before the others of PATH."""
+def _start_pass(lab: Lab, tools: str = "") -> subprocess.Popen[bytes]:
+    """Starts one `reconcile --once`. `tools`: a directory that comes first in PATH."""
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
     environ = {**command_environment(None), **lab.env}
     environ["PATH"] = f"{tools}:{environ['PATH']}" if tools else environ["PATH"]
     return subprocess.Popen(argv, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _run_again_exactly_once(lab: Lab, jobs: list[str]) -> None:
+def _assert_rerun_exactly_once(lab: Lab, jobs: list[str]) -> None:
     def reconciled() -> bool:
         lab.reconcile_once()
         return all(any(run["reconciled"] for run in runs(lab, job)) for job in jobs)
@@ -80,6 +80,6 @@ def _run_again_exactly_once(lab: Lab, jobs: list[str]) -> None:
         done = [(row["verb"], row["key"]) for row in actions]
         assert len(done) == len(set(done)) and ("requeuehold", "") in done and ("release", "") in done
         assert {row["error"] for row in actions} <= {"", "it was requeued already"}
-        told = json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
-        categories = [one["diagnosis"]["category"] for one in told["attempts"] if one["diagnosis"]]
+        timeline = json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
+        categories = [one["diagnosis"]["category"] for one in timeline["attempts"] if one["diagnosis"]]
         assert categories[0] == "nccl_error"

@@ -1,4 +1,4 @@
-"""The lab itself, on a real Slurm: what `slurmwrap lab` promises to users, to administrators, and to the machine."""
+"""`slurmwrap lab` on a real Slurm: what users, administrators and the machine can rely on."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ENDED = ("COMPLETED", "FAILED", "OUT_OF_MEMORY", "CANCELLED", "TIMEOUT")
 
 
 def daemons(directory: Path) -> dict[str, int]:
-    """Name -> pid, of what the lab started."""
+    """Name -> pid of the daemons that the lab started."""
     listed = json.loads((directory / "lab.json").read_text(encoding="utf-8"))["daemons"]
     return {daemon["name"]: daemon["pid"] for daemon in listed}
 
 
 def output_of(lab: Lab, script: str, *options: str, user: str = ALICE) -> str:
-    """The stdout of one small job, after it ended."""
+    """Runs one small job and returns its stdout."""
     home = pwd.getpwnam(user).pw_dir
     job = lab.submit("--mem=200", "--output=%j.out", *options, user=user, script=f"#!/bin/bash\n{script}\n")
     lab.wait_job(job, ENDED)
@@ -46,7 +46,7 @@ def status_of(directory: Path) -> dict[str, object]:
 
 
 def traces_of(directory: Path) -> dict[str, list[str]]:
-    """What of a lab is still on the machine: processes, mounts, cgroups, files."""
+    """What is left of a lab on the machine: processes, mounts, cgroups, files."""
     layout = LabDirectories(directory)
     return {
         "processes": living(str(directory)),
@@ -73,19 +73,19 @@ class TestUse:
         done = run_as(ALICE, ["sh", "-c", program])
         assert (done.stdout, done.stderr) == ("gpu* 8 infinite\nprerun 8 20:00\n", "")
 
-    def test_topology_has_two_leaves_under_a_core(self, lab: Lab) -> None:
+    def test_topology_has_two_leaf_switches_under_a_core_switch(self, lab: Lab) -> None:
         lines = lab.run(["scontrol", "show", "topology"], user=ALICE).stdout.splitlines()
         rows = {field[0]: field[-1] for field in (line.split() for line in lines)}
         assert rows["SwitchName=ib0"] in ("Nodes=n0,n1,n2,n3", "Nodes=n[0-3]")  # as configured; 26.05 folds the list
         assert rows["SwitchName=core"] == "Switches=ib0,ib1"
 
-    def test_kernel_line_lands_in_that_nodes_log_only(self, lab: Lab) -> None:
+    def test_a_kernel_line_is_written_to_the_log_of_its_node_only(self, lab: Lab) -> None:
         lab.kernel("n3", "a line of the test")
         logs = {node: (lab.dir / "nodes" / node / "kmsg").read_text(encoding="utf-8") for node in ("n2", "n3")}
         assert logs["n3"].endswith("a line of the test\n")
         assert "a line of the test" not in logs["n2"]
 
-    def test_ordinary_user_can_neither_forge_kernel_lines_nor_end_the_lab(self, lab: Lab) -> None:
+    def test_an_ordinary_user_can_neither_add_kernel_lines_nor_end_the_lab(self, lab: Lab) -> None:
         forged = lab_command("kernel", "n0", "NVRM: Xid", "--dir", lab.dir, user=ALICE)
         ended = lab_command("down", "--dir", lab.dir, user=ALICE)
         assert (forged.returncode, ended.returncode) == (7, 7)
@@ -101,13 +101,13 @@ class TestUse:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """What several jobs of one lab show, submitted together: they run side by side."""
+    """Several jobs of one lab. They are submitted together and run at the same time."""
 
     lab: Lab
     ids: dict[str, str]
 
     def output(self, name: str, user: str = ALICE) -> str:
-        """What one printed, after it ended."""
+        """The output of a job, after it ended."""
         self.lab.wait_job(self.ids[name], ENDED)
         return Path(pwd.getpwnam(user).pw_dir, f"{self.ids[name]}.out").read_text(encoding="utf-8")
 
@@ -119,7 +119,7 @@ def jobs(lab: Lab) -> Jobs:
     half = ("--mem=100", "--gres=gpu:4", "--nodelist=n6")
     named = "scontrol show hostnames | head -1; getent hosts n5; srun -Q hostname | sort; head -1 /etc/hosts"
     opened = f"for i in 0 1; do (exec 3<{lab.dir}/dev/nvidia$i) 2>&1 | sed 's/.*: //'; done"
-    asked = {  # name -> user, script, options
+    requests = {  # name -> user, script, options
         ALICE: (ALICE, f"{until}; echo $(id -un) $(hostname) $SLURM_JOB_GPUS", half),
         BOB: (BOB, f"{until}; echo $(id -un) $(hostname) $SLURM_JOB_GPUS", half),
         "no memory": (BOB, until, ("--nodelist=n1",)),
@@ -131,28 +131,28 @@ def jobs(lab: Lab) -> Jobs:
     }
     ids = {
         name: lab.submit("--output=%j.out", *options, user=user, script=f"#!/bin/bash\n{script}\n")
-        for name, (user, script, options) in asked.items()
+        for name, (user, script, options) in requests.items()
     }
-    for name in (*USERS, "no memory", "nor here"):  # all four at once: they wait for the file
+    for name in (*USERS, "no memory", "nor here"):  # all four run at the same time: each waits for the file
         lab.wait_job(ids[name], ("RUNNING",))
     gate.touch()
     return Jobs(lab, ids)
 
 
 class TestJobs:
-    def test_two_users_get_gpus_of_their_own_on_one_node(self, jobs: Jobs) -> None:
-        said = [jobs.output(user, user).split() for user in USERS]
-        assert [one[:2] for one in said] == [[ALICE, "n6"], [BOB, "n6"]]
-        assert sorted(one[2] for one in said) == ["0,1,2,3", "4,5,6,7"]
+    def test_two_users_get_different_gpus_of_one_node(self, jobs: Jobs) -> None:
+        outputs = [jobs.output(user, user).split() for user in USERS]
+        assert [one[:2] for one in outputs] == [[ALICE, "n6"], [BOB, "n6"]]
+        assert sorted(one[2] for one in outputs) == ["0,1,2,3", "4,5,6,7"]
 
-    def test_jobs_that_name_no_memory_leave_room_for_others(self, jobs: Jobs) -> None:
-        """They were seen to run on one node at once."""
+    def test_jobs_without_a_memory_request_share_a_node(self, jobs: Jobs) -> None:
+        """The fixture has waited until both run on one node at the same time."""
         assert [jobs.lab.wait_job(jobs.ids[name]) for name in ("no memory", "nor here")] == ["COMPLETED"] * 2
 
     def test_a_job_cannot_open_the_gpus_it_did_not_get(self, jobs: Jobs) -> None:
         if "yes" not in status_of(jobs.lab.dir)["enforced"]["devices"]:  # type: ignore[index]
             pytest.skip("devices are not enforced on this machine")
-        # The first is granted by the kernel and has no driver behind it; the second is refused.
+        # The kernel allows the first device, which has no driver. It refuses the second.
         assert jobs.output("devices").splitlines() == ["No such device or address", "Operation not permitted"]
 
     def test_a_job_over_its_memory_is_killed_by_the_kernel(self, jobs: Jobs) -> None:
@@ -170,14 +170,14 @@ class TestJobs:
 
 
 class TestRefusals:
-    def test_second_up_names_the_directory_and_leaves_the_first_alone(self, lab: Lab) -> None:
+    def test_a_second_up_names_the_directory_and_does_not_change_the_first_lab(self, lab: Lab) -> None:
         before = daemons(lab.dir)
         done = lab_command("up", "--dir", lab.dir, "--base-port", str(free_base_port()))
         assert done.returncode == 7
         assert f"a lab is already running in {lab.dir}" in done.stderr
         assert daemons(lab.dir) == before
 
-    def test_port_in_use_is_named_with_its_holder_and_nothing_is_left(self, lab: Lab, lab_scratch: Path) -> None:
+    def test_a_port_in_use_is_named_with_its_program_and_nothing_is_left(self, lab: Lab, lab_scratch: Path) -> None:
         directory = lab_scratch / "port"
         done = lab_command("up", "--dir", directory, "--base-port", str(lab.base_port))
         assert done.returncode == 7
@@ -185,7 +185,7 @@ class TestRefusals:
         assert "--base-port" in done.stderr
         assert traces_of(directory) == NOTHING
 
-    def test_directory_with_foreign_files_is_not_touched(self, lab_scratch: Path) -> None:
+    def test_a_directory_with_other_files_is_not_changed(self, lab_scratch: Path) -> None:
         directory = lab_scratch / "foreign"
         directory.mkdir()
         (directory / "thesis.tex").write_text("years", encoding="utf-8")
@@ -194,7 +194,7 @@ class TestRefusals:
             assert (done.returncode, "thesis.tex" in done.stderr) == (7, True)
         assert (directory / "thesis.tex").read_text(encoding="utf-8") == "years"
 
-    def test_slurm_that_cannot_start_is_named_by_its_own_line_and_leaves_nothing(self, lab_scratch: Path) -> None:
+    def test_a_slurmd_that_cannot_start_is_reported_with_its_error_and_nothing_is_left(self, lab_scratch: Path) -> None:
         directory, programs = lab_scratch / "fatal", lab_scratch / "programs"
         programs.mkdir()
         broken = programs / "slurmd"
@@ -208,7 +208,7 @@ class TestRefusals:
         )
         assert traces_of(directory) == NOTHING
 
-    def test_slurm_that_refuses_cgroups_runs_without_them_and_says_so(self, lab_scratch: Path) -> None:
+    def test_a_slurmd_that_refuses_cgroups_runs_without_them_and_status_says_why(self, lab_scratch: Path) -> None:
         programs = lab_scratch / "picky"
         programs.mkdir()
         picky = programs / "slurmd"
@@ -225,7 +225,7 @@ class TestRefusals:
             assert output_of(bare, "hostname; echo $CUDA_VISIBLE_DEVICES", "--gres=gpu:2") == "n0\n0,1\n"
 
 
-def test_a_crash_is_cleaned_up_by_the_next_up_and_down_leaves_nothing(lab_scratch: Path) -> None:
+def test_lab_up_cleans_up_after_a_crash_and_lab_down_leaves_nothing(lab_scratch: Path) -> None:
     with started(lab_scratch / "crash", *SMALL) as lab:
         job = lab.submit("--nodes=2", "--output=/dev/null", user=BOB, script="#!/bin/sh\nsrun sleep 87654\n")
         lab.wait_job(job, ("RUNNING",))
@@ -251,9 +251,7 @@ def test_a_crash_is_cleaned_up_by_the_next_up_and_down_leaves_nothing(lab_scratc
 
 
 class TestOtherAccounts:
-    def test_controller_and_its_places_are_slurms_own_and_two_labs_do_not_meet(
-        self, lab: Lab, lab_scratch: Path
-    ) -> None:
+    def test_slurm_user_owns_the_controller_and_two_labs_do_not_interfere(self, lab: Lab, lab_scratch: Path) -> None:
         if not exists("slurm"):
             pytest.skip("there is no user 'slurm' on this machine")
         with started(lab_scratch / "slurms", *SMALL, "--slurm-user", "slurm", slurm_user="slurm") as other:
@@ -261,14 +259,14 @@ class TestOtherAccounts:
             owners = {name: (other.dir / name).owner() for name in ("spool", "state", "published", "nodes")}
             assert Path(f"/proc/{pid}").owner() == "slurm"
             assert owners == {"spool": "slurm", "state": "slurm", "published": "slurm", "nodes": "root"}
-            # nodes of both are called n0
+            # both labs have a node n0
             mine = lab.submit("--mem=50", user=ALICE, script="#!/bin/sh\nsleep 300\n")
             assert output_of(other, "id -un; srun -Q hostname", user=BOB) == f"{BOB}\nn0\n"
             lab.wait_job(mine, ("RUNNING",))
         assert lab.states(mine) == ["RUNNING"]
         lab.run(["scancel", mine])
 
-    def test_ordinary_user_has_a_lab_of_his_own(self, lab_users: tuple[str, str]) -> None:
+    def test_an_ordinary_user_can_run_a_lab(self, lab_users: tuple[str, str]) -> None:
         del lab_users
         home = Path(pwd.getpwnam(ALICE).pw_dir)
         directory, port = home / "mylab", str(free_base_port())
@@ -286,8 +284,8 @@ class TestOtherAccounts:
         assert not directory.exists()
 
 
-def test_rendezvous_on_the_first_nodes_name(lab: Lab) -> None:
-    """What torchrun does: the first node serves on its name, the others connect to it."""
+def test_ranks_connect_to_the_first_node_by_its_name(lab: Lab) -> None:
+    """As torchrun does: rank 0 listens on the name of the first node, the other ranks connect to it."""
     program = (
         "import socket, sys, os\n"
         "host, port, rank = sys.argv[1], int(sys.argv[2]), int(os.environ['SLURM_PROCID'])\n"

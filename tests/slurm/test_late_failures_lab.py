@@ -1,4 +1,4 @@
-"""Failures that no pre-run of three steps meets, on a real Slurm: behind a hidden exit code, late, out of time."""
+"""Failures that a pre-run of three steps does not find, on a real Slurm: hidden exit codes, late errors, timeouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {
     "sound.py": "import traceback\ntry:\n    int('x')\nexcept ValueError:\n    traceback.print_exc()\n" + STEPS,
     "steps.py": "import slurmwrap_step\nfor _ in range(20):\n    slurmwrap_step.step()\n",
 }
-ASKED = "#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=200 --output=%x-%j.out\n"
+HEADER = "#!/bin/bash\n#SBATCH --gres=gpu:1 --mem=200 --output=%x-%j.out\n"
 BODIES = {
     "crash": "python3 crash.py 2>&1 | tee train.log\necho done\n",
     "late": "python3 late.py\n",
@@ -32,13 +32,13 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def work(lab: Lab) -> Path:
-    """Alice's directory with the programs and a batch script for each."""
+    """A directory of alice with the programs and a batch script for each of them."""
     folder = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip()) / "late"
     run_as(ALICE, ["mkdir", "-p", folder])
     for name, text in FILES.items():
         run_as(ALICE, ["tee", folder / name], stdin=text)
     for name, body in BODIES.items():
-        run_as(ALICE, ["tee", folder / f"{name}.sbatch"], stdin=ASKED + body)
+        run_as(ALICE, ["tee", folder / f"{name}.sbatch"], stdin=HEADER + body)
     return folder
 
 
@@ -48,26 +48,26 @@ def gsub(lab: Lab, work: Path, *words: str) -> tuple[str, str]:
     return done.stdout.strip(), done.stderr
 
 
-def why(lab: Lab, job: str) -> str:
+def read_why(lab: Lab, job: str) -> str:
     return " ".join(lab.slurmwrap("why", job, user=ALICE).stdout.split())
 
 
-def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_tested(lab: Lab, work: Path) -> None:
-    said = {name: gsub(lab, work, f"{name}.sbatch") for name in ("crash", "late", "nan", "sound")}
-    jobs = {name: out.rpartition(" ")[2] for name, (out, _) in said.items()}
+def test_completed_runs_with_errors_and_late_failures_are_explained(lab: Lab, work: Path) -> None:
+    answers = {name: gsub(lab, work, f"{name}.sbatch") for name in ("crash", "late", "nan", "sound")}
+    jobs = {name: out.rpartition(" ")[2] for name, (out, _) in answers.items()}
     for name, job in jobs.items():
         lab.wait_job(job, ("FAILED",) if name == "late" else ("COMPLETED",))
     lab.reconcile_once()
-    assert "crash.sbatch:3: the exit code of this line is that of 'tee'" in said["crash"][1]
-    told = {name: why(lab, job) for name, job in jobs.items()}
+    assert "crash.sbatch:3: the exit code of this line is that of 'tee'" in answers["crash"][1]
+    pages = {name: read_why(lab, job) for name, job in jobs.items()}
     script = work / "crash.sbatch"
-    assert "Completed, but its output ends with AttributeError (crash.py:4)." in told["crash"]
-    assert "gsub had warned at submission: " not in told["sound"]
-    assert f"gsub --prerun=only --prerun-steps 180 {script}" in told["crash"]
-    assert "training diverged (NaN) (model_diverged): user program" in told["nan"]
-    assert "NEXT Nothing: it completed." in told["sound"]
-    assert "late.py:4: NameError: name 'args' is not defined" in told["late"].partition("gsub had warned")[2]
-    assert "It failed after step 119: this pre-run goes that far." in told["late"]
+    assert "Completed, but its output ends with AttributeError (crash.py:4)." in pages["crash"]
+    assert "gsub had warned at submission: " not in pages["sound"]
+    assert f"gsub --prerun=only --prerun-steps 180 {script}" in pages["crash"]
+    assert "training diverged (NaN) (model_diverged): user program" in pages["nan"]
+    assert "NEXT Nothing: it completed." in pages["sound"]
+    assert "late.py:4: NameError: name 'args' is not defined" in pages["late"].partition("gsub had warned")[2]
+    assert "It failed after step 119: this pre-run goes that far." in pages["late"]
 
     def completed_with_error() -> set[str]:
         lab.reconcile_once()
@@ -85,30 +85,30 @@ def test_a_run_that_completed_with_an_error_is_told_apart_and_a_late_one_can_be_
     )
     failed = json.loads(lab.slurmwrap("history", "--failed", "--json", user=ALICE).stdout)
     assert [run["address"] for run in failed["runs"] if run["address"] in jobs.values()] == [jobs["late"]]
-    mine = lab.slurmwrap("reconcile", "--once", "--user", user=ALICE).stderr  # reads the files as their owner
+    mine = lab.slurmwrap("reconcile", "--once", "--user", user=ALICE).stderr  # as alice, who owns the files
     assert f"job {jobs['crash']} of {ALICE}: completed_with_error, none" in mine
     assert f"job {jobs['sound']} of {ALICE}: success, none" in mine
 
 
-def test_a_pre_run_goes_on_until_the_step_that_is_asked_for(lab: Lab, work: Path) -> None:
-    out, said = gsub(lab, work, "--prerun=only", "--json", "--prerun-steps", "7", "steps.sbatch")
+def test_a_pre_run_continues_until_the_requested_step(lab: Lab, work: Path) -> None:
+    out, stderr = gsub(lab, work, "--prerun=only", "--json", "--prerun-steps", "7", "steps.sbatch")
     verdict = json.loads(out)
-    assert (verdict["verdict"], verdict["steps"]) == ("pass", 7), said
-    assert "the pre-run goes on until step 7, for " in said
-    trial = said.partition("is job ")[2].split()[0]
+    assert (verdict["verdict"], verdict["steps"]) == ("pass", 7), stderr
+    assert "the pre-run goes on until step 7, for " in stderr
+    trial = stderr.partition("is job ")[2].split()[0]
     lab.reconcile_once()
-    page = why(lab, trial)
+    page = read_why(lab, trial)
     assert f"Job {trial} steps.sbatch of {ALICE}, 1 GPU, pre-run ended " in page
     assert str(work / "steps.sbatch") in page or f"steps.sbatch in {work}" in page
 
 
 @pytest.mark.slow
-def test_after_a_time_limit_the_progress_says_how_much_to_ask_for(lab: Lab, work: Path) -> None:
+def test_after_a_timeout_why_suggests_a_time_limit_from_the_progress(lab: Lab, work: Path) -> None:
     bar = "printf '  6%%|#         | 308/5000 [01:03<16:18,  4.80it/s]\\n'\nsleep 200\n"
-    run_as(ALICE, ["tee", work / "slow.sbatch"], stdin=ASKED + bar)
+    run_as(ALICE, ["tee", work / "slow.sbatch"], stdin=HEADER + bar)
     job = gsub(lab, work, "--time=1", "slow.sbatch")[0].rpartition(" ")[2]
     lab.wait_job(job, ("TIMEOUT",), timeout=200)
     lab.reconcile_once()
-    told = why(lab, job)
-    assert "Its output says that 16 min were left" in told
-    assert f"gsub --time=00:25:00 {work / 'slow.sbatch'}" in told
+    page = read_why(lab, job)
+    assert "Its output says that 16 min were left" in page
+    assert f"gsub --time=00:25:00 {work / 'slow.sbatch'}" in page

@@ -1,4 +1,4 @@
-"""Mistakes on the command line, on a real Slurm: what waited silently, or for ever, has an answer at once."""
+"""Mistakes on the command line, on a real Slurm: gsub reports at once what would otherwise wait without a message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gsub(lab: Lab, home: Path, *words: str) -> Any:
     return lab.run(["gsub", *words], user=ALICE, cwd=home)
 
 
-def test_more_nodes_than_there_are_is_refused_and_can_be_forced(lab: Lab, home: Path) -> None:
+def test_more_nodes_than_the_partition_has_are_refused_unless_forced(lab: Lab, home: Path) -> None:
     done = gsub(lab, home, "-N", "20", "job.sbatch")
     assert (done.returncode, done.stdout) == (5, "")
     assert "20 nodes: partition gpu has 8, so the job could never start" in done.stderr
@@ -47,7 +47,7 @@ def test_more_nodes_than_there_are_is_refused_and_can_be_forced(lab: Lab, home: 
         (("--prerun=auto", "job.sbatch"), {"mode": "auto", "shared": False}),
     ],
 )
-def test_a_submission_as_json_is_one_object_that_its_schema_knows(
+def test_json_output_of_a_submission_is_one_object_of_its_schema(
     lab: Lab, home: Path, words: tuple[str, ...], expected: dict[str, Any]
 ) -> None:
     done = gsub(lab, home, "--json", *words)
@@ -60,7 +60,7 @@ def test_a_submission_as_json_is_one_object_that_its_schema_knows(
     lab.wait_job(found["job_id"], {"COMPLETED"}, timeout=120)
 
 
-def test_json_of_a_refused_job_has_slurms_word(lab: Lab, home: Path) -> None:
+def test_json_output_of_a_refused_job_has_the_error(lab: Lab, home: Path) -> None:
     done = gsub(lab, home, "--json", "--prerun=off", "--gres=gpu:99", "job.sbatch")
     found = json.loads(done.stdout)
     assert (found["job_id"], found["exit_code"], done.returncode) == (None, 1, 1)
@@ -75,7 +75,7 @@ def test_json_of_a_refused_job_has_slurms_word(lab: Lab, home: Path) -> None:
         (("--json", "--dry-run", "--mem=10", "--wrap=hostname"), "--json: --dry-run prints a batch script"),
     ],
 )
-def test_json_where_there_is_none_is_refused(lab: Lab, home: Path, words: tuple[str, ...], said: str) -> None:
+def test_json_is_refused_for_calls_without_json_output(lab: Lab, home: Path, words: tuple[str, ...], said: str) -> None:
     done = gsub(lab, home, *words)
     error = json.loads(done.stdout)
     assert (done.returncode, error["kind"], error["exit_code"]) == (255, "slurmwrap.error", 255)
@@ -84,13 +84,13 @@ def test_json_where_there_is_none_is_refused(lab: Lab, home: Path, words: tuple[
 
 
 @pytest.mark.skipif(shutil.which("script") is None, reason="no script(1) to make a terminal")
-def test_a_script_that_is_waited_for_at_a_terminal_is_asked_for(lab: Lab, home: Path) -> None:
+def test_reading_the_script_from_a_terminal_prints_a_prompt(lab: Lab, home: Path) -> None:
     typed = "#!/bin/sh\nhostname\n\x04"
     words = ["script", "-qec", "gsub --gpus=1 --prerun=off", "/dev/null"]
     done = lab.run(words, user=ALICE, cwd=home, stdin=typed)
     assert "reading the batch script from standard input; end it with Ctrl-D" in done.stdout
-    said = re.search(r"Submitted batch job (\d+)", done.stdout)
-    assert said
+    submitted = re.search(r"Submitted batch job (\d+)", done.stdout)
+    assert submitted
     piped = lab.run(["gsub", "--gpus=1", "--prerun=off"], user=ALICE, cwd=home, stdin="#!/bin/sh\nhostname\n")
     assert piped.stderr == ""
-    lab.wait_job(int(said[1]), {"COMPLETED"}, timeout=120)
+    lab.wait_job(int(submitted[1]), {"COMPLETED"}, timeout=120)

@@ -1,6 +1,6 @@
-"""Training scripts with one bug each, through gsub on a real Slurm: which stage stops them.
+"""Training scripts with one bug each, submitted with gsub on a real Slurm: which stage stops them.
 
-The bugs are data (tests/scripts/mutants/bugs.toml). `python tests/slurm/mutant_table.py` prints them as a table.
+The bugs are defined in tests/scripts/mutants/bugs.toml. `python tests/slurm/mutant_table.py` prints them as a table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mutant_table import KINDS, table
 from realslurm import USERS, Lab
-from trainings import Answer, mutants, open_ground
+from trainings import Answer, mutants, open_training_home
 
 ALICE = USERS[0]
 MUTANTS = mutants()
@@ -37,28 +37,28 @@ def _params() -> list[object]:
 
 @pytest.fixture(scope="module")
 def answers(lab: Lab, request: pytest.FixtureRequest) -> Iterator[dict[str, Answer]]:
-    """What gsub said of the mutants that this session selected; all at the same time."""
-    here = [i for i in request.session.items if i.path == request.path and not list(i.iter_markers("skip"))]
+    """The answers of gsub to the mutants that this session selected. All are pre-run at the same time."""
+    items = [i for i in request.session.items if i.path == request.path and not list(i.iter_markers("skip"))]
     names = [
-        i.callspec.params["mutant"] for i in here if "mutant" in getattr(getattr(i, "callspec", None), "params", {})
+        i.callspec.params["mutant"] for i in items if "mutant" in getattr(getattr(i, "callspec", None), "params", {})
     ]
     chosen = [MUTANTS[name].training for name in dict.fromkeys(names)]
-    context = open_ground(lab, ALICE, "auto", chosen)
+    context = open_training_home(lab, ALICE, "auto", chosen)
     yield context.gsub_all(chosen, "--prerun=only", "--json")
     context.close()
 
 
 @pytest.mark.parametrize("mutant", _params())
-def test_a_bug_is_stopped_where_the_table_says(answers: dict[str, Answer], mutant: str) -> None:
+def test_each_bug_is_stopped_by_the_stage_in_the_table(answers: dict[str, Answer], mutant: str) -> None:
     answer, wanted = answers[mutant], MUTANTS[mutant]
-    assert (answer.stopped_by, answer.said.verdict if answer.stopped_by == "none" else "") == (
+    assert (answer.stopped_by, answer.result.verdict if answer.stopped_by == "none" else "") == (
         wanted.stage,
         wanted.verdict,
     ), f"{answer.verdict}\n{answer.stdout}\n{answer.stderr}"
     assert bool(answer.warnings) >= wanted.warned, answer.stderr
 
 
-def test_the_documentation_holds_the_table() -> None:
+def test_the_documentation_contains_the_table() -> None:
     text = (Path(__file__).parents[2] / "docs/prerun-reference.md").read_text(encoding="utf-8")
     assert table(MUTANTS).strip() in text, "python tests/slurm/mutant_table.py"
 

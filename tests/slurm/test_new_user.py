@@ -1,8 +1,8 @@
-"""What a new user submits on the first day: by gsub a job ends as by sbatch, or earlier and with the reason.
+"""Typical jobs of a new user: with gsub a job ends as with sbatch, or earlier and with the reason.
 
-The jobs are data (tests/data/new_user/jobs.toml). All that were selected are submitted first; then each test looks at
-how one of them ended. `make test` submits most of them by gsub, `make test-all` each by gsub and by sbatch. The grace
-is hours long here: a job that waits for it does not start.
+The jobs are defined in tests/data/new_user/jobs.toml. All selected jobs are submitted first; then each test checks how
+one of them ended. `make test` submits most of them with gsub, `make test-all` each with gsub and with sbatch. The grace
+period is hours long here: a job that waits for its end does not start.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 import pytest
 from new_user_jobs import Kind, format_table, read_kinds
 from realslurm import USERS, Lab
-from trainings import PATIENT_GSUB, Ground, open_ground
+from trainings import PATIENT_GSUB, TrainingHome, open_training_home
 from waiting import allow, wait_for
 
 ALICE = USERS[0]
 GSUB = [sys.executable, "-m", "slurmwrap.gsub.gsub_main"]
 KINDS = read_kinds()
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(600))]
-# Others of these tests do the same on the lab: by gsub these are slow tests too.
+# Other lab tests cover these jobs: with gsub they are marked slow.
 _TRIED_ELSEWHERE = {
     "evaluation": "test_no_training_lab",
     "generation": "test_no_training_lab",
@@ -47,7 +47,7 @@ _GRACE = {"SLURMWRAP_PRERUN_GRACE_S": "9000"}
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """What one kind of job did when it was submitted by one tool."""
+    """What one kind of job did when it was submitted with one tool."""
 
     kind: Kind
     tool: str
@@ -65,24 +65,24 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Day:
-    """All jobs of a session by (name, tool), and what slurmwrap said of those by gsub afterwards."""
+    """All jobs of a session by (name, tool), and what slurmwrap reported about those of gsub afterwards."""
 
-    context: Ground
+    context: TrainingHome
     seen: dict[tuple[str, str], Seen]
     verdicts: dict[int, str] = field(default_factory=dict)  # of the pre-run of each job
-    pages: dict[str, str] = field(default_factory=dict)  # `why`, in one line: where it breaks lines is its own affair
+    pages: dict[str, str] = field(default_factory=dict)  # output of `why`, joined to one line
 
     @property
     def env(self) -> dict[str, str]:
         return {"HOME": str(self.context.home), "TMPDIR": str(self.context.tmp), **_GRACE}
 
     def ask(self, *words: str) -> str:
-        """What a command of slurmwrap tells the user."""
+        """The output of a slurmwrap command for the user."""
         argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words]
         return self.context.lab.run(argv, user=ALICE, env=self.env).stdout
 
     def note_answers(self) -> None:
-        """What the table names something of."""
+        """Stores the verdicts, and the output of `why` for the jobs for which the table expects it."""
         rows = json.loads(self.ask("prerun", "list", "--all", "--json"))["rows"]
         self.verdicts.update({row["job_id"]: row["verdict"] for row in rows if row["job_id"] and row["verdict"]})
         for (name, tool), one in self.seen.items():
@@ -92,31 +92,31 @@ class Day:
 
 @pytest.fixture(scope="module")
 def day(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Day]:
-    """The jobs of the tests that were selected, at their end; the site's reconciler has seen them."""
-    here = [item for item in request.session.items if item.path == request.path]
-    chosen = {item.callspec.params["job"] for item in here if hasattr(item, "callspec")}
+    """The ended jobs of the selected tests, after a pass of the site's reconciler."""
+    items = [item for item in request.session.items if item.path == request.path]
+    chosen = {item.callspec.params["job"] for item in items if hasattr(item, "callspec")}
     lab.clear(ALICE)
-    context = open_ground(lab, ALICE, "auto", [])
+    context = open_training_home(lab, ALICE, "auto", [])
     today = Day(context=context, seen={})
-    for name, tool in sorted(chosen, key=_turn):
+    for name, tool in sorted(chosen, key=_submission_order):
         today.seen[name, tool] = Seen(kind=KINDS[name], tool=tool, folder=context.home / name / tool)
         _lay_out(today.seen[name, tool])
     with ThreadPoolExecutor((os.cpu_count() or 2) + 1) as pool:
         calls = [pool.submit(_submit, today, one) for one in today.seen.values()]
-        wait_for(lambda: _still_open(today), lambda left: not left, 300, pause=1.0)
+        wait_for(lambda: _find_unfinished(today), lambda left: not left, 300, pause=1.0)
         for call in calls:
             call.result()
     lab.reconcile_once()
     today.note_answers()
-    for one in today.seen.values():  # shown by `pytest -rP`: the figures of the page's last column
+    for one in today.seen.values():  # shown by `pytest -rP`: the figures of the last column of the documentation
         print(f"{one.kind.job:70} {one.tool:6} {one.ends:30} {one.after_s:5.0f} s")
     yield today
     lab.clear(ALICE)
     context.close()
 
 
-def _turn(job: tuple[str, str]) -> tuple[bool, bool, int]:
-    """First what needs a free GPU at once, then what lasts longest."""
+def _submission_order(job: tuple[str, str]) -> tuple[bool, bool, int]:
+    """First the jobs that need a free GPU at once, then those that last longest."""
     kind = KINDS[job[0]]
     return kind.prerun != "none", not (kind.hurry or kind.config), list(KINDS).index(job[0])
 
@@ -134,7 +134,7 @@ def _submit(today: Day, seen: Seen) -> None:
         words = line.format(*seen.jobs)
         ours = PATIENT_GSUB if seen.kind.says else GSUB
         typed = [*(ours if seen.tool == "gsub" else ["sbatch"]), *words.split()]
-        if seen.kind.inside:  # at a terminal of its own
+        if seen.kind.inside:  # at its own terminal
             typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {seen.tool} {words}", "/dev/null"]
         env = {**today.env, **seen.kind.config}
         done = today.context.lab.run(typed, user=ALICE, cwd=seen.folder, env=env, timeout=180)
@@ -145,12 +145,12 @@ def _submit(today: Day, seen: Seen) -> None:
         seen.jobs.append(int(re.findall(r"Submitted batch job (\d+)\s", done.stdout)[0]))
 
 
-def _still_open(today: Day) -> list[Seen]:
-    """Those that have not ended at the last of these looks."""
+def _find_unfinished(today: Day) -> list[Seen]:
+    """Updates all jobs and returns those that have not ended."""
     tasks = _tasks(today.context.lab)
     for one in today.seen.values():
         if not one.over:
-            _look(today.context.lab, one, [task for job in tuple(one.jobs) for task in tasks.get(job, [])])
+            _update_seen(today.context.lab, one, [task for job in tuple(one.jobs) for task in tasks.get(job, [])])
     return [one for one in today.seen.values() if not one.over]
 
 
@@ -163,7 +163,7 @@ class _Task:
 
 
 def _tasks(lab: Lab) -> dict[int, list[_Task]]:
-    """What Slurm knows, by the id that sbatch said."""
+    """The tasks that Slurm knows, by the job id that sbatch printed."""
     found: dict[int, list[_Task]] = {}
     for line in lab.run(["squeue", "-h", "-r", "-t", "all", "-u", ALICE, "-o", "%F %T %V %S %e"]).stdout.splitlines():
         job, state, submitted, started, ended = line.split()
@@ -172,7 +172,7 @@ def _tasks(lab: Lab) -> dict[int, list[_Task]]:
     return found
 
 
-def _look(lab: Lab, seen: Seen, tasks: list[_Task]) -> None:
+def _update_seen(lab: Lab, seen: Seen, tasks: list[_Task]) -> None:
     if len(seen.jobs) < len(seen.kind.submit):
         return
     counts = Counter(task.state for task in tasks)
@@ -186,7 +186,7 @@ def _look(lab: Lab, seen: Seen, tasks: list[_Task]) -> None:
             lab.run(["scancel", *map(str, seen.jobs)])
     elif seen.kind.hurry == "again" and "PENDING" in counts and "Restarts=1" in _record(lab, seen):
         if seen.tool == "gsub":
-            lab.reconcile_once()  # while it waits for its second run
+            lab.reconcile_once()  # while the job waits for its second run
         lab.run(["scontrol", "update", f"JobId={seen.jobs[0]}", "StartTime=now"])
     elif seen.kind.hurry == "limit" and "RUNNING" in counts and "20/5000" in _output(seen):
         lab.run(["scontrol", "update", f"JobId={seen.jobs[0]}", "EndTime=now"])
@@ -195,7 +195,7 @@ def _look(lab: Lab, seen: Seen, tasks: list[_Task]) -> None:
 
 
 def _preruns_under_way(lab: Lab, seen: Seen) -> list[str]:
-    """Pre-runs of a chain that run, or may start before the chain goes on."""
+    """Pre-runs of a chain that run, or may start before the chain continues."""
     name = seen.folder.parent.name
     shown = lab.run(["squeue", "-h", "-u", ALICE, "-o", "%j %T %r"]).stdout.splitlines()
     return [line for line in shown if line.startswith(f"{name}.prerun ") and not line.endswith(" Dependency")]
@@ -224,11 +224,11 @@ def _jobs(tool: str, names: tuple[str, ...] = tuple(KINDS)) -> list[object]:
 
 
 @pytest.mark.parametrize("job", _jobs("gsub"))
-def test_a_job_by_gsub_ends_is_warned_of_and_explained_as_the_table_says(day: Day, job: tuple[str, str]) -> None:
+def test_end_messages_and_explanation_of_a_gsub_job_match_the_table(day: Day, job: tuple[str, str]) -> None:
     seen, kind = day.seen[job], KINDS[job[0]]
     assert seen.ends == kind.gsub, f"{seen.stderr}\n{_output(seen) if seen.jobs else ''}"
-    said = " ".join(seen.stderr.split())
-    assert [phrase for phrase in kind.says if not re.search(phrase, said)] == [], said
+    stderr = " ".join(seen.stderr.split())
+    assert [phrase for phrase in kind.says if not re.search(phrase, stderr)] == [], stderr
     assert not kind.prerun or day.verdicts.get(seen.jobs[0], "none") == kind.prerun
     page = day.pages.get(job[0], "")
     assert [phrase for phrase in kind.why if not re.search(phrase, page)] == [], page
@@ -237,7 +237,7 @@ def test_a_job_by_gsub_ends_is_warned_of_and_explained_as_the_table_says(day: Da
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", _jobs("sbatch"))
-def test_a_job_by_sbatch_ends_as_the_table_says(day: Day, job: tuple[str, str]) -> None:
+def test_the_end_of_an_sbatch_job_matches_the_table(day: Day, job: tuple[str, str]) -> None:
     assert day.seen[job].ends == KINDS[job[0]].sbatch
 
 
@@ -248,6 +248,6 @@ def test_a_pre_run_leaves_no_checkpoint_in_the_home(day: Day, job: tuple[str, st
     assert left == jobs
 
 
-def test_the_documentation_holds_the_table() -> None:
+def test_the_documentation_contains_the_table() -> None:
     text = (Path(__file__).parents[2] / "docs/what-is-found.md").read_text(encoding="utf-8")
     assert format_table(KINDS) in text, "python tests/slurm/new_user_jobs.py"

@@ -1,4 +1,4 @@
-"""Jobs that do not train, and what is remembered of earlier runs, through gsub on a real Slurm."""
+"""gsub on a real Slurm: jobs that do not train, and scripts whose earlier run completed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVALUATION = "import time\nfor i in range(100_000):\n    print('evaluated', i, f
 
 @pytest.fixture
 def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
-    """A fresh directory of alice's."""
+    """A new directory of alice."""
     name = re.sub(r"\W", "_", request.node.name)[:60] + f"_{time.monotonic_ns()}"
     path = Path(pwd.getpwnam(ALICE).pw_dir) / name
     lab.run(["mkdir", "-p", str(path)], user=ALICE)
@@ -30,7 +30,7 @@ def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
 
 
 def gsub(lab: Lab, home: Path, *words: str, body: str = "", patience_s: int = 5, **files: str) -> Any:
-    """gsub of a script with `body`, beside `files` (NAME.py). `patience_s`: prerun.no_training_s."""
+    """Runs gsub for a script with `body`; `files` are written as NAME.py. `patience_s`: prerun.no_training_s."""
     for name, text in {**{f"{name}.py": text for name, text in files.items()}, "job.sh": HEAD + body}.items():
         if body or not name.endswith(".sh"):
             (home / name).write_text(text)
@@ -39,29 +39,29 @@ def gsub(lab: Lab, home: Path, *words: str, body: str = "", patience_s: int = 5,
     return lab.run(["gsub", *words, "job.sh"], user=ALICE, cwd=home, env=environ)
 
 
-def job_of(done: Any) -> int:
+def parse_job_id(done: Any) -> int:
     assert done.returncode == 0, done.stderr
     return int(re.fullmatch(r"Submitted batch job (\d+)\n", done.stdout)[1])
 
 
-def started(lab: Lab, home: Path, job: int) -> bool:
-    """Its script runs, long before the ten minutes that the job waits for a pre-run at most."""
+def wait_for_start(lab: Lab, home: Path, job: int) -> bool:
+    """Whether the script of the job starts, long before the end of the grace period of ten minutes."""
     found = wait_for(lambda: (home / f"slurm-{job}.out").exists(), bool, 120)
     lab.run(["scancel", str(job)], user=ALICE)
     return found
 
 
-def verdicts(home: Path) -> list[dict[str, Any]]:
+def read_verdicts(home: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in (home / "state/slurmwrap/prerun").glob("*/verdict.json")]
 
 
 @pytest.mark.parametrize("body", ["sleep infinity\n", "python3 -m http.server 0\n", "tail -f /dev/null\n"])
-def test_a_script_of_known_tools_starts_as_with_sbatch(lab: Lab, home: Path, body: str) -> None:
+def test_a_script_that_only_runs_known_tools_starts_without_a_pre_run(lab: Lab, home: Path, body: str) -> None:
     done = gsub(lab, home, "--explain", body=body)
     assert "which does not train: a pre-run could show nothing" in done.stderr
     assert "--begin" not in done.stderr
-    assert started(lab, home, job_of(done))
-    assert verdicts(home) == []
+    assert wait_for_start(lab, home, parse_job_id(done))
+    assert read_verdicts(home) == []
 
 
 @pytest.mark.parametrize(
@@ -69,30 +69,30 @@ def test_a_script_of_known_tools_starts_as_with_sbatch(lab: Lab, home: Path, bod
     [
         ("python3 serve.py\n", {"serve": SERVER}, "a server waits for its clients"),
         ("python3 run.py\n", {"run": EVALUATION}, "nothing in its code trains"),
-        ("./md\n", {}, "no Python is in it|nothing in its code trains"),  # the trial itself is begun by Python
+        ("./md\n", {}, "no Python is in it|nothing in its code trains"),  # Python starts the pre-run itself
     ],
 )
-def test_a_program_in_which_nothing_trains_is_let_go_and_not_tried_again(
+def test_a_program_that_does_not_train_is_released_and_not_pre_run_again(
     lab: Lab, home: Path, body: str, files: dict[str, str], why: str
 ) -> None:
     (home / "md").write_text("#!/bin/sh\nwhile :; do awk 'BEGIN { for (i = 0; i < 3e5; i++) x += i }'; done\n")
     (home / "md").chmod(0o755)
-    patience_s = 300 if "serve" in files else 5  # what listens is known at once
+    patience_s = 300 if "serve" in files else 5  # a program that listens on a port is recognized at once
     first = gsub(lab, home, body=body, patience_s=patience_s, **files)
     assert "waits for its pre-run" in first.stderr
-    assert started(lab, home, job_of(first))
-    (verdict,) = verdicts(home)
+    assert wait_for_start(lab, home, parse_job_id(first))
+    (verdict,) = read_verdicts(home)
     assert (verdict["outcome"], verdict["layer"]) == ("inconclusive", "no_training")
     assert re.search(why, verdict["reason"])
     second = gsub(lab, home, "--explain")
     assert "an earlier pre-run was inconclusive: no optimizer step will come" in second.stderr
-    assert started(lab, home, job_of(second))
-    asked = gsub(lab, home, "--dry-run", "--prerun=auto")
-    assert "its pre-run would be: auto" in asked.stderr
+    assert wait_for_start(lab, home, parse_job_id(second))
+    dry_run = gsub(lab, home, "--dry-run", "--prerun=auto")
+    assert "its pre-run would be: auto" in dry_run.stderr
 
 
-def test_a_run_that_completed_is_the_best_pass(lab: Lab, home: Path) -> None:
-    job = job_of(gsub(lab, home, "--prerun=off", body="srun hostname\n"))
+def test_a_completed_run_counts_as_a_pass(lab: Lab, home: Path) -> None:
+    job = parse_job_id(gsub(lab, home, "--prerun=off", body="srun hostname\n"))
     running = gsub(lab, home, "--dry-run")
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
     again = gsub(lab, home, "--dry-run")
@@ -101,8 +101,8 @@ def test_a_run_that_completed_is_the_best_pass(lab: Lab, home: Path) -> None:
     assert "first run of this script" in changed.stderr
 
 
-def test_a_run_that_completed_with_a_failed_step_is_none(lab: Lab, home: Path) -> None:
-    job = job_of(gsub(lab, home, "--prerun=off", body="srun false\necho done\n"))
+def test_a_completed_run_with_a_failed_step_does_not_count_as_a_pass(lab: Lab, home: Path) -> None:
+    job = parse_job_id(gsub(lab, home, "--prerun=off", body="srun false\necho done\n"))
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
     assert "first run of this script" in gsub(lab, home, "--dry-run").stderr
 
@@ -117,7 +117,7 @@ def test_a_run_that_completed_with_a_failed_step_is_none(lab: Lab, home: Path) -
         ("python3 one.py &\n", "add `wait` as its last line"),
     ],
 )
-def test_a_script_that_ended_without_its_program_is_no_pass(lab: Lab, home: Path, body: str, why: str) -> None:
+def test_a_script_that_ended_without_its_program_is_inconclusive(lab: Lab, home: Path, body: str, why: str) -> None:
     done = gsub(lab, home, "--prerun=only", "--json", body=body, one="import time\ntime.sleep(5)\n")
     assert done.returncode == 4, done.stderr
     found = json.loads(done.stdout)
@@ -125,6 +125,6 @@ def test_a_script_that_ended_without_its_program_is_no_pass(lab: Lab, home: Path
     assert why in found["reason"]
 
 
-def test_a_script_whose_program_ran_to_its_end_is_a_pass(lab: Lab, home: Path) -> None:
+def test_a_script_whose_program_ran_to_its_end_passes(lab: Lab, home: Path) -> None:
     done = gsub(lab, home, "--prerun=only", body="python3 one.py\n", one="print(1)\n")
     assert (done.returncode, done.stdout) == (0, "pass: the script ran to its end; no optimizer step was seen\n")

@@ -1,6 +1,6 @@
-"""Whatever becomes of a pre-run, its job ends up as it would have under plain sbatch. On a real Slurm.
+"""A job ends as with plain sbatch, however its pre-run ends. On a real Slurm.
 
-Not here: job limits of QOS and associations, which need an accounting database that the lab has none of.
+Not tested here: job limits of QOS and associations. They need an accounting database, which this lab does not have.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ JOB = """\
 #!/bin/bash
 #SBATCH --nodes=2 --gres=gpu:4 --cpus-per-task=1 --mem=500 --time=5
 """
-# A command of that name may train, so it is waited for.
+# A command named `train` may be a training, so the pre-run waits for it.
 SLOW_TRIAL = JOB + 'train() { sleep 60; }\n[ -z "$SLURMWRAP_PRERUN" ] || train\necho done\n'
 
 
 @pytest.fixture
 def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
-    """A fresh directory of alice's; her jobs of a test before are gone."""
+    """A new directory of alice. Her jobs from earlier tests are cancelled."""
     lab.run(["scancel", f"--user={ALICE}"])
     name = re.sub(r"\W", "_", request.node.name)[:60] + f"_{time.monotonic_ns()}"
     path = Path(pwd.getpwnam(ALICE).pw_dir) / name
@@ -47,72 +47,72 @@ def home(lab: Lab, request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def write(home: Path, name: str, text: str) -> str:
-    (home / name).write_text(text + f"# {time.monotonic_ns()}\n")  # nobody's fingerprint passed before
+def write_script(home: Path, name: str, text: str) -> str:
+    (home / name).write_text(text + f"# {time.monotonic_ns()}\n")  # a new fingerprint: no earlier pre-run passed it
     return name
 
 
 def gsub(lab: Lab, home: Path, *words: str, grace_s: int = 600, **more: Any) -> subprocess.CompletedProcess[str]:
-    environ = {"SLURMWRAP_PRERUN_GRACE_S": str(grace_s), "XDG_STATE_HOME": state(home), **more.pop("env", {})}
+    environ = {"SLURMWRAP_PRERUN_GRACE_S": str(grace_s), "XDG_STATE_HOME": state_directory(home), **more.pop("env", {})}
     done = lab.run(["gsub", *words], user=ALICE, cwd=home, env=environ, **more)
     assert done.returncode == 0, done.stderr
     return done
 
 
-def state(home: Path) -> str:
-    """A state directory of this test's own: job ids of another lab may be the same."""
+def state_directory(home: Path) -> str:
+    """A state directory for this test only: another lab may have used the same job ids."""
     return str(home / ".state")
 
 
-def ask(lab: Lab, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`slurmwrap ...` as alice, with what this test's gsub remembers."""
-    done = lab.slurmwrap(*words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": state(home)})
+def run_slurmwrap(lab: Lab, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs `slurmwrap ...` as alice, with the state directory of this test."""
+    done = lab.slurmwrap(*words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": state_directory(home)})
     assert done.returncode == 0, done.stderr
     return done
 
 
-def numbers(done: subprocess.CompletedProcess[str]) -> tuple[int, int]:
-    """(real job, the pre-run that speaks for it) as gsub told them."""
+def parse_job_ids(done: subprocess.CompletedProcess[str]) -> tuple[int, int]:
+    """(job id, id of its pre-run) as gsub printed them."""
     found = re.search(r"job (\d+) waits for .*, job (\d+)", done.stderr)
     assert found, done.stderr
     return int(found[1]), int(found[2])
 
 
-def fields(lab: Lab, job: int) -> dict[str, str]:
-    """scontrol's first record of a job."""
+def read_job_fields(lab: Lab, job: int) -> dict[str, str]:
+    """The first record that scontrol shows of a job."""
     text = lab.run(["scontrol", "show", "job", "-o", str(job)]).stdout.splitlines()[0]
     return dict(re.findall(r"(?:^| )(\w+)=(\S*)", text))
 
 
-def said(lab: Lab, trial: int) -> str:
-    return Path(fields(lab, trial)["StdOut"]).read_text()
+def read_output(lab: Lab, trial: int) -> str:
+    return Path(read_job_fields(lab, trial)["StdOut"]).read_text()
 
 
-def prerun(lab: Lab, home: Path, *words: str) -> Any:
-    return json.loads(ask(lab, home, "prerun", *words, "--json").stdout)
+def read_prerun_json(lab: Lab, home: Path, *words: str) -> Any:
+    return json.loads(run_slurmwrap(lab, home, "prerun", *words, "--json").stdout)
 
 
-def wait_until_it_watches(lab: Lab, home: Path, trial: int) -> None:
-    """Until the pre-run's supervisor is up: who is ended before can let nobody go."""
+def wait_for_supervisor(lab: Lab, home: Path, trial: int) -> None:
+    """Waits until the supervisor of the pre-run runs. A pre-run that ends earlier cannot release its jobs."""
     lab.wait_job(trial, {"RUNNING"}, timeout=60)
-    reports = Path(state(home), "slurmwrap", "prerun")
+    reports = Path(state_directory(home), "slurmwrap", "prerun")
     assert wait_for(lambda: list(reports.glob("*/progress.json")), bool, timeout=60)
 
 
-# --- the pre-run ends in some other way than by its verdict ----------------------------------------------------------
+# --- the pre-run ends without a verdict ------------------------------------------------------------------------------
 
 
-def test_a_pre_run_out_of_time_is_inconclusive_and_lets_its_job_go(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", SLOW_TRIAL)
-    job, trial = numbers(gsub(lab, home, script, env={"SLURMWRAP_PRERUN_TIME_LIMIT_S": "2"}))
+def test_a_pre_run_out_of_time_is_inconclusive_and_releases_its_job(lab: Lab, home: Path) -> None:
+    script = write_script(home, "job.sh", SLOW_TRIAL)
+    job, trial = parse_job_ids(gsub(lab, home, script, env={"SLURMWRAP_PRERUN_TIME_LIMIT_S": "2"}))
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
-    assert "inconclusive: " in wait_for(lambda: said(lab, trial), lambda text: "inconclusive: " in text, 60)
+    assert "inconclusive: " in wait_for(lambda: read_output(lab, trial), lambda text: "inconclusive: " in text, 60)
 
 
-def test_a_pre_run_whose_node_is_lost_delays_its_job_by_the_grace_at_most(lab: Lab, home: Path) -> None:
-    job, trial = numbers(gsub(lab, home, write(home, "job.sh", SLOW_TRIAL), grace_s=8))
+def test_a_pre_run_on_a_lost_node_delays_its_job_at_most_by_the_grace_period(lab: Lab, home: Path) -> None:
+    job, trial = parse_job_ids(gsub(lab, home, write_script(home, "job.sh", SLOW_TRIAL), grace_s=8))
     lab.wait_job(trial, {"RUNNING"}, timeout=60)
-    node = fields(lab, trial)["NodeList"]
+    node = read_job_fields(lab, trial)["NodeList"]
     lab.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test"])
     try:
         lab.wait_job(trial, {"NODE_FAIL", "COMPLETED", "FAILED", "CANCELLED"}, timeout=60)
@@ -123,7 +123,7 @@ def test_a_pre_run_whose_node_is_lost_delays_its_job_by_the_grace_at_most(lab: L
 
 @contextlib.contextmanager
 def closed_partition(lab: Lab) -> Iterator[str]:
-    """A partition that takes jobs and starts none."""
+    """A partition that accepts jobs and does not start them."""
     name = f"closed{time.monotonic_ns()}"
     done = lab.run(["scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=DOWN"])
     assert done.returncode == 0, done.stderr
@@ -134,45 +134,43 @@ def closed_partition(lab: Lab) -> Iterator[str]:
         wait_for(lambda: lab.run(["scontrol", "delete", f"PartitionName={name}"]).returncode, lambda code: not code, 60)
 
 
-def test_a_pre_run_that_never_starts_delays_its_job_by_the_grace_and_is_not_left_behind(lab: Lab, home: Path) -> None:
+def test_a_pre_run_that_never_starts_delays_its_job_by_the_grace_period(lab: Lab, home: Path) -> None:
     with closed_partition(lab) as nowhere:
-        script = write(home, "job.sh", JOB + "echo hi\n")
-        job, trial = numbers(gsub(lab, home, script, grace_s=4, env={"SLURMWRAP_PRERUN_PARTITION": nowhere}))
+        script = write_script(home, "job.sh", JOB + "echo hi\n")
+        job, trial = parse_job_ids(gsub(lab, home, script, grace_s=4, env={"SLURMWRAP_PRERUN_PARTITION": nowhere}))
         lab.wait_job(job, {"COMPLETED"}, timeout=90)
         assert lab.states(trial) == ["PENDING"]
-        running = prerun(lab, home, "list", "--running")["rows"]
+        running = read_prerun_json(lab, home, "list", "--running")["rows"]
         assert [row["state"] for row in running if row["job_id"] == job] == ["pending"]
 
 
-def test_a_gate_whose_pre_run_is_gone_is_opened_by_the_next_look(lab: Lab, home: Path) -> None:
+def test_reconcile_releases_gated_jobs_whose_pre_run_is_gone(lab: Lab, home: Path) -> None:
     with closed_partition(lab) as nowhere:
-        script = write(home, "job.sh", JOB + "echo hi\n")
+        script = write_script(home, "job.sh", JOB + "echo hi\n")
         done = gsub(lab, home, "--prerun=gate", script, env={"SLURMWRAP_PRERUN_PARTITION": nowhere})
-        job, trial = numbers(done)
-        second, same = numbers(
+        job, trial = parse_job_ids(done)
+        second, same = parse_job_ids(
             gsub(lab, home, "--prerun=gate", script, "other", env={"SLURMWRAP_PRERUN_PARTITION": nowhere})
         )
         assert same == trial
         lab.run(["scancel", str(trial)], user=ALICE)
         lab.wait_job(trial, {"CANCELLED"}, timeout=60)
         assert lab.states(job) + lab.states(second) == ["PENDING", "PENDING"]
-        done = ask(lab, home, "reconcile", "--user")
+        done = run_slurmwrap(lab, home, "reconcile", "--user")
         assert f"job {job} was released: its pre-run is gone" in done.stderr, done.stderr
         lab.wait_job(job, {"COMPLETED"}, timeout=60)
         lab.wait_job(second, {"COMPLETED"}, timeout=60)
 
 
-# --- what the user asked for is kept ---------------------------------------------------------------------------------
+# --- the options of the user are kept --------------------------------------------------------------------------------
 
 
-def test_a_released_job_keeps_dependencies_begin_hold_and_array_as_plain_sbatch_would_have_them(
-    lab: Lab, home: Path
-) -> None:
-    script = write(home, "job.sh", JOB + "echo hi\n")
+def test_a_released_job_has_the_dependency_begin_hold_and_array_of_plain_sbatch(lab: Lab, home: Path) -> None:
+    script = write_script(home, "job.sh", JOB + "echo hi\n")
     first, second = (lab.submit("--hold", "-n1", "--mem=10", "--wrap=true", user=ALICE) for _ in range(2))
     singleton = f"one{time.monotonic_ns()}"
     lab.submit("--hold", "-n1", "--mem=10", "-J", singleton, "--wrap=true", user=ALICE)
-    asked = {
+    options = {
         "either": [f"--dependency=afterok:{first}?afternotok:{second}"],
         "both": [f"--dependency=afterany:{first},afterok:{second}"],
         "singleton": ["--dependency=singleton", "-J", singleton],
@@ -181,48 +179,53 @@ def test_a_released_job_keeps_dependencies_begin_hold_and_array_as_plain_sbatch_
         "held later": ["--hold", "--begin=2099-01-01T12:00:00"],
         "array": ["--array=2-6:2%1", "--hold"],
     }
-    with ThreadPoolExecutor(2) as pool:  # each with an argument of its own: none passed before
-        done = pool.map(lambda item: gsub(lab, home, *item[1], script, item[0]), asked.items())
-        told = dict(zip(asked, done, strict=True))
-    assert "pre-run" not in told["singleton"].stderr
-    ours = {name: int(re.findall(r"job (\d+)\n", one.stdout)[0]) for name, one in told.items()}
-    for name, one in told.items():
-        if name in ("either", "both"):  # its pre-run waits for the same jobs
-            assert fields(lab, numbers(one)[1])["Dependency"] == fields(lab, ours[name])["Dependency"]
+    with ThreadPoolExecutor(2) as pool:  # each job has a different argument, so no earlier pre-run passed it
+        done = pool.map(lambda item: gsub(lab, home, *item[1], script, item[0]), options.items())
+        submissions = dict(zip(options, done, strict=True))
+    assert "pre-run" not in submissions["singleton"].stderr
+    gsub_jobs = {name: int(re.findall(r"job (\d+)\n", one.stdout)[0]) for name, one in submissions.items()}
+    for name, one in submissions.items():
+        if name in ("either", "both"):  # the pre-run has the same dependency
+            assert (
+                read_job_fields(lab, parse_job_ids(one)[1])["Dependency"]
+                == read_job_fields(lab, gsub_jobs[name])["Dependency"]
+            )
         elif name != "singleton":
-            lab.wait_job(numbers(one)[1], {"COMPLETED"}, timeout=120)
-    theirs = {name: int(lab.submit(*words, script, user=ALICE, cwd=home)) for name, words in asked.items()}
-    kept = ("JobState", "Dependency", "Priority", "ArrayTaskId", "EligibleTime")
-    for name in asked:
-        one, other = fields(lab, ours[name]), fields(lab, theirs[name])
-        seen, wanted = ({key: record.get(key) for key in kept} for record in (one, other))
+            lab.wait_job(parse_job_ids(one)[1], {"COMPLETED"}, timeout=120)
+    sbatch_jobs = {name: int(lab.submit(*words, script, user=ALICE, cwd=home)) for name, words in options.items()}
+    compared_fields = ("JobState", "Dependency", "Priority", "ArrayTaskId", "EligibleTime")
+    for name in options:
+        one, other = read_job_fields(lab, gsub_jobs[name]), read_job_fields(lab, sbatch_jobs[name])
+        seen, wanted = ({key: record.get(key) for key in compared_fields} for record in (one, other))
         for record in (seen, wanted):
-            if record["Priority"] != "0":  # without the multifactor plugin each later job has one less
+            if record["Priority"] != "0":  # without the multifactor plugin each later job has a lower priority
                 record["Priority"] = "some"
-            if name != "begin" and name != "held later":  # "Unknown", or the moment at which it was let go
+            if name != "begin" and name != "held later":  # "Unknown", or the time of the release
                 record["EligibleTime"] = "now"
         assert seen == wanted, name
     lab.run(["scancel", f"--user={ALICE}"])
 
 
-def test_of_an_array_one_task_is_tried_and_a_failure_cancels_all_of_them(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + 'echo "task $SLURM_ARRAY_TASK_ID"\npython3 -c "1/0"\n')
-    job, trial = numbers(gsub(lab, home, "--array=3,5-7", script))
+def test_one_task_of_an_array_is_pre_run_and_a_failure_cancels_all_tasks(lab: Lab, home: Path) -> None:
+    script = write_script(home, "job.sh", JOB + 'echo "task $SLURM_ARRAY_TASK_ID"\npython3 -c "1/0"\n')
+    job, trial = parse_job_ids(gsub(lab, home, "--array=3,5-7", script))
     lab.wait_job(trial, {"COMPLETED"}, timeout=90)
     assert set(lab.states(job)) == {"CANCELLED"}
-    shown = prerun(lab, home, "show", str(job))
+    shown = read_prerun_json(lab, home, "show", str(job))
     assert (shown["verdict"], shown["output"][0]) == ("fail", "task 3")
 
 
 @pytest.mark.slow
-def test_of_an_array_that_has_begun_nothing_is_cancelled(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + '[ -n "$SLURMWRAP_PRERUN" ] && { sleep 5; python3 -c "1/0"; }\nsleep 3\n')
-    job, trial = numbers(gsub(lab, home, "--array=1-3%1", script, grace_s=2))
+def test_a_failed_pre_run_cancels_no_task_of_an_array_that_has_started(lab: Lab, home: Path) -> None:
+    script = write_script(
+        home, "job.sh", JOB + '[ -n "$SLURMWRAP_PRERUN" ] && { sleep 5; python3 -c "1/0"; }\nsleep 3\n'
+    )
+    job, trial = parse_job_ids(gsub(lab, home, "--array=1-3%1", script, grace_s=2))
     lab.wait_job(trial, {"COMPLETED"}, timeout=90)
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
 
 
-# A pre-run of a script with this line does not end before GO is there.
+# A pre-run of a script with this line does not end before the file GO exists.
 UNTIL_GO = '[ -z "$SLURMWRAP_PRERUN" ] || until [ -e GO ]; do sleep 0.1; done\n'
 PATIENT = {"SLURMWRAP_PRERUN_NO_TRAINING_S": "3600"}
 HET = f"""\
@@ -234,36 +237,36 @@ HET = f"""\
 """
 
 
-def test_of_a_heterogeneous_job_the_first_component_is_tried_and_all_wait_for_it(lab: Lab, home: Path) -> None:
+def test_the_first_component_of_a_heterogeneous_job_is_pre_run_and_all_wait(lab: Lab, home: Path) -> None:
     go = lab.dir / f"go-{time.monotonic_ns()}"
     script = HET.replace("GO", str(go))
-    job, trial = numbers(gsub(lab, home, write(home, "het.sh", script), env=PATIENT))
+    job, trial = parse_job_ids(gsub(lab, home, write_script(home, "het.sh", script), env=PATIENT))
     components = ("-N1", "--gres=gpu:2", "--mem=500", ":", "-N1", "--mem=300")
-    whole = write(home, "het2.sh", script.replace("#SBATCH hetjob", "#"))
-    second, _ = numbers(gsub(lab, home, *components, whole, env=PATIENT))
+    whole = write_script(home, "het2.sh", script.replace("#SBATCH hetjob", "#"))
+    second, _ = parse_job_ids(gsub(lab, home, *components, whole, env=PATIENT))
     assert {*lab.states(job), *lab.states(second)} == {"PENDING"}
     go.touch()
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
     lab.wait_job(second, {"COMPLETED"}, timeout=90)
     assert [(home / f"slurm-{one}.out").read_text() for one in (job, second)] == ["components 2\n"] * 2
-    assert "update job" in said(lab, trial)
-    assert prerun(lab, home, "show", str(trial))["output"] == ["components none"]
+    assert "update job" in read_output(lab, trial)
+    assert read_prerun_json(lab, home, "show", str(trial))["output"] == ["components none"]
 
 
-# --- one pre-run in flight -------------------------------------------------------------------------------------------
+# --- jobs that share a pre-run ---------------------------------------------------------------------------------------
 
 SWEEP = JOB + UNTIL_GO + 'python3 -c "import sys; sys.argv[1] == \'bad\' and 1 / 0" "$1"\n'
 
 
 def submit_sweep(lab: Lab, home: Path, *values: str, sweep_s: int = 120) -> list[tuple[int, int]]:
-    """Jobs of these arguments, all of them submitted before a pre-run of theirs ends."""
+    """Submits one job for each argument, all before a pre-run ends. Returns (job id, id of its pre-run) for each."""
     go = lab.dir / f"go-{time.monotonic_ns()}"
-    script = write(home, "sweep.sh", SWEEP.replace("GO", str(go)))
+    script = write_script(home, "sweep.sh", SWEEP.replace("GO", str(go)))
     environ = {"SLURMWRAP_PRERUN_SWEEP_S": str(sweep_s), **PATIENT}
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda value: numbers(gsub(lab, home, script, value, env=environ)), values))
+        jobs = list(pool.map(lambda value: parse_job_ids(gsub(lab, home, script, value, env=environ)), values))
     go.touch()
-    return told
+    return jobs
 
 
 def test_jobs_of_a_sweep_submitted_at_once_share_a_pre_run(lab: Lab, home: Path) -> None:
@@ -272,35 +275,35 @@ def test_jobs_of_a_sweep_submitted_at_once_share_a_pre_run(lab: Lab, home: Path)
     for job, trial in done:
         lab.wait_job(trial, {"COMPLETED"}, timeout=120)
         lab.wait_job(job, {"COMPLETED"}, timeout=120)
-    rows = {row["job_id"]: row for row in prerun(lab, home, "list", "--all")["rows"]}
+    rows = {row["job_id"]: row for row in read_prerun_json(lab, home, "list", "--all")["rows"]}
     assert sorted(rows[job]["attached"] for job, _ in done) == [False, True, True, True]
     assert [(rows[job]["verdict"], rows[job]["reason"]) for job, _ in done if rows[job]["verdict"] != "pass"] == []
 
 
-def test_a_failure_cancels_the_same_arguments_and_others_get_a_trial_of_their_own(lab: Lab, home: Path) -> None:
+def test_a_failure_cancels_equal_jobs_and_other_arguments_get_their_own_pre_run(lab: Lab, home: Path) -> None:
     jobs = [job for job, _ in submit_sweep(lab, home, "bad", "good", "bad", "better")]
     ends = [lab.wait_job(job, {"COMPLETED", "CANCELLED"}, timeout=120) for job in jobs]
     assert ends == ["CANCELLED", "COMPLETED", "CANCELLED", "COMPLETED"]
-    rows = {row["job_id"]: row["verdict"] for row in prerun(lab, home, "list", "--all")["rows"]}
+    rows = {row["job_id"]: row["verdict"] for row in read_prerun_json(lab, home, "list", "--all")["rows"]}
     assert [rows[job] for job in jobs] == ["fail", "pass", "fail", "pass"]
 
 
-def test_a_cancelled_pre_run_lets_go_all_that_waited_for_it(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", SLOW_TRIAL)
-    job, trial = numbers(gsub(lab, home, script, "1"))
-    other, same = numbers(gsub(lab, home, script, "2"))
+def test_a_cancelled_pre_run_releases_all_jobs_that_wait_for_it(lab: Lab, home: Path) -> None:
+    script = write_script(home, "job.sh", SLOW_TRIAL)
+    job, trial = parse_job_ids(gsub(lab, home, script, "1"))
+    other, same = parse_job_ids(gsub(lab, home, script, "2"))
     assert same == trial
-    wait_until_it_watches(lab, home, trial)
+    wait_for_supervisor(lab, home, trial)
     lab.run(["scancel", str(trial)], user=ALICE)
     lab.wait_job(job, {"COMPLETED"}, timeout=90)
     lab.wait_job(other, {"COMPLETED"}, timeout=90)
 
 
-# --- watching, asking, forgetting ------------------------------------------------------------------------------------
+# --- prerun wait, show, forget and off -------------------------------------------------------------------------------
 
 
-def test_ctrl_c_detaches_and_the_pre_run_goes_on_to_its_verdict(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + "sleep 1\n")
+def test_ctrl_c_detaches_and_the_pre_run_continues_to_its_verdict(lab: Lab, home: Path) -> None:
+    script = write_script(home, "job.sh", JOB + "sleep 1\n")
     press = (
         "import signal, subprocess, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -310,19 +313,21 @@ def test_ctrl_c_detaches_and_the_pre_run_goes_on_to_its_verdict(lab: Lab, home: 
         "sys.stderr.write(first + p.stderr.read())\n"
         "sys.exit(100 if p.wait() == -signal.SIGINT else 101)\n"
     )
-    done = lab.run([sys.executable, "-c", press, script], user=ALICE, cwd=home, env={"XDG_STATE_HOME": state(home)})
-    assert done.returncode == 100, done.stderr  # by SIGINT, so that a shell's loop around it stops: $? is 130
+    done = lab.run(
+        [sys.executable, "-c", press, script], user=ALICE, cwd=home, env={"XDG_STATE_HOME": state_directory(home)}
+    )
+    assert done.returncode == 100, done.stderr  # gsub ends by SIGINT, so that a shell loop stops too: $? is 130
     trial = int(re.search(r"the pre-run, job (\d+), goes on, and nothing else was submitted", done.stderr)[1])
     assert f"slurmwrap prerun show {trial} --follow" in done.stderr
-    followed = ask(lab, home, "prerun", "show", str(trial), "--follow")
+    followed = run_slurmwrap(lab, home, "prerun", "show", str(trial), "--follow")
     assert "decided by layer" in followed.stdout, followed.stderr
     assert lab.states(trial) in (["COMPLETED"], ["COMPLETING"], ["RUNNING"])
 
 
-def test_what_passed_is_pre_run_again_when_a_module_changed_or_it_was_forgotten(lab: Lab, home: Path) -> None:
+def test_a_passed_script_is_pre_run_again_after_a_module_change_or_forget(lab: Lab, home: Path) -> None:
     (home / "model.py").write_text("depth = 3\n")
     (home / "train.py").write_text("import model\nprint(model.depth)\n")
-    script = write(home, "job.sh", JOB + "python3 train.py\n")
+    script = write_script(home, "job.sh", JOB + "python3 train.py\n")
     assert json.loads(gsub(lab, home, "--prerun=only", "--json", script).stdout)["verdict"] == "pass"
     assert "pre-run" not in gsub(lab, home, "--hold", script).stderr
     (home / "model.py").write_text("depth = 4\n")
@@ -330,13 +335,13 @@ def test_what_passed_is_pre_run_again_when_a_module_changed_or_it_was_forgotten(
     lab.clear(ALICE)
     (home / "model.py").write_text("depth = 3\n")
     assert "pre-run" not in gsub(lab, home, "--hold", script).stderr
-    ask(lab, home, "prerun", "forget", "--script", script)
+    run_slurmwrap(lab, home, "prerun", "forget", "--script", script)
     assert "waits for its pre-run" in gsub(lab, home, "--hold", script).stderr
     lab.run(["scancel", f"--user={ALICE}"])
 
 
-def test_off_in_the_configuration_gives_way_to_auto_on_the_command_line(lab: Lab, home: Path) -> None:
-    script = write(home, "job.sh", JOB + "echo hi\n")
+def test_auto_on_the_command_line_overrides_off_in_the_configuration(lab: Lab, home: Path) -> None:
+    script = write_script(home, "job.sh", JOB + "echo hi\n")
     off = {"SLURMWRAP_PRERUN_MODE": "off"}
     assert "pre-run" not in gsub(lab, home, "--hold", script, env=off).stderr
     assert "waits for its pre-run" in gsub(lab, home, "--hold", "--prerun=auto", script, env=off).stderr
@@ -344,8 +349,10 @@ def test_off_in_the_configuration_gives_way_to_auto_on_the_command_line(lab: Lab
 
 
 @pytest.mark.slow
-def test_a_pre_run_killed_by_slurms_time_limit_delays_its_job_by_the_grace_at_most(lab: Lab, home: Path) -> None:
-    job, trial = numbers(gsub(lab, home, write(home, "job.sh", SLOW_TRIAL.replace("60", "300")), grace_s=150))
+def test_a_pre_run_killed_at_its_time_limit_delays_its_job_by_the_grace_period(lab: Lab, home: Path) -> None:
+    job, trial = parse_job_ids(
+        gsub(lab, home, write_script(home, "job.sh", SLOW_TRIAL.replace("60", "300")), grace_s=150)
+    )
     lab.wait_job(trial, {"RUNNING"}, timeout=60)
     lab.run(["scontrol", "update", f"JobId={trial}", "TimeLimit=1"])
     lab.wait_job(job, {"COMPLETED"}, timeout=240)
@@ -363,7 +370,7 @@ PartitionName=high Nodes=n[0-1] PriorityTier=100 PreemptMode=OFF State=UP
 
 @pytest.fixture(scope="module")
 def preempting(lab_scratch: Path) -> Iterator[Lab]:
-    """Two nodes on which a partition preempts another, and whose loss is seen soon."""
+    """Two nodes, two partitions of which one preempts the other, and a short SlurmdTimeout."""
     with started(lab_scratch / "preempting", "--nodes", "2", "--switches", "1") as running:
         conf = Path(running.env["SLURM_CONF"])
         conf.write_text(conf.read_text() + PREEMPTING)
@@ -373,31 +380,31 @@ def preempting(lab_scratch: Path) -> Iterator[Lab]:
 
 
 @pytest.mark.slow
-def test_a_preempted_pre_run_lets_its_job_go(preempting: Lab, home: Path) -> None:
+def test_a_preempted_pre_run_releases_its_job(preempting: Lab, home: Path) -> None:
     lab, low = preempting, {"SLURMWRAP_PRERUN_PARTITION": "low"}
-    job, trial = numbers(gsub(lab, home, "--hold", write(home, "job.sh", SLOW_TRIAL), env=low))
-    wait_until_it_watches(lab, home, trial)
-    node = fields(lab, trial)["NodeList"]
+    job, trial = parse_job_ids(gsub(lab, home, "--hold", write_script(home, "job.sh", SLOW_TRIAL), env=low))
+    wait_for_supervisor(lab, home, trial)
+    node = read_job_fields(lab, trial)["NodeList"]
     words = ("--partition=high", f"--nodelist={node}", "--exclusive", "--mem=100", "--output=/dev/null")
     lab.submit(*words, user=ALICE, script="#!/bin/sh\nsleep 3\n")
     lab.wait_job(trial, {"PREEMPTED", "COMPLETED"}, timeout=60)
-    held = fields(lab, job)
+    held = read_job_fields(lab, job)
     assert (held["JobState"], held["Priority"], held["Reason"]) == ("PENDING", "0", "JobHeldUser")
     lab.run(["scontrol", "release", str(job)], user=ALICE)
     lab.wait_job(job, {"COMPLETED"}, timeout=60)
 
 
 @pytest.mark.slow
-def test_a_pre_run_whose_node_loses_its_power_delays_its_job_by_the_grace_at_most(preempting: Lab, home: Path) -> None:
+def test_a_pre_run_on_a_node_without_power_delays_its_job_by_the_grace_period(preempting: Lab, home: Path) -> None:
     lab = preempting
-    one = SLOW_TRIAL.replace("--nodes=2", "--nodes=1").replace("60", "300")
-    # long enough for Slurm to miss the node before: a job that is started there is requeued, minutes later
-    job, trial = numbers(gsub(lab, home, write(home, "job.sh", one), grace_s=60))
+    script = SLOW_TRIAL.replace("--nodes=2", "--nodes=1").replace("60", "300")
+    # longer than SlurmdTimeout: a job that starts on the lost node is requeued, which takes minutes
+    job, trial = parse_job_ids(gsub(lab, home, write_script(home, "job.sh", script), grace_s=60))
     lab.wait_job(trial, {"RUNNING"}, timeout=60)
-    node = fields(lab, trial)["NodeList"]
+    node = read_job_fields(lab, trial)["NodeList"]
     spool = str(LabDirectories(lab.dir).node(node))
     slurmd = int(Path(spool, "slurmd.pid").read_text())
-    # RUNNING is said before slurmd has started the job's slurmstepd
+    # Slurm shows RUNNING before slurmd has started the slurmstepd of the job
     steps = wait_for(
         lambda: [p for p in psutil.process_iter() if spool in " ".join(_traces_of(p, "slurmstepd"))], bool, 60
     )
@@ -405,14 +412,17 @@ def test_a_pre_run_whose_node_loses_its_power_delays_its_job_by_the_grace_at_mos
         os.kill(pid, signal.SIGKILL)
     lab.wait_job(trial, {"NODE_FAIL"}, timeout=100)
     lab.wait_job(job, {"COMPLETED"}, timeout=150)
-    assert "was released" not in ask(lab, home, "reconcile", "--user").stderr  # it ran already
-    rows = {row["prerun_job_id"]: row["state"] for row in prerun(lab, home, "list", "--all")["rows"]}
+    assert "was released" not in run_slurmwrap(lab, home, "reconcile", "--user").stderr  # it ran already
+    rows = {row["prerun_job_id"]: row["state"] for row in read_prerun_json(lab, home, "list", "--all")["rows"]}
     assert rows[trial] == "lost"
 
 
 def _traces_of(process: psutil.Process, name: str) -> list[str]:
-    """Files of a process of that name and its children's words (slurmstepd 26.05 opens no file in its spool); none of
-    another, or of one that has just ended."""
+    """Working directory and open files of a process named `name`, and the command lines of its children.
+
+    The command lines are needed because slurmstepd 26.05 opens no file in its spool. Empty for a process with another
+    name and for a process that has just ended.
+    """
     try:
         if name not in process.name():
             return []

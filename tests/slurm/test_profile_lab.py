@@ -1,4 +1,4 @@
-"""`slurmwrap profile measure` on a real Slurm with real PyTorch: a loader that CPUs bind."""
+"""`slurmwrap profile measure` on a real Slurm with real PyTorch: a training limited by the CPUs of its loader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_jobs_curve_is_measured_and_nothing_else_is_submitted(lab: Lab) -> None:
+def test_profile_measure_stores_the_cpu_curve_and_does_not_submit_the_job(lab: Lab) -> None:
     home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
     work = home / "measured"
     run_as(ALICE, ["mkdir", "-p", work])
@@ -62,8 +62,8 @@ for _ in range(20):
 """
 
 
-def test_one_pre_run_counts_once_for_its_user_and_for_the_site_and_its_script_is_named(lab: Lab) -> None:
-    """It reports twice, before it acts on the waiting job and with what came of it."""
+def test_a_pre_run_counts_once_in_the_profiles_of_its_user_and_of_the_site(lab: Lab) -> None:
+    """A pre-run reports twice: before it acts on the waiting job, and afterwards with the result."""
     home = Path(run_as(ALICE, ["sh", "-c", "echo $HOME"]).stdout.strip())
     work = home / "counted"
     run_as(ALICE, ["mkdir", "-p", work])
@@ -74,12 +74,12 @@ def test_one_pre_run_counts_once_for_its_user_and_for_the_site_and_its_script_is
     )
     job = sent.stdout.split()[-1]
     assert lab.wait_job(job, ("COMPLETED", "FAILED", "CANCELLED"), 150) == "COMPLETED"
-    told = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "list", "short", "--json"]
-    (mine,) = json.loads(lab.run(told, ALICE, work).stdout)["rows"]
+    command = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "profile", "list", "short", "--json"]
+    (mine,) = json.loads(lab.run(command, ALICE, work).stdout)["rows"]
     assert (mine["preruns"], mine["script"], mine["submissions"]) == (1, str(work / "short.sh"), 1)
     lab.reconcile_once()
     with Database.open(LabDirectories(lab.dir).state / "site.db", readonly=True) as database:
         (theirs,) = [one for one in database.profiles() if one.key.endswith(f":{mine['key']}")]
     assert (theirs.preruns, theirs.runs) == (1, 1)
-    (shown,) = json.loads(lab.run(told, ALICE, work).stdout)["rows"]
-    assert (shown["preruns"], shown["runs"]) == (1, 1)  # the site's, which gsub takes: it rests on more
+    (shown,) = json.loads(lab.run(command, ALICE, work).stdout)["rows"]
+    assert (shown["preruns"], shown["runs"]) == (1, 1)  # the site's profile, which gsub uses because it has more data

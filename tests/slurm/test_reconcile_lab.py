@@ -1,4 +1,4 @@
-"""The reconciler on a real Slurm: real endings, hooks and requeues. GPUs are not real; their kernel lines are."""
+"""The reconciler on a real Slurm: real endings, hooks, requeues. The GPUs are invented, their kernel lines are real."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
-from site_records import consent_to_retries, judged, runs, site, site_rows, submit_script
+from site_records import consent_to_retries, reconcile_until_judged, runs, site, site_rows, submit_script
 from waiting import allow, wait_for
 
 from slurmwrap.host.lock import hold_exclusive_lock
@@ -28,7 +28,7 @@ XID_79 = f"NVRM: Xid (PCI:{gpu_bus_id(3).rpartition('.')[0]}): 79, pid=4711, nam
 
 @pytest.fixture(scope="module")
 def lab(lab_as_slurm: Lab) -> Lab:
-    """As most sites run it: slurmctld, its hooks and the reconciler are user slurm's."""
+    """As on most sites: slurmctld, its hooks and the reconciler run as user slurm."""
     return lab_as_slurm
 
 
@@ -38,7 +38,7 @@ def submit(lab: Lab, body: str, *options: str, user: str = ALICE) -> str:
 
 @pytest.fixture(scope="module")
 def data(lab: Lab) -> Path:
-    """An input of alice's alone."""
+    """An input file that only alice can read."""
     path = Path(pwd.getpwnam(ALICE).pw_dir) / f"broken-{uuid.uuid4().hex}.npz"
     assert lab.run(["bash", "-c", f"umask 077; echo no > {path}"], ALICE).returncode == 0
     return path
@@ -46,7 +46,7 @@ def data(lab: Lab) -> Path:
 
 @pytest.fixture(scope="module")
 def jobs(lab: Lab, data: Path) -> dict[str, str]:
-    """Jobs of many fates at the same time: one pass sees them ended or still running, one more what became of these."""
+    """Jobs that end in different ways. The first passes see ended and running jobs, the last ones the rest of them."""
     no_input = f"echo \"FileNotFoundError: [Errno 2] No such file or directory: '{data}'\" >&2; exit 1"
     one_task = f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; [ "$SLURM_ARRAY_TASK_ID" = 1 ] && {{ {NCCL}; exit 1; }}'
     found = {
@@ -70,12 +70,12 @@ def jobs(lab: Lab, data: Path) -> dict[str, str]:
     found["the task"] = lab.run(
         ["squeue", "-h", "-t", "all", "-o", "%A", "-j", f"{found['an array']}_1"]
     ).stdout.strip()
-    judged(lab, *(found[name] for name in found.keys() - {*running, "an array"}))
+    reconcile_until_judged(lab, *(found[name] for name in found.keys() - {*running, "an array"}))
     lab.run(["scancel", found["cancelled"]], ALICE)
     lab.run(["scontrol", "requeue", found["requeued"]], ALICE)
     lab.wait_job(found["cancelled"], ("CANCELLED",))
     lab.wait_job(found["requeued"], ("PENDING",))
-    judged(lab, *(found[name] for name in running))
+    reconcile_until_judged(lab, *(found[name] for name in running))
     lab.run(["scancel", found["requeued"]])
     return found
 
@@ -90,9 +90,7 @@ JUDGED = {
 }
 
 
-def test_every_end_is_diagnosed_and_decided_and_what_is_not_to_run_again_is_left_alone(
-    lab: Lab, jobs: dict[str, str]
-) -> None:
+def test_ended_jobs_get_a_diagnosis_and_a_decision_and_some_get_no_action(lab: Lab, jobs: dict[str, str]) -> None:
     first = {name: runs(lab, jobs[name])[0] for name in JUDGED}
     assert {name: (run["state"], run["diagnosis_category"], run["decision"]) for name, run in first.items()} == JUDGED
     for name in ("a bug", "without gsub", "a hidden exit code", "cancelled", "requeued"):
@@ -106,7 +104,7 @@ def test_a_run_that_its_owner_requeued_is_recorded(lab: Lab, jobs: dict[str, str
     assert (run["state"], run["restarts"]) == ("REQUEUED", 0)
 
 
-def test_a_task_of_an_array_alone_is_run_again_by_who_is_not_root(lab: Lab, jobs: dict[str, str]) -> None:
+def test_a_reconciler_that_is_not_root_reruns_a_single_task_of_an_array(lab: Lab, jobs: dict[str, str]) -> None:
     array = jobs["an array"]
     assert runs(lab, jobs["the task"])[0]["address"] == f"{array}_1"
     actions = site_rows(lab, "SELECT * FROM actions WHERE job_id = ?", int(jobs["the task"]))
@@ -117,25 +115,23 @@ def test_a_task_of_an_array_alone_is_run_again_by_who_is_not_root(lab: Lab, jobs
     lab.run(["scancel", array])
 
 
-def test_a_job_out_of_memory_runs_again_with_more(lab: Lab, jobs: dict[str, str]) -> None:
+def test_a_job_out_of_memory_runs_again_with_more_memory(lab: Lab, jobs: dict[str, str]) -> None:
     job = jobs["memory"]
     first = runs(lab, job)[0]
     if first["state"] != "OUT_OF_MEMORY":
         pytest.skip("this machine lets the lab enforce no memory limits")
     assert (first["diagnosis_category"], first["decision"]) == ("cpu_oom", "resize")
-    # at times Slurm 22.05 calls the second one FAILED 1:0, beside its own line on the OOM kill
+    # Slurm 22.05 sometimes shows the second run as FAILED 1:0, although it logs the OOM kill
     lab.wait_job(job, FINAL)
-    again = judged(lab, job, how_many=2)
+    again = reconcile_until_judged(lab, job, how_many=2)
     asked = site_rows(lab, "SELECT value FROM actions WHERE job_id = ? AND key = 'MinMemoryNode'", int(job))
     assert [int(str(row["value"])) for row in asked][:2] == [225, 338]
     assert again[1]["restarts"] == 1
     lab.run(["scancel", job])
 
 
-def test_an_input_that_broke_a_job_is_blocked_for_its_owner_and_read_as_him(
-    lab: Lab, jobs: dict[str, str], data: Path
-) -> None:
-    # His own file: our read finds it broken too, but he could have made it so, and that binds nobody else.
+def test_an_input_that_broke_a_job_is_blocked_for_its_owner_only(lab: Lab, jobs: dict[str, str], data: Path) -> None:
+    # The file belongs to the owner of the job, who could have broken it. So it is blocked for no other user.
     job = int(jobs["a broken input"])
     (blocked,) = site_rows(lab, "SELECT * FROM blocked_inputs WHERE job_id = ? ORDER BY uid", job)
     assert (blocked["path"], blocked["uid"]) == (str(data), pwd.getpwnam(ALICE).pw_uid)
@@ -144,14 +140,14 @@ def test_an_input_that_broke_a_job_is_blocked_for_its_owner_and_read_as_him(
     assert str(blocked["digest"]) in published and str(data) not in published
 
 
-def test_in_user_mode_the_same_is_found_without_hooks(lab: Lab, jobs: dict[str, str]) -> None:
+def test_user_mode_finds_the_same_diagnosis_without_hooks(lab: Lab, jobs: dict[str, str]) -> None:
     done = lab.slurmwrap("reconcile", "--once", "--user", user=BOB)
     assert done.returncode == 0, done.stderr
     assert f"job {jobs['without gsub']} of {BOB}: nccl_error, stop" in done.stderr
 
 
-# The first run dies in srun, so that Slurm keeps a derived exit code, and leaves its error in the output that the
-# second run, which ends well, adds to.
+# The first run fails in srun, so that Slurm keeps a derived exit code. Its error stays in the output, to which the
+# second run appends. The second run succeeds.
 _FAULT = f"""if [ -z "$SLURM_RESTART_COUNT" ]; then
 touch "runs-$SLURM_JOB_ID"
 for _ in $(seq 300); do [ -e "go-$SLURM_JOB_ID" ] && break; sleep 0.1; done
@@ -161,23 +157,26 @@ fi
 echo fine"""
 
 
-def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) -> None:
+def test_a_gpu_off_the_bus_reruns_the_job_on_another_node_and_drains_the_node(lab: Lab) -> None:
     job = submit(lab, _FAULT, "--requeue", "--gres=gpu:8", "--open-mode=append")
     consent_to_retries(lab, [job], ALICE)
-    # RUNNING is said while the Prolog, which sets the mark in the kernel log, is still at work
+    # Slurm shows RUNNING while the Prolog, which marks the position in the kernel log, still runs
     assert wait_for(Path("/var/tmp", ALICE, f"runs-{job}").exists, bool, 60)
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", job]).stdout.strip()
     lab.kernel(node, XID_79)
-    lab.run(["/usr/bin/touch", f"go-{job}"], ALICE)  # only now may it die
+    lab.run(["/usr/bin/touch", f"go-{job}"], ALICE)  # the job fails only now
     lab.wait_job(job, ("FAILED",))
-    first, *_ = judged(lab, job)
+    first, *_ = reconcile_until_judged(lab, job)
     assert (first["diagnosis_category"], first["decision"]) == ("gpu_hardware", "retry_elsewhere")
     shown = lab.run(["scontrol", "show", "node", node]).stdout
     try:
         assert "DRAIN" in shown and "Reason=slurmwrap: gpu_hardware" in shown
         lab.wait_job(job, ("COMPLETED",))
         assert lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip() != node
-        assert [run["diagnosis_category"] for run in judged(lab, job, how_many=2)] == ["gpu_hardware", "success"]
+        assert [run["diagnosis_category"] for run in reconcile_until_judged(lab, job, how_many=2)] == [
+            "gpu_hardware",
+            "success",
+        ]
         actions = site_rows(lab, "SELECT verb, key, error FROM actions WHERE job_id = ? ORDER BY action_id", int(job))
         assert [(action["verb"], action["key"]) for action in actions] == [
             ("drain", ""),
@@ -192,26 +191,26 @@ def test_a_gpu_off_the_bus_runs_the_job_elsewhere_and_drains_the_node(lab: Lab) 
         lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
 
 
-def test_the_watch_is_woken_by_an_ending_job_and_stops_when_told(lab: Lab) -> None:
+def test_reconcile_watch_wakes_up_when_a_job_ends_and_stops_on_sigterm(lab: Lab) -> None:
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll", "600"]
     environ = {**lab.env, "PATH": os.environ["PATH"]}
     published = Path(site(lab)["published"], "published.json")
     before = published.stat().st_mtime_ns if published.exists() else 0
     service = subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True)
     try:
-        # its first pass is over: only the wake can tell it of the next job
+        # the first pass is over, so only the wake-up can tell the service about the next job
         assert wait_for(lambda: published.exists() and published.stat().st_mtime_ns > before, bool, 60)
         job = submit(lab, BUG)
         found = wait_for(lambda: runs(lab, job), lambda now: bool(now and now[0]["diagnosis_category"]), 60)
         assert [run["diagnosis_category"] for run in found] == ["traceback_from_crash"]
     finally:
         service.terminate()
-        _, said = service.communicate(timeout=allow(60))
+        _, stderr = service.communicate(timeout=allow(60))
     assert service.returncode == 0
-    assert said.rstrip().endswith("stopped")
+    assert stderr.rstrip().endswith("stopped")
 
 
-def test_a_second_reconciler_names_the_first(lab: Lab) -> None:
+def test_a_second_reconciler_is_refused_and_names_the_first(lab: Lab) -> None:
     with hold_exclusive_lock(Path(site(lab)["state_dir"]) / "site.lock", "this test"):
         done = lab.slurmwrap("reconcile", "--once")
     assert done.returncode == 6

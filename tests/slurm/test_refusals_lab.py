@@ -1,4 +1,4 @@
-"""The third submission of what failed twice: refused while nothing changed, taken once what was blamed is there."""
+"""The third submission of a script that failed twice: refused while nothing changed, accepted once the file exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ python3 read.py
 """
 
 
-def test_two_failures_refuse_until_the_missing_file_is_added(lab: Lab) -> None:
+def test_a_script_that_failed_twice_is_refused_until_the_missing_file_exists(lab: Lab) -> None:
     home = Path(pwd.getpwnam(ALICE).pw_dir) / "refusals"
     lab.run(["mkdir", "-p", str(home)], user=ALICE)
     (home / "read.py").write_text("print(open('data/train.csv').read())\n")

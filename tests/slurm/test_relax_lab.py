@@ -1,4 +1,4 @@
-"""Relaxing on a real Slurm: jobs that insist on what they cannot have are loosened in order, start, and srun works."""
+"""Relaxing on a real Slurm: jobs whose requests cannot be met are relaxed in order, start, and srun works in them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ FULL = ("--gres=gpu:8", "--cpus-per-task=1", "--mem=100", "--time=1440")
 
 
 @pytest.fixture
-def free(lab: Lab) -> Iterator[Path]:
-    """The lab without jobs, all nodes up, and a directory that every user may write."""
+def work(lab: Lab) -> Iterator[Path]:
+    """A directory that every user may write, on a lab without jobs and with all nodes up."""
     lab.reset()
     path = lab.dir / f"relax-{uuid.uuid4().hex[:8]}"
     path.mkdir()
@@ -50,8 +50,8 @@ def free(lab: Lab) -> Iterator[Path]:
     lab.reset()
 
 
-def block(lab: Lab, nodes: str, count: int) -> None:
-    """Bob's job holds all GPUs of `nodes`."""
+def occupy_gpus(lab: Lab, nodes: str, count: int) -> None:
+    """Starts a job of bob that has all GPUs of `nodes`."""
     job = lab.submit(*FULL, f"--nodelist={nodes}", f"--nodes={count}", user=BOB, script="#!/bin/bash\nsleep 86400\n")
     lab.wait_job(job, ("RUNNING",))
 
@@ -60,16 +60,18 @@ def submit(lab: Lab, directory: Path, *options: str, user: str = ALICE) -> str:
     return lab.submit(*options, f"--output={directory}/%j.out", user=user, script=PROBE)
 
 
-def tell(lab: Lab, jobs: dict[str, PlacementPlan], shape: ResourceShape = SHAPE, user: str = ALICE) -> None:
-    """What gsub reports of them, sealed by the user himself."""
+def report_plans(lab: Lab, jobs: dict[str, PlacementPlan], shape: ResourceShape = SHAPE, user: str = ALICE) -> None:
+    """Writes what gsub reports of these jobs, sealed by their user."""
     uid = pwd.getpwnam(user).pw_uid
-    told = {"uid": uid, "user": user, "at": time.time(), "shape": shape, "tune": True, "place": True}
-    plans = [Submission(cluster=lab.cluster, job_id=int(job), plan=asdict(plan), **told) for job, plan in jobs.items()]
+    common = {"uid": uid, "user": user, "at": time.time(), "shape": shape, "tune": True, "place": True}
+    plans = [
+        Submission(cluster=lab.cluster, job_id=int(job), plan=asdict(plan), **common) for job, plan in jobs.items()
+    ]
     report_submissions(lab, plans, user)
 
 
 def reconcile(lab: Lab, **settings: object) -> None:
-    """One pass that relaxes and does not tune."""
+    """One pass of the reconciler that relaxes and does not tune."""
     names = {"RULES_TUNE": "observe", **{name.upper(): value for name, value in settings.items()}}
     env = {f"SLURMWRAP_{name}": str(value) for name, value in names.items()}
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
@@ -77,8 +79,8 @@ def reconcile(lab: Lab, **settings: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def until_over(lab: Lab, *jobs: str) -> None:
-    """Passes until all jobs have ended."""
+def reconcile_until_ended(lab: Lab, *jobs: str) -> None:
+    """Reconciles until all jobs have ended."""
 
     def look() -> set[str]:
         reconcile(lab)
@@ -89,7 +91,7 @@ def until_over(lab: Lab, *jobs: str) -> None:
         lab.wait_job(job)
 
 
-def done(lab: Lab, job: str) -> list[dict[str, object]]:
+def read_actions(lab: Lab, job: str) -> list[dict[str, object]]:
     sql = "SELECT key, value, done_at, error, reason FROM actions WHERE job_id = ? AND rule = 'relax' ORDER BY done_at"
     return site_rows(lab, sql, int(job))
 
@@ -99,9 +101,9 @@ def plan(levels: tuple[Level, ...], **wishes: str) -> PlacementPlan:
     return PlacementPlan(lines=tuple(lines), levels=levels)
 
 
-def test_jobs_of_two_users_are_loosened_level_by_level_and_run(lab: Lab, free: Path) -> None:
-    block(lab, "n0", 1)
-    tuned = submit(lab, free, *SIZES, "--exclude=n[1-7]")
+def test_jobs_of_two_users_are_relaxed_level_by_level_and_run(lab: Lab, work: Path) -> None:
+    occupy_gpus(lab, "n0", 1)
+    tuned = submit(lab, work, *SIZES, "--exclude=n[1-7]")
     levels = (
         Level(name="as planned", wait_s=2),
         Level(
@@ -109,98 +111,103 @@ def test_jobs_of_two_users_are_loosened_level_by_level_and_run(lab: Lab, free: P
         ),
         Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)),
     )
-    tell(lab, {tuned: plan(levels, exclude="n[1-7]", mem="3000M", cpus_per_task="4")})
-    pinned = submit(lab, free, *SIZES, "--nodelist=n0", user=BOB)
-    tell(lab, {pinned: plan((Level(name="pinned", wait_s=600), Level(name="any", wait_s=0)), nodelist="n0")}, user=BOB)
-    # no node has nine GPUs: accepted while it is held, and then it waits for ever
+    report_plans(lab, {tuned: plan(levels, exclude="n[1-7]", mem="3000M", cpus_per_task="4")})
+    pinned = submit(lab, work, *SIZES, "--nodelist=n0", user=BOB)
+    report_plans(
+        lab, {pinned: plan((Level(name="pinned", wait_s=600), Level(name="any", wait_s=0)), nodelist="n0")}, user=BOB
+    )
+    # no node has nine GPUs: Slurm accepts the job while it is held, and then it waits for ever
     nine = ("--ntasks=9", "--gpus-per-task=1", "--cpus-per-task=1", "--mem=1000")
-    wide = submit(lab, free, "--hold", "--nodes=1", *nine)
+    wide = submit(lab, work, "--hold", "--nodes=1", *nine)
     lab.run(["scontrol", "release", wide], ALICE)
     shape = ResourceShape(tasks=9, gpus=9, gpu_unit=GpuUnit.PER_TASK, cpus=1, cpu_unit=CpuUnit.PER_TASK)
     fewest = (Level(name="fewest nodes", wait_s=600), Level(name="any", wait_s=0, updates=(("NumNodes", "1-8"),)))
-    tell(lab, {wide: plan(fewest, nodes="1")}, replace(shape, mem_mib=1000, mem_unit=MemUnit.PER_NODE))
-    until_over(lab, tuned, pinned, wide)
-    # in whatever order: on a slow machine both levels are over before the next pass
-    assert {(row["key"], row["value"], row["error"]) for row in done(lab, tuned)} == {
+    report_plans(lab, {wide: plan(fewest, nodes="1")}, replace(shape, mem_mib=1000, mem_unit=MemUnit.PER_NODE))
+    reconcile_until_ended(lab, tuned, pinned, wide)
+    # in any order: on a slow machine both levels are over before the next pass
+    assert {(row["key"], row["value"], row["error"]) for row in read_actions(lab, tuned)} == {
         ("MinMemoryNode", "2500", ""),
         ("CPUsPerTask", "3", ""),
         ("MinCPUsNode", "6", ""),
         ("ExcNodeList", "", ""),
     }
-    assert [(row["key"], row["value"]) for row in done(lab, pinned)] == [("ReqNodeList", "")]
-    assert [(row["key"], row["value"]) for row in done(lab, wide)] == [("NumNodes", "1-8")]
-    well = ["srun 0", "small 0"]
-    assert (free / f"{tuned}.out").read_text().splitlines() == ["job 3 2500 6 1", *well]
-    assert (free / f"{pinned}.out").read_text().splitlines() == ["job 4 3000 8 1", *well]
-    first, *rest = (free / f"{wide}.out").read_text().splitlines()
-    assert int(first.split()[-1]) > 1 and rest == well
+    assert [(row["key"], row["value"]) for row in read_actions(lab, pinned)] == [("ReqNodeList", "")]
+    assert [(row["key"], row["value"]) for row in read_actions(lab, wide)] == [("NumNodes", "1-8")]
+    success = ["srun 0", "small 0"]
+    assert (work / f"{tuned}.out").read_text().splitlines() == ["job 3 2500 6 1", *success]
+    assert (work / f"{pinned}.out").read_text().splitlines() == ["job 4 3000 8 1", *success]
+    first, *rest = (work / f"{wide}.out").read_text().splitlines()
+    assert int(first.split()[-1]) > 1 and rest == success
     waited = site_rows(lab, "SELECT * FROM delays WHERE job_id = ?", int(tuned))
     assert [(row["user"], row["gpus"], row["over"]) for row in waited] == [(ALICE, 2, 1)]
     assert waited[0]["fair_share_s"] + waited[0]["fragmentation_s"] > 0
 
 
-def test_only_the_head_of_the_queue_is_touched(lab: Lab, free: Path) -> None:
-    block(lab, "n[0-1]", 2)
-    jobs = [submit(lab, free, *SIZES, "--exclude=n[1-7]") for _ in range(16)]
+def test_only_the_first_jobs_of_the_queue_are_relaxed(lab: Lab, work: Path) -> None:
+    occupy_gpus(lab, "n[0-1]", 2)
+    jobs = [submit(lab, work, *SIZES, "--exclude=n[1-7]") for _ in range(16)]
     levels = (Level(name="here", wait_s=0), Level(name="there", wait_s=0, updates=(("ExcNodeList", "n[2-7]"),)))
-    tell(lab, dict.fromkeys(jobs, plan(levels, exclude="n[1-7]")))
+    report_plans(lab, dict.fromkeys(jobs, plan(levels, exclude="n[1-7]")))
     head = 12
-    for _ in range(2):  # each with a bucket of ten
+    for _ in range(2):  # each pass has a rate limit bucket of ten
         reconcile(lab, placement_relax_jobs=head, placement_relax_updates_per_s=10)
     shown = lab.run(["squeue", "-h", "-o", "%A %x", f"--user={ALICE}"]).stdout.split("\n")
     lists = dict(line.split() for line in shown if line)
     assert [lists[job] for job in jobs] == ["n[2-7]"] * head + ["n[1-7]"] * (len(jobs) - head)
-    assert [len(done(lab, job)) for job in jobs] == [1] * head + [0] * (len(jobs) - head)
+    assert [len(read_actions(lab, job)) for job in jobs] == [1] * head + [0] * (len(jobs) - head)
 
 
-def test_of_an_array_what_runs_is_not_touched(lab: Lab, free: Path) -> None:
-    block(lab, "n[1-7]", 7)
+def test_running_tasks_of_an_array_are_not_changed(lab: Lab, work: Path) -> None:
+    occupy_gpus(lab, "n[1-7]", 7)
     script = "#!/bin/bash\nsleep 86400\n"
     array = lab.submit(
         "--array=0-3", "--nodes=1", "--gres=gpu:5", "--cpus-per-task=1", "--mem=100", "--exclude=n[6-7]",
-        f"--output={free}/%A_%a.out", user=ALICE, script=script,
+        f"--output={work}/%A_%a.out", user=ALICE, script=script,
     )  # fmt: skip
     assert wait_for(lambda: lab.states(array), lambda states: "RUNNING" in states, timeout=60).count("RUNNING") == 1
     levels = (Level(name="here", wait_s=0), Level(name="any", wait_s=0, updates=(("ExcNodeList", ""),)))
-    tell(lab, {array: plan(levels, exclude="n[6-7]")})
+    report_plans(lab, {array: plan(levels, exclude="n[6-7]")})
     reconcile(lab)
     shown = lab.run(["squeue", "-h", "-r", "-o", "%T %x", "-j", array]).stdout.splitlines()
     assert sorted(line.strip() for line in shown) == ["PENDING"] * 3 + ["RUNNING n[6-7]"]
-    assert [(row["key"], row["error"]) for row in done(lab, array)] == [("ExcNodeList", "")]
+    assert [(row["key"], row["error"]) for row in read_actions(lab, array)] == [("ExcNodeList", "")]
 
 
-def test_in_user_mode_slurms_own_time_out_lets_a_job_leave_its_switch(lab: Lab, free: Path) -> None:
-    block(lab, "n[0-2,4-6]", 6)
-    job = submit(lab, free, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--mem=1000", "--switches=1@00:00:03")
-    lab.wait_job(job)  # of a job that is COMPLETING, squeue names the nodes that are not through with it
+def test_slurms_own_switch_timeout_lets_a_job_span_two_switches_in_user_mode(lab: Lab, work: Path) -> None:
+    occupy_gpus(lab, "n[0-2,4-6]", 6)
+    job = submit(lab, work, "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--mem=1000", "--switches=1@00:00:03")
+    lab.wait_job(job)  # squeue shows only the nodes on which a COMPLETING job is not finished
     assert lab.run(["squeue", "-h", "-t", "all", "-o", "%N", "-j", job]).stdout.strip() == "n[3,7]"
-    assert done(lab, job) == []
+    assert read_actions(lab, job) == []
 
 
 @pytest.mark.slow
-def test_a_reconciler_that_is_not_root_loosens_too(lab_as_slurm: Lab) -> None:
+def test_a_reconciler_that_is_not_root_relaxes_jobs(lab_as_slurm: Lab) -> None:
     lab = lab_as_slurm
     path = lab.dir / "relax"
     path.mkdir()
     path.chmod(0o777)
-    block(lab, "n0", 1)
+    occupy_gpus(lab, "n0", 1)
     job = submit(lab, path, *SIZES, "--exclude=n[1-7]")
     share = Level(name="any", wait_s=0, updates=(("MinMemoryNode", "2500"), ("ExcNodeList", "")))
-    tell(lab, {job: plan((Level(name="here", wait_s=0), share), exclude="n[1-7]", mem="3000M")})
-    until_over(lab, job)
-    assert [(row["key"], row["error"]) for row in done(lab, job)] == [("MinMemoryNode", ""), ("ExcNodeList", "")]
+    report_plans(lab, {job: plan((Level(name="here", wait_s=0), share), exclude="n[1-7]", mem="3000M")})
+    reconcile_until_ended(lab, job)
+    assert [(row["key"], row["error"]) for row in read_actions(lab, job)] == [
+        ("MinMemoryNode", ""),
+        ("ExcNodeList", ""),
+    ]
     assert (path / f"{job}.out").read_text().splitlines() == ["job 4 2500 8 1", "srun 0", "small 0"]
     lab.reset()
 
 
 @pytest.mark.slow
-def test_limits_hold_for_what_is_changed_in_the_owners_name_and_not_for_what_root_sets(lab_scratch: Path) -> None:
+def test_limits_apply_to_updates_in_the_owners_name_but_not_to_updates_by_root(lab_scratch: Path) -> None:
     need_accounting()
     with started(lab_scratch / "relax-limits", "--accounting", "--no-hooks", "--nodes=2") as lab:
-        told = lab.run(["sacctmgr", "-i", "modify", "user", ALICE, "set", "GrpTRES=mem=3000"])
-        assert told.returncode == 0, told.stderr
-        asked = ("--gres=gpu:1", "--mem=5000", "--output=/dev/null")
-        job = lab.submit(*asked, user=ALICE, script="#!/bin/bash\nsleep 86400\n")
+        result = lab.run(["sacctmgr", "-i", "modify", "user", ALICE, "set", "GrpTRES=mem=3000"])
+        assert result.returncode == 0, result.stderr
+        options = ("--gres=gpu:1", "--mem=5000", "--output=/dev/null")
+        job = lab.submit(*options, user=ALICE, script="#!/bin/bash\nsleep 86400\n")
         slurm = SlurmCommands({**os.environ, **lab.env})
         less = SlurmAction(verb=Verb.UPDATE_JOB, target=job, key="MinMemoryNode", value="4000")
 
@@ -210,5 +217,5 @@ def test_limits_hold_for_what_is_changed_in_the_owners_name_and_not_for_what_roo
         assert wait_for(reason, lambda now: "AssocGrpMemLimit" in now, timeout=60) == "PENDING AssocGrpMemLimit 5000M"
         slurm.apply(less, owner=pwd.getpwnam(ALICE).pw_uid)
         assert not wait_for(reason, lambda now: now.startswith("RUNNING"), timeout=5).startswith("RUNNING")
-        slurm.apply(replace(less, value="4500"))  # as root: an administrator's word, beyond the limit all the same
+        slurm.apply(replace(less, value="4500"))  # as root, although the value is above the limit
         lab.wait_job(job, ("RUNNING",))

@@ -1,4 +1,4 @@
-"""The updates of placement.retune on a real Slurm: afterwards the job runs, every srun in it works, SLURM_* agrees."""
+"""The updates of placement.retune on a real Slurm: the job runs, every srun in it works and SLURM_* is consistent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ GPUS = {GpuUnit.GRES: "gpu:", GpuUnit.PER_NODE: ""}
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job of alice's that waits behind its begin time."""
+    """A job of alice that waits for its begin time."""
 
     lab: Lab
     slurm: SlurmCommands
@@ -67,19 +67,19 @@ class Waiting:
         return record
 
     def apply(self, actions: tuple[SlurmAction, ...]) -> None:
-        """As the job's owner, by the very command lines of the edge."""
+        """Runs the command lines of the adapter as the owner of the job."""
         for action in actions:
             done = self.lab.run(make_action_argv(action), user=ALICE)
             if done.returncode:
                 raise SlurmError(done.stderr)
 
     def start(self) -> None:
-        """Lets it start."""
+        """Sets the StartTime to now."""
         start = SlurmAction(verb=Verb.UPDATE_JOB, target=self.job_id, key="StartTime", value="now")
         self.apply((start,))
 
     def printed(self) -> str:
-        """What it printed, sorted by line, after it ended."""
+        """The sorted lines of the output, after the job ended."""
         self.lab.wait_job(self.job_id)
         return "\n".join(sorted(self.output.read_text().splitlines()))
 
@@ -92,7 +92,7 @@ def home(lab: Lab) -> Iterator[Path]:
     yield path
 
 
-def waiting(lab: Lab, home: Path, shape: ResourceShape, *more: str) -> Waiting:
+def submit_waiting_job(lab: Lab, home: Path, shape: ResourceShape, *more: str) -> Waiting:
     tasks = f"--ntasks-per-node={shape.tasks_per_node}" if shape.tasks_per_node else f"--ntasks={shape.tasks}"
     options = (
         *(f"--nodes={shape.nodes}", tasks, f"--cpus-per-task={shape.cpus}", f"--mem={shape.mem_mib}"),
@@ -110,17 +110,17 @@ def waiting(lab: Lab, home: Path, shape: ResourceShape, *more: str) -> Waiting:
     return Waiting(lab, slurm, job_id, request, home / f"{job_id}.out")
 
 
-def run(job: Waiting) -> str:
+def start_and_read_output(job: Waiting) -> str:
     job.start()
     return job.printed()
 
 
-def planned(**wishes: str) -> PlacementPlan:
+def make_plan(**wishes: str) -> PlacementPlan:
     lines = (OptionChange(option=name.replace("_", "-"), value=value, reason="test") for name, value in wishes.items())
     return PlacementPlan(lines=tuple(lines))
 
 
-def test_retuned_jobs_run_and_every_srun_agrees(lab: Lab, home: Path) -> None:
+def test_retuned_jobs_run_and_every_srun_has_the_new_values(lab: Lab, home: Path) -> None:
     cases = (
         (SHAPE, 6, 3000, "12(x2)"),
         (SHAPE, 2, 1500, "4(x2)"),
@@ -128,9 +128,9 @@ def test_retuned_jobs_run_and_every_srun_agrees(lab: Lab, home: Path) -> None:
         (ONE, 8, 2500, "16"),
         (ONE, 1, 1000, "2"),
     )
-    jobs = [waiting(lab, home, shape) for shape, *_ in cases]
+    jobs = [submit_waiting_job(lab, home, shape) for shape, *_ in cases]
     for job, (_, cpus, mem, _) in zip(jobs, cases, strict=True):
-        new = planned(cpus_per_task=str(cpus), mem=f"{mem}M")
+        new = make_plan(cpus_per_task=str(cpus), mem=f"{mem}M")
         actions = make_retune_actions(PlacementPlan(), new, job.request, job.record())
         assert [action.key for action in actions] == ["MinMemoryNode", "CPUsPerTask", "MinCPUsNode"]
         job.apply(actions)
@@ -145,37 +145,37 @@ def test_retuned_jobs_run_and_every_srun_agrees(lab: Lab, home: Path) -> None:
 
 
 def test_excluded_nodes_and_switch_are_set_and_cleared_on_the_waiting_job(lab: Lab, home: Path) -> None:
-    job = waiting(lab, home, SHAPE, "--exclude=n0")
-    old = planned(exclude="n0", switches="1@2:00")
-    new = planned(exclude="n0,n1", switches="1@5:00")
+    job = submit_waiting_job(lab, home, SHAPE, "--exclude=n0")
+    old = make_plan(exclude="n0", switches="1@2:00")
+    new = make_plan(exclude="n0,n1", switches="1@5:00")
     job.apply(make_retune_actions(old, new, job.request, job.record()))
-    assert (job.record().exc_nodes, switches(job)) == ("n[0-1]", "1@00:05:00")
+    assert (job.record().exc_nodes, read_switches(job)) == ("n[0-1]", "1@00:05:00")
     job.apply(make_retune_actions(new, PlacementPlan(), job.request, job.record()))
-    assert (job.record().exc_nodes, switches(job)) == ("", "1@00:00:00")  # no wait: see slurm/commands.py
-    assert "plain 0" in run(job)
+    assert (job.record().exc_nodes, read_switches(job)) == ("", "1@00:00:00")  # no waiting time: see slurm/commands.py
+    assert "plain 0" in start_and_read_output(job)
 
 
-def test_refused_update_leaves_its_values_and_undo_takes_them_back(lab: Lab, home: Path) -> None:
-    job = waiting(lab, home, SHAPE)
-    before, new = job.record(), planned(cpus_per_task="4000")
+def test_undo_restores_the_values_that_a_refused_update_changed(lab: Lab, home: Path) -> None:
+    job = submit_waiting_job(lab, home, SHAPE)
+    before, new = job.record(), make_plan(cpus_per_task="4000")
     actions = make_retune_actions(PlacementPlan(), new, job.request, before)
     with pytest.raises(SlurmError, match="Requested partition configuration not available"):
         job.apply(actions)
     assert job.record().cpus != before.cpus
     job.apply(undo(actions, PlacementPlan(), job.request, before))
     assert job.record().cpus == before.cpus
-    assert "own 0" in run(job)
+    assert "own 0" in start_and_read_output(job)
 
 
-def test_job_that_the_user_changed_meanwhile_is_left_to_him(lab: Lab, home: Path) -> None:
-    job = waiting(lab, home, SHAPE)
+def test_a_job_that_its_user_changed_is_not_retuned(lab: Lab, home: Path) -> None:
+    job = submit_waiting_job(lab, home, SHAPE)
     job.apply((SlurmAction(verb=Verb.UPDATE_JOB, target=job.job_id, key="MinMemoryNode", value="2222"),))
-    actions = make_retune_actions(PlacementPlan(), planned(mem="3000M"), job.request, job.record())
+    actions = make_retune_actions(PlacementPlan(), make_plan(mem="3000M"), job.request, job.record())
     lab.run(["scancel", job.job_id])
     assert actions == ()
 
 
-def switches(job: Waiting) -> str:
+def read_switches(job: Waiting) -> str:
     text = job.lab.run(["scontrol", "show", "job", "-o", job.job_id]).stdout
     found = re.search(r" Switches=(\S+)", text)
     return found[1] if found else ""

@@ -1,6 +1,6 @@
-"""Real training scripts, unmodified, through gsub on a real Slurm: verdict, steps, and nothing of the user's touched.
+"""Real, unmodified training scripts with gsub on a real Slurm: verdict, steps, and no file of the user is changed.
 
-The scripts are data (tests/scripts/good, expected.toml). All that were selected are pre-run at the same time.
+The scripts are in tests/scripts (good, expected.toml). All selected scripts are pre-run at the same time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from trainings import (
     WRITERS_FILE,
     Answer,
     Expected,
-    Ground,
     OtherJob,
     Training,
+    TrainingHome,
     changes,
     good_trainings,
-    open_ground,
+    open_training_home,
     snapshot,
 )
 
@@ -35,9 +35,9 @@ pytestmark = [
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one round of pre-runs left."""
+    """The result of one round of pre-runs."""
 
-    context: Ground
+    context: TrainingHome
     answers: dict[str, Answer]
     before: dict[str, tuple[object, ...]]
     after: dict[str, tuple[object, ...]]
@@ -76,21 +76,21 @@ def rounds(lab: Lab, request: pytest.FixtureRequest) -> Iterator[dict[str, Seen]
 
 
 def _round(lab: Lab, overlay: str, trainings: list[Training]) -> Seen:
-    context = open_ground(lab, ALICE, overlay, trainings)
+    context = open_training_home(lab, ALICE, overlay, trainings)
     other = OtherJob(context, [context.home / t.name for t in trainings])
     other.start()
     before = snapshot(context.home, overlay)
-    # With the overlay as a submission that waits, without it as the verdict alone.
+    # With the overlay as a submission that waits for the pre-run, without it only the pre-run.
     words = ("--prerun=wait", "--hold") if overlay == "auto" else ("--prerun=only", "--json")
     answers = context.gsub_all(trainings, *words)
-    left = context.left()
+    left = context.wait_for_processes()
     after = snapshot(context.home, overlay)
     other.end()
     return Seen(context, answers, before, after, other, left)
 
 
 @pytest.mark.parametrize("training", [*_params("auto"), *_params("off")])
-def test_a_training_script_gets_its_verdict_and_its_directory_stays_as_it_was(
+def test_a_training_script_gets_its_verdict_and_its_directory_is_unchanged(
     rounds: dict[str, Seen], training: tuple[str, str]
 ) -> None:
     overlay, name = training
@@ -111,7 +111,7 @@ def test_a_training_script_gets_its_verdict_and_its_directory_stays_as_it_was(
         pytest.param(("off", "two_steps"), id="off", marks=pytest.mark.slow),
     ],
 )
-def test_pre_runs_leave_no_process_and_nothing_in_the_home(rounds: dict[str, Seen], training: tuple[str, str]) -> None:
+def test_pre_runs_leave_no_process_and_no_file_in_the_home(rounds: dict[str, Seen], training: tuple[str, str]) -> None:
     seen = rounds[training[0]]
     assert seen.left == []
     assert changes(seen.before, seen.after, ".") == []
@@ -122,7 +122,7 @@ def _first_words(paths: dict[str, tuple[object, ...]]) -> set[str]:
     return {path.split("/")[0] for path in paths}
 
 
-def test_the_table_and_the_folders_hold_the_same_scripts() -> None:
+def test_expected_toml_and_the_folders_list_the_same_scripts() -> None:
     folders = {t.folder.name for t in TRAININGS.values()}
     assert folders == set(TRAININGS) and len(TRAININGS) >= 24
     assert all((t.folder / t.script).is_file() or not t.script for t in TRAININGS.values())

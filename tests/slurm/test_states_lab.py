@@ -1,4 +1,4 @@
-"""What is seen of jobs on a real Slurm: one that waits, one that is retried and cleared, an array that failed alike."""
+"""`why`, `history` and `jobs` on a real Slurm: a pending job, a retried job, an array whose tasks failed alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.lab
 ALICE, _ = USERS
-# In a file that is not there: of `-c` itself Python shows the source line since 3.13, and did not before.
+# The code is in a file that does not exist: since 3.13 Python shows the source line of `-c`, before it did not.
 CRASHES = """python3 -c 'exec(compile("raise ValueError(1)", "model.py", "exec"))'"""
 BROKEN_LINK = "echo 'RuntimeError: NCCL communicator was aborted on rank 1.'; exit 1"
 
@@ -35,7 +35,7 @@ def why(lab: Lab, job: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_job_that_waits_is_told_with_slurms_word_and_the_command_that_watches_it(lab: Lab) -> None:
+def test_why_shows_the_state_of_a_waiting_job_and_the_watch_command(lab: Lab) -> None:
     job = gsub(lab, "--hold", "--wrap", "true")
     lines = why(lab, job)
     lab.run(["scancel", job])
@@ -43,10 +43,10 @@ def test_a_job_that_waits_is_told_with_slurms_word_and_the_command_that_watches_
     assert lines[-3:] == ["NEXT", "  It has not ended.", f"  slurmwrap watch {job}"]
 
 
-def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
+def test_a_job_id_means_the_local_cluster_if_clusters_share_a_home(lab: Lab) -> None:
     other = lab.submit("--mem=100", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nexit 6\n")
     lab.wait_job(other, ("FAILED",))
-    lab.reconcile_once()  # so that the site has sealed something for her
+    lab.reconcile_once()  # so that the site has sealed a record for alice
     job = lab.submit("--mem=100", "--output=/dev/null", user=ALICE, script="#!/bin/sh\nexit 7\n")
     lab.wait_job(job, ("FAILED",))
     state = lab.dir / "state-of-two"
@@ -68,7 +68,7 @@ def test_of_clusters_that_share_a_home_an_id_is_the_one_here(lab: Lab) -> None:
     assert json.loads(there.stdout)["submission"]["cluster"] == "elsewhere"
 
 
-def test_tasks_that_failed_alike_are_one_story_with_the_line_where_it_stood(lab: Lab) -> None:
+def test_array_tasks_that_failed_alike_are_shown_once_with_the_log_line(lab: Lab) -> None:
     array = gsub(lab, "--array=0-3", "--output=%x-%A_%a.out", "--wrap", CRASHES)
     lab.wait_job(array, ("FAILED",))
     lab.reconcile_once()
@@ -80,7 +80,7 @@ def test_tasks_that_failed_alike_are_one_story_with_the_line_where_it_stood(lab:
     assert any(line.startswith(f"{array}_[0-3] (4)") for line in history.splitlines())
 
 
-def test_a_retry_is_seen_and_its_ledger_cleared_by_root_alone(lab: Lab) -> None:
+def test_a_retry_is_listed_and_only_root_can_clear_its_ledger(lab: Lab) -> None:
     job = gsub(lab, "--retry", "--wrap", BROKEN_LINK)
     lab.wait_job(job, ("FAILED",))
     lab.reconcile_once()

@@ -1,5 +1,5 @@
-"""Callers as a drop-in meets them: cron and hooks with hardly an environment, closed descriptors, odd locales, Python
-variables that are meant for the job. What sbatch answers, and the job that Slurm then has, are the measure."""
+"""Unusual callers of gsub: cron and hooks with a small environment, closed descriptors, odd locales, Python variables
+that are meant for the job. The output of gsub and the job in Slurm are compared with those of sbatch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from realslurm import USERS, Lab
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
-# The standard library's names as old backports and careless scripts have them, and our own.
+# Names of the standard library that old backports and scripts also use, and `slurmwrap`.
 HOSTILE = "dataclasses enum fcntl json os pathlib pwd random re select selectors signal slurmwrap types typing"
 WRONG = "import sys; sys.stderr.write('hostile'); raise SystemExit(9)"
 CPU, GPU = "--hold --mem=10", "--hold --mem=10 --gres=gpu:1"
 
 # `%s` is the program with its options. `CLEAN`: only what Slurm needs.
 CLEAN = 'env -i PATH="$PATH" SLURM_CONF="$SLURM_CONF" SLURMWRAP_CONFIG="$SLURMWRAP_CONFIG" '
-CALLERS = {  # what goes together is one caller: fewer calls, and each of them has to survive all of it
+CALLERS = {  # several conditions share one caller, so that fewer calls are needed
     "a usual one": "%s a.sh one --two",
     "a Prolog or cron: no HOME, USER, LANG; script on stdin": CLEAN + "%s < a.sh",
     "the C locale": CLEAN + "LC_ALL=C %s a.sh",
@@ -71,7 +71,7 @@ CALLERS = {  # what goes together is one caller: fewer calls, and each of them h
     "an odd switch of ours": "GSUB_PASS=1 GSUB_RETRY=perhaps %s a.sh",
 }
 
-REFUSED = (  # by sbatch too
+REFUSED = (  # sbatch refuses these too
     "stdin closed, and the script should come from there",
     "all closed, and refused",
     "a directory that cannot be passed",
@@ -81,7 +81,7 @@ REFUSED = (  # by sbatch too
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call came to. `jobs`: (environment, script) of every job that Slurm has of it."""
+    """The result of a call. `jobs`: (environment, script) of every job that it made."""
 
     code: int
     stdout: str
@@ -91,8 +91,8 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def place(lab: Lab) -> Path:
-    """A directory of alice's with what the callers need."""
-    lab.clear(ALICE)  # what waits in her name is then of the call that is looked at
+    """A directory of alice with the files that the callers need."""
+    lab.clear(ALICE)  # every pending job of alice is then from the tested call
     home = Path(pwd.getpwnam(ALICE).pw_dir) / f"strange{time.monotonic_ns()}"
     make = (
         f"mkdir -p {home}/hostile/slurmwrap {home}/conda && cd {home} || exit; umask 022\n"
@@ -107,8 +107,8 @@ def place(lab: Lab) -> Path:
     return home
 
 
-def call(lab: Lab, place: Path, caller: str, program: str) -> Answer:
-    """One call in alice's name; its jobs are read from the controller's own files, and removed."""
+def run_call(lab: Lab, place: Path, caller: str, program: str) -> Answer:
+    """Runs one call as alice. Its jobs are read from the state files of the controller and cancelled."""
     done = lab.run(["bash", "-c", caller.replace("%s", program)], user=ALICE, cwd=place)
     found = lab.run(["squeue", "-h", "-t", "PD", "-o", "%i", f"--user={ALICE}"]).stdout.split()
     jobs = [_job(lab, job) for job in found]
@@ -118,40 +118,42 @@ def call(lab: Lab, place: Path, caller: str, program: str) -> Answer:
 
 def _job(lab: Lab, job: str) -> tuple[list[bytes], bytes]:
     directory = next((lab.dir / "slurmctld" / "state").glob(f"hash.*/job.{job}"))
-    # after a count; the shell that called tells the program's path in `_`
+    # the file begins with a count; the calling shell sets `_` to the path of the program
     environment = (directory / "environment").read_bytes()[4:].split(b"\0")
     kept = sorted(entry for entry in environment if not entry.startswith(b"_=") and len(entry) < 1000)
     return kept, (directory / "script").read_bytes()
 
 
-def test_a_call_that_passes_is_sbatchs_to_the_byte(lab: Lab, place: Path) -> None:
+def test_a_call_passed_on_unchanged_has_the_answer_and_the_job_of_sbatch(lab: Lab, place: Path) -> None:
     wrong = {}
     for name, caller in CALLERS.items():
-        theirs, ours = (call(lab, place, caller, f"{program} {CPU}") for program in ("sbatch", "gsub"))
+        theirs, ours = (run_call(lab, place, caller, f"{program} {CPU}") for program in ("sbatch", "gsub"))
         if ours != theirs or len(theirs.jobs) != (name not in REFUSED):
             wrong[name] = (theirs, ours)
     assert wrong == {}
 
 
-def test_a_call_that_is_planned_gives_the_same_job(lab: Lab, place: Path) -> None:
+def test_a_planned_call_gives_the_same_job_as_sbatch(lab: Lab, place: Path) -> None:
     wrong = {}
-    for name in sorted(CALLERS.keys() - {"an odd switch of ours"}):  # refused with our own words
-        theirs, ours = (call(lab, place, CALLERS[name], f"{words} {GPU}") for words in ("sbatch", "gsub --prerun=off"))
+    for name in sorted(CALLERS.keys() - {"an odd switch of ours"}):  # refused with an error message of gsub
+        theirs, ours = (
+            run_call(lab, place, CALLERS[name], f"{words} {GPU}") for words in ("sbatch", "gsub --prerun=off")
+        )
         quiet = "hostile" not in ours.stderr and "Traceback" not in ours.stderr
         if (ours.code, ours.stdout, ours.jobs, quiet) != (theirs.code, theirs.stdout, theirs.jobs, True):
             wrong[name] = (theirs, ours)
     assert wrong == {}
 
 
-def test_a_broken_configuration_is_named_where_it_is_needed_and_nowhere_else(lab: Lab, place: Path) -> None:
+def test_a_broken_configuration_is_reported_only_where_it_is_needed(lab: Lab, place: Path) -> None:
     caller = CALLERS["a broken configuration"]
-    assert call(lab, place, caller, f"gsub {CPU}").stderr == ""
-    said = call(lab, place, caller, f"gsub {GPU}").stderr.splitlines()
-    assert [line.partition(":")[0] for line in said] == ["gsub", "gsub"]
-    assert "broken.toml" in said[0] and said[1] == "gsub: the job is handed to sbatch unchanged"
+    assert run_call(lab, place, caller, f"gsub {CPU}").stderr == ""
+    lines = run_call(lab, place, caller, f"gsub {GPU}").stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["gsub", "gsub"]
+    assert "broken.toml" in lines[0] and lines[1] == "gsub: the job is handed to sbatch unchanged"
 
 
-def test_a_reader_that_is_gone_ends_the_call_as_it_ends_sbatch(lab: Lab, place: Path) -> None:
+def test_a_closed_output_pipe_ends_the_call_as_it_ends_sbatch(lab: Lab, place: Path) -> None:
     run = (
         "import os, subprocess, sys\n"
         "r, w = os.pipe(); os.close(r)\n"
@@ -189,26 +191,26 @@ PASSES: list[tuple[dict[str, str], list[str], str]] = [
 ]
 
 
-def test_a_pass_is_silent_and_explained_when_asked(lab: Lab, place: Path) -> None:
+def test_passing_a_call_on_is_silent_unless_explain_is_given(lab: Lab, place: Path) -> None:
     wrong = []
     for variables, words, reason in PASSES:
         calls = ([], ["--explain"], ["--dry-run"])
-        said = [
+        results = [
             lab.run(["gsub", *more, "--hold", *words, "a.sh"], user=ALICE, cwd=place, env=variables) for more in calls
         ]
-        told = [(done.returncode, re.sub(r"job \d+", "job N", done.stdout), done.stderr) for done in said]
-        if told != [
+        answers = [(done.returncode, re.sub(r"job \d+", "job N", done.stdout), done.stderr) for done in results]
+        if answers != [
             (0, "Submitted batch job N\n", ""),
             (0, "Submitted batch job N\n", f"gsub: {reason} Submitted unchanged.\n"),
             (0, (place / "a.sh").read_text(), f"gsub: {reason} Nothing is changed, nothing submitted.\n"),
         ]:
-            wrong.append((reason, told))
+            wrong.append((reason, answers))
     lab.run(["scancel", f"--user={ALICE}"])
     assert wrong == []
 
 
-def test_a_wrapper_in_sbatchs_place_keeps_from_us_even_what_python_cannot_start_with(lab: Lab, place: Path) -> None:
-    """docs/dropin.md names it: -I, and the variables reach the job all the same."""
+def test_a_wrapper_named_sbatch_works_with_variables_that_stop_python(lab: Lab, place: Path) -> None:
+    """The wrapper of docs/dropin.md: Python runs with -I, and the job still gets the variables."""
     python, gsub = sys.executable, Path(sys.executable).parent / "gsub"
     make = (
         f"mkdir -p front; printf '#!/bin/sh\\nexec {python} -I {gsub} \"$@\"\\n' > front/sbatch; chmod 755 front/sbatch"
@@ -216,8 +218,8 @@ def test_a_wrapper_in_sbatchs_place_keeps_from_us_even_what_python_cannot_start_
     assert lab.run(["bash", "-c", make], user=ALICE, cwd=place).returncode == 0
     variables = "PYTHONHOME=/nowhere PYTHONHASHSEED=odd PYTHONIOENCODING=none PYTHONPATH=$PWD/hostile "
     path = 'PATH="$PWD/front:$PATH" '
-    theirs = call(
+    theirs = run_call(
         lab, place, f"{path}{variables}%s a.sh", f"{shutil.which('sbatch', path='/usr/local/bin:/usr/bin:/bin')} {CPU}"
     )
     assert len(theirs.jobs) == 1
-    assert call(lab, place, f"{path}{variables}%s a.sh", f"sbatch {CPU}") == theirs
+    assert run_call(lab, place, f"{path}{variables}%s a.sh", f"sbatch {CPU}") == theirs

@@ -1,4 +1,4 @@
-"""gsub --template on a real Slurm: what a template starts meets, and gets its arguments unchanged."""
+"""gsub --template on a real Slurm: the processes join one process group and get their arguments unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 GSUB = [sys.executable, "-m", "slurmwrap.gsub.gsub_main"]
 ARGUMENTS = ["--lr", "3e-4", "a b", "it's $HOME", "é\nz"]
-# One program for all: it joins in the way that the environment tells, and says who met.
+# One program for all templates: it joins the process group that the environment describes and writes the members.
 WORLD = """\
 import json, os, sys
 import torch.distributed as dist
@@ -54,7 +54,7 @@ here.wait_for_everyone()
 
 @pytest.fixture
 def work(lab_users: tuple[str, str], request: pytest.FixtureRequest) -> Path:
-    """A directory of the first user's own."""
+    """A directory of the first user."""
     folder = Path(f"/var/tmp/{lab_users[0]}/templates-{request.node.name.partition('[')[0][:40]}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -62,8 +62,8 @@ def work(lab_users: tuple[str, str], request: pytest.FixtureRequest) -> Path:
     return folder
 
 
-def ran(lab: Lab, user: str, work: Path, template: str, *words: str, program: str) -> dict:
-    """What the program left, once its job completed."""
+def run_template(lab: Lab, user: str, work: Path, template: str, *words: str, program: str) -> dict:
+    """Runs a template and returns what the program wrote, after its job completed."""
     (work / "train.py").write_text(program)
     call = [*GSUB, f"--template={template}", "--prerun=off", "--no-tune", "-t", "5", *words, "train.py", *ARGUMENTS]
     environ = {"JAX_PLATFORMS": "cpu", "ACCELERATE_USE_CPU": "true"}
@@ -79,8 +79,8 @@ def ran(lab: Lab, user: str, work: Path, template: str, *words: str, program: st
     "template",
     ["srun", pytest.param("torchrun", marks=pytest.mark.slow), pytest.param("deepspeed", marks=pytest.mark.slow)],
 )
-def test_four_processes_on_two_nodes_meet(lab: Lab, lab_users, work: Path, template: str) -> None:
-    found = ran(lab, lab_users[0], work, template, "-N2", "-G4", program=WORLD)
+def test_four_processes_on_two_nodes_join_one_process_group(lab: Lab, lab_users, work: Path, template: str) -> None:
+    found = run_template(lab, lab_users[0], work, template, "-N2", "-G4", program=WORLD)
     assert found["args"] == ARGUMENTS
     met = sorted(found["met"], key=lambda one: one["rank"])
     assert [(one["rank"], one["world"], one["local"]) for one in met] == [(0, 4, 0), (1, 4, 1), (2, 4, 0), (3, 4, 1)]
@@ -90,9 +90,11 @@ def test_four_processes_on_two_nodes_meet(lab: Lab, lab_users, work: Path, templ
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize(("template", "program"), [("jax", JAX), ("accelerate", ACCELERATE)])
-def test_so_do_those_of_other_frameworks(lab: Lab, lab_users, work: Path, template: str, program: str) -> None:
+def test_jax_and_accelerate_processes_join_one_process_group(
+    lab: Lab, lab_users, work: Path, template: str, program: str
+) -> None:
     pytest.importorskip(template)
-    found = ran(lab, lab_users[0], work, template, "-N2", "-G4", program=program)
+    found = run_template(lab, lab_users[0], work, template, "-N2", "-G4", program=program)
     assert (found["world"], len(found["met"]), found["args"]) == (4, 4, ARGUMENTS)
 
 
@@ -119,7 +121,7 @@ def test_an_array_runs_its_program_once_per_value(lab: Lab, lab_users, work: Pat
     assert sorted(path.name for path in work.glob("*.out")) == [f"train-{job}_{task}.out" for task in range(3)]
 
 
-def test_more_gpus_than_the_partition_has_are_refused_with_what_it_has(lab: Lab, lab_users, work: Path) -> None:
+def test_more_gpus_than_the_partition_has_are_refused_with_the_maximum(lab: Lab, lab_users, work: Path) -> None:
     (work / "train.py").write_text("print(1)\n")
     done = lab.run([*GSUB, "--template=torchrun", "-G100", "train.py"], user=lab_users[0], cwd=work)
     assert (done.returncode, done.stdout) == (255, "")
@@ -129,7 +131,7 @@ def test_more_gpus_than_the_partition_has_are_refused_with_what_it_has(lab: Lab,
     ]
 
 
-def test_sixteen_gpus_are_two_of_the_labs_nodes_and_the_job_is_as_written(lab: Lab, lab_users, work: Path) -> None:
+def test_sixteen_gpus_get_two_nodes_and_the_job_equals_the_written_script(lab: Lab, lab_users, work: Path) -> None:
     (work / "train.py").write_text("print(1)\n")
     words = ["--template=torchrun", "-G16", "-H", "-t", "60", "train.py", "--lr", "3e-4"]
     written = lab.run([*GSUB, "new", "-o", "-", *words], user=lab_users[0], cwd=work)
@@ -140,14 +142,14 @@ def test_sixteen_gpus_are_two_of_the_labs_nodes_and_the_job_is_as_written(lab: L
     assert stored.rstrip("\n") == written.stdout.rstrip("\n")
     shown = lab.run(["squeue", "-h", "-j", job, "-o", "%D %C %b %j %l"]).stdout.replace("gres:", "gres/").split()
     lab.run(["scancel", job])
-    assert shown == ["2", "64", "gres/gpu:8", "train", "1:00:00"]  # gres:gpu:8 is 22.05's word for the same
+    assert shown == ["2", "64", "gres/gpu:8", "train", "1:00:00"]  # 22.05 prints gres:gpu:8
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("template", ["torchrun", "srun", "accelerate", "deepspeed", "jax"])
-def test_the_pre_run_understands_each_launcher(lab: Lab, lab_users, work: Path, template: str) -> None:
-    """One process on one GPU makes its steps, whatever starts it."""
+def test_the_pre_run_passes_with_each_launcher(lab: Lab, lab_users, work: Path, template: str) -> None:
+    """One process on one GPU makes optimizer steps with each launcher."""
     if template in ("jax", "accelerate"):
         pytest.importorskip(template)
     program = """\
@@ -176,7 +178,7 @@ while True:
 def test_a_signal_reaches_the_program_and_does_not_end_its_launcher(
     lab: Lab, lab_users, work: Path, template: str
 ) -> None:
-    """Slurm signals all processes of a step (--signal): the launcher between must survive that."""
+    """--signal sends the signal to all processes of a step: the launcher must survive it."""
     if template == "accelerate":
         pytest.importorskip(template)
     program = """\
@@ -199,8 +201,8 @@ open(f"checkpoint-{rank}", "w").close()
     assert len(list(work.glob("checkpoint-*"))) == 4
 
 
-def test_a_watch_of_it_ends_with_it(lab: Lab, lab_users, work: Path) -> None:
-    """The two halves of a day together: submitted from a template, watched until it completed."""
+def test_watch_ends_when_a_job_from_a_template_completes(lab: Lab, lab_users, work: Path) -> None:
+    """A job is submitted from a template and watched until it completed."""
     (work / "train.py").write_text("import time\ntime.sleep(1)\n")
     done = lab.run([*GSUB, "--template=srun", "--prerun=off", "-G2", "-t1", "train.py"], user=lab_users[0], cwd=work)
     job = done.stdout.removeprefix("Submitted batch job ").strip()

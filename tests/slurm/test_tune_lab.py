@@ -1,4 +1,4 @@
-"""Waiting jobs tuned by the site's reconciler on a real Slurm: they start with what it gave them, and srun works."""
+"""The site's reconciler tunes waiting jobs on a real Slurm: they start with the new CPUs and memory, and srun works."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ CURVES = {"tuned-hungry": ((1, 0.3), (4, 1.0), (8, 2.0), (16, 3.5)), "tuned-cont
 
 @pytest.fixture
 def partition_down(lab: Lab) -> Iterator[Lab]:
-    """Jobs wait as long as the partition is down; it is up again afterwards."""
-    _partition(lab, "DOWN")
+    """The partition is down, so that jobs wait. After the test it is up again."""
+    _set_partition_state(lab, "DOWN")
     try:
         yield lab
     finally:
-        _partition(lab, "UP")
+        _set_partition_state(lab, "UP")
 
 
-def test_jobs_start_with_the_cpus_that_they_were_given_while_they_waited(partition_down: Lab, tmp_path: Path) -> None:
+def test_jobs_start_with_the_cpus_and_memory_that_the_reconciler_set(partition_down: Lab, tmp_path: Path) -> None:
     lab = partition_down
-    _teach(lab)
+    _import_profiles(lab)
     home = lab.run(["sh", "-c", "echo $HOME"], ALICE).stdout.strip()
     jobs = {name: _submit(lab, name, home) for name in CURVES}
 
-    lab.reconcile_once()  # takes the submissions in
+    lab.reconcile_once()  # reads the submissions
     lab.reconcile_once()
-    _partition(lab, "UP")
+    _set_partition_state(lab, "UP")
     for job_id in jobs.values():
         lab.wait_job(job_id)
 
-    said = {name: Path(f"{home}/tune-{job_id}.out").read_text().split() for name, job_id in jobs.items()}
-    # 32000 MiB were asked; the peak of 30000 MiB with its margin is what they must have
-    assert said == {"tuned-hungry": ["16", "16", "36000", "ran"], "tuned-content": ["1", "1", "36000", "ran"]}
+    outputs = {name: Path(f"{home}/tune-{job_id}.out").read_text().split() for name, job_id in jobs.items()}
+    # requested were 32000 MiB; the peak of 30000 MiB with its margin is 36000 MiB
+    assert outputs == {"tuned-hungry": ["16", "16", "36000", "ran"], "tuned-content": ["1", "1", "36000", "ran"]}
 
 
-def _partition(lab: Lab, state: str) -> None:
+def _set_partition_state(lab: Lab, state: str) -> None:
     done = lab.run(["scontrol", "update", "PartitionName=gpu", f"State={state}"])
     assert done.returncode == 0, done.stderr
 
@@ -64,8 +64,8 @@ def _submit(lab: Lab, profile: str, home: str) -> str:
     return done.stdout.strip()
 
 
-def _teach(lab: Lab) -> None:
-    """Profiles of complete runs, in the site's database."""
+def _import_profiles(lab: Lab) -> None:
+    """Imports profiles of complete runs into the site's database."""
     known = [
         {
             "key": key,

@@ -1,5 +1,6 @@
-"""slurmwrap watch --gpus on a real Slurm: its step, the program on each node, the view. NVML is a stand-in: no real
-GPU was here; each node's answers stand in a file, which is read anew at each call.
+"""slurmwrap watch --gpus on a real Slurm: its step, the program on each node, the view.
+
+NVML is a stand-in: no real GPU was available. The answers of each node are in a file that is read at each call.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from pathlib import Path
 import psutil
 import pytest
 from realslurm import Lab, command_environment, living
-from test_watch_lab import INTERRUPTIBLE, OURS_ALONE, WATCH, Terminal, nobody_of
+from test_watch_lab import INTERRUPTIBLE, NO_OWN_RECORDS, WATCH, Terminal, wait_until_no_jobs
 from waiting import allow, wait_for
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 SOURCE = Path(__file__).parents[1] / "data/nvml/by_node.c"
 SLEEP = "#!/bin/bash\nsleep {}\n"
-OURS = "SLURMWRAP_PROGRAM"  # in the command line of what runs on the nodes
+STEP_PROGRAM = "SLURMWRAP_PROGRAM"  # in the command line of the program that runs on the nodes
 BUSY = "sm=91 used_mib=62464 process=7"
 
 
 class Drivers:
-    """The nodes' NVML. `environ`: for a watch."""
+    """The stand-in for NVML on all nodes. `environ`: the environment that makes a watch use it."""
 
     def __init__(self, directory: Path, compiler: str) -> None:
         self.answers = directory / "answers"
@@ -40,7 +41,7 @@ class Drivers:
         flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libnvidia-ml.so.1", define]
         subprocess.run([compiler, *flags, "-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
 
-    def say(self, node: str, answers: str) -> None:
+    def set_answers(self, node: str, answers: str) -> None:
         (self.answers / f".{node}").write_text(answers)
         (self.answers / f".{node}").replace(self.answers / node)
 
@@ -57,55 +58,58 @@ def drivers(lab_scratch: Path) -> Drivers:
 def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
     yield lab_users[0]
     lab.run(["scancel", f"--user={lab_users[0]}"])
-    nobody_of(lab, lab_users[0])
+    wait_until_no_jobs(lab, lab_users[0])
 
 
-def started(lab: Lab, user: str, *options: str, script: str = SLEEP.format(86400)) -> tuple[str, list[str]]:
-    """A running job and its nodes."""
+def start_job(lab: Lab, user: str, *options: str, script: str = SLEEP.format(86400)) -> tuple[str, list[str]]:
+    """Submits a job and waits until it runs. Returns its id and its nodes."""
     job = lab.submit("-o/dev/null", "-t1440", "-Jtrain", "--mem=100", *options, user=user, script=script)
     lab.wait_job(job, ("RUNNING",), timeout=60)
     nodes = lab.run(["squeue", "-h", "-j", job, "-o", "%N"]).stdout.strip()
     return job, lab.run(["scontrol", "show", "hostnames", nodes]).stdout.split()
 
 
-def steps(lab: Lab, job: str) -> list[str]:
+def list_steps(lab: Lab, job: str) -> list[str]:
     return lab.run(["squeue", "-h", "-s", "-j", job, "-o", "%j"]).stdout.split()
 
 
 def assert_nothing_is_left(lab: Lab, job: str, state: str = "RUNNING") -> None:
-    """No step of ours, no program of it, and the job as if nobody had watched it."""
-    assert wait_for(lambda: [name for name in steps(lab, job) if "slurmwrap" in name], lambda left: not left, 60) == []
-    assert wait_for(lambda: living(OURS), lambda left: not left, 60) == []
+    """No step of watch and no program on the nodes is left, and watching did not change the job."""
+    assert (
+        wait_for(lambda: [name for name in list_steps(lab, job) if "slurmwrap" in name], lambda left: not left, 60)
+        == []
+    )
+    assert wait_for(lambda: living(STEP_PROGRAM), lambda left: not left, 60) == []
     lab.wait_job(job, (state,), timeout=60)
     ended = lab.run(["squeue", "-h", "-t", "all", "-j", job, "-O", "exit_code,DerivedEC"]).stdout.split()
     assert ended == ["0", "0"] or ended == ["0:0", "0:0"]
 
 
-def piped(lab: Lab, drivers: Drivers, *words: str, **environ: str) -> subprocess.Popen[str]:
-    told = {**command_environment(None), **lab.env, **OURS_ALONE, **drivers.environ, **environ}
+def start_watch(lab: Lab, drivers: Drivers, *words: str, **environ: str) -> subprocess.Popen[str]:
+    full_environ = {**command_environment(None), **lab.env, **NO_OWN_RECORDS, **drivers.environ, **environ}
     out = subprocess.PIPE
     argv = [*INTERRUPTIBLE, *WATCH, *words]
-    return subprocess.Popen(argv, env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
+    return subprocess.Popen(argv, env=full_environ, stdin=subprocess.DEVNULL, stdout=out, stderr=out, text=True)
 
 
-def measured(process: subprocess.Popen[str], what: str = "GPU use") -> str:
-    """The first line that has it."""
+def wait_for_line(process: subprocess.Popen[str], what: str = "GPU use") -> str:
+    """Reads the output up to the first line that contains `what`."""
     assert process.stdout is not None
     return next(line for line in iter(process.stdout.readline, "") if what in line)
 
 
-def test_a_terminal_shows_what_the_nodes_gpus_do_and_ctrl_c_leaves_nothing(
+def test_a_terminal_shows_the_gpu_use_of_all_nodes_and_ctrl_c_leaves_no_step(
     lab: Lab, user: str, drivers: Drivers
 ) -> None:
-    job, (first, second) = started(lab, user, "-N2", "--gpus-per-node=2")
-    drivers.say(first, BUSY)
-    drivers.say(second, f"{BUSY} sm@1=4 process@1=0")
+    job, (first, second) = start_job(lab, user, "-N2", "--gpus-per-node=2")
+    drivers.set_answers(first, BUSY)
+    drivers.set_answers(second, f"{BUSY} sm@1=4 process@1=0")
     terminal = Terminal(lab, job, "--gpus", "--every", "1", environ=drivers.environ)
     try:
         terminal.until(f"GPU use  69 % of 4 (lowest {second}:1 4 %)", timeout=60)
         terminal.until("GPU mem  up to 61 of 80 GiB")
         terminal.until(f"idle     {second}:1 (no program on it)")
-        drivers.say(second, "hang=nvmlDeviceGetUtilizationRates")
+        drivers.set_answers(second, "hang=nvmlDeviceGetUtilizationRates")
         terminal.until(f"trouble  {second}: the NVIDIA driver does not answer (GPU 0)", timeout=90)
         terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
         assert terminal.ended(60) == 130
@@ -115,18 +119,18 @@ def test_a_terminal_shows_what_the_nodes_gpus_do_and_ctrl_c_leaves_nothing(
     assert_nothing_is_left(lab, job)
 
 
-def test_a_program_gets_each_gpu_once_and_somebody_else_is_refused(
+def test_json_lists_each_gpu_once_and_another_user_is_refused(
     lab: Lab, user: str, lab_users: tuple[str, str], drivers: Drivers
 ) -> None:
-    """One of the nodes has no driver."""
-    job, (first, second) = started(lab, user, "-N2", "--gpus-per-node=1")
-    drivers.say(first, f"minor@0=5 gpus=1 {BUSY} power=350400")
-    drivers.say(second, "init=12")
+    """One of the two nodes has no driver."""
+    job, (first, second) = start_job(lab, user, "-N2", "--gpus-per-node=1")
+    drivers.set_answers(first, f"minor@0=5 gpus=1 {BUSY} power=350400")
+    drivers.set_answers(second, "init=12")
     done = lab.run([*WATCH, job, "--gpus", "--once", "--json"], user=user, env=drivers.environ)
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     gpu = {"index": 5, "uuid": "GPU-0-fake", "percent": 91.0, "memory_mib": 62464, "total_mib": 81920}
-    assert (told["gpu_percent"], told["gpu_use"]) == (
+    assert (report["gpu_percent"], report["gpu_use"]) == (
         91.0,
         {
             "nodes": [first, second], "of_nodes": 2, "idle": [], "given_up": None,
@@ -146,17 +150,17 @@ def test_a_program_gets_each_gpu_once_and_somebody_else_is_refused(
     assert_nothing_is_left(lab, job)
 
 
-def test_a_job_ends_as_it_would_while_its_gpus_are_watched(lab: Lab, user: str, drivers: Drivers) -> None:
-    """Its own step gets all that the job has, a signal for it does not end ours, and no node is drained."""
+def test_watching_gpus_does_not_change_how_the_job_ends(lab: Lab, user: str, drivers: Drivers) -> None:
+    """A step gets all resources of the job, a signal for the job does not end the watch step, and no node drains."""
     script = "#!/bin/bash\nuntil [ -e $HOME/go ]; do sleep 0.2; done\nsrun --gpus-per-node=3 --mem=100 -n1 true\n"
     go = Path(f"~{user}").expanduser() / "go"
-    job, nodes = started(lab, user, "--gpus-per-node=3", script=script)
-    drivers.say(nodes[0], BUSY)
-    watch = piped(lab, drivers, job, "--gpus", "--every", "1")
+    job, nodes = start_job(lab, user, "--gpus-per-node=3", script=script)
+    drivers.set_answers(nodes[0], BUSY)
+    watch = start_watch(lab, drivers, job, "--gpus", "--every", "1")
     try:
-        line = measured(watch)
+        line = wait_for_line(watch)
         assert "; GPU use 91 % of 3; GPU mem up to 61 of 80 GiB\n" in line
-        assert steps(lab, job).count("slurmwrap-watch") == 1
+        assert list_steps(lab, job).count("slurmwrap-watch") == 1
         lab.run(["scancel", "--signal=USR1", job], user)
         go.touch()
         rest, errors = watch.communicate(timeout=allow(90))
@@ -171,11 +175,11 @@ def test_a_job_ends_as_it_would_while_its_gpus_are_watched(lab: Lab, user: str, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_however_a_watch_ends_its_step_ends(lab: Lab, user: str, drivers: Drivers, number: signal.Signals) -> None:
-    job, nodes = started(lab, user, "--gpus-per-node=1")
-    drivers.say(nodes[0], f"gpus=1 {BUSY}")
-    watch = piped(lab, drivers, job, "--gpus")
-    measured(watch)
+def test_the_step_ends_when_watch_is_killed(lab: Lab, user: str, drivers: Drivers, number: signal.Signals) -> None:
+    job, nodes = start_job(lab, user, "--gpus-per-node=1")
+    drivers.set_answers(nodes[0], f"gpus=1 {BUSY}")
+    watch = start_watch(lab, drivers, job, "--gpus")
+    wait_for_line(watch)
     watch.send_signal(number)
     watch.communicate(timeout=allow(60))
     assert watch.returncode == (-number if number == signal.SIGKILL else 128 + number)
@@ -183,11 +187,11 @@ def test_however_a_watch_ends_its_step_ends(lab: Lab, user: str, drivers: Driver
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_ends_it_too(lab: Lab, user: str, drivers: Drivers) -> None:
-    job, nodes = started(lab, user, "--gpus-per-node=1")
-    drivers.say(nodes[0], f"gpus=1 {BUSY}")
-    watch = piped(lab, drivers, job, "--gpus")
-    measured(watch)
+def test_the_step_ends_when_the_output_pipe_is_closed(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = start_job(lab, user, "--gpus-per-node=1")
+    drivers.set_answers(nodes[0], f"gpus=1 {BUSY}")
+    watch = start_watch(lab, drivers, job, "--gpus")
+    wait_for_line(watch)
     assert watch.stdout is not None and watch.stderr is not None
     watch.stdout.close()
     assert watch.wait(allow(60)) == 141
@@ -197,18 +201,18 @@ def test_a_reader_that_goes_away_ends_it_too(lab: Lab, user: str, drivers: Drive
 
 
 @pytest.mark.slow
-def test_a_killed_srun_tells_nobody_and_the_programs_end_by_themselves(lab: Lab, user: str, drivers: Drivers) -> None:
-    job, nodes = started(lab, user, "--gpus-per-node=1")
-    drivers.say(nodes[0], f"gpus=1 {BUSY}")
-    watch = piped(lab, drivers, job, "--gpus")
-    measured(watch)
+def test_the_programs_on_the_nodes_end_after_srun_is_killed(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = start_job(lab, user, "--gpus-per-node=1")
+    drivers.set_answers(nodes[0], f"gpus=1 {BUSY}")
+    watch = start_watch(lab, drivers, job, "--gpus")
+    wait_for_line(watch)
     sruns = [child for child in psutil.Process(watch.pid).children(recursive=True) if child.name() == "srun"]
     for one in sruns:
         one.kill()
-    assert "GPU use not measured any more: its step ended" in measured(watch, "any more")
+    assert "GPU use not measured any more: its step ended" in wait_for_line(watch, "any more")
     watch.send_signal(signal.SIGINT)
     watch.communicate(timeout=allow(60))
-    assert wait_for(lambda: living(OURS), lambda left: not left, 150) == []
+    assert wait_for(lambda: living(STEP_PROGRAM), lambda left: not left, 150) == []
     assert_nothing_is_left(lab, job)
 
 
@@ -223,13 +227,13 @@ def test_a_killed_srun_tells_nobody_and_the_programs_end_by_themselves(lab: Lab,
         (("-N1", "--gres=gpu:a100:2"), 2),
     ],
 )
-def test_all_gpus_are_seen_however_they_were_asked_for(
+def test_all_gpus_are_measured_for_each_kind_of_gpu_request(
     lab: Lab, user: str, drivers: Drivers, options: tuple[str, ...], given: int
 ) -> None:
-    """Also where nodes got different numbers. A node's driver shows all of its eight: ours are those of the step."""
-    job, nodes = started(lab, user, *options)
+    """Also with different numbers of GPUs per node. The driver shows all eight of a node; those of the step count."""
+    job, nodes = start_job(lab, user, *options)
     for node in nodes:
-        drivers.say(node, f"gpus=8 {BUSY}")
+        drivers.set_answers(node, f"gpus=8 {BUSY}")
     done = lab.run([*WATCH, job, "--gpus", "--once", "--json"], user=user, env=drivers.environ)
     use = json.loads(done.stdout)["gpu_use"]
     assert (use["nodes"], use["troubles"], use["given_up"]) == (nodes, {}, None)
@@ -239,7 +243,7 @@ def test_all_gpus_are_seen_however_they_were_asked_for(
 
 
 def _allocated(lab: Lab, job: str) -> list[tuple[str, int]]:
-    """(node, GPU) by Slurm's own word."""
+    """(node, GPU index) as scontrol shows the allocation."""
     shown = lab.run(["scontrol", "show", "job", "-d", "-o", job]).stdout
     found = []
     for nodes, indexes in re.findall(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:a100:\d+\(IDX:([0-9,-]+)\)", shown):
@@ -251,23 +255,23 @@ def _allocated(lab: Lab, job: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_of_a_large_job_the_first_nodes_are_asked(lab: Lab, user: str, drivers: Drivers) -> None:
-    job, nodes = started(lab, user, "-N3", "--gpus-per-node=1")
+def test_gpu_nodes_limits_the_measurement_to_the_first_nodes(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = start_job(lab, user, "-N3", "--gpus-per-node=1")
     for node in nodes:
-        drivers.say(node, f"gpus=1 {BUSY}")
+        drivers.set_answers(node, f"gpus=1 {BUSY}")
     done = lab.run([*WATCH, job, "--gpus", "--gpu-nodes=2", "--once"], user=user, env=drivers.environ)
     assert done.stdout.endswith("; GPU use 91 % of 2 on 2 of 3 nodes; GPU mem up to 61 of 80 GiB\n")
     assert_nothing_is_left(lab, job)
 
 
 @pytest.mark.slow
-def test_a_step_that_does_not_come_up_is_given_up_and_the_view_goes_on(lab: Lab, user: str, drivers: Drivers) -> None:
-    job, nodes = started(lab, user, "--gpus-per-node=1")
+def test_a_step_that_does_not_start_is_given_up_and_the_view_continues(lab: Lab, user: str, drivers: Drivers) -> None:
+    job, nodes = start_job(lab, user, "--gpus-per-node=1")
     assert lab.run(["scontrol", "update", f"NodeName={nodes[0]}", "State=DRAIN", "Reason=test"]).returncode == 0
     try:
         missing = lab.run([*WATCH, job, "--gpus", "--once"], user=user, env={"PATH": str(Path(sys.executable).parent)})
-        assert missing.returncode != 0  # without squeue there is nothing to see at all
-        for pid in _stepds(lab, nodes[0]):
+        assert missing.returncode != 0  # without squeue nothing can be shown
+        for pid in _find_slurmds(lab, nodes[0]):
             os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
         done = lab.run([*WATCH, job, "--gpus", "--once"], user=user, env=drivers.environ, timeout=120)
@@ -275,13 +279,13 @@ def test_a_step_that_does_not_come_up_is_given_up_and_the_view_goes_on(lab: Lab,
         assert "(train): running for" in done.stdout
         assert "GPU use not measured: " in done.stdout
     finally:
-        for pid in _stepds(lab, nodes[0]):
+        for pid in _find_slurmds(lab, nodes[0]):
             os.kill(pid, signal.SIGCONT)
         lab.run(["scontrol", "update", f"NodeName={nodes[0]}", "State=RESUME"])
 
 
-def _stepds(lab: Lab, node: str) -> list[int]:
-    """The node's slurmd."""
+def _find_slurmds(lab: Lab, node: str) -> list[int]:
+    """The pids of the slurmd of this node."""
     return [
         one.pid
         for one in psutil.process_iter(["name", "cmdline"])
@@ -292,16 +296,16 @@ def _stepds(lab: Lab, node: str) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_job_that_runs_again_is_measured_again(lab: Lab, user: str, drivers: Drivers) -> None:
+def test_a_requeued_job_is_measured_again(lab: Lab, user: str, drivers: Drivers) -> None:
     for number in range(8):
-        drivers.say(f"n{number}", f"gpus=1 {BUSY}")
-    job, _ = started(lab, user, "--gpus-per-node=1", "--requeue")
-    watch = piped(lab, drivers, job, "--gpus", "--every", "1")
-    measured(watch)
+        drivers.set_answers(f"n{number}", f"gpus=1 {BUSY}")
+    job, _ = start_job(lab, user, "--gpus-per-node=1", "--requeue")
+    watch = start_watch(lab, drivers, job, "--gpus", "--every", "1")
+    wait_for_line(watch)
     lab.run(["scontrol", "requeue", job], user)
-    measured(watch, "pending")
+    wait_for_line(watch, "pending")
     lab.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], user)
-    assert "GPU use 91 %" in measured(watch)
+    assert "GPU use 91 %" in wait_for_line(watch)
     watch.send_signal(signal.SIGINT)
     watch.communicate(timeout=allow(60))
     assert_nothing_is_left(lab, job)

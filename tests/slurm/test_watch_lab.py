@@ -1,4 +1,4 @@
-"""slurmwrap watch on a real Slurm: on a terminal, in a pipe, for programs, and how it ends."""
+"""slurmwrap watch on a real Slurm: on a terminal, in a pipe, as JSON, and how it ends."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ from waiting import allow, wait_for
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 WATCH = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "watch"]
-# Tests that a shell started in the background ignore Ctrl-C, and so would all that they start.
+# If a shell started the tests in the background, they ignore SIGINT, and their child processes would ignore it too.
 INTERRUPTIBLE = ["env", "--default-signal=INT"]
 LONG = 86400  # seconds: longer than any test
 SLEEP = "#!/bin/bash\nsleep {}\nexit {}\n"
-OURS_ALONE = {"XDG_STATE_HOME": "/nonexistent"}  # root may have submitted to other labs, whose jobs had the same ids
+# root may have records of jobs of other labs with the same ids
+NO_OWN_RECORDS = {"XDG_STATE_HOME": "/nonexistent"}
 GATED = "#!/bin/bash\nsleep 1\nuntil [ -e {} ]; do sleep 0.1; done\nexit {}\n"
 _SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def job(lab: Lab, user: str, seconds: float, *options: str, code: int = 0) -> str:
+def submit_sleep(lab: Lab, user: str, seconds: float, *options: str, code: int = 0) -> str:
     return lab.submit("-o/dev/null", "-t1440", *options, user=user, script=SLEEP.format(seconds, code))
 
 
-def gated(lab: Lab, user: str, gate: Path, *options: str, code: int = 0) -> str:
-    """A job that runs until the file `gate` is there: what is to be seen of it while it runs cannot be missed."""
+def submit_gated(lab: Lab, user: str, gate: Path, *options: str, code: int = 0) -> str:
+    """A job that runs until the file `gate` exists, so that its RUNNING state cannot be missed."""
     return lab.submit("-o/dev/null", "-t1440", *options, user=user, script=GATED.format(gate, code))
 
 
-def nobody_of(lab: Lab, user: str) -> None:
-    """Waits until no job of this user's waits, runs or is COMPLETING: a cancelled one lingers."""
+def wait_until_no_jobs(lab: Lab, user: str) -> None:
+    """Waits until the user has no pending, running or COMPLETING job: a cancelled job is COMPLETING for a while."""
     left = wait_for(lambda: lab.run(["squeue", "-h", f"--user={user}"]).stdout, lambda text: not text, 90)
     assert left == ""
 
 
 class Terminal:
-    """`slurmwrap watch` on a pty of its own."""
+    """`slurmwrap watch` on its own pty."""
 
     def __init__(
         self, lab: Lab, *words: str, columns: int = 80, rows: int = 24, environ: dict[str, str] | None = None
     ) -> None:
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
-        more = {**OURS_ALONE, "TERM": "xterm-256color", **(environ or {})}
+        more = {**NO_OWN_RECORDS, "TERM": "xterm-256color", **(environ or {})}
         environ = {**command_environment(None), **lab.env, **more}
         self.process = subprocess.Popen(
             [*INTERRUPTIBLE, *WATCH, *words],
@@ -72,11 +73,11 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read(self) -> str:
-        """All that came so far."""
+        """All output so far."""
         try:
             while chunk := os.read(self.master, 65536):
                 self.text += chunk.decode("utf-8", "replace")
-        except OSError:  # nothing more now, or the other end is closed
+        except OSError:  # no more output at the moment, or the other end is closed
             pass
         return self.text
 
@@ -105,13 +106,11 @@ class Terminal:
 def user(lab: Lab, lab_users: tuple[str, str]) -> Iterator[str]:
     yield lab_users[0]
     lab.run(["scancel", f"--user={lab_users[0]}"])
-    nobody_of(lab, lab_users[0])
+    wait_until_no_jobs(lab, lab_users[0])
 
 
-def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(
-    lab: Lab, user: str, open_dir: Path
-) -> None:
-    held = gated(lab, user, open_dir / "gate", "-H", "-J", "sleeper")
+def test_a_terminal_view_is_redrawn_in_place_and_the_last_view_stays(lab: Lab, user: str, open_dir: Path) -> None:
+    held = submit_gated(lab, user, open_dir / "gate", "-H", "-J", "sleeper")
     terminal = Terminal(lab, held, "--every", "1")
     try:
         terminal.until("it is held by its user (JobHeldUser)")
@@ -122,7 +121,7 @@ def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(
         (open_dir / "gate").touch()
         assert terminal.ended(60) == 0
         assert "\x1b[1mjob" in terminal.text  # colour
-        assert re.search(r"\x1b\[\dA\r\x1b\[J", terminal.text)  # and over itself
+        assert re.search(r"\x1b\[\dA\r\x1b\[J", terminal.text)  # the view is redrawn in place
         last = _SEQUENCE.sub("", terminal.text.rpartition("\x1b[J")[2]).replace("\r", "").splitlines()
         assert last[0].startswith(f"job {held} (sleeper): completed after")
         assert [line for line in last if len(line) > 40] == []
@@ -131,13 +130,13 @@ def test_a_terminal_is_redrawn_in_place_at_any_width_and_keeps_the_last_view(
 
 
 def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
-    running = job(lab, user, LONG)
+    running = submit_sleep(lab, user, LONG)
     lab.wait_job(running, ("RUNNING",))
     terminal = Terminal(lab, running)
     try:
         terminal.until("Ctrl-C ends the view")
         os.write(terminal.master, b"\x03")
-        terminal.until("^C")  # a terminal throws away what was written before it echoes this
+        terminal.until("^C")  # a terminal discards earlier output before it echoes this
         terminal.process.send_signal(signal.SIGINT)  # the pty is not its controlling terminal
         assert terminal.ended() == 130
         assert f"slurmwrap: watching ends; job {running} continues" in terminal.text
@@ -146,9 +145,11 @@ def test_ctrl_c_ends_the_view_and_not_the_job(lab: Lab, user: str) -> None:
     assert lab.states(running) == ["RUNNING"]
 
 
-def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, user: str, open_dir: Path) -> None:
-    held = gated(lab, user, open_dir / "gate", "-H", code=3)
-    environ = {**command_environment(None), **lab.env, **OURS_ALONE}
+def test_a_pipe_gets_one_line_per_change_and_watch_exits_with_1_for_a_failed_job(
+    lab: Lab, user: str, open_dir: Path
+) -> None:
+    held = submit_gated(lab, user, open_dir / "gate", "-H", code=3)
+    environ = {**command_environment(None), **lab.env, **NO_OWN_RECORDS}
     piped = subprocess.Popen(
         [*WATCH, held, "--every", "1"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -170,14 +171,14 @@ def test_a_pipe_gets_a_line_per_change_and_the_exit_code_is_the_jobs(lab: Lab, u
     assert lines[-1] == f"slurmwrap why {held} shows more"
 
 
-def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str) -> None:
-    array = job(lab, user, LONG, "--array=0-49%3")
+def test_an_array_is_shown_as_task_counts_in_text_and_json(lab: Lab, user: str) -> None:
+    array = submit_sleep(lab, user, LONG, "--array=0-49%3")
     shown = lab.run([*WATCH, array, "--once"], user=user)
     assert shown.returncode == 0
     assert re.search(rf"job {array} \(sbatch\): (\d+ \w+, )*\d+ \w+; ", shown.stdout)
     assert shown.stdout.count("\n") == 1
-    told = json.loads(lab.run([*WATCH, array, "--once", "--json"], user=user).stdout)
-    assert (told["job"], told["state"], sum(told["tasks"].values())) == (array, None, 50)
+    progress = json.loads(lab.run([*WATCH, array, "--once", "--json"], user=user).stdout)
+    assert (progress["job"], progress["state"], sum(progress["tasks"].values())) == (array, None, 50)
     lab.run(["scancel", array])
     done = lab.run([*WATCH, array, "--json", "--every", "1"], user=user)
     assert done.returncode == 1
@@ -185,9 +186,7 @@ def test_an_array_is_told_by_counts_and_programs_get_objects(lab: Lab, user: str
     assert "CANCELLED" in objects[-1]["tasks"]
 
 
-def test_what_slurm_knows_of_the_pre_run_and_what_the_job_wrote_last_are_shown(
-    lab: Lab, user: str, open_dir: Path
-) -> None:
+def test_the_state_of_the_pre_run_and_the_last_output_line_are_shown(lab: Lab, user: str, open_dir: Path) -> None:
     full = lab.submit("-o/dev/null", "-t5", "--nodes=8", "--exclusive", user=user, script=SLEEP.format(LONG, 0))
     lab.wait_job(full, ("RUNNING",))
     open_dir.chmod(0o777)
@@ -196,13 +195,13 @@ def test_what_slurm_knows_of_the_pre_run_and_what_the_job_wrote_last_are_shown(
     options = ["-G2", "-N1", "-t5", "--prerun=auto", f"-o{open_dir}/out"]
     sent = lab.run([sys.executable, "-m", "slurmwrap.gsub.gsub_main", *options, str(script)], user=user, cwd=open_dir)
     job = sent.stdout.split()[-1]
-    told = wait_for(
+    progress = wait_for(
         lambda: json.loads(lab.run([*WATCH, job, "--once", "--json"], user=user).stdout),
         lambda found: found["prerun"]["pending_reason"] == "Resources",
         60,
     )
-    prerun = told["prerun"]["job"]
-    assert (told["prerun"]["state"], told["reason_words"]) == ("PENDING", "it waits for its pre-run")
+    prerun = progress["prerun"]["job"]
+    assert (progress["prerun"]["state"], progress["reason_words"]) == ("PENDING", "it waits for its pre-run")
     line = lab.run([*WATCH, job, "--once"], user=user).stdout
     assert f"; pre-run (job {prerun}) waits for a free GPU" in line
     assert "; the job starts without it in " in line
@@ -219,21 +218,21 @@ def test_what_slurm_knows_of_the_pre_run_and_what_the_job_wrote_last_are_shown(
     assert output["last_at"] > 0 and output["silent_s"] is None
 
 
-def test_a_job_of_somebody_else_is_watched_with_less(lab: Lab, lab_users: tuple[str, str], user: str) -> None:
-    running = job(lab, user, LONG)
+def test_another_users_job_is_shown_with_fewer_fields(lab: Lab, lab_users: tuple[str, str], user: str) -> None:
+    running = submit_sleep(lab, user, LONG)
     lab.wait_job(running, ("RUNNING",))
-    told = json.loads(lab.run([*WATCH, running, "--once", "--json"], user=lab_users[1]).stdout)
-    assert (told["state"], told["prerun"], told["steps"]) == ("RUNNING", None, None)
+    progress = json.loads(lab.run([*WATCH, running, "--once", "--json"], user=lab_users[1]).stdout)
+    assert (progress["state"], progress["prerun"], progress["steps"]) == ("RUNNING", None, None)
 
 
-def test_the_newest_job_is_watched_where_none_is_named_and_no_pre_run(lab: Lab, user: str) -> None:
-    job(lab, user, 1, "-H")
-    newest = job(lab, user, 1, "-H")
-    job(lab, user, 1, "-H", "-J", "x.prerun")
+def test_without_a_job_id_the_newest_job_that_is_no_pre_run_is_watched(lab: Lab, user: str) -> None:
+    submit_sleep(lab, user, 1, "-H")
+    newest = submit_sleep(lab, user, 1, "-H")
+    submit_sleep(lab, user, 1, "-H", "-J", "x.prerun")
     assert f" job {newest} (" in lab.run([*WATCH, "--once"], user=user).stdout
 
 
-def test_a_job_that_slurm_does_not_know_is_said(lab: Lab, lab_users: tuple[str, str]) -> None:
+def test_a_job_unknown_to_slurm_is_an_error(lab: Lab, lab_users: tuple[str, str]) -> None:
     done = lab.run([*WATCH, "999999"], user=lab_users[1])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
@@ -242,19 +241,19 @@ def test_a_job_that_slurm_does_not_know_is_said(lab: Lab, lab_users: tuple[str, 
     ]
 
 
-def test_a_user_without_jobs_is_told_so(lab: Lab) -> None:
-    """One who never had any: of the others Slurm knows those that ended, too, and a cancelled one is COMPLETING."""
+def test_watch_of_a_user_without_jobs_is_an_error(lab: Lab) -> None:
+    """The user never had a job: Slurm still shows ended jobs of other users, and a cancelled job is COMPLETING."""
     make_user(MORE_USERS[0])
     done = lab.run([*WATCH], user=MORE_USERS[0])
-    told = (done.returncode, done.stderr.splitlines()[:1])
-    assert told == (1, ["slurmwrap: error: Slurm knows no job of yours now"])
+    answer = (done.returncode, done.stderr.splitlines()[:1])
+    assert answer == (1, ["slurmwrap: error: Slurm knows no job of yours now"])
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(lab: Lab, user: str, tmp_path: Path) -> None:
-    held = job(lab, user, 1, "-H")
+def test_a_closed_output_pipe_ends_watch_without_a_message(lab: Lab, user: str, tmp_path: Path) -> None:
+    held = submit_sleep(lab, user, 1, "-H")
     script = f"{' '.join(WATCH)} {held} --every 1 | head -n1; echo ${{PIPESTATUS[0]}}"
     (tmp_path / "x.sh").write_text(script)
-    environ = {**command_environment(None), **lab.env, **OURS_ALONE}
+    environ = {**command_environment(None), **lab.env, **NO_OWN_RECORDS}
     piped = subprocess.Popen(
         ["bash", str(tmp_path / "x.sh")], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -1,6 +1,6 @@
-"""Training scripts of tests/scripts as tests use them: laid out in a user's home, and pre-run on a lab, many at once.
+"""Training scripts of tests/scripts: copied to a user's home and pre-run on a lab, many at the same time.
 
-What is asked of a pre-run beside its verdict is looked at here too: the user's files before and after, and processes.
+This module also compares the user's files before and after the pre-runs and lists the processes that are left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from realslurm import Lab
 from waiting import wait_for
 
 DATA = Path(__file__).parents[1] / "scripts"
-# gsub whose static stage has the time that it needs here: what it skips after two seconds is not warned of.
+# gsub with more time for its static stage: checks skipped after two seconds would give no warning.
 PATIENT_GSUB = (
     sys.executable,
     "-c",
@@ -38,13 +38,13 @@ PATIENT_GSUB = (
 _HOMES = Path("/home")
 _PREFIX = "slurmwrap-test-"
 WRITERS_FILE = "results_of_another_job.csv"
-# slurmwrap's own, and caches, which exist to be written.
+# The files of slurmwrap, and caches, which may be written.
 _NOT_THE_USERS = (".local/state/slurmwrap", ".cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the pre-run has to say."""
+    """The expected result of the pre-run."""
 
     verdict: str = "pass"
     steps: int | str = 3  # "some": at least three
@@ -69,13 +69,13 @@ class Training:
 
     @property
     def missing(self) -> list[str]:
-        """Packages that are not installed here."""
+        """Packages that are not installed on this machine."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What gsub said of one training. `verdict` is its JSON, empty where it gave none."""
+    """The answer of gsub to one training. `verdict` is its JSON output, empty if there is none."""
 
     exit_code: int
     stdout: str
@@ -85,40 +85,42 @@ class Answer:
     @property
     def stopped_by(self) -> str:
         """ "static": refused before anything was submitted; "trial": failed on one GPU; "none"; or "fault"."""
-        if not self.verdict:  # sbatch or gsub refused; "details:" names a fault of slurmwrap's own
+        if not self.verdict:  # sbatch or gsub refused; "details:" is in the message of an internal error of slurmwrap
             return "static" if self.exit_code and "(details: " not in self.stderr else "fault"
         if self.verdict["layer"] == "static":
             return "static"
-        return "trial" if self.said.verdict == "fail" else "none"
+        return "trial" if self.result.verdict == "fail" else "none"
 
     @property
     def warnings(self) -> list[str]:
-        """What the static stage remarked on without refusing."""
+        """The warnings of the static stage."""
         return [line for line in self.stderr.splitlines() if line.startswith("gsub: warning: ")]
 
     def as_expected(self, wanted: Expected) -> Expected:
-        """What it said, in the words of `wanted`."""
-        enough = wanted.steps == "some" and isinstance(self.said.steps, int) and self.said.steps >= 3
-        return replace(self.said, steps="some") if enough else self.said
+        """The result, with the steps as "some" if `wanted` has that and there were enough."""
+        enough = wanted.steps == "some" and isinstance(self.result.steps, int) and self.result.steps >= 3
+        return replace(self.result, steps="some") if enough else self.result
 
     @property
-    def said(self) -> Expected:
-        """The part of it that a table expects."""
+    def result(self) -> Expected:
+        """The fields for which the tables have expected values."""
         found = self.verdict
-        outcome = found.get("verdict") or found.get("outcome", "")  # gsub --json, and the trial's own file
+        outcome = found.get("verdict") or found.get(
+            "outcome", ""
+        )  # of gsub --json, or of the verdict file of the pre-run
         return Expected(verdict=outcome, steps=found.get("steps", 0), layer=found.get("layer", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A good script with one bug, and who stops it: "static", "trial" or "none" (then with that verdict)."""
+    """A good script with one bug, and the stage that stops it: "static", "trial" or "none" (then with that verdict)."""
 
     training: Training
     bug: str
     kind: str
     stage: str
     verdict: str = ""
-    warned: bool = False  # the static stage remarks on it, without refusing
+    warned: bool = False  # the static stage prints a warning and does not refuse it
     quick: bool = False
 
 
@@ -139,15 +141,15 @@ def good_trainings() -> dict[str, Training]:
 
 
 def _good(name: str, row: Mapping[str, Any]) -> Training:
-    looked_at = ("verdict", "steps", "layer")
-    said = {key: value for key, value in row.items() if key in looked_at}
-    rest = {key: value for key, value in row.items() if key not in (*looked_at, "without_overlay")}
+    expected_keys = ("verdict", "steps", "layer")
+    expected_fields = {key: value for key, value in row.items() if key in expected_keys}
+    rest = {key: value for key, value in row.items() if key not in (*expected_keys, "without_overlay")}
     lists = {key: tuple(rest.pop(key)) for key in ("args", "options", "needs") if key in rest}
     return Training(
         name=name,
         folder=DATA / "good" / name,
-        expected=Expected(**said),
-        without_overlay=Expected(**{**said, **row.get("without_overlay", {})}),
+        expected=Expected(**expected_fields),
+        without_overlay=Expected(**{**expected_fields, **row.get("without_overlay", {})}),
         **lists,
         **rest,
     )
@@ -157,11 +159,11 @@ def _table(name: str) -> dict[str, Any]:
     return tomllib.loads((DATA / name).read_text(encoding="utf-8"))
 
 
-# --- laid out ---------------------------------------------------------------------------------------------------------
+# --- copies in a home -------------------------------------------------------------------------------------------------
 
 
 def lay_out(training: Training, home: Path, user: str) -> Path:
-    """The training's folder as `user`'s own below `home`."""
+    """Copies the folder of the training to `home`. It belongs to `user`."""
     folder = home / training.name
     shutil.copytree(training.folder, folder, symlinks=True)
     for edit in training.edits:
@@ -194,7 +196,7 @@ def _edit(path: Path, edit: Mapping[str, Any]) -> None:
 
 
 def _make_venv(directory: Path) -> None:
-    """As `python -m venv` leaves it, with the packages of this environment."""
+    """Makes a venv as `python -m venv` does, with the packages of this environment."""
     (directory / "bin").mkdir(parents=True)
     site = directory / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     site.mkdir(parents=True)
@@ -214,8 +216,8 @@ def _make_venv(directory: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """A user's home on a lab with trainings in it."""
+class TrainingHome:
+    """The home of a user on a lab, with trainings in it."""
 
     lab: Lab
     user: str
@@ -224,15 +226,14 @@ class Ground:
     overlay: str = "auto"
 
     def gsub(self, training: Training, *words: str) -> Answer:
-        """gsub with these words before the script, in the training's folder; waits for the answer."""
+        """Runs gsub with these words before the script, in the folder of the training."""
         folder = self.home / training.name
         env = {
             "HOME": str(self.home),
-            "TMPDIR": str(
-                self.tmp
-            ),  # torch.compile's cache there is named after the user, whom each session makes anew
+            # the cache of torch.compile there is named after the user, and each session makes a new user
+            "TMPDIR": str(self.tmp),
             "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "",  # the tests' own habit, not the user's
+            "PYTHONDONTWRITEBYTECODE": "",  # set by the tests, not by users
             "SLURMWRAP_PRERUN_OVERLAY": self.overlay,
         }
         command = [*PATIENT_GSUB, *words, *training.options, *filter(None, [training.script]), *training.args]
@@ -250,7 +251,7 @@ class Ground:
         return {}
 
     def gsub_all(self, trainings: Iterable[Training], *words: str) -> dict[str, Answer]:
-        """The same for many, a few more at once than there are cores: they wait for Slurm as long as they compute."""
+        """Runs gsub for many trainings, two more at a time than cores: half of their time they wait for Slurm."""
         with ThreadPoolExecutor((os.cpu_count() or 2) + 2) as pool:
             futures = {t.name: pool.submit(self.gsub, t, *words) for t in trainings}
             return {name: future.result() for name, future in futures.items()}
@@ -259,8 +260,8 @@ class Ground:
         """Removes the home."""
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def left(self) -> list[str]:
-        """Processes that belong to pre-runs of this home, once they had time to go."""
+    def wait_for_processes(self) -> list[str]:
+        """Waits for the end of the processes of pre-runs of this home. Returns those that are left."""
         return wait_for(lambda: _processes_of(self.home), lambda found: not found, timeout=60)
 
 
@@ -282,10 +283,11 @@ def _processes_of(home: Path) -> list[str]:
     return found
 
 
-def open_ground(lab: Lab, user: str, overlay: str, trainings: Iterable[Training]) -> Ground:
-    """A fresh home of `user`, with these trainings laid out; close() removes it.
+def open_training_home(lab: Lab, user: str, overlay: str, trainings: Iterable[Training]) -> TrainingHome:
+    """A new home of `user` with these trainings; close() removes it.
 
-    Not below /var/tmp, where the users' own homes are: a path there may differ on the nodes, and is never an error.
+    It is not below /var/tmp, where the other homes of the test users are: slurmwrap reports no error for paths there,
+    because they may differ on the nodes.
     """
     _remove_leftovers()
     home = _HOMES / f"{_PREFIX}{os.getpid()}-{time.monotonic_ns()}"
@@ -295,11 +297,11 @@ def open_ground(lab: Lab, user: str, overlay: str, trainings: Iterable[Training]
         shutil.chown(folder, user, pwd.getpwnam(user).pw_gid)
     for training in trainings:
         lay_out(training, home, user)
-    return Ground(lab=lab, user=user, home=home, tmp=tmp, overlay=overlay)
+    return TrainingHome(lab=lab, user=user, home=home, tmp=tmp, overlay=overlay)
 
 
 def _remove_leftovers() -> None:
-    """Homes of sessions that are no longer there."""
+    """Removes homes of test sessions that have ended."""
     for home in _HOMES.glob(f"{_PREFIX}*"):
         if not Path(f"/proc/{home.name.removeprefix(_PREFIX).partition('-')[0]}").exists():
             shutil.rmtree(home, ignore_errors=True)
@@ -309,9 +311,9 @@ def _remove_leftovers() -> None:
 
 
 def snapshot(home: Path, overlay: str) -> dict[str, tuple[Any, ...]]:
-    """Relative path → kind and mode, size, modification time, target of each of the user's files and directories.
+    """Relative path → mode, size, modification time and link target of each file and directory of the user.
 
-    Without an overlay a folder that the script made is made and removed again: the time of its parent is left out then.
+    Without an overlay a pre-run makes and removes directories of the script, so the times of directories are left out.
     """
     found = {}
     for folder, folders, files in os.walk(home):
@@ -331,26 +333,26 @@ def snapshot(home: Path, overlay: str) -> dict[str, tuple[Any, ...]]:
 def changes(
     before: Mapping[str, Any], after: Mapping[str, Any], folder: str, except_for: Collection[str] = ()
 ) -> list[str]:
-    """What was made, changed or removed in `folder` (relative; "." for the home itself)."""
-    said = []
+    """The files that were made, changed or removed in `folder` (relative; "." for the home itself)."""
+    found = []
     for path in sorted(before.keys() | after.keys()):
         if path.split("/")[0] != folder or Path(path).name in except_for or before.get(path) == after.get(path):
             continue
         word = "made" if path not in before else "removed" if path not in after else "changed"
-        said.append(f"{word} {path}: {before.get(path)} -> {after.get(path)}")
-    return said
+        found.append(f"{word} {path}: {before.get(path)} -> {after.get(path)}")
+    return found
 
 
 @dataclass(slots=True)
 class OtherJob:
-    """Another job of the same user that writes into every training's folder while they are pre-run."""
+    """Another job of the same user. It writes to the folder of every training during the pre-runs."""
 
-    context: Ground
+    context: TrainingHome
     folders: Sequence[Path]
     job: str = ""
 
     def start(self) -> None:
-        """Returns once its first lines are there."""
+        """Submits the job and waits until it has written its first lines."""
         stop = self.context.home / ".cache/stop"
         files = " ".join(str(f / WRITERS_FILE) for f in self.folders)
         script = (
@@ -362,11 +364,11 @@ class OtherJob:
         assert wait_for(lambda: last.is_file() and last.stat().st_size > 0, bool, timeout=60)
 
     def end(self) -> None:
-        """Lets it end by itself, so that its last line is whole."""
+        """Makes the job end by itself, so that its last line is complete."""
         self.context.lab.run(["touch", self.context.home / ".cache/stop"], user=self.context.user)
         self.context.lab.wait_job(self.job, {"COMPLETED"}, timeout=60)
 
     def written(self, directory: Path) -> tuple[int, bool]:
-        """(lines, whether they are all there and in order)."""
+        """(number of lines, whether they are complete and in order)."""
         lines = (directory / WRITERS_FILE).read_text().split()
         return len(lines), lines == [str(i) for i in range(len(lines))]

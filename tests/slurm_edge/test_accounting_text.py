@@ -1,4 +1,4 @@
-"""What sacct says, captured from Slurm 22.05.8 (tests/data/slurm/README.md), as records."""
+"""Output of sacct, captured from Slurm 22.05.8 (tests/data/slurm/README.md), as records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def runs() -> list[JobRecord]:
     return parse_runs((DATA / "22.05" / "sacct.txt").read_text(), SEP)
 
 
-def test_all_runs_are_there_by_id_and_submission(runs: list[JobRecord]) -> None:
+def test_all_runs_are_read_with_id_and_submission(runs: list[JobRecord]) -> None:
     assert [tuple(getattr(run, fact) for fact in FACTS) for run in runs] == [
         ("1", "REQUEUED", 0, 0, 0, ("n0",), 1, 1, None),
         ("1", "COMPLETED", 0, 0, 1, ("n0",), 1, 1, None),
@@ -32,14 +32,14 @@ def test_all_runs_are_there_by_id_and_submission(runs: list[JobRecord]) -> None:
     ]
 
 
-def test_names_that_forge_rows_stay_names(runs: list[JobRecord]) -> None:
+def test_names_that_imitate_rows_stay_names(runs: list[JobRecord]) -> None:
     assert [(run.job_id, run.name) for run in runs if run.name != "wrap"] == [
         (2, "a|b\nc"),
         (7, "x|FAILED\n7|COMPLETED"),
     ]
 
 
-def test_one_run_field_by_field(runs: list[JobRecord]) -> None:
+def test_one_run_is_read_field_by_field(runs: list[JobRecord]) -> None:
     assert runs[1] == JobRecord(
         job_id=1,
         name="wrap",
@@ -64,12 +64,12 @@ def test_one_run_field_by_field(runs: list[JobRecord]) -> None:
     )
 
 
-def test_what_never_began_has_no_start(runs: list[JobRecord]) -> None:
+def test_a_run_that_never_started_has_no_start_time(runs: list[JobRecord]) -> None:
     (held,) = [run for run in runs if run.job_id == 5]
     assert (held.eligible_time, held.start_time, held.end_time) == (None, None, 1795280968)
 
 
-def test_rows_that_lack_a_field_are_refused() -> None:
+def test_rows_that_lack_a_field_are_an_error() -> None:
     with pytest.raises(ValueError, match="sacct gave 2 fields"):
         parse_runs(f"1{SEP}1{SEP}\n", SEP)
     assert parse_runs("", SEP) == []

@@ -1,4 +1,4 @@
-"""slurm/find_sbatch.py: Slurm's own sbatch is found where gsub stands in its place, and no loop is possible."""
+"""slurm/find_sbatch.py: Slurm's own sbatch is found where gsub replaces it, without an endless loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _environ(*folders: Path, **more: str) -> dict[str, str]:
     return {"PATH": ":".join(map(str, folders)), **more}
 
 
-def test_a_script_that_leads_to_gsub_is_passed_over(tmp_path: Path) -> None:
+def test_a_script_that_calls_gsub_is_skipped(tmp_path: Path) -> None:
     _program(tmp_path / "a", b'#!/bin/sh\nexec gsub "$@"\n')
     _program(tmp_path / "b", f"#!{sys.executable}\nfrom slurmwrap.gsub.gsub_main import main\n".encode())
     own = _program(tmp_path / "c", b"\x7fELF gsub")
@@ -35,41 +35,42 @@ def test_a_script_that_leads_to_gsub_is_passed_over(tmp_path: Path) -> None:
     assert make_wrapper_environment(own, environ) == environ  # sbatch exports its environment to the job
 
 
-def test_a_sites_own_wrapper_is_used_once(tmp_path: Path) -> None:
+def test_a_wrapper_of_the_site_is_used_once(tmp_path: Path) -> None:
     wrapper = _program(tmp_path / "site", b'#!/bin/sh\nexec /opt/other "$@"\n')
     own = _program(tmp_path / "bin", b"\x7fELF")
     environ = _environ(tmp_path / "site", tmp_path / "bin")
     assert find_sbatch(environ) == wrapper
-    back = make_wrapper_environment(wrapper, environ)  # and it came back to this very process
-    assert find_sbatch(back) == own
-    assert make_wrapper_environment(own, back) == environ
-    elsewhere = {
-        **back,
-        **{name: "1:/x" for name in back if name not in environ},
-    }  # a job's inherited mark says nothing
+    environ_after_wrapper = make_wrapper_environment(wrapper, environ)  # the wrapper called this process again
+    assert find_sbatch(environ_after_wrapper) == own
+    assert make_wrapper_environment(own, environ_after_wrapper) == environ
+    # a mark that a job inherited does not count
+    elsewhere = {**environ_after_wrapper, **{name: "1:/x" for name in environ_after_wrapper if name not in environ}}
     assert find_sbatch(elsewhere) == wrapper
 
 
-def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path) -> None:
+def test_a_wrapper_that_calls_gsub_through_a_shell_is_recognised(tmp_path: Path) -> None:
     wrapper = _program(tmp_path / "site", b'#!/bin/sh\n/opt/other "$@"\n')
     own = _program(tmp_path / "bin", b"\x7fELF")
     environ = _environ(tmp_path / "site", tmp_path / "bin")
     look = "import os; from slurmwrap.slurm.find_sbatch import find_sbatch; print(find_sbatch(os.environ))"
-    inner, outer = '"$0" -c "$1"; true', '/bin/sh -c "$2" "$0" "$1"; true'  # not the last command: no shell execs it
+    # `; true`: the call is not the last command, so that no shell uses exec for it
+    inner, outer = '"$0" -c "$1"; true', '/bin/sh -c "$2" "$0" "$1"; true'
     call = ["/bin/sh", "-c", outer, sys.executable, look, inner]
     for named in ({}, {"GSUB_SBATCH": wrapper}):
-        back = make_wrapper_environment(wrapper, {**environ, **named})
-        found = subprocess.run(call, env=back, capture_output=True, text=True, timeout=allow(60), check=True)
+        environ_after_wrapper = make_wrapper_environment(wrapper, {**environ, **named})
+        found = subprocess.run(
+            call, env=environ_after_wrapper, capture_output=True, text=True, timeout=allow(60), check=True
+        )
         assert (found.stdout, found.stderr) == (f"{own}\n", "")
 
 
-def test_a_name_that_leads_back_to_gsub_is_passed_over(tmp_path: Path) -> None:
+def test_a_configured_sbatch_that_is_gsub_is_skipped(tmp_path: Path) -> None:
     link = _program(tmp_path / "a", f"#!{sys.executable}\nfrom slurmwrap.gsub.gsub_main import main\n".encode())
     own = _program(tmp_path / "b", b"\x7fELF")
     assert find_sbatch(_environ(tmp_path / "a", tmp_path / "b", GSUB_SBATCH=link)) == own
 
 
-def test_without_one_the_error_names_the_way_out(tmp_path: Path) -> None:
+def test_without_sbatch_the_error_names_the_fix(tmp_path: Path) -> None:
     with pytest.raises(SlurmwrapError, match="sbatch is not on PATH"):
         find_sbatch(_environ(tmp_path))
     _program(tmp_path / "a", b"#!/bin/sh\ngsub\n")

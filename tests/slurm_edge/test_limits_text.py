@@ -1,4 +1,4 @@
-"""What scontrol's assoc_mgr says of limits becomes Quotas; its words were captured from a real slurmctld."""
+"""Limits shown by `scontrol show assoc_mgr` become Quotas; the texts were captured from a real slurmctld."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def captured(name: str) -> str:
     return (CAPTURES / name).read_text(encoding="utf-8")
 
 
-def test_limits_of_accounts_above_are_kept_and_what_others_hold_is_taken_off() -> None:
+def test_limits_of_parent_accounts_apply_minus_the_usage_of_others() -> None:
     lab = Limits(cpus_left=120 - 14, mem_mib_left=921_600 - 48_128)
     assert parse_limits(captured("assoc_mgr.txt"), *ALICE).associations == (
         Association(account="lab", limits=lab),
@@ -37,7 +37,7 @@ def test_limits_of_accounts_above_are_kept_and_what_others_hold_is_taken_off() -
     )
 
 
-def test_each_qos_tells_what_it_leaves_to_the_user_and_to_his_account() -> None:
+def test_each_qos_gives_what_is_left_for_the_user_and_the_account() -> None:
     big = Limits(
         cpus_per_job=16,
         mem_mib_per_job=204_800,
@@ -52,17 +52,17 @@ def test_each_qos_tells_what_it_leaves_to_the_user_and_to_his_account() -> None:
     )
 
 
-def test_the_limit_per_user_is_read_off_others_by_one_who_never_used_the_qos() -> None:
+def test_a_user_who_never_used_the_qos_gets_the_limit_shown_for_others() -> None:
     big = parse_limits(captured("assoc_mgr.txt"), "eve", 1005).qos[1]
     assert (big.limits.cpus_left, big.limits.mem_mib_left, big.used) == (32, 300_000, False)
 
 
-def test_one_who_only_waits_has_used_nothing_yet() -> None:
+def test_a_user_with_only_pending_jobs_has_no_usage() -> None:
     big = parse_limits(captured("assoc_mgr.txt"), *BOB).qos[1]
     assert (big.limits.cpus_left, big.limits.mem_mib_left, big.used) == (32, 300_000, True)
 
 
-def test_with_private_usage_the_accounts_limits_are_unknown_and_nothing_else() -> None:
+def test_with_private_usage_only_the_limits_of_accounts_are_unknown() -> None:
     private, open_ = (parse_limits(captured(name), *ALICE) for name in ("assoc_mgr_usage.txt", "assoc_mgr.txt"))
     assert [a.limits for a in private.associations] == [
         NO_LIMITS,
@@ -72,7 +72,7 @@ def test_with_private_usage_the_accounts_limits_are_unknown_and_nothing_else() -
     assert private.qos == open_.qos
 
 
-def test_somebody_elses_association_is_not_ours() -> None:
+def test_associations_of_other_users_are_ignored() -> None:
     assert parse_limits(captured("assoc_mgr.txt"), "ali", 1003).associations == ()
 
 
@@ -84,7 +84,7 @@ def test_somebody_elses_association_is_not_ours() -> None:
         "scontrol: error: unknown\nClusterName             = lab\nPartitionName=gpu QoS=N/A\n",
     ],
 )
-def test_a_slurm_without_accounting_has_no_quotas(text: str) -> None:
+def test_without_accounting_there_are_no_quotas(text: str) -> None:
     assert parse_limits(text, *ALICE) == Quotas()
 
 
@@ -94,7 +94,7 @@ MINUTES = (
 )
 
 
-def test_minutes_and_least_requests_are_limits_too() -> None:
+def test_minutes_and_minimum_requests_are_limits_too() -> None:
     (qos,) = parse_limits(MINUTES, *ALICE).qos
     assert qos.limits == Limits(
         cpu_minutes_left=2500, mem_mib_minutes_left=0, least_cpus_per_job=4, least_mem_mib_per_job=100
@@ -111,7 +111,7 @@ NEWER = (
 )
 
 
-def test_newer_releases_name_the_user_limit_running_minutes_and_end_with_a_comment() -> None:
+def test_newer_releases_name_user_limit_and_running_minutes_and_end_with_a_comment() -> None:
     """The grammar of src/scontrol/info_assoc_mgr.c from 24.11 on; not captured."""
     assert parse_limits(NEWER, *ALICE) == Quotas(
         associations=(Association(account="ml", default=True, limits=Limits(cpus_per_job=9, cpus_left=15)),),
@@ -129,12 +129,12 @@ def test_newer_releases_name_the_user_limit_running_minutes_and_end_with_a_comme
 @pytest.mark.parametrize(
     "limit", ["MaxTRESPJ=billing=100", "GrpTRES=cpu=N(1),billing=50(1)", "GrpTRESMins=billing=9(1)"]
 )
-def test_a_limit_on_billing_is_told(limit: str) -> None:
+def test_a_limit_on_billing_is_recorded(limit: str) -> None:
     (qos,) = parse_limits(f"QOS=q(7) {limit} PreemptMode=OFF", *ALICE).qos
     assert qos.limits.billed
 
 
-def test_accounts_that_name_each_other_as_parents_end() -> None:
+def test_a_cycle_of_parent_accounts_ends() -> None:
     rows = (
         "ClusterName=c Account=a UserName= Partition= ParentAccount=b(2) GrpTRES=cpu=9(1)\n"
         "ClusterName=c Account=b UserName= Partition= ParentAccount=a(1) GrpTRES=cpu=7(1)\n"
@@ -155,17 +155,17 @@ def test_accounts_that_name_each_other_as_parents_end() -> None:
         ("", False),
     ],
 )
-def test_limits_count_only_where_slurmctld_keeps_them(value: str, kept: bool) -> None:
+def test_limits_count_only_if_slurmctld_enforces_them(value: str, kept: bool) -> None:
     assert enforced({"AccountingStorageEnforce": value}) is kept
 
 
 @pytest.mark.parametrize("user", ["", "a b", "x\nshow hostnames", "a;b", "a,b", "a=b"])
-def test_a_name_that_scontrol_would_read_as_more_is_not_asked_for(user: str) -> None:
+def test_a_user_name_with_special_characters_is_not_requested(user: str) -> None:
     assert make_assoc_mgr_request(user) == ""
 
 
-def test_gpus_counted_by_accounting_change_nothing_that_is_read_of_a_node() -> None:
-    """AccountingStorageTRES=gres/gpu adds gres/gpu to CfgTRES and AllocTRES, which nobody needs to read."""
+def test_accounting_of_gpus_does_not_change_the_parsed_node() -> None:
+    """AccountingStorageTRES=gres/gpu adds gres/gpu to CfgTRES and AllocTRES, which are not needed."""
     node = parse_nodes(captured("nodes_accounting.txt"))[0]
     assert isinstance(node, Node)
     assert (node.name, node.state, node.gpus, node.gpus_used, node.cpus_alloc, node.mem_alloc_mib) == (

@@ -1,4 +1,4 @@
-"""`scontrol show topology` of three releases, trees and blocks, becomes one kind of record."""
+"""`scontrol show topology` of three releases, trees and blocks, is parsed into one type of record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def names(first: int, last: int) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
-def test_tree_is_the_same_in_every_release(release: str) -> None:
+def test_a_tree_is_read_the_same_in_every_release(release: str) -> None:
     assert parse_topology(captured(f"{release}/topology.txt")) == Topology(
         switches=(
             Switch(name="ib0", level=0, nodes=names(0, 1)),
@@ -33,7 +33,7 @@ def test_tree_is_the_same_in_every_release(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-def test_blocks_and_their_aggregate_are_the_same_in_both_releases(release: str) -> None:
+def test_blocks_and_their_aggregate_are_read_the_same_in_both_releases(release: str) -> None:
     topology = parse_topology(captured(f"{release}/block/topology.txt"))
     assert topology == Topology(
         blocks=(
@@ -52,7 +52,7 @@ def test_blocks_and_their_aggregate_are_the_same_in_both_releases(release: str) 
     )
 
 
-def test_of_several_topologies_slurm_shows_the_clusters_and_its_switches_in_the_files_order() -> None:
+def test_of_several_topologies_the_default_is_read_with_switches_in_file_order() -> None:
     assert parse_topology(captured("26.05/several/topology.txt")) == Topology(
         switches=(
             Switch(name="core", level=1, nodes=names(0, 7), children=("ib0", "ib1")),
@@ -63,7 +63,7 @@ def test_of_several_topologies_slurm_shows_the_clusters_and_its_switches_in_the_
     )
 
 
-def test_of_several_topologies_the_clusters_default_is_known_by_name() -> None:
+def test_the_default_of_several_topologies_is_known_by_name() -> None:
     assert parse_default_topology(captured("26.05/several/topoconf.txt")) == "trees"
     assert (
         parse_default_topology("- topology: a\n  cluster_default: false\n- topology: 'b'\n  cluster_default: true\n")
@@ -72,7 +72,7 @@ def test_of_several_topologies_the_clusters_default_is_known_by_name() -> None:
     assert parse_default_topology("SwitchName=ib0 Level=0 Nodes=n0\n") == ""
 
 
-def test_levels_of_aggregates_follow_their_sizes() -> None:
+def test_levels_of_aggregated_blocks_follow_their_sizes() -> None:
     # 24.11.5 with BlockSizes=2,4,8 over three blocks of four nodes
     text = (
         "BlockName=b1 BlockIndex=0 Nodes=n[0-3] BlockSize=2\n"
@@ -88,16 +88,16 @@ def test_levels_of_aggregates_follow_their_sizes() -> None:
         "",
         "No topology information available\n",
         "scontrol: error: No topology information available\n",
-        "TorusName=t0 Nodes=n[0-7]\n",  # a grammar of tomorrow
+        "TorusName=t0 Nodes=n[0-7]\n",  # an unknown future format
         "invalid entity:topology for keyword:show\n",
     ],
 )
-def test_where_slurm_tells_nothing_that_is_known_there_is_no_topology(text: str) -> None:
+def test_an_unknown_answer_gives_no_topology(text: str) -> None:
     assert parse_topology(text) == Topology()
 
 
-def test_odd_names_and_lists_cost_only_themselves() -> None:
-    # 22.05 prints a switch that is called "sw[1]" as it is
+def test_an_invalid_name_or_list_affects_only_its_own_entry() -> None:
+    # 22.05 prints a switch named "sw[1]" unchanged
     text = "SwitchName=sw[1] Level=0 Nodes=n0\nSwitchName=a-b.c Level=x Nodes=n[9-1] Switches=(null)\n"
     assert parse_topology(text).switches == (
         Switch(name="sw[1]", level=0, nodes=("n0",)),

@@ -1,4 +1,4 @@
-"""The options of site plugins, out of what sbatch says of itself."""
+"""Options of site plugins, parsed from the output of sbatch --help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurmwrap.slurm.plugin_options import (
     parse_option_names,
 )
 
-# As src/common/spank.c lays it out: an option too long for its column has a line of its own behind an empty one.
+# Layout of src/common/spank.c: an option too long for its column has its own line after an empty one.
 HELP = """\
 Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
 
@@ -49,19 +49,19 @@ cat {help}
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """An sbatch that takes notes."""
+    """A fake sbatch that records its arguments."""
     (tmp_path / "help").write_text(HELP)
     (tmp_path / "sbatch").write_text(SBATCH.format(asked=tmp_path / "asked", help=tmp_path / "help"))
     (tmp_path / "sbatch").chmod(0o755)
     return {"PATH": f"{tmp_path}:/usr/bin:/bin", "COLUMNS": "40"}
 
 
-def test_names_are_those_under_their_title_and_not_gsubs() -> None:
+def test_plugin_options_are_read_from_their_section_without_gsubs_own() -> None:
     assert parse_option_names(HELP) == NAMES
     assert parse_option_names(HELP.replace("provided by plugins", "of ours")) == ()
 
 
-def test_only_what_is_written_apart_is_asked_about_and_that_once(environ: dict[str, str], tmp_path: Path) -> None:
+def test_only_options_with_a_separate_value_are_queried_and_only_once(environ: dict[str, str], tmp_path: Path) -> None:
     plugins = PluginOptions(environ)
     image, mounts, writable = (SbatchOption(name, "", REQUIRED) for name in NAMES)
     writable = SbatchOption("container-writable", "", OPTIONAL)
@@ -77,7 +77,9 @@ def test_only_what_is_written_apart_is_asked_about_and_that_once(environ: dict[s
 
 
 @pytest.mark.parametrize("program", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\necho 'Usage: sbatch'\n", None])
-def test_without_an_answer_there_are_none(environ: dict[str, str], tmp_path: Path, program: str | None) -> None:
+def test_without_an_answer_of_sbatch_there_are_no_plugin_options(
+    environ: dict[str, str], tmp_path: Path, program: str | None
+) -> None:
     (tmp_path / "sbatch").unlink()
     if program is not None:
         (tmp_path / "sbatch").write_text(program)
@@ -86,13 +88,13 @@ def test_without_an_answer_there_are_none(environ: dict[str, str], tmp_path: Pat
     assert (plugins.names, plugins.used_in(["--container-image", "x"])) == ((), ())
 
 
-def test_words_that_may_stand_for_an_option() -> None:
+def test_words_that_may_be_plugin_options_are_found() -> None:
     assert find_options_written_apart(["--container-im", "--", "-N", "--container-mounts=x"], NAMES) == {
         "container-image"
     }
     assert find_options_written_apart(["--container"], NAMES) == set(NAMES)
 
 
-def test_words_of_directive_lines() -> None:
+def test_words_of_directive_lines_are_listed() -> None:
     script = b"#!/bin/sh\n#SBATCH--a=1 '--b' 2 -N1\n#GSUB --explain\n# --c\necho --d\n"
     assert list_directive_words(script) == ("--a=1", "--b", "--explain")

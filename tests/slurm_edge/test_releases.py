@@ -1,4 +1,4 @@
-"""The same jobs on three releases of Slurm, by tests/data/slurm/capture.py: what is read of them is the same."""
+"""The same jobs on three releases of Slurm (tests/data/slurm/capture.py) are read into the same records."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def job(release: str, name: str) -> JobRecord:
     return next(job for job in jobs(release) if job.name == name)
 
 
-def test_the_three_releases_in_use_are_there() -> None:
+def test_captures_of_the_three_releases_in_use_exist() -> None:
     assert RELEASES == ["22.05", "24.11", "26.05"]
 
 
 @every_release
-def test_a_release_is_known_by_its_programs_and_its_configuration(release: str) -> None:
+def test_the_release_is_read_from_programs_and_configuration(release: str) -> None:
     assert parse_release(captured(release, "version.txt")) == number(release)
     assert get_slurm_release(parse_config(captured(release, "config.txt"))) == number(release)
 
@@ -60,12 +60,12 @@ def test_a_release_is_known_by_its_programs_and_its_configuration(release: str) 
 
 
 @every_release
-def test_what_its_help_and_usage_tell_of_are_options_of_it(release: str) -> None:
+def test_options_shown_in_help_and_usage_are_in_the_option_table(release: str) -> None:
     text = captured(release, "sbatch_help.txt") + captured(release, "sbatch_usage.txt")
-    told = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text))
-    assert len(told) > 70
-    unknown = told - {option.name for option in SBATCH if option.known_to(number(release))}
-    assert unknown == ({"power"} if number(release) >= (24, 11) else set())  # gone since 24.11, but for the help
+    shown = set(re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text))
+    assert len(shown) > 70
+    unknown = shown - {option.name for option in SBATCH if option.known_to(number(release))}
+    assert unknown == ({"power"} if number(release) >= (24, 11) else set())  # removed in 24.11 except from the help
 
 
 # --- squeue --------------------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ ENDINGS = [  # name, state, exit code, signal, derived exit code
 
 
 @every_release
-def test_an_ending_is_told_alike(release: str) -> None:
+def test_job_endings_are_read_alike(release: str) -> None:
     found = [job(release, name) for name, *_ in ENDINGS]
     assert [(one.name, one.state, one.exit_code, one.signal, one.derived_exit_code) for one in found] == ENDINGS
 
@@ -109,9 +109,9 @@ SHAPES = [  # name, nodes, CPUs, GPUs, MiB per node, MiB per CPU, CPUs per task
 
 
 @every_release
-def test_what_a_job_holds_is_told_alike(release: str) -> None:
+def test_resources_of_a_job_are_read_alike(release: str) -> None:
     found = [job(release, name) for name, *_ in SHAPES]
-    if release == "22.05":  # squeue 22.05 does not tell --mem-per-gpu
+    if release == "22.05":  # squeue 22.05 does not show --mem-per-gpu
         assert found[1].mem_mib_per_node is None
         found[1] = replace(found[1], mem_mib_per_node=3000)
     assert [
@@ -121,13 +121,13 @@ def test_what_a_job_holds_is_told_alike(release: str) -> None:
 
 
 @every_release
-def test_user_text_that_forges_fields_and_lines_stays_text(release: str) -> None:
+def test_user_text_that_imitates_fields_and_lines_stays_text(release: str) -> None:
     evil = job(release, "evil JobState=RUNNING\n x|y")
     assert (evil.state, evil.comment, evil.exc_nodes) == ("COMPLETED", "c JobState=FAILED Reason=x", "n2")
 
 
 @every_release
-def test_tasks_and_components_have_their_own_addresses_and_files(release: str) -> None:
+def test_array_tasks_and_het_components_have_their_own_addresses_and_files(release: str) -> None:
     tasks = sorted((job for job in jobs(release) if job.name == "array"), key=lambda job: job.array_task_id or 0)
     array = tasks[0].array_job_id
     assert [(t.address, t.state, t.std_out) for t in tasks] == [
@@ -141,7 +141,7 @@ def test_tasks_and_components_have_their_own_addresses_and_files(release: str) -
 
 
 @every_release
-def test_what_waits_says_why_and_for_what(release: str) -> None:
+def test_pending_jobs_have_reason_and_request(release: str) -> None:
     held, later, waits = (job(release, name) for name in ("held", "later", "waits"))
     assert (held.reason, held.priority, later.reason, later.time_limit_s) == ("JobHeldUser", 0, "BeginTime", 7200)
     assert (waits.address, waits.array_tasks, waits.req_nodes, waits.gpus) == (
@@ -159,13 +159,14 @@ HELD: Mapping[str, object] = {"cpus_alloc": 4, "mem_alloc_mib": 8000, "gpus_used
 
 
 @every_release
-def test_nodes_and_what_is_held_of_them_are_read_alike(release: str) -> None:
+def test_nodes_and_their_allocations_are_read_alike(release: str) -> None:
     busy = replace(NODE, name="n0", state="MIXED", **HELD)  # type: ignore[arg-type]
     found = parse_nodes(captured(release, "nodes.txt"))
     assert tuple(replace(node, flags=frozenset()) for node in found) == (
         busy, *(replace(NODE, name=f"n{i}") for i in (1, 2, 3)),
     )  # fmt: skip
-    assert {flag for node in found for flag in node.flags} <= {"PLANNED"}  # by "waits", where the scheduler got to it
+    # PLANNED: set for job "waits" if the scheduler has planned it
+    assert {flag for node in found for flag in node.flags} <= {"PLANNED"}
 
 
 @every_release
@@ -201,7 +202,7 @@ def test_limits_and_what_is_left_of_them_are_read_alike(release: str, name: str)
     big = Limits(cpus_per_job=16, mem_mib_per_job=204_800, cpus_per_node=12, cpus_left=32, mem_mib_left=300_000)
     assert {qos.name: qos for qos in quotas.qos if qos.name != "normal"} == {
         "big": Qos(name="big", limits=big, accounts={"ml": Limits(cpus_left=64)}, used=True),
-        "part": Qos(name="part", limits=Limits(cpus_per_job=20)),  # nobody has used it: no limit per user is told
+        "part": Qos(name="part", limits=Limits(cpus_per_job=20)),  # never used: Slurm shows no limit per user
     }
 
 
@@ -209,21 +210,21 @@ def test_limits_and_what_is_left_of_them_are_read_alike(release: str, name: str)
 
 
 def environment(release: str, hook: str) -> dict[bytes, bytes]:
-    """What Slurm gave that hook; a value may hold a line break only where a user's text is in it."""
+    """The environment that Slurm gave to that hook; only user text may contain line breaks."""
     path = DATA / release / "lab" / "hooks" / f"{hook}.env"
     return dict(line.split(b"=", 1) for line in path.read_bytes().splitlines() if b"=" in line)
 
 
 @every_release
 @pytest.mark.parametrize("context", ["prolog_slurmd", "epilog_slurmd"])
-def test_node_hooks_learn_who_and_where_from_every_release(release: str, context: str) -> None:
+def test_node_hooks_get_the_facts_of_the_job_from_every_release(release: str, context: str) -> None:
     environ = environment(release, f"whole.0.{context}")
     found = hook_job.common(environ)
     assert found == {"restarts": 0, "uid": 1003, "nodes": "n[0-1]", "gpus": "0,1"}
     assert (hook_job.job_id(environ), hook_job.gpu_indices(environ)) == (1, [0, 1])
     assert bool(hook_job.sluid(environ)) == (number(release) >= (26, 5))
     assert {b"SLURM_JOB_WORK_DIR", b"SLURM_JOB_GID", b"SLURM_JOB_USER"} <= set(environ)
-    # without --output only 26.05 tells the hooks the default's pattern; elsewhere the reconciler asks squeue
+    # without --output only 26.05 gives hooks the default pattern; for others the reconciler asks squeue
     assert environ.get(b"SLURM_JOB_STDOUT") == (b"slurm-%j.out" if number(release) >= (26, 5) else None)
 
 
@@ -239,7 +240,7 @@ ENDED = {  # name and run -> exit, wait status, derived
 
 
 @every_release
-def test_the_controllers_hook_tells_how_a_run_ended_as_far_as_it_is_told(release: str) -> None:
+def test_epilogslurmctld_gets_the_ending_of_a_run(release: str) -> None:
     facts = {name: epilog_slurmctld.facts(environment(release, f"{name}.epilog_slurmctld")) for name in ENDED}
     assert {name: (one["exit"], one["wait_status"], one["derived"]) for name, one in facts.items()} == ENDED
     for name, found in facts.items():
@@ -249,7 +250,7 @@ def test_the_controllers_hook_tells_how_a_run_ended_as_far_as_it_is_told(release
 
 
 @every_release
-def test_a_lost_node_shows_in_the_controllers_hook_since_24_11(release: str) -> None:
+def test_epilogslurmctld_sees_a_lost_node_since_24_11(release: str) -> None:
     found = epilog_slurmctld.facts(environment(release, "lost.0.epilog_slurmctld"))
     assert (found["exit"], found["wait_status"]) == (("0:0", 0) if number(release) < (24, 11) else ("0:1", 1))
 
@@ -259,7 +260,7 @@ def test_a_lost_node_shows_in_the_controllers_hook_since_24_11(release: str) -> 
 
 @every_release
 @pytest.mark.parametrize("name", ["sacct.psv", "sacct_runs.txt"])
-def test_a_dump_holds_every_run_of_every_job(release: str, name: str) -> None:
+def test_a_sacct_dump_has_every_run_of_every_job(release: str, name: str) -> None:
     load = read_load(DATA / release / "lab" / name)
     runs = {
         text: [job.status for job in load.jobs if job.model == text]
@@ -278,7 +279,7 @@ def test_a_dump_holds_every_run_of_every_job(release: str, name: str) -> None:
 
 
 @every_release
-def test_local_times_and_a_delimiter_at_the_end_of_lines_say_the_same(release: str) -> None:
+def test_local_times_and_trailing_delimiters_are_read_alike(release: str) -> None:
     load = read_load(DATA / release / "lab" / "sacct_padded.psv")
     assert [job.status for job in load.jobs if job.model == "again"] == ["COMPLETED"]  # without -D the last run alone
     assert [(job.gpus, job.cpus) for job in load.jobs if job.model == "whole"] == [(4, 8)]

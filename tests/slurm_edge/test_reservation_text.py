@@ -1,4 +1,4 @@
-"""`scontrol show reservation -o` and what partitions and nodes tell beside the plain, on captures of three releases."""
+"""`scontrol show reservation -o` and further fields of partitions and nodes, on captures of three releases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def captured(name: str) -> str:
         ("26.05/block", 1795261376, ("n4", "n5")),
     ],
 )
-def test_reservations_of_every_release_are_read_and_a_forged_comment_makes_none(
+def test_reservations_are_read_in_every_release_and_a_forged_comment_adds_none(
     capture: str, start: int, nodes: tuple[str, ...]
 ) -> None:
     maintenance, part, tres = parse_reservations(captured(f"{capture}/reservations.txt"))
@@ -55,11 +55,11 @@ def test_reservations_of_every_release_are_read_and_a_forged_comment_makes_none(
 
 
 @pytest.mark.parametrize("text", ["", "No reservations in the system\n", "ReservationName=\n"])
-def test_no_reservation_is_none(text: str) -> None:
+def test_no_reservations_are_an_empty_result(text: str) -> None:
     assert parse_reservations(text) == ()
 
 
-def test_reservation_of_licenses_alone_has_no_nodes() -> None:
+def test_a_reservation_of_licenses_only_has_no_nodes() -> None:
     line = "ReservationName=lic StartTime=10 EndTime=20 Duration=10 Nodes=(null) NodeCnt=0 Flags=ANY_NODES,LICENSE_ONLY"
     flags = frozenset({"ANY_NODES", "LICENSE_ONLY"})
     assert parse_reservations(line) == (Reservation(name="lic", start=10, end=20, flags=flags),)
@@ -69,11 +69,11 @@ RESERVED = "ReservationName=r StartTime=10 EndTime=20 Duration=10 Nodes=n[1-2] N
 
 
 @given(comment=FREE)
-def test_comment_of_a_reservation_changes_no_other_field(comment: str) -> None:
+def test_the_comment_of_a_reservation_changes_no_other_field(comment: str) -> None:
     assert parse_reservations(f"{RESERVED} Comment={comment}\n") == parse_reservations(RESERVED)
 
 
-def test_line_of_a_comment_that_copies_its_own_reservation_does_not_count() -> None:
+def test_a_comment_line_that_copies_its_own_reservation_is_ignored() -> None:
     stale = RESERVED.replace("n[1-2]", "n9")
     assert parse_reservations(f"{RESERVED} Comment=was\n{stale}\n") == parse_reservations(RESERVED)
 
@@ -92,10 +92,8 @@ def test_free_text_of_a_node_changes_no_other_field(reason: str, comment: str, e
 
 
 @given(feature=FREE, partition=FREE)
-def test_features_and_names_of_partitions_with_blanks_change_no_other_field_of_a_node(
-    feature: str, partition: str
-) -> None:
-    # 22.05: scontrol update takes such features, and scontrol create such a name
+def test_features_and_partition_names_with_blanks_change_no_other_field_of_a_node(feature: str, partition: str) -> None:
+    # 22.05: scontrol update accepts such features, and scontrol create such a name
     (plain,) = parse_nodes(LIVE)
     text = LIVE.replace("Features=ib", f"Features=a{feature}").replace("Partitions=gpu", f"Partitions=p{partition}")
     (node,) = parse_nodes(text)
@@ -116,13 +114,13 @@ def test_names_and_accounts_with_blanks_change_no_other_field_of_a_partition(nam
     )
 
 
-def test_line_of_a_comment_that_copies_a_node_seen_before_does_not_count() -> None:
+def test_a_comment_line_that_copies_an_earlier_node_is_ignored() -> None:
     stale = LIVE.replace("State=MIXED", "State=DOWN")
     assert parse_nodes(f"{LIVE} Comment=was\n{stale}\n") == parse_nodes(LIVE)
 
 
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-def test_a_live_node_tells_sockets_weights_features_and_the_gpus_that_are_held(release: str) -> None:
+def test_a_node_has_sockets_weight_features_and_allocated_gpus(release: str) -> None:
     nodes = {node.name: node for node in parse_nodes(captured(f"{release}/block/nodes.txt"))}
     assert list(nodes) == [f"n{index}" for index in range(12)]
     busy = nodes["n6"]
@@ -140,13 +138,13 @@ def test_a_live_node_tells_sockets_weights_features_and_the_gpus_that_are_held(r
         ("gpu:a100:2(S:0),gpu:a100:2(S:1)", (0, 0, 1, 1)),
         ("gpu:a100:2(S:1),nvme:1(S:0),gpu:h100:1(S:0)", (1, 1, 0)),
         ("gpu:4(S:0,2)", (0, 0, 2, 2)),
-        ("gpu:a100:3(S:0-1)", ()),  # does not divide: Slurm does not say which is where
+        ("gpu:a100:3(S:0-1)", ()),  # not divisible: Slurm does not show the socket of each GPU
         ("gpu:a100:2(S:0),gpu:h100:2", ()),
         ("gpu:a100:4", ()),
         ("gpu:4000000000(S:0)", ()),
     ],
 )
-def test_sockets_of_gpus_are_known_only_where_slurm_tells_them(gres: str, sockets: tuple[int, ...]) -> None:
+def test_sockets_of_gpus_are_known_only_if_slurm_shows_them(gres: str, sockets: tuple[int, ...]) -> None:
     assert parse_nodes(f"NodeName=n Gres={gres} State=IDLE")[0].gpu_sockets == sockets
 
 
@@ -161,13 +159,13 @@ def test_sockets_of_gpus_are_known_only_where_slurm_tells_them(gres: str, socket
         ("gpu:a100:2(IDX:7-)", 2, ()),
     ],
 )
-def test_gpus_that_are_held_are_known_by_index_where_slurm_tells_them(used: str, count: int, at: tuple[int]) -> None:
+def test_indices_of_allocated_gpus_are_known_if_slurm_shows_them(used: str, count: int, at: tuple[int]) -> None:
     (node,) = parse_nodes(f"NodeName=n Gres=gpu:a100:8 GresUsed={used} State=IDLE")
     assert (node.gpus_used, node.gpus_used_at) == (count, at)
 
 
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-def test_partition_that_gives_whole_nodes_only_is_known_in_either_wording(release: str) -> None:
+def test_a_whole_node_partition_is_recognised_in_either_wording(release: str) -> None:
     assert parse_partitions(captured(f"{release}/block/partitions.txt")) == (
         Partition(name="gpu", default=True, total_nodes=12),
         Partition(name="whole", max_time_s=HOUR, min_nodes=2, exclusive=True, total_nodes=12),
@@ -175,7 +173,7 @@ def test_partition_that_gives_whole_nodes_only_is_known_in_either_wording(releas
     )
 
 
-def test_partition_with_a_topology_and_a_qos_of_its_own_names_them() -> None:
+def test_a_partition_names_its_own_topology_and_qos() -> None:
     found = {p.name: (p.topology, p.qos) for p in parse_partitions(captured("26.05/several/partitions.txt"))}
     assert found == {"gpu": ("", ""), "whole": ("", ""), "hid": ("", ""), "onblocks": ("blocks", "")}
     assert parse_partitions("PartitionName=p QoS=part Exclusive=TOPO State=DRAIN ") == (
@@ -192,6 +190,6 @@ def test_partition_with_a_topology_and_a_qos_of_its_own_names_them() -> None:
         ("(null)", 300),
     ],
 )
-def test_longest_wait_for_switches_is_the_sites_or_slurms_default(parameters: str, seconds: int) -> None:
+def test_max_switch_wait_is_the_sites_or_slurms_default(parameters: str, seconds: int) -> None:
     assert parse_max_switch_wait_s({"SchedulerParameters": parameters}) == seconds
     assert parse_max_switch_wait_s({}) == 300

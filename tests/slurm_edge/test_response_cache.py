@@ -1,4 +1,4 @@
-"""Answers kept for a few seconds: who may have left them, how long they count, and what a snapshot does with them."""
+"""Answers of Slurm cached for a few seconds: safe owners and modes, lifetime, and use in a snapshot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def only_file(environ: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("answer", [b"", b"NodeName=n0 State=IDLE\n", b"\xff\x00\n" * 200_000])
-def test_a_young_answer_comes_back_as_it_was(environ: dict[str, str], answer: bytes) -> None:
+def test_a_fresh_answer_is_returned_unchanged(environ: dict[str, str], answer: bytes) -> None:
     kept = ResponseCache(environ, 60)
     kept.leave("nodes", answer)
     assert (kept.read("nodes"), kept.read("rest")) == (answer, None)
@@ -55,8 +55,8 @@ def test_a_young_answer_comes_back_as_it_was(environ: dict[str, str], answer: by
     assert only_file(environ).stat().st_mode & 0o7777 == 0o600
 
 
-def aged(environ: dict[str, str], by_s: float) -> None:
-    """As if the answer had been left so much earlier."""
+def make_older(environ: dict[str, str], by_s: float) -> None:
+    """Make the cached answer `by_s` seconds older."""
     path = only_file(environ)
     head, answer = path.read_bytes()[:256], path.read_bytes()[256:]
     *mark, at, size = head.split()
@@ -64,14 +64,14 @@ def aged(environ: dict[str, str], by_s: float) -> None:
 
 
 @pytest.mark.parametrize(("by_s", "times", "counts"), [(9, 1, True), (11, 1, False), (11, 3, True), (-5, 1, False)])
-def test_an_answer_counts_for_its_time_and_never_one_of_the_future(environ, by_s, times, counts) -> None:
+def test_an_answer_expires_and_one_from_the_future_is_ignored(environ, by_s, times, counts) -> None:
     kept = ResponseCache(environ, 10)
     kept.leave("nodes", b"x")
-    aged(environ, by_s)
+    make_older(environ, by_s)
     assert kept.read("nodes", times) == (b"x" if counts else None)
 
 
-def test_0_reads_and_leaves_nothing(environ: dict[str, str]) -> None:
+def test_a_lifetime_of_0_disables_the_cache(environ: dict[str, str]) -> None:
     ResponseCache(environ, 60).leave("nodes", b"x")
     off = ResponseCache(environ, 0)
     assert off.read("nodes") is None
@@ -80,67 +80,67 @@ def test_0_reads_and_leaves_nothing(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["SLURM_CONF", "PATH", "LD_LIBRARY_PATH"])
-def test_an_answer_of_another_slurm_is_none(environ: dict[str, str], name: str) -> None:
+def test_an_answer_of_another_slurm_is_ignored(environ: dict[str, str], name: str) -> None:
     ResponseCache(environ, 60).leave("nodes", b"x")
     assert ResponseCache({**environ, name: "/other"}, 60).read("nodes") is None
 
 
-def test_two_clusters_by_turns_keep_both(environ: dict[str, str]) -> None:
+def test_answers_of_two_clusters_are_kept_separately(environ: dict[str, str]) -> None:
     here, there = ResponseCache(environ, 60), ResponseCache({**environ, "SLURM_CONF": "/other"}, 60)
     here.leave("nodes", b"here")
     there.leave("nodes", b"there")
     assert (here.read("nodes"), there.read("nodes")) == (b"here", b"there")
 
 
-def truncated(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def of_another_version(path: Path) -> None:
+def change_version(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"slurmwrap-", b"slurmwrap-9", 1))
 
 
-def not_ours_to_read(path: Path) -> None:
+def replace_content(path: Path) -> None:
     path.write_bytes(b"something else")
 
 
-def readable_by_all(path: Path) -> None:
+def make_readable_by_all(path: Path) -> None:
     path.chmod(0o644)
 
 
-def linked(path: Path) -> None:
+def replace_by_link(path: Path) -> None:
     path.rename(path.with_name("target"))
     path.symlink_to("target")
 
 
-def a_pipe(path: Path) -> None:
+def replace_by_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path, 0o600)
 
 
-def a_folder_for_all(path: Path) -> None:
+def open_folder_for_all(path: Path) -> None:
     path.parent.chmod(0o755)
 
 
-def a_folder_elsewhere(path: Path) -> None:
+def replace_folder_by_link(path: Path) -> None:
     path.parent.rename(path.parent.with_name("elsewhere"))
     path.parent.symlink_to("elsewhere")
 
 
-def of_somebody_else(path: Path) -> None:
+def change_owner(path: Path) -> None:
     os.chown(path, 65534, 65534)
 
 
-def in_somebodys_folder(path: Path) -> None:
+def change_folder_owner(path: Path) -> None:
     os.chown(path.parent, 65534, 65534)
 
 
-HARMS = [truncated, of_another_version, not_ours_to_read, readable_by_all, linked, a_pipe]
-HARMS += [a_folder_for_all, a_folder_elsewhere, *([of_somebody_else, in_somebodys_folder] if ROOT else [])]
+MANIPULATIONS = [truncate, change_version, replace_content, make_readable_by_all, replace_by_link, replace_by_pipe]
+MANIPULATIONS += [open_folder_for_all, replace_folder_by_link, *([change_owner, change_folder_owner] if ROOT else [])]
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_what_is_broken_or_not_ours_alone_is_none(environ: dict[str, str], harm: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("harm", MANIPULATIONS)
+def test_a_damaged_or_unsafe_cache_file_is_ignored(environ: dict[str, str], harm: Callable[[Path], None]) -> None:
     kept = ResponseCache(environ, 60)
     kept.leave("nodes", b"x" * 1000)
     assert kept.read("nodes") == b"x" * 1000
@@ -148,8 +148,10 @@ def test_what_is_broken_or_not_ours_alone_is_none(environ: dict[str, str], harm:
     assert kept.read("nodes") is None
 
 
-@pytest.mark.parametrize("harm", [a_folder_for_all, a_folder_elsewhere, *([in_somebodys_folder] if ROOT else [])])
-def test_nothing_is_left_where_somebody_else_may_look_or_write(environ, harm) -> None:
+@pytest.mark.parametrize(
+    "harm", [open_folder_for_all, replace_folder_by_link, *([change_folder_owner] if ROOT else [])]
+)
+def test_nothing_is_written_where_other_users_may_read_or_write(environ, harm) -> None:
     kept = ResponseCache(environ, 60)
     kept.leave("nodes", b"x")
     harm(only_file(environ))
@@ -157,7 +159,7 @@ def test_nothing_is_left_where_somebody_else_may_look_or_write(environ, harm) ->
     assert [path.name.partition("-")[0] for path in folder(environ).iterdir()] == ["nodes"]
 
 
-def test_without_a_runtime_directory_of_ours_it_is_below_the_one_for_temporary_files(environ, tmp_path: Path) -> None:
+def test_without_a_private_runtime_directory_the_temporary_directory_is_used(environ, tmp_path: Path) -> None:
     (tmp_path / "run").chmod(0o755)
     environ["TMPDIR"] = str(tmp_path)
     ResponseCache(environ, 60).leave("nodes", b"x")
@@ -166,14 +168,14 @@ def test_without_a_runtime_directory_of_ours_it_is_below_the_one_for_temporary_f
     assert not folder(environ).exists()
 
 
-def test_a_directory_that_cannot_be_made_costs_nothing(environ: dict[str, str]) -> None:
+def test_a_cache_directory_that_cannot_be_created_is_no_error(environ: dict[str, str]) -> None:
     environ["XDG_RUNTIME_DIR"] = "/nowhere"
     kept = ResponseCache(environ, 60)
     kept.leave("nodes", b"x")
     assert kept.read("nodes") is None
 
 
-# --- a snapshot that lives on them
+# --- snapshots from cached answers
 
 
 SCONTROL = """#!/bin/sh
@@ -197,7 +199,7 @@ def calls(tmp_path: Path) -> list[str]:
     return sorted((tmp_path / "calls").read_text().splitlines())
 
 
-def test_a_second_call_within_the_time_asks_nothing_and_says_that_its_nodes_were_kept(environ, tmp_path) -> None:
+def test_a_second_snapshot_within_the_lifetime_uses_the_cache_and_says_so(environ, tmp_path) -> None:
     first, second = (slurm(environ, tmp_path).snapshot() for _ in range(2))
     assert calls(tmp_path) == ["-o", "show node -d -o"]
     assert (first.kept, second.kept) == (False, True)
@@ -205,7 +207,7 @@ def test_a_second_call_within_the_time_asks_nothing_and_says_that_its_nodes_were
     assert replace(second, kept=False, quotas_kept=False, taken_at=first.taken_at) == first
 
 
-def test_when_the_nodes_are_too_old_they_alone_are_asked_for(environ, tmp_path) -> None:
+def test_if_only_the_nodes_expired_only_they_are_requested(environ, tmp_path) -> None:
     whole = slurm(environ, tmp_path).snapshot()
     for path in folder(environ).iterdir():
         if path.name.startswith("nodes"):
@@ -221,7 +223,7 @@ echo "scontrol: QOS=normal(1) MaxTRESPJ=cpu=3 PreemptMode=OFF"
 """
 
 
-def test_what_limits_leave_now_is_asked_by_one_request_whatever_is_kept(environ, tmp_path) -> None:
+def test_current_quotas_are_requested_even_if_answers_are_cached(environ, tmp_path) -> None:
     one = slurm(environ, tmp_path)
     one.snapshot()
     assert slurm(environ, tmp_path).snapshot().quotas_kept
@@ -231,13 +233,13 @@ def test_what_limits_leave_now_is_asked_by_one_request_whatever_is_kept(environ,
     assert (tmp_path / "asked").read_text() == f"show assoc_mgr users={user} flags=assoc,qos\n"
 
 
-def test_who_looks_a_second_time_sees_what_has_changed(environ, tmp_path) -> None:
+def test_repeated_snapshots_of_one_adapter_are_always_current(environ, tmp_path) -> None:
     one = slurm(environ, tmp_path)
     assert [one.snapshot().kept for _ in range(3)] == [False] * 3
     assert len(calls(tmp_path)) == 6
 
 
-def test_a_failure_is_not_kept(environ, tmp_path) -> None:
+def test_a_failure_is_not_cached(environ, tmp_path) -> None:
     (tmp_path / "away").touch()
     for _ in range(2):
         with pytest.raises(SlurmUnreachable):
@@ -245,7 +247,7 @@ def test_a_failure_is_not_kept(environ, tmp_path) -> None:
     assert not folder(environ).exists() or list(folder(environ).iterdir()) == []
 
 
-def test_a_snapshot_begun_early_is_the_same_and_reads_once(environ, tmp_path) -> None:
+def test_a_snapshot_started_early_is_the_same_and_requests_once(environ, tmp_path) -> None:
     one = slurm(environ, tmp_path, 0)
     one.begin_snapshot()
     begun = one.snapshot()
@@ -254,7 +256,7 @@ def test_a_snapshot_begun_early_is_the_same_and_reads_once(environ, tmp_path) ->
     assert len(calls(tmp_path)) == 4
 
 
-def test_what_fails_behind_our_back_is_raised_when_it_is_asked_for(environ, tmp_path) -> None:
+def test_an_error_of_an_early_snapshot_is_raised_when_it_is_used(environ, tmp_path) -> None:
     (tmp_path / "away").touch()
     one = slurm(environ, tmp_path)
     one.begin_snapshot()
@@ -262,7 +264,7 @@ def test_what_fails_behind_our_back_is_raised_when_it_is_asked_for(environ, tmp_
         one.snapshot()
 
 
-def test_work_in_the_background_gives_its_value_or_its_error() -> None:
+def test_background_work_returns_its_value_or_raises_its_error() -> None:
     def fails() -> None:
         raise SlurmError("no")
 
@@ -271,7 +273,7 @@ def test_work_in_the_background_gives_its_value_or_its_error() -> None:
         start_in_background(fails)()
 
 
-def test_work_in_the_background_is_not_waited_for_by_who_does_not_ask() -> None:
+def test_background_work_does_not_block_until_its_result_is_requested() -> None:
     release = threading.Event()
     work = start_in_background(lambda: release.wait(allow(60)))
     release.set()

@@ -1,4 +1,4 @@
-"""What scontrol says, in three releases, becomes the same records."""
+"""Output of scontrol in three releases is parsed into the same records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_nodes_of_22_05_are_read_and_a_forged_reason_changes_nothing() -> None:
     )
 
 
-def test_nodes_of_24_11_are_read_too() -> None:
+def test_nodes_of_24_11_are_read() -> None:
     out = frozenset({"DRAIN", "NOT_RESPONDING"})
     assert parse_nodes(captured("24.11", "nodes.txt")) == (
         idle("n0", gpus=4),
@@ -44,7 +44,7 @@ def test_nodes_of_24_11_are_read_too() -> None:
     )
 
 
-def test_nodes_of_26_05_are_read_too() -> None:
+def test_nodes_of_26_05_are_read() -> None:
     out = frozenset({"DRAIN", "NOT_RESPONDING"})
     assert parse_nodes(captured("26.05", "nodes.txt")) == (
         idle("n0", gpus=4, state="UNKNOWN", flags=frozenset({"NOT_RESPONDING"})),
@@ -61,7 +61,7 @@ BUSY = (
 )
 
 
-def test_a_busy_node_tells_what_is_left_without_what_slurm_keeps_for_itself() -> None:
+def test_a_busy_node_has_free_resources_without_what_slurm_reserves() -> None:
     (node,) = parse_nodes(BUSY)
     assert node == Node(
         name="g1",
@@ -94,7 +94,7 @@ def test_a_busy_node_tells_what_is_left_without_what_slurm_keeps_for_itself() ->
         ("nvme:2", 0, ""),
     ],
 )
-def test_every_way_to_write_gres_is_counted(gres: str, count: int, kind: str) -> None:
+def test_gres_is_counted_in_every_notation(gres: str, count: int, kind: str) -> None:
     (node,) = parse_nodes(f"NodeName=n Gres={gres} State=IDLE")
     assert (node.gpus, node.gpu_type) == (count, kind)
 
@@ -119,12 +119,12 @@ def test_state_is_split_into_base_and_flags(state: str, base: str, flags: set[st
     assert (node.state, set(node.flags), node.usable) == (base, flags, usable)
 
 
-def test_reason_cannot_add_a_field_that_the_node_does_not_have() -> None:
+def test_a_reason_cannot_add_a_field_to_a_node() -> None:
     (node,) = parse_nodes("NodeName=n RealMemory=1000 State=IDLE Reason=x MemSpecLimit=900 Gres=gpu:8 Partitions=gpu")
     assert (node.mem_mib, node.gpus, node.partitions) == (1000, 0, ())
 
 
-def test_comment_before_any_reason_cannot_pass_for_one() -> None:
+def test_a_comment_that_imitates_a_reason_is_ignored() -> None:
     (node,) = parse_nodes("NodeName=n State=IDLE Comment=x Reason=slurmwrap: forged State=DOWN")
     assert (node.state, node.reason) == ("IDLE", "")
 
@@ -151,7 +151,7 @@ def test_configuration_is_read_in_every_release(release: str, name: str) -> None
 
 
 @pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
-def test_the_hooks_of_a_configuration_are_found_by_their_names_in_every_release(release: str) -> None:
+def test_configured_hooks_are_read_in_every_release(release: str) -> None:
     config = parse_config(captured(release, "lab/config.txt"))
     assert {key: config[key] for key in ("Prolog", "Epilog", "EpilogSlurmctld", "SlurmctldHost")} == {
         "Prolog": "/lab/hooks/prolog",
@@ -161,6 +161,6 @@ def test_the_hooks_of_a_configuration_are_found_by_their_names_in_every_release(
     }
 
 
-def test_what_slurm_counts_is_one_key_with_all_values_in_order() -> None:
+def test_numbered_configuration_keys_become_one_key_with_all_values() -> None:
     text = "Prolog[0]               = /ours\nProlog[1]               = /site/a*\nPrologFlags             = Alloc[x]\n"
     assert parse_config(text) == {"Prolog": "/ours,/site/a*", "PrologFlags": "Alloc[x]"}

@@ -1,4 +1,4 @@
-"""The site's own topology beside Slurm's: when it counts, and what a bad file costs."""
+"""The site's own topology: when it is used instead of Slurm's, and errors in its file."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def site_file(tmp_path: Path, text: str) -> str:
     return str(tmp_path / "racks.conf")
 
 
-def test_what_slurm_knows_counts_and_the_file_is_not_even_read() -> None:
-    said: list[str] = []
-    assert SiteRacks("/nonexistent/racks.conf", "rack", said.append)(TREE, NODES) == TREE
-    assert said == []
+def test_if_slurm_has_a_topology_the_file_is_not_read() -> None:
+    messages: list[str] = []
+    assert SiteRacks("/nonexistent/racks.conf", "rack", messages.append)(TREE, NODES) == TREE
+    assert messages == []
 
 
-def test_nothing_configured_leaves_nothing_known() -> None:
+def test_without_configuration_no_topology_is_known() -> None:
     assert SiteRacks("", "")(Topology(), NODES) == Topology()
 
 
-def test_features_are_taken_where_slurm_knows_nothing() -> None:
+def test_features_are_used_if_slurm_has_no_topology() -> None:
     assert SiteRacks("", "rack")(Topology(), NODES) == OF_FEATURES
 
 
-def test_file_goes_before_features_and_is_read_once(tmp_path: Path) -> None:
+def test_the_file_has_priority_over_features_and_is_read_once(tmp_path: Path) -> None:
     file = site_file(tmp_path, "SwitchName=r1 Nodes=n[0-1]\n")
     network = SiteRacks(file, "rack")
     expected = Topology(source="file", racks=(Domain(name="r1", nodes=("n0", "n1")),))
@@ -43,19 +43,19 @@ def test_file_goes_before_features_and_is_read_once(tmp_path: Path) -> None:
     assert network(Topology(), NODES) == expected
 
 
-def test_bad_file_is_told_once_and_jobs_are_placed_without_it(tmp_path: Path) -> None:
-    file, said = site_file(tmp_path, "nonsense\n"), list[str]()
-    network = SiteRacks(file, "", said.append)
+def test_an_invalid_file_is_reported_once_and_not_used(tmp_path: Path) -> None:
+    file, messages = site_file(tmp_path, "nonsense\n"), list[str]()
+    network = SiteRacks(file, "", messages.append)
     words = f"{file}: line 1: 'nonsense' is not one of SwitchName=, Nodes=, Switches=, BlockName=; placing without it"
     assert [network(Topology(), NODES) for _ in range(2)] == [Topology(remarks=(words,))] * 2
-    assert said == [words]
+    assert messages == [words]
 
 
-def test_file_that_is_missing_relative_or_no_file_is_told(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_a_missing_relative_or_non_regular_file_is_reported(tmp_path: Path) -> None:
+    messages: list[str] = []
     for file in ("/nonexistent/racks.conf", "racks.conf", str(tmp_path), "/dev/zero"):
-        SiteRacks(file, "", said.append)(Topology(), NODES)
-    assert said == [
+        SiteRacks(file, "", messages.append)(Topology(), NODES)
+    assert messages == [
         "/nonexistent/racks.conf: No such file or directory; placing without it",
         "placement.topology_file: 'racks.conf' is not an absolute path; placing without it",
         f"{tmp_path}: no file of at most 16 MiB; placing without it",

@@ -1,4 +1,4 @@
-"""A snapshot by two commands: what each part is made of, and what a part that Slurm refuses costs."""
+"""A snapshot by two commands: the source of each part, and the result if Slurm refuses one."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TREE = "SwitchName=ib0 Level=0 Nodes=n0"
 PARTITION = "PartitionName=p Default=YES MaxNodes=4"
 CONFIG = "Configuration data as of 5\nClusterName             = c\nSchedulerParameters     = max_switch_wait=60"
 RESERVATION = "ReservationName=r StartTime=1 EndTime=2 Nodes=n0 Flags=MAINT"
-SAID = {"topology": TREE, "partition": PARTITION, "config": CONFIG, "reservation": RESERVATION}
+ANSWERS = {"topology": TREE, "partition": PARTITION, "config": CONFIG, "reservation": RESERVATION}
 
 
 def slurm(tmp_path: Path, said: dict[str, str], end: str = "", **given: object) -> SlurmCommands:
-    """scontrol that answers each request of its standard input as `said`, without a word of it to stderr."""
+    """A scontrol that answers each request on standard input from `said`, and writes only errors to stderr."""
     for name, text in {**said, "node": NODES}.items():
         (tmp_path / f"{name}.said").write_text(text + "\n")
     program = f"""#!/bin/sh
@@ -41,8 +41,8 @@ def slurm(tmp_path: Path, said: dict[str, str], end: str = "", **given: object) 
     return SlurmCommands(environ, **given)  # type: ignore[arg-type]
 
 
-def test_every_part_of_a_snapshot_comes_out_of_two_calls(tmp_path: Path) -> None:
-    snapshot = slurm(tmp_path, SAID).snapshot()
+def test_every_part_of_a_snapshot_comes_from_two_calls(tmp_path: Path) -> None:
+    snapshot = slurm(tmp_path, ANSWERS).snapshot()
     assert [node.name for node in snapshot.nodes] == ["n0"]
     assert snapshot.topology == Topology(switches=(Switch(name="ib0", level=0, nodes=("n0",)),), source="tree")
     assert snapshot.partitions == (Partition(name="p", default=True, max_nodes=4),)
@@ -61,36 +61,38 @@ def test_every_part_of_a_snapshot_comes_out_of_two_calls(tmp_path: Path) -> None
         ("PreemptType             = preempt/partition_prio", True),
     ],
 )
-def test_whether_slurm_preempts_is_told_by_its_configuration(tmp_path: Path, line: str, preempts: bool) -> None:
-    assert slurm(tmp_path, {**SAID, "config": f"{CONFIG}\n{line}"}).snapshot().preempts is preempts
+def test_preemption_is_read_from_the_configuration(tmp_path: Path, line: str, preempts: bool) -> None:
+    assert slurm(tmp_path, {**ANSWERS, "config": f"{CONFIG}\n{line}"}).snapshot().preempts is preempts
 
 
-def test_partition_that_names_the_clusters_own_topology_has_none_of_its_own(tmp_path: Path) -> None:
+def test_a_partition_with_the_default_topology_has_none_of_its_own(tmp_path: Path) -> None:
     yaml = "---\n- topology: trees\n  cluster_default: true\n- topology: blocks\n  cluster_default: false\n...\n"
     both = "PartitionName=p Topology=trees\nPartitionName=q Topology=blocks\nPartitionName=r MaxNodes=UNLIMITED"
-    snapshot = slurm(tmp_path, {**SAID, "topoconf": yaml, "partition": both}).snapshot()
+    snapshot = slurm(tmp_path, {**ANSWERS, "topoconf": yaml, "partition": both}).snapshot()
     assert [(p.name, p.topology) for p in snapshot.partitions] == [("p", ""), ("q", "blocks"), ("r", "")]
 
 
 @pytest.mark.parametrize(("version", "asked"), [("22.05.8", 1), ("24.11.5", 1), ("25.05.1", 2), ("26.05.5", 2)])
-def test_several_topologies_are_asked_after_where_slurm_may_have_them(tmp_path: Path, version: str, asked: int) -> None:
-    edge = slurm(tmp_path, {**SAID, "config": f"{CONFIG}\nSLURM_VERSION           = {version}"})
-    for _ in range(2):  # before the configuration is known it may be any
-        edge.snapshot()
+def test_several_topologies_are_requested_only_from_releases_that_have_them(
+    tmp_path: Path, version: str, asked: int
+) -> None:
+    adapter = slurm(tmp_path, {**ANSWERS, "config": f"{CONFIG}\nSLURM_VERSION           = {version}"})
+    for _ in range(2):  # before the configuration is known, any release is possible
+        adapter.snapshot()
     assert (tmp_path / "asked").read_text().split().count("topoconf") == asked
 
 
-def test_configuration_is_asked_once_and_stays_known(tmp_path: Path) -> None:
-    edge = slurm(tmp_path, SAID)
-    waits = [edge.snapshot().max_switch_wait_s for _ in range(2)]
+def test_the_configuration_is_requested_once(tmp_path: Path) -> None:
+    adapter = slurm(tmp_path, ANSWERS)
+    waits = [adapter.snapshot().max_switch_wait_s for _ in range(2)]
     asked = (tmp_path / "asked").read_text().split()
     assert (waits, asked.count("config"), asked.count("partition")) == ([60, 60], 1, 2)
-    assert edge.cluster_name() == "c"
+    assert adapter.cluster_name() == "c"
 
 
-@pytest.mark.parametrize("refused", list(SAID))
-def test_request_that_this_slurm_refuses_costs_only_its_own_part(tmp_path: Path, refused: str) -> None:
-    snapshot = slurm(tmp_path, {key: text for key, text in SAID.items() if key != refused}, end="exit 1").snapshot()
+@pytest.mark.parametrize("refused", list(ANSWERS))
+def test_a_refused_request_loses_only_its_own_part(tmp_path: Path, refused: str) -> None:
+    snapshot = slurm(tmp_path, {key: text for key, text in ANSWERS.items() if key != refused}, end="exit 1").snapshot()
     assert (bool(snapshot.topology.source), len(snapshot.partitions), len(snapshot.reservations)) == (
         refused != "topology",
         int(refused != "partition"),
@@ -99,19 +101,19 @@ def test_request_that_this_slurm_refuses_costs_only_its_own_part(tmp_path: Path,
     assert snapshot.max_switch_wait_s == (300 if refused == "config" else 60)
 
 
-def test_second_lines_of_a_reservations_comment_are_no_partition_no_switch_and_no_setting(tmp_path: Path) -> None:
+def test_lines_in_the_comment_of_a_reservation_add_no_other_records(tmp_path: Path) -> None:
     forged = (
         f"{RESERVATION} Comment=x\nPartitionName=forged Default=YES\n{TREE}\nConfiguration data as of 6\nSlurmUser = me"
     )
-    edge = slurm(tmp_path, {**SAID, "reservation": forged})
-    plain = slurm(tmp_path, {**SAID, "reservation": forged}).snapshot()
+    adapter = slurm(tmp_path, {**ANSWERS, "reservation": forged})
+    plain = slurm(tmp_path, {**ANSWERS, "reservation": forged}).snapshot()
     assert (plain.partitions, len(plain.topology.switches)) == ((Partition(name="p", default=True, max_nodes=4),), 1)
-    edge.snapshot()
-    assert edge.snapshot().partitions == plain.partitions  # also where the configuration was read before
-    assert dict(edge.config()) == {"ClusterName": "c", "SchedulerParameters": "max_switch_wait=60"}
+    adapter.snapshot()
+    assert adapter.snapshot().partitions == plain.partitions  # also if the configuration was read before
+    assert dict(adapter.config()) == {"ClusterName": "c", "SchedulerParameters": "max_switch_wait=60"}
 
 
-def test_controller_that_is_gone_for_the_second_command_is_an_error_and_no_cluster_without_limits(
+def test_a_controller_that_is_lost_before_the_second_command_is_an_error(
     tmp_path: Path,
 ) -> None:
     words = "slurm_load_partitions error: Unable to contact slurm controller (connect failure)"
@@ -119,15 +121,15 @@ def test_controller_that_is_gone_for_the_second_command_is_an_error_and_no_clust
         slurm(tmp_path, {}, end=f"echo '{words}' >&2; exit 1").snapshot()
 
 
-def test_second_command_that_hangs_is_an_error(tmp_path: Path) -> None:
+def test_a_second_command_that_hangs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SlurmUnreachable, match=r"no answer within 0\.5 s"):
-        slurm(tmp_path, SAID, end="sleep 60", timeout_s=0.5).snapshot()
+        slurm(tmp_path, ANSWERS, end="sleep 60", timeout_s=0.5).snapshot()
 
 
-def test_sites_own_racks_count_where_slurm_knows_no_network_and_only_there(tmp_path: Path) -> None:
+def test_the_sites_racks_are_used_only_if_slurm_has_no_topology(tmp_path: Path) -> None:
     racks = SiteRacks("", "rack")
-    without = {key: text for key, text in SAID.items() if key != "topology"}
-    blocks = {**SAID, "topology": "BlockName=b1 BlockIndex=0 Nodes=n0 BlockSize=1"}
+    without = {key: text for key, text in ANSWERS.items() if key != "topology"}
+    blocks = {**ANSWERS, "topology": "BlockName=b1 BlockIndex=0 Nodes=n0 BlockSize=1"}
     assert slurm(tmp_path, without, network=racks).snapshot().topology == Topology(
         racks=(Domain(name="rack1", nodes=("n0",)),), source="features"
     )

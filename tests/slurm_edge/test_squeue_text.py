@@ -1,4 +1,4 @@
-"""What squeue says of jobs, in three releases, and what users write into it."""
+"""Output of squeue in three releases, with user text in it."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ EVIL = JobRecord(
 
 
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-def test_name_and_comment_that_forge_fields_and_lines_stay_text(release: str) -> None:
+def test_a_name_and_comment_that_imitate_fields_and_lines_stay_text(release: str) -> None:
     assert captured(release)[1] == EVIL
 
 
-def test_22_05_gives_the_arguments_with_the_command() -> None:
+def test_22_05_shows_the_arguments_with_the_command() -> None:
     from dataclasses import replace
 
     assert captured("22.05")[15] == replace(
@@ -76,7 +76,7 @@ def test_22_05_gives_the_arguments_with_the_command() -> None:
 
 
 @pytest.mark.parametrize(("release", "job_id"), [("22.05", 16), ("24.11", 2), ("26.05", 2)])
-def test_exit_code_is_the_same_whether_raw_or_split(release: str, job_id: int) -> None:
+def test_the_exit_code_is_the_same_in_raw_and_split_form(release: str, job_id: int) -> None:
     job = captured(release)[job_id]
     assert (job.state, job.exit_code, job.signal, job.mem_mib_per_cpu, job.mem_mib_per_node, job.time_limit_s) == (
         *("FAILED", 3, 0, 100, None, 5400),
@@ -84,7 +84,7 @@ def test_exit_code_is_the_same_whether_raw_or_split(release: str, job_id: int) -
 
 
 @pytest.mark.parametrize(("release", "job_id"), [("22.05", 18), ("24.11", 4), ("26.05", 4)])
-def test_failed_step_behind_a_good_end_shows_in_the_derived_code(release: str, job_id: int) -> None:
+def test_a_failed_step_of_a_completed_job_is_in_the_derived_exit_code(release: str, job_id: int) -> None:
     job = captured(release)[job_id]
     assert (job.state, job.exit_code, job.derived_exit_code, job.std_out) == (
         *("COMPLETED", 0, 1, f"/lab/w/slurm-{job_id}.out"),
@@ -92,7 +92,7 @@ def test_failed_step_behind_a_good_end_shows_in_the_derived_code(release: str, j
 
 
 @pytest.mark.parametrize(("release", "job_id", "array"), [("22.05", 20, 17), ("24.11", 8, 3), ("26.05", 8, 3)])
-def test_array_task_has_its_address_its_signal_and_its_own_file(release: str, job_id: int, array: int) -> None:
+def test_an_array_task_has_its_own_address_signal_and_file(release: str, job_id: int, array: int) -> None:
     job = captured(release)[job_id]
     assert (job.address, job.exit_code, job.signal, job.std_out) == (
         *(f"{array}_0", 0, 9, f"/lab/w/slurm-{array}_0.out"),
@@ -100,12 +100,12 @@ def test_array_task_has_its_address_its_signal_and_its_own_file(release: str, jo
 
 
 @pytest.mark.parametrize(("release", "job_id"), [("22.05", 21), ("24.11", 6), ("26.05", 6)])
-def test_pending_array_is_addressed_as_a_whole_and_counts_gpus_per_task(release: str, job_id: int) -> None:
+def test_a_pending_array_has_one_address_and_counts_gpus_per_task(release: str, job_id: int) -> None:
     job = captured(release)[job_id]
     assert (job.address, job.array_job_id, job.array_task_id, job.gpus) == (str(job_id), job_id, None, 4)
 
 
-def test_allocated_nodes_and_gpus_of_an_ended_job_are_known() -> None:
+def test_nodes_and_gpus_of_an_ended_job_are_known() -> None:
     job = captured("24.11")[5]
     assert (job.nodes, job.gpus, job.start_time, job.end_time, job.std_out) == (
         *(("n0", "n2"), 4, 1795224553, 1795224653, "/lab/w/o-5-wrap.txt"),
@@ -123,7 +123,7 @@ def test_allocated_nodes_and_gpus_of_an_ended_job_are_known() -> None:
         ("N/A", "7"),
     ],
 )
-def test_waiting_tasks_of_an_array_are_addressed_without_those_that_run(squeue: str, waiting: str) -> None:
+def test_pending_tasks_of_an_array_are_addressed_without_running_ones(squeue: str, waiting: str) -> None:
     (job,) = parse_jobs(row(ArrayTaskID=squeue, State="PENDING"), "", SEP)
     assert job.waiting_address == waiting
 
@@ -133,7 +133,7 @@ def test_a_hostile_array_expression_is_no_address() -> None:
     assert (job.array_tasks, job.waiting_address) == ("", "")
 
 
-def test_what_a_waiting_job_insists_on_is_read() -> None:
+def test_requirements_of_a_pending_job_are_read() -> None:
     said = {"PriorityLong": "4294901755", "Feature": "a100&nvme", "QOS": "high", "HetJobID": "9", "MinCpus": "8"}
     (job,) = parse_jobs(row(**said, MaxNodes="4", **{"cpus-per-task": "4"}), "", SEP)
     assert (job.priority, job.features, job.qos, job.het_job_id, job.min_cpus, job.cpus_per_task, job.max_nodes) == (
@@ -141,7 +141,7 @@ def test_what_a_waiting_job_insists_on_is_read() -> None:
     )
 
 
-def test_required_and_excluded_nodes_and_an_own_error_file_are_read() -> None:
+def test_required_and_excluded_nodes_and_the_error_file_are_read() -> None:
     job = captured("22.05")[5]
     assert (job.req_nodes, job.exc_nodes, job.mem_mib_per_node, job.std_err) == ("n0", "n2", 2048, "/lab/w/5.err")
 
@@ -156,23 +156,23 @@ def row(**changes: str) -> str:
 
 
 @given(name=st.text(max_size=30), comment=st.text(max_size=30))
-def test_no_text_of_a_user_moves_a_field_or_makes_a_row(name: str, comment: str) -> None:
+def test_user_text_moves_no_field_and_adds_no_row(name: str, comment: str) -> None:
     rows = row(Name=name, Comment=comment) + row(JobID="8", Name=f"x\n9\x1f{name}\x1fRUNNING")
     jobs = parse_jobs(rows, f"7{SEP}1{SEP}n1{SEP}\n", SEP)
     assert [(job.job_id, job.state, job.exc_nodes) for job in jobs] == [(7, "RUNNING", "n1"), (8, "RUNNING", "")]
     assert jobs[0].name == name
 
 
-def test_row_with_a_field_missing_is_an_error_not_a_guess() -> None:
+def test_a_row_with_a_missing_field_is_an_error() -> None:
     with pytest.raises(ValueError, match="not rows of"):
         parse_jobs(row().replace(SEP, "", 1), "", SEP)
 
 
-def test_no_jobs_are_no_records() -> None:
+def test_no_jobs_give_no_records() -> None:
     assert parse_jobs("", "", SEP) == ()
 
 
-def test_forms_ask_for_what_is_read() -> None:
+def test_formats_request_the_fields_that_are_parsed() -> None:
     assert make_job_format("|").startswith("JobID:|,ArrayJobID:|,")
     assert make_exclude_format("|") == "%A|%V|%x|"
 
@@ -181,11 +181,11 @@ def test_forms_ask_for_what_is_read() -> None:
     ("text", "seconds"),
     [("1795224553", 1795224553), ("N/A", None), ("NONE", None), ("Unknown", None), ("(null)", None), ("0", None)],
 )
-def test_time_stamps(text: str, seconds: int | None) -> None:
+def test_time_stamps_are_parsed(text: str, seconds: int | None) -> None:
     assert parse_time(text) == seconds
 
 
-def test_local_time_of_a_slurm_that_ignores_our_format(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_time_of_a_slurm_that_ignores_the_time_format_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     monkeypatch.setenv("TZ", "Etc/GMT-2")
@@ -199,19 +199,19 @@ def test_local_time_of_a_slurm_that_ignores_our_format(monkeypatch: pytest.Monke
     ("text", "seconds"),
     [("5:00", 300), ("1:30:00", 5400), ("365-00:00:00", 31536000), ("UNLIMITED", None), ("NOT_SET", None), ("", None)],
 )
-def test_durations(text: str, seconds: int | None) -> None:
+def test_durations_are_parsed(text: str, seconds: int | None) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(
     ("text", "mib"), [("10000M", 10000), ("2G", 2048), ("2.50T", 2621440), ("0", 0), ("100Mc", 100), ("N/A", 0)]
 )
-def test_memory(text: str, mib: int) -> None:
+def test_memory_sizes_are_parsed(text: str, mib: int) -> None:
     assert parse_mib(text) == mib
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path"),  # file names seen on disk, Slurm 22.05.8, but for %N, which there is the host's own name
+    ("pattern", "path"),  # file names seen on disk with Slurm 22.05.8, except %N, which was the host's own name
     [
         ("/w/%A_%a-%j-%N-%n-%t-%s-%J-%5j-%u-%x-%b.o", "/w/10_0-13-n2-0-0-batch-13-00013-games-n m-%b.o"),
         (r"/w/%a-\%j.o", "/w/%a-%j.o"),
@@ -220,7 +220,7 @@ def test_memory(text: str, mib: int) -> None:
         ("/dev/null", "/dev/null"),
     ],
 )
-def test_output_pattern_becomes_the_file_on_disk(pattern: str, path: str) -> None:
+def test_an_output_pattern_is_resolved_to_the_file_on_disk(pattern: str, path: str) -> None:
     job = JobRecord(
         job_id=13, array_job_id=10, array_task_id=0, user="games", name="n m", nodes=("n2",), work_dir="/lab/w"
     )

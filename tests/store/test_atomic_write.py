@@ -1,4 +1,4 @@
-"""store/atomic_write.py: files replaced at once."""
+"""store/atomic_write.py: files are replaced atomically."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from slurmwrap.store.atomic_write import replace_file, write_output_file
 
 
-def test_a_file_is_written_aside_and_keeps_no_leftover(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_no_temporary_file_remains(tmp_path: Path) -> None:
     path = tmp_path / "page"
     write_output_file(path, "old")
     write_output_file(path, "new \udc80", 0o640)
@@ -23,7 +23,7 @@ def test_a_file_is_written_aside_and_keeps_no_leftover(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "page"]
 
 
-def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+def test_an_output_fifo_is_written_to_and_stays_a_fifo(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -32,21 +32,21 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_a_pipe_in_a_place_of_ours_is_replaced(tmp_path: Path) -> None:
+def test_replace_file_replaces_a_fifo(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     replace_file(pipe, "page", 0o600)
     assert (pipe.read_bytes(), stat.S_IMODE(pipe.stat().st_mode)) == (b"page", 0o600)
 
 
-def test_where_it_cannot_be_put_in_place_nothing_is_left(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
         replace_file(tmp_path / "folder", "page")
     assert [one.name for one in tmp_path.iterdir()] == ["folder"]
 
 
-def test_pieces_are_written_and_an_error_between_them_leaves_the_old_file(tmp_path: Path) -> None:
+def test_an_error_while_pieces_are_written_keeps_the_old_file(tmp_path: Path) -> None:
     def make_pieces() -> Iterator[str]:
         yield "half"
         raise ValueError("no more")

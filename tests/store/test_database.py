@@ -1,4 +1,4 @@
-"""Database against real SQLite files: every method gives whole records back; every fault names the file."""
+"""Database with real SQLite files: every method returns complete records, and every error names the file."""
 
 from __future__ import annotations
 
@@ -168,47 +168,47 @@ def store(path: Path) -> Iterator[Database]:
         yield database
 
 
-def reopened(store: Database) -> Database:
+def reopen(store: Database) -> Database:
     store.close()
     return Database.open(store.path)
 
 
-def test_a_database_is_a_store(store: Database) -> None:
-    edge: Store = store
-    assert edge.attempts() == ()
+def test_database_implements_the_store_protocol(store: Database) -> None:
+    protocol: Store = store
+    assert protocol.attempts() == ()
 
 
-def test_an_observation_comes_back_whole_and_only_once(store: Database) -> None:
+def test_an_observation_is_read_back_unchanged_and_ingested_once(store: Database) -> None:
     assert store.ingest(OBSERVATION)
     assert not store.ingest(replace(OBSERVATION, node="n9", facts={}))
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.observations("lab", 81) == (OBSERVATION,)
         assert again.observations("lab", 82) == ()
         assert again.observations("other", 81) == ()
 
 
-def test_observations_come_oldest_first(store: Database) -> None:
+def test_observations_are_listed_oldest_first(store: Database) -> None:
     later = replace(OBSERVATION, nonce="00", at=9_000.0)
     for one in (later, OBSERVATION):
         store.ingest(one)
     assert store.observations("lab", 81) == (OBSERVATION, later)
 
 
-def test_an_attempt_comes_back_whole(store: Database) -> None:
+def test_a_run_is_read_back_unchanged(store: Database) -> None:
     assert all(getattr(ATTEMPT, f.name) != f.default for f in fields(JobRun)), "the sample leaves a default"
     store.save_attempt(ATTEMPT)
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.attempt(KEY) == ATTEMPT
         assert again.attempt(replace(KEY, submit_time=1)) is None
 
 
-def test_an_attempt_of_defaults_comes_back_whole(store: Database) -> None:
+def test_a_run_with_default_values_is_read_back_unchanged(store: Database) -> None:
     bare = JobRun(attempt=KEY)
     store.save_attempt(bare)
     assert store.attempt(KEY) == bare
 
 
-def test_saving_an_attempt_again_replaces_it_and_keeps_its_actions(store: Database) -> None:
+def test_saving_a_run_again_replaces_it_and_keeps_its_actions(store: Database) -> None:
     store.save_attempt(ATTEMPT)
     action = store.intend(KEY, REQUEUE, "act", 5_000.0)
     changed = replace(ATTEMPT, state="COMPLETED", diagnosis=None, measurement=None, decision="", reconciled=False)
@@ -217,7 +217,7 @@ def test_saving_an_attempt_again_replaces_it_and_keeps_its_actions(store: Databa
     assert [a.action_id for a in store.actions(KEY)] == [action]
 
 
-def test_attempts_are_chosen_by_every_filter(store: Database) -> None:
+def test_runs_are_selected_by_every_filter(store: Database) -> None:
     old = replace(ATTEMPT, attempt=replace(KEY, submit_time=10), end_time=20, reconciled=True)
     running = JobRun(attempt=replace(KEY, submit_time=5_000), user="bob")
     other = replace(ATTEMPT, attempt=RunKey(cluster="two", job_id=9, submit_time=2_000), reconciled=False)
@@ -233,7 +233,7 @@ def test_attempts_are_chosen_by_every_filter(store: Database) -> None:
     assert store.attempts(cluster="lab", user="ada", since=21) == (ATTEMPT,)
 
 
-def test_runs_are_found_by_the_name_people_give_a_job(store: Database) -> None:
+def test_runs_are_found_by_the_job_id_that_slurm_prints(store: Database) -> None:
     def run(job_id: int, address: str) -> JobRun:
         return replace(ATTEMPT, attempt=RunKey(cluster="lab", job_id=job_id, submit_time=job_id), address=address)
 
@@ -247,13 +247,13 @@ def test_runs_are_found_by_the_name_people_give_a_job(store: Database) -> None:
     assert store.attempts_of("78") == ()
 
 
-def test_a_diagnosis_is_stored_with_decision_strikes_and_blocked_inputs(store: Database) -> None:
+def test_a_diagnosis_is_stored_with_its_decision_strikes_and_blocked_inputs(store: Database) -> None:
     bare = replace(ATTEMPT, diagnosis=None, decision="", decision_reason="", reconciled=False)
     store.save_attempt(bare)
     decision = RetryDecision(decision="retry_elsewhere", reason=UGLY, strikes=(STRIKE,), blocked=(BLOCKED,))
     judged = replace(bare, diagnosis=DIAGNOSIS, decision="retry_elsewhere", decision_reason=UGLY)
     store.save_judged(judged, decision, 4_800.0)
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.attempt(KEY) == judged
         assert again.strikes(since=0) == (
             StrikeRecord(
@@ -263,7 +263,7 @@ def test_a_diagnosis_is_stored_with_decision_strikes_and_blocked_inputs(store: D
         assert again.blocked_inputs() == (BLOCKED,)
 
 
-def test_judging_again_replaces_the_strikes_of_that_attempt_only(store: Database) -> None:
+def test_a_new_diagnosis_replaces_only_the_strikes_of_that_run(store: Database) -> None:
     store.save_attempt(ATTEMPT)
     store.add_strike(replace(STRIKE, node="n9"), 4_700.0, 80, 1002)
     decision = RetryDecision(decision="retry_elsewhere", reason="r", strikes=(STRIKE,))
@@ -274,7 +274,7 @@ def test_judging_again_replaces_the_strikes_of_that_attempt_only(store: Database
     assert [s.node for s in store.strikes(since=4_800)] == ["n3"]
 
 
-def test_a_diagnosis_that_cannot_be_stored_whole_leaves_nothing(store: Database) -> None:
+def test_a_diagnosis_that_cannot_be_stored_completely_is_not_stored(store: Database) -> None:
     bare = replace(ATTEMPT, diagnosis=None, decision="", decision_reason="")
     store.save_attempt(bare)
     broken = replace(BLOCKED, digest=None)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def test_a_diagnosis_that_cannot_be_stored_whole_leaves_nothing(store: Database)
     assert (store.attempt(KEY), store.strikes(since=0), store.blocked_inputs()) == (bare, (), ())
 
 
-def test_a_run_that_is_settled_keeps_all_else(store: Database) -> None:
+def test_settling_a_run_changes_no_other_field(store: Database) -> None:
     judged = replace(ATTEMPT, reconciled=False, planned=(), resize_refused=True)
     store.save_attempt(replace(judged, planned=(REQUEUE,), resize_refused=False))
     store.settle(judged)
@@ -292,7 +292,7 @@ def test_a_run_that_is_settled_keeps_all_else(store: Database) -> None:
     assert store.attempts(unreconciled=True) == ()
 
 
-def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
+def test_an_action_is_intended_once_and_marked_done(store: Database) -> None:
     store.save_attempt(ATTEMPT)
     first = store.intend(KEY, REQUEUE, "act", 5_000.0)
     second = store.intend(KEY, DRAIN, "advise", 5_001.0)
@@ -326,19 +326,19 @@ def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
         reason="",
         intended_at=5_001.0,
     )
-    with reopened(store) as again_open:
+    with reopen(store) as again_open:
         assert again_open.actions() == (done, waiting)
         assert again_open.actions(KEY) == (done, waiting)
         assert again_open.actions(unfinished=True) == (waiting,)
         assert again_open.actions(replace(KEY, job_id=1)) == ()
 
 
-def test_the_same_action_of_another_attempt_is_another_action(store: Database) -> None:
+def test_the_same_action_for_another_run_is_a_separate_action(store: Database) -> None:
     other = replace(KEY, submit_time=2_000)
     assert store.intend(KEY, REQUEUE, "act", 1.0) != store.intend(other, REQUEUE, "act", 1.0)
 
 
-def test_an_action_without_attempt_can_be_intended_anew_once_it_is_done(store: Database) -> None:
+def test_an_action_without_a_run_can_be_intended_again_once_it_is_done(store: Database) -> None:
     first = store.intend(None, DRAIN, "act", 1.0)
     assert store.intend(None, DRAIN, "act", 2.0) == first
     store.done(first, 3.0)
@@ -347,12 +347,12 @@ def test_an_action_without_attempt_can_be_intended_anew_once_it_is_done(store: D
     assert [(a.action_id, a.attempt, a.done_at) for a in store.actions()] == [(first, None, 3.0), (second, None, None)]
 
 
-def test_ticking_off_an_action_that_is_not_there_is_an_error(store: Database) -> None:
+def test_marking_an_unknown_action_done_raises_an_error(store: Database) -> None:
     with pytest.raises(StoreError, match="there is no action 7"):
         store.done(7, 1.0)
 
 
-def test_blocked_inputs_bind_their_user_or_everyone_until_cleared(store: Database) -> None:
+def test_blocked_inputs_apply_to_their_user_or_all_users_until_cleared(store: Database) -> None:
     site = replace(BLOCKED, digest="d2", uid=-1, at=1.0)
     other = replace(BLOCKED, digest="d1", uid=1002, at=2.0)
     for blocked in (BLOCKED, site, other, replace(BLOCKED, reason="again")):
@@ -365,11 +365,11 @@ def test_blocked_inputs_bind_their_user_or_everyone_until_cleared(store: Databas
     assert store.blocked_inputs() == (site,)
 
 
-def test_submissions_come_back_whole(store: Database) -> None:
+def test_submissions_are_read_back_unchanged(store: Database) -> None:
     newer = replace(SUBMISSION, at=2_000.0, user="bob", retry=False, prerun_job_id=None)
     for one in (newer, SUBMISSION, SUBMISSION):
         store.save_submission(one)
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.submissions() == (SUBMISSION, newer)
         assert again.submissions(user="ada") == (SUBMISSION,)
         assert again.submissions(since=1_000) == (newer,)
@@ -377,7 +377,7 @@ def test_submissions_come_back_whole(store: Database) -> None:
         assert again.submission("lab", 82) is None
 
 
-def test_preruns_come_back_whole(store: Database) -> None:
+def test_preruns_are_read_back_unchanged(store: Database) -> None:
     alone = PrerunRecord(
         cluster="lab",
         job_id=None,
@@ -388,14 +388,14 @@ def test_preruns_come_back_whole(store: Database) -> None:
     )
     for one in (alone, PRERUN, PRERUN):
         store.save_prerun(one)
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.preruns() == (PRERUN, alone)
         assert again.preruns(job_id=81) == (PRERUN,)
         assert again.preruns(fingerprint="f1") == (PRERUN,)
         assert again.preruns(since=1_006) == (alone,)
 
 
-def test_a_job_and_its_prerun_are_found_by_either_id(store: Database) -> None:
+def test_a_submission_and_its_prerun_are_found_by_either_job_id(store: Database) -> None:
     store.save_submission(SUBMISSION)
     store.save_prerun(PRERUN)
     for job_id in (81, 82):
@@ -403,38 +403,40 @@ def test_a_job_and_its_prerun_are_found_by_either_id(store: Database) -> None:
     assert (store.submissions_of(83), store.preruns_of(83)) == ((), ())
 
 
-def test_a_forgotten_profile_takes_its_measurements_along(store: Database, path: Path) -> None:
+def test_forgetting_a_profile_deletes_its_measurements(store: Database, path: Path) -> None:
     other = replace(PROFILE, key="other")
     for one in (PROFILE, other):
         store.save_profile(one)
         store.save_measurement(one.key, Measurement(steps=3), 1.0, "epilog")
     assert [store.forget_profile(key) for key in ("train", "train", "none")] == [True, False, False]
     assert store.profiles() == (other,)
-    with closing(sqlite3.connect(path)) as kept:
-        assert kept.execute("SELECT key FROM measurements").fetchall() == [("other",)]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT key FROM measurements").fetchall() == [("other",)]
 
 
-def test_profiles_come_back_whole(store: Database) -> None:
+def test_profiles_are_read_back_unchanged(store: Database) -> None:
     unknown = ResourceProfile(key="unknown")
     for one in (unknown, PROFILE, PROFILE):
         store.save_profile(one)
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.profile("train") == PROFILE
         assert again.profile("nothing") is None
         assert again.profiles() == (PROFILE, unknown)
 
 
-def test_a_measurement_is_kept_once(store: Database) -> None:
+def test_the_same_measurement_is_stored_once(store: Database) -> None:
     for seconds in (1.0, 1.0, 2.0):
         store.save_measurement("train", Measurement(seconds=seconds), 5.0, "prerun")
     store.close()
-    kept = sqlite3.connect(store.path)
-    rows = kept.execute("SELECT key, at, source, json_extract(measurement, '$.seconds') FROM measurements").fetchall()
-    kept.close()
+    connection = sqlite3.connect(store.path)
+    rows = connection.execute(
+        "SELECT key, at, source, json_extract(measurement, '$.seconds') FROM measurements"
+    ).fetchall()
+    connection.close()
     assert sorted(rows) == [("train", 5.0, "prerun", 1.0), ("train", 5.0, "prerun", 2.0)]
 
 
-def test_refused_files_are_counted_not_collected(store: Database) -> None:
+def test_rejected_entries_are_counted_per_uid(store: Database) -> None:
     for name in ("a.obs", "b.obs"):
         store.save_rejected_entry(RejectedEntry(name=name, reason=UGLY, uid=1003), 5.0)
     store.save_rejected_entry(RejectedEntry(name="c.obs", reason="bad JSON"), 6.0)
@@ -444,18 +446,18 @@ def test_refused_files_are_counted_not_collected(store: Database) -> None:
     ]
 
 
-def test_a_field_of_a_later_version_survives_in_more(store: Database) -> None:
+def test_the_more_column_supplies_fields_of_a_later_version(store: Database) -> None:
     store.save_profile(PROFILE)
     store.close()
-    kept = sqlite3.connect(store.path)
-    kept.execute("UPDATE profiles SET more = ?", [json.dumps({"invented_later": 1, "gpu_type": "h100"})])
-    kept.commit()
-    kept.close()
+    connection = sqlite3.connect(store.path)
+    connection.execute("UPDATE profiles SET more = ?", [json.dumps({"invented_later": 1, "gpu_type": "h100"})])
+    connection.commit()
+    connection.close()
     with Database.open(store.path) as again:
         assert again.profile("train") == replace(PROFILE, gpu_type="h100")
 
 
-def test_what_happens_in_a_transaction_happens_whole(store: Database) -> None:
+def test_an_error_in_a_transaction_rolls_everything_back(store: Database) -> None:
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.save_profile(PROFILE)
         with store.transaction():
@@ -472,7 +474,7 @@ INCIDENT = Incident(
 )  # fmt: skip
 
 
-def test_an_incident_comes_back_and_is_replaced_by_id(store: Database) -> None:
+def test_an_incident_is_read_back_and_replaced_by_its_id(store: Database) -> None:
     over = replace(INCIDENT, over_at=1_700.0, jobs=(81, 82))
     store.save_incident(INCIDENT)
     assert store.incidents() == store.incidents(open_only=True) == (INCIDENT,)
@@ -481,7 +483,7 @@ def test_an_incident_comes_back_and_is_replaced_by_id(store: Database) -> None:
     assert (store.incidents(since=1_700.0), store.incidents(since=1_701.0)) == ((over,), ())
 
 
-def test_its_members_and_their_inconclusive_strikes_are_marked(store: Database) -> None:
+def test_runs_of_an_incident_and_their_inconclusive_strikes_are_marked(store: Database) -> None:
     other = replace(ATTEMPT.attempt, job_id=99)
     strikes = tuple(Strike(node="n3", cause=c, conclusive=c == "hard", text="") for c in ("soft", "hard"))
     for key in (ATTEMPT.attempt, other):
@@ -497,7 +499,7 @@ def test_its_members_and_their_inconclusive_strikes_are_marked(store: Database) 
     assert {a.attempt.job_id: a.incident for a in store.attempts()} == {ATTEMPT.attempt.job_id: "i2", 99: ""}
 
 
-def test_failures_of_some_categories_are_the_newest_oldest_first(store: Database) -> None:
+def test_the_newest_failures_of_some_categories_are_listed_oldest_first(store: Database) -> None:
     ends = {number: replace(ATTEMPT, attempt=replace(ATTEMPT.attempt, job_id=number), end_time=number) for number in
             (10, 20, 30, 40)}  # fmt: skip
     for record in ends.values():
@@ -509,10 +511,10 @@ def test_failures_of_some_categories_are_the_newest_oldest_first(store: Database
     assert store.failures({"cpu_oom"}, since=0, limit=9) == ()
 
 
-# The file
+# The database file
 
 
-def test_a_new_file_is_private_complete_and_alone(path: Path) -> None:
+def test_a_new_database_is_one_private_file_with_its_version(path: Path) -> None:
     old = os.umask(0)
     try:
         Database.open(path).close()
@@ -520,35 +522,35 @@ def test_a_new_file_is_private_complete_and_alone(path: Path) -> None:
         os.umask(old)
     assert [p.name for p in path.parent.iterdir()] == ["user.db"]
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    kept = sqlite3.connect(path)
-    assert kept.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    assert kept.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-    kept.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    connection.close()
 
 
-def test_opening_again_keeps_everything(store: Database) -> None:
+def test_reopening_keeps_the_stored_records(store: Database) -> None:
     store.save_profile(PROFILE)
-    with reopened(store) as again:
+    with reopen(store) as again:
         assert again.profiles() == (PROFILE,)
 
 
-def test_tables_have_exactly_the_columns_that_records_are_turned_into(store: Database) -> None:
+def test_tables_have_exactly_the_columns_of_their_records(store: Database) -> None:
     store.close()
-    kept = sqlite3.connect(store.path)
-    columns = {t.name: [row[1] for row in kept.execute(f"PRAGMA table_info({t.name})")] for t in TABLES}
-    kept.close()
+    connection = sqlite3.connect(store.path)
+    columns = {t.name: [row[1] for row in connection.execute(f"PRAGMA table_info({t.name})")] for t in TABLES}
+    connection.close()
     for table in TABLES:
         extra = {"strikes": {"strike_id", "cluster", "submit_time"}}.get(table.name, set())
         extra = extra | ({"slim"} if table.name in ("attempts", "submissions", "preruns") else set())
         assert set(columns[table.name]) == {*table.columns, "more", *extra}, table.name
 
 
-def test_a_newer_database_is_refused_and_untouched(store: Database) -> None:
+def test_a_newer_database_is_refused_and_unchanged(store: Database) -> None:
     store.close()
-    kept = sqlite3.connect(store.path)
-    kept.execute(f"PRAGMA user_version = {VERSION + 7}")
-    kept.commit()
-    kept.close()
+    connection = sqlite3.connect(store.path)
+    connection.execute(f"PRAGMA user_version = {VERSION + 7}")
+    connection.commit()
+    connection.close()
     before = store.path.read_bytes()
     for readonly in (False, True):
         with pytest.raises(StoreError, match=f"newer slurmwrap .schema {VERSION + 7}; this one knows {VERSION}") as e:
@@ -557,12 +559,12 @@ def test_a_newer_database_is_refused_and_untouched(store: Database) -> None:
     assert store.path.read_bytes() == before
 
 
-def test_a_database_of_another_program_is_refused_and_untouched(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused_and_unchanged(tmp_path: Path) -> None:
     foreign = tmp_path / "places.sqlite"
-    kept = sqlite3.connect(foreign)
-    kept.execute("CREATE TABLE bookmarks (url)")
-    kept.commit()
-    kept.close()
+    connection = sqlite3.connect(foreign)
+    connection.execute("CREATE TABLE bookmarks (url)")
+    connection.commit()
+    connection.close()
     before = foreign.read_bytes()
     with pytest.raises(StoreError, match="database of another program"):
         Database.open(foreign)
@@ -570,7 +572,7 @@ def test_a_database_of_another_program_is_refused_and_untouched(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [b"not a database at all, by far " * 100, b"SQLite format 3\x00" + b"\xff" * 4000])
-def test_a_damaged_file_is_named_and_untouched(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_named_in_the_error_and_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "user.db"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=f"database {path} is damaged") as caught:
@@ -579,24 +581,24 @@ def test_a_damaged_file_is_named_and_untouched(tmp_path: Path, content: bytes) -
     assert path.read_bytes() == content
 
 
-def test_damage_inside_a_table_is_named_when_it_is_met(store: Database) -> None:
+def test_damage_inside_a_table_is_reported_when_it_is_read(store: Database) -> None:
     for number in range(200):
         store.save_submission(replace(SUBMISSION, job_id=number))
     store.close()
     pages = bytearray(store.path.read_bytes())
-    pages[-8192 * 9 :] = b"\xa5" * (8192 * 9)  # the schema lies before
+    pages[-8192 * 9 :] = b"\xa5" * (8192 * 9)  # the schema is in earlier pages
     store.path.write_bytes(pages)
     with Database.open(store.path) as again, pytest.raises(StoreError, match=f"database {store.path} is damaged"):
         again.submissions()
 
 
-def test_a_value_that_is_no_record_is_named_with_its_field(store: Database) -> None:
+def test_an_invalid_stored_value_is_reported_with_its_field(store: Database) -> None:
     store.save_prerun(PRERUN)
     store.close()
-    kept = sqlite3.connect(store.path)
-    kept.execute("UPDATE preruns SET verdict_outcome = 'perhaps'")
-    kept.commit()
-    kept.close()
+    connection = sqlite3.connect(store.path)
+    connection.execute("UPDATE preruns SET verdict_outcome = 'perhaps'")
+    connection.commit()
+    connection.close()
     with Database.open(store.path) as again, pytest.raises(StoreError) as caught:
         again.preruns()
     assert str(caught.value) == (
@@ -604,7 +606,7 @@ def test_a_value_that_is_no_record_is_named_with_its_field(store: Database) -> N
     )
 
 
-def test_a_locked_database_is_an_error_not_a_wait(store: Database) -> None:
+def test_a_locked_database_raises_an_error_after_the_timeout(store: Database) -> None:
     holder = sqlite3.connect(store.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     with (
@@ -618,14 +620,14 @@ def test_a_locked_database_is_an_error_not_a_wait(store: Database) -> None:
     assert store.profiles() == (PROFILE,)
 
 
-def test_a_reader_sees_the_last_whole_state_while_a_writer_writes(store: Database) -> None:
+def test_a_reader_sees_the_last_committed_state_during_a_transaction(store: Database) -> None:
     store.save_profile(PROFILE)
     with Database.open(store.path, readonly=True, busy_s=0.05) as reader, store.transaction():
         store.save_profile(replace(PROFILE, key="new"))
         assert reader.profiles() == (PROFILE,)
 
 
-def test_a_reader_cannot_write(store: Database) -> None:
+def test_a_readonly_database_cannot_be_written(store: Database) -> None:
     with (
         Database.open(store.path, readonly=True) as reader,
         pytest.raises(StoreError, match=f"database {store.path} cannot be written"),
@@ -633,13 +635,13 @@ def test_a_reader_cannot_write(store: Database) -> None:
         reader.save_profile(PROFILE)
 
 
-def test_a_reader_makes_no_database(path: Path) -> None:
+def test_a_readonly_open_does_not_create_a_database(path: Path) -> None:
     with pytest.raises(StoreError, match=f"no database at {path} yet"):
         Database.open(path, readonly=True)
     assert not path.parent.exists()
 
 
-def test_a_place_where_no_directory_can_be_made_is_named(tmp_path: Path) -> None:
+def test_a_path_where_no_directory_can_be_created_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "user.db"
     with pytest.raises(StoreError, match=f"database {path} cannot be used: File exists") as caught:
@@ -647,7 +649,7 @@ def test_a_place_where_no_directory_can_be_made_is_named(tmp_path: Path) -> None
     assert f"ls -ld {path.parent}" in caught.value.hint
 
 
-def test_two_that_make_the_file_at_once_end_up_in_the_same(path: Path) -> None:
+def test_two_processes_that_create_the_database_at_once_share_it(path: Path) -> None:
     code = """
 import sys
 from slurmwrap.store.database import Database
@@ -679,7 +681,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_named_and_what_was_stored_stays(small_disk: Path) -> None:
+def test_a_full_disk_raises_an_error_and_keeps_stored_records(small_disk: Path) -> None:
     path = small_disk / "site.db"
     with Database.open(path) as database:
         database.save_profile(PROFILE)
@@ -690,14 +692,14 @@ def test_a_full_disk_is_named_and_what_was_stored_stays(small_disk: Path) -> Non
         assert database.profiles() == (PROFILE,)
 
 
-def test_a_disk_too_full_for_a_new_database_is_left_clean(small_disk: Path) -> None:
+def test_no_file_remains_when_the_disk_is_too_full_for_a_new_database(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(b"x" * 680 * 1024)
     with pytest.raises(StoreError, match=r"no space left|I/O error"):
         Database.open(small_disk / "site.db")
     assert [p.name for p in small_disk.iterdir()] == ["ballast"]
 
 
-def test_a_readonly_file_system_can_be_read_and_not_written(small_disk: Path) -> None:
+def test_a_database_on_a_readonly_file_system_can_only_be_read(small_disk: Path) -> None:
     path = small_disk / "site.db"
     with Database.open(path) as database:
         database.save_profile(PROFILE)
@@ -708,7 +710,7 @@ def test_a_readonly_file_system_can_be_read_and_not_written(small_disk: Path) ->
         Database.open(path)
 
 
-def test_a_database_made_by_root_belongs_to_the_owner_of_its_directory(path: Path) -> None:
+def test_a_database_created_by_root_belongs_to_the_owner_of_its_directory(path: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root")
     path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""A copy of a database while others write it, and what a check finds: real files."""
+"""Backup of a database while other processes write it, and the faults that a check finds, on real files."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "site.db"
 
 
-def jobs(path: Path) -> list[int]:
+def read_job_ids(path: Path) -> list[int]:
     with Database.open(path, readonly=True) as store:
         return [record.attempt.job_id for record in store.attempts()]
 
 
-def test_a_copy_holds_everything_is_one_private_file_and_is_told_of(path: Path, tmp_path: Path) -> None:
-    heard: list[float] = []
+def test_a_backup_is_complete_and_private_and_reports_progress(path: Path, tmp_path: Path) -> None:
+    progress: list[float] = []
     copy = tmp_path / "copy.db"
-    assert db_maintenance.backup(path, copy, progress=heard.append) == copy.stat().st_size
-    assert jobs(copy) == list(range(300))
+    assert db_maintenance.backup(path, copy, progress=progress.append) == copy.stat().st_size
+    assert read_job_ids(copy) == list(range(300))
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert heard[-1] == 1.0
+    assert progress[-1] == 1.0
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith((".", "copy"))) == ["copy.db"]
     assert db_maintenance.check(copy).faults == ()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="what root may not do")
-def test_root_copies_nothing_to_where_another_user_could_replace_it(path: Path, tmp_path: Path) -> None:
-    theirs, shared = tmp_path / "theirs", tmp_path / "shared"
-    for folder, uid, mode in ((theirs, 1234, 0o755), (shared, 0, 0o777)):
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: root refuses some directories")
+def test_root_refuses_a_backup_directory_writable_by_another_user(path: Path, tmp_path: Path) -> None:
+    foreign, shared = tmp_path / "theirs", tmp_path / "shared"
+    for folder, uid, mode in ((foreign, 1234, 0o755), (shared, 0, 0o777)):
         folder.mkdir()
         os.chown(folder, uid, uid)
         folder.chmod(mode)
@@ -63,8 +63,8 @@ def test_root_copies_nothing_to_where_another_user_could_replace_it(path: Path, 
     assert [one.name for one in shared.iterdir()] == ["copy.db"]
 
 
-def test_a_copy_is_of_one_moment_while_others_write(path: Path, tmp_path: Path) -> None:
-    """Each transaction of the writer adds two rows: a copy with an odd number would be half of one."""
+def test_a_backup_is_consistent_while_another_process_writes(path: Path, tmp_path: Path) -> None:
+    """Each transaction of the writer adds two rows: an odd number of rows would be half a transaction."""
     over, begun = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
@@ -92,13 +92,13 @@ def test_a_copy_is_of_one_moment_while_others_write(path: Path, tmp_path: Path) 
         over.set()
         writer.join()
     assert failed == []
-    counts = [len(jobs(tmp_path / f"copy-{number}.db")) for number in range(5)]
+    counts = [len(read_job_ids(tmp_path / f"copy-{number}.db")) for number in range(5)]
     assert [count % 2 for count in counts] == [0] * 5
     assert counts == sorted(counts)
     assert counts[0] > 300
 
 
-def test_a_file_that_is_there_is_not_replaced_unless_asked(path: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_text("mine")
     with pytest.raises(StoreError, match="exists already") as caught:
@@ -106,10 +106,10 @@ def test_a_file_that_is_there_is_not_replaced_unless_asked(path: Path, tmp_path:
     assert "--force" in caught.value.hint
     assert copy.read_text() == "mine"
     db_maintenance.backup(path, copy, force=True)
-    assert jobs(copy) == list(range(300))
+    assert read_job_ids(copy) == list(range(300))
 
 
-def test_nothing_is_left_where_a_copy_cannot_be_made(path: Path, tmp_path: Path) -> None:
+def test_a_failed_backup_leaves_no_file(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be used: No such file"):
         db_maintenance.backup(path, tmp_path / "missing" / "copy.db")
     broken = tmp_path / "broken.db"
@@ -119,7 +119,7 @@ def test_nothing_is_left_where_a_copy_cannot_be_made(path: Path, tmp_path: Path)
     assert sorted(p.name for p in tmp_path.iterdir() if "copy" in p.name) == []
 
 
-def test_a_damaged_page_is_a_fault_that_is_told_and_nothing_is_read_further(path: Path, tmp_path: Path) -> None:
+def test_a_damaged_page_is_reported_and_tables_are_not_read(path: Path, tmp_path: Path) -> None:
     content, broken = path.read_bytes(), tmp_path / "broken.db"
     size = int.from_bytes(content[16:18], "big")
     half = len(content) // size // 2 * size
@@ -130,7 +130,7 @@ def test_a_damaged_page_is_a_fault_that_is_told_and_nothing_is_read_further(path
     assert (found.tables, found.pruned, found.first_run) == ((), (), None)
 
 
-def test_only_the_newest_copies_of_this_database_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_backups_of_this_database_are_kept(tmp_path: Path) -> None:
     names = ["site-20261119-030000.db", "site-20261120-030000.db", "site-20261121-030000.db"]
     for name in (*names, "site.db", "user-20261119-030000.db", "notes.txt"):
         (tmp_path / name).touch()
@@ -139,7 +139,7 @@ def test_only_the_newest_copies_of_this_database_are_kept(tmp_path: Path) -> Non
     assert {p.name for p in tmp_path.iterdir()} == left
 
 
-def test_a_sound_file_is_described(path: Path) -> None:
+def test_a_sound_database_is_described(path: Path) -> None:
     found = db_maintenance.check(path)
     assert (found.version, found.newest_version, found.journal_mode) == (VERSION, VERSION, "wal")
     assert (found.first_run, found.last_run, found.faults, found.notes, found.pruned) == (20.0, 20.0, (), (), ())
@@ -150,7 +150,7 @@ def test_a_sound_file_is_described(path: Path) -> None:
     assert largest.bytes is None or largest.bytes > 8192
 
 
-def test_what_is_wrong_is_said(path: Path) -> None:
+def test_faults_are_reported_with_their_fix(path: Path) -> None:
     with Database.open(path) as store:
         ruled = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.RELEASE, target="7"))
         store.intend(RunKey(cluster="ada", job_id=7, submit_time=10), ruled, "act", 5.0)
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_said(path: Path) -> None:
     )
 
 
-def test_an_index_that_does_not_fit_its_table_is_found(path: Path) -> None:
+def test_an_index_that_differs_from_its_table_is_found(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute(

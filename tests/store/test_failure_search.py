@@ -43,7 +43,7 @@ RUNS = (
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("site") / "site.db"
     with Database.open(path) as database:
         for one in RUNS:
@@ -51,11 +51,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def find_jobs(site: Path, words: Sequence[str]) -> list[str]:
-    return [one.job for one in search_failures(site, words, 50)[0]]
+def find_jobs(site_database: Path, words: Sequence[str]) -> list[str]:
+    return [one.job for one in search_failures(site_database, words, 50)[0]]
 
 
-def test_words_are_found_wherever_a_failure_has_them(site: Path) -> None:
+def test_words_are_found_in_every_field_of_a_failure(site_database: Path) -> None:
     cases: dict[tuple[str, ...], set[str]] = {
         ("cuda", "allocating"): {"1"},
         ("tried to allocate",): {"1"},
@@ -72,19 +72,19 @@ def test_words_are_found_wherever_a_failure_has_them(site: Path) -> None:
         ("waits", "OR", "red"): set(),
         ("evidence:red",): set(),
     }
-    assert {words: set(find_jobs(site, words)) for words in cases} == cases
+    assert {words: set(find_jobs(site_database, words)) for words in cases} == cases
 
 
-def test_the_most_relevant_comes_first_and_the_others_are_counted(site: Path) -> None:
-    found, total = search_failures(site, ["rank"], 1)
+def test_the_most_relevant_failure_comes_first_and_the_total_is_returned(site_database: Path) -> None:
+    found, total = search_failures(site_database, ["rank"], 1)
     assert ([one.job for one in found], total) == (["2"], 1)
-    found, total = search_failures(site, ["cuda"], 2)
-    assert (found[0].job, len(found), total) == ("1", 2, 5)  # of the others only the signature says it
+    found, total = search_failures(site_database, ["cuda"], 2)
+    assert (found[0].job, len(found), total) == ("1", 2, 5)  # the others match only by their signature
     opening, closing = MARKS
     assert found[0].snippet == f"{opening}CUDA{closing} out of memory. Tried to allocate 2.00 GiB"
 
 
-def test_of_failures_that_are_alike_the_newest_comes_first(tmp_path: Path) -> None:
+def test_equally_relevant_failures_are_listed_newest_first(tmp_path: Path) -> None:
     path = tmp_path / "user.db"
     with Database.open(path) as database:
         for number in (3, 1, 2):
@@ -92,14 +92,14 @@ def test_of_failures_that_are_alike_the_newest_comes_first(tmp_path: Path) -> No
     assert find_jobs(path, ["nccl"]) == ["3", "2", "1"]
 
 
-def test_a_database_without_failures_has_none(tmp_path: Path) -> None:
+def test_a_search_in_an_empty_database_finds_nothing(tmp_path: Path) -> None:
     path = tmp_path / "user.db"
     with Database.open(path):
         pass
     assert search_failures(path, ["memory"], 5) == ((), 0)
 
 
-def test_progress_rises_to_the_end(site: Path) -> None:
-    heard: list[float] = []
-    search_failures(site, ["memory"], 5, heard.append)
-    assert heard == [0.0, 1.0]
+def test_progress_is_reported_from_0_to_1(site_database: Path) -> None:
+    progress: list[float] = []
+    search_failures(site_database, ["memory"], 5, progress.append)
+    assert progress == [0.0, 1.0]

@@ -1,4 +1,4 @@
-"""What SQL finds for a list is what retry.wanted.matches says of each record, on a database of a real shape."""
+"""SQL list queries agree with policy.run_filter.matches on every record of a realistic database."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def real(path: Path) -> list[JobRun]:
-    """Every run but the pre-runs' own and those of jobs that their pre-run stopped."""
+def job_runs(path: Path) -> list[JobRun]:
+    """All runs except those of pre-runs and of jobs that a pre-run stopped."""
     with Database.open(path, readonly=True) as database:
         preruns, submissions, runs = database.preruns(), database.submissions(), database.attempts()
     trials = {(p.cluster, p.prerun_job_id) for p in preruns} | {(s.cluster, s.prerun_job_id) for s in submissions}
@@ -65,22 +65,22 @@ CASES = {
 
 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
-def test_sql_and_the_predicate_agree(path: Path, real: list[JobRun], wanted: RunFilter) -> None:
-    expected = {run.attempt: run for run in real if matches(wanted, run)}
+def test_sql_queries_agree_with_the_filter_predicate(path: Path, job_runs: list[JobRun], wanted: RunFilter) -> None:
+    expected = {run.attempt: run for run in job_runs if matches(wanted, run)}
     with Database.open(path, readonly=True) as database:
         found = list_queries.find_runs(database, wanted, limit=None)
         sums = list_queries.sum_runs(database, wanted)
         jobs = list_queries.find_jobs(database, wanted, limit=None)
     assert len(found) == len(expected)
     assert {run.attempt: run for run in found} == expected
-    told = sum_run_records(found)
-    assert (sums.runs, sums.failed) == (told.runs, told.failed)
-    assert sums.gpu_hours == pytest.approx(told.gpu_hours)
-    assert sums.failed_gpu_hours == pytest.approx(told.failed_gpu_hours)
+    totals = sum_run_records(found)
+    assert (sums.runs, sums.failed) == (totals.runs, totals.failed)
+    assert sums.gpu_hours == pytest.approx(totals.gpu_hours)
+    assert sums.failed_gpu_hours == pytest.approx(totals.failed_gpu_hours)
     assert set(jobs) == {(key.cluster, key.job_id) for key in expected}
 
 
-def test_the_cases_find_something_and_not_everything(path: Path) -> None:
+def test_every_filter_case_finds_some_runs_but_not_all(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
         counts = {name: len(list_queries.find_runs(database, wanted, limit=None)) for name, wanted in CASES.items()}
     assert counts["none"] == 0
@@ -89,7 +89,7 @@ def test_the_cases_find_something_and_not_everything(path: Path) -> None:
     )
 
 
-def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> None:
+def test_runs_are_listed_newest_first_by_end_or_start(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
         every = list_queries.find_runs(database, RunFilter(), limit=None)
         some = list_queries.find_runs(database, RunFilter(), limit=10)
@@ -110,13 +110,13 @@ def test_one_job_is_found_by_its_key(path: Path) -> None:
         assert list_queries.find_uids(database, run.user) == (run.uid,)
 
 
-def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> None:
-    """At a site they have millions of rows."""
+def test_queries_about_one_job_scan_no_large_table(path: Path) -> None:
+    """The tables of a site have millions of rows."""
     with Database.open(path, readonly=True) as database:
         run = list_queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
-        asked: list[str] = []
+        queries: list[str] = []
         connection = database.connection
-        connection.set_trace_callback(asked.append)
+        connection.set_trace_callback(queries.append)
         database.attempts_of(run.address)
         database.attempts_of(f"{run.attempt.job_id}_3")
         list_queries.find_runs_of_id(database, run.attempt.job_id)
@@ -128,31 +128,31 @@ def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> 
         list_queries.find_runs(database, RunFilter(since=UNTIL - DAY), limit=10)
         list_queries.find_jobs(database, RunFilter(since=UNTIL - DAY, failed=True), limit=10)
         connection.set_trace_callback(None)
-        plans = [row[3] for sql in asked for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
+        plans = [row[3] for sql in queries for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(plans) > 20
     large = ("attempts", "submissions", "preruns", "actions", "delays", "runs", "a", "r", "s", "p")
     assert [plan for plan in plans if plan.split()[0] == "SCAN" and plan.split()[1] in large] == []
 
 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
-def test_a_row_of_many_jobs_at_once_is_that_of_each_alone(path: Path, wanted: RunFilter) -> None:
+def test_rows_of_many_jobs_equal_the_rows_of_single_jobs(path: Path, wanted: RunFilter) -> None:
     with Database.open(path, readonly=True) as database:
         keys = list_queries.find_jobs(database, wanted, limit=None)
         rows = [make_job_row(one.runs, one.to_do, one.submission) for one in summarize_jobs(database, keys)]
-        alone = [by_its_key(database, key) for key in keys]
+        alone = [make_row_by_key(database, key) for key in keys]
     assert rows == alone
     assert [(row.cluster, row.job_id) for row in rows] == list(keys)
 
 
-def by_its_key(database: Database, key: tuple[str, int]) -> JobRow:
+def make_row_by_key(database: Database, key: tuple[str, int]) -> JobRow:
     runs = database.attempts(cluster=key[0], job_id=key[1])
     last = runs[-1]
     actions = database.actions(last.attempt, unfinished=True)
     return make_job_row(runs, actions, database.submission(key[0], submitted_id(last)))
 
 
-def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
-    """A job that waits, one that runs, a task that ended of an array, a job that ended before it was written down."""
+def test_submissions_without_a_run_are_waiting(path: Path, tmp_path: Path) -> None:
+    """A waiting job, a running job, an ended array task, and a job that ended before it was recorded."""
     copy = tmp_path / "site.db"
     copy.write_bytes(path.read_bytes())
     with Database.open(copy) as database:

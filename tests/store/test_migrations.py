@@ -1,4 +1,4 @@
-"""A file of an older version is brought to the newest one, whole, and looks like one that was made anew."""
+"""A database of an older version is migrated completely and has the layout of a new database."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ RECORD = JobRun(
 OBSERVATION = Observation(
     nonce="a" * 32, cluster="lab", job_id=81, context=Context.EPILOG, at=711.0, node="n1", uid=0, facts={"uid": 1001}
 )
-LATER = (
+LATER_MIGRATION = (
     "ALTER TABLE profiles ADD COLUMN watts REAL",
     "CREATE INDEX strikes_by_node ON strikes (node)",
 )
 
 
-def release(monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, ...]) -> None:
-    """Make this slurmwrap a later one, whose schema has further steps."""
+def simulate_release(monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, ...]) -> None:
+    """Simulate a later slurmwrap whose schema has further migrations."""
     for module in (sqlite_connection, database, db_creation, db_maintenance):
         monkeypatch.setattr(module, "VERSION", VERSION + len(steps))
     added = tuple(lambda step=step: step for step in steps)
@@ -63,8 +63,8 @@ def release(monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, ...]) -> None:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A file of today's version with one run and one observation."""
+def old_database(tmp_path: Path) -> Path:
+    """A database of the current version with one run and one observation."""
     path = tmp_path / "old.db"
     with Database.open(path) as store:
         store.save_attempt(RECORD)
@@ -73,47 +73,49 @@ def old(tmp_path: Path) -> Path:
 
 
 def read_layout(path: Path) -> tuple[set[tuple[str, str]], dict[str, list[tuple[Any, ...]]]]:
-    """Tables, indexes, views and triggers; and the columns."""
+    """Return tables, indexes, views and triggers, and the columns of each table."""
     with closing(sqlite3.connect(path)) as found:
         things = set(found.execute("SELECT type, name FROM sqlite_master"))
         tables = {name for kind, name in things if kind == "table"}
         return things, {name: found.execute(f"PRAGMA table_info({name})").fetchall() for name in tables}
 
 
-def test_an_older_file_becomes_the_newest_with_its_rows(
-    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_older_database_is_migrated_and_keeps_its_rows(
+    old_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release(monkeypatch, LATER, ("CREATE TABLE racks (name TEXT)",))
+    simulate_release(monkeypatch, LATER_MIGRATION, ("CREATE TABLE racks (name TEXT)",))
     Database.open(tmp_path / "new.db").close()
-    with Database.open(old) as store:
+    with Database.open(old_database) as store:
         assert store.attempts() == (RECORD,)
         assert store.observations("lab", 81) == (OBSERVATION,)
         store.save_profile(ResourceProfile(key="train", gpu_type="a100", gpus_per_node=8))
-    assert read_layout(old) == read_layout(tmp_path / "new.db")
-    found = check(old)
+    assert read_layout(old_database) == read_layout(tmp_path / "new.db")
+    found = check(old_database)
     assert (found.version, [fault for fault in found.faults if "mode" not in fault]) == (VERSION + 2, [])
-    with closing(sqlite3.connect(old)) as opened:
+    with closing(sqlite3.connect(old_database)) as opened:
         assert opened.execute("SELECT version FROM migrations").fetchall() == [(1,), (2,), (3,)]
 
 
-def test_a_file_that_is_only_read_is_not_migrated_and_says_so(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    release(monkeypatch, LATER)
-    with closing(sqlite3.connect(old)) as opened:  # as if a later step had added it
+def test_a_readonly_open_does_not_migrate_and_reports_the_older_version(
+    old_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate_release(monkeypatch, LATER_MIGRATION)
+    with closing(sqlite3.connect(old_database)) as opened:  # as if a later migration had added it
         opened.execute("ALTER TABLE gpu_faults DROP COLUMN text")
-    with Database.open(old, readonly=True) as store, pytest.raises(StoreError, match="of an older version"):
+    with Database.open(old_database, readonly=True) as store, pytest.raises(StoreError, match="of an older version"):
         store.node_history(0.0)
-    assert check(old, thorough=False).version == VERSION
+    assert check(old_database, thorough=False).version == VERSION
 
 
-def test_a_migration_that_fails_leaves_the_old_version_whole(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = read_layout(old)
-    release(monkeypatch, LATER, ("CREATE TABLE profiles (in_the_way)",))
+def test_a_failed_migration_leaves_the_database_unchanged(old_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_layout(old_database)
+    simulate_release(monkeypatch, LATER_MIGRATION, ("CREATE TABLE profiles (in_the_way)",))
     with pytest.raises(StoreError, match="already exists"):
-        Database.open(old)
-    assert read_layout(old) == before
-    assert check(old, thorough=False).version == VERSION
+        Database.open(old_database)
+    assert read_layout(old_database) == before
+    assert check(old_database, thorough=False).version == VERSION
 
 
-def test_a_script_is_split_at_the_ends_of_its_statements() -> None:
+def test_a_script_is_split_into_statements() -> None:
     script = "-- one; two\nCREATE TABLE a ( -- x;\n  b\n);\nCREATE TRIGGER c AFTER INSERT ON a BEGIN\nSELECT 1;\nEND;\n"
     assert [statement.splitlines()[-1] for statement in split_statements(script)] == [");", "END;"]

@@ -1,4 +1,4 @@
-"""What the database tells about nodes: faults, failures, what ran where, and what people said."""
+"""The history of nodes in the database: GPU faults, failures, runs, removals, and marks set by administrators."""
 
 from __future__ import annotations
 
@@ -26,15 +26,20 @@ def store(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
-def run(job_id: int, *nodes: str, hours: float = 1.0, ended: int = START, **changes: Any) -> JobRun:
+def make_run(job_id: int, *nodes: str, hours: float = 1.0, ended: int = START, **changes: Any) -> JobRun:
     attempt = RunKey(cluster="lab", job_id=job_id, submit_time=START - 9000)
     record = JobRun(
-        attempt=attempt, nodes=nodes, uid=1001, start_time=ended - int(hours * 3600), end_time=ended, diagnosis=lost()
+        attempt=attempt,
+        nodes=nodes,
+        uid=1001,
+        start_time=ended - int(hours * 3600),
+        end_time=ended,
+        diagnosis=make_diagnosis(),
     )
     return replace(record, **changes)
 
 
-def lost(category: str = "node_failure", **changes: Any) -> Diagnosis:
+def make_diagnosis(category: str = "node_failure", **changes: Any) -> Diagnosis:
     cited = (Citation(source="slurm", line=0, text="State NODE_FAIL"),)
     base = Diagnosis(
         category=category, domain="IF", decision="retry_elsewhere", confidence=1, signature="slurm.state_node_fail",
@@ -43,7 +48,7 @@ def lost(category: str = "node_failure", **changes: Any) -> Diagnosis:
     return replace(base, **changes)
 
 
-def epilog(nonce: str, job_id: int = 81, **changes: Any) -> Observation:
+def make_epilog(nonce: str, job_id: int = 81, **changes: Any) -> Observation:
     facts = {"uid": 1001, "kernel": [{"text": XID, "at": START}]}
     base = Observation(
         nonce=nonce, cluster="lab", job_id=job_id, context=Context.EPILOG, at=START, node="n1", facts=facts
@@ -51,14 +56,14 @@ def epilog(nonce: str, job_id: int = 81, **changes: Any) -> Observation:
     return replace(base, **changes)
 
 
-def test_what_ran_on_each_node_is_summed(store: Database) -> None:
-    fine = lost("success")
+def test_runs_and_hours_are_summed_per_node(store: Database) -> None:
+    fine = make_diagnosis("success")
     for record in (
-        run(1, "n1", "n2", hours=2, diagnosis=fine),
-        run(2, "n1", hours=0.5, diagnosis=fine),
-        run(3, "n1", ended=START - 99999, diagnosis=fine),
-        run(4, "n3", start_time=None, diagnosis=fine),
-        run(5, "n3", end_time=None, diagnosis=fine),
+        make_run(1, "n1", "n2", hours=2, diagnosis=fine),
+        make_run(2, "n1", hours=0.5, diagnosis=fine),
+        make_run(3, "n1", ended=START - 99999, diagnosis=fine),
+        make_run(4, "n3", start_time=None, diagnosis=fine),
+        make_run(5, "n3", end_time=None, diagnosis=fine),
     ):
         store.save_attempt(record)
     found = store.node_history(START - 100)
@@ -66,25 +71,29 @@ def test_what_ran_on_each_node_is_summed(store: Database) -> None:
     assert found.failures == ()
 
 
-def test_node_failures_come_with_the_node_that_is_named_and_the_incident(store: Database) -> None:
-    store.save_attempt(run(1, "n1", "n2", diagnosis=lost(node="n2")))
-    store.save_attempt(run(2, "n1", incident="i1"))
-    store.save_attempt(run(3, "n1", diagnosis=lost(signature="hook.refused")))
+def test_node_failures_include_the_named_node_and_the_incident(store: Database) -> None:
+    store.save_attempt(make_run(1, "n1", "n2", diagnosis=make_diagnosis(node="n2")))
+    store.save_attempt(make_run(2, "n1", incident="i1"))
+    store.save_attempt(make_run(3, "n1", diagnosis=make_diagnosis(signature="hook.refused")))
     plain = NodeFailure(nodes=("n1",), at=START, job_id=2, uid=1001, text="slurm: State NODE_FAIL", incident="i1")
     named = replace(plain, nodes=("n1", "n2"), job_id=1, named="n2", incident="")
     assert sorted(store.node_history(0).failures, key=lambda f: f.job_id) == [named, plain]
 
 
-def test_an_epilogs_xids_are_kept_once_with_the_incident_of_their_job(store: Database) -> None:
-    store.save_attempt(run(81, "n1", incident="i1"))
-    assert [store.ingest(epilog("a")), store.ingest(epilog("a")), store.ingest(epilog("b", 82))] == [True, False, True]
-    store.ingest(epilog("c", 83, context=Context.SUBMIT))
+def test_xids_of_an_epilog_are_stored_once_with_the_incident_of_their_job(store: Database) -> None:
+    store.save_attempt(make_run(81, "n1", incident="i1"))
+    assert [store.ingest(make_epilog("a")), store.ingest(make_epilog("a")), store.ingest(make_epilog("b", 82))] == [
+        True,
+        False,
+        True,
+    ]
+    store.ingest(make_epilog("c", 83, context=Context.SUBMIT))
     plain = GpuFault(node="n1", at=START, job_id=82, uid=1001, text=XID)
     assert store.node_history(0).gpu_faults == (replace(plain, job_id=81, incident="i1"), plain)
     assert store.node_history(START + 1).gpu_faults == ()
 
 
-def test_cleared_strikes_are_kept_and_count_no_more(store: Database) -> None:
+def test_cleared_strikes_are_kept_but_do_not_count(store: Database) -> None:
     strike = Strike(node="n1", cause="gpu_hardware", conclusive=True, text="Xid 79")
     for at, node in ((START, "n1"), (START + 5, "n1"), (START, "n2")):
         store.add_strike(replace(strike, node=node), at, 81, 1001)
@@ -95,7 +104,7 @@ def test_cleared_strikes_are_kept_and_count_no_more(store: Database) -> None:
     assert kept == [("n1", START, START + 1, "eve")]
 
 
-def test_removals_are_open_until_they_end_and_marks_stay(store: Database) -> None:
+def test_removals_are_listed_until_they_end_and_repairs_stay(store: Database) -> None:
     out = Removal(node="n1", began=START, reason="slurmwrap: x", ours=True)
     store.save_removal(out)
     assert store.removals() == (out,)

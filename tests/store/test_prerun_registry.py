@@ -1,4 +1,4 @@
-"""Pre-runs in flight, as files: who attaches is either heard or told that the door is shut. With real processes."""
+"""Pre-runs in flight, as files: a job that attaches is either included or refused. With real processes."""
 
 from __future__ import annotations
 
@@ -16,51 +16,54 @@ from slurmwrap.store import prerun_registry
 from slurmwrap.store.prerun_registry import InflightPrerun, PrerunRegistry, WaitingJob
 
 
-def trial(state: Path, name: str) -> str:
+def make_trial(state: Path, name: str) -> str:
     path = state / "prerun" / name
     path.mkdir(parents=True)
     return str(path)
 
 
-def guest(job_id: int) -> WaitingJob:
+def make_waiting_job(job_id: int) -> WaitingJob:
     return WaitingJob(job_id=job_id, release_at="2099-01-01T00:00:00", trial_dir=f"/state/prerun/{job_id}")
 
 
-def test_the_first_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> None:
-    flights, first, second = PrerunRegistry(tmp_path), trial(tmp_path, "a"), trial(tmp_path, "b")
-    assert [flights.claim("g", first), flights.claim("g", second)] == [True, False]
+def test_the_first_pre_run_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> None:
+    registry, first, second = PrerunRegistry(tmp_path), make_trial(tmp_path, "a"), make_trial(tmp_path, "b")
+    assert [registry.claim("g", first), registry.claim("g", second)] == [True, False]
     prerun_registry.mark_submitted(first, 77)
-    found = flights.of("g")
+    found = registry.of("g")
     assert found == InflightPrerun(directory=Path(first), job_id=77, since=Path(first).stat().st_mtime)
-    flights.drop("g", second)
-    assert flights.of("g") == found
-    flights.drop("g", first)
-    assert flights.of("g") is None
+    registry.drop("g", second)
+    assert registry.of("g") == found
+    registry.drop("g", first)
+    assert registry.of("g") is None
 
 
-def test_guests_are_heard_until_the_door_is_shut(tmp_path: Path) -> None:
-    flights, host = PrerunRegistry(tmp_path), Path(trial(tmp_path, "a"))
-    flights.claim("g", str(host))
-    assert [prerun_registry.attach(host, guest(9)), prerun_registry.attach(host, guest(10))] == [True, True]
-    assert prerun_registry.list_waiting_jobs(host) == (guest(9), guest(10))
-    assert prerun_registry.close(host) == (guest(9), guest(10))
-    assert prerun_registry.attach(host, guest(11)) is False
-    prerun_registry.take(host, guest(9))
-    assert prerun_registry.close(host) == (guest(10),)
+def test_jobs_can_attach_until_the_pre_run_is_closed(tmp_path: Path) -> None:
+    registry, host = PrerunRegistry(tmp_path), Path(make_trial(tmp_path, "a"))
+    registry.claim("g", str(host))
+    assert [prerun_registry.attach(host, make_waiting_job(9)), prerun_registry.attach(host, make_waiting_job(10))] == [
+        True,
+        True,
+    ]
+    assert prerun_registry.list_waiting_jobs(host) == (make_waiting_job(9), make_waiting_job(10))
+    assert prerun_registry.close(host) == (make_waiting_job(9), make_waiting_job(10))
+    assert prerun_registry.attach(host, make_waiting_job(11)) is False
+    prerun_registry.take(host, make_waiting_job(9))
+    assert prerun_registry.close(host) == (make_waiting_job(10),)
 
 
-def test_a_pre_run_that_speaks_for_one_job_alone_takes_no_guests(tmp_path: Path) -> None:
-    host = Path(trial(tmp_path, "a"))
-    assert prerun_registry.attach(host, guest(9)) is False
+def test_no_job_can_attach_to_a_pre_run_without_a_group(tmp_path: Path) -> None:
+    host = Path(make_trial(tmp_path, "a"))
+    assert prerun_registry.attach(host, make_waiting_job(9)) is False
     assert prerun_registry.close(host) == ()
 
 
-def test_a_pointer_to_a_directory_that_is_gone_is_a_dead_pre_run(tmp_path: Path) -> None:
-    flights, host = PrerunRegistry(tmp_path), Path(trial(tmp_path, "a"))
-    flights.claim("g", str(host))
+def test_a_claim_whose_directory_was_deleted_is_not_submitting(tmp_path: Path) -> None:
+    registry, host = PrerunRegistry(tmp_path), Path(make_trial(tmp_path, "a"))
+    registry.claim("g", str(host))
     (host / "waiting").rmdir()
     host.rmdir()
-    found = flights.of("g")
+    found = registry.of("g")
     assert found is not None
     assert (found.job_id, found.submitting(time.time())) == (None, False)
 
@@ -77,8 +80,8 @@ for job in range(first, first + count):
 """
 
 
-def test_no_guest_is_lost_when_the_door_shuts_while_many_processes_attach(tmp_path: Path) -> None:
-    host = Path(trial(tmp_path, "a"))
+def test_no_attached_job_is_lost_when_close_races_with_many_processes(tmp_path: Path) -> None:
+    host = Path(make_trial(tmp_path, "a"))
     PrerunRegistry(tmp_path).claim("g", str(host))
     attachers = [
         subprocess.Popen(
@@ -94,26 +97,26 @@ def test_no_guest_is_lost_when_the_door_shuts_while_many_processes_attach(tmp_pa
         one.stdin.write("\n")
         one.stdin.flush()
     wait_until(lambda: len(prerun_registry.list_waiting_jobs(host)) >= 30, "30 guests attach", pause=0.001)
-    heard = {one.job_id for one in prerun_registry.close(host)}
-    believed = {int(word) for one in attachers for word in one.communicate()[0].split()}
-    assert heard == believed
-    assert len(heard) >= 30
+    attached = {one.job_id for one in prerun_registry.close(host)}
+    accepted = {int(word) for one in attachers for word in one.communicate()[0].split()}
+    assert attached == accepted
+    assert len(attached) >= 30
 
 
-def test_one_who_was_killed_at_the_door_is_waited_for_no_longer_than_that(
+def test_close_does_not_wait_longer_than_the_limit_for_a_killed_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = Path(trial(tmp_path, "a"))
+    host = Path(make_trial(tmp_path, "a"))
     PrerunRegistry(tmp_path).claim("g", str(host))
     prerun_registry.attach(host, prerun_registry.WaitingJob(job_id=7, release_at="now", trial_dir="/t"))
-    (host / prerun_registry.WAITING / ".8").write_text("now\n/t\n")  # its rename never comes
+    (host / prerun_registry.WAITING / ".8").write_text("now\n/t\n")  # never renamed
     monkeypatch.setattr(prerun_registry, "DOOR_S", 0.05)
     assert [one.job_id for one in prerun_registry.close(host)] == [7]
 
 
-def test_who_is_at_the_door_when_it_shuts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_waits_for_a_process_that_is_attaching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prerun_registry, "DOOR_S", allow(60))
-    host = Path(trial(tmp_path, "a"))
+    host = Path(make_trial(tmp_path, "a"))
     PrerunRegistry(tmp_path).claim("g", str(host))
     prerun_registry.attach(host, prerun_registry.WaitingJob(job_id=7, release_at="now", trial_dir="/t"))
     entering = (host / prerun_registry.WAITING / ".9").open("w")
@@ -122,10 +125,10 @@ def test_who_is_at_the_door_when_it_shuts_is_waited_for(tmp_path: Path, monkeypa
     handle = os.open(host / prerun_registry.WAITING, os.O_RDONLY)  # as the kernel holds it in the middle of a rename
     enters = threading.Timer(0.1, lambda: os.rename(".9", "9", src_dir_fd=handle, dst_dir_fd=handle))
     enters.start()
-    heard = [one.job_id for one in prerun_registry.close(host)]
+    attached = [one.job_id for one in prerun_registry.close(host)]
     enters.join()
     os.close(handle)
-    assert heard == [7, 9]
+    assert attached == [7, 9]
 
 
 CLAIMER = """\
@@ -137,43 +140,43 @@ print(PrerunRegistry(Path(sys.argv[1])).claim("g", sys.argv[2]))
 """
 
 
-def test_of_many_processes_one_claims_a_group(tmp_path: Path) -> None:
+def test_only_one_of_many_processes_claims_a_group(tmp_path: Path) -> None:
     claimers = [
         subprocess.Popen(
-            [sys.executable, "-c", CLAIMER, str(tmp_path), trial(tmp_path, str(n))],
+            [sys.executable, "-c", CLAIMER, str(tmp_path), make_trial(tmp_path, str(n))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for n in range(6)
     ]
-    said = [one.communicate("\n")[0].strip() for one in claimers]
-    assert sorted(said) == ["False"] * 5 + ["True"]
+    answers = [one.communicate("\n")[0].strip() for one in claimers]
+    assert sorted(answers) == ["False"] * 5 + ["True"]
 
 
-def aged(path: Path, days: float) -> None:
+def set_age(path: Path, days: float) -> None:
     for one in (*path.rglob("*"), path):
         os.utime(one, (time.time() - days * 86400,) * 2)
 
 
-def test_old_trials_go_and_those_in_flight_stay(tmp_path: Path) -> None:
-    flights = PrerunRegistry(tmp_path)
-    old, young, pointed, kept = (Path(trial(tmp_path, name)) for name in ("old", "young", "pointed", "kept"))
+def test_old_trials_are_pruned_and_those_in_flight_are_kept(tmp_path: Path) -> None:
+    registry = PrerunRegistry(tmp_path)
+    old, young, pointed, kept = (Path(make_trial(tmp_path, name)) for name in ("old", "young", "pointed", "kept"))
     (old / "spec.json").write_text("{}")
-    flights.claim("g", str(pointed))
+    registry.claim("g", str(pointed))
     for path in (old, pointed, kept):
-        aged(path, 15)
-    assert flights.prune(14 * 86400, keep=frozenset({str(kept)})) == 1
-    assert sorted(path.name for path in flights.trials()) == ["kept", "pointed", "young"]
+        set_age(path, 15)
+    assert registry.prune(14 * 86400, keep=frozenset({str(kept)})) == 1
+    assert sorted(path.name for path in registry.trials()) == ["kept", "pointed", "young"]
     assert young.is_dir()
 
 
-def test_nothing_there_is_no_trial(tmp_path: Path) -> None:
-    flights = PrerunRegistry(tmp_path / "none")
-    assert (flights.trials(), flights.prune(1.0), flights.of("g")) == ((), 0, None)
+def test_a_missing_state_directory_has_no_trials(tmp_path: Path) -> None:
+    registry = PrerunRegistry(tmp_path / "none")
+    assert (registry.trials(), registry.prune(1.0), registry.of("g")) == ((), 0, None)
 
 
-def test_a_state_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_written_raises_an_error(tmp_path: Path) -> None:
     (tmp_path / "inflight").write_text("a file")
     with pytest.raises(OSError, match="inflight"):
-        PrerunRegistry(tmp_path).claim("g", trial(tmp_path, "a"))
+        PrerunRegistry(tmp_path).claim("g", make_trial(tmp_path, "a"))

@@ -1,4 +1,4 @@
-"""What the site publishes comes back whole, and nothing that somebody else could have written is believed."""
+"""Files that the site publishes are read back unchanged; files that another user could have written are ignored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLISHED = Published(
 ME = os.geteuid()
 
 
-def record(job_id: int, submit_time: int, uid: int = 1001) -> JobRun:
+def make_run(job_id: int, submit_time: int, uid: int = 1001) -> JobRun:
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="s")
     attempt = RunKey(cluster="lab", job_id=job_id, submit_time=submit_time)
     return JobRun(attempt=attempt, uid=uid, name="näme\n", diagnosis=diagnosis, decision="stop")
@@ -48,11 +48,11 @@ ACTION = ActionRecord(
 )
 
 
-def seal(payload: bytes, *, socket: str = "", uid_restriction: int | None = None) -> bytes:
+def fake_seal(payload: bytes, *, socket: str = "", uid_restriction: int | None = None) -> bytes:
     return f"{socket} {uid_restriction} ".encode() + payload
 
 
-def unseal_as(uid: int, sealed_by: int = 0) -> Callable[[bytes], tuple[bytes, int] | None]:
+def make_unseal(uid: int, sealed_by: int = 0) -> Callable[[bytes], tuple[bytes, int] | None]:
     def unseal(credential: bytes) -> tuple[bytes, int] | None:
         _, restriction, payload = credential.split(b" ", 2)
         return (payload, sealed_by) if int(restriction) == uid else None
@@ -62,26 +62,26 @@ def unseal_as(uid: int, sealed_by: int = 0) -> Callable[[bytes], tuple[bytes, in
 
 @pytest.fixture
 def publisher(tmp_path: Path) -> FilePublisher:
-    return FilePublisher(tmp_path / "published", "/run/munge.sock", seal)
+    return FilePublisher(tmp_path / "published", "/run/munge.sock", fake_seal)
 
 
-def test_a_publisher_is_an_edge_and_what_it_publishes_comes_back(publisher: FilePublisher) -> None:
-    edge: Publisher = publisher
-    edge.publish(Published())
-    edge.publish(PUBLISHED)
+def test_published_data_is_read_back_unchanged(publisher: FilePublisher) -> None:
+    protocol: Publisher = publisher
+    protocol.publish(Published())
+    protocol.publish(PUBLISHED)
     path = publisher.directory / "published.json"
     assert read_published(path, {ME}) == read_published(publisher.directory, {ME}) == PUBLISHED
     assert path.stat().st_mode & 0o777 == 0o644
     assert [p.name for p in publisher.directory.iterdir()] == ["published.json"]
 
 
-def test_nothing_published_is_none(tmp_path: Path) -> None:
+def test_without_a_published_file_the_result_is_none(tmp_path: Path) -> None:
     assert read_published(tmp_path / "no" / "published.json", {ME}) is None
     assert read_published(tmp_path / "published.json", {ME}) is None
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_a_file_that_others_may_write_is_not_believed(publisher: FilePublisher, mode: int) -> None:
+def test_a_file_writable_by_others_is_ignored(publisher: FilePublisher, mode: int) -> None:
     publisher.publish(PUBLISHED)
     path = publisher.directory / "published.json"
     path.chmod(mode)
@@ -89,7 +89,7 @@ def test_a_file_that_others_may_write_is_not_believed(publisher: FilePublisher, 
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
-def test_a_file_in_a_directory_that_others_may_write_is_not_believed(publisher: FilePublisher, mode: int) -> None:
+def test_a_file_in_a_directory_writable_by_others_is_ignored(publisher: FilePublisher, mode: int) -> None:
     publisher.publish(PUBLISHED)
     publisher.directory.chmod(mode)
     assert read_published(publisher.directory / "published.json", {ME}) is None
@@ -97,7 +97,7 @@ def test_a_file_in_a_directory_that_others_may_write_is_not_believed(publisher: 
 
 @pytest.mark.skipif(ME != 0, reason="needs root to give files away")
 @pytest.mark.parametrize("whose", ["published.json", "."])
-def test_what_a_user_owns_is_not_believed_but_what_slurm_user_owns_is(publisher: FilePublisher, whose: str) -> None:
+def test_only_files_owned_by_a_trusted_user_are_read(publisher: FilePublisher, whose: str) -> None:
     publisher.publish(PUBLISHED)
     os.chown(publisher.directory / whose, 1234, 1234)
     path = publisher.directory / "published.json"
@@ -112,7 +112,7 @@ def test_a_symbolic_link_is_not_followed(publisher: FilePublisher, tmp_path: Pat
     assert read_published(publisher.directory / "published.json", {ME}) is None
 
 
-def test_a_fifo_does_not_hold_the_reader_up(publisher: FilePublisher) -> None:
+def test_a_fifo_is_ignored_without_blocking(publisher: FilePublisher) -> None:
     publisher.publish(PUBLISHED)
     (publisher.directory / "published.json").unlink()
     os.mkfifo(publisher.directory / "published.json", 0o644)
@@ -120,66 +120,66 @@ def test_a_fifo_does_not_hold_the_reader_up(publisher: FilePublisher) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"health": 3}', b"\xff", b"[" * 100_000])
-def test_what_is_no_publication_is_none(publisher: FilePublisher, content: bytes) -> None:
+def test_malformed_content_is_ignored(publisher: FilePublisher, content: bytes) -> None:
     publisher.publish(PUBLISHED)
     (publisher.directory / "published.json").write_bytes(content)
     assert read_published(publisher.directory / "published.json", {ME}) is None
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    publisher = FilePublisher(tmp_path / "file", "", seal)
+    publisher = FilePublisher(tmp_path / "file", "", fake_seal)
     with pytest.raises(StoreError, match=f"cannot publish {tmp_path}/file/published.json"):
         publisher.publish(PUBLISHED)
 
 
-def test_the_owner_alone_is_told_oldest_first(publisher: FilePublisher) -> None:
-    first, retried, other = record(81, 10), record(81, 900), record(82, 20, uid=1002)
+def test_only_the_owner_can_read_diagnoses_oldest_first(publisher: FilePublisher) -> None:
+    first, retried, other = make_run(81, 10), make_run(81, 900), make_run(82, 20, uid=1002)
     publisher.tell_owner(retried, ())
     publisher.tell_owner(first, (ACTION,))
     publisher.tell_owner(other, ())
-    publisher.tell_owner(record(83, 30, uid=-1), ())
+    publisher.tell_owner(make_run(83, 30, uid=-1), ())
     names = sorted(p.name for p in (publisher.directory / "why" / "0").iterdir())
     assert names == ["81-10.munge", "81-900.munge", "82-20.munge"]
     assert (publisher.directory / "why" / "0" / "81-10.munge").read_bytes().startswith(b"/run/munge.sock 1001 {")
-    mine = read_why(publisher.directory, 81, unseal_as(1001), {ME})
+    mine = read_why(publisher.directory, 81, make_unseal(1001), {ME})
     assert [parse_published(one) for one in mine] == [(first, (ACTION,)), (retried, ())]
-    assert [parse_published(one)[0] for one in read_why(publisher.directory, None, unseal_as(1002), {ME})] == [other]
-    assert read_why(publisher.directory, 82, unseal_as(1001), {ME}) == []
+    assert [parse_published(one)[0] for one in read_why(publisher.directory, None, make_unseal(1002), {ME})] == [other]
+    assert read_why(publisher.directory, 82, make_unseal(1001), {ME}) == []
 
 
-def test_a_thousand_jobs_share_a_folder_and_old_folders_go_when_a_new_one_is_begun(publisher: FilePublisher) -> None:
+def test_jobs_share_a_folder_per_thousand_and_old_folders_are_deleted(publisher: FilePublisher) -> None:
     why = publisher.directory / "why"
     for job in (81, 1081, 2081):
-        publisher.tell_owner(record(job, 10), ())
+        publisher.tell_owner(make_run(job, 10), ())
     old = time.time() - KEEP_S - 60
     os.utime(why / "0", (old, old))
-    publisher.tell_owner(record(1082, 10), ())
+    publisher.tell_owner(make_run(1082, 10), ())
     assert sorted(p.name for p in why.iterdir()) == ["0", "1", "2"]
-    publisher.tell_owner(record(3000, 10), ())
+    publisher.tell_owner(make_run(3000, 10), ())
     assert sorted(p.name for p in why.iterdir()) == ["1", "2", "3"]
-    assert len(read_why(publisher.directory, None, unseal_as(1001), {ME})) == 4
+    assert len(read_why(publisher.directory, None, make_unseal(1001), {ME})) == 4
 
 
-def test_what_a_user_sealed_himself_is_not_believed(publisher: FilePublisher) -> None:
-    publisher.tell_owner(record(81, 10), ())
-    assert read_why(publisher.directory, 81, unseal_as(1001, sealed_by=1002), {ME}) == []
+def test_a_diagnosis_sealed_by_another_user_is_ignored(publisher: FilePublisher) -> None:
+    publisher.tell_owner(make_run(81, 10), ())
+    assert read_why(publisher.directory, 81, make_unseal(1001, sealed_by=1002), {ME}) == []
 
 
-def test_only_the_newest_files_are_tried(publisher: FilePublisher) -> None:
+def test_only_the_newest_files_are_opened(publisher: FilePublisher) -> None:
     for number in range(5):
-        publisher.tell_owner(record(90 - number, number), ())
-    found = read_why(publisher.directory, None, unseal_as(1001), {ME}, limit=2)
+        publisher.tell_owner(make_run(90 - number, number), ())
+    found = read_why(publisher.directory, None, make_unseal(1001), {ME}, limit=2)
     assert [parse_published(one)[0].attempt.submit_time for one in found] == [3, 4]
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b"\xff", json.dumps({"attempt": {}}).encode()])
-def test_a_seal_with_something_else_inside_is_passed_over(publisher: FilePublisher, payload: bytes) -> None:
-    publisher.tell_owner(record(81, 10), ())
+def test_a_credential_with_other_content_is_ignored(publisher: FilePublisher, payload: bytes) -> None:
+    publisher.tell_owner(make_run(81, 10), ())
     assert read_why(publisher.directory, 81, lambda _: (payload, 0), {ME}) == []
 
 
-def test_a_told_attempt_that_is_wrong_names_its_field() -> None:
+def test_an_invalid_run_raises_an_error_that_names_the_field() -> None:
     with pytest.raises(ValueError, match=r"JobRun\.attempt is missing"):
         parse_published({"attempt": {}, "actions": []})
     with pytest.raises(ValueError, match="actions is missing"):

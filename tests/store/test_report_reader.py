@@ -1,4 +1,4 @@
-"""CPUs per GPU that a job requested, whichever unit its user chose."""
+"""CPUs per GPU that a job requested, for each unit that sbatch accepts."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ from slurmwrap.store.report_reader import compute_requested_cpus_per_gpu
         (ResourceShape(cpus=4, cpu_unit=CpuUnit.PER_GPU), 0, None),
     ],
 )
-def test_cpus_per_gpu(shape: ResourceShape, gpus: int, expected: float | None) -> None:
+def test_requested_cpus_per_gpu(shape: ResourceShape, gpus: int, expected: float | None) -> None:
     assert compute_requested_cpus_per_gpu(shape, gpus) == expected

@@ -1,4 +1,4 @@
-"""What the database forgets, and that nothing else goes: real files, rows of the real store and of a synthetic site."""
+"""What pruning removes from the database and what stays: real files with single rows and with a synthetic site."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECOND = Citation(source=LOG, line=9, text="Aborted", role="cascade")
 ROOT = Citation(source=LOG, line=7, text="RuntimeError: " + "x" * 300, role="root")
 
 
-def attempt(job_id: int, days_ago: float, **changes: Any) -> JobRun:
+def make_run(job_id: int, days_ago: float, **changes: Any) -> JobRun:
     end = int(NOW - days_ago * DAY)
     record = JobRun(
         attempt=RunKey(cluster="ada", job_id=job_id, submit_time=end - 900),
@@ -81,15 +81,15 @@ def attempt(job_id: int, days_ago: float, **changes: Any) -> JobRun:
     return replace(record, **changes)
 
 
-def well(job_id: int, days_ago: float) -> JobRun:
+def make_completed_run(job_id: int, days_ago: float) -> JobRun:
     found = Diagnosis(category="success", domain="", decision="none", confidence=0.99, signature="slurm.completed")
-    return attempt(
+    return make_run(
         job_id, days_ago, state="COMPLETED", reason="None", exit_code=0, diagnosis=found, decision="none",
         decision_reason="nothing failed", output_ends={},
     )  # fmt: skip
 
 
-def submission(job_id: int, days_ago: float) -> Submission:
+def make_submission(job_id: int, days_ago: float) -> Submission:
     return Submission(
         cluster="ada",
         job_id=job_id,
@@ -114,7 +114,7 @@ def submission(job_id: int, days_ago: float) -> Submission:
     )
 
 
-def observation(job_id: int, days_ago: float, nonce: str = "a" * 32) -> Observation:
+def make_observation(job_id: int, days_ago: float, nonce: str = "a" * 32) -> Observation:
     facts = {"uid": 1001, "logs": [{"name": LOG, "text": "x" * 5000}]}
     at = NOW - days_ago * DAY
     return Observation(
@@ -127,19 +127,19 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "site.db"
 
 
-def pruned(path: Path, **how: Any) -> retention.Pruned:
+def prune(path: Path, **how: Any) -> retention.Pruned:
     return retention.prune(path, KEPT, NOW, **how)
 
 
-def test_an_old_failure_keeps_what_tells_why_and_loses_the_rest(path: Path) -> None:
-    old, young = attempt(81, 40), attempt(82, 30)
+def test_an_old_failed_run_keeps_its_root_cause_and_loses_details(path: Path) -> None:
+    old, young = make_run(81, 40), make_run(82, 30)
     with Database.open(path) as store:
         store.save_attempt(old)
         store.save_attempt(young)
-    assert pruned(path).rows == {"attempts (details)": 1}
+    assert prune(path).rows == {"attempts (details)": 1}
     assert old.diagnosis is not None
     cut = Citation(source=LOG, line=7, text=ROOT.text[:120], role="root")
-    general = CATEGORIES["semantic_error"].advice  # its own went
+    general = CATEGORIES["semantic_error"].advice  # the run's own advice was removed
     slim = replace(
         old,
         std_out="",
@@ -154,11 +154,11 @@ def test_an_old_failure_keeps_what_tells_why_and_loses_the_rest(path: Path) -> N
         assert store.attempts() == (slim, young)
 
 
-def test_an_old_run_that_ended_well_keeps_who_where_and_when(path: Path) -> None:
-    old = well(81, 40)
+def test_an_old_completed_run_keeps_user_nodes_and_times(path: Path) -> None:
+    old = make_completed_run(81, 40)
     with Database.open(path) as store:
         store.save_attempt(old)
-    pruned(path)
+    prune(path)
     found = Diagnosis(category="success", domain="", decision="none", confidence=1.0, signature="")
     slim = replace(
         old,
@@ -175,13 +175,13 @@ def test_an_old_run_that_ended_well_keeps_who_where_and_when(path: Path) -> None
 
 
 @pytest.mark.parametrize(("site", "digest"), [(True, 16), (False, 64)], ids=["site", "user"])
-def test_an_old_submission_keeps_what_makes_it_the_very_same(path: Path, site: bool, digest: int) -> None:
-    old, young = submission(81, 41), submission(82, 1)
+def test_an_old_submission_keeps_its_digests(path: Path, site: bool, digest: int) -> None:
+    old, young = make_submission(81, 41), make_submission(82, 1)
     with Database.open(path) as store:
-        store.save_attempt(attempt(81, 40))
+        store.save_attempt(make_run(81, 40))
         store.save_submission(old)
         store.save_submission(young)
-    pruned(path, short_digests=site)
+    prune(path, short_digests=site)
     slim = replace(
         old, script_path="", work_dir="", inputs=(), plan={}, changes=(), profile_key="", tune=False,
         script_sha256="5" * digest, fingerprint="f" * digest,
@@ -190,56 +190,55 @@ def test_an_old_submission_keeps_what_makes_it_the_very_same(path: Path, site: b
         assert store.submissions() == (slim, young)
 
 
-def test_after_a_week_a_run_that_ended_well_keeps_what_it_measured(path: Path) -> None:
-    old, young, failed = well(81, 8), well(82, 6), attempt(83, 8)
+def test_after_a_week_a_completed_run_keeps_its_measurement(path: Path) -> None:
+    old, young, failed = make_completed_run(81, 8), make_completed_run(82, 6), make_run(83, 8)
     waited = QueueDelay(attempt=old.attempt, address="81", fair_share_s=5.0, over=True)
     with Database.open(path) as store:
         for record in (replace(old, waited=waited), young, failed):
             store.save_attempt(record)
         for job_id in (81, 82, 83):
-            store.save_submission(submission(job_id, 8 if job_id != 82 else 6))
-    assert pruned(path).rows == {"attempts that ended well": 1, "submissions that ended well": 1}
+            store.save_submission(make_submission(job_id, 8 if job_id != 82 else 6))
+    assert prune(path).rows == {"attempts that ended well": 1, "submissions that ended well": 1}
     with Database.open(path) as store:
         assert store.attempts() == (replace(old, std_out="", std_err=""), failed, young)
-        brief = replace(
-            submission(81, 8), script_path="", work_dir="", inputs=(), plan={}, changes=(), tune=False
-        )  # the very same it still is
-        assert store.submissions() == (brief, submission(83, 8), submission(82, 6))
+        # its digests stay
+        brief = replace(make_submission(81, 8), script_path="", work_dir="", inputs=(), plan={}, changes=(), tune=False)
+        assert store.submissions() == (brief, make_submission(83, 8), make_submission(82, 6))
 
 
-def test_a_job_that_still_waits_or_runs_keeps_everything_however_old(path: Path) -> None:
-    running = attempt(81, 0, end_time=None, state="", diagnosis=None, decision="", reconciled=False)
-    undone = attempt(83, 500, reconciled=False)
+def test_an_unfinished_job_keeps_everything_however_old(path: Path) -> None:
+    running = make_run(81, 0, end_time=None, state="", diagnosis=None, decision="", reconciled=False)
+    undone = make_run(83, 500, reconciled=False)
     with Database.open(path) as store:
         store.save_attempt(running)
         store.save_attempt(undone)
-        store.save_submission(submission(81, 90))
-        store.ingest(observation(81, 90))
+        store.save_submission(make_submission(81, 90))
+        store.ingest(make_observation(81, 90))
         action = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.RELEASE, target="83"))
         store.intend(undone.attempt, action, "act", NOW - 500 * DAY)
         before = (store.attempts(), store.submissions(), store.observations("ada", 81), store.actions())
-    assert pruned(path).rows == {}
+    assert prune(path).rows == {}
     with Database.open(path) as store:
         assert (store.attempts(), store.submissions(), store.observations("ada", 81), store.actions()) == before
 
 
-def test_observations_go_hours_after_their_job_was_settled_and_are_still_known(path: Path) -> None:
-    told = observation(81, 0.5)
+def test_pruned_observations_are_not_ingested_again(path: Path) -> None:
+    pruned = make_observation(81, 0.5)
     with Database.open(path) as store:
-        store.save_attempt(attempt(81, 0.6))
-        store.save_attempt(attempt(82, 0.1))
-        assert store.ingest(told)
-        assert store.ingest(observation(82, 0.1, nonce="b" * 32))
-    assert pruned(path).rows == {"observations": 1}
+        store.save_attempt(make_run(81, 0.6))
+        store.save_attempt(make_run(82, 0.1))
+        assert store.ingest(pruned)
+        assert store.ingest(make_observation(82, 0.1, nonce="b" * 32))
+    assert prune(path).rows == {"observations": 1}
     with Database.open(path) as store:
         assert store.observations("ada", 81) == ()
         assert len(store.observations("ada", 82)) == 1
-        assert not store.ingest(told)  # a copy that somebody kept
+        assert not store.ingest(pruned)  # a copy of the file arrives again
         assert store.observations("ada", 81) == ()
 
 
-def test_of_a_done_retry_one_row_stays_and_a_refusal_is_never_forgotten_before_its_run(path: Path) -> None:
-    old = attempt(81, 40)
+def test_a_finished_retry_keeps_one_row_and_failed_actions_stay(path: Path) -> None:
+    old = make_run(81, 40)
     steps = [(Verb.REQUEUEHOLD, "", ""), (Verb.UPDATE_JOB, "StdOut", "/a"), (Verb.RELEASE, "", ""),
              (Verb.UPDATE_JOB, "StartTime", "now+60")]  # fmt: skip
     with Database.open(path) as store:
@@ -248,22 +247,22 @@ def test_of_a_done_retry_one_row_stays_and_a_refusal_is_never_forgotten_before_i
             ruled = PlannedAction(rule="retry", action=SlurmAction(verb=verb, target="81", key=key, value=value))
             number = store.intend(old.attempt, ruled, "act", NOW - 40 * DAY)
             store.done(number, NOW - 40 * DAY, "no" if verb is Verb.RELEASE else "")
-    assert pruned(path).rows["actions (steps)"] == 2
+    assert prune(path).rows["actions (steps)"] == 2
     with Database.open(path) as store:
         assert [(a.verb, a.error) for a in store.actions()] == [("requeuehold", ""), ("release", "no")]
 
 
-def test_when_the_longer_period_is_over_nothing_of_the_run_is_left(path: Path) -> None:
-    old = attempt(81, 401)
+def test_after_the_keep_period_the_whole_run_is_deleted(path: Path) -> None:
+    old = make_run(81, 401)
     with Database.open(path) as store:
         store.save_attempt(old)
-        store.save_submission(submission(81, 402))
+        store.save_submission(make_submission(81, 402))
         delay = QueueDelay(attempt=old.attempt, address="81", eligible_at=1.0, seen_at=NOW - 401 * DAY, over=True)
         store.save_delay(delay)
         ruled = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="81"))
         store.done(store.intend(old.attempt, ruled, "act", NOW - 401 * DAY), NOW - 401 * DAY)
         store.save_rejected_entry(RejectedEntry(name="x", reason="r", uid=7), NOW - 50 * DAY)
-    pruned(path)
+    prune(path)
     with Database.open(path) as store:
         left = (store.attempts(), store.submissions(), store.delays(), store.actions(), store.count_rejected_entries())
     assert left == ((), (), (), (), ())
@@ -272,73 +271,73 @@ def test_when_the_longer_period_is_over_nothing_of_the_run_is_left(path: Path) -
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-# On a site of 70 days
+# On a synthetic site of 70 days
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Nothing of it was pruned."""
+def unpruned_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site whose rows were not pruned."""
     path = tmp_path_factory.mktemp("site") / "site.db"
     fill(path, days=70, jobs_per_day=25, until=NOW, observed_d=3, pruned=False)
     return path
 
 
 @pytest.fixture
-def site(whole: Path, path: Path) -> Path:
-    shutil.copy(whole, path)
+def site(unpruned_site: Path, path: Path) -> Path:
+    shutil.copy(unpruned_site, path)
     return path
 
 
-def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
+def read_rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(sql).fetchall()
 
 
-def test_reports_metrics_and_nodes_are_told_the_same_afterwards(site: Path) -> None:
-    def told() -> tuple[Any, ...]:
+def test_pruning_does_not_change_reports_metrics_and_node_scores(site: Path) -> None:
+    def summarize() -> tuple[Any, ...]:
         with Database.open(site) as store:
             history = store.node_history(NOW - 28 * DAY)
-        totals = rows(site, "SELECT * FROM totals ORDER BY 1, 2, 3")
-        runs = rows(site, "SELECT * FROM runs WHERE excluded <> 1 ORDER BY end_time, job_id")
+        totals = read_rows(site, "SELECT * FROM totals ORDER BY 1, 2, 3")
+        runs = read_rows(site, "SELECT * FROM runs WHERE excluded <> 1 ORDER BY end_time, job_id")
         return compute_node_scores(history, Nodes(), now=NOW), history, totals, runs
 
-    before = told()
-    found = pruned(site)
+    before = summarize()
+    found = prune(site)
     assert found.done and found.rows["attempts (details)"] > 500
-    assert told() == before
+    assert summarize() == before
 
 
-def test_every_row_can_still_be_read_and_the_file_is_sound(site: Path) -> None:
-    pruned(site)
+def test_after_pruning_every_row_can_be_read_and_the_database_is_sound(site: Path) -> None:
+    prune(site)
     with Database.open(site) as store:
         read = [store.attempts(), store.submissions(), store.preruns(), store.actions(), store.delays()]
     assert all(read)
     assert check(site).faults == ()
 
 
-def test_what_is_said_to_go_is_what_goes_and_then_nothing_is_left_to_do(site: Path) -> None:
-    said = retention.plan(site, KEPT, NOW)
-    assert said.rows == pruned(site).rows
+def test_pruning_removes_the_planned_rows_and_a_second_pass_nothing(site: Path) -> None:
+    planned = retention.plan(site, KEPT, NOW)
+    assert planned.rows == prune(site).rows
     assert retention.plan(site, KEPT, NOW) == retention.Pruned()
-    assert pruned(site).rows == {}
+    assert prune(site).rows == {}
 
 
-def test_one_that_is_interrupted_goes_on_and_comes_to_the_same(site: Path, tmp_path: Path) -> None:
+def test_interrupted_pruning_continues_and_gives_the_same_result(site: Path, tmp_path: Path) -> None:
     at_once = tmp_path / "at-once.db"
     shutil.copy(site, at_once)
-    pruned(at_once)
+    prune(at_once)
     times = 0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(retention, "BATCH", 50)
-        while not pruned(site, for_s=0.0).done:
+        while not prune(site, for_s=0.0).done:
             times += 1
     assert times > 20
     for table in ("attempts", "submissions", "preruns", "actions", "delays", "observations", "seen", "gpu_faults"):
         everything = f"SELECT * FROM {table} ORDER BY 1, 2"
-        assert rows(site, everything) == rows(at_once, everything)
+        assert read_rows(site, everything) == read_rows(at_once, everything)
 
 
-def test_others_write_while_it_is_at_work(site: Path) -> None:
+def test_other_processes_can_write_during_pruning(site: Path) -> None:
     over = threading.Event()
     written: list[int] = []
     failed: list[BaseException] = []
@@ -347,7 +346,7 @@ def test_others_write_while_it_is_at_work(site: Path) -> None:
         try:
             with Database.open(site, busy_s=allow(30)) as store:
                 while not over.is_set():
-                    store.save_submission(submission(900_000 + len(written), 0))
+                    store.save_submission(make_submission(900_000 + len(written), 0))
                     written.append(len(written))
         except BaseException as error:
             failed.append(error)
@@ -355,16 +354,16 @@ def test_others_write_while_it_is_at_work(site: Path) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     wait_until(lambda: written or failed, "the other writes")
-    pruned(site)
+    prune(site)
     over.set()
     writer.join()
     assert failed == []
-    assert rows(site, "SELECT count(*) FROM submissions WHERE job_id >= 900000") == [(len(written),)]
+    assert read_rows(site, "SELECT count(*) FROM submissions WHERE job_id >= 900000") == [(len(written),)]
 
 
-def test_free_pages_go_back_to_the_file_system_and_a_rewrite_packs_the_rest(site: Path) -> None:
+def test_a_rewrite_frees_pages_and_shrinks_the_file(site: Path) -> None:
     before = site.stat().st_size
-    pruned(site)
+    prune(site)
     retention.rewrite(site, NOW)
     with closing(sqlite3.connect(site)) as connection:
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
@@ -373,14 +372,14 @@ def test_free_pages_go_back_to_the_file_system_and_a_rewrite_packs_the_rest(site
     assert retention.get_rewrite_time(site) == NOW
 
 
-def test_a_file_of_the_older_layout_gets_the_newer_one(path: Path) -> None:
+def test_vacuum_converts_an_older_file_layout(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA page_size = 4096")
         connection.execute("CREATE TABLE gone (x)")
         connection.execute("DROP TABLE gone")
         connection.commit()
     with Database.open(path) as store:
-        store.save_attempt(attempt(81, 1))
+        store.save_attempt(make_run(81, 1))
     assert "older version" in check(path).notes[0]
     retention.vacuum(path)
     with closing(sqlite3.connect(path)) as connection:
@@ -388,11 +387,11 @@ def test_a_file_of_the_older_layout_gets_the_newer_one(path: Path) -> None:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert check(path).notes == ()
     with Database.open(path) as store:
-        assert store.attempts() == (attempt(81, 1),)
+        assert store.attempts() == (make_run(81, 1),)
 
 
 @pytest.mark.parametrize(("detail_d", "window_d", "days"), [(35, 28.0, 35), (7, 28.0, 29), (35, 60.0, 61)])
-def test_details_stay_for_as_long_as_nodes_are_judged_by_them(detail_d: int, window_d: float, days: float) -> None:
+def test_details_are_kept_for_the_node_score_window(detail_d: int, window_d: float, days: float) -> None:
     over = retention.compute_cutoffs(Retention(detail_d=detail_d, keep_d=400), NOW, window_d=window_d)
     brief = NOW - 7 * DAY
     assert over == {"settled": NOW - 6 * 3600, "brief": brief, "detail": NOW - days * DAY, "keep": NOW - 400 * DAY}

@@ -1,4 +1,4 @@
-"""The site's word on earlier submissions reaches gsub's refusal."""
+"""gsub reads the site's sealed diagnoses of earlier submissions before it refuses a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurmwrap.store.user_state_files import UserState
 UID = 1001
 
 
-def submission(job_id: int, fingerprint: str = "f1") -> Submission:
+def make_submission(job_id: int, fingerprint: str = "f1") -> Submission:
     return Submission(
         cluster="lab",
         job_id=job_id,
@@ -30,7 +30,7 @@ def submission(job_id: int, fingerprint: str = "f1") -> Submission:
     )
 
 
-def ended(job_id: int, category: str, decision: str, *, domain: str = "U", uid: int = UID) -> JobRun:
+def make_run(job_id: int, category: str, decision: str, *, domain: str = "U", uid: int = UID) -> JobRun:
     diagnosis = Diagnosis(
         category=category, domain=domain, decision=decision, confidence=1, signature="s", advice=f"mend {job_id}"
     )
@@ -39,7 +39,7 @@ def ended(job_id: int, category: str, decision: str, *, domain: str = "U", uid: 
 
 
 class Site:
-    """Seals without MUNGE: what matters here is who is told what, and what comes of it."""
+    """A site that publishes diagnoses without MUNGE."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.directory = tmp_path / "published"
@@ -50,7 +50,7 @@ class Site:
         self.publisher = FilePublisher(self.directory, "", lambda payload, *, socket, uid_restriction=None: payload)
 
     def submit(self, *submissions: Submission) -> None:
-        """As gsub leaves them where no reconcile ever takes them in."""
+        """Write submissions to the spool as gsub does; no reconciler reads them."""
         for one in submissions:
             note = Observation(
                 nonce=f"{one.job_id:032x}",
@@ -73,61 +73,65 @@ class Site:
             return content, 0
 
         same = [one for one in self.state.submitted("aa") if one.fingerprint == fingerprint]
-        told = read_published_ends(same, self.directory, unseal, {0})
-        found = self.state.failed_before("aa", fingerprint=fingerprint, diagnosed=told)
-        return [(failure.job_id, failure.reason) for failure in found]
+        diagnosed = read_published_ends(same, self.directory, unseal, {0})
+        past_failures = self.state.failed_before("aa", fingerprint=fingerprint, diagnosed=diagnosed)
+        return [(failure.job_id, failure.reason) for failure in past_failures]
 
 
-def test_failures_that_the_site_judged_count_newest_first(tmp_path: Path) -> None:
+def test_published_failures_are_listed_newest_first(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(submission(81), submission(82))
-    site.tell(ended(81, "gpu_oom", "stop"), ended(82, "semantic_error", "stop"))
+    site.submit(make_submission(81), make_submission(82))
+    site.tell(make_run(81, "gpu_oom", "stop"), make_run(82, "semantic_error", "stop"))
     assert site.failures() == [(82, "mend 82"), (81, "mend 81")]
 
 
-def test_a_success_in_between_resets(tmp_path: Path) -> None:
+def test_a_success_clears_earlier_failures(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(*(submission(n) for n in (81, 82, 83)))
-    site.tell(ended(81, "gpu_oom", "stop"), ended(82, "success", "none", domain=""), ended(83, "gpu_oom", "stop"))
+    site.submit(*(make_submission(n) for n in (81, 82, 83)))
+    site.tell(
+        make_run(81, "gpu_oom", "stop"), make_run(82, "success", "none", domain=""), make_run(83, "gpu_oom", "stop")
+    )
     assert site.failures() == [(83, "mend 83")]
 
 
-def test_other_arguments_neither_count_nor_reset(tmp_path: Path) -> None:
+def test_runs_with_another_fingerprint_neither_count_nor_clear(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(submission(81), submission(82, "f2"), submission(83, "f2"), submission(84))
-    site.tell(ended(81, "gpu_oom", "stop"), ended(82, "success", "none", domain=""), ended(83, "gpu_oom", "stop"))
-    site.tell(ended(84, "gpu_oom", "stop"))
+    site.submit(make_submission(81), make_submission(82, "f2"), make_submission(83, "f2"), make_submission(84))
+    site.tell(
+        make_run(81, "gpu_oom", "stop"), make_run(82, "success", "none", domain=""), make_run(83, "gpu_oom", "stop")
+    )
+    site.tell(make_run(84, "gpu_oom", "stop"))
     assert [job_id for job_id, _ in site.failures()] == [84, 81]
 
 
-def test_what_the_machine_did_is_no_failure_of_the_script(tmp_path: Path) -> None:
+def test_infrastructure_failures_and_cancellations_do_not_count(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(*(submission(n) for n in (81, 82, 83)))
-    site.tell(ended(81, "storage_full", "stop", domain="IF"), ended(82, "nccl_error", "retry", domain="AE"))
-    site.tell(ended(83, "cancelled", "none", domain="RS"))
+    site.submit(*(make_submission(n) for n in (81, 82, 83)))
+    site.tell(make_run(81, "storage_full", "stop", domain="IF"), make_run(82, "nccl_error", "retry", domain="AE"))
+    site.tell(make_run(83, "cancelled", "none", domain="RS"))
     assert site.failures() == []
 
 
-def test_an_older_job_of_the_same_id_and_another_users_are_not_taken_for_this_one(tmp_path: Path) -> None:
+def test_another_users_job_and_an_older_job_with_the_same_id_do_not_count(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(submission(81))
-    old = ended(81, "gpu_oom", "stop")
-    site.tell(replace(old, attempt=replace(old.attempt, submit_time=5)), ended(81, "gpu_oom", "stop", uid=1002))
+    site.submit(make_submission(81))
+    old = make_run(81, "gpu_oom", "stop")
+    site.tell(replace(old, attempt=replace(old.attempt, submit_time=5)), make_run(81, "gpu_oom", "stop", uid=1002))
     assert site.failures() == []
 
 
-def test_runs_of_one_job_count_once(tmp_path: Path) -> None:
+def test_several_runs_of_one_job_count_once(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(submission(81))
-    first = ended(81, "semantic_error", "stop")
+    site.submit(make_submission(81))
+    first = make_run(81, "semantic_error", "stop")
     again = replace(first, attempt=replace(first.attempt, submit_time=81_500), restarts=1, end_time=81_600)
     site.tell(first, again)
     assert site.failures() == [(81, "mend 81")]
 
 
-def test_only_a_few_of_the_newest_are_opened(tmp_path: Path) -> None:
+def test_only_the_four_newest_diagnoses_are_opened(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.submit(*(submission(n) for n in range(81, 99)))
-    site.tell(*(ended(n, "gpu_oom", "stop") for n in range(81, 99)))
+    site.submit(*(make_submission(n) for n in range(81, 99)))
+    site.tell(*(make_run(n, "gpu_oom", "stop") for n in range(81, 99)))
     assert [job_id for job_id, _ in site.failures()] == [98, 97, 96, 95]
     assert site.opened == 4

@@ -1,4 +1,4 @@
-"""to_plain and record_from_json: every record comes back equal; what is wrong is named."""
+"""to_json_dict and record_from_json: every record is read back equal, and errors name the wrong field."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ FULL = Outer(
 )
 
 
-def through_json(record: Any) -> Any:
+def convert_to_json(record: Any) -> Any:
     return json.loads(json.dumps(to_json_dict(record)))
 
 
-def test_every_kind_of_field_survives_json() -> None:
-    assert record_from_json(Outer, through_json(FULL)) == FULL
+def test_every_field_type_is_read_back_equal() -> None:
+    assert record_from_json(Outer, convert_to_json(FULL)) == FULL
 
 
-def test_plain_form_is_readable() -> None:
+def test_json_form_of_a_record() -> None:
     record = Outer(name="a", colour=Colour.BLUE, flags=frozenset({"z", "b"}), content=b"hi")
     assert to_json_dict(record) == {
         "name": "a",
@@ -98,7 +98,7 @@ def test_plain_form_is_readable() -> None:
     }
 
 
-def test_the_projects_own_nested_records_survive() -> None:
+def test_nested_records_of_the_model_are_read_back_equal() -> None:
     plan = PlacementPlan(levels=(Level(name="one switch", wait_s=300),), candidates=("n1", "n2"))
     change = RequestChange(option="mem", old=None, new="20G", where="added", reason="measured")
     verdict = Verdict(
@@ -121,9 +121,9 @@ def test_the_projects_own_nested_records_survive() -> None:
     )
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="s")
     attempt = JobRun(attempt=RunKey(cluster="c", job_id=1, submit_time=2), nodes=("n1",), diagnosis=diagnosis)
-    assert record_from_json(PrerunRecord, through_json(prerun)) == prerun
+    assert record_from_json(PrerunRecord, convert_to_json(prerun)) == prerun
     assert record_from_json(PlacementPlan, prerun.plan) == plan
-    assert record_from_json(JobRun, through_json(attempt)) == attempt
+    assert record_from_json(JobRun, convert_to_json(attempt)) == attempt
 
 
 def test_unknown_keys_of_a_newer_version_are_ignored() -> None:
@@ -160,19 +160,19 @@ def test_missing_keys_take_their_defaults() -> None:
         ({"name": 7 * [10**20]}, f"Outer.name: {repr(7 * [10**20])[:57]}... is not text"),
     ],
 )
-def test_what_is_wrong_is_named(plain: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_raises_an_error_that_names_the_field(plain: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         record_from_json(Outer, plain)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("plain", [None, [], "x", 3])
-def test_what_is_no_object_is_refused(plain: Any) -> None:
+def test_json_that_is_not_an_object_is_refused(plain: Any) -> None:
     with pytest.raises(ValueError, match=r"Inner: .* is not an object"):
         record_from_json(Inner, plain)
 
 
-def test_what_is_no_record_has_no_plain_form() -> None:
+def test_an_object_that_is_not_a_record_cannot_be_serialized() -> None:
     with pytest.raises(TypeError, match="object is not a record"):
         to_json_dict({"x": object()}["x"])
 
@@ -184,11 +184,10 @@ JSON = st.recursive(
 )
 
 
-@settings(
-    max_examples=settings.default.max_examples // 3, suppress_health_check=[HealthCheck.too_slow]
-)  # busy machines
+# slow on busy machines
+@settings(max_examples=settings.default.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 @given(st.fixed_dictionaries({"name": st.text()}, optional={key: JSON for key in to_json_dict(FULL) if key != "name"}))
-def test_any_json_gives_a_record_or_a_value_error(plain: dict[str, Any]) -> None:
+def test_any_json_yields_a_record_or_a_value_error(plain: dict[str, Any]) -> None:
     try:
         record = record_from_json(Outer, plain)
     except ValueError:
@@ -196,7 +195,7 @@ def test_any_json_gives_a_record_or_a_value_error(plain: dict[str, Any]) -> None
     assert repr(record_from_json(Outer, to_json_dict(record))) == repr(record)  # repr: NaN inside `free` equals nothing
 
 
-def test_reading_records_loads_nothing_heavy() -> None:
+def test_importing_serialize_loads_no_large_modules() -> None:
     code = "import sys, slurmwrap.store.serialize; print([m for m in ('sqlite_utils', 'typer', 'jinja2')"
     code += " if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

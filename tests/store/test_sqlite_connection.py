@@ -1,4 +1,4 @@
-"""Which journal fits the file system that a database lies on."""
+"""Which SQLite journal mode is selected for the file system of a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ nonsense
         ("/over/x", "tmpfs"),
     ],
 )
-def test_the_deepest_and_newest_mount_holds_the_path(path: str, kind: str) -> None:
+def test_the_deepest_and_newest_mount_decides_the_file_system(path: str, kind: str) -> None:
     assert find_filesystem(Path(path), MOUNTS) == kind
 
 
@@ -42,5 +42,5 @@ def test_wal_is_used_on_local_disks_only(tmp_path: Path, path: str, mode: str) -
     assert select_journal_mode(Path(path), tmp_path / "mountinfo") == mode
 
 
-def test_without_a_list_of_mounts_the_disk_counts_as_local(tmp_path: Path) -> None:
+def test_without_mountinfo_the_disk_counts_as_local(tmp_path: Path) -> None:
     assert select_journal_mode(Path("/x"), tmp_path / "missing") == "WAL"

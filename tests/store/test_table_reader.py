@@ -1,4 +1,4 @@
-"""store/table_reader.py: tables of a database file, read by sqlite-utils."""
+"""store/table_reader.py: tables of a database are read with sqlite-utils."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reader(path: Path) -> Iterator[TableReader]:
         yield found
 
 
-def test_columns_are_counted_also_where_values_of_several_types_are_as_frequent(reader: TableReader) -> None:
+def test_columns_with_values_of_several_types_are_counted(reader: TableReader) -> None:
     figures = {one.column: one for one in reader.analyze_columns("mixed")}
     found = {
         name: (one.nulls, one.distinct, [(v.value, v.count) for v in one.most_common]) for name, one in figures.items()
@@ -50,7 +50,7 @@ def test_columns_are_counted_also_where_values_of_several_types_are_as_frequent(
     assert figures["bytes"].least_common[-1] == ValueCount(value="6162", count=4)
 
 
-def test_a_long_value_is_cut(path: Path) -> None:
+def test_a_long_value_is_truncated(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE mixed SET one = ?", ["y" * 500])
     with open_tables(path) as reader:
@@ -58,7 +58,7 @@ def test_a_long_value_is_cut(path: Path) -> None:
     assert found.most_common == (ValueCount(value="y" * 119 + "…", count=8),)
 
 
-def test_bytes_are_text_where_the_column_is_not_declared_as_bytes() -> None:
+def test_bytes_are_decoded_as_text_unless_the_column_is_a_blob() -> None:
     cases = {
         (b"a\xc3\xa4", "TEXT"): "aä",
         ("b\udcff".encode("utf-8", "surrogatepass"), ""): "b\udcff",
@@ -71,7 +71,7 @@ def test_bytes_are_text_where_the_column_is_not_declared_as_bytes() -> None:
     assert {case: decode_value(*case) for case in cases} == cases
 
 
-def test_nothing_is_written_and_no_other_file_is_reached(path: Path, tmp_path: Path) -> None:
+def test_a_restricted_connection_cannot_write_or_attach_files(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     sqlite3.connect(other).close()
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -86,16 +86,16 @@ def test_nothing_is_written_and_no_other_file_is_reached(path: Path, tmp_path: P
                 connection.execute(sql)
 
 
-def test_all_tables_are_read_as_they_were_when_the_file_was_opened(path: Path, reader: TableReader) -> None:
+def test_all_tables_are_read_from_the_snapshot_at_opening(path: Path, reader: TableReader) -> None:
     assert reader.count_rows("mixed") == 8
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM mixed")
     assert (reader.count_rows("mixed"), len(list(reader.read_rows("mixed")))) == (8, 8)
 
 
-# Datasette, which other tests import, switches SQLite's callback tracebacks on: Python then reports it twice.
+# Datasette, which other tests import, enables SQLite's callback tracebacks: Python then reports the interrupt twice.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_ends_an_expression_that_would_not_end(reader: TableReader) -> None:
+def test_ctrl_c_interrupts_an_endless_query(reader: TableReader) -> None:
     before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.05)
@@ -106,7 +106,7 @@ def test_ctrl_c_ends_an_expression_that_would_not_end(reader: TableReader) -> No
         signal.signal(signal.SIGVTALRM, before)
 
 
-def test_a_newer_file_and_one_of_another_program_are_refused(path: Path, tmp_path: Path) -> None:
+def test_a_newer_database_and_one_of_another_program_are_refused(path: Path, tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"PRAGMA user_version = {VERSION + 1}")
     other = tmp_path / "other.db"

@@ -1,4 +1,4 @@
-"""gsub's reading of the user's own state: no database, a good one, a bad one, and records not yet taken in."""
+"""gsub reads the user's own state: without a database, from a sound and a damaged one, and from the spool."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ FAIL = replace(
 EVIDENCE = (Citation(source="stdout", line=3, text="RuntimeError"),)
 
 
-def submission(job_id: int, at: float, **changes: object) -> Submission:
+def make_submission(job_id: int, at: float, **changes: object) -> Submission:
     base = Submission(cluster="lab", job_id=job_id, uid=1001, user="ada", at=at, script_sha256="aa", fingerprint="f1")
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def ended(job_id: int, end: int, category: str, decision: str) -> JobRun:
+def make_run(job_id: int, end: int, category: str, decision: str) -> JobRun:
     diagnosis = Diagnosis(
         category=category,
         domain="U",
@@ -65,22 +65,22 @@ def state(tmp_path: Path) -> UserState:
     return UserState(tmp_path / "slurmwrap")
 
 
-def left_in_spool(state: UserState, name: str, record: PrerunRecord) -> None:
+def write_to_spool(state: UserState, name: str, record: PrerunRecord) -> None:
     state.spool.mkdir(parents=True, exist_ok=True)
     content = {"version": 1, "nonce": name, "cluster": "lab", "job_id": 1, "context": "prerun", "at": 1, "node": ""}
     (state.spool / name).write_text(json.dumps({**content, "facts": {"prerun": to_json_dict(record)}}))
 
 
-def answers(state: UserState) -> tuple[object, ...]:
+def read_state(state: UserState) -> tuple[object, ...]:
     return state.profile("train"), state.blocked_inputs(1001), state.passed("f1"), state.failed_before("aa")
 
 
-def test_without_a_database_nothing_is_known_and_nothing_is_made(state: UserState) -> None:
-    assert answers(state) == (None, (), None, ())
+def test_without_a_database_reads_are_empty_and_create_no_file(state: UserState) -> None:
+    assert read_state(state) == (None, (), None, ())
     assert not state.directory.exists()
 
 
-def test_what_the_database_holds_is_found(state: UserState) -> None:
+def test_records_in_the_database_are_found(state: UserState) -> None:
     profile = ResourceProfile(key="train", cpus_per_gpu=2.5)
     site, mine, other = (BlockedInput(digest=str(n), path="p", uid=n, reason="r", at=1.0) for n in (-1, 1001, 1002))
     with Database.open(state.database) as database:
@@ -88,37 +88,37 @@ def test_what_the_database_holds_is_found(state: UserState) -> None:
         for blocked in (site, mine, other):
             database.block_input(blocked)
         database.save_prerun(PASS)
-    assert answers(state) == (profile, (site, mine), PASS, ())
+    assert read_state(state) == (profile, (site, mine), PASS, ())
     assert (state.profile("nothing"), state.passed("f2"), state.passed("")) == (None, None, None)
 
 
-def test_a_pass_that_still_lies_in_the_spool_counts(state: UserState) -> None:
-    left_in_spool(state, "1.obs", replace(PASS, fingerprint="other"))
-    left_in_spool(state, "2.obs", PASS)
+def test_a_passed_pre_run_in_the_spool_is_found(state: UserState) -> None:
+    write_to_spool(state, "1.obs", replace(PASS, fingerprint="other"))
+    write_to_spool(state, "2.obs", PASS)
     (state.spool / "3.obs").write_text("half a fi")
     (state.spool / "4.obs").write_text('{"context": "submit", "facts": {}}')
     (state.spool / "5.obs").mkdir()
-    left_in_spool(state, ".6.obs", FAIL)
+    write_to_spool(state, ".6.obs", FAIL)
     assert state.passed("f1") == PASS
 
 
-def test_a_newer_failure_undoes_a_pass(state: UserState) -> None:
+def test_a_newer_failed_pre_run_overrides_a_passed_one(state: UserState) -> None:
     with Database.open(state.database) as database:
         database.save_prerun(PASS)
-    left_in_spool(state, "1.obs", FAIL)
+    write_to_spool(state, "1.obs", FAIL)
     assert state.passed("f1") is None
 
 
-def test_failures_of_a_script_that_a_retry_cannot_mend_are_told_newest_first(state: UserState) -> None:
+def test_failures_that_a_retry_cannot_fix_are_listed_newest_first(state: UserState) -> None:
     with Database.open(state.database) as database:
-        database.save_submission(submission(81, 1.0))
-        database.save_attempt(ended(81, 200, "gpu_oom", "stop"))
-        database.save_submission(submission(91, 250.0, prerun_job_id=92, fingerprint="f2"))
+        database.save_submission(make_submission(81, 1.0))
+        database.save_attempt(make_run(81, 200, "gpu_oom", "stop"))
+        database.save_submission(make_submission(91, 250.0, prerun_job_id=92, fingerprint="f2"))
         database.save_prerun(FAIL)
-        database.save_submission(submission(95, 3.0))
-        database.save_attempt(ended(95, 400, "nccl_error", "retry"))
-        database.save_submission(submission(96, 4.0, script_sha256="bb"))
-        database.save_attempt(ended(96, 500, "gpu_oom", "stop"))
+        database.save_submission(make_submission(95, 3.0))
+        database.save_attempt(make_run(95, 400, "nccl_error", "retry"))
+        database.save_submission(make_submission(96, 4.0, script_sha256="bb"))
+        database.save_attempt(make_run(96, 500, "gpu_oom", "stop"))
     assert state.failed_before("aa") == (
         PastFailure(job_id=92, at=300.0, category="semantic_error", reason="exit 1", fingerprint="f1", prerun=True),
         PastFailure(
@@ -135,27 +135,27 @@ def test_failures_of_a_script_that_a_retry_cannot_mend_are_told_newest_first(sta
     assert state.failed_before("") == ()
 
 
-def test_a_failure_is_of_the_last_submission_before_it_for_ids_come_back(state: UserState) -> None:
+def test_a_failure_belongs_to_the_last_earlier_submission_of_a_reused_job_id(state: UserState) -> None:
     with Database.open(state.database) as database:
-        database.save_attempt(ended(81, 500, "gpu_oom", "stop"))
-        database.save_submission(submission(81, 1_000.0))
-        database.save_submission(submission(81, 2_000.0, script_sha256="bb"))
+        database.save_attempt(make_run(81, 500, "gpu_oom", "stop"))
+        database.save_submission(make_submission(81, 1_000.0))
+        database.save_submission(make_submission(81, 2_000.0, script_sha256="bb"))
     assert (state.failed_before("aa"), state.failed_before("bb")) == ((), ())
     with Database.open(state.database) as database:
-        database.save_attempt(ended(81, 2_300, "gpu_oom", "stop"))
+        database.save_attempt(make_run(81, 2_300, "gpu_oom", "stop"))
     assert [failure.at for failure in state.failed_before("bb")] == [2_300.0]
     assert state.failed_before("aa") == ()
 
 
-def test_a_success_forgives_what_was_before(state: UserState) -> None:
+def test_a_success_clears_earlier_failures(state: UserState) -> None:
     with Database.open(state.database) as database:
         for job_id, end, category in ((81, 200, "gpu_oom"), (82, 300, "success"), (83, 400, "import_error")):
-            database.save_submission(submission(job_id, float(job_id)))
-            database.save_attempt(ended(job_id, end, category, "none" if category == "success" else "stop"))
+            database.save_submission(make_submission(job_id, float(job_id)))
+            database.save_attempt(make_run(job_id, end, category, "none" if category == "success" else "stop"))
     assert [failure.job_id for failure in state.failed_before("aa")] == [83]
 
 
-def test_a_locked_database_is_said_at_once(state: UserState) -> None:
+def test_a_locked_database_raises_an_error(state: UserState) -> None:
     Database.open(state.database).close()
     holder = sqlite3.connect(state.database, isolation_level=None)
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -165,7 +165,7 @@ def test_a_locked_database_is_said_at_once(state: UserState) -> None:
     holder.close()
 
 
-def test_a_damaged_database_is_said(state: UserState) -> None:
+def test_a_damaged_database_raises_an_error(state: UserState) -> None:
     state.directory.mkdir()
     state.database.write_bytes(b"scrambled" * 1000)
     with pytest.raises(StoreError, match=f"database {state.database} is damaged"):
@@ -186,64 +186,66 @@ print(before, [m for m in ("sqlite_utils", "typer", "jinja2", "subprocess") if m
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False []\n"
 
 
-DOUBT = replace(
+INCONCLUSIVE = replace(
     PASS,
     at=150.0,
     verdict=Verdict(outcome=Outcome.INCONCLUSIVE, layer="no_training", reason="it only serves", lasting=True),
 )
 
 
-def test_a_lasting_doubt_of_the_newest_pre_run_is_found_until_it_is_forgotten(state: UserState) -> None:
-    left_in_spool(state, "1.obs", PASS)
-    left_in_spool(state, "2.obs", DOUBT)
-    assert (state.undecided("f1"), state.passed("f1"), state.undecided("f2")) == (DOUBT, None, None)
+def test_a_lasting_inconclusive_verdict_is_found_until_it_is_forgotten(state: UserState) -> None:
+    write_to_spool(state, "1.obs", PASS)
+    write_to_spool(state, "2.obs", INCONCLUSIVE)
+    assert (state.undecided("f1"), state.passed("f1"), state.undecided("f2")) == (INCONCLUSIVE, None, None)
     state.forget_passed(["f1"], 200.0)
     assert state.undecided("f1") is None
 
 
-def test_a_doubt_of_the_moment_is_tried_again(state: UserState) -> None:
-    left_in_spool(state, "1.obs", replace(DOUBT, verdict=replace(DOUBT.verdict, lasting=False)))
+def test_an_inconclusive_verdict_that_is_not_lasting_is_not_found(state: UserState) -> None:
+    write_to_spool(state, "1.obs", replace(INCONCLUSIVE, verdict=replace(INCONCLUSIVE.verdict, lasting=False)))
     assert state.undecided("f1") is None
 
 
-def test_a_doubt_is_lasting_in_the_database_as_well(state: UserState) -> None:
+def test_a_lasting_inconclusive_verdict_is_found_in_the_database(state: UserState) -> None:
     with Database.open(state.database) as database:
-        database.save_prerun(DOUBT)
-    assert state.undecided("f1") == DOUBT
+        database.save_prerun(INCONCLUSIVE)
+    assert state.undecided("f1") == INCONCLUSIVE
 
 
-COMPLETED = ended(7, 500, "success", "none")
+COMPLETED = make_run(7, 500, "success", "none")
 
 
 @pytest.mark.parametrize(
     ("run", "known"),
     [
         (COMPLETED, 500.0),
-        (replace(COMPLETED, address="7_3"), None),  # the other tasks of the array are not told of
-        (ended(7, 500, "semantic_error", "stop"), None),
-        (ended(7, 200, "success", "none"), None),  # its pre-run failed since
+        (replace(COMPLETED, address="7_3"), None),  # nothing is known of the other array tasks
+        (make_run(7, 500, "semantic_error", "stop"), None),
+        (make_run(7, 200, "success", "none"), None),  # a later pre-run failed
     ],
 )
-def test_a_completed_run_of_the_very_same_counts_as_passed(state: UserState, run: JobRun, known: float | None) -> None:
+def test_a_completed_run_with_the_same_fingerprint_counts_as_passed(
+    state: UserState, run: JobRun, known: float | None
+) -> None:
     with Database.open(state.database) as database:
-        database.save_submission(submission(7, 190.0 if run.end_time == 200 else 490.0))
+        database.save_submission(make_submission(7, 190.0 if run.end_time == 200 else 490.0))
         database.save_attempt(run)
         database.save_prerun(FAIL)
     assert state.completed("aa", "f1") == known
     assert state.completed("aa", "f2") is None
 
 
-def test_runs_whose_end_nobody_judged_are_named_newest_first(state: UserState) -> None:
+def test_submissions_without_a_diagnosis_are_listed_newest_first(state: UserState) -> None:
     with Database.open(state.database) as database:
         for job_id, at in ((7, 490.0), (8, 600.0), (9, 700.0)):
-            database.save_submission(submission(job_id, at))
-        database.save_submission(submission(10, 800.0, cluster="other"))
+            database.save_submission(make_submission(job_id, at))
+        database.save_submission(make_submission(10, 800.0, cluster="other"))
         database.save_attempt(COMPLETED)
     assert state.unjudged("aa", "f1", "lab") == ((9, 700.0), (8, 600.0))
     assert state.unjudged("aa", "f1", "other") == ((10, 800.0),)
 
 
-def test_what_slurm_said_of_a_run_is_kept_until_it_is_forgotten(state: UserState) -> None:
+def test_a_completion_reported_by_slurm_is_kept_until_it_is_forgotten(state: UserState) -> None:
     state.remember_completed("f1", 900.0)
     assert state.completed("aa", "f1") == 900.0
     state.forget_passed(["*"], 901.0)

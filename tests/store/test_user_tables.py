@@ -1,4 +1,4 @@
-"""store/database.py: the half of the database that users report."""
+"""store/database.py: the tables that hold what users report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.store.database import Database
 
 
-def test_jobs_of_which_no_run_is_known_are_told_once_each_by_their_last_submission(tmp_path: Path) -> None:
+def test_jobs_without_a_run_are_listed_once_by_their_last_submission(tmp_path: Path) -> None:
     with Database.open(tmp_path / "site.db") as store:
         first = submission(1)
         for number, at in ((4, 10.0), (1, 20.0), (2, 30.0), (4, 40.0), (3, 5.0)):

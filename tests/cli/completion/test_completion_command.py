@@ -1,4 +1,4 @@
-"""slurmwrap completion: what the scripts are made of, that each shell reads its own, and where --install puts it."""
+"""slurmwrap completion: contents of the scripts, reading them in each shell, and the paths of --install."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ SHELLS = ("bash", "zsh", "fish")
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def test_every_option_is_described_and_nothing_else() -> None:
+def test_exactly_the_known_options_have_a_description() -> None:
     assert (set(SBATCH_WORDS), set(OWN_WORDS)) == (set(BY_NAME), set(OWN_BY_NAME))
     assert set(BY_NAME) >= NOT_OFFERED
 
 
-def test_flags_have_no_values_and_the_menus_text_is_short() -> None:
+def test_flags_have_no_values_and_descriptions_are_at_most_50_characters() -> None:
     offers = gsub_offers()
     assert [o.long for o in offers if o.argument is Argument.NONE and o.values] == []
     assert [o.long for o in offers if not 0 < len(o.about) <= 50] == []
 
 
-def test_every_command_of_slurmwrap_is_there() -> None:
+def test_every_command_of_slurmwrap_is_completed() -> None:
     found = {command.name: command for command in slurmwrap_commands(ROOT)}
     assert {"", "why", "lab", "lab up", "nodes show", "prerun list", "profile measure", "completion"} <= set(found)
     assert [name for name, command in found.items() for one in command.options if not one.about] == []
@@ -62,7 +62,7 @@ def test_every_command_of_slurmwrap_is_there() -> None:
 # --- the scripts ------------------------------------------------------------------------------------------------------
 
 
-def test_the_bash_script_is_clean(tmp_path: Path) -> None:
+def test_shellcheck_has_no_complaint_about_the_bash_script(tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_the_bash_script_is_clean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_scripts_are_read_without_a_word(shell: str, tmp_path: Path) -> None:
+def test_each_shell_reads_its_script_without_output(shell: str, tmp_path: Path) -> None:
     start = {
         "bash": ["bash", "--norc", "-c", ". $1; . $2", "-"],
         "zsh": ["zsh", "-f", "-c", "compdef() { :; }; . $1; . $2", "-"],
@@ -105,26 +105,28 @@ def _install(home: Path, *words: str) -> tuple[int, str]:
         (["fish"], {".config/fish/completions/gsub.fish", ".config/fish/completions/slurmwrap.fish"}),
     ],
 )
-def test_install_puts_it_where_the_shell_looks(words: list[str], files: set[str], tmp_path: Path) -> None:
-    for _ in range(2):  # an older one of ours is replaced
-        code, said = _install(tmp_path, *words)
-        assert code == 0, said
+def test_install_writes_the_script_where_the_shell_looks_for_it(
+    words: list[str], files: set[str], tmp_path: Path
+) -> None:
+    for _ in range(2):  # an older script of slurmwrap is replaced
+        code, message = _install(tmp_path, *words)
+        assert code == 0, message
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == files
     text = render_script(Shell(words[0]), ROOT, sbatch="--sbatch" in words)
     assert {(tmp_path / name).read_text(encoding="utf-8") for name in files} == {text}
 
 
-def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
+def test_a_file_that_slurmwrap_did_not_write_is_kept(tmp_path: Path) -> None:
     directory = tmp_path / ".config/fish/completions"
     directory.mkdir(parents=True)
     (directory / "slurmwrap.fish").write_text("# mine\n")
-    code, said = _install(tmp_path, "fish")
-    assert (code, said) == (1, f"{directory}/slurmwrap.fish exists and was not written by slurmwrap")
+    code, message = _install(tmp_path, "fish")
+    assert (code, message) == (1, f"{directory}/slurmwrap.fish exists and was not written by slurmwrap")
     assert [path.name for path in directory.iterdir()] == ["slurmwrap.fish"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) -> None:
+def test_a_new_shell_finds_the_installed_script(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     context = Desk(tmp_path)
@@ -149,8 +151,8 @@ def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) 
     assert done.stdout.strip() == expected[shell], done.stderr
 
 
-def test_every_command_is_loaded_without_the_optional_packages(tmp_path: Path) -> None:
-    """A plain `pip install slurmwrap` has none of them, and the completion script names every command."""
+def test_every_command_is_imported_without_the_optional_packages(tmp_path: Path) -> None:
+    """A plain `pip install slurmwrap` has no optional package; the completion script names every command."""
     block = "import sys; sys.modules.update(dict.fromkeys(('numpy', 'highspy', 'matplotlib', 'prometheus_client')))"
     run = "from slurmwrap.cli.slurmwrap import main; sys.argv = ['slurmwrap', 'completion', 'bash']; main()"
     done = subprocess.run(

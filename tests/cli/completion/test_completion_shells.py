@@ -1,5 +1,6 @@
-"""TAB in real shells, beside a stand-in for Slurm that says what no real one would: hostile names, other releases,
-nothing at all. tests/slurm/test_completion_lab.py has the real Slurm."""
+"""Completion by TAB in real shells, with a fake Slurm: names with shell syntax, other releases, no answer.
+
+tests/slurm/test_completion_lab.py tests completion with a real Slurm."""
 
 from __future__ import annotations
 
@@ -24,25 +25,25 @@ SHELLS = ("bash", "zsh", "fish")
 
 @pytest.fixture
 def context(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)  # without any answer: a Slurm that is away
+    return Desk(tmp_path)  # without any answer: Slurm is not available
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What zsh keeps of the completions it has: without it each takes half a second to start."""
+def zcompdump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The completion cache of zsh: without it each zsh takes half a second to start."""
     return tmp_path_factory.mktemp("zsh") / "zcompdump"
 
 
 @pytest.fixture
-def open_shell(context: Desk, tmp_path: Path, dump: Path) -> Iterator[Callable[..., TypedShell]]:
+def open_shell(context: Desk, tmp_path: Path, zcompdump: Path) -> Iterator[Callable[..., TypedShell]]:
     opened: list[TypedShell] = []
 
-    def gsub_script(shell: str, more: str = "", **script: Any) -> TypedShell:
+    def start_shell(shell: str, more: str = "", **script: Any) -> TypedShell:
         path = completion_script(shell, tmp_path, **script)
-        opened.append(TypedShell(shell, path, context.env, context.work, tmp_path, more, dump=dump))
+        opened.append(TypedShell(shell, path, context.env, context.work, tmp_path, more, dump=zcompdump))
         return opened[-1]
 
-    yield gsub_script
+    yield start_shell
     for one in opened:
         one.close()
 
@@ -51,17 +52,17 @@ def open_shell(context: Desk, tmp_path: Path, dump: Path) -> Iterator[Callable[.
 def offered(context: Desk, tmp_path: Path, open_shell: Callable[..., TypedShell]) -> Callable[..., set[str]]:
     """`offered(shell, line)`: what TAB offers in a new shell."""
 
-    def offers(shell: str, line: str) -> set[str]:
+    def complete(shell: str, line: str) -> set[str]:
         if shell == "fish":
             return set(Fish(completion_script(shell, tmp_path), context.env, context.work).complete(line))
         return set(open_shell(shell).complete(line).offers)
 
-    return offers
+    return complete
 
 
 def _names_of(release: Release | None) -> set[str]:
     known = {option for option in SBATCH if option.name not in NOT_OFFERED}
-    if release is None:  # Slurm does not say which it is: what all releases have
+    if release is None:  # the release is unknown: only options that all releases have
         known = {option for option in known if option.since <= (22, 5) and option.until is None}
     return {f"--{option.name}" for option in known if option.known_to(release)} | {f"--{own.name}" for own in OWN}
 
@@ -72,17 +73,17 @@ RELEASES: list[tuple[str | None, Release | None]] = [
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_this_release_of_sbatch_has_is_offered_and_no_more(
+def test_exactly_the_options_of_the_installed_slurm_release_are_offered(
     shell: str, context: Desk, offered: Callable[..., set[str]]
 ) -> None:
     found = {}
-    for says, release in RELEASES:
-        context.answers({}, says)
+    for version_text, release in RELEASES:
+        context.answers({}, version_text)
         found[release] = {one.rstrip("=") for one in offered(shell, "gsub --")}
     assert found == {release: _names_of(release) for _, release in RELEASES}
 
 
-LINES = {  # what TAB makes of the line
+LINES = {  # typed line -> line after TAB
     "gsub --nodel": "gsub --nodelist=",
     "gsub --prerun=ga": "gsub --prerun=gate ",
     "gsub --prerun pro": "gsub --prerun profile ",
@@ -108,15 +109,15 @@ LINES = {  # what TAB makes of the line
     "slurmwrap classify a tr": "slurmwrap classify a train.sbatch ",
     "slurmwrap completion z": "slurmwrap completion zsh ",
 }
-IN_ZSH = {
+LINES_IN_ZSH = {
     "gsub --mail-type=END,FA": "gsub --mail-type=END,FAIL,",
 }
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_a_line_is_completed(shell: str, open_shell: Callable[..., TypedShell]) -> None:
+def test_bash_and_zsh_complete_a_line(shell: str, open_shell: Callable[..., TypedShell]) -> None:
     terminal = open_shell(shell)
-    wanted = LINES | (IN_ZSH if shell == "zsh" else {})
+    wanted = LINES | (LINES_IN_ZSH if shell == "zsh" else {})
     assert {line: terminal.complete(line).line for line in LINES} == wanted
 
 
@@ -140,12 +141,12 @@ def test_fish_completes_a_line(context: Desk, tmp_path: Path) -> None:
     }
     found = fish.complete_all(list(lines))
     assert found["slurmwrap nodes sh"].keys() == {"show"}
-    found["slurmwrap nodes sh"] = lines["slurmwrap nodes sh"]  # its words are the command's own help
+    found["slurmwrap nodes sh"] = lines["slurmwrap nodes sh"]  # the text is the help of the command
     assert found == lines
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
+def test_sbatch_is_completed_where_it_is_an_alias_of_gsub(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
     if shell == "fish":
@@ -157,16 +158,16 @@ def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
         assert open_shell(shell, sbatch=True).complete("sbatch --explai").line == "sbatch --explain "
 
 
-RECENT = """#!/bin/sh
+GSUB_WITH_RECENT_RUNS = """#!/bin/sh
 [ "$SLURMWRAP_COMPLETE" = jobs ] && [ $# = 0 ] && printf '47|FAILED|train\\n46||two words\\n'
 """
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_recent_runs_are_offered_beside_the_jobs_in_the_queue(
+def test_recent_runs_and_jobs_in_the_queue_are_offered(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
-    context.program("gsub", RECENT)
+    context.program("gsub", GSUB_WITH_RECENT_RUNS)
     line = "slurmwrap why "
     for queue, wanted in (("", ["46", "47"]), ("51|RUNNING|now\n47|PENDING|again", ["46", "47", "51"])):
         context.answers({"squeue -h --me": "51\n47" if queue and shell == "bash" else queue})
@@ -181,7 +182,7 @@ def test_recent_runs_are_offered_beside_the_jobs_in_the_queue(
 
 # --- gsub new and its templates -------------------------------------------------------------------------------------
 
-NEW = {
+GSUB_NEW_LINES = {
     "gsub ne": "gsub new ",
     "gsub new --lis": "gsub new --list ",
     "gsub new --templa": "gsub new --template=",
@@ -197,27 +198,27 @@ NEW = {
 }
 
 
-def _real_gsub(context: Desk) -> None:
-    """Only it knows the templates."""
+def _use_real_gsub(context: Desk) -> None:
+    """Only the real gsub knows the templates."""
     (context.home / "gsub").write_text(
         f'#!/bin/sh\nexec {sys.executable} {gsub_script.__file__} "$@"\n', encoding="utf-8"
     )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_gsub_new_is_a_command_with_the_options_of_a_submission(
+def test_bash_and_zsh_complete_gsub_new_with_the_options_of_a_submission(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
-    _real_gsub(context)
+    _use_real_gsub(context)
     terminal = open_shell(shell)
-    assert {line: terminal.complete(line).line for line in NEW} == NEW
-    (context.work / "new").touch()  # then it is that script
+    assert {line: terminal.complete(line).line for line in GSUB_NEW_LINES} == GSUB_NEW_LINES
+    (context.work / "new").touch()  # `new` is now the script of that name
     lines = {"gsub new tr": "gsub new train.sbatch ", "gsub new --li": "gsub new --li"}
     assert {line: terminal.complete(line).line for line in lines} == lines
 
 
 def test_fish_completes_gsub_new(context: Desk, tmp_path: Path) -> None:
-    _real_gsub(context)
+    _use_real_gsub(context)
     fish = Fish(completion_script("fish", tmp_path), context.env, context.work)
     lines = {
         "gsub ne": {"new": "write a batch script from a template"},
@@ -232,7 +233,7 @@ def test_fish_completes_gsub_new(context: Desk, tmp_path: Path) -> None:
     }
     found = fish.complete_all(list(lines))
     assert found["gsub new --template tor"].keys() == {"torchrun"}
-    found["gsub new --template tor"] = lines["gsub new --template tor"]  # its words are the template's own
+    found["gsub new --template tor"] = lines["gsub new --template tor"]  # the text comes from the template
     assert found == lines
     (context.work / "new").touch()
     assert (fish.complete("gsub new --lis"), fish.complete("gsub ne")) == ({}, {"new": ""})
@@ -240,7 +241,7 @@ def test_fish_completes_gsub_new(context: Desk, tmp_path: Path) -> None:
 
 # --- hostile names ----------------------------------------------------------------------------------------------------
 
-# Each begins with a letter of its own, to be typed; a shell that evaluates one leaves a file.
+# Each name begins with a unique letter, which is typed. A shell that evaluates a name creates a file.
 HOSTILE = {
     "a": "a b c",
     "b": "b$(touch PWNED)",
@@ -264,13 +265,13 @@ HOSTILE = {
 
 
 def _can_be_offered(typed: str, name: str) -> bool:
-    if "constraint" in typed:  # features are joined by these
+    if "constraint" in typed:  # these characters join features
         return not set(name) & set(",&|(![*")
     return "," not in name or "-p" not in typed
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_hostile_name_is_a_word_and_never_a_command(
+def test_a_name_with_shell_syntax_is_completed_and_never_executed(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
     names = "\n".join(HOSTILE.values())
@@ -282,23 +283,22 @@ def test_a_hostile_name_is_a_word_and_never_a_command(
                 word = typed.removeprefix("gsub ")
                 wanted[typed + letter] = ["-p", name] if word == "-p " else [word + name]
     if shell == "fish":
-        wanted = {
-            line: words for line, words in wanted.items() if line[-1] != "*"
-        }  # typed bare it is the user's pattern
-        took = _fish_takes(Fish(completion_script(shell, tmp_path), context.env, context.work), list(wanted))
+        # An unquoted * is a pattern of the user.
+        wanted = {line: words for line, words in wanted.items() if line[-1] != "*"}
+        received = _fish_takes(Fish(completion_script(shell, tmp_path), context.env, context.work), list(wanted))
     else:
-        took, terminal = {}, open_shell(shell, "HISTFILE=/dev/null; set +o histexpand 2>/dev/null\n")
+        received, terminal = {}, open_shell(shell, "HISTFILE=/dev/null; set +o histexpand 2>/dev/null\n")
         for line in wanted:
             terminal.run(terminal.complete(line).line)
-            took[line] = context.got()
-    if shell == "zsh":  # the comma is for more, and goes when a blank is typed
-        took = {line: [*words[:-1], words[-1].removesuffix(",")] for line, words in took.items()}
-    assert took == wanted
+            received[line] = context.got()
+    if shell == "zsh":  # zsh removes the trailing comma when a blank is typed
+        received = {line: [*words[:-1], words[-1].removesuffix(",")] for line, words in received.items()}
+    assert received == wanted
     assert list(tmp_path.rglob("*PWNED*")) == []
 
 
-# Not here: $(...) in the path of a file, which zsh itself runs for any command (`ls $(touch x)/` and TAB).
-TYPED = [
+# Not included: $(...) in a file path. zsh itself executes it for any command (`ls $(touch x)/` and TAB).
+LINES_WITH_COMMANDS = [
     "gsub --$(touch PWNED)=",
     "gsub --partition=$(touch PWNED)",
     "gsub --part'$(touch PWNED)'=g",
@@ -314,22 +314,22 @@ TYPED = [
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_is_typed_is_not_run_by_tab(
+def test_tab_does_not_execute_a_typed_command_substitution(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
     context.answers({"sinfo -h -o": "gpu", "scontrol show hostnames": "n0\nn1"})
     if shell == "fish":
-        Fish(completion_script(shell, tmp_path), context.env, context.work).complete_all(TYPED)
+        Fish(completion_script(shell, tmp_path), context.env, context.work).complete_all(LINES_WITH_COMMANDS)
     else:
         terminal = open_shell(shell)
-        for line in TYPED:
+        for line in LINES_WITH_COMMANDS:
             terminal.complete(line)
     assert list(tmp_path.rglob("*PWNED*")) == []
 
 
 def _fish_takes(fish: Fish, lines: list[str]) -> dict[str, list[str]]:
-    """The one offer, quoted as fish inserts it, on a line that is run."""
-    said = fish.run(
+    """Run each line with its one offer, quoted as fish inserts it, and return the words received."""
+    output = fish.run(
         "for line in $argv[2..]\n"
         "  set offer (complete --escape -C $line | string split -f1 \\t)\n"
         "  eval (string replace -r '[^ ]*$' '' -- $line)$offer\n"
@@ -337,11 +337,11 @@ def _fish_takes(fish: Fish, lines: list[str]) -> dict[str, list[str]]:
         "end",
         *lines,
     )
-    return {line: got.split("\0")[:-1] for line, got in zip(lines, said.split("\x1e\n"), strict=False)}
+    return {line: got.split("\0")[:-1] for line, got in zip(lines, output.split("\x1e\n"), strict=False)}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_name_that_speaks_to_the_terminal_is_not_shown(
+def test_a_name_with_control_characters_is_not_printed(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
     context.answers({"sinfo -h -o": "good\nbad\x1b[2Jname"})
@@ -354,12 +354,12 @@ def test_a_name_that_speaks_to_the_terminal_is_not_shown(
     assert b"\x1b[2J" not in terminal.terminal.seen
 
 
-# --- Slurm is away ----------------------------------------------------------------------------------------------------
+# --- Slurm is not available -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 @pytest.mark.parametrize("hangs", [True, False])
-def test_without_an_answer_nothing_is_offered_said_or_asked_again(
+def test_without_an_answer_of_slurm_nothing_is_offered_and_slurm_is_asked_once(
     shell: str, hangs: bool, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
     context.answers({})
@@ -376,7 +376,7 @@ def test_without_an_answer_nothing_is_offered_said_or_asked_again(
 def test_without_slurm_options_are_still_completed(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
-    context.env["PATH"] = str(_only(tmp_path / "tools", "bash", "zsh", "fish", "timeout", "date", "cat"))
+    context.env["PATH"] = str(_link_programs(tmp_path / "tools", "bash", "zsh", "fish", "timeout", "date", "cat"))
     if shell == "fish":
         fish = Fish(completion_script(shell, tmp_path), context.env, context.work)
         option, value = fish.complete_all(["gsub --partit", "gsub --partition=g"]).values()
@@ -387,7 +387,7 @@ def test_without_slurm_options_are_still_completed(
     assert terminal.complete("gsub --partition=g").line == "gsub --partition=g"
 
 
-def _only(directory: Path, *programs: str) -> Path:
+def _link_programs(directory: Path, *programs: str) -> Path:
     directory.mkdir()
     for name in programs:
         if found := shutil.which(name):
@@ -396,7 +396,9 @@ def _only(directory: Path, *programs: str) -> Path:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_slurm_is_asked_once_for_several_tabs(shell: str, context: Desk, open_shell: Callable[..., TypedShell]) -> None:
+def test_the_answer_of_slurm_is_cached_for_several_tabs(
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell]
+) -> None:
     context.answers({"sinfo -h -o": "gpu\ncpu"})
     terminal = open_shell(shell)
     assert [terminal.complete("gsub -p ").offers for _ in range(3)] == [("cpu", "gpu")] * 3
@@ -404,13 +406,13 @@ def test_slurm_is_asked_once_for_several_tabs(shell: str, context: Desk, open_sh
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_template_of_ones_own_is_offered_with_the_shipped_ones(
+def test_a_users_own_template_is_offered_with_the_shipped_templates(
     shell: str, context: Desk, offered: Callable[..., set[str]], tmp_path: Path
 ) -> None:
     own = tmp_path / ".config/slurmwrap/templates/pretrain.j2"
     own.parent.mkdir(parents=True)
     own.write_text("{# about: our runs #}\n{# tasks: node #}\n", encoding="utf-8")
-    _real_gsub(context)
+    _use_real_gsub(context)
     shipped = {"accelerate", "array", "deepspeed", "jax", "list", "srun", "torchrun"}
     assert offered(shell, "gsub --template ") == {*shipped, "pretrain"}
 
@@ -431,7 +433,7 @@ SETTINGS = {
         for place, setting in enumerate(settings)
     ],
 )
-def test_unusual_settings_change_nothing(
+def test_completion_works_with_unusual_shell_settings(
     shell: str, setting: str, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
     context.answers({"sinfo -h -o": "gpu\ncpu"})
@@ -441,7 +443,7 @@ def test_unusual_settings_change_nothing(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_ten_thousand_nodes_are_a_list_until_a_letter_is_typed(
+def test_ten_thousand_nodes_are_offered_folded_until_a_prefix_is_typed(
     shell: str, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
     names = [f"g{number}" for number in range(10_000)]

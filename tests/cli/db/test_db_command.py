@@ -1,4 +1,4 @@
-"""`slurmwrap db` as people and programs use it; Datasette on a real database where it is installed."""
+"""`slurmwrap db` on a real database, as text and as JSON; Datasette where it is installed."""
 
 from __future__ import annotations
 
@@ -45,39 +45,39 @@ def test_the_path_is_the_configured_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert run("path") == f"{tmp_path}/slurmwrap/user.db\n"
 
 
-def test_a_copy_into_a_folder_carries_the_date_and_old_ones_go(site: Path, tmp_path: Path) -> None:
+def test_backup_into_a_folder_dates_the_copy_and_removes_old_copies(site: Path, tmp_path: Path) -> None:
     for day in (1, 2, 3):
         (tmp_path / f"site-2020010{day}-030000.db").touch()
     others = ["site-1-before-upgrade.db", "site-20200101.db", "site-20200101-030000.db.gz", "mysite-20200101-030000.db"]
     for name in others:
         (tmp_path / name).touch()
-    told = run("backup", str(tmp_path), "--keep", "2", "--file", str(site))
+    message = run("backup", str(tmp_path), "--keep", "2", "--file", str(site))
     made = sorted({p.name for p in tmp_path.iterdir()} - set(others))
     assert len(made) == 2
     assert all((tmp_path / name).exists() for name in others)
     assert made[0] == "site-20200103-030000.db"
-    assert re.fullmatch(rf"{tmp_path}/{made[1]}: [\d.]+ [KM]iB, checked\nremoved .*0101.*\nremoved .*0102.*\n", told)
+    assert re.fullmatch(rf"{tmp_path}/{made[1]}: [\d.]+ [KM]iB, checked\nremoved .*0101.*\nremoved .*0102.*\n", message)
     with pytest.raises(UsageError, match="--keep needs a folder"):
         run("backup", str(tmp_path / "one.db"), "--keep", "2", "--file", str(site))
 
 
-def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_prune_and_migrate_do_not_create_a_missing_database(tmp_path: Path) -> None:
     for words in (["prune"], ["prune", "--dry-run"], ["migrate"]):
         with pytest.raises(StoreError, match="there is no database at"):
             run(*words, "--file", str(tmp_path / "typo.db"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_says_sound_and_for_programs_the_same(site: Path) -> None:
-    told = run("check", str(site))
-    assert told.startswith(f"{site}: schema {VERSION}, WAL, ")
-    assert told.endswith("\n\nsound\n")
+def test_check_of_a_sound_database_as_text_and_as_json(site: Path) -> None:
+    message = run("check", str(site))
+    assert message.startswith(f"{site}: schema {VERSION}, WAL, ")
+    assert message.endswith("\n\nsound\n")
     found = json.loads(run("check", "--quick", "--json", str(site)))
     assert (found["path"], found["faults"]) == (str(site), [])
     assert {"name", "rows", "bytes"} == set(found["tables"][0])
 
 
-def test_check_ends_with_1_where_something_is_wrong(site: Path, tmp_path: Path) -> None:
+def test_check_exits_with_1_when_the_database_is_not_sound(site: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     copy.write_bytes(site.read_bytes())
     copy.chmod(0o640)
@@ -88,15 +88,15 @@ def test_check_ends_with_1_where_something_is_wrong(site: Path, tmp_path: Path) 
         run("check", str(tmp_path / "none.db"))
 
 
-def test_prune_counts_first_and_then_does_it(site: Path, tmp_path: Path) -> None:
+def test_prune_dry_run_counts_the_rows_that_prune_then_deletes(site: Path, tmp_path: Path) -> None:
     copy = tmp_path / "site.db"
     run("backup", str(copy), "--file", str(site))
     before = copy.read_bytes()
-    said = json.loads(run("prune", "--dry-run", "--json", "--keep", "40d", "--detail", "30d", "--file", str(copy)))
+    planned = json.loads(run("prune", "--dry-run", "--json", "--keep", "40d", "--detail", "30d", "--file", str(copy)))
     assert copy.read_bytes() == before
     done = json.loads(run("prune", "--json", "--keep", "40d", "--detail", "30d", "--file", str(copy)))
-    assert said["dry_run"] and not done["dry_run"]
-    assert done["rows"]["attempts"] == said["rows"]["attempts"] > 10
+    assert planned["dry_run"] and not done["dry_run"]
+    assert done["rows"]["attempts"] == planned["rows"]["attempts"] > 10
     assert "nothing" in run("prune", "--keep", "40d", "--detail", "30d", "--file", str(copy))
     assert "written anew: " in run("prune", "--vacuum", "--keep", "40d", "--detail", "30d", "--file", str(copy))
     with Database.open(copy, readonly=True) as store:
@@ -105,32 +105,32 @@ def test_prune_counts_first_and_then_does_it(site: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--keep", "soon"), "--keep 'soon' is no number of days"),
         (("--keep", "0d"), "--keep '0d' is no number of days"),
         (("--keep", "10d"), "details cannot be kept for 35 days of runs that go after 10"),
     ],
 )
-def test_prune_refuses_what_cannot_be_meant(site: Path, words: tuple[str, ...], told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
+def test_prune_refuses_invalid_periods(site: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         run("prune", "--dry-run", *words, "--file", str(site))
 
 
-def test_migrate_says_what_it_did(site: Path, tmp_path: Path) -> None:
+def test_migrate_reports_the_schema_and_refuses_a_missing_database(site: Path, tmp_path: Path) -> None:
     assert run("migrate", "--file", str(site)) == f"{site}: schema {VERSION}, nothing to do\n"
     with pytest.raises(StoreError, match=r"no database at .* yet"):
         run("migrate", "--file", str(tmp_path / "none.db"))
 
 
-def test_serve_says_how_to_install_datasette(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_without_datasette_names_the_extra_to_install(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SlurmwrapError, match="Datasette is not installed here") as caught:
         run("serve", "--file", str(site))
     assert "slurmwrap[datasette]" in caught.value.hint
 
 
-# Datasette itself
+# Datasette
 
 
 def _free_port() -> int:
@@ -140,8 +140,8 @@ def _free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def served(site: Path) -> str:
-    """Its address, while it serves."""
+def datasette_address(site: Path) -> str:
+    """The address of a running Datasette."""
     pytest.importorskip("datasette", reason="needs the extra 'datasette'")
     port = _free_port()
     words = ["-m", "slurmwrap.cli.slurmwrap", "db", "serve", "--port", str(port), "--file", str(site)]
@@ -170,10 +170,10 @@ def _json(address: str) -> dict:
         return json.load(answer)
 
 
-def test_every_table_opens_with_its_meaning(served: str) -> None:
-    listed = {table["name"]: table for table in _json(f"{served}/site.json")["tables"]}
+def test_datasette_shows_every_table_with_its_description(datasette_address: str) -> None:
+    listed = {table["name"]: table for table in _json(f"{datasette_address}/site.json")["tables"]}
     for one in describe_tables():
-        with urllib.request.urlopen(f"{served}/site/{one.name}?_size=3", timeout=allow(30)) as answer:
+        with urllib.request.urlopen(f"{datasette_address}/site/{one.name}?_size=3", timeout=allow(30)) as answer:
             page = answer.read().decode()
         assert one.meaning[1:].split("`")[0].split('"')[0].split("'")[0] in page
         if one.name in listed and one.name not in db._HIDDEN:
@@ -181,11 +181,13 @@ def test_every_table_opens_with_its_meaning(served: str) -> None:
     assert {name for name, table in listed.items() if table["hidden"]} >= set(db._HIDDEN)
 
 
-def test_every_ready_query_answers(served: str) -> None:
-    queries = {query["name"]: query for query in _json(f"{served}/site.json")["queries"]}
+def test_every_predefined_datasette_query_answers(datasette_address: str) -> None:
+    queries = {query["name"]: query for query in _json(f"{datasette_address}/site.json")["queries"]}
     assert len(queries) == 8
     assert set(queries).isdisjoint(one.name for one in describe_tables())  # a query would hide the table of its name
-    answers = {name: _json(f"{served}/site/{quote(name)}.json?days=40&user=&_shape=objects") for name in queries}
+    answers = {
+        name: _json(f"{datasette_address}/site/{quote(name)}.json?days=40&user=&_shape=objects") for name in queries
+    }
     assert [name for name, answer in answers.items() if not answer["ok"] or answer.get("error")] == []
     rows = {name: len(answer["rows"]) for name, answer in answers.items()}
     assert rows["failures_by_category"] > 3 and rows["failed_runs"] > 20 and rows["users"] > 3
@@ -201,7 +203,7 @@ def _status(address: str) -> int:
         return refused.code
 
 
-def test_nobody_writes_through_it_or_takes_the_file(served: str) -> None:
-    assert _status(f"{served}/site.json?sql={quote('SELECT 1')}") == 200
-    assert _status(f"{served}/site.json?sql={quote('DELETE FROM attempts')}") == 400
-    assert _status(f"{served}/site.db") in (403, 404)
+def test_datasette_refuses_writes_and_the_download_of_the_file(datasette_address: str) -> None:
+    assert _status(f"{datasette_address}/site.json?sql={quote('SELECT 1')}") == 200
+    assert _status(f"{datasette_address}/site.json?sql={quote('DELETE FROM attempts')}") == 400
+    assert _status(f"{datasette_address}/site.db") in (403, 404)

@@ -1,4 +1,4 @@
-"""`slurmwrap db rows`, `search`, `export` and `analyze` on a real database with what users may write."""
+"""`slurmwrap db rows`, `search`, `export` and `analyze` on a real database with hostile text of users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from slurmwrap.store.database import Database
 NAMES = ("=cmd()", "two\x1b[31m\nlines", "b\udcffd", "plain")
 
 
-def failed(number: int, text: str = "CUDA error: an illegal memory access was encountered", **named: object) -> JobRun:
+def failed_run(
+    number: int, text: str = "CUDA error: an illegal memory access was encountered", **named: object
+) -> JobRun:
     category = "cuda_failure"
     diagnosis = Diagnosis(
         category=category, domain="AE", decision="stop", confidence=0.9, signature="cuda.illegal",
@@ -46,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("site") / "site.db"
     with Database.open(path) as database:
         for number, name in enumerate(NAMES, 81):
-            database.save_attempt(failed(number, name=name, gpus=number - 80))
+            database.save_attempt(failed_run(number, name=name, gpus=number - 80))
     return path
 
 
@@ -60,9 +62,9 @@ def run(site: Path) -> Callable[..., str]:
     return run
 
 
-def test_rows_are_a_table_that_cannot_speak_to_the_terminal(run: Callable[..., str]) -> None:
-    told = run("rows", "attempts", "--columns", "address,name,gpus", "--order", "job_id")
-    assert told.splitlines() == [
+def test_rows_are_a_table_with_escaped_control_characters(run: Callable[..., str]) -> None:
+    output = run("rows", "attempts", "--columns", "address,name,gpus", "--order", "job_id")
+    assert output.splitlines() == [
         "  address  name                gpus",
         "  81       =cmd()                 1",
         "  82       two\\x1b[31m\\nlines     2",
@@ -71,15 +73,15 @@ def test_rows_are_a_table_that_cannot_speak_to_the_terminal(run: Callable[..., s
     ]
 
 
-def test_rows_that_do_not_fit_are_shown_a_value_on_each_line(run: Callable[..., str]) -> None:
-    told = run("rows", "attempts", "--order", "job_id desc", "--limit", "2")
-    first, second = told.split("\n\n")
+def test_rows_wider_than_the_terminal_are_shown_with_one_value_per_line(run: Callable[..., str]) -> None:
+    output = run("rows", "attempts", "--order", "job_id desc", "--limit", "2")
+    first, second = output.split("\n\n")
     assert re.search(r"^  address +84$", first, re.MULTILINE) and re.search(r"^  address +83$", second, re.MULTILINE)
-    assert told.endswith("and 2 more (--limit 4 shows them)\n")
-    assert [line for line in told.splitlines() if len(line) > 80] == []
+    assert output.endswith("and 2 more (--limit 4 shows them)\n")
+    assert [line for line in output.splitlines() if len(line) > 80] == []
 
 
-def test_rows_are_chosen_by_an_expression_with_values(run: Callable[..., str]) -> None:
+def test_where_selects_rows_by_an_expression_with_parameters(run: Callable[..., str]) -> None:
     words = ("--columns", "job_id", "--nl", "--order", "job_id")
     chosen = {
         ("gpus > :n", "--param", "n", "2"): [83, 84],
@@ -92,7 +94,7 @@ def test_rows_are_chosen_by_an_expression_with_values(run: Callable[..., str]) -
         assert [json.loads(line)["job_id"] for line in lines] == wanted, where
 
 
-def test_rows_for_programs(run: Callable[..., str]) -> None:
+def test_rows_as_json_json_lines_and_csv(run: Callable[..., str]) -> None:
     words = ("rows", "attempts", "--columns", "job_id,name,retry_at", "--order", "job_id")
     found = [{"job_id": number, "name": name, "retry_at": None} for number, name in enumerate(NAMES, 81)]
     assert [json.loads(line) for line in run(*words, "--nl").splitlines()] == found
@@ -108,7 +110,7 @@ def test_rows_for_programs(run: Callable[..., str]) -> None:
     ]
 
 
-WRONG = {
+INVALID_ARGUMENTS = {
     ("rows", "atempts"): ("TABLE 'atempts' is unknown", "did you mean attempts?"),
     ("rows", "attempts", "--columns", "job,gpu"): ("--columns 'job' is unknown", "did you mean job_id?"),
     ("rows", "attempts", "--order", "gpu"): ("--order 'gpu' is unknown", "did you mean gpus?"),
@@ -128,15 +130,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("words", WRONG)
-def test_a_wrong_word_is_named_with_the_way_out(run: Callable[..., str], words: tuple[str, ...]) -> None:
-    message, hint = WRONG[words]
+@pytest.mark.parametrize("words", INVALID_ARGUMENTS)
+def test_an_invalid_argument_is_refused_with_a_hint(run: Callable[..., str], words: tuple[str, ...]) -> None:
+    message, hint = INVALID_ARGUMENTS[words]
     with pytest.raises(UsageError) as caught:
         run(*words)
     assert message in str(caught.value) and hint in caught.value.hint
 
 
-def test_what_is_no_database_is_an_error_of_the_file(tmp_path: Path) -> None:
+def test_a_damaged_or_missing_database_is_an_error(tmp_path: Path) -> None:
     scrambled = tmp_path / "scrambled.db"
     scrambled.write_bytes(b"scrambled eggs" * 500)
     for words in (["rows", "attempts"], ["search", "x"], ["export", str(tmp_path / "out")], ["analyze"]):
@@ -146,12 +148,12 @@ def test_what_is_no_database_is_an_error_of_the_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["scrambled.db"]
 
 
-def test_what_is_found_is_shown_with_words_around_it(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_shows_the_text_around_the_words(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
-    told = run("search", "accessing", "illegally", "--limit", "1").splitlines()
-    assert told[0].split() == ["job", "category", "ended", "user"]
-    assert told[1].split()[:2] == ["81", "cuda_failure"] and told[1].endswith("ada")
-    assert told[2:] == [
+    output = run("search", "accessing", "illegally", "--limit", "1").splitlines()
+    assert output[0].split() == ["job", "category", "ended", "user"]
+    assert output[1].split()[:2] == ["81", "cuda_failure"] and output[1].endswith("ada")
+    assert output[2:] == [
         "      CUDA error: an illegal memory access was encountered",
         "and 3 more (--limit 4 shows them)",
     ]
@@ -163,13 +165,15 @@ def test_what_is_found_is_shown_with_words_around_it(run: Callable[..., str], mo
     ]
 
 
-def test_every_table_is_exported_and_none_is_replaced(run: Callable[..., str], site: Path, tmp_path: Path) -> None:
+def test_export_writes_every_table_and_replaces_no_file_without_force(
+    run: Callable[..., str], site: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    told = run("export", str(out)).splitlines()
+    output = run("export", str(out)).splitlines()
     with sqlite3.connect(site) as connection:
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     assert sorted(path.name for path in out.iterdir()) == sorted(f"{table}.csv" for table in tables)
-    assert f"{out}/attempts.csv: 4 rows" in told and f"{out}/strikes.csv: no rows" in told
+    assert f"{out}/attempts.csv: 4 rows" in output and f"{out}/strikes.csv: no rows" in output
     assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o600}
     assert stat.S_IMODE(out.stat().st_mode) == 0o700
     with (out / "attempts.csv").open(newline="") as file:
@@ -184,7 +188,7 @@ def test_every_table_is_exported_and_none_is_replaced(run: Callable[..., str], s
     assert (out / "attempts.csv").read_text() != "mine"
 
 
-def test_an_export_for_programs_keeps_text_as_it_is(run: Callable[..., str], tmp_path: Path) -> None:
+def test_export_as_json_keeps_text_unescaped(run: Callable[..., str], tmp_path: Path) -> None:
     run("export", str(tmp_path), "--tables", "attempts,failures", "--nl")
     run("export", str(tmp_path), "--tables", "attempts", "--json")
     lines = [json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]
@@ -194,23 +198,23 @@ def test_an_export_for_programs_keeps_text_as_it_is(run: Callable[..., str], tmp
     assert len((tmp_path / "failures.jsonl").read_text().splitlines()) == 4
 
 
-def test_an_export_into_no_directory_names_it(run: Callable[..., str], tmp_path: Path) -> None:
+def test_export_into_a_missing_directory_is_an_error(run: Callable[..., str], tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot write .*/none/out: No such file or directory"):
         run("export", str(tmp_path / "none" / "out"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's directory is made by root")
-def test_root_exports_into_no_directory_of_another_user(run: Callable[..., str], tmp_path: Path) -> None:
+def test_root_does_not_export_into_a_directory_of_another_user(run: Callable[..., str], tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(StoreError, match="root writes no copy into"):
         run("export", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_columns_of_a_table_are_counted(run: Callable[..., str]) -> None:
-    told = run("analyze", "attempts", "strikes")
-    assert told.startswith("attempts: 4 rows\n  column ") and told.endswith("\n\nstrikes: no rows\n")
-    lines = told.splitlines()
+def test_analyze_counts_the_values_of_each_column(run: Callable[..., str]) -> None:
+    output = run("analyze", "attempts", "strikes")
+    assert output.startswith("attempts: 4 rows\n  column ") and output.endswith("\n\nstrikes: no rows\n")
+    lines = output.splitlines()
     at = next(place for place, line in enumerate(lines) if line.split()[:1] == ["user"])
     assert [line.split() for line in lines[at : at + 2]] == [["user", "0", "1"], ["most", "common:", "ada", "(4)"]]
     rows = {row["column"]: row for row in json.loads(run("analyze", "attempts", "--json"))["rows"]}

@@ -1,4 +1,4 @@
-"""slurmwrap doctor: what it says of a machine without Slurm, of broken settings, and of a check that fails itself."""
+"""slurmwrap doctor: a machine without Slurm, invalid settings, and checks that themselves fail or hang."""
 
 from __future__ import annotations
 
@@ -52,28 +52,30 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
 
 
-def doctor(home: Path, *words: str, **environ: str) -> tuple[int, str, str]:
+def run_doctor(home: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     base = {"HOME": str(home), "PATH": "/nonexistent", "SLURMWRAP_CONFIG": str(home / "none.toml")}
-    done = Runner().invoke(app, ["doctor", *words], env={**CLEAN, **base, **environ})
+    done = Runner().invoke(app, ["doctor", *words], env={**UNSET_VARIABLES, **base, **environ})
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
 
 
-# What the caller of the tests may have set.
-CLEAN = dict.fromkeys(("SLURM_CONF", "SHELL", "TMPDIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"))
+# Variables that may be set where the tests run.
+UNSET_VARIABLES = dict.fromkeys(
+    ("SLURM_CONF", "SHELL", "TMPDIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
+)
 
 
-def checks(home: Path, *only: str, **environ: str) -> tuple[int, dict[str, tuple[str, str]]]:
-    """Exit code and what each check said, of all checks or those named."""
-    code, out, err = doctor(home, "--json", *(f"--only={name}" for name in only), **environ)
+def run_checks(home: Path, *only: str, **environ: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Return the exit code and the state and text of each check: all checks, or those named."""
+    code, out, err = run_doctor(home, "--json", *(f"--only={name}" for name in only), **environ)
     assert err == ""
-    told = json.loads(out)
-    assert EXIT[told["state"]] == code
-    return code, {one["name"]: (one["state"], one["text"]) for one in told["checks"]}
+    reported = json.loads(out)
+    assert EXIT[reported["state"]] == code
+    return code, {one["name"]: (one["state"], one["text"]) for one in reported["checks"]}
 
 
-def test_without_slurm_it_says_what_is_missing(tmp_path: Path) -> None:
-    code, found = checks(tmp_path)
+def test_without_slurm_doctor_names_what_is_missing(tmp_path: Path) -> None:
+    code, found = run_checks(tmp_path)
     assert code == 2
     assert found["commands"] == (FAIL, "not on PATH: sbatch, scontrol, squeue, scancel, sinfo")
     assert found["sbatch"] == (FAIL, "sbatch is not on PATH")
@@ -84,35 +86,33 @@ def test_without_slurm_it_says_what_is_missing(tmp_path: Path) -> None:
     assert found["configuration"] == (OK, "defaults: there is no file")
     assert found["spool"] == (SKIP, "site.spool is not configured: nothing arrives from nodes")
     assert found["site database"] == (SKIP, "site.state_dir is not configured")
-    assert list(found) == [look.name for look in CHECK_SPECS]
+    assert list(found) == [spec.name for spec in CHECK_SPECS]
 
 
-def test_a_slurm_conf_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_slurm_conf_fails_with_its_path(tmp_path: Path) -> None:
     missing = tmp_path / "slurm.conf"
-    code, found = checks(tmp_path, "slurm.conf", SLURM_CONF=str(missing), PATH=os.environ["PATH"])
+    code, found = run_checks(tmp_path, "slurm.conf", SLURM_CONF=str(missing), PATH=os.environ["PATH"])
     assert code == 2
     assert found["slurm.conf"] == (FAIL, f"SLURM_CONF={missing} cannot be read")
 
 
-def test_a_damaged_database_and_a_missing_spool_are_found(tmp_path: Path) -> None:
+def test_a_damaged_database_and_a_missing_spool_fail(tmp_path: Path) -> None:
     state = tmp_path / ".local" / "state" / "slurmwrap"
     state.mkdir(parents=True)
     (state / "user.db").write_bytes(b"scrambled eggs" * 500)
     (tmp_path / "none.toml").write_text('[site]\nspool = "/nonexistent/spool"\n')
-    _, found = checks(tmp_path, "database", "spool", "configuration")
+    _, found = run_checks(tmp_path, "database", "spool", "configuration")
     assert found["database"] == (FAIL, f"database {state}/user.db is damaged")
     assert found["spool"] == (FAIL, "/nonexistent/spool: No such file or directory")
     assert found["configuration"] == (OK, str(tmp_path / "none.toml"))
 
 
-def test_a_database_that_takes_too_long_is_not_checked_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_database_check_stops_after_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / ".local/state/slurmwrap/user.db"
     path.parent.mkdir(parents=True)
     Database.open(path).close()
     monkeypatch.setattr(database_checks, "CHECK_S", allow(5))
-    _, found = checks(tmp_path, "database")
+    _, found = run_checks(tmp_path, "database")
     size = path.stat().st_size / (1 << 20)
     assert found["database"] == (OK, f"{path}: whole, {size:.1f} MiB, schema {VERSION}")
     with Database.open(path) as database:
@@ -120,38 +120,38 @@ def test_a_database_that_takes_too_long_is_not_checked_to_the_end(
         rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 800000)"
         database.connection.execute(f"INSERT INTO ballast {rows} SELECT i FROM n")
     monkeypatch.setattr(database_checks, "CHECK_S", 0.0)
-    _, found = checks(tmp_path, "database")
+    _, found = run_checks(tmp_path, "database")
     size = path.stat().st_size / (1 << 20)
-    said = f"{path}: not checked to the end in 0 s: `slurmwrap db check` does, {size:.1f} MiB, schema {VERSION}"
-    assert found["database"] == (OK, said)
+    message = f"{path}: not checked to the end in 0 s: `slurmwrap db check` does, {size:.1f} MiB, schema {VERSION}"
+    assert found["database"] == (OK, message)
 
 
-def test_a_configuration_that_cannot_be_read_is_a_failure_and_nothing_else_is_looked_at(tmp_path: Path) -> None:
+def test_an_invalid_configuration_fails_and_no_other_check_runs(tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text('[slurm]\nadapter = "pyslrum"\n')
-    code, found = checks(tmp_path)
-    said = f"{tmp_path}/none.toml:2: slurm.adapter must be one of auto, commands, pyslurm, not 'pyslrum'"
-    assert (code, found) == (2, {"configuration": (FAIL, said)})
+    code, found = run_checks(tmp_path)
+    message = f"{tmp_path}/none.toml:2: slurm.adapter must be one of auto, commands, pyslurm, not 'pyslrum'"
+    assert (code, found) == (2, {"configuration": (FAIL, message)})
 
 
-def test_a_configuration_that_others_may_write_and_a_variable_of_no_key_are_told(tmp_path: Path) -> None:
+def test_a_writable_configuration_and_an_unknown_variable_are_reported(tmp_path: Path) -> None:
     user = tmp_path / ".config/slurmwrap/config.toml"
     user.parent.mkdir(parents=True)
     user.write_text("")
-    _, out, _ = doctor(tmp_path, "--json", "--only", "configuration", SLURMWRAP_PRERUN_STEP="1")
+    _, out, _ = run_doctor(tmp_path, "--json", "--only", "configuration", SLURMWRAP_PRERUN_STEP="1")
     (found,) = json.loads(out)["checks"]
     assert (found["state"], found["details"]) == (
         WARN,
         ["SLURMWRAP_PRERUN_STEP is no key's variable; did you mean SLURMWRAP_PRERUN_STEPS?"],
     )
     user.chmod(0o666)
-    code, out, _ = doctor(tmp_path, "--json", "--only", "configuration")
+    code, out, _ = run_doctor(tmp_path, "--json", "--only", "configuration")
     (found,) = json.loads(out)["checks"]
     assert f"{user}: " in found["text"] + "".join(found["details"])
     assert (code, found["state"]) == ((2, FAIL) if os.geteuid() == 0 else (1, WARN))
 
 
-def test_for_people_there_is_a_line_for_each_and_the_way_out_below_it(tmp_path: Path) -> None:
-    code, out, err = doctor(tmp_path, "--only", "configuration", "--only", "commands", "--only", "spool-queue")
+def test_the_text_has_one_line_per_check_and_the_fix_below_it(tmp_path: Path) -> None:
+    code, out, err = run_doctor(tmp_path, "--only", "configuration", "--only", "commands", "--only", "spool-queue")
     assert (code, err) == (2, "")
     assert out.splitlines() == [
         "For you, on this host",
@@ -167,8 +167,8 @@ def test_for_people_there_is_a_line_for_each_and_the_way_out_below_it(tmp_path: 
     ]
 
 
-def test_monitors_get_one_line_with_figures(tmp_path: Path) -> None:
-    code, out, err = doctor(tmp_path, "--quiet", "--only", "commands", "--only", "configuration")
+def test_quiet_prints_one_nagios_line_with_figures(tmp_path: Path) -> None:
+    code, out, err = run_doctor(tmp_path, "--quiet", "--only", "commands", "--only", "configuration")
     assert (code, err) == (2, "")
     assert out == (
         "slurmwrap CRITICAL: commands: not on PATH: sbatch, scontrol, squeue, scancel, sinfo"
@@ -176,20 +176,20 @@ def test_monitors_get_one_line_with_figures(tmp_path: Path) -> None:
     )
 
 
-def test_where_nothing_could_be_looked_at_nobody_knows(tmp_path: Path) -> None:
-    code, out, _ = doctor(tmp_path, "--quiet", "--only", "mail")
+def test_quiet_prints_unknown_when_every_check_was_skipped(tmp_path: Path) -> None:
+    code, out, _ = run_doctor(tmp_path, "--quiet", "--only", "mail")
     assert (code, out) == (3, "slurmwrap UNKNOWN: 1 skip | ok=0 warn=0 fail=0 unknown=0 skip=1\n")
 
 
-def test_an_unknown_check_is_refused_with_the_list(tmp_path: Path) -> None:
+def test_an_unknown_check_is_refused_with_the_list_of_checks(tmp_path: Path) -> None:
     done = Runner().invoke(app, ["doctor", "--only", "spol"])
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == "there is no check 'spol'"
     assert done.exception.hint == f"the checks are: {', '.join(look.name for look in CHECK_SPECS)}"
 
 
-def test_a_check_explains_itself(tmp_path: Path) -> None:
-    code, out, err = doctor(tmp_path, "--explain", "mail")
+def test_explain_prints_what_a_check_does_and_how_to_fix_it(tmp_path: Path) -> None:
+    code, out, err = run_doctor(tmp_path, "--explain", "mail")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "mail (the site; within 15 s)",
@@ -198,44 +198,49 @@ def test_a_check_explains_itself(tmp_path: Path) -> None:
     ]
 
 
-def test_every_check_has_words_and_a_name_of_its_own() -> None:
-    assert len({look.name for look in CHECK_SPECS}) == len(CHECK_SPECS)
-    assert [look.name for look in CHECK_SPECS if not (look.about.endswith(".") and look.fix.endswith("."))] == []
-    assert [look.name for look in CHECK_SPECS if max(map(len, explain_check(look).splitlines())) > 80] == []
+def test_every_check_has_a_unique_name_a_description_and_a_fix() -> None:
+    assert len({spec.name for spec in CHECK_SPECS}) == len(CHECK_SPECS)
+    assert [spec.name for spec in CHECK_SPECS if not (spec.about.endswith(".") and spec.fix.endswith("."))] == []
+    assert [spec.name for spec in CHECK_SPECS if max(map(len, explain_check(spec).splitlines())) > 80] == []
 
 
-def test_the_page_is_as_it_is_generated() -> None:
+def test_the_documentation_page_is_up_to_date() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert with_checks(text) == text, ".venv/bin/python .ci/doctor_page.py writes it anew"
 
 
-def context(**sections: object) -> CheckContext:
+def make_context(**sections: object) -> CheckContext:
     config = Config(**sections)  # type: ignore[arg-type]
     return CheckContext(config=config, environ={}, uid=os.geteuid(), commands=SlurmCommands({"PATH": "/nonexistent"}))
 
 
-def a_look(name: str, see: Callable[[CheckContext], CheckResult], deadline_s: float = allow(30)) -> CheckSpec:
+def make_check_spec(name: str, see: Callable[[CheckContext], CheckResult], deadline_s: float = allow(30)) -> CheckSpec:
     return CheckSpec(name=name, section=YOU, see=see, about="It looks.", fix="Fix it.", deadline_s=deadline_s)
 
 
-def good(where: CheckContext) -> CheckResult:
+def good(context: CheckContext) -> CheckResult:
     return CheckResult(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5})
 
 
-def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None:
-    def bad(where: CheckContext) -> CheckResult:
+def test_a_check_that_fails_hangs_or_dies_does_not_stop_the_others() -> None:
+    def bad(context: CheckContext) -> CheckResult:
         raise RuntimeError("no")
 
-    def dies(where: CheckContext) -> CheckResult:
+    def dies(context: CheckContext) -> CheckResult:
         os._exit(9)
 
-    def hangs(where: CheckContext) -> CheckResult:
+    def hangs(context: CheckContext) -> CheckResult:
         subprocess.run(["/bin/sleep", "600"], check=False)
-        return good(where)
+        return good(context)
 
-    looks = [a_look("bad", bad), a_look("hangs", hangs, 0.5), a_look("dies", dies), a_look("good", good)]
-    told: set[str] = set()
-    assert run_all_checks(context(), looks, told.update) == (
+    specs = [
+        make_check_spec("bad", bad),
+        make_check_spec("hangs", hangs, 0.5),
+        make_check_spec("dies", dies),
+        make_check_spec("good", good),
+    ]
+    reported: set[str] = set()
+    assert run_all_checks(make_context(), specs, reported.update) == (
         CheckResult(name="bad", state=UNKNOWN, text="the check itself failed: RuntimeError: no"),
         CheckResult(
             name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."
@@ -243,17 +248,17 @@ def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None
         CheckResult(name="dies", state=UNKNOWN, text="the check ended without a result"),
         CheckResult(name="good", state=OK, text="fine", details=("a",), figures={"x": 1.5}),
     )
-    assert told == {"bad", "hangs", "dies", "good"}
+    assert reported == {"bad", "hangs", "dies", "good"}
 
 
-def test_what_a_check_started_ends_with_it(tmp_path: Path) -> None:
+def test_child_processes_of_a_check_that_hangs_are_ended(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
-    def hangs(where: CheckContext) -> CheckResult:
+    def hangs(context: CheckContext) -> CheckResult:
         subprocess.run(["/bin/sh", "-c", f"echo $$ > {note}; exec sleep 600"], check=False)
-        return good(where)
+        return good(context)
 
-    run_all_checks(context(), [a_look("hangs", hangs, allow(0.5))])
+    run_all_checks(make_context(), [make_check_spec("hangs", hangs, allow(0.5))])
     pid = int(note.read_text())
     wait_until(lambda: not is_alive(pid), "the check's child has ended")
 
@@ -277,59 +282,63 @@ def is_alive(pid: int) -> bool:
         ((UNKNOWN, WARN), WARN, 1),
     ],
 )
-def test_the_worst_counts_and_what_was_skipped_does_not(states: tuple[str, ...], wanted: str, code: int) -> None:
+def test_the_worst_state_determines_the_exit_code_and_skip_is_ignored(
+    states: tuple[str, ...], wanted: str, code: int
+) -> None:
     found = [CheckResult(name="x", state=state, text="") for state in states]
     assert (find_worst_state(found), exit_code_from_checks(found)) == (wanted, code)
 
 
-def test_text_of_others_is_harmless() -> None:
-    told = format_checks([CheckResult(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
-    assert told == "For you, on this host\nok      x  cluster '\\x1b[2Jlab'\n\n1 ok."
+def test_control_characters_in_results_are_escaped() -> None:
+    reported = format_checks(
+        [CheckResult(name="x", state=OK, text="cluster '\033[2Jlab'")], [make_check_spec("x", good)], plain
+    )
+    assert reported == "For you, on this host\nok      x  cluster '\\x1b[2Jlab'\n\n1 ok."
     assert format_nagios_line([CheckResult(name="x", state=FAIL, text="a|b\n\033")]).startswith(
         "slurmwrap CRITICAL: x: a/b \\x1b | ok=0 "
     )
 
 
-def test_nodes_of_which_the_same_is_said_are_one_line() -> None:
+def test_nodes_with_the_same_text_are_folded_into_one_line() -> None:
     rows = [(f"n{number:02}", "hung" if number % 2 else "well") for number in range(1, 5)] + [("n05", "hung")]
     assert fold_nodes(rows) == ("n[01,03,05]: hung", "n[02,04]: well")
 
 
-def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not_endless() -> None:
+def test_checks_skipped_for_one_reason_share_a_row_and_details_are_limited() -> None:
     skipped = [CheckResult(name=name, state=SKIP, text="no site") for name in ("a", "b")]
     many = CheckResult(name="c", state=WARN, text="odd", details=tuple(map(str, range(14))))
-    looks = [replace(a_look(name, good), section=SITE) for name in ("a", "b", "c")]
-    lines = format_checks([*skipped, many], looks, plain).splitlines()
+    specs = [replace(make_check_spec(name, good), section=SITE) for name in ("a", "b", "c")]
+    lines = format_checks([*skipped, many], specs, plain).splitlines()
     below = " " * 18
     assert lines[:4] == ["The site", "skip    2 checks  no site", f"{below}- a, b", "warn    c         odd"]
     assert lines[4:17] == [f"{below}- {number}" for number in range(12)] + [f"{below}- and 2 more: --json has all"]
 
 
-def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
+def test_a_missing_site_database_is_skipped_as_not_on_this_host(tmp_path: Path) -> None:
     for state_dir in (tmp_path / "missing", tmp_path):
-        where = context(site=SiteSection(state_dir=str(state_dir)))
+        context = make_context(site=SiteSection(state_dir=str(state_dir)))
         for check in (
-            node_checks.check_hooks_on_nodes(where),
-            node_checks.check_node_clocks(where),
-            node_checks.check_node_drivers(where),
-            node_checks.check_rejected_records(where),
+            node_checks.check_hooks_on_nodes(context),
+            node_checks.check_node_clocks(context),
+            node_checks.check_node_drivers(context),
+            node_checks.check_rejected_records(context),
         ):
-            said = f"there is no {state_dir}/site.db here: it is the controller's"
-            assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
-    missing = context(site=SiteSection(state_dir=str(tmp_path / "missing")))
+            message = f"there is no {state_dir}/site.db here: it is the controller's"
+            assert (check.state, check.text.partition(",")[0]) == (SKIP, message)
+    missing = make_context(site=SiteSection(state_dir=str(tmp_path / "missing")))
     assert database_checks.check_site_database(missing).text.startswith(f"there is no {tmp_path}/missing here")
     assert site_checks.check_night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
 
 
-def test_each_observation_finds_its_attempt_by_the_whole_key(tmp_path: Path) -> None:
-    """By a range instead, a large site's check takes minutes and is ended as one that hangs."""
+def test_the_delay_query_searches_attempts_by_the_primary_key(tmp_path: Path) -> None:
+    """With a range scan the check takes minutes on a large site and is ended as a check that hangs."""
     with Database.open(tmp_path / "site.db") as store:
         values = {"since": 0.0, "jobs": 20_000, "near": 600.0}
         plan = [row["detail"] for row in store._rows(f"EXPLAIN QUERY PLAN {node_checks._DELAYS}", values)]
     assert [line for line in plan if "SEARCH a " in line] == ["SEARCH a USING PRIMARY KEY (cluster=? AND job_id=?)"]
 
 
-def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path) -> None:
+def test_a_record_that_disappears_during_the_check_is_ignored(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.obs").touch()
     ages = site_checks._list_ages(str(tmp_path), time.time() + 60)
@@ -339,30 +348,30 @@ def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path
     assert list(ages) == []
 
 
-def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> None:
+def test_json_has_state_unknown_when_every_check_was_skipped() -> None:
     skipped = CheckResult(name="x", state=SKIP, text="not here")
     assert json.loads(format_checks_as_json([skipped], []))["state"] == UNKNOWN
 
 
-def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
+def test_a_mail_server_is_contacted_without_sending_a_mail() -> None:
     server = Server()
     try:
-        found = site_checks.check_mail(context(mail=Mail(server=server.address)))
+        found = site_checks.check_mail(make_context(mail=Mail(server=server.address)))
         assert found == CheckResult(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
         assert server.messages() == []
     finally:
         server.close()
 
 
-def test_a_mail_server_that_is_away_is_a_failure() -> None:
+def test_a_mail_server_that_does_not_listen_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    assert site_checks.check_mail(context(mail=Mail(server=address))).state == FAIL
+    assert site_checks.check_mail(make_context(mail=Mail(server=address))).state == FAIL
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a spool is root's or SlurmUser's")
 @pytest.mark.parametrize(
-    ("mode", "owner", "said"),
+    ("mode", "owner", "message"),
     [
         (0o1733, 0, "a signed record was written, read and removed"),
         (0o0733, 0, "mode 0733, not 1733: without the sticky bit every user could remove the records of others"),
@@ -371,62 +380,62 @@ def test_a_mail_server_that_is_away_is_a_failure() -> None:
         (0o1733, 65534, "it belongs to nobody, who could remove everything in it"),
     ],
 )
-def test_a_spool_is_probed_and_left_as_it_was(
-    tmp_path: Path, munge_socket: str, mode: int, owner: int, said: str
+def test_mode_and_owner_of_the_spool_are_checked_and_the_spool_stays_empty(
+    tmp_path: Path, munge_socket: str, mode: int, owner: int, message: str
 ) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
     os.chown(spool, owner, owner)
     spool.chmod(mode)
-    found = site_checks.check_spool(context(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
-    assert (found.state, found.text) == (OK if "written" in said else FAIL, f"{spool}: {said}")
+    found = site_checks.check_spool(make_context(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
+    assert (found.state, found.text) == (OK if "written" in message else FAIL, f"{spool}: {message}")
     assert list(spool.iterdir()) == []
 
 
-def test_records_that_wait_for_long_are_told(tmp_path: Path) -> None:
+def test_records_that_wait_for_more_than_10_minutes_are_reported(tmp_path: Path) -> None:
     for number, age in enumerate((0, 700, 7300)):
         path = tmp_path / f"{number}-n1-{'0' * 32}.obs"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
-    found = site_checks.check_waiting_records(context(site=SiteSection(spool=str(tmp_path))))
+    found = site_checks.check_waiting_records(make_context(site=SiteSection(spool=str(tmp_path))))
     assert (found.state, found.text) == (WARN, "2 records wait for more than 10 minutes, the oldest for 2 hours")
     assert found.figures["spool_waiting"] == 3
 
 
-def test_a_directory_of_somebody_elses_is_no_place_for_answers(tmp_path: Path) -> None:
+def test_a_kept_answers_directory_that_others_may_write_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / f"slurmwrap-{os.geteuid()}"
-    assert checks(tmp_path, "kept-answers", TMPDIR=str(tmp_path))[1]["kept answers"][0] == OK
+    assert run_checks(tmp_path, "kept-answers", TMPDIR=str(tmp_path))[1]["kept answers"][0] == OK
     folder.mkdir(mode=0o700)
-    assert checks(tmp_path, "kept-answers", TMPDIR=str(tmp_path))[1]["kept answers"] == (OK, str(folder))
+    assert run_checks(tmp_path, "kept-answers", TMPDIR=str(tmp_path))[1]["kept answers"] == (OK, str(folder))
     folder.chmod(0o777)
-    assert checks(tmp_path, "kept-answers", TMPDIR=str(tmp_path))[1]["kept answers"] == (
+    assert run_checks(tmp_path, "kept-answers", TMPDIR=str(tmp_path))[1]["kept answers"] == (
         WARN,
         f"{folder} is not this user's alone",
     )
 
 
-def test_completion_is_found_where_it_was_installed(tmp_path: Path) -> None:
+def test_an_installed_completion_script_is_found(tmp_path: Path) -> None:
     bash = {"SHELL": "/bin/bash"}
-    assert checks(tmp_path, "completion", **bash)[1]["completion"] == (OK, "bash: not installed")
+    assert run_checks(tmp_path, "completion", **bash)[1]["completion"] == (OK, "bash: not installed")
     Runner().invoke(
-        app, ["completion", "bash", "--install"], env={**CLEAN, "HOME": str(tmp_path), "XDG_DATA_HOME": None}
+        app, ["completion", "bash", "--install"], env={**UNSET_VARIABLES, "HOME": str(tmp_path), "XDG_DATA_HOME": None}
     )
-    found = checks(tmp_path, "completion", **bash)[1]["completion"]
+    found = run_checks(tmp_path, "completion", **bash)[1]["completion"]
     assert found == (OK, f"bash: {tmp_path}/.local/share/bash-completion/completions/gsub")
 
 
-def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file server that is away: to open a pipe that nobody writes to waits without end."""
+def test_a_configuration_file_that_blocks_on_open_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a FIFO without a writer blocks, as does a file on a file server that does not answer."""
     os.mkfifo(tmp_path / "none.toml")
     monkeypatch.setattr(doctor_command, "DEADLINE_S", 1.0)
-    assert checks(tmp_path) == (2, {"configuration": (FAIL, "no answer within 1 s")})
+    assert run_checks(tmp_path) == (2, {"configuration": (FAIL, "no answer within 1 s")})
 
 
 @pytest.mark.parametrize(
     ("to", "wanted"), [("stderr", (OK, "to stderr")), ("journal", (WARN, "log.to is journal, and no"))]
 )
-def test_a_journal_that_does_not_listen_is_told(to: str, wanted: tuple[str, str]) -> None:
+def test_a_missing_journal_is_reported(to: str, wanted: tuple[str, str]) -> None:
     if to == "journal" and Path(SOCKET).exists():
         pytest.skip("a journald listens on this machine")
-    found = site_checks.check_log(context(log=LogSection(to=to)))
+    found = site_checks.check_log(make_context(log=LogSection(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted

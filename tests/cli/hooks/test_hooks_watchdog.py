@@ -1,4 +1,4 @@
-"""`slurmwrap hooks watchdog` as its timer calls it: exit code, words, and mail on a real SMTP conversation."""
+"""`slurmwrap hooks watchdog` as its timer calls it: exit code, output, and mail to a real SMTP server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from slurmwrap.errors import UsageError
 from slurmwrap.install.service_watchdog import beat
 
 
-def watchdog(config: Path, *arguments: str) -> Result:
+def run_watchdog(config: Path, *arguments: str) -> Result:
     environ = {"HOME": str(config.parent), "SLURMWRAP_CONFIG": str(config)}
     return Runner().invoke(app, ["hooks", "watchdog", *arguments], env=environ)
 
 
-def configured(directory: Path, server: Server) -> Path:
+def write_config(directory: Path, server: Server) -> Path:
     config = directory / "config.toml"
     config.write_text(
         f'[site]\nstate_dir = "{directory}"\n[report]\nto = "ops@example.org, night@example.org"\n'
@@ -29,36 +29,36 @@ def configured(directory: Path, server: Server) -> Path:
     return config
 
 
-def told(server: Server) -> list[tuple[str, str]]:
+def read_mails(server: Server) -> list[tuple[str, str]]:
     try:
         return [(str(message["To"]), str(message["Subject"])) for message in server.messages()]
     finally:
         server.close()
 
 
-def test_it_ends_with_2_tells_the_journal_and_mails_once_and_when_it_is_over(tmp_path: Path) -> None:
-    server = Server()  # each takes one message: a second would not be answered
-    fresh = watchdog(configured(tmp_path, server), "--json")
-    assert (fresh.exit_code, json.loads(fresh.stdout)["late"]) == (0, [])  # the day of installation is no alarm
+def test_a_late_service_exits_with_2_and_is_mailed_once_and_on_recovery(tmp_path: Path) -> None:
+    server = Server()  # each server accepts one message; a second would get no answer
+    fresh = run_watchdog(write_config(tmp_path, server), "--json")
+    assert (fresh.exit_code, json.loads(fresh.stdout)["late"]) == (0, [])  # no alarm on the day of installation
     memory = json.loads((tmp_path / "watchdog.json").read_text())
     (tmp_path / "watchdog.json").write_text(json.dumps({**memory, "since": memory["since"] - 2 * 86400}))
-    late = watchdog(configured(tmp_path, server), "--json")
+    late = run_watchdog(write_config(tmp_path, server), "--json")
     assert (late.exit_code, [one["what"] for one in json.loads(late.stdout)["late"]]) == (2, ["reconciler", "report"])
-    assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: late")]
+    assert read_mails(server) == [("ops@example.org, night@example.org", "slurmwrap: late")]
 
-    again = watchdog(tmp_path / "config.toml")  # nobody listens any more, and nobody is called
+    again = run_watchdog(tmp_path / "config.toml")  # no server listens any more, and no second mail is sent
     assert (again.exit_code, again.stderr) == (2, "")
 
     server = Server()
     beat(tmp_path, time.time())
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "last").write_text(f"{time.time()}\n")
-    well = watchdog(configured(tmp_path, server))
+    well = run_watchdog(write_config(tmp_path, server))
     assert (well.exit_code, well.stdout) == (0, "the reconciler and the night report are on time\n")
-    assert told(server) == [("ops@example.org, night@example.org", "slurmwrap: well again")]
+    assert read_mails(server) == [("ops@example.org, night@example.org", "slurmwrap: well again")]
 
 
-def test_without_a_site_it_says_what_is_missing(tmp_path: Path) -> None:
-    error = watchdog(tmp_path / "none.toml").exception
+def test_without_a_site_the_missing_setting_is_named(tmp_path: Path) -> None:
+    error = run_watchdog(tmp_path / "none.toml").exception
     assert isinstance(error, UsageError)
     assert "it needs site.state_dir" in error.hint

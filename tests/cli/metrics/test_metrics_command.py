@@ -1,4 +1,4 @@
-"""Figures for monitoring: what Prometheus' own parsers and promtool read of them, and the dashboard."""
+"""Metrics for monitoring, checked with the parsers of Prometheus and with promtool, and the dashboard."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra 'metrics'")
 NOW = 1_795_000_000.0
 
 
-def test_a_link_in_the_spool_is_no_file_that_waits(tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_spool_is_not_counted(tmp_path: Path) -> None:
     (tmp_path / "1.obs").write_text("x")
     (tmp_path / "2.obs").symlink_to(tmp_path / "1.obs")
     (tmp_path / ".3.obs").write_text("being written")
@@ -50,7 +50,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="u
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("site") / "site.db"
     fill(path, days=40, jobs_per_day=30, until=NOW)
     with Database.open(path) as store:
@@ -65,8 +65,8 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def site(filled: Path, tmp_path: Path) -> Path:
-    shutil.copy(filled, tmp_path / "site.db")
+def site(filled_site: Path, tmp_path: Path) -> Path:
+    shutil.copy(filled_site, tmp_path / "site.db")
     return tmp_path / "site.db"
 
 
@@ -76,44 +76,44 @@ def config_of(site: Path, textfile: str = "") -> Config:
     return replace(Config(), site=place, metrics=MetricsSettings(textfile=textfile, every_s=60))
 
 
-def text_of(site: Path, form: metrics.Format = metrics.Format.PROMETHEUS, newest: LastPass = LastPass()) -> str:  # noqa: B008
+def metrics_text(site: Path, form: metrics.Format = metrics.Format.PROMETHEUS, newest: LastPass = LastPass()) -> str:  # noqa: B008
     with Database.open(site, readonly=True) as store:
         return metrics.text_of(collect_families(store, config_of(site), NOW, newest), form)
 
 
-def samples(families: Iterable[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples_of(families: Iterable[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
 
 
-def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def parse_samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     from prometheus_client.parser import text_string_to_metric_families
 
-    return samples(text_string_to_metric_families(text))
+    return samples_of(text_string_to_metric_families(text))
 
 
-def test_both_formats_say_the_same_and_their_own_parsers_read_them(site: Path) -> None:
+def test_both_formats_have_the_same_values_and_can_be_parsed(site: Path) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
     newest = LastPass(at=NOW, seconds=0.5, errors=2)
-    plain = parsed(text_of(site, newest=newest))
-    opened = samples(text_string_to_metric_families(text_of(site, metrics.Format.OPENMETRICS, newest)))
-    assert plain == opened
-    assert plain["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
-    assert plain["slurmwrap_reconcile_duration_seconds", ()] == 0.5
-    assert plain["slurmwrap_reconcile_errors", ()] == 2.0
-    assert plain["slurmwrap_open_incidents", (("category", "storage_io"),)] == 1.0
-    suspects = {labels for name, labels in plain if name == "slurmwrap_node_suspect"}
+    prometheus = parse_samples(metrics_text(site, newest=newest))
+    openmetrics = samples_of(text_string_to_metric_families(metrics_text(site, metrics.Format.OPENMETRICS, newest)))
+    assert prometheus == openmetrics
+    assert prometheus["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
+    assert prometheus["slurmwrap_reconcile_duration_seconds", ()] == 0.5
+    assert prometheus["slurmwrap_reconcile_errors", ()] == 2.0
+    assert prometheus["slurmwrap_open_incidents", (("category", "storage_io"),)] == 1.0
+    suspects = {labels for name, labels in prometheus if name == "slurmwrap_node_suspect"}
     assert {dict(labels)["node"] for labels in suspects} == {"gpu0001", "gpu0002"}
 
 
-def test_promtool_has_nothing_to_say(site: Path) -> None:
+def test_promtool_reports_no_problem(site: Path) -> None:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool (Debian's package prometheus) is not installed")
-    told = subprocess.run(
-        [tool, "check", "metrics"], input=text_of(site), capture_output=True, text=True, timeout=allow(60)
+    result = subprocess.run(
+        [tool, "check", "metrics"], input=metrics_text(site), capture_output=True, text=True, timeout=allow(60)
     )
-    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_no_label_names_a_user_or_a_job(site: Path) -> None:
@@ -121,28 +121,28 @@ def test_no_label_names_a_user_or_a_job(site: Path) -> None:
         *("category", "decision", "outcome", "verdict", "rule", "mode", "context", "domain", "waits_for", "status"),
         *("node", "owner", "scope", "spool", "file", "version", "schema"),
     }
-    text = text_of(site)
+    text = metrics_text(site)
     with Database.open(site, readonly=True) as store:
         users = {record.user for record in store.attempts()}
     assert [user for user in users if user in text] == []
 
 
-def test_counters_are_the_rows_and_do_not_fall_when_these_go(site: Path) -> None:
+def test_counters_cover_all_rows_and_do_not_fall_after_pruning(site: Path) -> None:
     with Database.open(site, readonly=True) as store:
         judged = [record for record in store.attempts() if record.diagnosis is not None]
-    before = parsed(text_of(site))
+    before = parse_samples(metrics_text(site))
     runs = {labels: value for (name, labels), value in before.items() if name == "slurmwrap_attempts_total"}
-    assert sum(runs.values()) >= len(judged) > 500  # pruning took pre-runs' own runs while the site was made
+    assert sum(runs.values()) >= len(judged) > 500  # pruning removed the pre-runs' own runs while the site was created
     retention.prune(site, Retention(detail_d=1, keep_d=30), NOW + 25 * 86_400)
     with Database.open(site, readonly=True) as store:
         assert len(store.attempts()) < len(judged) / 2
-    after = parsed(text_of(site))
+    after = parse_samples(metrics_text(site))
     counters = [key for key in before if key[0].endswith("_total")]
     assert {key: after[key] for key in counters} == {key: before[key] for key in counters}
 
 
-def test_a_run_that_is_judged_is_counted_once_however_often_it_is_written(tmp_path: Path, filled: Path) -> None:
-    with Database.open(filled, readonly=True) as store:
+def test_a_diagnosed_run_is_counted_once_however_often_it_is_saved(tmp_path: Path, filled_site: Path) -> None:
+    with Database.open(filled_site, readonly=True) as store:
         record = next(
             r for r in store.attempts() if r.diagnosis is not None and r.diagnosis.category == "semantic_error"
         )
@@ -157,18 +157,18 @@ def test_a_run_that_is_judged_is_counted_once_however_often_it_is_written(tmp_pa
     ]
 
 
-def test_the_spool_is_counted_by_its_complete_files(site: Path) -> None:
+def test_only_complete_files_of_the_spool_are_counted(site: Path) -> None:
     config = config_of(site)
     spool = Path(config.site.spool)
     for name in ("1-n1-a.obs", "2-n1-b.obs", ".3-n1-c.obs"):
         (spool / name).touch()
-    found = parsed(text_of(site))
+    found = parse_samples(metrics_text(site))
     assert found["slurmwrap_spool_files", (("spool", "shared"),)] == 2.0
     oldest = found["slurmwrap_spool_oldest_timestamp_seconds", (("spool", "shared"),)]
     assert oldest == pytest.approx(min(p.stat().st_mtime for p in spool.glob("[0-9]*")))
 
 
-def test_the_command_writes_in_one_step_for_everybody_to_read(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_written_atomically_and_readable_for_all(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURMWRAP_SITE_STATE_DIR", str(site.parent))
     monkeypatch.setenv("SLURMWRAP_CONFIG", str(site.parent / "none.toml"))
     out = site.parent / "text" / "slurmwrap.prom"
@@ -180,27 +180,27 @@ def test_the_command_writes_in_one_step_for_everybody_to_read(site: Path, monkey
         assert Runner().invoke(metrics.app, ["--output", str(out)], catch_exceptions=False).output == ""
     assert [p.name for p in out.parent.iterdir()] == ["slurmwrap.prom"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o644
-    assert parsed(out.read_text())["slurmwrap_observations_refused_total", ()] == 0.0
+    assert parse_samples(out.read_text())["slurmwrap_observations_refused_total", ()] == 0.0
 
 
-def test_without_prometheus_client_one_sentence_says_so(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_prometheus_client_the_error_names_the_extra(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(SlurmwrapError, match="prometheus_client is not installed here") as caught:
-        text_of(site)
+        metrics_text(site)
     assert "slurmwrap[metrics]" in caught.value.hint
 
 
-def test_the_dashboard_asks_for_what_there_is_and_for_all_of_it() -> None:
-    told = json.loads(Runner().invoke(metrics.app, ["dashboard"], catch_exceptions=False).output)
-    targets = [target["expr"] for panel in told["panels"] for target in panel.get("targets", ())]
-    asked = {name for expression in targets for name in re.findall(r"slurmwrap_\w+", expression)}
-    assert asked == {family.sample for family in FAMILIES}
+def test_the_dashboard_queries_exactly_the_existing_metrics() -> None:
+    result = json.loads(Runner().invoke(metrics.app, ["dashboard"], catch_exceptions=False).output)
+    targets = [target["expr"] for panel in result["panels"] for target in panel.get("targets", ())]
+    queried = {name for expression in targets for name in re.findall(r"slurmwrap_\w+", expression)}
+    assert queried == {family.sample for family in FAMILIES}
     labels = {label for family in FAMILIES for label in family.labels} | {"job"}
     used = {word for e in targets for group in re.findall(r"by \(([^)]*)\)", e) for word in re.split(r",\s*", group)}
     assert used <= labels
-    ids = [panel["id"] for panel in told["panels"]]
+    ids = [panel["id"] for panel in result["panels"]]
     assert len(ids) == len(set(ids))
-    boxes = [tuple(panel["gridPos"][k] for k in "xywh") for panel in told["panels"]]
+    boxes = [tuple(panel["gridPos"][k] for k in "xywh") for panel in result["panels"]]
     assert all(x + w <= 24 for x, _, w, _ in boxes)
     overlaps = [
         (a, b)
@@ -211,22 +211,22 @@ def test_the_dashboard_asks_for_what_there_is_and_for_all_of_it() -> None:
     assert overlaps == []
 
 
-def test_the_page_lists_every_metric() -> None:
+def test_the_documentation_lists_every_metric() -> None:
     rows = re.findall(r"^\| `(slurmwrap_\w+)` \| (\w+) \| (.*?) \| (.*?) \|$", PAGE, re.MULTILINE)
     assert rows == [(f.sample, f.kind, ", ".join(f"`{label}`" for label in f.labels), f.help) for f in FAMILIES]
 
 
-# What the reconciler does between its passes
+# Maintenance of the reconciler between two passes
 
 
-def test_between_passes_it_prunes_each_hour_and_writes_each_minute(site: Path) -> None:
+def test_maintenance_prunes_each_hour_and_writes_metrics_each_minute(site: Path) -> None:
     out = site.parent / "slurmwrap.prom"
-    said: list[str] = []
+    messages: list[str] = []
     config = replace(config_of(site, str(out)), retention=Retention(detail_d=30, keep_d=35))
-    maintenance = ReconcilerMaintenance(site, config, site=True, say=said.append)
+    maintenance = ReconcilerMaintenance(site, config, site=True, say=messages.append)
     summary = PassSummary(took_s=0.25, errors=["x"])
     maintenance.after(summary, NOW)
-    found = parsed(out.read_text())
+    found = parse_samples(out.read_text())
     assert found["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
     assert found["slurmwrap_reconcile_duration_seconds", ()] == 0.25
     assert found["slurmwrap_reconcile_errors", ()] == 1.0
@@ -236,32 +236,32 @@ def test_between_passes_it_prunes_each_hour_and_writes_each_minute(site: Path) -
     assert oldest >= NOW - 35 * 86_400
     for later, written in ((30.0, NOW), (61.0, NOW + 61.0)):
         maintenance.after(summary, NOW + later)
-        told = parsed(out.read_text())
-        assert told["slurmwrap_reconcile_last_timestamp_seconds", ()] == written
-        assert told["slurmwrap_pruned_last_timestamp_seconds", ()] == NOW
+        result = parse_samples(out.read_text())
+        assert result["slurmwrap_reconcile_last_timestamp_seconds", ()] == written
+        assert result["slurmwrap_pruned_last_timestamp_seconds", ()] == NOW
     maintenance.after(summary, NOW + PRUNE_EVERY_S)
-    assert said == []
+    assert messages == []
 
 
-def test_what_goes_wrong_between_passes_is_said_once_and_ends_nothing(site: Path) -> None:
-    said: list[str] = []
+def test_an_error_of_maintenance_is_logged_once_and_later_retried(site: Path) -> None:
+    messages: list[str] = []
     out = site.parent / "text" / "slurmwrap.prom"
-    maintenance = ReconcilerMaintenance(site, config_of(site, str(out)), site=True, say=said.append)
+    maintenance = ReconcilerMaintenance(site, config_of(site, str(out)), site=True, say=messages.append)
     for minute in range(3):
         maintenance.after(PassSummary(), NOW + 61.0 * minute)
-    assert len(said) == 1
-    assert said[0].startswith(f"metrics: metrics {out} cannot be written: No such file")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"metrics: metrics {out} cannot be written: No such file")
     out.parent.mkdir()
     maintenance.after(PassSummary(), NOW + 300.0)
     assert out.exists()
 
 
-def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_rewritten_at_night_and_not_at_noon(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     night = NOW - NOW % 86_400 + 40 * 86_400 + 3 * 3600
-    said: list[str] = []
-    maintenance = ReconcilerMaintenance(site, config_of(site), site=True, say=said.append)
+    messages: list[str] = []
+    maintenance = ReconcilerMaintenance(site, config_of(site), site=True, say=messages.append)
     made = retention.get_rewrite_time(site)
     maintenance.after(PassSummary(), max(night, made + 86_400))
     first = retention.get_rewrite_time(site)
@@ -272,28 +272,31 @@ def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: 
     monkeypatch.undo()
     time.tzset()
     assert (noon, last) == (first, night + 400 * 86_400)
-    assert said == []
+    assert messages == []
 
 
-# What doctor says of it
+# The check of slurmwrap doctor
 
 
-def looked(site: Path, textfile: str, now: float) -> tuple[str, str]:
+def run_textfile_check(site: Path, textfile: str, now: float) -> tuple[str, str]:
     config = config_of(site, textfile)
     context = CheckContext(config=config, environ={}, uid=0, commands=SlurmCommands(), now=now)
     found = textfile_check(context)
     return found.state, found.text
 
 
-def test_doctor_tells_whether_the_figures_are_written(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_that_the_metrics_file_is_up_to_date(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = site.parent / "text" / "slurmwrap.prom"
-    assert looked(site, "", NOW) == (SKIP, "metrics.textfile is not configured")
-    assert looked(site, str(out), NOW) == (WARN, f"{out.parent} does not exist")
+    assert run_textfile_check(site, "", NOW) == (SKIP, "metrics.textfile is not configured")
+    assert run_textfile_check(site, str(out), NOW) == (WARN, f"{out.parent} does not exist")
     out.parent.mkdir()
-    assert looked(site, str(out), NOW) == (WARN, f"{out}: No such file or directory")
+    assert run_textfile_check(site, str(out), NOW) == (WARN, f"{out}: No such file or directory")
     metrics.write_textfile(out, "")
     written = out.stat().st_mtime
-    assert looked(site, str(out), written + 250) == (OK, f"{out}, 250 s old")
-    assert looked(site, str(out), written + 400) == (WARN, f"{out} was written 400 s ago")
+    assert run_textfile_check(site, str(out), written + 250) == (OK, f"{out}, 250 s old")
+    assert run_textfile_check(site, str(out), written + 400) == (WARN, f"{out} was written 400 s ago")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert looked(site, str(out), written) == (WARN, "prometheus_client is not installed: nothing is written")
+    assert run_textfile_check(site, str(out), written) == (
+        WARN,
+        "prometheus_client is not installed: nothing is written",
+    )

@@ -1,4 +1,4 @@
-"""slurmwrap profile: listed, shown, taken in, written out and forgotten; for one user and for the site."""
+"""slurmwrap profile: list, show, import, export, clear and plot; for one user and for the site."""
 
 from __future__ import annotations
 
@@ -39,49 +39,49 @@ MEASURED = ResourceProfile(
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def user_db(tmp_path: Path) -> Path:
     return tmp_path / "slurmwrap" / "user.db"
 
 
-def keep(database: Path, *profiles: ResourceProfile) -> None:
+def save_profiles(database: Path, *profiles: ResourceProfile) -> None:
     database.parent.mkdir(exist_ok=True)
     with Database.open(database) as store:
         for one in profiles:
             store.save_profile(one)
 
 
-def all_of(database: Path) -> tuple[ResourceProfile, ...]:
+def load_profiles(database: Path) -> tuple[ResourceProfile, ...]:
     with Database.open(database, readonly=True) as store:
         return store.profiles()
 
 
-def in_hours(text: str) -> str:
-    """Ages without minutes: NOW is when this file was read, and the tests before this one take theirs."""
+def remove_minutes(text: str) -> str:
+    """Remove the minutes of ages: NOW is the time of import, and other tests run before this one."""
     return re.sub(r"(\d h) \d\d min", r"\1", text)
 
 
-def test_nothing_known_is_said(slurmwrap: Run) -> None:
+def test_an_empty_list_says_that_no_profile_is_known(slurmwrap: Run) -> None:
     assert slurmwrap("profile", "list").stdout == "No profile is known.\n"
     assert json.loads(slurmwrap("profile", "list", "--json").stdout)["rows"] == []
 
 
-def test_a_profile_is_one_line_with_what_it_rests_on_and_how_sure_it_is(slurmwrap: Run, own: Path) -> None:
-    keep(own, MEASURED)
-    head, row = in_hours(slurmwrap("profile", "list").stdout).splitlines()
+def test_a_profile_is_listed_with_its_runs_confidence_and_source(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, MEASURED)
+    head, row = remove_minutes(slurmwrap("profile", "list").stdout).splitlines()
     assert head.split() == ["profile", "CPUs", "MiB", "steps/s", "runs", "sure", "age", "from"]
     assert row.split() == ["train-a100x8-3f2a91c04be7", "3", "9,001", "8.42", "3+1", "0.91", "2", "h", "epilog"]
 
 
-def test_confidence_is_as_of_now(slurmwrap: Run, own: Path) -> None:
-    keep(own, replace(MEASURED, measured_at=NOW - HALF_LIFE_S))
+def test_the_listed_confidence_decreases_with_age(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, replace(MEASURED, measured_at=NOW - HALF_LIFE_S))
     (found,) = json.loads(slurmwrap("profile", "list", "--json").stdout)["rows"]
     assert found["confidence"] == 0.453
     assert "0.45 now; 0.91 when it was measured" in slurmwrap("profile", "show", "last").stdout
 
 
-def test_profiles_that_differ_in_the_digest_of_their_key_alone_share_a_line(slurmwrap: Run, own: Path) -> None:
+def test_profiles_that_differ_only_in_the_key_digest_share_a_line(slurmwrap: Run, user_db: Path) -> None:
     others = [replace(MEASURED, key=f"train-a100x8-{number:012x}") for number in range(5)]
-    keep(own, *others, replace(MEASURED, key="eval-a100x8-000000000000"))
+    save_profiles(user_db, *others, replace(MEASURED, key="eval-a100x8-000000000000"))
     rows = slurmwrap("profile", "list").stdout.splitlines()[1:]
     assert [" ".join(row.split()[:2]) for row in rows] == ["eval-a100x8-000000000000 3", "train-a100x8-… (5)"]
 
@@ -96,17 +96,17 @@ def test_profiles_that_differ_in_the_digest_of_their_key_alone_share_a_line(slur
         (("--min-confidence", "0.5"), ["new", "old"]),
     ],
 )
-def test_the_list_can_be_narrowed(slurmwrap: Run, own: Path, words: tuple[str, ...], keys: list[str]) -> None:
+def test_filters_restrict_the_list(slurmwrap: Run, user_db: Path, words: tuple[str, ...], keys: list[str]) -> None:
     old = replace(MEASURED, key="old", measured_at=NOW - 3 * 86400)
     weak = replace(MEASURED, key="weak", source="prerun", confidence=0.1, measured_at=NOW - 4 * 86400)
-    keep(own, replace(MEASURED, key="new", measured_at=NOW - 3600), old, weak)
+    save_profiles(user_db, replace(MEASURED, key="new", measured_at=NOW - 3600), old, weak)
     shown = json.loads(slurmwrap("profile", "list", "--json", *words).stdout)["rows"]
     assert [one["key"] for one in shown] == keys
 
 
-def test_a_profile_is_shown_with_its_curve_at_80_columns(slurmwrap: Run, own: Path) -> None:
-    keep(own, MEASURED)
-    shown = in_hours(slurmwrap("profile", "show", "train").stdout)
+def test_a_profile_is_shown_with_its_curve_at_80_columns(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, MEASURED)
+    shown = remove_minutes(slurmwrap("profile", "show", "train").stdout)
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.splitlines()[:5] == [
         "train-a100x8-3f2a91c04be7",
@@ -121,38 +121,38 @@ def test_a_profile_is_shown_with_its_curve_at_80_columns(slurmwrap: Run, own: Pa
     assert curve[6:8] == ["Memory model", "  at least 11,826 MiB per GPU: the peak with a margin"]
 
 
-def test_the_memory_model_names_the_least_that_the_storage_allows(slurmwrap: Run, own: Path) -> None:
-    keep(own, replace(MEASURED, dataset_mib=60_000.0))
+def test_the_memory_model_shows_the_least_memory_for_the_storage_speed(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, replace(MEASURED, dataset_mib=60_000.0))
     full = [line.split()[:2] for line in slurmwrap("profile", "show", "last").stdout.splitlines()[-6:]]
-    assert (full[0], full[-1]) == (["11,826", "152.2"], ["71,826", "0.00"])  # storage that full speed needs
+    assert (full[0], full[-1]) == (["11,826", "152.2"], ["71,826", "0.00"])  # storage speed that full speed needs
     slow = slurmwrap("profile", "show", "last", "--storage", "80").stdout.splitlines()
     (chosen,) = [line for line in slow[slow.index("Memory model") :] if "chosen" in line]
     assert chosen.split()[1] == "0.95"
 
 
-def test_a_script_is_shown_by_what_gsub_would_call_it(
-    slurmwrap: Run, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_show_finds_the_profile_of_a_script_by_the_key_that_gsub_uses(
+    slurmwrap: Run, user_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("named.sbatch").write_text("#!/bin/sh\n#GSUB --resource-profile mine\nsrun python train.py\n")
     Path("plain.sbatch").write_text("#!/bin/sh\n#SBATCH --gpus-per-node=a100:8 --nodes=1\nsrun python train.py\n")
     Path("train.py").write_text("")
-    keep(own, replace(MEASURED, key="mine"))
+    save_profiles(user_db, replace(MEASURED, key="mine"))
     assert slurmwrap("profile", "show", "named.sbatch").stdout.startswith("mine\n")
     error = slurmwrap("profile", "show", "plain.sbatch").exception
     assert isinstance(error, UsageError) and "there is no profile 'train-a100x8-" in str(error)
 
 
-def test_a_needs_bound_and_a_doubted_curve_are_said(slurmwrap: Run, own: Path) -> None:
-    keep(own, replace(MEASURED, cpus_per_gpu=8.0, cpu_bound=True, curve_doubts=1))
+def test_a_cpu_bound_and_a_contradicted_curve_are_shown(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, replace(MEASURED, cpus_per_gpu=8.0, cpu_bound=True, curve_doubts=1))
     shown = slurmwrap("profile", "show", "last").stdout
     assert "at least 8 per GPU, from the CPU time used: the curve is in doubt" in shown
     assert "a later measurement contradicts it: one more decides" in shown
 
 
-def test_an_unknown_key_names_near_ones(slurmwrap: Run, own: Path) -> None:
-    keep(own, MEASURED, replace(MEASURED, key="train-a100x8-ffffffffffff"))
-    for words, said, hint in [
+def test_an_unknown_key_is_refused_with_similar_keys(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, MEASURED, replace(MEASURED, key="train-a100x8-ffffffffffff"))
+    for words, message, hint in [
         (("show", "trian-a100x8-3f2a91c04be7"), "there is no profile", "did you mean train-a100x8-3f2a91c04be7"),
         (("show", "train"), "2 keys begin with 'train'", "give more of it"),
         (("show", ""), "there is no profile ''", "slurmwrap profile list"),
@@ -161,41 +161,41 @@ def test_an_unknown_key_names_near_ones(slurmwrap: Run, own: Path) -> None:
     ]:
         error = slurmwrap("profile", *words).exception
         assert isinstance(error, UsageError)
-        assert said in str(error) and hint in error.hint and error.exit_code == 1
+        assert message in str(error) and hint in error.hint and error.exit_code == 1
 
 
-def test_synergys_whole_file_is_taken_in_and_gsub_finds_it(slurmwrap: Run, own: Path) -> None:
+def test_the_synergy_file_is_imported_and_gsub_finds_its_profiles(slurmwrap: Run, user_db: Path) -> None:
     assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "12 of 12 profiles imported\n"
-    found = UserState(own.parent).profile("alexnet")  # what gsub --resource-profile alexnet reads
+    found = UserState(user_db.parent).profile("alexnet")  # gsub --resource-profile alexnet reads this
     assert found is not None
     assert (found.cpus_per_gpu, found.source) == (12.0, "import")
     assert "an imported file" in slurmwrap("profile", "show", "alexnet").stdout
 
 
-def test_what_is_known_stays_unless_it_is_to_be_replaced(slurmwrap: Run, own: Path) -> None:
-    keep(own, replace(MEASURED, key="alexnet"))
+def test_import_keeps_known_profiles_unless_replace_is_given(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, replace(MEASURED, key="alexnet"))
     assert slurmwrap("profile", "import", str(SYNERGY)).stdout == "11 of 12 profiles imported\n"
-    assert all_of(own)[0].mem_mib_per_gpu == 9001
+    assert load_profiles(user_db)[0].mem_mib_per_gpu == 9001
     assert slurmwrap("profile", "import", "--replace", str(SYNERGY)).stdout == "12 of 12 profiles imported\n"
-    assert all_of(own)[0].mem_mib_per_gpu == 128_000
+    assert load_profiles(user_db)[0].mem_mib_per_gpu == 128_000
 
 
-def test_an_export_comes_back_as_it_was(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
+def test_an_export_can_be_imported_without_loss(slurmwrap: Run, user_db: Path, tmp_path: Path) -> None:
     odd = ResourceProfile(key="näme “odd”", steps_per_s=0.1 + 0.2, measured_at=1795246838.8801715)
-    keep(own, MEASURED, odd)
-    before = all_of(own)
+    save_profiles(user_db, MEASURED, odd)
+    before = load_profiles(user_db)
     file = tmp_path / "profiles.json"
     file.write_text(slurmwrap("profile", "export").stdout, encoding="utf-8")
     assert slurmwrap("profile", "clear", "--all").exit_code == 0
     assert slurmwrap("profile", "list").stdout == "No profile is known.\n"
     assert slurmwrap("profile", "import", str(file)).exit_code == 0
-    assert all_of(own) == before
+    assert load_profiles(user_db) == before
     (one,) = json.loads(slurmwrap("profile", "export", "train").stdout)["profiles"]
     assert one["key"] == MEASURED.key
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("hello\n", "line 1: there is no column 'model'"),
         ("model,cpus,mem_gb,throughput\nm,1,1,x\n", "line 2: cpus, mem_gb and throughput must be numbers"),
@@ -211,45 +211,45 @@ def test_an_export_comes_back_as_it_was(slurmwrap: Run, own: Path, tmp_path: Pat
         ("[" * 100_000, ""),
     ],
 )
-def test_a_file_that_is_none_changes_nothing(
-    slurmwrap: Run, own: Path, tmp_path: Path, content: str, said: str
+def test_an_invalid_file_is_refused_and_changes_nothing(
+    slurmwrap: Run, user_db: Path, tmp_path: Path, content: str, message: str
 ) -> None:
-    keep(own, MEASURED)
+    save_profiles(user_db, MEASURED)
     file = tmp_path / "in"
     file.write_text(content)
     error = slurmwrap("profile", "import", str(file)).exception
     assert isinstance(error, UsageError) and error.exit_code == 1
-    assert said in str(error)
-    assert all_of(own) == (MEASURED,)
+    assert message in str(error)
+    assert load_profiles(user_db) == (MEASURED,)
 
 
-def test_a_file_that_cannot_be_read_is_named(slurmwrap: Run, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused_with_its_reason(slurmwrap: Run, tmp_path: Path) -> None:
     assert "cannot read" in str(slurmwrap("profile", "import", str(tmp_path / "none")).exception)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
     assert "not a text file with profiles" in str(slurmwrap("profile", "import", str(tmp_path / "binary")).exception)
 
 
-def test_what_is_forgotten_is_said_and_gone(slurmwrap: Run, own: Path) -> None:
-    keep(own, MEASURED, replace(MEASURED, key="other"))
+def test_clear_removes_the_named_profile_and_needs_a_key_or_all(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, MEASURED, replace(MEASURED, key="other"))
     assert slurmwrap("profile", "clear", "other").stdout == "removed: other\n"
-    assert all_of(own) == (MEASURED,)
+    assert load_profiles(user_db) == (MEASURED,)
     both = slurmwrap("profile", "clear", "other", "--all").exception
     assert isinstance(both, UsageError) and both.exit_code == 255
     assert isinstance(slurmwrap("profile", "clear").exception, UsageError)
-    assert all_of(own) == (MEASURED,)
+    assert load_profiles(user_db) == (MEASURED,)
 
 
-def test_one_unknown_key_keeps_the_others(slurmwrap: Run, own: Path) -> None:
-    keep(own, MEASURED)
+def test_clear_with_one_unknown_key_removes_nothing(slurmwrap: Run, user_db: Path) -> None:
+    save_profiles(user_db, MEASURED)
     assert isinstance(slurmwrap("profile", "clear", MEASURED.key, "none").exception, UsageError)
-    assert all_of(own) == (MEASURED,)
+    assert load_profiles(user_db) == (MEASURED,)
 
 
-def test_a_plot_needs_the_extra_and_says_so(
-    slurmwrap: Run, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_plot_without_matplotlib_names_the_extra_to_install(
+    slurmwrap: Run, user_db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep(own, MEASURED)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as where it is not installed
+    save_profiles(user_db, MEASURED)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not installed
     error = slurmwrap("profile", "show", "last", "--plot", str(tmp_path / "curve.png")).exception
     assert isinstance(error, UsageError)
     assert (error.hint, error.exit_code) == ("pip install 'slurmwrap[plot]'", 1)
@@ -258,21 +258,21 @@ def test_a_plot_needs_the_extra_and_says_so(
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_a_plot_is_written(slurmwrap: Run, own: Path, tmp_path: Path, ending: str) -> None:
+def test_a_plot_is_written(slurmwrap: Run, user_db: Path, tmp_path: Path, ending: str) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'plot' is not installed")
-    keep(own, MEASURED)
+    save_profiles(user_db, MEASURED)
     path = tmp_path / f"curve.{ending}"
     assert slurmwrap("profile", "show", "last", "--plot", str(path)).exit_code == 0
     assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
 
 
-def test_a_profile_without_a_curve_has_nothing_to_draw(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
-    keep(own, replace(MEASURED, cpu_curve=()))
+def test_a_profile_without_a_cpu_curve_cannot_be_plotted(slurmwrap: Run, user_db: Path, tmp_path: Path) -> None:
+    save_profiles(user_db, replace(MEASURED, cpu_curve=()))
     error = slurmwrap("profile", "show", "last", "--plot", str(tmp_path / "curve.png")).exception
     assert "has no CPU curve to draw" in str(error)
 
 
-def submitted(database: Path, key: str, script: str, *at: float) -> None:
+def save_submissions(database: Path, key: str, script: str, *at: float) -> None:
     with Database.open(database) as store:
         for number, moment in enumerate(at):
             store.save_submission(
@@ -283,28 +283,28 @@ def submitted(database: Path, key: str, script: str, *at: float) -> None:
             )  # fmt: skip
 
 
-def test_profiles_are_told_apart_by_the_script_that_used_them_last(slurmwrap: Run, own: Path) -> None:
+def test_profiles_are_listed_with_the_script_that_used_them_last(slurmwrap: Run, user_db: Path) -> None:
     other = replace(MEASURED, key="train-a100x8-ffffffffffff", runs=0, preruns=1, measured_at=NOW - 9000)
-    keep(own, MEASURED, other)
-    submitted(own, MEASURED.key, "/home/ada/vit/train.sbatch", NOW - 90000, NOW - 7200)
-    submitted(own, other.key, "/home/ada/gpt/a_script_with_a_long_name.sbatch", NOW - 8000)
-    head, *rows = in_hours(slurmwrap("profile", "list").stdout).splitlines()
+    save_profiles(user_db, MEASURED, other)
+    save_submissions(user_db, MEASURED.key, "/home/ada/vit/train.sbatch", NOW - 90000, NOW - 7200)
+    save_submissions(user_db, other.key, "/home/ada/gpt/a_script_with_a_long_name.sbatch", NOW - 8000)
+    head, *rows = remove_minutes(slurmwrap("profile", "list").stdout).splitlines()
     assert head.split() == ["script", "CPUs", "MiB", "steps/s", "runs", "sure", "used", "profile"]
     assert [row.split()[0] for row in rows] == ["vit/train.sbatch", "a_script_wi…_name.sbatch"]
     assert max(map(len, rows)) <= 80
     (one,) = json.loads(slurmwrap("profile", "list", "vit/", "--json").stdout)["rows"]
     assert (one["key"], one["script"], one["submissions"]) == (MEASURED.key, "/home/ada/vit/train.sbatch", 2)
-    assert in_hours(slurmwrap("profile", "show", MEASURED.key).stdout).splitlines()[1:3] == [
+    assert remove_minutes(slurmwrap("profile", "show", MEASURED.key).stdout).splitlines()[1:3] == [
         "  script      /home/ada/vit/train.sbatch",
         "  used        2 submissions, the last 2 h ago",
     ]
 
 
-def test_the_profile_that_gsub_takes_is_the_one_that_is_shown(slurmwrap: Run, own: Path, tmp_path: Path) -> None:
-    """The site's of the same user where it rests on more runs, also of a script that this user never measured."""
+def test_the_shown_profile_is_the_profile_that_gsub_uses(slurmwrap: Run, user_db: Path, tmp_path: Path) -> None:
+    """The site's profile is used where it is based on more runs, or where the user's own database has none."""
     uid = os.geteuid()
-    keep(own, replace(MEASURED, key="mine", runs=1), replace(MEASURED, key="kept", runs=9))
-    submitted(own, "sites", "/home/ada/new.sbatch", NOW - 60)
+    save_profiles(user_db, replace(MEASURED, key="mine", runs=1), replace(MEASURED, key="kept", runs=9))
+    save_submissions(user_db, "sites", "/home/ada/new.sbatch", NOW - 60)
     site = [
         replace(MEASURED, key=derive_published_key(derive_site_key(whose, key)), runs=5)
         for whose, key in ((uid, "mine"), (uid, "kept"), (uid, "sites"), (uid + 1, "others"))
@@ -314,33 +314,36 @@ def test_the_profile_that_gsub_takes_is_the_one_that_is_shown(slurmwrap: Run, ow
     FilePublisher(folder, "", seal=lambda *_, **__: b"").publish(Published(profiles=tuple(site)))
     (tmp_path / "config.toml").write_text(f'[site]\npublished = "{folder}"\n')
     environ = {"SLURMWRAP_CONFIG": str(tmp_path / "config.toml")}
-    shelf = open_profile_store(False, {**environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
-    assert {one.key: one.runs for one in shelf.profiles()} == {"mine": 5, "kept": 9, "sites": 5}
-    assert {one.key: one.runs for one in shelf.stored()} == {"mine": 1, "kept": 9}
+    profile_store = open_profile_store(False, {**environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert {one.key: one.runs for one in profile_store.profiles()} == {"mine": 5, "kept": 9, "sites": 5}
+    assert {one.key: one.runs for one in profile_store.stored()} == {"mine": 1, "kept": 9}
 
 
 # --- the site
 
 
-def test_the_sites_profiles_are_named_by_their_user(slurmwrap: Run, tmp_path: Path) -> None:
+def test_profiles_of_the_site_are_listed_with_their_user(slurmwrap: Run, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("the site's database is root's and SlurmUser's")
-    keep(tmp_path / "site" / "site.db", replace(MEASURED, key=f"0:{MEASURED.key}", measured_at=time.time() - 7200))
+    save_profiles(
+        tmp_path / "site" / "site.db", replace(MEASURED, key=f"0:{MEASURED.key}", measured_at=time.time() - 7200)
+    )
     (row,) = slurmwrap("profile", "list", "--site", site=True).stdout.splitlines()[1:]
     assert row.startswith("root:train-a100x8-3f2a91c04be7")
-    assert slurmwrap("profile", "list", site=True).stdout == "No profile is known.\n"  # root's own are others
+    # root's own profiles are stored separately.
+    assert slurmwrap("profile", "list", site=True).stdout == "No profile is known.\n"
     assert json.loads(slurmwrap("profile", "show", "train", "--site", "--json", site=True).stdout)["runs"] == 3
 
 
-def test_profiles_of_the_site_belong_to_a_user(slurmwrap: Run, tmp_path: Path) -> None:
+def test_import_for_the_site_needs_a_user(slurmwrap: Run, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("the site's database is root's and SlurmUser's")
     (tmp_path / "site").mkdir()
     whose = slurmwrap("profile", "import", "--site", str(SYNERGY), site=True).exception
     assert isinstance(whose, UsageError) and whose.hint == "name the user: --user NAME"
     assert slurmwrap("profile", "import", "--site", "--user", "root", str(SYNERGY), site=True).exit_code == 0
-    assert all_of(tmp_path / "site" / "site.db")[0].key == "0:alexnet"
+    assert load_profiles(tmp_path / "site" / "site.db")[0].key == "0:alexnet"
 
 
-def test_a_user_has_no_site_to_look_into(slurmwrap: Run) -> None:
+def test_a_user_may_not_list_profiles_of_the_site(slurmwrap: Run) -> None:
     assert isinstance(slurmwrap("profile", "list", "--site").exception, RefusedError)

@@ -1,4 +1,4 @@
-"""slurmwrap report: the page and its JSON from a real database."""
+"""slurmwrap report: text and JSON from a real database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Fill = Callable[[Path, dict[str, Any], float], None]
 GOLDEN = Path(__file__).parents[2] / "data" / "report" / "night.txt"
 
 
-def test_root_reads_the_sites_night(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
+def test_root_gets_the_report_of_the_site(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root")
     fill(tmp_path / "site" / "site.db", day, time.time() - day["until"] - 1)
@@ -42,7 +42,7 @@ def test_json_is_the_whole_report(slurmwrap: Run, fill: Fill, day: dict[str, Any
     assert report.until - report.since == pytest.approx(86400)
 
 
-def test_a_users_own_report_has_no_administrators_steps(
+def test_the_report_of_a_user_has_no_steps_for_administrators(
     slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path
 ) -> None:
     fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"] - 1)
@@ -53,7 +53,7 @@ def test_a_users_own_report_has_no_administrators_steps(
         assert theirs not in page
 
 
-def test_without_a_database_a_user_has_a_quiet_night_and_the_site_an_error(slurmwrap: Run, tmp_path: Path) -> None:
+def test_without_a_database_a_user_gets_an_empty_report_and_root_an_error(slurmwrap: Run, tmp_path: Path) -> None:
     quiet = slurmwrap("report").stdout
     assert "\nNothing ended in this time.\n" in quiet and "Slurm could not be asked (" in quiet
     if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""slurmwrap report: formats, files, mail, and what the nightly timer leaves."""
+"""slurmwrap report: formats, files, mail, and the files of the nightly timer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slurmwrap.config.load_config import Config, Mail, Report, SiteSection
 from slurmwrap.errors import StoreError, UsageError
 
 Run = Callable[..., Result]
-OWN = pwd.getpwuid(os.geteuid()).pw_name
+USER_NAME = pwd.getpwuid(os.geteuid()).pw_name
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
 # ---- formats and files
 
 
-def test_the_ending_names_the_format_unless_it_is_asked_for() -> None:
+def test_the_format_follows_the_file_suffix_unless_it_is_given() -> None:
     cases = {
         ("", ""): "text",
         ("html", ""): "html",
@@ -51,19 +51,21 @@ def test_the_ending_names_the_format_unless_it_is_asked_for() -> None:
         ("", "/tmp/"): "text",
         ("", "night"): "text",
     }
-    assert {(asked, output): choose_report_format(asked, output) for asked, output in cases} == cases
+    assert {
+        (format_option, output): choose_report_format(format_option, output) for format_option, output in cases
+    } == cases
 
 
-def test_a_format_that_there_is_not_is_named_with_those_there_are() -> None:
+def test_an_unknown_format_is_refused_with_the_known_formats() -> None:
     with pytest.raises(UsageError, match="--format 'pdf': one of text, html, md, json, csv is wanted"):
         choose_report_format("pdf", "")
 
 
-def test_every_format_goes_to_stdout(slurmwrap: Run) -> None:
+def test_every_format_can_be_printed_to_stdout(slurmwrap: Run) -> None:
     begins = {
-        "text": f"Report for {OWN}, this cluster\n",
+        "text": f"Report for {USER_NAME}, this cluster\n",
         "html": "<!DOCTYPE html>",
-        "md": f"# Report for {OWN}, `this cluster`\n",
+        "md": f"# Report for {USER_NAME}, `this cluster`\n",
         "json": '{\n  "kind": "slurmwrap.report",\n  "schema": 1,',
         "csv": "category\n",
     }
@@ -71,13 +73,13 @@ def test_every_format_goes_to_stdout(slurmwrap: Run) -> None:
     assert {kind: text[: len(begins[kind])] for kind, text in printed.items()} == begins
 
 
-def test_a_directory_gets_a_file_named_after_the_day(slurmwrap: Run, tmp_path: Path) -> None:
+def test_output_into_a_directory_is_named_after_the_day(slurmwrap: Run, tmp_path: Path) -> None:
     result = slurmwrap("report", "--until", "2026-11-22T06:00", "--since", "2026-11-21", "-o", f"{tmp_path}/new/")
     assert result.stdout == f"{tmp_path}/new/night-2026-11-22.txt\n"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["night-2026-11-22.txt"]
 
 
-def test_csv_in_a_directory_or_a_zip_holds_every_table(slurmwrap: Run, tmp_path: Path) -> None:
+def test_csv_output_as_directory_and_as_zip_has_the_same_tables(slurmwrap: Run, tmp_path: Path) -> None:
     slurmwrap("report", "--format", "csv", "-o", f"{tmp_path}/tables/")
     slurmwrap("report", "-o", f"{tmp_path}/tables.zip")
     names = sorted(path.name for path in (tmp_path / "tables").iterdir())
@@ -85,25 +87,25 @@ def test_csv_in_a_directory_or_a_zip_holds_every_table(slurmwrap: Run, tmp_path:
         assert sorted(archive.namelist()) == names == ["figures.csv"]
 
 
-def test_html_has_an_option_of_its_own_and_a_file_may_just_be_named(
+def test_html_can_be_chosen_by_option_or_by_a_file_name_argument(
     slurmwrap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert slurmwrap("report", "--html").stdout.startswith("<!DOCTYPE html>")  # a pipe
+    assert slurmwrap("report", "--html").stdout.startswith("<!DOCTYPE html>")  # standard output is no terminal
     for words, name in ((("--html", "x.html"), "x.html"), (("y.html",), "y.html"), (("--html", "-o", "z"), "z")):
         assert slurmwrap("report", *words).stdout == f"{name}\n"
         assert Path(name).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    for words, said, hint in (
+    for words, message, hint in (
         (("42",), "'42' is no file of a report", "slurmwrap why 42 explains a job"),
         (("a.html", "-o", "b.html"), "'a.html' and --output 'b.html' are two places", "give one of them"),
         (("--html", "--json"), "--html and --json are two formats", "give one of them"),
     ):
         error = slurmwrap("report", *words).exception
         assert isinstance(error, UsageError)
-        assert str(error).startswith(said) and error.hint == hint
+        assert str(error).startswith(message) and error.hint == hint
 
 
-def test_a_place_that_cannot_be_written_is_named(slurmwrap: Run, tmp_path: Path) -> None:
+def test_an_unwritable_output_path_is_refused(slurmwrap: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = slurmwrap("report", "-o", f"{tmp_path}/file/night.html").exception
     assert isinstance(error, UsageError)
@@ -111,7 +113,7 @@ def test_a_place_that_cannot_be_written_is_named(slurmwrap: Run, tmp_path: Path)
     assert str(error).endswith(": Not a directory")
 
 
-def test_a_time_that_ends_before_it_begins_is_refused(slurmwrap: Run) -> None:
+def test_since_after_until_is_refused(slurmwrap: Run) -> None:
     error = slurmwrap("report", "--since", "1h", "--until", "2h").exception
     assert isinstance(error, UsageError)
     assert str(error) == "--since 1h is not before --until 2h"
@@ -120,7 +122,9 @@ def test_a_time_that_ends_before_it_begins_is_refused(slurmwrap: Run) -> None:
 # ---- mail
 
 
-def test_a_mail_has_text_html_and_the_page(slurmwrap: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mail_has_text_html_and_the_attached_page(
+    slurmwrap: Run, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURMWRAP_MAIL_SERVER", server.address)
     result = slurmwrap("report", "--mail", "ada@example.org", "--mail", "bob@example.org")
     assert (result.stdout, result.exception) == ("sent to ada@example.org, bob@example.org\n", None)
@@ -135,7 +139,7 @@ def test_a_mail_has_text_html_and_the_page(slurmwrap: Run, server: Server, monke
         "text/html",
     ]
     *_, plain, html, attached = message.walk()
-    assert _text(plain).startswith(f"Report for {OWN}, this cluster\n")
+    assert _text(plain).startswith(f"Report for {USER_NAME}, this cluster\n")
     assert "<svg" not in _text(html)
     assert "Nothing ended in this time." in _text(html)
     assert str(attached.get_filename()).startswith("night-")
@@ -148,7 +152,9 @@ def _text(part: Message) -> str:
     return payload.decode("utf-8").replace("\r\n", "\n")
 
 
-def test_without_a_server_or_an_address_nothing_is_sent(slurmwrap: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mail_without_a_server_or_with_an_invalid_address_is_refused(
+    slurmwrap: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     none = slurmwrap("report", "--mail", "ada@example.org").exception
     assert isinstance(none, UsageError)
     assert str(none) == "no mail server is set"
@@ -162,21 +168,21 @@ def test_without_a_server_or_an_address_nothing_is_sent(slurmwrap: Run, monkeypa
 DAY = 86_400.0
 
 
-def site(tmp_path: Path, **changes: Any) -> Config:
+def site_config(tmp_path: Path, **changes: Any) -> Config:
     (tmp_path / "state").mkdir(exist_ok=True)
     return replace(Config(), site=SiteSection(state_dir=str(tmp_path / "state")), **changes)
 
 
-def reports(tmp_path: Path) -> Path:
+def reports_dir(tmp_path: Path) -> Path:
     return tmp_path / "state" / "reports"
 
 
-def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
-    config = site(tmp_path)
+def test_a_night_report_writes_pages_an_index_and_a_marker(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
     assert report_nightly.read_last_report_time(config) is None
     page = report_nightly.write_night(nights.full(), config, UTC, nights.UNTIL + 90)
-    assert page == reports(tmp_path) / "2026-11-22.html"
-    assert sorted(path.name for path in reports(tmp_path).iterdir()) == [
+    assert page == reports_dir(tmp_path) / "2026-11-22.html"
+    assert sorted(path.name for path in reports_dir(tmp_path).iterdir()) == [
         "2026-11-22.html",
         "2026-11-22.json",
         "2026-11-22.txt",
@@ -185,20 +191,20 @@ def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
         "last",
         "latest.html",
     ]
-    assert (reports(tmp_path) / "latest.html").read_bytes() == page.read_bytes()
-    assert json.loads((reports(tmp_path) / "2026-11-22.json").read_text())["verdict"]["word"] == "act"
-    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in reports(tmp_path).iterdir()} == {
+    assert (reports_dir(tmp_path) / "latest.html").read_bytes() == page.read_bytes()
+    assert json.loads((reports_dir(tmp_path) / "2026-11-22.json").read_text())["verdict"]["word"] == "act"
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in reports_dir(tmp_path).iterdir()} == {
         "2026-11-22.html": 0o640, "2026-11-22.json": 0o640, "2026-11-22.txt": 0o640, "covered": 0o644,
         "index.html": 0o640, "last": 0o644, "latest.html": 0o640,
     }  # fmt: skip
     assert report_nightly.read_last_report_time(config) == nights.UNTIL + 90
 
 
-def test_the_index_lists_the_nights_newest_first_with_their_verdicts(tmp_path: Path) -> None:
-    config = site(tmp_path)
-    for report in (nights.empty(), _later(nights.full(), 1)):
+def test_the_index_lists_night_reports_newest_first_with_verdicts(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
+    for report in (nights.empty(), shift_days(nights.full(), 1)):
         report_nightly.write_night(report, config, UTC, nights.UNTIL)
-    index = (reports(tmp_path) / "index.html").read_text(encoding="utf-8")
+    index = (reports_dir(tmp_path) / "index.html").read_text(encoding="utf-8")
     listed = [line for line in index.splitlines() if line.startswith("<tr><th")]
     assert len(listed) == 2
     assert '<a href="2026-11-23.html">' in listed[0]
@@ -208,54 +214,57 @@ def test_the_index_lists_the_nights_newest_first_with_their_verdicts(tmp_path: P
     assert "Nothing ended in this time." in listed[1]
 
 
-def test_a_night_that_is_made_again_later_is_not_the_newest(tmp_path: Path) -> None:
-    config = site(tmp_path)
+def test_a_repeated_older_night_report_does_not_become_the_latest(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
     for days in (1, 0):
-        report_nightly.write_night(_later(nights.empty(), days), config, UTC, nights.UNTIL)
-    newest = (reports(tmp_path) / "2026-11-23.html").read_bytes()
-    assert (reports(tmp_path) / "latest.html").read_bytes() == newest
+        report_nightly.write_night(shift_days(nights.empty(), days), config, UTC, nights.UNTIL)
+    newest = (reports_dir(tmp_path) / "2026-11-23.html").read_bytes()
+    assert (reports_dir(tmp_path) / "latest.html").read_bytes() == newest
 
 
-def test_a_night_begins_where_the_last_one_ended(tmp_path: Path) -> None:
-    config = site(tmp_path)
-    cases = [  # hours after the last night's end, hours from there to the begin, whether hours are lost
-        (1, -24, False),  # made again on the same day: its page takes the place of the other
+def test_a_night_report_begins_where_the_last_one_ended(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
+    # Hours from the last report's end to this end; from the last end to this begin; whether hours are lost.
+    cases = [
+        (1, -24, False),  # repeated on the same day: its page replaces the earlier page
         (17.9, -24, False),
         (24, 0, False),
-        (31, 0, False),  # late: no hour is lost, and none is counted twice
+        (31, 0, False),  # late: no hour is lost or counted twice
         (48, 0, False),
         (60, 12, True),
-        (-30, -54, False),  # of an earlier time, asked for by hand
+        (-30, -54, False),  # an earlier period, given by hand
     ]
     ends = [nights.UNTIL + hours * 3600 for hours, _, _ in cases]
     assert [report_nightly.find_night_start(config, end, UTC) for end in ends] == [end - DAY for end in ends]
     report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)  # from 06:00 to 06:00
     begins = [report_nightly.find_night_start(config, end, UTC) for end in ends]
     assert begins == [nights.UNTIL + hours * 3600 for _, hours, _ in cases]
-    told = ("No night has what ended before: slurmwrap report --since 2026-11-22T06:00 --until 2026-11-22T18:00",)
+    left_out_text = (
+        "No night has what ended before: slurmwrap report --since 2026-11-22T06:00 --until 2026-11-22T18:00",
+    )
     left_out = [report_nightly.list_left_out_hours(config, begin, UTC) for begin in begins]
-    assert left_out == [told if lost else () for _, _, lost in cases]
+    assert left_out == [left_out_text if lost else () for _, _, lost in cases]
 
 
-def test_a_mark_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    config = site(tmp_path)
+def test_an_unreadable_marker_is_ignored(tmp_path: Path) -> None:
+    config = site_config(tmp_path)
     report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
     for text in ("", "x y", "1 2 3", "5 4", "nan nan"):
-        (reports(tmp_path) / "covered").write_text(text)
+        (reports_dir(tmp_path) / "covered").write_text(text)
         assert report_nightly.find_night_start(config, nights.UNTIL, UTC) == nights.UNTIL - DAY
 
 
-def _later(report: Any, days: int) -> Any:
+def shift_days(report: Any, days: int) -> Any:
     return replace(report, since=report.since + days * DAY, until=report.until + days * DAY)
 
 
-def test_old_nights_are_taken_away_and_nothing_else(tmp_path: Path) -> None:
-    config = site(tmp_path, report=Report(keep_d=2))
+def test_only_old_night_reports_are_deleted(tmp_path: Path) -> None:
+    config = site_config(tmp_path, report=Report(keep_d=2))
     for day in range(5):
-        report_nightly.write_night(_later(nights.empty(), day), config, UTC, nights.UNTIL)
-    (reports(tmp_path) / "2020-01-01.notes").touch()
-    report_nightly.write_night(_later(nights.empty(), 5), config, UTC, nights.UNTIL)
-    kept = sorted(path.name for path in reports(tmp_path).iterdir() if path.suffix in (".html", ".notes"))
+        report_nightly.write_night(shift_days(nights.empty(), day), config, UTC, nights.UNTIL)
+    (reports_dir(tmp_path) / "2020-01-01.notes").touch()
+    report_nightly.write_night(shift_days(nights.empty(), 5), config, UTC, nights.UNTIL)
+    kept = sorted(path.name for path in reports_dir(tmp_path).iterdir() if path.suffix in (".html", ".notes"))
     assert kept == [
         "2020-01-01.notes",
         "2026-11-25.html",
@@ -266,39 +275,39 @@ def test_old_nights_are_taken_away_and_nothing_else(tmp_path: Path) -> None:
     ]
 
 
-def test_a_night_is_mailed_to_everybody_also_a_quiet_one(tmp_path: Path, server: Server) -> None:
+def test_every_night_report_is_mailed_even_an_empty_one(tmp_path: Path, server: Server) -> None:
     mail, to = Mail(server=server.address, sender="night@example.org"), Report(to="a@example.org, b@example.org")
-    report_nightly.write_night(nights.empty(), site(tmp_path, mail=mail, report=to), UTC, nights.UNTIL)
+    report_nightly.write_night(nights.empty(), site_config(tmp_path, mail=mail, report=to), UTC, nights.UNTIL)
     (message,) = server.messages()
     assert (message["From"], message["To"]) == ("night@example.org", "a@example.org, b@example.org")
     assert message["Subject"] == "slurmwrap, cluster aurora: Nothing ended in this time."
 
 
-def test_where_mail_fails_the_pages_are_there_and_the_mark_is_not(tmp_path: Path) -> None:
-    config = site(tmp_path, mail=Mail(server="127.0.0.1:1"), report=Report(to="a@example.org"))
+def test_a_mail_failure_leaves_the_pages_and_writes_no_marker(tmp_path: Path) -> None:
+    config = site_config(tmp_path, mail=Mail(server="127.0.0.1:1"), report=Report(to="a@example.org"))
     with pytest.raises(StoreError, match=r"mail to a@example\.org by 127\.0\.0\.1:1"):
         report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
-    assert (reports(tmp_path) / "2026-11-22.html").exists()
+    assert (reports_dir(tmp_path) / "2026-11-22.html").exists()
     assert report_nightly.read_last_report_time(config) is None
 
 
-def test_a_directory_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+def test_an_unwritable_report_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    config = site(tmp_path, report=Report(directory=str(tmp_path / "file" / "reports")))
+    config = site_config(tmp_path, report=Report(directory=str(tmp_path / "file" / "reports")))
     with pytest.raises(StoreError, match=r"the night report could not be written: .*/file/reports: Not a directory"):
         report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
 
 
-def test_nightly_is_the_sites_and_takes_no_place(slurmwrap: Run) -> None:
-    mine = slurmwrap("report", "--nightly").exception
-    assert isinstance(mine, UsageError)
-    assert str(mine) == "--nightly is the site's: root's or SlurmUser's"
-    placed = slurmwrap("report", "--nightly", "-o", "x").exception
-    assert isinstance(placed, UsageError)
-    assert str(placed) == "--nightly takes its places from the configuration"
+def test_nightly_is_refused_for_users_and_with_an_output_path(slurmwrap: Run) -> None:
+    as_user = slurmwrap("report", "--nightly").exception
+    assert isinstance(as_user, UsageError)
+    assert str(as_user) == "--nightly is the site's: root's or SlurmUser's"
+    with_output = slurmwrap("report", "--nightly", "-o", "x").exception
+    assert isinstance(with_output, UsageError)
+    assert str(with_output) == "--nightly takes its places from the configuration"
 
 
-def test_the_command_writes_the_night_of_a_site(
+def test_nightly_writes_the_report_of_the_site(
     slurmwrap: Run, fill: Callable[..., None], day: dict[str, Any], tmp_path: Path
 ) -> None:
     if os.geteuid():

@@ -1,4 +1,4 @@
-"""slurmwrap simulate: what it prints and draws, what it refuses, and that it loads nothing heavy before it must."""
+"""slurmwrap simulate: text, JSON and plots, invalid options, and lazy imports of large libraries."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ STATIC = str(DATA / "traces" / "synergy_static100.csv")
 PROFILES = str(DATA / "profiles" / "synergy_profiles.csv")
 
 # Two GPUs; the second job wants both.
-TINY = "submit_s,duration_s,gpus\n0,3600,1\n360,1800,2\n720,1080,1\n"
+TINY_TRACE = "submit_s,duration_s,gpus\n0,3600,1\n360,1800,2\n720,1080,1\n"
 TWO_GPUS = ("--servers", "1", "--gpus", "2")
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> str:
+def tiny_trace(tmp_path: Path) -> str:
     path = tmp_path / "tiny.csv"
-    path.write_text(TINY)
+    path.write_text(TINY_TRACE)
     return str(path)
 
 
-def plain(result: Result) -> Any:
+def parse_json(result: Result) -> Any:
     assert result.exit_code == 0, result.exception
     return json.loads(result.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-def refused(result: Result) -> tuple[type[BaseException], str, str]:
+def get_error(result: Result) -> tuple[type[BaseException], str, str]:
     error = result.exception
     assert isinstance(error, SlurmwrapError), error
     return type(error), str(error), error.hint
 
 
-# ------------------------------------------------------------------------------------------- what comes out
+# ------------------------------------------------------------------------------------------- output
 
 
-def test_one_run_as_json_is_a_flat_object_with_every_digit(slurmwrap: Run, tiny: str) -> None:
-    assert plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--json")) == {
+def test_json_of_one_run_is_a_flat_object_with_unrounded_numbers(slurmwrap: Run, tiny_trace: str) -> None:
+    assert parse_json(slurmwrap("simulate", tiny_trace, *TWO_GPUS, "--json")) == {
         "kind": "slurmwrap.simulation",
         "schema": 1,
-        "trace": tiny,
+        "trace": tiny_trace,
         "seed": None,
         "mode": "rounds",
         "policy": "fifo",
@@ -89,8 +89,10 @@ def test_one_run_as_json_is_a_flat_object_with_every_digit(slurmwrap: Run, tiny:
     }
 
 
-def test_several_runs_as_json_are_a_list_in_the_order_asked(slurmwrap: Run, tiny: str) -> None:
-    found = plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--policy", "srtf,fifo", "--policy", "2d-las", "--json"))
+def test_json_of_several_runs_is_a_list_in_the_order_of_the_options(slurmwrap: Run, tiny_trace: str) -> None:
+    found = parse_json(
+        slurmwrap("simulate", tiny_trace, *TWO_GPUS, "--policy", "srtf,fifo", "--policy", "2d-las", "--json")
+    )
     assert [(run["policy"], run["mean_jct_s"]) for run in found["runs"]] == [
         ("srtf", 3120.0),
         ("fifo", 4800.0),
@@ -98,8 +100,10 @@ def test_several_runs_as_json_are_a_list_in_the_order_asked(slurmwrap: Run, tiny
     ]
 
 
-def test_one_run_is_a_list_that_names_its_world(slurmwrap: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(tiny).parent)
+def test_text_of_one_run_lists_its_metrics_and_describes_its_world(
+    slurmwrap: Run, tiny_trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(tiny_trace).parent)
     assert slurmwrap("simulate", "tiny.csv", *TWO_GPUS).stdout == (
         "tiny.csv: 3 jobs, on 1 x (2 GPUs, 24 CPUs, 500 GB)\n"
         "placement any   policy fifo   mechanism proportional\n"
@@ -117,8 +121,10 @@ def test_one_run_is_a_list_that_names_its_world(slurmwrap: Run, tiny: str, monke
     )
 
 
-def test_worlds_are_compared_each_by_its_name(slurmwrap: Run, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(tiny).parent)
+def test_several_worlds_and_placements_are_compared_in_one_table(
+    slurmwrap: Run, tiny_trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(tiny_trace).parent)
     done = slurmwrap(
         "simulate", "tiny.csv", *TWO_GPUS, "--mode", "rounds,slurm", "--round", "60", "--placement", "any,skew"
     )
@@ -138,7 +144,7 @@ def test_worlds_are_compared_each_by_its_name(slurmwrap: Run, tiny: str, monkeyp
     ]
 
 
-def test_mechanisms_are_compared_with_the_first(slurmwrap: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mechanisms_are_compared_with_the_first_mechanism(slurmwrap: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(STATIC).parent)
     done = slurmwrap("simulate", Path(STATIC).name, "--profiles", PROFILES, "--mechanism", "proportional,tune")
     assert done.stdout.splitlines()[1:] == [
@@ -153,7 +159,7 @@ def test_mechanisms_are_compared_with_the_first(slurmwrap: Run, monkeypatch: pyt
     ]
 
 
-def test_of_several_seeds_the_spread_is_told(slurmwrap: Run) -> None:
+def test_several_seeds_are_shown_as_mean_and_spread(slurmwrap: Run) -> None:
     words = ("synergy-static", "--seed", "1-3", "--profiles", PROFILES, "--mechanism", "proportional,tune")
     assert slurmwrap("simulate", *words).stdout.splitlines() == [
         "synergy-static: 100 jobs, 3 seeds (1-3), on 4 x (8 GPUs, 24 CPUs, 500 GB)",
@@ -173,10 +179,10 @@ def test_no_line_is_longer_than_the_terminal() -> None:
     runs = []
     for seed, mode, placement in product((1, 2), MODES, ("any", "consolidate")):
         jobs = generate_load("synergy-dynamic", seed=seed, jobs=60, gpu_demand="synthetic")
-        asked = Simulation(jobs=jobs, servers=servers, mode=mode, placement=placement, policy="gittins")
-        outcome, summary = run_simulation(asked)
-        runs.append(SimulationRun(trace="a/rather/long/name/of/a/load", seed=seed, simulation=asked, outcome=outcome,
-                        summary=summary))  # fmt: skip
+        simulation = Simulation(jobs=jobs, servers=servers, mode=mode, placement=placement, policy="gittins")
+        outcome, summary = run_simulation(simulation)
+        runs.append(SimulationRun(trace="a/rather/long/name/of/a/load", seed=seed, simulation=simulation,
+                        outcome=outcome, summary=summary))  # fmt: skip
     for columns in (80, 100, 120):
         pages = (
             format_simulations(runs, columns),
@@ -186,14 +192,14 @@ def test_no_line_is_longer_than_the_terminal() -> None:
         assert [line for text in pages for line in text.splitlines() if len(line) > columns] == []
 
 
-def test_on_a_narrow_terminal_the_spread_is_one_table_per_measure() -> None:
+def test_a_narrow_terminal_gets_one_spread_table_per_metric() -> None:
     runs = []
     for seed, policy, mode in product((1, 2), ("fifo", "gittins"), MODES):
         jobs = generate_load("synergy-dynamic", seed=seed, jobs=3, jobs_per_hour=9)
         servers = make_equal_servers(1, gpus=1, cpus=3, mem_gb=100)
-        asked = Simulation(jobs=jobs, servers=servers, mode=mode, policy=policy, las_thresholds=())
-        outcome, summary = run_simulation(asked)
-        runs.append(SimulationRun(trace="t", seed=seed, simulation=asked, outcome=outcome, summary=summary))
+        simulation = Simulation(jobs=jobs, servers=servers, mode=mode, policy=policy, las_thresholds=())
+        outcome, summary = run_simulation(simulation)
+        runs.append(SimulationRun(trace="t", seed=seed, simulation=simulation, outcome=outcome, summary=summary))
     heads = [line for line in format_simulations(runs, 80).splitlines() if line.startswith("  world")]
     assert heads == [
         "  world   policy   makespan h       x (least-most)",
@@ -201,66 +207,80 @@ def test_on_a_narrow_terminal_the_spread_is_one_table_per_measure() -> None:
     ]
 
 
-def test_the_same_call_gives_the_same_bytes(slurmwrap: Run) -> None:
+def test_the_same_command_prints_identical_output_twice(slurmwrap: Run) -> None:
     words = ("simulate", "synergy-dynamic", "--jobs", "40", "--seed", "7", "--gpu-demand", "synthetic", "--json")
     assert slurmwrap(*words).stdout == slurmwrap(*words).stdout
 
 
-def test_measured_are_the_jobs_asked_for(slurmwrap: Run, tiny: str) -> None:
-    found = plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--measure", "0-1", "--json"))
+def test_measure_restricts_the_metrics_to_the_given_jobs(slurmwrap: Run, tiny_trace: str) -> None:
+    found = parse_json(slurmwrap("simulate", tiny_trace, *TWO_GPUS, "--measure", "0-1", "--json"))
     assert (found["jobs"], found["trace_jobs"], found["mean_jct_s"]) == (2, 3, 4320.0)
 
 
-def test_figures_do_not_depend_on_the_form_of_the_profiles(slurmwrap: Run, tmp_path: Path) -> None:
+def test_csv_profiles_and_exported_json_profiles_give_the_same_result(slurmwrap: Run, tmp_path: Path) -> None:
     slurmwrap("profile", "import", PROFILES)
     (tmp_path / "own.json").write_text(slurmwrap("profile", "export").stdout)
     words = ("simulate", STATIC, "--mechanism", "graded", "--json", "--profiles")
-    assert plain(slurmwrap(*words, str(tmp_path / "own.json"))) == plain(slurmwrap(*words, PROFILES))
+    assert parse_json(slurmwrap(*words, str(tmp_path / "own.json"))) == parse_json(slurmwrap(*words, PROFILES))
 
 
-def test_jobs_without_a_profile_are_counted(slurmwrap: Run, tmp_path: Path) -> None:
+def test_a_remark_counts_the_jobs_without_a_profile(slurmwrap: Run, tmp_path: Path) -> None:
     trace = tmp_path / "some.csv"
     trace.write_text("submit_s,duration_s,gpus,model\n0,60,1,res18\n1,60,1,llama\n2,60,1,\n")
     remark = "2 of 3 jobs have no profile (models: llama): they run at the speed of their share"
     done = slurmwrap("simulate", str(trace), "--profiles", PROFILES, "--mechanism", "tune", "--json")
-    assert plain(done)["remarks"] == [remark]
+    assert parse_json(done)["remarks"] == [remark]
     assert remark in done.stderr
 
 
-def test_what_is_of_no_use_is_told(slurmwrap: Run, tiny: str) -> None:
-    words = ("simulate", tiny, *TWO_GPUS, "--jobs", "2", "--split", "1,1,1", "--mode", "slurm", "--policy", "fifo,las")
-    assert plain(slurmwrap(*words, "--json"))["remarks"] == [
+def test_a_remark_names_options_that_have_no_effect(slurmwrap: Run, tiny_trace: str) -> None:
+    words = (
+        "simulate",
+        tiny_trace,
+        *TWO_GPUS,
+        "--jobs",
+        "2",
+        "--split",
+        "1,1,1",
+        "--mode",
+        "slurm",
+        "--policy",
+        "fifo,las",
+    )
+    assert parse_json(slurmwrap(*words, "--json"))["remarks"] == [
         "--jobs, --split: for generated loads only; all jobs of the file are replayed unchanged",
         "las in the world slurm is fifo: jobs that wait have not run yet",
     ]
 
 
-def test_a_placement_that_the_mechanism_does_not_heed_is_told(slurmwrap: Run, tmp_path: Path) -> None:
+def test_a_remark_names_placements_that_the_mechanism_ignores(slurmwrap: Run, tmp_path: Path) -> None:
     trace = tmp_path / "some.csv"
     trace.write_text("submit_s,duration_s,gpus,model\n0,60,2,res18\n")
     words = ("simulate", str(trace), "--profiles", PROFILES, "--mechanism", "tune,graded", "--json")
     done = slurmwrap(*words, "--placement", "consolidate,skew")
-    assert plain(done)["remarks"] == [
+    assert parse_json(done)["remarks"] == [
         "--placement skew changes nothing in rounds where jobs have profiles: the mechanism places them",
         "--placement consolidate changes nothing in rounds here: graded always takes the fewest servers",
     ]
 
 
-def test_where_graded_has_another_order_it_is_told(slurmwrap: Run) -> None:
+def test_a_remark_says_where_graded_changes_the_job_order(slurmwrap: Run) -> None:
     words = ("simulate", "synergy-dynamic", "--jobs", "5", "--profiles", PROFILES, "--policy", "fifo,srtf", "--json")
-    told = "graded with srtf: a job that determines the makespan goes before its turn"
-    assert plain(slurmwrap(*words, "--mechanism", "tune,graded"))["remarks"] == [told]
-    assert plain(slurmwrap(*words, "--mechanism", "tune"))["remarks"] == []
+    remark = "graded with srtf: a job that determines the makespan goes before its turn"
+    assert parse_json(slurmwrap(*words, "--mechanism", "tune,graded"))["remarks"] == [remark]
+    assert parse_json(slurmwrap(*words, "--mechanism", "tune"))["remarks"] == []
 
 
-def test_the_help_dumps_accounting_by_the_command_that_errors_name(slurmwrap: Run) -> None:
-    told = slurmwrap("simulate", "--help").stdout
-    typed = told[told.index("SLURM_TIME_FORMAT") : told.index("> month.psv")].replace("\\\n", " ").split()
+def test_the_help_has_the_same_sacct_command_as_the_error_messages(slurmwrap: Run) -> None:
+    help_text = slurmwrap("simulate", "--help").stdout
+    command = (
+        help_text[help_text.index("SLURM_TIME_FORMAT") : help_text.index("> month.psv")].replace("\\\n", " ").split()
+    )
     before, _, fields = COMMAND.partition(" -o ")
-    assert " ".join(typed).replace(" -o ", ",").split(",", 1) == [before, fields]
+    assert " ".join(command).replace(" -o ", ",").split(",", 1) == [before, fields]
 
 
-def test_failures_are_told_by_world_with_what_is_taken_for_granted(slurmwrap: Run) -> None:
+def test_failures_prints_a_table_and_the_assumptions(slurmwrap: Run) -> None:
     done = slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2")
     lines = done.stdout.splitlines()
     assert lines[:2] == ["synergy-static", "no queue is simulated: GPU time only"]
@@ -268,16 +288,16 @@ def test_failures_are_told_by_world_with_what_is_taken_for_granted(slurmwrap: Ru
     assert max(len(line) for line in lines if line.startswith("- ")) <= 100
 
 
-def test_failures_as_json_are_the_whole_study(slurmwrap: Run) -> None:
-    found = plain(slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2", "--json"))
+def test_json_of_failures_is_the_whole_study(slurmwrap: Run) -> None:
+    found = parse_json(slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2", "--json"))
     assert sorted(found) == ["failures", "kind", "remarks", "schema", "trace"]
     assert (found["failures"]["jobs"], found["failures"]["seeds"]) == (100, [1, 2])
 
 
-# ------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------- invalid input
 
 
-def test_an_option_that_cannot_be_taken_is_named(slurmwrap: Run, tiny: str) -> None:
+def test_an_invalid_option_is_refused_with_its_name_and_value(slurmwrap: Run, tiny_trace: str) -> None:
     wanted = {
         ("--policy", "sjf"): "--policy 'sjf' is none of fifo, srtf, srsf, las, gittins, ftf",
         ("--mechanism", "fair"): "--mechanism 'fair' is none of proportional, greedy, tune, graded, opt",
@@ -298,11 +318,11 @@ def test_an_option_that_cannot_be_taken_is_named(slurmwrap: Run, tiny: str) -> N
         ("--mem-gb", "inf"): "--mem-gb must be at most 1,000,000, not inf",
         ("--servers", "1000000000"): "--servers must be at most 1,000,000, not 1000000000",
     }
-    found = {words: refused(slurmwrap("simulate", tiny, *TWO_GPUS, *words))[:2] for words in wanted}
+    found = {words: get_error(slurmwrap("simulate", tiny_trace, *TWO_GPUS, *words))[:2] for words in wanted}
     assert found == {words: (UsageError, message) for words, message in wanted.items()}
 
 
-def test_an_option_of_a_generated_load_that_cannot_be_taken_is_named(slurmwrap: Run) -> None:
+def test_an_invalid_option_of_a_generated_load_is_refused(slurmwrap: Run) -> None:
     wanted = {
         ("--seed", "ten"): "--seed 'ten': a number, a range as 1-10, or several with commas",
         ("--seed", "1-100000"): "--seed '1-100000': more than 1000 seeds",
@@ -312,7 +332,7 @@ def test_an_option_of_a_generated_load_that_cannot_be_taken_is_named(slurmwrap: 
         ("--run-times", "long"): "--run-times 'long' is none of small, gavel",
         ("--gpu-demand", "philly"): "--gpu-demand 'philly' is none of single, synthetic",
     }
-    found = {words: refused(slurmwrap("simulate", "synergy-static", *words))[:2] for words in wanted}
+    found = {words: get_error(slurmwrap("simulate", "synergy-static", *words))[:2] for words in wanted}
     assert found == {words: (UsageError, message) for words, message in wanted.items()}
 
 
@@ -324,28 +344,28 @@ def out(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_broken_line_is_named_and_nothing_is_drawn(slurmwrap: Run, tmp_path: Path, out: Path) -> None:
-    (tmp_path / "bad.csv").write_text(TINY + "900,-1,1\n")
-    kind, said, _ = refused(slurmwrap("simulate", str(tmp_path / "bad.csv"), "--plot", str(out / "new.svg")))
+def test_a_malformed_trace_line_is_named_and_no_plot_is_written(slurmwrap: Run, tmp_path: Path, out: Path) -> None:
+    (tmp_path / "bad.csv").write_text(TINY_TRACE + "900,-1,1\n")
+    kind, error_text, _ = get_error(slurmwrap("simulate", str(tmp_path / "bad.csv"), "--plot", str(out / "new.svg")))
     assert kind is TraceError
-    assert re.match(r".*bad\.csv:5: ", said)
+    assert re.match(r".*bad\.csv:5: ", error_text)
     assert list(out.iterdir()) == []
 
 
-def test_a_job_larger_than_the_cluster_is_named_with_its_line(slurmwrap: Run, tiny: str) -> None:
-    kind, said, _ = refused(slurmwrap("simulate", tiny, "--servers", "1", "--gpus", "1"))
+def test_a_job_larger_than_the_cluster_is_named_with_its_trace_line(slurmwrap: Run, tiny_trace: str) -> None:
+    kind, error_text, _ = get_error(slurmwrap("simulate", tiny_trace, "--servers", "1", "--gpus", "1"))
     assert kind is TraceError
-    assert re.search(r"tiny\.csv:3: job 1 asks for 2 GPUs.* 1$", said)
+    assert re.search(r"tiny\.csv:3: job 1 asks for 2 GPUs.* 1$", error_text)
 
 
-def test_a_trace_that_is_not_there_is_told_what_could_be(slurmwrap: Run) -> None:
-    kind, _, hint = refused(slurmwrap("simulate", "synergy"))
+def test_a_missing_trace_is_refused_with_the_accepted_kinds_of_trace(slurmwrap: Run) -> None:
+    kind, _, hint = get_error(slurmwrap("simulate", "synergy"))
     assert (kind, hint) == (TraceError, "a CSV, what sacct -P printed, synergy-static or synergy-dynamic")
 
 
-def test_profiles_that_cannot_be_read_count_as_bad_input(slurmwrap: Run, tiny: str) -> None:
-    kind, said, _ = refused(slurmwrap("simulate", tiny, "--profiles", tiny))
-    assert (kind, said) == (TraceError, f"{tiny}: line 1: there is no column 'model'")
+def test_a_malformed_profile_file_is_a_trace_error(slurmwrap: Run, tiny_trace: str) -> None:
+    kind, error_text, _ = get_error(slurmwrap("simulate", tiny_trace, "--profiles", tiny_trace))
+    assert (kind, error_text) == (TraceError, f"{tiny_trace}: line 1: there is no column 'model'")
 
 
 @pytest.mark.parametrize(
@@ -355,47 +375,47 @@ def test_profiles_that_cannot_be_read_count_as_bad_input(slurmwrap: Run, tiny: s
         ("nowhere/plot.svg", "there is no directory"),
     ],
 )
-def test_a_plot_that_cannot_be_written_is_refused_before_anything_runs(
+def test_an_invalid_plot_path_is_refused_before_the_simulation(
     slurmwrap: Run, tmp_path: Path, plot: str, message: str
 ) -> None:
-    kind, said, _ = refused(slurmwrap("simulate", "no such trace", "--plot", str(tmp_path / plot)))
+    kind, error_text, _ = get_error(slurmwrap("simulate", "no such trace", "--plot", str(tmp_path / plot)))
     assert kind is UsageError
-    assert message in said
+    assert message in error_text
 
 
 # ------------------------------------------------------------------------------------------- plots, progress, imports
 
 
-def test_a_plot_is_written_whole(slurmwrap: Run, tiny: str, out: Path) -> None:
+def test_a_plot_is_written_without_leftover_files(slurmwrap: Run, tiny_trace: str, out: Path) -> None:
     path = out / "plot.png"
-    done = slurmwrap("simulate", tiny, *TWO_GPUS, "--policy", "fifo,srtf", "--plot", str(path))
+    done = slurmwrap("simulate", tiny_trace, *TWO_GPUS, "--policy", "fifo,srtf", "--plot", str(path))
     assert done.exit_code == 0, done.exception
     assert path.read_bytes().startswith(b"\x89PNG")
     assert list(out.iterdir()) == [path]
 
 
-def test_jobs_that_take_no_time_are_drawn_too(slurmwrap: Run, tmp_path: Path) -> None:
+def test_a_trace_of_jobs_with_zero_duration_can_be_plotted(slurmwrap: Run, tmp_path: Path) -> None:
     (tmp_path / "none.csv").write_text("submit_s,duration_s,gpus\n0,0,1\n")
     assert slurmwrap("simulate", str(tmp_path / "none.csv"), "--plot", str(tmp_path / "p.svg")).exit_code == 0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_is_not_writable_is_refused_before_anything_runs(slurmwrap: Run, out: Path) -> None:
+def test_an_unwritable_plot_directory_is_refused_before_the_simulation(slurmwrap: Run, out: Path) -> None:
     out.chmod(0o500)
-    _, said, _ = refused(slurmwrap("simulate", "no such trace", "--plot", str(out / "p.svg")))
-    assert said.endswith("is not writable")
+    _, error_text, _ = get_error(slurmwrap("simulate", "no such trace", "--plot", str(out / "p.svg")))
+    assert error_text.endswith("is not writable")
 
 
-def test_a_plot_says_its_world_and_is_the_same_each_time(slurmwrap: Run, tiny: str, tmp_path: Path) -> None:
+def test_a_plot_names_its_world_and_is_reproducible(slurmwrap: Run, tiny_trace: str, tmp_path: Path) -> None:
     one, two = tmp_path / "one.svg", tmp_path / "two.svg"
     for path in (one, two):
-        slurmwrap("simulate", tiny, *TWO_GPUS, "--round", "60", "--plot", str(path))
+        slurmwrap("simulate", tiny_trace, *TWO_GPUS, "--round", "60", "--plot", str(path))
     assert one.read_bytes().startswith(b"<?xml")
     assert "3 jobs on 2 GPUs. World: rounds of 60 s (leases end)" in one.read_text()
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_progress_begins_after_a_second_and_is_not_redrawn_too_often() -> None:
+def test_progress_is_shown_after_one_second_and_redrawn_at_a_limited_rate() -> None:
     times = iter([0.0, 0.9, 1.0, 1.05, 1.2])
     stream = io.StringIO()
     watch = ProgressLine(Console("simulate", stream, tty=True), "jobs have ended", lambda: next(times))
@@ -409,7 +429,7 @@ def test_progress_begins_after_a_second_and_is_not_redrawn_too_often() -> None:
     ]
 
 
-def test_after_an_interruption_no_line_of_progress_is_left() -> None:
+def test_ctrl_c_clears_the_progress_line() -> None:
     stream = io.StringIO()
     with pytest.raises(KeyboardInterrupt), _clear_progress(Console("simulate", stream, tty=True)):
         stream.write("\r\033[Krounds: 2 of 1,000")
@@ -417,8 +437,8 @@ def test_after_an_interruption_no_line_of_progress_is_left() -> None:
     assert stream.getvalue().endswith("\r\033[K")
 
 
-# One Python for all: what the commands load before they run, and what is said where a library is missing.
-WITHOUT = """
+# One process checks both: which modules are loaded before a command runs, and the message for a missing library.
+RUN_WITHOUT_LIBRARIES = """
 import sys
 from slurmwrap.cli.slurmwrap import main
 print(*(name for name in sys.modules if name.startswith(("highspy", "matplotlib", "slurmwrap.sim"))))
@@ -432,8 +452,12 @@ for missing in ("numpy", "highspy"):
 """
 
 
-def test_the_simulator_is_loaded_only_when_it_runs_and_without_the_extra_it_says_what_to_install(tiny: str) -> None:
-    done = subprocess.run([sys.executable, "-Wignore", "-c", WITHOUT, "simulate", tiny], capture_output=True, text=True)
+def test_the_simulator_is_imported_lazily_and_a_missing_extra_is_named(tiny_trace: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-Wignore", "-c", RUN_WITHOUT_LIBRARIES, "simulate", tiny_trace],
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.splitlines() == ["", "numpy 1", "highspy 1"]
     assert done.stderr.splitlines() == [
         "slurmwrap: error: the simulator needs numpy, which is not installed",

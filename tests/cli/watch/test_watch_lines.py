@@ -1,4 +1,4 @@
-"""slurmwrap watch: what is shown of a job in each of its states, at each width, and what each reason means."""
+"""slurmwrap watch: the view of a job in each state, at each terminal width, and the explanation of each reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from slurmwrap.slurm.squeue_parser import WatchedJob
 
 REASONS = Path(__file__).parents[2] / "data" / "slurm" / "reasons.txt"
 NOW = 1_795_280_000.0  # 2026-11-21 16:53:20 UTC
-UTC_LOOK = ScreenStyle(zone=UTC)
+UTC_STYLE = ScreenStyle(zone=UTC)
 JOB = JobRecord(
     job_id=81, name="train", user="ada", uid=1000, partition="gpu", state="PENDING", reason="Resources", num_nodes=2,
     gpus=16, submit_time=int(NOW) - 800, eligible_time=int(NOW) - 723, time_limit_s=8 * 3600,
@@ -39,14 +39,14 @@ JOB = JobRecord(
 RUNNING = replace(JOB, state="RUNNING", reason="None", start_time=int(NOW) - 860, nodes=("n0", "n1"))
 
 
-def facts(record: JobRecord = JOB, **more) -> JobStatus:
+def make_status(record: JobRecord = JOB, **more) -> JobStatus:
     watched = {key: more.pop(key) for key in ("expected_start", "expected_nodes", "dependency") if key in more}
     return JobStatus(at=NOW, address=more.pop("address", "81"), rows=(WatchedJob(record=record, **watched),), **more)
 
 
-def test_a_waiting_job_says_why_and_when() -> None:
-    waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
-    assert format_screen(waiting, UTC_LOOK) == [
+def test_a_pending_job_shows_its_reason_and_expected_start() -> None:
+    waiting = make_status(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
+    assert format_screen(waiting, UTC_STYLE) == [
         "job 81 (train): pending for 12 min, 2 nodes, 16 GPUs",
         "reason   it is the next in line, and what it asks for is not free yet",
         "         (Resources)",
@@ -55,8 +55,8 @@ def test_a_waiting_job_says_why_and_when() -> None:
     ]
 
 
-def test_a_running_job_says_how_fast_it_goes() -> None:
-    running = facts(
+def test_a_running_job_shows_time_steps_and_output() -> None:
+    running = make_status(
         RUNNING,
         counts_steps=True,
         steps=CountedSteps(count=12340, at=NOW - 2, per_s=8.0),
@@ -64,7 +64,7 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
         output=Output(at=NOW - 12, last_line="epoch 3  loss 0.21\x1b[2J", mean_gap_s=1.0),
         gpus=False,
     )
-    assert format_screen(running, UTC_LOOK) == [
+    assert format_screen(running, UTC_STYLE) == [
         "job 81 (train): running for 14 min on n[0-1], 2 nodes, 16 GPUs",
         "time     0:14:20 of 8:00:00 ░░░░░░░░░░ ends by 11-22 00:39",
         "steps    12,340  8.2/s  ▄█▆█",
@@ -72,25 +72,25 @@ def test_a_running_job_says_how_fast_it_goes() -> None:
         "output   epoch 3 loss 0.21\\x1b[2J",
         "         last output 12 s ago",
     ]
-    assert format_screen(running, replace(UTC_LOOK, unicode=False))[1:3] == [
+    assert format_screen(running, replace(UTC_STYLE, unicode=False))[1:3] == [
         "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
         "steps    12,340  8.2/s  =@*@",
     ]
 
 
-def test_a_narrow_terminal_gets_every_word_and_no_line_too_long() -> None:
-    waiting = facts(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
+def test_a_narrow_terminal_shows_all_words_within_its_width() -> None:
+    waiting = make_status(expected_start=int(NOW) + 2280, expected_nodes="n[2-3]")
     for columns in (40, 60, 79, 120):
         shown = format_screen(waiting, ScreenStyle(columns=columns, zone=UTC))
         assert max(len(line) for line in shown) <= columns
-        assert " ".join(" ".join(shown).split()) == " ".join(" ".join(format_screen(waiting, UTC_LOOK)).split())
+        assert " ".join(" ".join(shown).split()) == " ".join(" ".join(format_screen(waiting, UTC_STYLE)).split())
 
 
-def test_steps_that_stopped_coming_are_told() -> None:
-    slow = facts(RUNNING, steps=CountedSteps(count=7, at=NOW - 400, per_s=0.05))
-    assert format_screen(slow, UTC_LOOK)[2] == "steps    7  3/min"
-    stuck = facts(RUNNING, steps=CountedSteps(count=7, at=NOW - 401, per_s=0.05))
-    assert format_screen(stuck, UTC_LOOK)[2] == "steps    7  3/min  (none for 6 min)"
+def test_steps_that_stopped_are_reported() -> None:
+    slow = make_status(RUNNING, steps=CountedSteps(count=7, at=NOW - 400, per_s=0.05))
+    assert format_screen(slow, UTC_STYLE)[2] == "steps    7  3/min"
+    stuck = make_status(RUNNING, steps=CountedSteps(count=7, at=NOW - 401, per_s=0.05))
+    assert format_screen(stuck, UTC_STYLE)[2] == "steps    7  3/min  (none for 6 min)"
 
 
 PLAN = PlacementPlan(
@@ -113,17 +113,17 @@ PLAN = PlacementPlan(
         (723, False, "requests at most 1 leaf switch; Slurm drops this after 5:00 (min:s) of waiting"),
     ],
 )
-def test_what_it_insists_on_and_when_that_loosens(waited: int, relaxes: bool, expected: str) -> None:
+def test_the_required_locality_and_the_time_it_relaxes_are_shown(waited: int, relaxes: bool, expected: str) -> None:
     record = replace(JOB, eligible_time=int(NOW) - waited)
-    shown = format_screen(facts(record, plan=PLAN, relaxes=relaxes), ScreenStyle(columns=200, zone=UTC))
+    shown = format_screen(make_status(record, plan=PLAN, relaxes=relaxes), ScreenStyle(columns=200, zone=UTC))
     assert [line for line in shown if line.startswith("place")] == [f"place    {expected}"]
 
 
-GATED = replace(JOB, reason="BeginTime", eligible_time=int(NOW) + 540)
+WAITS_FOR_PRERUN = replace(JOB, reason="BeginTime", eligible_time=int(NOW) + 540)
 
 
 PRERUN = replace(JOB, job_id=82, num_nodes=1, gpus=1)
-TRIES = replace(PRERUN, state="RUNNING", reason="None", start_time=int(NOW) - 125)
+RUNNING_PRERUN = replace(PRERUN, state="RUNNING", reason="None", start_time=int(NOW) - 125)
 
 
 def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> WatchedJob:
@@ -149,24 +149,27 @@ def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> Wat
         ),
         (
             WatchedPrerun(
-                job_id=82, row=row_of(replace(TRIES, start_time=int(NOW) - 3)), seen=PrerunSnapshot(stage="starting")
+                job_id=82,
+                row=row_of(replace(RUNNING_PRERUN, start_time=int(NOW) - 3)),
+                seen=PrerunSnapshot(stage="starting"),
             ),
             "(job 82) has started 3 s ago; the job starts without it in 9 min",
         ),
         (
             WatchedPrerun(
                 job_id=82,
-                row=row_of(TRIES),
+                row=row_of(RUNNING_PRERUN),
                 seen=PrerunSnapshot(stage="stepping", steps=3, steps_wanted=3, gpu_percent=41.2),
             ),
             "(job 82) has run for 2 min: 3 of 3 steps, GPU 41 % busy; the job starts without it in 9 min",
         ),
         (
-            WatchedPrerun(job_id=82, row=row_of(TRIES)),  # its directory is not seen from here
+            # The directory of the pre-run is not visible on this host.
+            WatchedPrerun(job_id=82, row=row_of(RUNNING_PRERUN)),
             "(job 82) has run for 2 min; the job starts without it in 9 min",
         ),
         (
-            WatchedPrerun(job_id=82, row=row_of(replace(TRIES, state="CANCELLED"))),
+            WatchedPrerun(job_id=82, row=row_of(replace(RUNNING_PRERUN, state="CANCELLED"))),
             "(job 82) cancelled; it left no verdict; the job starts without it in 9 min",
         ),
         (
@@ -181,8 +184,8 @@ def row_of(record: JobRecord = PRERUN, expected_start: int | None = None) -> Wat
         ),
     ],
 )
-def test_a_job_that_waits_for_its_pre_run_says_so(trial: WatchedPrerun, expected: str) -> None:
-    shown = format_screen(facts(GATED, trial=trial), ScreenStyle(columns=200, zone=UTC))
+def test_a_job_that_waits_for_its_pre_run_shows_the_state_of_the_pre_run(trial: WatchedPrerun, expected: str) -> None:
+    shown = format_screen(make_status(WAITS_FOR_PRERUN, trial=trial), ScreenStyle(columns=200, zone=UTC))
     assert f"pre-run  {expected}" in shown
     assert ("reason   it waits for its pre-run (BeginTime)" in shown) == (trial.verdict is None)
     assert [line for line in shown if line.startswith("start")] == (
@@ -191,11 +194,11 @@ def test_a_job_that_waits_for_its_pre_run_says_so(trial: WatchedPrerun, expected
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
-def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: str) -> None:
+def test_failed_commands_of_a_passed_pre_run_are_shown(state: str) -> None:
     failed = (FailedCommand(file="/home/a/train.sbatch", line=6, text="mail: command not found"),)
     passed = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 optimizer steps ran", failed_commands=failed)
     shown = format_screen(
-        facts(replace(GATED, state=state), trial=WatchedPrerun(job_id=82, verdict=passed)),
+        make_status(replace(WAITS_FOR_PRERUN, state=state), trial=WatchedPrerun(job_id=82, verdict=passed)),
         ScreenStyle(columns=120, zone=UTC),
     )
     assert "passed, but 1 command of the script failed: line 6: mail: command not found" in "\n".join(shown)
@@ -219,13 +222,13 @@ def test_what_failed_in_a_pre_run_that_passed_is_said_until_the_job_ends(state: 
         ({"state": "COMPLETING"}, "ending on n[0-1], 2 nodes, 16 GPUs"),
     ],
 )  # fmt: skip
-def test_how_it_ended(change: dict[str, object], title: str) -> None:
-    ended = facts(replace(RUNNING, **change))  # type: ignore[arg-type]
+def test_an_ended_job_is_shown_with_state_and_duration(change: dict[str, object], title: str) -> None:
+    ended = make_status(replace(RUNNING, **change))  # type: ignore[arg-type]
     assert format_screen(ended, ScreenStyle(columns=120, zone=UTC)) == [f"job 81 (train): {title}"]
 
 
-def tasks() -> tuple[WatchedJob, ...]:
-    def one(number: int, task: int | None, state: str, waiting: str = "") -> WatchedJob:
+def array_rows() -> tuple[WatchedJob, ...]:
+    def make_row(number: int, task: int | None, state: str, waiting: str = "") -> WatchedJob:
         record = replace(
             JOB,
             job_id=number,
@@ -239,12 +242,12 @@ def tasks() -> tuple[WatchedJob, ...]:
         return WatchedJob(record=record)
 
     states = ["RUNNING", "COMPLETED", "FAILED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"]
-    return (one(77, None, "PENDING", "20-99"), *(one(78 + at, at, state) for at, state in enumerate(states)))
+    return (make_row(77, None, "PENDING", "20-99"), *(make_row(78 + at, at, state) for at, state in enumerate(states)))
 
 
-def test_an_array_is_counted_and_its_failures_are_named() -> None:
-    array = JobStatus(at=NOW, address="77", rows=tasks(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
-    assert format_screen(array, UTC_LOOK) == [
+def test_an_array_is_counted_by_state_and_names_failed_tasks() -> None:
+    array = JobStatus(at=NOW, address="77", rows=array_rows(), gone={"77_7": "COMPLETED", "77_8": "CANCELLED"})
+    assert format_screen(array, UTC_STYLE) == [
         "job 77 (train): 80 pending, 3 completed, 2 failed, 1 running, 1 time limit",
         "  reached, 1 out of memory, 1 cancelled",
         "task     77_2, 77_4, 77_5 and 2 more did not complete; slurmwrap why 77_2",
@@ -258,10 +261,12 @@ def test_an_array_is_counted_and_its_failures_are_named() -> None:
     }  # fmt: skip
 
 
-def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
+def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
     seen = PrerunSnapshot(stage="waiting for one GPU", seconds=3, steps_wanted=3, reason="Resources")
-    gated = facts(GATED, trial=WatchedPrerun(job_id=82, row=row_of(expected_start=int(NOW) + 2280), seen=seen))
-    assert format_log_line(gated, UTC_LOOK) == (
+    gated = make_status(
+        WAITS_FOR_PRERUN, trial=WatchedPrerun(job_id=82, row=row_of(expected_start=int(NOW) + 2280), seen=seen)
+    )
+    assert format_log_line(gated, UTC_STYLE) == (
         "16:53:20 job 81 (train): pending, 2 nodes, 16 GPUs; it waits for its pre-run (BeginTime); "
         "pre-run (job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min"
     )
@@ -278,12 +283,12 @@ def test_a_pipe_gets_one_line_and_a_program_one_object() -> None:
     }  # fmt: skip
 
 
-def test_the_clock_and_a_wavering_forecast_are_no_change() -> None:
-    first = facts(expected_start=int(NOW) - int(NOW) % 600 + 3000)
+def test_a_small_change_of_the_expected_start_is_not_a_change() -> None:
+    first = make_status(expected_start=int(NOW) - int(NOW) % 600 + 3000)
     later = replace(first, at=NOW + 60, rows=(replace(first.rows[0], expected_start=int(NOW) - int(NOW) % 600 + 3300),))
     assert make_change_key(first) == make_change_key(later)
-    assert make_change_key(facts()) != make_change_key(facts(replace(JOB, reason="Priority")))
-    assert make_change_key(facts()) != make_change_key(facts(silent="no answer"))
+    assert make_change_key(make_status()) != make_change_key(make_status(replace(JOB, reason="Priority")))
+    assert make_change_key(make_status()) != make_change_key(make_status(silent="no answer"))
 
 
 @pytest.mark.parametrize(
@@ -291,33 +296,35 @@ def test_the_clock_and_a_wavering_forecast_are_no_change() -> None:
     [
         (599, 1.0, False),
         (601, 1.0, True),
-        (2400, 500.0, False),  # a line every 8 minutes: 40 are not many yet
+        (2400, 500.0, False),  # usual gap about 8 minutes: 40 minutes without output are not unusual yet
         (2600, 500.0, True),
     ],
 )
-def test_a_silent_job_is_warned_of_by_what_is_usual_for_it(age: float, gap: float, warned: bool) -> None:
-    silent = facts(RUNNING, output=Output(at=NOW - age, last_line="step 7", mean_gap_s=gap))
-    shown = [line for line in format_screen(silent, UTC_LOOK) if line.startswith("warning")]
+def test_the_warning_of_missing_output_depends_on_the_usual_gap(age: float, gap: float, warned: bool) -> None:
+    silent = make_status(RUNNING, output=Output(at=NOW - age, last_line="step 7", mean_gap_s=gap))
+    shown = [line for line in format_screen(silent, UTC_STYLE) if line.startswith("warning")]
     minutes = int(age // 60)
     usual = {1.0: "1 s", 500.0: "8 min"}[gap]
     assert shown == ([f"warning  no output for {minutes} min; usually a line every {usual}"] if warned else [])
-    assert (f"; no output for {minutes} min" in format_log_line(silent, UTC_LOOK)) == warned
+    assert (f"; no output for {minutes} min" in format_log_line(silent, UTC_STYLE)) == warned
     assert status_to_json_dict(silent)["output"] == {
         "last_at": NOW - age, "last_line": "step 7", "usual_gap_s": gap, "silent_s": age if warned else None,
     }  # fmt: skip
-    assert (make_change_key(silent) != make_change_key(facts(RUNNING))) == warned
+    assert (make_change_key(silent) != make_change_key(make_status(RUNNING))) == warned
 
 
-def test_counted_steps_are_a_sign_of_life_and_no_output_at_all_is_said() -> None:
+def test_counted_steps_prevent_the_warning_and_empty_output_is_shown() -> None:
     silent = Output(at=NOW - 2400, last_line="step 7", mean_gap_s=1.0)
-    steps = facts(RUNNING, output=silent, steps=CountedSteps(count=7, at=NOW - 2, per_s=1.0))
-    assert format_screen(steps, UTC_LOOK)[-1] == "         last output 40 min ago"
-    nothing = facts(RUNNING, output=Output(at=NOW - 2400, empty=True))
-    assert format_screen(nothing, UTC_LOOK)[-1] == "warning  no output for 40 min"
-    assert format_screen(facts(RUNNING, output=Output(at=NOW - 9, empty=True)), UTC_LOOK)[-1] == "output   none yet"
+    steps = make_status(RUNNING, output=silent, steps=CountedSteps(count=7, at=NOW - 2, per_s=1.0))
+    assert format_screen(steps, UTC_STYLE)[-1] == "         last output 40 min ago"
+    nothing = make_status(RUNNING, output=Output(at=NOW - 2400, empty=True))
+    assert format_screen(nothing, UTC_STYLE)[-1] == "warning  no output for 40 min"
+    assert (
+        format_screen(make_status(RUNNING, output=Output(at=NOW - 9, empty=True)), UTC_STYLE)[-1] == "output   none yet"
+    )
 
 
-def test_what_was_written_last_is_read_from_the_newer_file(tmp_path: Path) -> None:
+def test_the_last_line_is_read_from_the_newer_of_stdout_and_stderr(tmp_path: Path) -> None:
     out, err = tmp_path / "out", tmp_path / "err"
     job = replace(RUNNING, std_out=str(out), std_err=str(err))
     assert read_output(job) is None
@@ -331,36 +338,36 @@ def test_what_was_written_last_is_read_from_the_newer_file(tmp_path: Path) -> No
     first = read_output(job, read_output(replace(job, std_out="")))
     assert first == Output(at=start + 700, last_line="step", mean_gap_s=7.0, longest_gap_s=400.0)
     out.unlink()
-    out.symlink_to(err)  # somebody's link is not followed
+    out.symlink_to(err)  # a symbolic link is not followed
     assert read_output(replace(job, std_err="")) is None
 
 
-def test_a_slurm_that_does_not_answer_is_told_and_the_rest_stays() -> None:
-    assert format_screen(facts(RUNNING, silent="squeue: no answer within 10 s"), UTC_LOOK)[1:3] == [
+def test_the_last_answer_is_kept_when_slurm_does_not_answer() -> None:
+    assert format_screen(make_status(RUNNING, silent="squeue: no answer within 10 s"), UTC_STYLE)[1:3] == [
         "Slurm    does not answer (squeue: no answer within 10 s); this is its last",
         "         answer",
     ]
 
 
-def test_what_it_depends_on_is_told() -> None:
-    waiting = facts(replace(JOB, reason="Dependency"), dependency="afterok:80(unfulfilled)")
+def test_the_dependency_of_a_job_is_shown() -> None:
+    waiting = make_status(replace(JOB, reason="Dependency"), dependency="afterok:80(unfulfilled)")
     assert format_screen(waiting, ScreenStyle(columns=120, zone=UTC))[1] == (
         "reason   it waits for other jobs (--dependency): afterok:80(unfulfilled) (Dependency)"
     )
 
 
-def test_names_cannot_speak_to_the_terminal() -> None:
-    evil = facts(replace(JOB, name="a\x1b]0;x\x07b\nc"))
-    assert format_screen(evil, UTC_LOOK)[0].startswith("job 81 (a\\x1b]0;x\\x07b c): pending")
+def test_control_characters_in_a_job_name_are_escaped() -> None:
+    hostile = make_status(replace(JOB, name="a\x1b]0;x\x07b\nc"))
+    assert format_screen(hostile, UTC_STYLE)[0].startswith("job 81 (a\\x1b]0;x\\x07b c): pending")
 
 
-def test_colours_wrap_whole_lines() -> None:
-    shown = format_screen(facts(), ScreenStyle(zone=UTC, paint=paint))
+def test_colour_codes_enclose_whole_lines() -> None:
+    shown = format_screen(make_status(), ScreenStyle(zone=UTC, paint=paint))
     assert shown[0] == "\x1b[1mjob 81 (train): pending for 12 min, 2 nodes, 16 GPUs\x1b[0m"
-    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown] == format_screen(facts(), UTC_LOOK)
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown] == format_screen(make_status(), UTC_STYLE)
 
 
-def test_a_sparkline_goes_from_nothing_to_the_most() -> None:
+def test_a_sparkline_is_scaled_from_zero_to_the_maximum() -> None:
     assert sparkline((0.0, 1.0, 2.0, 4.0, 8.0)) == "▁▂▃▅█"
     assert sparkline((1.0, 2.0), unicode=False) == "+@"
     assert sparkline((0.0, 25.0, 50.0), most=100.0) == "▁▃▅"
@@ -369,7 +376,7 @@ def test_a_sparkline_goes_from_nothing_to_the_most() -> None:
 
 
 @pytest.mark.parametrize("word", ["x1", "1;reboot", "1_", "_2", "1.batch", "\u0661"])
-def test_what_is_no_job_id_is_refused(slurmwrap, word: str) -> None:
+def test_an_invalid_job_id_is_refused(slurmwrap, word: str) -> None:
     done = slurmwrap("watch", word)
     assert isinstance(done.exception, UsageError)
     assert str(done.exception) == f"'{word}' is no job id"
@@ -381,13 +388,13 @@ def test_what_is_no_job_id_is_refused(slurmwrap, word: str) -> None:
 NAMES = [line for line in REASONS.read_text(encoding="ascii").splitlines() if line and not line.startswith("#")]
 
 
-def test_every_reason_of_slurm_has_words() -> None:
+def test_every_pending_reason_of_slurm_has_a_description() -> None:
     assert len(NAMES) > 200
     found = {name: explain_reason(name).words for name in NAMES}
     assert {name: words for name, words in found.items() if words == name or words[-1] == "." or len(words) > 90} == {}
 
 
-def test_a_reason_in_words() -> None:
+def test_pending_reasons_are_explained_in_words() -> None:
     wanted = {
         "QOSMaxGRESPerUser": "its QOS allows no more GPUs or other GRES for one user now",
         "AssocGrpGRES": "the jobs of your account together get no more GPUs or other GRES now",

@@ -1,4 +1,4 @@
-"""slurmwrap watch's loop: a Slurm that goes away for a while, a job that is forgotten, and the text of squeue."""
+"""The loop of slurmwrap watch: a temporary failure of Slurm, a job that squeue no longer lists, and squeue output."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RUNNING = JobRecord(job_id=81, name="train", state="RUNNING", num_nodes=1, start
 ENDED = replace(RUNNING, state="COMPLETED", end_time=1060)
 
 
-class Script:
-    """Looks as written down: records, nothing, or an error. `last`: what is recorded of a forgotten job."""
+class ScriptedWatcher:
+    """Returns a given series of results: records, None, or errors. `last`: the recorded state of a job that ended."""
 
     def __init__(self, *looks: JobRecord | SlurmError | None, last: str = "") -> None:
         self.looks, self.last = list(looks), last
@@ -37,49 +37,49 @@ class Script:
         return (("why", "gpu_oom: CUDA out of memory"), ("next", "Ask for more."))
 
 
-def watched(capsys: pytest.CaptureFixture[str], script: Script) -> tuple[int, list[str]]:
+def run_watch(capsys: pytest.CaptureFixture[str], script: ScriptedWatcher) -> tuple[int, list[str]]:
     code = watch._until_the_end(script, watch._Screen(), 0.01)  # type: ignore[arg-type]
     return code, [line.partition(" job ")[2] or line for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_slurm_that_does_not_answer_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    away = SlurmUnreachable("squeue: no answer within 10 s")
-    code, lines = watched(capsys, Script(RUNNING, away, away, RUNNING, ENDED))
+def test_watch_continues_while_slurm_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    no_answer = SlurmUnreachable("squeue: no answer within 10 s")
+    code, lines = run_watch(capsys, ScriptedWatcher(RUNNING, no_answer, no_answer, RUNNING, ENDED))
     assert code == 0
     running = "81 (train): running for 30 s on n0, 1 node"
     assert next(line for line in lines if line.startswith("81")) == running
     assert lines[1].startswith("81 (train): running for ")
     assert lines[1].endswith("does not answer (squeue: no answer within 10 s); this is its last answer")
-    assert lines[2] == running  # two silent looks were one change, and it is over
+    assert lines[2] == running  # two queries without answer were one change, which is over
     assert lines[3] == "81 (train): completed after 60 s on n0, 1 node"
 
 
 @pytest.mark.parametrize(("state", "expected"), [("COMPLETED", 0), ("OUT_OF_MEMORY", 1)])
-def test_a_job_that_was_forgotten_between_two_looks_has_its_recorded_end(capsys, state: str, expected: int) -> None:
-    code, lines = watched(capsys, Script(RUNNING, None, last=state))
+def test_a_job_that_squeue_no_longer_lists_ends_with_its_recorded_state(capsys, state: str, expected: int) -> None:
+    code, lines = run_watch(capsys, ScriptedWatcher(RUNNING, None, last=state))
     assert (code, lines[1]) == (expected, f"81 (train): {state.lower().replace('_', ' ')} on n0, 1 node")
     assert lines[2:4] == ["why      gpu_oom: CUDA out of memory", "next     Ask for more."]
     assert lines[4:] == ([] if expected == 0 else ["slurmwrap why 81 shows more"])
 
 
-def test_one_of_whose_end_nothing_is_known_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vanished_job_without_a_recorded_end_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SlurmwrapError, match="Slurm does not know job 81 any more"):
-        watched(capsys, Script(RUNNING, None))
+        run_watch(capsys, ScriptedWatcher(RUNNING, None))
 
 
-def test_one_that_slurm_does_not_know_from_the_beginning_may_never_have_been(capsys) -> None:
+def test_a_job_that_slurm_never_knew_is_an_error_with_a_hint(capsys) -> None:
     with pytest.raises(SlurmwrapError) as raised:
-        watched(capsys, Script(None))
+        run_watch(capsys, ScriptedWatcher(None))
     assert str(raised.value) == "Slurm does not know job 81: it ended a while ago, or it never existed"
     assert raised.value.hint == "slurmwrap why 81 shows its records; slurmwrap history lists your jobs"
 
 
-def test_what_slurm_refuses_otherwise_is_its_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SlurmUnreachable):  # at the first look there is nothing that could stay
-        watched(capsys, Script(SlurmUnreachable("no slurm.conf")))
+def test_a_slurm_error_at_the_first_query_is_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SlurmUnreachable):  # at the first query there is no earlier answer to keep
+        run_watch(capsys, ScriptedWatcher(SlurmUnreachable("no slurm.conf")))
 
 
-def test_a_reader_that_is_gone_is_seen_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_closed_reader_is_detected_before_anything_is_written(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with (tmp_path / "watch.log").open("wb") as file:
         assert (watch.reader_is_gone(writing), watch.reader_is_gone(file.fileno())) == (False, False)
@@ -88,7 +88,7 @@ def test_a_reader_that_is_gone_is_seen_before_anything_is_written(tmp_path: Path
     os.close(writing)
 
 
-def row(separator: str, **fields: str) -> str:
+def make_squeue_row(separator: str, **fields: str) -> str:
     given = dict.fromkeys((*JOB_FIELDS, "SchedNodes", "Dependency"), "")
     given |= {
         "JobID": "81",
@@ -101,11 +101,13 @@ def row(separator: str, **fields: str) -> str:
     return "".join(f"{value}{separator}" for value in {**given, **fields}.values()) + "\n"
 
 
-def test_a_waiting_row_has_its_forecast_and_a_running_one_none() -> None:
-    waiting = row(
+def test_a_pending_row_has_an_expected_start_and_a_running_row_has_none() -> None:
+    waiting = make_squeue_row(
         "|", State="PENDING", StartTime="1795280700", SchedNodes="n[0-1]", Dependency="afterok:80(unfulfilled)"
     )
-    running = row("|", JobID="82", State="RUNNING", StartTime="1795280700", SchedNodes="(null)", Dependency="(null)")
+    running = make_squeue_row(
+        "|", JobID="82", State="RUNNING", StartTime="1795280700", SchedNodes="(null)", Dependency="(null)"
+    )
     found = parse_watched(waiting + running, "|")
     assert [
         (w.record.job_id, w.record.start_time, w.expected_start, w.expected_nodes, w.dependency) for w in found

@@ -1,4 +1,4 @@
-"""The charts of a what-if study: the three worlds in each, whole curves, colours of the page."""
+"""The charts of a what-if study: the three worlds in each chart, complete curves, colours of the page."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def study() -> Study:
 
 
 @cache
-def drawn() -> dict[str, str]:
+def drawn_charts() -> dict[str, str]:
     return draw_charts(list_charts(study(), UTC)) or {}
 
 
-def plot(key: str) -> Any:
-    """The axes of a chart."""
+def plot_axes(key: str) -> Any:
+    """Return the axes of a chart."""
     axes = Figure().subplots()
     list_charts(study(), UTC)[key].plot(axes)
     return axes
 
 
-def test_there_is_a_chart_for_each_class_and_three_for_all_jobs() -> None:
+def test_each_job_class_has_a_chart_and_all_jobs_have_three() -> None:
     classes = study().arms[0].classes
     assert {key: chart.title for key, chart in list_charts(study(), UTC).items()} == {
         **{f"wait-{place}": f"{one.label}, {one.jobs} jobs" for place, one in enumerate(classes)},
@@ -53,8 +53,8 @@ def test_there_is_a_chart_for_each_class_and_three_for_all_jobs() -> None:
     }
 
 
-def test_every_chart_of_the_worlds_shows_all_three_and_says_so() -> None:
-    for key, svg in drawn().items():
+def test_every_chart_shows_and_describes_all_worlds_or_arms() -> None:
+    for key, svg in drawn_charts().items():
         root = ElementTree.fromstring(svg)
         texts = [text.text for text in root.iter(f"{SVG}text")]
         if key != "savings":
@@ -66,9 +66,9 @@ def test_every_chart_of_the_worlds_shows_all_three_and_says_so() -> None:
             assert all(arm in (root.findtext(f"{SVG}desc") or "") for arm in arms)
 
 
-def test_curves_go_from_the_first_mark_to_the_last_where_all_jobs_are() -> None:
-    for key in [key for key in drawn() if key == "jct" or key.startswith("wait-")]:
-        axes = plot(key)
+def test_curves_span_the_x_axis_and_end_at_100_percent() -> None:
+    for key in [key for key in drawn_charts() if key == "jct" or key.startswith("wait-")]:
+        axes = plot_axes(key)
         curves = [patch.get_data() for patch in axes.patches]
         assert len(curves) == len(WORLDS)
         for curve in curves:
@@ -76,8 +76,8 @@ def test_curves_go_from_the_first_mark_to_the_last_where_all_jobs_are() -> None:
             assert curve.values[-1] == pytest.approx(100), key
 
 
-def test_held_gpus_cover_the_window() -> None:
-    axes = plot("busy")
+def test_the_chart_of_held_gpus_covers_the_window() -> None:
+    axes = plot_axes("busy")
     window = (study().window.since / 86400, study().window.until / 86400)
     steps = [patch.get_data() for patch in axes.patches if patch.get_label() in WORLDS]
     assert [(step.edges[0], step.edges[-1]) for step in steps] == [pytest.approx(window)] * len(WORLDS)
@@ -85,18 +85,18 @@ def test_held_gpus_cover_the_window() -> None:
     assert [step.values.mean() for step in steps] == pytest.approx(means)
 
 
-def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:
+def test_every_colour_of_a_chart_is_defined_in_all_page_themes() -> None:
     css = (shipped("templates") / "whatif" / "page.css").read_text(encoding="utf-8")
-    used = set(re.findall(r"var\((--[a-z]+)\)", "".join(drawn().values()) + css))
+    used = set(re.findall(r"var\((--[a-z]+)\)", "".join(drawn_charts().values()) + css))
     light, dark, paper = (set(re.findall(r"(--[a-z]+):", part)) for part in re.findall(r":root \{(.*?)\}", css, re.S))
     assert used == light == dark == paper
 
 
-def test_a_page_without_matplotlib_says_so_and_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_page_has_a_note_and_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = render_page(study(), source="month.psv", made_by="1")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = render_page(study(), source="month.psv", made_by="1")
     assert "<li>Drawings are left out: matplotlib is not installed here" in text
     assert "Drawings are left out" not in whole
-    assert [page.count("<svg") for page in (whole, text)] == [len(drawn()), 0]
+    assert [page.count("<svg") for page in (whole, text)] == [len(drawn_charts()), 0]
     assert whole.count("<table") == text.count("<table")

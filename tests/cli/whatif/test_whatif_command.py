@@ -1,4 +1,4 @@
-"""slurmwrap whatif: a dump in, a page and a few lines out."""
+"""slurmwrap whatif: reads a sacct dump, writes a page and prints a table."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Tags(HTMLParser):
-    """What a browser would see: tags with their attributes, and the text."""
+class TagCollector(HTMLParser):
+    """Collects the tags of a page with their attributes."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Tags(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
-def test_one_command_writes_the_page_and_says_the_headline(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
-    # In a folder of its own: matplotlib keeps its font cache under HOME, which is tmp_path.
+def test_the_command_writes_the_page_and_prints_the_table(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    # In a separate folder: matplotlib keeps its font cache under HOME, which is tmp_path.
     page = tmp_path / "out" / "whatif.html"
     page.parent.mkdir()
     result = slurmwrap("whatif", "--sacct", str(dump), "-o", str(page))
@@ -63,15 +63,15 @@ def test_one_command_writes_the_page_and_says_the_headline(slurmwrap: Run, dump:
     headline = re.search(r'<p class="headline">([^<]*)</p>', text)
     assert headline is not None
     assert "queueing delay" in headline[1]
-    assert list(page.parent.iterdir()) == [page]  # nothing is left aside
+    assert list(page.parent.iterdir()) == [page]  # no temporary file is left
 
 
-def test_the_page_fetches_nothing_and_runs_nothing_and_every_chart_says_what_it_shows(
+def test_the_page_has_no_links_or_scripts_and_every_chart_has_a_label(
     slurmwrap: Run, dump: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "p.html"
     slurmwrap("whatif", "--sacct", str(dump), "-o", str(page))
-    tags = Tags(page.read_text(encoding="utf-8")).seen
+    tags = TagCollector(page.read_text(encoding="utf-8")).seen
     assert not {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "embed", "base", "form", "a"}
     assert not [name for _, attrs in tags for name in attrs if name in ("src", "href") or name.startswith("on")]
     assert "url(" not in page.read_text(encoding="utf-8")
@@ -83,9 +83,9 @@ def test_the_page_fetches_nothing_and_runs_nothing_and_every_chart_says_what_it_
         assert "aria-label" in chart or set((chart["aria-labelledby"] or "").split()) <= set(ids)
 
 
-def test_names_of_users_cannot_add_to_the_page(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
-    evil = '<script>alert(1)</script>"\u202e'
-    text = dump.read_text(encoding="utf-8").replace("|user00|", f"|{evil}|")
+def test_user_names_and_file_names_are_escaped_in_the_page(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+    hostile_name = '<script>alert(1)</script>"\u202e'
+    text = dump.read_text(encoding="utf-8").replace("|user00|", f"|{hostile_name}|")
     (tmp_path / "<b>.psv").write_text(text, encoding="utf-8")
     page = tmp_path / "p.html"
     assert slurmwrap("whatif", "--sacct", str(tmp_path / "<b>.psv"), "-o", str(page)).exit_code == 0
@@ -96,25 +96,25 @@ def test_names_of_users_cannot_add_to_the_page(slurmwrap: Run, dump: Path, tmp_p
     assert "<b>" not in shown
 
 
-def test_anonymous_hides_every_user(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_anonymous_replaces_every_user_name(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     page = tmp_path / "p.html"
     slurmwrap("whatif", "--sacct", str(dump), "--anonymous", "-o", str(page))
     assert not re.search(r"user\d\d", page.read_text(encoding="utf-8"))
     assert ">u1<" in page.read_text(encoding="utf-8")
 
 
-def test_anonymous_hides_what_a_broken_line_held(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_anonymous_hides_the_values_of_a_malformed_line(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     lines = dump.read_text(encoding="utf-8").splitlines()
     fields = lines[5].split("|")
     fields[8] = "secret"
     broken = tmp_path / "broken.psv"
     broken.write_text("\n".join([*lines, "|".join(fields)]) + "\n", encoding="utf-8")
-    told = slurmwrap("whatif", "--sacct", str(broken), "--json").stdout
-    assert "secret" in told
+    output = slurmwrap("whatif", "--sacct", str(broken), "--json").stdout
+    assert "secret" in output
     assert "secret" not in slurmwrap("whatif", "--sacct", str(broken), "--anonymous", "--json").stdout
 
 
-def test_a_pipe_is_written_to_and_not_replaced(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_output_to_a_fifo_is_written_into_it(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -127,7 +127,7 @@ def test_a_pipe_is_written_to_and_not_replaced(slurmwrap: Run, dump: Path, tmp_p
         os.close(reader)
 
 
-def test_a_link_is_followed(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_output_to_a_symbolic_link_is_written_to_its_target(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     page, link = tmp_path / "p.html", tmp_path / "link.html"
     link.symlink_to(page)
     assert slurmwrap("whatif", "--sacct", str(dump), "-o", str(link)).exit_code == 0
@@ -144,18 +144,18 @@ def test_json_is_the_whole_study_and_writes_no_page(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_gzipped_dump_is_read_as_it_is(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_a_gzipped_dump_gives_the_same_study(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     packed = tmp_path / "month.psv.gz"
     packed.write_bytes(gzip.compress(dump.read_bytes()))
     plain, unpacked = (slurmwrap("whatif", "--sacct", str(path), "--json").stdout for path in (dump, packed))
     assert plain == unpacked
 
 
-def test_a_real_dump_with_scontrols_nodes(slurmwrap: Run, tmp_path: Path) -> None:
+def test_a_real_dump_with_the_output_of_scontrol_show_node(slurmwrap: Run, tmp_path: Path) -> None:
     words = ("--sacct", str(LAB), "--nodes", str(NODES), "--since", "2026-11-21", "--json")
     study = record_from_json(Study, json.loads(slurmwrap("whatif", *words).stdout))
     assert (study.shape.source, study.shape.nodes, study.shape.gpus) == ("nodes", 4, 32)
-    assert study.cpu_jobs == 2  # cpuonly, and the second part of the heterogeneous job
+    assert study.cpu_jobs == 2  # cpuonly, and the second component of the heterogeneous job
     assert {one.state: one.runs for one in study.waste.lost} == {
         "FAILED": 6,
         "CANCELLED": 2,
@@ -167,7 +167,7 @@ def test_a_real_dump_with_scontrols_nodes(slurmwrap: Run, tmp_path: Path) -> Non
     assert {one.user: round(3600 * one.gpu_hours) for one in study.waste.users} == {"bo": 120, "ana": 114, "chen": 86}
 
 
-def test_a_cluster_said_by_hand(slurmwrap: Run, dump: Path) -> None:
+def test_the_cluster_can_be_given_by_options(slurmwrap: Run, dump: Path) -> None:
     words = ("--servers", "2", "--gpus", "8", "--cpus", "128", "--mem-gb", "512")
     study = record_from_json(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), *words, "--json").stdout))
     assert (study.shape.source, study.shape.gpus) == ("options", 16)
@@ -177,12 +177,12 @@ def test_a_cluster_said_by_hand(slurmwrap: Run, dump: Path) -> None:
     "words",
     [("--servers", "2"), ("--servers", "2", "--gpus", "0", "--cpus", "1", "--mem-gb", "1"), ("--since", "then")],
 )
-def test_what_cannot_be_is_refused_before_the_replay(slurmwrap: Run, dump: Path, words: tuple[str, ...]) -> None:
+def test_invalid_options_are_refused_before_the_replay(slurmwrap: Run, dump: Path, words: tuple[str, ...]) -> None:
     result = slurmwrap("whatif", "--sacct", str(dump), *words)
     assert isinstance(result.exception, UsageError)
 
 
-def test_a_broken_dump_is_named_with_its_line_and_no_page_is_written(
+def test_a_malformed_dump_is_refused_with_the_line_and_no_page_is_written(
     slurmwrap: Run, dump: Path, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.psv"
@@ -195,14 +195,14 @@ def test_a_broken_dump_is_named_with_its_line_and_no_page_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["bad.psv"]
 
 
-def test_a_trace_that_is_no_dump_is_refused(slurmwrap: Run) -> None:
+def test_a_trace_that_is_no_sacct_dump_is_refused(slurmwrap: Run) -> None:
     trace = DATA.parent / "traces" / "tiresias_60.csv"
     result = slurmwrap("whatif", "--sacct", str(trace))
     assert isinstance(result.exception, TraceError)
     assert "no dump of sacct" in str(result.exception)
 
 
-def test_a_page_that_cannot_be_written_is_said_at_once(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_an_unwritable_page_is_refused(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     result = slurmwrap("whatif", "--sacct", str(dump), "-o", str(tmp_path / "no" / "p.html"))
     assert isinstance(result.exception, UsageError)
     assert "cannot write" in str(result.exception)
@@ -217,7 +217,7 @@ def test_a_narrow_terminal_gets_a_table_that_fits(dump: Path) -> None:
     assert "slurmwrap, model" in text
 
 
-def test_a_dump_without_nodes_needs_a_cluster(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
+def test_a_dump_without_node_names_needs_a_given_cluster(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare.psv"
     text = dump.read_text(encoding="utf-8")
     bare.write_text(re.sub(r"gpu(\d\d|\[[^]]*\])", "None assigned", text), encoding="utf-8")
@@ -227,7 +227,7 @@ def test_a_dump_without_nodes_needs_a_cluster(slurmwrap: Run, dump: Path, tmp_pa
     assert "--nodes" in result.exception.hint
 
 
-def test_help_and_documentation_have_the_command_that_makes_the_dump(slurmwrap: Run) -> None:
+def test_the_help_and_the_documentation_have_the_sacct_command(slurmwrap: Run) -> None:
     shown = re.sub(r"[\\\s]", "", slurmwrap("whatif", "--help").stdout)
     written = re.sub(r"[\\\s]", "", (DATA.parents[2] / "docs" / "whatif.md").read_text(encoding="utf-8"))
     wanted = re.sub(r"\s", "", COMMAND)

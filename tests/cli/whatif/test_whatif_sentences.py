@@ -1,4 +1,4 @@
-"""The sentences of the what-if page hold for what they are said of."""
+"""The sentences of the what-if page agree with the figures that they describe."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ def study() -> Study:
     return replace(found, trust=replace(found.trust, word="close"))
 
 
-def failing(cured: Interval, saved: Interval) -> FailureStudy:
-    """The study with these figures of all three parts together."""
+def study_with_savings(cured: Interval, saved: Interval) -> FailureStudy:
+    """Return the failure study with these figures for all three parts together."""
     failures = study().failures
     arms = (*failures.arms[:-1], replace(failures.arm("all"), cured=cured, saved_gpu_hours=saved))
     return replace(failures, arms=arms)
 
 
-def changed(mean: float, low: float, high: float) -> str:
+def headline_for_change(mean: float, low: float, high: float) -> str:
     return format_headline(replace(study(), queueing_change_s=Interval(mean=mean, low=low, high=high)))
 
 
-def test_a_clear_change_is_told_with_its_interval() -> None:
-    assert "(−10 h; 95 % interval −11 h 07 min to −8 h 20 min). " in changed(-36000.0, -40000.0, -30000.0)
+def test_a_significant_change_is_stated_with_its_interval() -> None:
+    assert "(−10 h; 95 % interval −11 h 07 min to −8 h 20 min). " in headline_for_change(-36000.0, -40000.0, -30000.0)
 
 
-def test_a_change_that_may_be_none_is_not_told_as_one() -> None:
-    assert "would have left the mean queueing delay at" in changed(-300.0, -900.0, 100.0)
-    assert "would not have changed the mean queueing delay" in changed(0.0, 0.0, 0.2)
+def test_an_interval_that_includes_zero_is_not_stated_as_a_change() -> None:
+    assert "would have left the mean queueing delay at" in headline_for_change(-300.0, -900.0, 100.0)
+    assert "would not have changed the mean queueing delay" in headline_for_change(0.0, 0.0, 0.2)
 
 
-def test_a_model_that_is_far_off_says_nothing_of_delay() -> None:
+def test_a_model_with_a_poor_fit_states_no_queueing_delay() -> None:
     far = replace(study(), trust=replace(study().trust, word="far"))
     assert format_headline(far).startswith("The effect on the queueing delay is not known")
 
 
-def test_a_short_dump_has_no_interval_and_says_so() -> None:
+def test_a_dump_of_too_few_days_states_that_there_is_no_interval() -> None:
     assert "(too few days for an interval)." in format_headline(replace(study(), queueing_change_s=None))
 
 
@@ -73,20 +73,24 @@ def test_a_short_dump_has_no_interval_and_says_so() -> None:
         ((12.0, None, None), "about 12.0 GPU-hours of runs without a result would have been saved"),
     ],
 )
-def test_gpu_hours_are_told_as_what_they_are(saved: tuple[float, float | None, float | None], words: str) -> None:
+def test_gpu_hours_are_stated_as_saved_or_additional(
+    saved: tuple[float, float | None, float | None], words: str
+) -> None:
     mean, low, high = saved
-    (told,) = describe_savings(failing(Interval(mean=0.0), Interval(mean=mean, low=low, high=high)))
-    assert words in told
+    (sentence,) = describe_savings(study_with_savings(Interval(mean=0.0), Interval(mean=mean, low=low, high=high)))
+    assert words in sentence
 
 
-def test_jobs_that_end_well_are_told_first_and_not_as_gpu_hours() -> None:
-    cured, _ = describe_savings(failing(Interval(mean=7.2, low=3.0, high=11.0), Interval(mean=1.0, low=0.5, high=2.0)))
+def test_jobs_cured_by_a_retry_are_stated_first_and_not_as_gpu_hours() -> None:
+    cured, _ = describe_savings(
+        study_with_savings(Interval(mean=7.2, low=3.0, high=11.0), Interval(mean=1.0, low=0.5, high=2.0))
+    )
     assert "about 7 would have ended well by an automatic retry" in cured
     assert "(95 % interval 3 to 11)" in cured
     assert "GPU" not in cured
 
 
-def test_a_dump_without_a_failure_promises_nothing() -> None:
+def test_a_dump_without_failures_states_no_savings() -> None:
     failures = study().failures
     plain = replace(failures.arm("plain"), failed_runs=Interval(mean=0.0))
     assert describe_savings(replace(failures, arms=(plain, *failures.arms[1:]))) == (
@@ -94,7 +98,7 @@ def test_a_dump_without_a_failure_promises_nothing() -> None:
     )
 
 
-def test_the_pre_run_is_told_by_what_jobs_waited_in_vain() -> None:
+def test_the_effect_of_pre_runs_is_stated_by_stopped_jobs_and_their_wait() -> None:
     failures = study().failures
     arm = replace(
         failures.arm("pre-run"), stopped_by_trial=Interval(mean=20.0), waited_in_vain_hours=Interval(mean=50.0)
@@ -108,11 +112,11 @@ def test_the_pre_run_is_told_by_what_jobs_waited_in_vain() -> None:
 
 def test_the_class_that_fits_worst_is_named() -> None:
     fit = DelayFit(label="5–8 GPUs", word="fair", gap=0.2, mean_real_s=7200.0, mean_model_s=3600.0)
-    told = describe_trust(replace(study(), trust=replace(study().trust, worst=fit)))
-    assert told[-1] == "It fits worst for jobs with 5–8 GPUs: mean queueing delay 60 min in the model, 2 h really."
+    sentences = describe_trust(replace(study(), trust=replace(study().trust, worst=fit)))
+    assert sentences[-1] == "It fits worst for jobs with 5–8 GPUs: mean queueing delay 60 min in the model, 2 h really."
 
 
-def test_a_fit_of_a_few_jobs_is_called_that() -> None:
+def test_a_fit_based_on_too_few_jobs_is_stated() -> None:
     assert "based on 3 jobs: too few" in describe_trust(replace(study(), jobs=3))[1]
 
 
@@ -126,7 +130,7 @@ def test_a_fit_of_a_few_jobs_is_called_that() -> None:
         (600.0, 25, ", about 30 min left"),
     ],
 )
-def test_what_is_left_is_told_once_the_pace_is_known(spent_s: float, done: int, words: str) -> None:
+def test_the_time_left_is_shown_once_the_pace_is_known(spent_s: float, done: int, words: str) -> None:
     assert format_time_left(spent_s, done, 100) == words
 
 
@@ -134,11 +138,11 @@ def test_what_is_left_is_told_once_the_pace_is_known(spent_s: float, done: int, 
     ("seconds", "words"),
     [(0.0, "0 s"), (99.4, "99 s"), (99.6, "2 min"), (5969.0, "99 min"), (5971.0, "1.7 h"), (172800.0, "2.0 d")],
 )
-def test_columns_have_brief_durations(seconds: float, words: str) -> None:
+def test_durations_in_columns_are_brief(seconds: float, words: str) -> None:
     assert format_brief_time(seconds) == words
 
 
-def test_differences_have_their_sign() -> None:
+def test_differences_are_shown_with_a_sign() -> None:
     assert (format_signed(90.0), format_signed(-90.0), format_signed(0.0)) == ("+90 s", "−90 s", "+0 s")
 
 
@@ -150,7 +154,7 @@ def test_differences_have_their_sign() -> None:
         ((2026, 12, 20), (2027, 1, 3), "20\xa0December 2026 to 3\xa0January\xa02027"),
     ],
 )
-def test_the_window_is_told_without_saying_a_month_twice(
+def test_the_window_is_shown_without_repeating_the_month(
     first: tuple[int, int, int], last: tuple[int, int, int], words: str
 ) -> None:
     begin, end = (datetime(*day, tzinfo=UTC).timestamp() for day in (first, last))

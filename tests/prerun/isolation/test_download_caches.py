@@ -1,4 +1,4 @@
-"""Caches that a trial fills for the job that follows, as an ordinary user; all else it writes is gone with it."""
+"""Download caches that a trial of an ordinary user fills for the later job; its other writes are discarded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ result = run_trial(spec, environ={"HOME": home, "PATH": "/usr/bin:/bin", "USER":
 print(json.dumps({"layer": result.layer, "error": result.error, "code": result.exit_code,
                   "output": open(spec.output).read() if os.path.exists(spec.output) else ""}))
 """
-# As huggingface_hub does it: a lock, a file of another name, one rename.
+# The steps of huggingface_hub: take a lock, write a file with a temporary name, rename it.
 DOWNLOAD = """\
 import fcntl, os, sys
 hub = os.path.expanduser(sys.argv[1])
@@ -62,7 +62,7 @@ def home() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(home: Path, script: str, overlay: str = "auto", **environ: str) -> dict[str, Any]:
+def run_trial_in_home(home: Path, script: str, overlay: str = "auto", **environ: str) -> dict[str, Any]:
     identity: dict[str, Any] = {}
     (home / "state" / "trial" / "script").write_text(f"#!/bin/bash\n{script}\n")
     if os.geteuid() == 0:
@@ -71,75 +71,77 @@ def run(home: Path, script: str, overlay: str = "auto", **environ: str) -> dict[
             os.chown(path, UID, UID, follow_symlinks=False)
     argv = [sys.executable, "-c", DRIVER, str(home), overlay, json.dumps(environ)]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=allow(60), cwd="/", **identity)
+        process = subprocess.run(argv, capture_output=True, text=True, timeout=allow(60), cwd="/", **identity)
     except OSError as error:
         pytest.skip(f"an ordinary user cannot run {sys.executable}: {error}")
-    if "slurmwrap" in done.stderr and "ModuleNotFoundError" in done.stderr:
+    if "slurmwrap" in process.stderr and "ModuleNotFoundError" in process.stderr:
         pytest.skip("an ordinary user cannot read this checkout")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    if overlay == "auto" and "overlay" in found["error"]:
-        pytest.skip(found["error"])
-    return found
+    assert process.returncode == 0, process.stderr
+    result: dict[str, Any] = json.loads(process.stdout)
+    if overlay == "auto" and "overlay" in result["error"]:
+        pytest.skip(result["error"])
+    return result
 
 
-def names(home: Path) -> set[str]:
-    """Files and directories of the home, but for the trial's own."""
-    found = {str(path.relative_to(home)) for path in home.rglob("*")}
-    return {name for name in found if not name.startswith("state")}
+def list_names(home: Path) -> set[str]:
+    """Files and directories of the home, except those of the trial."""
+    names = {str(path.relative_to(home)) for path in home.rglob("*")}
+    return {name for name in names if not name.startswith("state")}
 
 
-def test_the_first_download_of_all_is_there_for_the_job_and_a_file_beside_it_is_not(home: Path) -> None:
-    before = names(home)
-    found = run(home, f"python3 get.py ~/{HUB} && cat ~/results.txt")
-    assert (found["code"], found["output"].strip()) == (0, "accuracy"), found
+def test_the_first_download_stays_in_the_cache_and_other_new_files_are_discarded(home: Path) -> None:
+    before = list_names(home)
+    result = run_trial_in_home(home, f"python3 get.py ~/{HUB} && cat ~/results.txt")
+    assert (result["code"], result["output"].strip()) == (0, "accuracy"), result
     assert (home / HUB / "models--gpt2/blobs/b1").read_text() == "weights"
-    assert all(name.startswith(".cache") for name in names(home) - before)
-    assert not (home / ".cache/torch").exists()  # nothing was put into it
+    assert all(name.startswith(".cache") for name in list_names(home) - before)
+    assert not (home / ".cache/torch").exists()  # the trial put no file into it
 
 
 @pytest.mark.parametrize("overlay", ["auto", "off"])
-def test_a_cache_that_is_there_is_filled_and_what_lies_beside_it_stays(home: Path, overlay: str) -> None:
+def test_an_existing_cache_is_filled_and_files_outside_it_stay_unchanged(home: Path, overlay: str) -> None:
     (home / HUB / "models--bert").mkdir(parents=True)
     (home / ".cache/huggingface/token").write_text("secret")
-    before = names(home)
+    before = list_names(home)
     script = f'python3 get.py ~/{HUB}; python3 -c \'open("{home}/.cache/huggingface/token", "w").write("other")\''
-    found = run(home, script, overlay)
-    assert found["code"] == 0, found
-    assert {n for n in names(home) - before if HUB not in n} == set()
+    result = run_trial_in_home(home, script, overlay)
+    assert result["code"] == 0, result
+    assert {name for name in list_names(home) - before if HUB not in name} == set()
     assert (home / HUB / "models--gpt2/blobs/b1").read_text() == "weights"
     assert (home / ".cache/huggingface/token").read_text() == "secret"
 
 
-def test_a_variable_that_the_script_sets_moves_the_cache(home: Path) -> None:
-    before = names(home)
-    found = run(home, "export HF_HOME=$HOME/hf\npython3 get.py $HF_HOME/hub")
-    assert found["code"] == 0, found
+def test_a_cache_variable_that_the_script_sets_is_followed(home: Path) -> None:
+    before = list_names(home)
+    result = run_trial_in_home(home, "export HF_HOME=$HOME/hf\npython3 get.py $HF_HOME/hub")
+    assert result["code"] == 0, result
     assert (home / "hf/hub/models--gpt2/blobs/b1").exists()
-    assert all(name.startswith("hf") for name in names(home) - before)
+    assert all(name.startswith("hf") for name in list_names(home) - before)
 
 
-def test_a_variable_that_names_the_project_opens_nothing(home: Path) -> None:
+def test_a_cache_variable_that_names_the_project_makes_nothing_writable(home: Path) -> None:
     (home / "work/datasets").mkdir()
     (home / "work/datasets/mine.csv").write_text("1,2")
-    before = names(home)
-    found = run(home, "echo 3 >> datasets/mine.csv; mkdir -p hub; echo x > hub/x", HF_HOME=str(home / "work"))
-    assert found["code"] == 0, found
+    before = list_names(home)
+    result = run_trial_in_home(
+        home, "echo 3 >> datasets/mine.csv; mkdir -p hub; echo x > hub/x", HF_HOME=str(home / "work")
+    )
+    assert result["code"] == 0, result
     assert (home / "work/datasets/mine.csv").read_text() == "1,2"
-    assert names(home) == before
+    assert list_names(home) == before
 
 
-def test_a_script_that_empties_a_cache_does_not_in_its_trial(home: Path) -> None:
+def test_a_script_that_empties_a_cache_leaves_it_unchanged_in_its_trial(home: Path) -> None:
     (home / HUB / "models--bert").mkdir(parents=True)
-    found = run(home, "rm -rf ~/.cache/huggingface; ls -A ~/.cache | grep -x huggingface || true")
-    assert (found["code"], found["output"].strip()) == (0, ""), found
+    result = run_trial_in_home(home, "rm -rf ~/.cache/huggingface; ls -A ~/.cache | grep -x huggingface || true")
+    assert (result["code"], result["output"].strip()) == (0, ""), result
     assert (home / HUB / "models--bert").is_dir()
 
 
-def test_a_trial_without_a_download_leaves_nothing(home: Path) -> None:
-    before = names(home)
-    assert run(home, "ls -A ~/.cache/huggingface")["code"] == 0
-    assert names(home) == before
+def test_a_trial_without_a_download_leaves_no_new_files(home: Path) -> None:
+    before = list_names(home)
+    assert run_trial_in_home(home, "ls -A ~/.cache/huggingface")["code"] == 0
+    assert list_names(home) == before
 
 
 FILES = (
@@ -153,7 +155,7 @@ FILES = (
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """A home, and another file system's directory to which one of its links leads."""
+    """A home, and a directory of another file system that a link in the home points to."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
@@ -164,18 +166,18 @@ def places(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("line", "environ", "found"),
+    ("line", "environ", "expected"),
     [
         ("~/hf/hub", {}, "home/hf/hub"),
         ("$HF_HOME/hub:~/hf/hub", {}, "home/hf/hub"),
         ("$HF_HOME/hub", {}, ""),
         ("$HF_HOME/hub", {"HF_HOME": "home/hf"}, "home/hf/hub"),
-        ("$HF_HOME/xet", {"HF_HOME": "home/hf"}, "home/hf/xet"),  # not there yet
+        ("$HF_HOME/xet", {"HF_HOME": "home/hf"}, "home/hf/xet"),  # does not exist yet
         ("~/.cache/pip", {"XDG_CACHE_HOME": "home/hf"}, "home/hf/pip"),
-        ("$HF_HOME/hub:~/hf/hub", {"HF_HOME": "home/proj"}, ""),  # where the job runs
+        ("$HF_HOME/hub:~/hf/hub", {"HF_HOME": "home/proj"}, ""),  # the directory in which the job runs
         ("$HF_HOME/hub", {"HF_HOME": "home"}, ""),
-        ("$HF_HOME/hub", {"HF_HOME": "."}, ""),  # what holds the home
-        ("$HF_HOME/hub", {"HF_HOME": "home/data"}, ""),  # the user's own files lie there
+        ("$HF_HOME/hub", {"HF_HOME": "."}, ""),  # contains the home
+        ("$HF_HOME/hub", {"HF_HOME": "home/data"}, ""),  # contains the user's own files
         ("$HF_HUB_CACHE", {"HF_HUB_CACHE": "home/data"}, ""),
         ("$HF_HUB_CACHE", {"HF_HUB_CACHE": "home"}, ""),
         ("$HF_HUB_CACHE", {"HF_HUB_CACHE": "home/proj/.cache"}, "home/proj/.cache"),
@@ -185,18 +187,18 @@ def places(tmp_path: Path) -> Path:
         ("relative", {}, ""),
     ],
 )
-def test_only_what_looks_like_a_cache_is_let_through(
-    places: Path, line: str, environ: dict[str, str], found: str
+def test_only_directories_that_look_like_a_cache_are_accepted(
+    places: Path, line: str, environ: dict[str, str], expected: str
 ) -> None:
-    known = {"HOME": f"{places}/home", **{name: f"{places}/{value}" for name, value in environ.items()}}
-    own = [f"{places}/home/proj"]
-    caches = find_caches([line], known, kept_from=own, folder=f"{places}/trial")
-    assert [one.place for one in caches] == ([f"{places}/{found}".rstrip("/")] if found else [])
+    full_environ = {"HOME": f"{places}/home", **{name: f"{places}/{value}" for name, value in environ.items()}}
+    job_directories = [f"{places}/home/proj"]
+    caches = find_caches([line], full_environ, kept_from=job_directories, folder=f"{places}/trial")
+    assert [cache.place for cache in caches] == ([f"{places}/{expected}".rstrip("/")] if expected else [])
 
 
-def test_by_default_a_home_without_caches_has_one_place_for_each(places: Path) -> None:
+def test_a_home_without_caches_gets_the_default_directory_of_each_cache(places: Path) -> None:
     caches = find_caches(CACHES, {"HOME": f"{places}/home"}, kept_from=[], folder=f"{places}/trial")
-    assert [one.place.removeprefix(f"{places}/home/") for one in caches] == [
+    assert [cache.place.removeprefix(f"{places}/home/") for cache in caches] == [
         ".cache/huggingface/hub",
         ".cache/huggingface/datasets",
         ".cache/huggingface/xet",
@@ -205,7 +207,7 @@ def test_by_default_a_home_without_caches_has_one_place_for_each(places: Path) -
         ".cache/pip",
         ".cache/uv",
     ]
-    assert not any(one.is_there for one in caches)
+    assert not any(cache.is_there for cache in caches)
 
 
 @pytest.mark.parametrize(
@@ -219,12 +221,12 @@ def test_by_default_a_home_without_caches_has_one_place_for_each(places: Path) -
         ("python -m pip cache purge", []),
     ],
 )
-def test_what_a_command_of_the_script_removes_is_not_let_through(line: str, left: list[str]) -> None:
+def test_a_cache_that_a_command_of_the_script_cleans_is_dropped(line: str, left: list[str]) -> None:
     caches = [Cache(place=place, source=place) for place in ("/h/.cache/pip", "/h/.triton/cache")]
-    assert [one.place for one in drop_cleaned_caches(caches, f"#!/bin/bash\n{line}\n", "/h", (), {})] == left
+    assert [cache.place for cache in drop_cleaned_caches(caches, f"#!/bin/bash\n{line}\n", "/h", (), {})] == left
 
 
-def test_where_a_job_made_the_cache_meanwhile_only_what_it_lacks_is_added(tmp_path: Path) -> None:
+def test_a_cache_that_another_job_made_meanwhile_gets_only_missing_entries(tmp_path: Path) -> None:
     for name in ("new/models--a/theirs", "new/models--b/x", "hub/models--a/ours"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")

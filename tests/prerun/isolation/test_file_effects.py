@@ -1,4 +1,4 @@
-"""Which files one command line changes; the lines of whole scripts are in test_touches.py."""
+"""Which files one command line changes; test_script_writes.py tests the lines of whole scripts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from slurmwrap.prerun.isolation.file_effects import SHIMMED, UNKNOWN, find_chang
         (["cp", "--help"], ()),
     ],
 )
-def test_what_cannot_be_told_is_unknown_and_odd_command_lines_do_no_harm(
-    words: list[str], expected: tuple[str, ...]
-) -> None:
+def test_unknown_paths_and_incomplete_command_lines_are_handled(words: list[str], expected: tuple[str, ...]) -> None:
     assert find_changed_paths(words, "") == expected
 
 

@@ -1,4 +1,4 @@
-"""Private overlays, entered by an ordinary user: what a command does in there is gone with it."""
+"""Private overlays, entered by an ordinary user: the changes of a command are discarded with its overlay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurmwrap.prerun.isolation import overlay, overlay_enter
 from slurmwrap.prerun.isolation.overlay import Overlay
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
-UID = 54321  # no account of this machine; nothing here needs a name
+UID = 54321  # no account of this machine; these tests need no user name
 DRIVER = """
 import json, os, subprocess, sys
 from slurmwrap.prerun.isolation.overlay import plan
@@ -39,7 +39,7 @@ print(json.dumps({"roots": found.roots, "left_out": found.left_out, "reason": fo
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home of UID's, on a path that everybody may pass (pytest's own directories are closed to others)."""
+    """A home of UID, on a path that all users may enter (other users cannot enter pytest's directories)."""
     folder = Path(tempfile.mkdtemp(prefix="slurmwrap-test-", dir="/var/tmp"))
     (folder / "work").mkdir()
     (folder / "work" / "old.txt").write_text("old")
@@ -52,15 +52,15 @@ def home() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def identity() -> dict[str, Any]:
+def user_options() -> dict[str, Any]:
     return {"user": UID, "group": UID, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
-def run(home: Path, script: str, *programs: str) -> dict[str, Any]:
+def run_in_planned_overlay(home: Path, script: str, *programs: str) -> dict[str, Any]:
     """Plans an overlay as an ordinary user and runs a script in it."""
     argv = [sys.executable, "-c", DRIVER, str(home), script, *programs]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", **identity())
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", **user_options())
     except OSError as error:
         pytest.skip(f"an ordinary user cannot run {sys.executable}: {error}")
     if "slurmwrap" in done.stderr and "ModuleNotFoundError" in done.stderr:
@@ -70,39 +70,39 @@ def run(home: Path, script: str, *programs: str) -> dict[str, Any]:
     return found
 
 
-def in_overlay(home: Path, script: str) -> dict[str, Any]:
-    found = run(home, script)
+def run_in_overlay(home: Path, script: str) -> dict[str, Any]:
+    found = run_in_planned_overlay(home, script)
     if not found["roots"]:
         pytest.skip(f"no overlay here: {found['reason']}")
     return found
 
 
-def content(home: Path) -> dict[str, str]:
+def read_contents(home: Path) -> dict[str, str]:
     return {str(p.relative_to(home)): p.read_text() if p.is_file() else "" for p in sorted(home.rglob("*"))}
 
 
-def test_what_a_command_does_is_gone_with_it(home: Path) -> None:
-    before = content(home)
+def test_changes_of_a_command_are_discarded_with_its_overlay(home: Path) -> None:
+    before = read_contents(home)
     script = "echo new > new.txt; rm old.txt; mv sub moved 2> /dev/null || cp -r sub moved; rm -r sub; mkdir sub; ls -x"
-    found = in_overlay(home, script)
-    assert (found["out"].split(), found["code"]) == (["moved", "new.txt", "sub"], 0)
-    assert found["upper"] == "new\n"
-    assert not found["left"]
-    assert content(home) == before
+    result = run_in_overlay(home, script)
+    assert (result["out"].split(), result["code"]) == (["moved", "new.txt", "sub"], 0)
+    assert result["upper"] == "new\n"
+    assert not result["left"]
+    assert read_contents(home) == before
 
 
-def test_the_trials_own_directory_stays_as_it_is(home: Path) -> None:
-    assert in_overlay(home, "echo said > ../state/trial/output")["code"] == 0
+def test_the_directory_of_the_trial_is_not_covered_by_the_overlay(home: Path) -> None:
+    assert run_in_overlay(home, "echo said > ../state/trial/output")["code"] == 0
     assert (home / "state" / "trial" / "output").read_text() == "said\n"
 
 
-def test_the_command_is_who_it_was_and_has_no_power(home: Path) -> None:
+def test_the_command_keeps_its_uid_and_has_no_capabilities(home: Path) -> None:
     uid = UID if os.geteuid() == 0 else os.geteuid()
-    found = in_overlay(home, "id -u; stat -c %u old.txt; pwd; grep CapEff /proc/self/status")
-    assert found["out"].split() == [str(uid), str(uid), str(home / "work"), "CapEff:", "0000000000000000"]
+    result = run_in_overlay(home, "id -u; stat -c %u old.txt; pwd; grep CapEff /proc/self/status")
+    assert result["out"].split() == [str(uid), str(uid), str(home / "work"), "CapEff:", "0000000000000000"]
 
 
-def test_other_processes_write_there_meanwhile(home: Path) -> None:
+def test_other_processes_can_write_to_the_covered_directory_meanwhile(home: Path) -> None:
     waiting = home / "state" / "trial"
     script = f"""
         echo mine > both.txt; touch {waiting}/ready
@@ -110,7 +110,7 @@ def test_other_processes_write_there_meanwhile(home: Path) -> None:
         cat both.txt theirs.txt; echo more >> mine.txt; ls
     """
     argv = [sys.executable, "-c", DRIVER, str(home), script]
-    trial = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/", **identity())
+    trial = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd="/", **user_options())
     while trial.poll() is None and not (waiting / "ready").exists():
         pass
     if trial.poll() is None:
@@ -127,30 +127,30 @@ def test_other_processes_write_there_meanwhile(home: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
-def test_a_directory_of_another_group_is_left_out(home: Path) -> None:
+def test_a_directory_of_another_group_is_not_covered(home: Path) -> None:
     os.chown(home / "work", UID, UID + 1)
     os.chown(home, UID, UID + 1)
-    found = run(home, "true")
+    found = run_in_planned_overlay(home, "true")
     assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
 
 
-def test_a_program_that_needs_setuid_runs_without(home: Path) -> None:
-    found = run(home, "true", "bash", "apptainer")
+def test_a_program_that_needs_setuid_runs_without_an_overlay(home: Path) -> None:
+    found = run_in_planned_overlay(home, "true", "bash", "apptainer")
     assert (found["roots"], found["reason"]) == ([], "apptainer cannot work in a user namespace")
 
 
-def test_switched_off_means_as_started(tmp_path: Path) -> None:
+def test_an_overlay_that_is_off_leaves_the_command_unchanged(tmp_path: Path) -> None:
     spec = TrialSpec(trial_dir=str(tmp_path), script="", overlay="off")
     found = overlay.plan(spec, {})
     assert (found, found.command(["a", "b"])) == (Overlay(reason="switched off"), ("a", "b"))
 
 
-def test_a_missing_interpreter_is_said_as_slurm_does(home: Path) -> None:
-    found = in_overlay(home, "true")
-    told = json.dumps({"layers": [], "keep": []})
-    argv = [sys.executable, "-I", "-S", overlay_enter.__file__, "run", told, "/no/such/shell"]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd="/", **identity())
-    assert found["code"] == 0
+def test_a_missing_interpreter_gives_the_same_message_as_slurm(home: Path) -> None:
+    result = run_in_overlay(home, "true")
+    parameters = json.dumps({"layers": [], "keep": []})
+    argv = [sys.executable, "-I", "-S", overlay_enter.__file__, "run", parameters, "/no/such/shell"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd="/", **user_options())
+    assert result["code"] == 0
     assert (done.returncode, done.stderr) == (
         2,
         "slurmstepd: error: execve(): bad interpreter(/no/such/shell): No such file or directory\n",
@@ -158,7 +158,9 @@ def test_a_missing_interpreter_is_said_as_slurm_does(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("climbs", "covered"), [(True, ["lab/ada", "scratch"]), (False, ["lab/ada/w", "scratch"])])
-def test_the_highest_directory_of_the_users_own_is_covered(climbs: bool, covered: list[str], tmp_path: Path) -> None:
+def test_the_highest_directory_that_belongs_to_the_user_is_covered(
+    climbs: bool, covered: list[str], tmp_path: Path
+) -> None:
     for name in ("lab/ada/w/run", "scratch/x", "shared"):
         (tmp_path / name).mkdir(parents=True)
     own = {str(tmp_path / name) for name in ("lab/ada", "lab/ada/w", "lab/ada/w/run", "scratch", "scratch/x")}
@@ -169,9 +171,9 @@ def test_the_highest_directory_of_the_users_own_is_covered(climbs: bool, covered
     assert found == ([str(tmp_path / name) for name in covered], [str(tmp_path / "shared")])
 
 
-def test_a_directory_that_holds_one_of_another_group_is_left_out_with_it(home: Path) -> None:
+def test_a_directory_that_contains_one_of_another_group_is_not_covered(home: Path) -> None:
     os.chown(home / "work", UID, UID + 1)
-    found = run(home, "true")
+    found = run_in_planned_overlay(home, "true")
     assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
 
 
@@ -187,20 +189,20 @@ print(json.dumps([result.layer, result.exit_code, result.error, result.logs[0].t
 """
 
 
-def test_a_trial_that_meets_a_directory_of_another_group_is_tried_again_without_overlay(home: Path) -> None:
+def test_a_trial_that_writes_to_a_directory_of_another_group_repeats_without_overlay(home: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory away")
     os.chown(home / "work" / "sub", UID, UID + 1)
     code = "import os; open('sub/new.txt', 'w').write('x'); print('wrote', os.path.exists('sub/new.txt'))"
     (home / "state" / "trial" / "script").write_text(f'#!/bin/bash\npython3 -c "{code}"\n')
     argv = [sys.executable, "-c", TRIAL, str(home), os.environ["PATH"]]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **identity())
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, **user_options())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["exit", 0, "", "wrote True\n"]
     assert list((home / "work" / "sub").iterdir()) == []
 
 
-def test_layers_of_a_supervisor_that_was_killed_are_removed_by_the_next(tmp_path: Path) -> None:
+def test_layers_of_a_killed_supervisor_are_removed_by_the_next_one(tmp_path: Path) -> None:
     living, dead = tmp_path / "slurmwrap-overlay-living", tmp_path / "slurmwrap-overlay-dead"
     for folder in (living, dead):
         (folder / "0" / "upper").mkdir(parents=True)
@@ -212,13 +214,13 @@ def test_layers_of_a_supervisor_that_was_killed_are_removed_by_the_next(tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["slurmwrap-overlay-begun", "slurmwrap-overlay-living"]
 
 
-def test_layers_that_take_most_of_the_free_space_are_too_much(tmp_path: Path) -> None:
+def test_layers_that_use_most_of_the_free_space_count_as_filling_the_disk(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     found = [Overlay(folder=str(tmp_path), room=room).is_filling_disk() for room in (0, free, 10 * free)]
     assert found == [False, False, True]
 
 
-def test_paths_are_covered_and_found_again() -> None:
+def test_covered_paths_have_a_path_in_the_upper_layer() -> None:
     found = Overlay(roots=("/home/ada", "/s/ada"), folder="/tmp/o", keep=("/home/ada/.state/7",))
     paths = ("/home/ada/x", "/home/adam", "/home/ada/.state/7/out", "/s/ada", "/etc")
     assert [found.covers(path) for path in paths] == [True, False, False, True, False]
@@ -226,7 +228,7 @@ def test_paths_are_covered_and_found_again() -> None:
     assert found.upper("/etc/x") is None
 
 
-def test_a_users_places_are_looked_for_on_real_file_systems_only(
+def test_directories_of_a_user_are_searched_on_disk_file_systems_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = ((tmp_path / "scratch", "ext4"), (tmp_path / "memory", "tmpfs"), (f"{tmp_path}/a\\040b", "ext4"))
@@ -238,7 +240,7 @@ def test_a_users_places_are_looked_for_on_real_file_systems_only(
     assert overlay_enter._list_user_places("ann") == [f"{tmp_path}/scratch/ann"]
 
 
-def test_candidates_are_what_the_job_names() -> None:
+def test_candidate_directories_come_from_the_job_and_its_environment() -> None:
     spec = TrialSpec(
         trial_dir="/t", script="", chdir="/w", args=("--out=/out/a", "x", "/data/b"), inputs=("/in/c",),
         environment={"SET": "/own"},
@@ -257,5 +259,5 @@ def test_candidates_are_what_the_job_names() -> None:
         ("ValueError: 3", ""),
     ],
 )
-def test_signs_of_the_overlay_are_not_the_jobs_fault(text: str, symptom: str) -> None:
+def test_errors_that_an_overlay_causes_are_recognized(text: str, symptom: str) -> None:
     assert overlay.find_overlay_error(text) == symptom

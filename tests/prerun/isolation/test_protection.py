@@ -1,4 +1,4 @@
-"""Whole trials, with an overlay and without: the user's directory stays as it is, and the verdict is about the job."""
+"""Whole trials with and without an overlay: the user's files stay unchanged, and the verdict is about the job."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def files(job: Path) -> Path:
     return job
 
 
-def keeping(overlay: str, trial: Trial, make_spec: Spec, files: Path) -> Trial:
-    """Runs a trial and checks that nothing of the user's changed."""
+def make_checked_trial(overlay: str, trial: Trial, make_spec: Spec, files: Path) -> Trial:
+    """Returns a function that runs a trial and checks that the user's files stay unchanged."""
     if overlay == "auto":
-        here = plan(make_spec("#!/bin/sh\n"), {})
-        here.remove()
-        if not here.roots:
+        overlay_plan = plan(make_spec("#!/bin/sh\n"), {})
+        overlay_plan.remove()
+        if not overlay_plan.roots:
             pytest.skip("no overlay on this machine")
 
     def run(body: str, **fields: object) -> TrialResult:
@@ -51,24 +51,24 @@ def keeping(overlay: str, trial: Trial, make_spec: Spec, files: Path) -> Trial:
 
 
 @pytest.fixture(params=["auto", "off"])
-def kept(request: pytest.FixtureRequest, trial: Trial, make_spec: Spec, files: Path) -> Trial:
-    return keeping(request.param, trial, make_spec, files)
+def protected_trial(request: pytest.FixtureRequest, trial: Trial, make_spec: Spec, files: Path) -> Trial:
+    return make_checked_trial(request.param, trial, make_spec, files)
 
 
 @pytest.fixture
-def kept_below(trial: Trial, make_spec: Spec, files: Path) -> Trial:
-    """With an overlay."""
-    return keeping("auto", trial, make_spec, files)
+def overlay_trial(trial: Trial, make_spec: Spec, files: Path) -> Trial:
+    """Runs a trial with an overlay."""
+    return make_checked_trial("auto", trial, make_spec, files)
 
 
-def logs(result: TrialResult) -> dict[str, str]:
+def read_logs(result: TrialResult) -> dict[str, str]:
     return {Path(log.name).name: log.text for log in result.logs}
 
 
 STEPS = "before step 1\nafter step 1\nbefore step 2\nafter step 2\n"
 
 
-def test_a_script_ends_well_and_its_logs_are_read(kept: Trial) -> None:
+def test_logs_of_a_script_that_ends_well_are_read(protected_trial: Trial) -> None:
     body = """python train.py 2 | tee -a run.log
 mkdir -p logs/1; echo deep &> logs/1/t.log
 echo a >> a.log; echo b >> a.log
@@ -77,9 +77,9 @@ python -c "open('m','w').write('x'); print(open('m').read())"
 python -c "import os; os.remove('data.txt'); print(os.listdir('old'))"
 python train.py 2 > train.log 2>&1
 """
-    result = kept(body)
+    result = protected_trial(body)
     assert (result.layer, result.exit_code) == ("exit", 0)
-    assert logs(result) == {
+    assert read_logs(result) == {
         "output": f"{STEPS}x\n['result.txt']\n",
         "run.log": STEPS,
         "t.log": "deep\n",
@@ -88,16 +88,16 @@ python train.py 2 > train.log 2>&1
     }
 
 
-def test_a_script_stops_inside_the_third_step_with_its_log_elsewhere(kept: Trial) -> None:
-    result = kept("cat > c.yaml <<EOF\na: 1\nEOF\npython train.py 9 > train.log 2>&1\ncp train.log old/\n")
+def test_a_script_stops_in_the_third_step_and_its_redirected_log_is_read(protected_trial: Trial) -> None:
+    result = protected_trial("cat > c.yaml <<EOF\na: 1\nEOF\npython train.py 9 > train.log 2>&1\ncp train.log old/\n")
     assert (result.layer, result.steps) == ("step", 3)
-    assert logs(result)["train.log"].endswith("before step 3\n")
+    assert read_logs(result)["train.log"].endswith("before step 3\n")
 
 
-def test_a_failure_behind_a_redirection_can_be_explained(kept: Trial) -> None:
-    result = kept("python -c 'raise ValueError(3)' > train.log 2>&1")
+def test_an_error_in_a_redirected_log_is_read(protected_trial: Trial) -> None:
+    result = protected_trial("python -c 'raise ValueError(3)' > train.log 2>&1")
     assert (result.layer, result.exit_code) == ("exit", 1)
-    assert logs(result)["train.log"].endswith("ValueError: 3\n")
+    assert read_logs(result)["train.log"].endswith("ValueError: 3\n")
 
 
 TOUCHING = [
@@ -110,7 +110,7 @@ TOUCHING = [
 
 
 @pytest.mark.parametrize(("body", "path", "command"), TOUCHING)
-def test_without_an_overlay_a_script_that_touches_files_is_not_run(
+def test_without_an_overlay_a_script_that_changes_files_is_not_run(
     trial: Trial, files: Path, body: str, path: str, command: str
 ) -> None:
     before = snapshot(files)
@@ -123,46 +123,47 @@ def test_without_an_overlay_a_script_that_touches_files_is_not_run(
     assert result.touched
 
 
-def test_with_an_overlay_a_script_that_touches_files_is_covered(kept_below: Trial) -> None:
+def test_with_an_overlay_a_script_that_changes_files_is_run(overlay_trial: Trial) -> None:
     _, move, clean, copy, find = (body for body, _, _ in TOUCHING)
-    result = kept_below("\n".join([copy, clean, find, move, "rm -rf older", "python train.py 9"]))
+    result = overlay_trial("\n".join([copy, clean, find, move, "rm -rf older", "python train.py 9"]))
     assert (result.layer, result.steps, result.error) == ("step", 3, "")
 
 
-def test_without_an_overlay_a_line_after_the_training_ends_the_trial_there(trial: Trial, files: Path) -> None:
+def test_without_an_overlay_a_file_change_after_the_training_ends_the_trial(trial: Trial, files: Path) -> None:
     result = trial("#!/bin/bash\npython train.py 2\nrm -rf old\necho never\n", overlay="off")
     assert (result.layer, result.steps, result.touched) == ("supervisor", 2, (f"{files}/old (rm)",))
     assert (files / "old" / "result.txt").exists()
     assert "never" not in result.logs[0].text
 
 
-def test_a_log_that_the_script_reads_back_does_not_blame_the_job(trial: Trial, files: Path) -> None:
+def test_a_script_that_reads_its_redirected_log_is_not_judged_as_failed(trial: Trial, files: Path) -> None:
     result = trial("#!/bin/bash\npython train.py 1 > t.log\ngrep step t.log\n", overlay="off")
     assert (result.layer, result.error) == ("supervisor", "the script reads a file that its trial wrote elsewhere")
     assert not (files / "t.log").exists()
 
 
-def test_a_command_in_the_scripts_place_touches_nothing(trial: Trial, files: Path) -> None:
+def test_a_prerun_command_replaces_a_script_that_changes_files(trial: Trial, files: Path) -> None:
     result = trial("#!/bin/bash\nrm -rf old\n", overlay="off", command="python train.py 9 > t.log 2>&1")
     assert (result.layer, result.steps) == ("step", 3)
     assert not (files / "t.log").exists()
 
 
-def test_a_directory_made_and_taken_away_leaves_no_trace_above(trial: Trial, files: Path) -> None:
+def test_directories_made_and_removed_do_not_change_the_time_of_their_parent(trial: Trial, files: Path) -> None:
     for folder in (files, files / "old"):
         os.utime(folder, ns=(10**18, 10**18 + 7))
     trial("#!/bin/bash\nmkdir -p a/b old/c\nmkdir old/d a/e\n", overlay="off")
     assert [folder.stat().st_mtime_ns for folder in (files, files / "old")] == [10**18 + 7] * 2
 
 
-def test_directories_that_the_trial_made_go_unless_somebody_uses_them(trial: Trial, files: Path) -> None:
-    elsewhere = "bin=$(echo /usr/bin); echo x | $bin/tee c/theirs > /dev/null"  # as another job would, past every shim
+def test_directories_made_by_the_trial_are_removed_unless_another_job_uses_them(trial: Trial, files: Path) -> None:
+    # a write as of another job: it bypasses every shim
+    elsewhere = "bin=$(echo /usr/bin); echo x | $bin/tee c/theirs > /dev/null"
     trial(f"#!/bin/bash\nmkdir -p a/b c old\n{elsewhere}\n", overlay="off")
     assert sorted(p.name for p in files.iterdir() if p.is_dir()) == ["c", "old", "torch"]
     assert (files / "c" / "theirs").read_text() == "x\n"
 
 
-def test_nothing_of_the_protection_is_left(trial: Trial, files: Path, tmp_path: Path) -> None:
+def test_no_files_of_the_protection_are_left(trial: Trial, files: Path, tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     environ = {"TMPDIR": str(tmp_path / "scratch")}
     for overlay in ("auto", "off"):
@@ -171,7 +172,7 @@ def test_nothing_of_the_protection_is_left(trial: Trial, files: Path, tmp_path: 
         assert not {"outputs", "gone"} & {p.name for p in (tmp_path / "trial").iterdir()}
 
 
-def test_line_ends_and_odd_bytes_of_a_script_stay(trial: Trial, make_spec: Spec, files: Path) -> None:
+def test_line_ends_and_non_ascii_bytes_of_a_script_are_kept(trial: Trial, make_spec: Spec, files: Path) -> None:
     spec = make_spec("")
     Path(spec.script).write_bytes(b"#!/bin/bash\necho caf\xe9 > a.log\r\n")
     copy = protection.set_up_protection(replace(spec, overlay="off"), {}).spec.script
@@ -179,7 +180,7 @@ def test_line_ends_and_odd_bytes_of_a_script_stay(trial: Trial, make_spec: Spec,
     assert Path(copy).read_bytes() == b'#!/bin/bash\necho caf\xe9 > "$(' + redirect + b" '>' a.log)\"\r\n"
 
 
-def test_what_is_free_and_what_is_held(make_spec: Spec, files: Path) -> None:
+def test_free_and_protected_directories_are_listed(make_spec: Spec, files: Path) -> None:
     spec = make_spec("#!/bin/sh\n")
     environ = {"TMPDIR": f"{files}/tmp", "HOME": "/home/ada", "SLURM_SUBMIT_DIR": str(files)}
     free, held = protection.list_places(spec, environ, Overlay())
@@ -189,12 +190,12 @@ def test_what_is_free_and_what_is_held(make_spec: Spec, files: Path) -> None:
     assert protection.list_places(spec, environ, covered) == ((*free, "/home/ada"), (str(files),))
 
 
-def test_a_home_for_scratch_frees_nothing(make_spec: Spec, files: Path) -> None:
+def test_a_home_that_is_also_tmpdir_is_not_free(make_spec: Spec, files: Path) -> None:
     free, _ = protection.list_places(make_spec("#!/bin/sh\n"), {"TMPDIR": "/home/ada", "HOME": "/home/ada"}, Overlay())
     assert "/home/ada" not in free
 
 
-def test_what_was_met_is_read_and_a_forged_line_does_no_harm(tmp_path: Path) -> None:
+def test_forbidden_writes_are_read_and_invalid_lines_are_tolerated(tmp_path: Path) -> None:
     (tmp_path / "touched").write_text("rm\t/w/a\nrm\t/w/a\nmv\t?\nnonsense\n")
     assert protection.list_forbidden_writes(str(tmp_path)) == (
         FileWrite(path="/w/a", line=0, command="rm"),

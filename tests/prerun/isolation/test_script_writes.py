@@ -1,4 +1,4 @@
-"""What the lines of a batch script do to the user's files: one line of shell each, as researchers write them."""
+"""Which of the user's files a batch script changes: one line of shell per case, as researchers write them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.prerun.isolation.script_writes import FileWrite
 ENVIRON = {"TMPDIR": "/tmp", "HOME": "/home/ada", "DATA": "/data/ada", "SLURM_TMPDIR": "/tmp/7"}
 NOTHING: tuple[str, ...] = ()
 
-# (line, what it would touch before the training starts). The job runs in /w.
+# (line, paths that it would change before the training starts). The job runs in /w.
 LINES = [
     ("module load cuda/12.1", NOTHING),
     ("source ~/venv/bin/activate", NOTHING),
@@ -50,9 +50,9 @@ LINES = [
     ("mktemp -d", NOTHING),
     ("export RUN=$(mktemp -d -p /tmp)", NOTHING),
     ("cat hosts | xargs -n1 echo", NOTHING),
-    ("[ -d out ] && rm -rf out", NOTHING),  # may run or not: its shim sees it
+    ("[ -d out ] && rm -rf out", NOTHING),  # may or may not run: the shim checks it
     ("if [ -f a ]; then mv a b; fi", NOTHING),
-    ('rm -rf "$(date +%F)"', NOTHING),  # only the running shell knows: its shim sees it
+    ('rm -rf "$(date +%F)"', NOTHING),  # only the running shell knows the path: the shim checks it
     ("rm -f *.log", NOTHING),
     ("chmod +x run.sh", NOTHING),
     ("/bin/ls", NOTHING),
@@ -79,7 +79,7 @@ LINES = [
     ("unzip data.zip", ("/w",)),
     ("gzip train.log", ("/w/train.log",)),
     ("pip install -r requirements.txt", ("the Python environment",)),
-    ("python -m pip install -e .", NOTHING),  # the guard inside Python sees it
+    ("python -m pip install -e .", NOTHING),  # the guard inside Python checks it
     ("uv pip install torch", ("the Python environment",)),
     ("conda install -y numpy", ("the Python environment",)),
     ("wget http://host/model.bin", ("/w",)),
@@ -98,13 +98,13 @@ LINES = [
     ("bash -c 'echo a > $X.txt'", ("",)),
     ("N=$(wc -l < data.txt 2>err.txt)", ("/w/err.txt",)),
     ("N=$(wc -l data.txt 2>/dev/null) M=$((N > 3))", NOTHING),
-    ("echo a > a.txt 2>&1", NOTHING),  # goes elsewhere in the copy that is run
+    ("echo a > a.txt 2>&1", NOTHING),  # the copy of the script that is run redirects it elsewhere
     ("Rscript fit.R", ("",)),
-    ("/bin/rm -rf $RESULTS", ("",)),  # no shim stands before an absolute path
+    ("/bin/rm -rf $RESULTS", ("",)),  # an absolute path bypasses the shims
 ]
 
 
-def found(script: str, **more: object) -> tuple[FileWrite, ...]:
+def find_writes(script: str, **more: object) -> tuple[FileWrite, ...]:
     def is_free(path: str) -> bool:
         return path.startswith(("/tmp", "/dev/"))
 
@@ -120,30 +120,30 @@ def found(script: str, **more: object) -> tuple[FileWrite, ...]:
 
 
 @pytest.mark.parametrize(("line", "paths"), LINES, ids=[line for line, _ in LINES])
-def test_a_line_touches(line: str, paths: tuple[str, ...]) -> None:
+def test_files_that_a_line_changes_are_found(line: str, paths: tuple[str, ...]) -> None:
     script = f"#!/bin/bash\n{line}\npython train.py\n"
-    assert tuple(touch.path for touch in found(script)) == paths
+    assert tuple(touch.path for touch in find_writes(script)) == paths
 
 
-def test_lines_are_numbered_and_what_follows_the_training_does_not_count() -> None:
+def test_writes_have_line_numbers_and_lines_after_the_training_are_ignored() -> None:
     script = "#!/bin/bash\n#SBATCH -N1\n\nrm a\nsrun python train.py\ncp best.pt /data/ada/\n"
-    assert found(script) == (FileWrite(path="/w/a", line=4, command="rm"),)
+    assert find_writes(script) == (FileWrite(path="/w/a", line=4, command="rm"),)
 
 
-def test_what_is_not_there_cannot_be_removed() -> None:
+def test_removing_a_missing_file_is_not_a_write() -> None:
     script = "#!/bin/bash\nrm -f old.log\ncp a old.log\n"
-    assert found(script, exists=lambda path: False) == (FileWrite(path="/w/old.log", line=3, command="cp"),)
+    assert find_writes(script, exists=lambda path: False) == (FileWrite(path="/w/old.log", line=3, command="cp"),)
 
 
-def test_scripts_of_other_languages_have_no_lines_of_shell() -> None:
-    assert found("#!/usr/bin/env python3\nrm -rf out\n") == ()
+def test_scripts_that_are_not_shell_are_not_analyzed() -> None:
+    assert find_writes("#!/usr/bin/env python3\nrm -rf out\n") == ()
 
 
-def test_nothing_in_containers_is_ours() -> None:
-    assert found("#!/bin/bash\napptainer exec i.sif rm -rf out\n") == ()
+def test_commands_in_containers_are_ignored() -> None:
+    assert find_writes("#!/bin/bash\napptainer exec i.sif rm -rf out\n") == ()
 
 
-def test_redirections_go_where_the_program_says_and_lines_stay(tmp_path: Path) -> None:
+def test_redirections_are_rewritten_and_line_numbers_stay(tmp_path: Path) -> None:
     redirect = tmp_path / "my shims" / "redirect"
     redirect.parent.mkdir()
     redirect.write_text(f'#!/bin/sh\nprintf %s "{tmp_path}/led-$(basename "$2")"\n')
@@ -162,9 +162,9 @@ echo to stderr >&2
 a=3 b=2
 test $((a > b)) = 1 && [[ $a > $b ]] && (( a > b )) && echo ok
 """
-    led = script_writes.redirect_script(script, str(redirect))
-    assert led.count("\n") == script.count("\n")
-    done = subprocess.run(["bash", "-c", led], cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    rewritten = script_writes.redirect_script(script, str(redirect))
+    assert rewritten.count("\n") == script.count("\n")
+    done = subprocess.run(["bash", "-c", rewritten], cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("ok\n", "to stderr\n")
     assert {p.name: p.read_text() for p in tmp_path.iterdir() if p.is_file()} == {
         "led-a b.log": "one\n",
@@ -180,23 +180,23 @@ test $((a > b)) = 1 && [[ $a > $b ]] && (( a > b )) && echo ok
     "script",
     ["#!/usr/bin/env python3\nprint(1 > 2)\n", "#!/bin/bash\necho a 2>&1 > /dev/null\n", "#!/bin/csh\necho a > b\n"],
 )
-def test_scripts_without_redirections_of_ours_stay_as_they_are(script: str) -> None:
+def test_scripts_without_redirections_to_rewrite_stay_unchanged(script: str) -> None:
     assert script_writes.redirect_script(script, "/r") == script
 
 
-def test_a_log_that_is_read_afterwards_is_named() -> None:
+def test_a_log_that_the_script_reads_back_is_listed() -> None:
     script = "#!/bin/bash\npython eval.py > eval.log\npython train.py > t.log\ngrep acc eval.log\n"
     assert script_writes.list_files_read_back(script, "/w", (), {}) == (
         FileWrite(path="/w/eval.log", line=2, command=">"),
     )
 
 
-def test_programs_behind_launchers_are_known() -> None:
+def test_programs_started_by_launchers_are_listed() -> None:
     script = "#!/bin/bash\nsrun apptainer exec i.sif python train.py\n"
     assert {"srun", "apptainer"} <= script_writes.list_programs(script, "/w", (), {})
 
 
-def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
+def test_the_reason_names_three_files_and_the_hint_is_quoted_for_a_shell() -> None:
     many = [FileWrite(path=f"/w/{n}", line=n, command="rm") for n in range(1, 6)]
     assert (
         script_writes.format_touch_reason(many)
@@ -208,10 +208,10 @@ def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
     assert script_writes.make_hint([]) == "--prerun-command='python train.py ...'"
 
 
-def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> None:
+def test_redirections_to_unknown_paths_are_allowed_if_an_overlay_covers_all() -> None:
     texts = {"/w/run.sh": '#!/bin/bash\npython train.py >> "$LOG"\n/bin/rm -rf "$OLD"\n'}
 
-    def found(covered: bool) -> tuple[FileWrite, ...]:
+    def find_writes(covered: bool) -> tuple[FileWrite, ...]:
         return script_writes.find_touched_files(
             "#!/bin/bash\nsrun ./run.sh\n",
             "/w",
@@ -222,5 +222,5 @@ def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> N
             covered=covered,
         )
 
-    assert found(False) == (FileWrite(path="", line=0, command=">"),)
-    assert found(True) == ()
+    assert find_writes(False) == (FileWrite(path="", line=0, command=">"),)
+    assert find_writes(True) == ()

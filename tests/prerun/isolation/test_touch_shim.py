@@ -1,4 +1,4 @@
-"""The program behind the shims of rm, cp, mv, ..., as laid beside a trial's script."""
+"""The program that the shims of rm, cp, mv, ... call, as installed for a trial."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Shim = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def shim(tmp_path: Path, job: Path, make_spec: Callable[..., TrialSpec]) -> Shim:
-    """Starts a laid shim in the job's directory, which is held; all else below tmp_path is scratch."""
+def start_shim(tmp_path: Path, job: Path, make_spec: Callable[..., TrialSpec]) -> Shim:
+    """Starts a shim in the job's directory, which is protected; the rest of tmp_path is free."""
     spec = make_spec("#!/bin/sh\n")
     environ = {
         "PATH": f"{spec.trial_dir}/shims:/usr/bin:/bin",
@@ -38,38 +38,40 @@ def shim(tmp_path: Path, job: Path, make_spec: Callable[..., TrialSpec]) -> Shim
     return start
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def wait_for_end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=allow(30))
     return process.returncode, out, err
 
 
-def test_a_command_that_stays_in_scratch_runs_in_the_shims_place(shim: Shim, tmp_path: Path, job: Path) -> None:
-    assert ended(shim("cp", "train.py", f"{tmp_path}/copy")) == (0, "", "")
+def test_a_command_that_writes_only_to_free_directories_runs(start_shim: Shim, tmp_path: Path, job: Path) -> None:
+    assert wait_for_end(start_shim("cp", "train.py", f"{tmp_path}/copy")) == (0, "", "")
     assert (tmp_path / "copy").read_text() == (job / "train.py").read_text()
 
 
-def test_a_command_that_would_reach_the_users_files_waits_for_its_end(shim: Shim, tmp_path: Path, job: Path) -> None:
-    process, told = shim("rm", "train.py"), tmp_path / "trial" / "steps" / "touched"
+def test_a_command_that_would_change_user_files_is_reported_and_waits(
+    start_shim: Shim, tmp_path: Path, job: Path
+) -> None:
+    process, touched_file = start_shim("rm", "train.py"), tmp_path / "trial" / "steps" / "touched"
     try:
-        wait_until(lambda: told.exists() and told.read_text(), "what the shim tells")
-        assert (told.read_text(), process.poll()) == (f"rm\t{job}/train.py\n", None)
+        wait_until(lambda: touched_file.exists() and touched_file.read_text(), "the report of the shim")
+        assert (touched_file.read_text(), process.poll()) == (f"rm\t{job}/train.py\n", None)
     finally:
         process.kill()
         process.communicate()
     assert (job / "train.py").exists()
 
 
-def test_what_is_not_there_may_be_removed(shim: Shim) -> None:
-    assert ended(shim("rm", "-f", "nothing")) == (0, "", "")
+def test_removing_a_missing_file_is_allowed(start_shim: Shim) -> None:
+    assert wait_for_end(start_shim("rm", "-f", "nothing")) == (0, "", "")
 
 
-def test_directories_are_made_and_noted_so_that_they_can_be_taken_away(shim: Shim, tmp_path: Path, job: Path) -> None:
-    assert ended(shim("mkdir", "-p", "a/b")) == (0, "", "")
-    noted = (tmp_path / "trial" / "steps" / "made").read_text().splitlines()
-    assert [line.split(" ", 2)[2] for line in noted] == [f"{job}/a", f"{job}/a/b"]
+def test_directories_are_made_and_recorded_for_later_removal(start_shim: Shim, tmp_path: Path, job: Path) -> None:
+    assert wait_for_end(start_shim("mkdir", "-p", "a/b")) == (0, "", "")
+    recorded = (tmp_path / "trial" / "steps" / "made").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in recorded] == [f"{job}/a", f"{job}/a/b"]
 
 
-def test_what_the_program_loads_is_compiled_once(shim: Shim, tmp_path: Path) -> None:
-    ended(shim("rm", "-f", "nothing"))
-    kept = (tmp_path / "trial" / "shims" / "__pycache__").iterdir()
-    assert sorted(path.name.partition(".")[0] for path in kept) == ["file_effects", "writable_paths"]
+def test_modules_of_the_shim_are_compiled_once(start_shim: Shim, tmp_path: Path) -> None:
+    wait_for_end(start_shim("rm", "-f", "nothing"))
+    compiled = (tmp_path / "trial" / "shims" / "__pycache__").iterdir()
+    assert sorted(path.name.partition(".")[0] for path in compiled) == ["file_effects", "writable_paths"]

@@ -15,22 +15,22 @@ from slurmwrap.prerun.isolation.writable_paths import is_free, resolve_directori
     [
         ("/tmp/x", ["/tmp"], [], True),
         ("/tmp", ["/tmp"], [], True),
-        ("/tmpx", ["/tmp"], [], False),  # no list names it
-        ("/tmp/job/x", ["/tmp"], ["/tmp/job"], False),  # the longer one decides
+        ("/tmpx", ["/tmp"], [], False),  # in neither list
+        ("/tmp/job/x", ["/tmp"], ["/tmp/job"], False),  # the longer directory decides
         ("/tmp/job/scratch/x", ["/tmp", "/tmp/job/scratch"], ["/tmp/job"], True),
-        ("/tmp/x", ["/tmp"], ["/tmp"], False),  # a tie is held
+        ("/tmp/x", ["/tmp"], ["/tmp"], False),  # protected if both lists contain it
         ("/home/ada/x", ["/"], ["/home/ada"], False),
         ("/data/x", ["/"], ["/home/ada"], True),
     ],
 )
-def test_the_longest_entry_that_holds_a_path_decides(
+def test_the_longest_directory_that_contains_a_path_decides(
     path: str, free: list[str], held: list[str], expected: bool
 ) -> None:
     assert is_free(path, free, held) is expected
     assert ShadowTrees("/trial", free, held).is_free(path) is expected
 
 
-def test_the_links_of_directories_are_resolved_and_the_last_one_is_not(tmp_path: Path) -> None:
+def test_links_in_directories_are_resolved_and_a_link_as_last_part_is_not(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "to").symlink_to("real")
     (tmp_path / "real" / "file").symlink_to("/elsewhere")

@@ -1,4 +1,4 @@
-"""A job's directory beside an environment of its own, with packages that hold nothing."""
+"""Fixtures for the static stage: a job's directory, and a Python environment with empty packages."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def environment() -> Iterator[Path]:
 
 @pytest.fixture
 def findings(environment: Path, open_dir: Path) -> Callable[..., tuple[Finding, ...]]:
-    """What the static stage says of the job in `folder`, which counts as shared although it is below /tmp."""
+    """Runs the static stage on the job in `directory`, which counts as shared although it is below /tmp."""
 
     def inner(*args: str, directory: Path = open_dir, **options: object) -> tuple[Finding, ...]:
         content = (directory / "job.sbatch").read_bytes().replace(b"ENV/", f"{environment}/".encode())
         (directory / "job.sbatch").write_bytes(content)
         environ = {"PATH": f"{environment}/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
-        request = asked(directory, args, environ)
+        request = parse_job_request(directory, args, environ)
         return static_stage.check(request, run=run, environ=environ, node_local=("/dev/",), **options)  # type: ignore[arg-type]
 
     return inner
 
 
-def asked(directory: Path, args: tuple[str, ...], environ: dict[str, str]) -> JobRequest:
-    """The request as gsub reads it; what sbatch refuses outright is handed on unread."""
+def parse_job_request(directory: Path, args: tuple[str, ...], environ: dict[str, str]) -> JobRequest:
+    """The request as gsub reads it; a script that sbatch refuses is passed on unparsed."""
     try:
         return parse_request(
             ["job.sbatch", *args],

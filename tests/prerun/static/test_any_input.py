@@ -1,4 +1,4 @@
-"""Whatever a script or program holds: no check raises, and the stage ends in its time."""
+"""Any script and any program: no check raises, and the static stage ends in its time."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ WORDS = st.lists(
 )
 
 
-def context() -> StaticContext:
+def make_context() -> StaticContext:
     return StaticContext(script="j", run=run, environ={"PATH": "/nowhere"}, node_local=(), deadline=math.inf)
 
 
 @settings(max_examples=60)
 @given(SHELL)
-def test_no_shell_text_breaks_a_check(text: str) -> None:
+def test_any_shell_text_is_checked_without_an_exception(text: str) -> None:
     commands = list_started_programs(text, "/w", (), {}, lambda path: None)
     request = JobRequest(
         script=Script(path="j", name="j", content=text.encode()), shape=ResourceShape(gpus=2, nodes=1, cpus=2)
     )
     for checked in (
-        check_script_text(text, context()),
-        check_script_environment(commands, text, context()),
-        check_launcher_options(commands, context()),
-        check_launchers(request, commands, context()),
+        check_script_text(text, make_context()),
+        check_script_environment(commands, text, make_context()),
+        check_launcher_options(commands, make_context()),
+        check_launchers(request, commands, make_context()),
     ):
         for finding in checked:
             assert finding.line >= 1
@@ -84,12 +84,12 @@ def test_no_shell_text_breaks_a_check(text: str) -> None:
 
 @settings(max_examples=60)
 @given(LINES, WORDS)
-def test_no_program_and_no_command_line_breaks_a_check(lines: list[str], words: list[str]) -> None:
+def test_any_program_and_command_line_is_checked_without_an_exception(lines: list[str], words: list[str]) -> None:
     source = read_source("\n".join(lines).encode(), "/nowhere/x.py")
     entry = EntryPoint(kind="python", path="/nowhere/x.py", argv=tuple(words), line=1, cwd="/nowhere")
     if source.tree is None:
         return
-    program = read_program(entry, source, context())
+    program = read_program(entry, source, make_context())
     found = [*find_local_faults(program), *find_code_errors(program), *check_other_libraries(program, "j")]
     parser = read_parser(program)
     found += find_misfitting_options(entry, parser, "j") if parser else []
@@ -98,7 +98,7 @@ def test_no_program_and_no_command_line_breaks_a_check(lines: list[str], words: 
 
 @settings(max_examples=60)
 @given(st.binary(max_size=300))
-def test_no_bytes_break_the_reader_of_programs(content: bytes) -> None:
+def test_any_bytes_are_read_as_a_program_without_an_exception(content: bytes) -> None:
     assert read_source(content, "x.py").path == "x.py"
 
 
@@ -116,7 +116,7 @@ def test_no_bytes_break_the_reader_of_programs(content: bytes) -> None:
     ],
     ids=["brackets", "minus", "plus", "functions", "imports", "half", "nul", "options"],
 )
-def test_an_odd_program_is_checked_to_the_end(program: str, tmp_path: Path) -> None:
+def test_an_extreme_program_is_checked_without_an_exception(program: str, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(program)
     script = Script(path="j", name="j", content=b"#!/bin/bash\npython x.py --a 1\n")
     for finding in static_stage.check(JobRequest(script=script, chdir=str(tmp_path)), run=run, node_local=()):

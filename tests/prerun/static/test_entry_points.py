@@ -1,4 +1,4 @@
-"""What a batch script starts, read without running it."""
+"""Programs that a batch script starts, found without running it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ srun --nodes=2 -n 2 \\
 """
 
 
-def found(script: str, *args: str, **environ: str) -> tuple[EntryPoint, ...]:
+def find_entries(script: str, *args: str, **environ: str) -> tuple[EntryPoint, ...]:
     return list_entry_points(script, "/w", args, environ)
 
 
-def one(line: str, *args: str, **environ: str) -> EntryPoint:
-    entries = found(line, *args, **environ)
+def find_single_entry(line: str, *args: str, **environ: str) -> EntryPoint:
+    entries = find_entries(line, *args, **environ)
     assert len(entries) == 1
     return entries[0]
 
 
 def test_a_typical_script_starts_one_program() -> None:
-    assert found(SCRIPT, "--lr", "0.1") == (
+    assert find_entries(SCRIPT, "--lr", "0.1") == (
         EntryPoint(
             kind="torchrun",
             path="/w/train.py",
@@ -82,8 +82,10 @@ def test_a_typical_script_starts_one_program() -> None:
         ('D=data; python a.py $D/x ${D} "${D}/a b"', "python", "/w/a.py", ("data/x", "data", "data/a b")),
     ],
 )
-def test_launchers_and_wrappers_are_looked_through(line: str, kind: str, path: str, argv: tuple[str, ...]) -> None:
-    entry = one(line)
+def test_programs_behind_launchers_and_wrappers_are_found(
+    line: str, kind: str, path: str, argv: tuple[str, ...]
+) -> None:
+    entry = find_single_entry(line)
     assert (entry.kind, entry.path, entry.argv) == (kind, path, argv)
 
 
@@ -104,8 +106,8 @@ def test_launchers_and_wrappers_are_looked_through(line: str, kind: str, path: s
         "python ${SCRIPT:-a.py}",
     ],
 )
-def test_what_may_not_run_or_may_appear_later_is_not_certain(line: str) -> None:
-    entry = one(line)
+def test_programs_that_may_not_run_or_may_be_created_later_are_not_certain(line: str) -> None:
+    entry = find_single_entry(line)
     assert (entry.path, entry.certain) == ("/w/a.py", False)
 
 
@@ -127,21 +129,21 @@ def test_what_may_not_run_or_may_appear_later_is_not_certain(line: str) -> None:
         "",
     ],
 )
-def test_what_is_no_file_of_python_is_left_out(line: str) -> None:
-    assert found(line) == ()
+def test_lines_without_a_python_file_give_no_entry_point(line: str) -> None:
+    assert find_entries(line) == ()
 
 
-def test_variables_of_the_environment_are_known_and_slurms_are_not() -> None:
-    entry = one("python $CODE/a.py $SLURM_JOB_ID $HOME", CODE="/code", HOME="/h", SLURM_JOB_ID="3")
+def test_environment_variables_are_known_and_slurm_variables_are_unknown() -> None:
+    entry = find_single_entry("python $CODE/a.py $SLURM_JOB_ID $HOME", CODE="/code", HOME="/h", SLURM_JOB_ID="3")
     assert (entry.path, entry.argv) == ("/code/a.py", (UNKNOWN, "/h"))
 
 
-def test_a_default_is_the_interpreter_when_nothing_is_set() -> None:
-    assert one('srun "${PYTHON:-python}" a.py').interpreter == "python"
-    assert one('srun "${PYTHON:-python}" a.py', PYTHON="/v/python").interpreter == "/v/python"
+def test_the_default_value_of_an_unset_variable_is_the_interpreter() -> None:
+    assert find_single_entry('srun "${PYTHON:-python}" a.py').interpreter == "python"
+    assert find_single_entry('srun "${PYTHON:-python}" a.py', PYTHON="/v/python").interpreter == "/v/python"
 
 
-def test_a_module_beside_the_job_is_found(tmp_path: Path) -> None:
+def test_a_module_in_the_job_directory_is_found(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").touch()
     (entry,) = list_entry_points("python -m pkg.train --x 1", str(tmp_path), ())
@@ -151,16 +153,16 @@ def test_a_module_beside_the_job_is_found(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet="ab$(){}[]\"'`\\\n;&|<>#= pythonifdo.*-@", max_size=200))
-def test_no_text_breaks_the_reader(script: str) -> None:
-    for entry in found(script):
+def test_any_text_is_read_without_an_exception(script: str) -> None:
+    for entry in find_entries(script):
         assert entry.line >= 1
 
 
 @pytest.mark.parametrize("piece", ["$(", "${", "{", "((", '"', "'", "`", "<<E\n", "if ", "\\\n", "a=(", ">"])
 def test_a_large_script_is_read_to_its_end(piece: str) -> None:
-    assert all(entry.line >= 1 for entry in found(piece * (60_000 // len(piece))))
+    assert all(entry.line >= 1 for entry in find_entries(piece * (60_000 // len(piece))))
 
 
 @pytest.mark.parametrize(("line", "directory"), [("cd sub", "/w/sub"), ("pushd sub", ""), ("cd", "")])
-def test_only_cd_to_a_named_directory_gives_a_known_one(line: str, directory: str) -> None:
-    assert one(f"{line}\npython train.py\n").cwd == directory
+def test_the_directory_is_known_only_after_cd_with_a_directory_name(line: str, directory: str) -> None:
+    assert find_single_entry(f"{line}\npython train.py\n").cwd == directory

@@ -1,4 +1,4 @@
-"""What else a batch script starts: programs within it, scripts that start scripts, and which Python they get."""
+"""More programs of batch scripts: inline programs, scripts that start scripts, and the Python of each program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 
 
-def one(script: str, *args: str, **environ: str) -> EntryPoint:
+def find_single_entry(script: str, *args: str, **environ: str) -> EntryPoint:
     (entry,) = list_entry_points(script, "/w", args, environ, lambda path: None)
     return entry
 
@@ -27,8 +27,8 @@ def one(script: str, *args: str, **environ: str) -> EntryPoint:
         ('X=3; python -c "print($X)"', "print(3)", 1),
     ],
 )
-def test_a_program_in_the_script_has_its_lines(script: str, code: str, line: int) -> None:
-    entry = one(script)
+def test_an_inline_program_has_its_code_and_first_line(script: str, code: str, line: int) -> None:
+    entry = find_single_entry(script)
     assert (entry.code, entry.code_line, entry.path) == (code, line, "")
 
 
@@ -36,7 +36,7 @@ def test_a_program_in_the_script_has_its_lines(script: str, code: str, line: int
     "script",
     ["python - <<EOF\nprint($X)\nEOF\n", 'python -c "$CODE"', "cat x | python -", "python - <<'EOF'\nprint(1)\n"],
 )
-def test_a_program_that_only_the_shell_knows_is_left_out(script: str) -> None:
+def test_an_inline_program_with_unknown_text_gives_no_entry_point(script: str) -> None:
     assert list_entry_points(script, "/w", (), {}) == ()
 
 
@@ -57,12 +57,12 @@ def test_a_program_that_only_the_shell_knows_is_left_out(script: str) -> None:
         ("python $(pwd)/a.py", ()),
     ],
 )
-def test_programs_are_found_within(script: str, argv: tuple[str, ...]) -> None:
-    entry = one(script, "given")
+def test_programs_inside_other_commands_are_found(script: str, argv: tuple[str, ...]) -> None:
+    entry = find_single_entry(script, "given")
     assert (entry.path, entry.argv) == ("/w/a.py", argv)
 
 
-def test_a_script_that_is_started_is_followed_with_its_arguments(tmp_path: Path) -> None:
+def test_a_started_script_is_read_with_its_arguments(tmp_path: Path) -> None:
     texts = {"/w/run.sh": "cd sub\nsrun python a.py $1\n", "/w/deep.sh": "./deep.sh\n"}
     (shell, entry) = list_entry_points("bash run.sh 7\n", "/w", (), {}, texts.get)
     assert (shell.kind, entry.path, entry.argv, entry.line, entry.file) == (
@@ -91,8 +91,8 @@ def test_a_script_that_is_started_is_followed_with_its_arguments(tmp_path: Path)
         ("uv run a.py", UNKNOWN),
     ],
 )
-def test_the_search_path_follows_the_script(script: str, search: str) -> None:
-    assert one(script, PATH="/usr/bin").search == search
+def test_the_search_path_reflects_the_commands_of_the_script(script: str, search: str) -> None:
+    assert find_single_entry(script, PATH="/usr/bin").search == search
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_the_search_path_follows_the_script(script: str, search: str) -> None:
         ("export PYTHONPATH=$(tool):src; python a.py", f"{UNKNOWN}:src"),
     ],
 )
-def test_pythonpath_follows_the_script(script: str, modules: str) -> None:
-    assert one(script).modules == modules
+def test_pythonpath_reflects_the_commands_of_the_script(script: str, modules: str) -> None:
+    assert find_single_entry(script).modules == modules
 
 
-def test_packages_that_the_script_installs_are_remembered() -> None:
-    assert one("pip install x; python a.py").installs
-    assert not one("pip list; python a.py").installs
+def test_a_script_that_installs_packages_is_marked() -> None:
+    assert find_single_entry("pip install x; python a.py").installs
+    assert not find_single_entry("pip list; python a.py").installs

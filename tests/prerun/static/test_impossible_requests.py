@@ -1,4 +1,4 @@
-"""Requests against what the cluster has."""
+"""Requests that the cluster can or cannot satisfy."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SNAPSHOT = Snapshot(
 )
 
 
-def told(shape: ResourceShape, *settings: SbatchSetting) -> list[tuple[str, str]]:
+def list_findings(shape: ResourceShape, *settings: SbatchSetting) -> list[tuple[str, str]]:
     request = JobRequest(script=Script(path="j", name="j", content=b""), shape=shape, settings=settings)
     return [(f.message, f.fix) for f in find_impossible_requests(request, SNAPSHOT, "j")]
 
 
-def partition(name: str) -> SbatchSetting:
+def make_partition_setting(name: str) -> SbatchSetting:
     return SbatchSetting(option="partition", value=name, origin=Origin.SCRIPT, where="j:2", line=2)
 
 
@@ -53,8 +53,8 @@ def partition(name: str) -> SbatchSetting:
         ResourceShape(tasks=100, cpus=1, cpu_unit=CpuUnit.PER_TASK),
     ],
 )
-def test_what_can_be_met_is_not_told(shape: ResourceShape) -> None:
-    assert told(shape) == []
+def test_a_request_that_can_be_satisfied_has_no_finding(shape: ResourceShape) -> None:
+    assert list_findings(shape) == []
 
 
 @pytest.mark.parametrize(
@@ -90,24 +90,28 @@ def test_what_can_be_met_is_not_told(shape: ResourceShape) -> None:
         ),
     ],
 )
-def test_what_cannot_be_met_is_told_with_the_nearest_that_can(shape: ResourceShape, message: str, fix: str) -> None:
-    assert told(shape) == [(message, fix)]
+def test_a_request_that_cannot_be_satisfied_has_a_finding_with_a_possible_value(
+    shape: ResourceShape, message: str, fix: str
+) -> None:
+    assert list_findings(shape) == [(message, fix)]
 
 
-def test_a_partition_without_gpus_or_without_existence_is_told() -> None:
-    assert told(ResourceShape(gpus=1), partition("cpu")) == [
+def test_a_partition_without_gpus_and_an_unknown_partition_have_a_finding() -> None:
+    assert list_findings(ResourceShape(gpus=1), make_partition_setting("cpu")) == [
         ("no node of this partition has GPUs", "choose a partition with GPUs")
     ]
-    assert told(ResourceShape(), partition("gpuu")) == [("there is no partition gpuu", "did you mean gpu?")]
+    assert list_findings(ResourceShape(), make_partition_setting("gpuu")) == [
+        ("there is no partition gpuu", "did you mean gpu?")
+    ]
 
 
-def test_one_partition_of_several_that_can_is_enough() -> None:
-    assert told(ResourceShape(nodes=3, time_limit_s=10 * 86400), partition("gpu,cpu")) == []
+def test_one_suitable_partition_of_several_is_enough() -> None:
+    assert list_findings(ResourceShape(nodes=3, time_limit_s=10 * 86400), make_partition_setting("gpu,cpu")) == []
 
 
-def test_the_line_of_the_option_is_named() -> None:
+def test_a_finding_has_the_line_of_the_option() -> None:
     script = Script(path="j", name="j", content=b"")
-    request = JobRequest(script=script, settings=(partition("gpuu"),))
+    request = JobRequest(script=script, settings=(make_partition_setting("gpuu"),))
     (finding,) = find_impossible_requests(request, SNAPSHOT, "j")
     assert finding == Finding(
         severity=Severity.WARNING, message="there is no partition gpuu", file="j", line=2, fix="did you mean gpu?"

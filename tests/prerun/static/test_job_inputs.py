@@ -1,4 +1,4 @@
-"""Data files: which a job names, their digest, and what our own read finds."""
+"""Data files: those that a job names, their digest, and the faults that slurmwrap finds in them."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ CUT = {name: content for name, content in WHOLE.items() if name not in ("objects
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_file_has_no_fault(tmp_path: Path, name: str) -> None:
+def test_a_complete_file_has_no_fault(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(WHOLE[name])
     assert job_inputs.inspect(str(tmp_path / name)) is None
 
 
 @pytest.mark.parametrize("name", CUT)
 @pytest.mark.parametrize("left", [0.4, 0.7, 0.97])
-def test_a_file_that_was_cut_short_is_found(tmp_path: Path, name: str, left: float) -> None:
+def test_a_truncated_file_has_a_fault(tmp_path: Path, name: str, left: float) -> None:
     content = CUT[name].removesuffix(b"trailing")
     (tmp_path / name).write_bytes(content[: max(3, int(len(content) * left))])
     assert job_inputs.inspect(str(tmp_path / name)) is not None
@@ -110,26 +110,26 @@ def test_a_file_that_was_cut_short_is_found(tmp_path: Path, name: str, left: flo
         ("a.json", b"[" * 200_000, None),
     ],
 )
-def test_faults_are_told_in_words(tmp_path: Path, name: str, content: bytes, fault: str | None) -> None:
+def test_faults_are_described(tmp_path: Path, name: str, content: bytes, fault: str | None) -> None:
     (tmp_path / name).write_bytes(content)
     found = job_inputs.inspect(str(tmp_path / name))
     assert found == fault or (fault is not None and found is not None and found.startswith(fault))
 
 
-def test_what_is_no_regular_file_is_not_judged(tmp_path: Path) -> None:
+def test_special_files_have_no_fault_and_a_missing_file_has_one(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pt")
     assert job_inputs.inspect(str(tmp_path / "pipe.pt")) is None
     assert job_inputs.inspect(str(tmp_path)) is None
     assert job_inputs.inspect(str(tmp_path / "none.pt")) == "does not exist"
 
 
-def test_the_digest_is_that_of_size_and_both_ends(tmp_path: Path) -> None:
+def test_the_digest_covers_the_size_and_both_ends_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "data"
     content = bytearray(os.urandom(3 << 20))
     path.write_bytes(content)
     expected = hashlib.sha256(b"3145728\n" + content[: 1 << 20] + content[-(1 << 20) :]).hexdigest()
     assert job_inputs.digest(str(path)) == expected
-    content[3 << 19] ^= 1  # the middle is not looked at
+    content[3 << 19] ^= 1  # the digest does not include the middle
     path.write_bytes(content)
     assert job_inputs.digest(str(path)) == expected
     content[-1] ^= 1
@@ -139,7 +139,7 @@ def test_the_digest_is_that_of_size_and_both_ends(tmp_path: Path) -> None:
     assert job_inputs.digest(str(path)) == hashlib.sha256(b"2\nabab").hexdigest()
 
 
-def test_named_files_are_those_of_arguments_and_script(tmp_path: Path) -> None:
+def test_named_files_come_from_the_arguments_and_the_script(tmp_path: Path) -> None:
     for name in ("train.py", "a.pt", "b.json", "c.npz", "r.json"):
         (tmp_path / name).touch()
     (tmp_path / "sub").mkdir()
@@ -170,7 +170,7 @@ def test_named_files_are_those_of_arguments_and_script(tmp_path: Path) -> None:
         ("cat d\udce4ta.npz", ["d\udce4ta.npz"]),
     ],
 )
-def test_files_that_any_command_reads_are_named_and_those_it_writes_are_not(
+def test_files_that_commands_read_are_named_and_files_they_write_are_not(
     tmp_path: Path, body: str, named: list[str]
 ) -> None:
     (tmp_path / "sub").mkdir()

@@ -1,4 +1,4 @@
-"""srun's and mpirun's command lines turned into one task."""
+"""Command lines of srun and mpirun, reduced to one task."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from slurmwrap.prerun.static.launcher_args import (
         "--label --unbuffered --overlap --",
     ],
 )
-def test_the_command_begins_behind_all_of_sruns_options(options: str) -> None:
+def test_the_command_begins_after_all_srun_options(options: str) -> None:
     call = parse_srun(shlex.split(f"{options} python train.py -N 2 --nodes 3"))
     assert call.command == ("python", "train.py", "-N", "2", "--nodes", "3")
 
 
-def test_the_last_value_of_an_option_is_in_force() -> None:
+def test_the_last_value_of_an_option_is_used() -> None:
     call = parse_srun(["--chdir=/a", "-D", "/b", "-D/c", "true"])
     assert (call.value("chdir"), call.given("label"), call.in_container) == ("/c", False, False)
 
 
-def test_in_a_container_the_real_srun_runs_one_task_with_our_directory_mounted() -> None:
+def test_in_a_container_srun_runs_one_task_with_the_trial_directory_mounted() -> None:
     line = (
         "-N4 -n32 --ntasks-per-node=8 --container-image=I --container-mounts /a:/b --export=ALL,X=1 -o o.txt prog -n 3"
     )
@@ -50,7 +50,7 @@ def test_in_a_container_the_real_srun_runs_one_task_with_our_directory_mounted()
     )
 
 
-def test_exported_assignments_are_taken() -> None:
+def test_assignments_in_the_export_option_are_parsed() -> None:
     assert parse_export("ALL,A=b,C=d=e,2=x,D") == {"A": "b", "C": "d=e"}
     assert parse_export(None) == {}
 
@@ -72,13 +72,13 @@ def test_task_0_of_a_multi_prog_file_is_found() -> None:
         "--some-new-option value python a.py -n 2",
     ],
 )
-def test_the_command_begins_behind_all_of_mpiruns_options(line: str) -> None:
+def test_the_command_begins_after_all_mpirun_options(line: str) -> None:
     call = parse_mpirun(line.split(), lambda word: word == "python")
     assert call.command == ("python", "a.py", "-n", "2")
     assert call.environment in ((), (("A", "b"),))
 
 
-def test_mpiruns_environment_and_directory_are_kept() -> None:
+def test_environment_and_directory_options_of_mpirun_are_kept() -> None:
     call = parse_mpirun(["-x", "A=b", "-genv", "C", "d", "-wdir", "/w", "true"], lambda word: True)
     assert (call.environment, call.chdir, call.command) == ((("A", "b"), ("C", "d")), "/w", ("true",))
 
@@ -86,7 +86,7 @@ def test_mpiruns_environment_and_directory_are_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("", 1),  # the trial's own: one launcher per node
+        ("", 1),  # the task count of the trial: one launcher per node
         ("-N4 -n32", 2),
         ("-n 2 -N 2", 1),
         ("--ntasks-per-node=8", 2),
@@ -95,6 +95,6 @@ def test_mpiruns_environment_and_directory_are_kept() -> None:
         ("-n bogus", 1),
     ],
 )
-def test_a_trial_on_two_gpus_starts_the_tasks_of_one_node_at_most_one_per_gpu(options: str, expected: int) -> None:
+def test_a_trial_on_two_gpus_starts_the_tasks_of_one_node_and_at_most_one_per_gpu(options: str, expected: int) -> None:
     assert count_srun_tasks_of_trial(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=2) == expected
     assert count_srun_tasks_of_trial(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=1) == 1

@@ -1,4 +1,4 @@
-"""Scripts that start nothing but known servers and tools: they have nothing to show in a pre-run."""
+"""Scripts that start only known servers and tools: a pre-run can show nothing about them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import pytest
 from slurmwrap.prerun.static.training_expected import find_known_program_of_script
 
 
-def holder(body: str, *, first: str = "#!/bin/bash", more: tuple[str, ...] = (), chdir: str = "/nonexistent") -> str:
-    return find_known_program_of_script(f"{first}\n#SBATCH --gres=gpu:2\n{body}\n", chdir, (), {}, more)
+def find_program(
+    body: str,
+    *,
+    interpreter_line: str = "#!/bin/bash",
+    site_programs: tuple[str, ...] = (),
+    chdir: str = "/nonexistent",
+) -> str:
+    return find_known_program_of_script(
+        f"{interpreter_line}\n#SBATCH --gres=gpu:2\n{body}\n", chdir, (), {}, site_programs
+    )
 
 
 @pytest.mark.parametrize(
-    ("body", "found"),
+    ("body", "expected"),
     [
         ("sleep infinity", "sleep infinity"),
         ("sleep 8h", "sleep 8h"),
@@ -27,8 +35,8 @@ def holder(body: str, *, first: str = "#!/bin/bash", more: tuple[str, ...] = (),
         ("/usr/sbin/sshd -D -p 2222 -f ~/sshd_config", "sshd"),
         ("mpirun -np 4 gmx_mpi mdrun -deffnm md", "gmx_mpi"),
         ("bash -c 'sleep infinity'", "sleep infinity"),
-        # something else may run
-        ("sleep 300\nhostname", ""),  # it waits for something
+        # another program may run
+        ("sleep 300\nhostname", ""),  # a command follows the wait
         ("sleep ${SECONDS_TO_WAIT}", ""),
         ("python train.py\nsleep infinity", ""),
         ("ray start --head\npython train.py", ""),
@@ -40,21 +48,23 @@ def holder(body: str, *, first: str = "#!/bin/bash", more: tuple[str, ...] = (),
         ("nvidia-smi", ""),
     ],
 )  # fmt: skip
-def test_what_a_script_consists_of(body: str, found: str) -> None:
-    assert holder(body) == found
+def test_a_script_that_runs_only_a_known_program_is_recognized(body: str, expected: str) -> None:
+    assert find_program(body) == expected
 
 
-def test_a_site_adds_its_own() -> None:
-    assert holder("my-md -i in.dat", more=("my-md",)) == "my-md"
-    assert holder("python -m ourserver.main", more=("python -m ourserver.*",)) == "python -m ourserver.main"
+def test_a_site_can_add_known_programs() -> None:
+    assert find_program("my-md -i in.dat", site_programs=("my-md",)) == "my-md"
+    assert (
+        find_program("python -m ourserver.main", site_programs=("python -m ourserver.*",)) == "python -m ourserver.main"
+    )
 
 
-def test_scripts_that_it_starts_are_read(tmp_path: Path) -> None:
+def test_scripts_that_the_script_starts_are_read(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/sh\nexec sleep infinity\n")
-    assert holder("bash run.sh", chdir=str(tmp_path)) == "sleep infinity"
+    assert find_program("bash run.sh", chdir=str(tmp_path)) == "sleep infinity"
     (tmp_path / "run.sh").write_text("#!/bin/sh\npython train.py\nsleep infinity\n")
-    assert holder("bash run.sh", chdir=str(tmp_path)) == ""
+    assert find_program("bash run.sh", chdir=str(tmp_path)) == ""
 
 
-def test_only_a_shells_script_is_read() -> None:
-    assert holder("sleep infinity", first="#!/usr/bin/env python3") == ""
+def test_only_shell_scripts_are_read() -> None:
+    assert find_program("sleep infinity", interpreter_line="#!/usr/bin/env python3") == ""

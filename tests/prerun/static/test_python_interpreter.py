@@ -1,4 +1,4 @@
-"""Which Python runs a program, and what it can import, without importing it."""
+"""Which Python runs a program, and which modules it can import, found without importing them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
 
-def context(environ: dict[str, str]) -> StaticContext:
+def make_context(environ: dict[str, str]) -> StaticContext:
     return StaticContext(script="j", run=run, environ=environ, node_local=("/dev/",), deadline=math.inf)
 
 
-def only(script: str, directory: Path, **environ: str) -> EntryPoint:
+def find_single_entry(script: str, directory: Path, **environ: str) -> EntryPoint:
     (entry,) = list_entry_points(script, str(directory), (), environ)
     return entry
 
 
-def found(script: str, directory: Path, **environ: str) -> str | None:
-    python = find_python(only(script, directory, **environ), context(environ))
+def find_python_path(script: str, directory: Path, **environ: str) -> str | None:
+    python = find_python(find_single_entry(script, directory, **environ), make_context(environ))
     return python.path if python else None
 
 
 def test_an_activated_environment_comes_before_path(environment: Path, tmp_path: Path) -> None:
     for line in ("python a.py", "srun python -u a.py", "torchrun a.py", "accelerate launch a.py"):
         script = f"source {environment}/bin/activate\n{line}"
-        assert found(script, tmp_path, PATH="/usr/bin:/bin") == f"{environment}/bin/python", line
+        assert find_python_path(script, tmp_path, PATH="/usr/bin:/bin") == f"{environment}/bin/python", line
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,16 @@ def test_an_activated_environment_comes_before_path(environment: Path, tmp_path:
         "/no/such/python a.py",
     ],
 )
-def test_where_it_cannot_be_known_nothing_is_said(script: str, environment: Path, tmp_path: Path) -> None:
-    assert found(script.replace("E/", f"{environment}/"), tmp_path, PATH=f"{environment}/bin") is None
+def test_an_interpreter_that_cannot_be_determined_is_none(script: str, environment: Path, tmp_path: Path) -> None:
+    assert find_python_path(script.replace("E/", f"{environment}/"), tmp_path, PATH=f"{environment}/bin") is None
 
 
-def test_a_path_is_taken_as_it_stands(environment: Path, tmp_path: Path) -> None:
+def test_links_in_the_path_of_an_interpreter_are_not_resolved(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "env").symlink_to(environment)
-    assert found("env/bin/python a.py", tmp_path) == f"{tmp_path}/env/bin/python"
+    assert find_python_path("env/bin/python a.py", tmp_path) == f"{tmp_path}/env/bin/python"
 
 
-def test_a_conda_environment_is_found_by_name_where_only_one_has_it(tmp_path: Path) -> None:
+def test_a_conda_environment_is_found_by_name_if_the_name_is_unique(tmp_path: Path) -> None:
     home = tmp_path / "miniconda3" / "envs" / "train"
     (home / "conda-meta").mkdir(parents=True)
     (home / "bin").mkdir()
@@ -66,29 +66,34 @@ def test_a_conda_environment_is_found_by_name_where_only_one_has_it(tmp_path: Pa
     (home / "bin" / "python").chmod(0o755)
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin"}
     assert find_conda_prefix("train", environ) == str(home)
-    assert found("conda activate train\npython a.py", tmp_path, **environ) == f"{home}/bin/python"
-    assert found("conda run -n train --no-capture-output python a.py", tmp_path, **environ) == f"{home}/bin/python"
+    assert find_python_path("conda activate train\npython a.py", tmp_path, **environ) == f"{home}/bin/python"
+    assert (
+        find_python_path("conda run -n train --no-capture-output python a.py", tmp_path, **environ)
+        == f"{home}/bin/python"
+    )
     (tmp_path / "anaconda3" / "envs" / "train" / "conda-meta").mkdir(parents=True)
     assert find_conda_prefix("train", environ) is None
 
 
-def test_the_system_python_is_not_certain_to_be_the_nodes(tmp_path: Path) -> None:
-    python = find_python(only("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), context({}))
+def test_the_system_python_is_not_certain_to_be_the_same_on_the_node(tmp_path: Path) -> None:
+    python = find_python(
+        find_single_entry("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), make_context({})
+    )
     assert python is None or not python.certain
 
 
-def test_a_question_imports_nothing_and_sees_what_the_program_will(environment: Path, tmp_path: Path) -> None:
+def test_missing_modules_are_found_without_an_import(environment: Path, tmp_path: Path) -> None:
     for name in ("loud", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("open('touched', 'w').close()\n")
     names = ("loud", "torch", "torhc", "os", "nothing_like_it")
     answer = find_missing_modules(
-        names, [str(tmp_path)], f"{environment}/bin/python", context({"PYTHONPATH": str(tmp_path)})
+        names, [str(tmp_path)], f"{environment}/bin/python", make_context({"PYTHONPATH": str(tmp_path)})
     )
     assert answer is not None
     assert (answer.missing, answer.near) == (("torhc", "nothing_like_it"), {"torhc": "torch"})
     assert not (tmp_path / "touched").exists()
 
 
-def test_an_interpreter_that_does_not_answer_says_nothing(tmp_path: Path) -> None:
-    assert find_missing_modules(("x",), [], "/bin/false", context({})) is None
-    assert find_missing_modules(("x",), [], "/bin/echo", context({})) is None
+def test_missing_modules_are_unknown_if_the_interpreter_does_not_answer(tmp_path: Path) -> None:
+    assert find_missing_modules(("x",), [], "/bin/false", make_context({})) is None
+    assert find_missing_modules(("x",), [], "/bin/echo", make_context({})) is None

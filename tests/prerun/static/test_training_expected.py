@@ -1,4 +1,4 @@
-"""Whether a program may train, read from its own code."""
+"""Whether a program may train, determined from its code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRAINING = "import torch\nfrom net import Net\nopt = torch.optim.SGD(Net().param
 NET = "import torch\nclass Net(torch.nn.Module):\n    pass\n"
 
 
-def expects(directory: Path, body: str = "python main.py", **files: str) -> bool:
+def check_may_train(directory: Path, body: str = "python main.py", **files: str) -> bool:
     for name, text in files.items():
         (directory / f"{name}.py").write_text(text)
     return Expectation(f"#!/bin/bash\n{body}\n", str(directory), (), {}).may_train
@@ -35,47 +35,50 @@ def expects(directory: Path, body: str = "python main.py", **files: str) -> bool
         (TRAINING, True),
         (TORCH_EVALUATION, False),
         ("import torch\nwith torch.inference_mode():\n    print(torch.nn.GRU(3, 3))\n", False),
-        ("from transformers import Trainer\nTrainer().evaluate()\n", True),  # it might as well train
+        ("from transformers import Trainer\nTrainer().evaluate()\n", True),  # it could also train
         ("import keras\nmodel.fit(x)\n", True),
         ("import jax, optax\n", True),
         ("import numpy as np\nfor g in range(9):\n    w = w + 0.1 * np.random.randn(9)\n", False),
         ("from sklearn.svm import SVC\nSVC().fit(x, y)\n", False),  # no framework whose steps are counted
         ("import http.server\nhttp.server.test()\n", False),
-        ("from ourlab.runner import main\nmain()\n", True),  # installed, so not read
+        ("from ourlab.runner import main\nmain()\n", True),  # an installed module is not read
         ("import subprocess, sys\nsubprocess.run([sys.executable, 'worker.py'])\n", True),
         ("from slurmwrap_step import step\n", True),
     ],
 )
-def test_by_its_code(tmp_path: Path, main: str, may_train: bool) -> None:
-    assert expects(tmp_path, main=main, net=NET) is may_train
+def test_the_code_decides_whether_a_program_may_train(tmp_path: Path, main: str, may_train: bool) -> None:
+    assert check_may_train(tmp_path, main=main, net=NET) is may_train
 
 
-def test_a_module_that_it_imports_counts(tmp_path: Path) -> None:
-    assert expects(tmp_path, main="from engine import run\nrun()\n", engine=TRAINING, net=NET)
+def test_imported_modules_of_a_program_are_read(tmp_path: Path) -> None:
+    assert check_may_train(tmp_path, main="from engine import run\nrun()\n", engine=TRAINING, net=NET)
 
 
 @pytest.mark.parametrize(
     ("body", "may_train"),
     [
-        ("python missing.py", True),  # something may make it first
+        ("python missing.py", True),  # an earlier command may create it
         ('python "$PROGRAM_DIR/main.py"', True),
         ("$PYTHON train.py", True),
         ("python -m http.server", False),
         ("python -m axolotl.cli.train config.yml", True),
-        ("torchrun --nproc-per-node=2 -m ourlab.main config.yml", True),  # installed, so not read
+        ("torchrun --nproc-per-node=2 -m ourlab.main config.yml", True),  # an installed module is not read
         ("python -m ourlab.evaluate", False),
         ("python -m vllm.entrypoints.api_server", False),
         ("python cli.py fit --config c.yml", True),
         ("python cli.py validate --config c.yml", False),
-        ("llamafactory-cli train config.yml", False),  # no Python that can be seen here; it is when it runs
+        ("llamafactory-cli train config.yml", False),  # its Python is visible only when it runs
         ("lm_eval --model hf", False),
         ("./md -i in.dat", False),
         ("./train_cpp", True),
         ("python -c 'import torch; torch.optim.SGD'", True),
     ],
 )
-def test_by_its_command(tmp_path: Path, body: str, may_train: bool) -> None:
-    assert expects(tmp_path, body, cli="from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n") is may_train
+def test_the_command_decides_whether_a_program_may_train(tmp_path: Path, body: str, may_train: bool) -> None:
+    assert (
+        check_may_train(tmp_path, body, cli="from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n")
+        is may_train
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,17 +91,17 @@ def test_by_its_command(tmp_path: Path, body: str, may_train: bool) -> None:
         (("bash", "train.sh"), False),
     ],
 )
-def test_a_python_that_runs_is_read_whatever_started_it(
+def test_a_running_python_process_is_read_even_if_the_script_does_not_name_it(
     tmp_path: Path, cmdline: tuple[str, ...], may_train: bool
 ) -> None:
     (tmp_path / "main.py").write_text(TRAINING)
-    found = Expectation("#!/bin/bash\nmake all\n", str(tmp_path), (), {})
-    found.see(cmdline, str(tmp_path))
-    assert found.may_train is may_train
+    expectation = Expectation("#!/bin/bash\nmake all\n", str(tmp_path), (), {})
+    expectation.see(cmdline, str(tmp_path))
+    assert expectation.may_train is may_train
 
 
 @pytest.mark.parametrize(
-    ("path", "argv", "only"),
+    ("path", "argv", "expected"),
     [
         ("evaluate.py", (), True),
         ("run_eval.py", ("--model", "m"), True),
@@ -114,9 +117,9 @@ def test_a_python_that_runs_is_read_whatever_started_it(
         ("retrieval.py", (), False),
     ],
 )
-def test_a_command_line_that_says_evaluation(path: str, argv: tuple[str, ...], only: bool) -> None:
-    assert is_evaluating(path, argv) is only
+def test_a_command_line_that_only_evaluates_is_recognized(path: str, argv: tuple[str, ...], expected: bool) -> None:
+    assert is_evaluating(path, argv) is expected
 
 
-def test_a_python_script_is_waited_for(tmp_path: Path) -> None:
+def test_a_batch_script_in_python_may_train(tmp_path: Path) -> None:
     assert Expectation("#!/usr/bin/env python3\nprint(1)\n", str(tmp_path), (), {}).may_train

@@ -1,6 +1,6 @@
-"""Lines that raise when they run: an ERROR where that is certain, and no word of a program that is sound.
+"""Lines that raise when they run: an ERROR if that is certain, and no finding for a sound program.
 
-Each program is also run: one with an ERROR must end with that exception, and a sound one must end well.
+Each program is also run: one with an ERROR must end with that exception, and a sound one must end normally.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slurmwrap.prerun.static.static_context import StaticContext
 
 MAIN = 'if __name__ == "__main__":\n    '
 
-# What is found in program.py, with its exception: every one is certain.
+# Program text, and the line and exception of the finding: each of these exceptions is certain.
 ERRORS = {
     "name": ("x = 1\nprint(y)", "2 NameError"),
     "name in main()": (f"def main():\n    print(y)\n{MAIN}main()", "2 NameError"),
@@ -57,7 +57,7 @@ ERRORS = {
     "format that numbers in two ways": ("print('{} {0}'.format(1))", "1 ValueError"),
 }
 
-# Wrong, but not certain to run, or not certain to be wrong.
+# Likely errors: the line may not run, or may not be wrong.
 WARNINGS = {
     "name in a function": ("def f():\n    print(y)", "2 NameError"),
     "name behind if": ("import sys\nif len(sys.argv) > 5:\n    print(y)", "3 NameError"),
@@ -186,7 +186,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def find(directory: Path, text: str, interpreter: str = "python3", python: Python | None = None) -> list[str]:
+def find_errors(directory: Path, text: str, interpreter: str = "python3", python: Python | None = None) -> list[str]:
     """`severity line exception` of each finding."""
     path = directory / "program.py"
     path.write_text(text + "\n")
@@ -196,11 +196,11 @@ def find(directory: Path, text: str, interpreter: str = "python3", python: Pytho
     )
     program = read_program(entry, context.source(str(path)), context)
     found = list(find_code_errors(program, python))
-    assert all(one.fix and one.category == "semantic_error" for one in found)
-    return [f"{one.severity.value} {one.line} {one.message.partition(':')[0]}" for one in found]
+    assert all(finding.fix and finding.category == "semantic_error" for finding in found)
+    return [f"{finding.severity.value} {finding.line} {finding.message.partition(':')[0]}" for finding in found]
 
 
-# Runs each program of a JSON list in a process of its own; its answer is the list of the exceptions they ended with.
+# Runs each program of a JSON list in its own process, and prints the list of the exceptions that ended them.
 RUN_ALL = """
 import json, multiprocessing, os, runpy, sys
 def run(text):
@@ -221,7 +221,7 @@ with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
 
 
 def run_all(directory: Path, programs: Iterable[str]) -> list[str]:
-    """The exception with which each program ends, "" when it ends well."""
+    """The exception that ends each program, "" for a program that ends normally."""
     given = json.dumps(list(programs))
     argv = [sys.executable, "-c", RUN_ALL]
     done = subprocess.run(argv, cwd=directory, input=given, capture_output=True, text=True, check=True)
@@ -229,21 +229,21 @@ def run_all(directory: Path, programs: Iterable[str]) -> list[str]:
     return ended
 
 
-def test_what_is_certain_to_raise_is_an_error(folder: Path) -> None:
-    found = {name: find(folder, text) for name, (text, _) in ERRORS.items()}
+def test_a_line_that_certainly_raises_is_an_error(folder: Path) -> None:
+    found = {name: find_errors(folder, text) for name, (text, _) in ERRORS.items()}
     assert found == {name: [f"error {expected}"] for name, (_, expected) in ERRORS.items()}
     ended = run_all(folder, (text for text, _ in ERRORS.values()))
     assert ended == [expected.split()[1] for _, expected in ERRORS.values()]
 
 
-def test_what_may_not_raise_is_a_warning(folder: Path) -> None:
-    found = {name: find(folder, text) for name, (text, _) in WARNINGS.items()}
+def test_a_line_that_may_not_raise_is_a_warning(folder: Path) -> None:
+    found = {name: find_errors(folder, text) for name, (text, _) in WARNINGS.items()}
     assert found == {name: [f"warning {expected}"] for name, (_, expected) in WARNINGS.items()}
     assert set(run_all(folder, (text for text, _ in WARNINGS.values()))) == {""}
 
 
-def test_a_sound_look_alike_has_no_finding(folder: Path) -> None:
-    found = {name: find(folder, text) for name, text in SOUND.items()}
+def test_a_sound_program_that_resembles_an_error_has_no_finding(folder: Path) -> None:
+    found = {name: find_errors(folder, text) for name, text in SOUND.items()}
     assert {name: said for name, said in found.items() if said} == {}
     ended = run_all(folder, SOUND.values())
     assert {name: said for name, said in zip(SOUND, ended, strict=True) if said} == {}
@@ -259,22 +259,25 @@ def test_a_sound_look_alike_has_no_finding(folder: Path) -> None:
         ("python2", "", ""),
     ],
 )
-def test_a_builtin_of_python_2_is_certain_to_be_missing_in_python_3(
+def test_a_python_2_builtin_is_an_error_only_if_the_interpreter_is_python_3(
     folder: Path, interpreter: str, target: str, expected: str
 ) -> None:
     (folder / "python").symlink_to(folder / target)
     python = Python(path=str(folder / "python"), certain=True) if target else None
-    found = find(folder, "import sys\nprint >> sys.stderr, unicode('x')", interpreter, python)
+    found = find_errors(folder, "import sys\nprint >> sys.stderr, unicode('x')", interpreter, python)
     assert sorted({line.split()[0] for line in found}) == ([expected] if expected else [])
 
 
-def test_a_fix_is_named(folder: Path) -> None:
+def test_each_finding_has_a_fix(folder: Path) -> None:
     text = "n = 0\ndef f(model):\n    n += 1\n    modle(1)\n    print('%d' % (1, 2))"
     context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     path = folder / "program.py"
     path.write_text(text)
     entry = EntryPoint(kind="python", path=str(path), argv=(), line=1, cwd=str(folder), interpreter="python3")
-    found = {one.line: one.fix for one in find_code_errors(read_program(entry, context.source(str(path)), context))}
+    found = {
+        finding.line: finding.fix
+        for finding in find_code_errors(read_program(entry, context.source(str(path)), context))
+    }
     assert found == {
         3: "assign n before this line, or declare it `global n`",
         4: "did you mean model?",
@@ -282,19 +285,19 @@ def test_a_fix_is_named(folder: Path) -> None:
     }
 
 
-def test_time_that_is_spent_ends_the_check(folder: Path) -> None:
+def test_an_expired_time_budget_ends_the_check(folder: Path) -> None:
     context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     (folder / "program.py").write_text("print(y)")
     entry = EntryPoint(kind="python", path=str(folder / "program.py"), argv=(), line=1, cwd=str(folder))
     program = read_program(entry, context.source(entry.path), context)
-    asked: list[int] = []
-    assert list(find_code_errors(program, None, lambda size: asked.append(size) is not None)) == []
-    assert asked == [8]
+    sizes: list[int] = []
+    assert list(find_code_errors(program, None, lambda size: sizes.append(size) is not None)) == []
+    assert sizes == [8]
 
 
 def test_a_file_that_pyflakes_cannot_check_does_not_end_the_check(folder: Path) -> None:
     (folder / "helper5.py").write_text("print(y)\n")
-    assert find(folder, "import helper5\nfrom os import __all__\n__all__ += ['x']") == ["error 1 NameError"]
+    assert find_errors(folder, "import helper5\nfrom os import __all__\n__all__ += ['x']") == ["error 1 NameError"]
 
 
 @pytest.mark.parametrize(
@@ -306,12 +309,12 @@ def test_a_file_that_pyflakes_cannot_check_does_not_end_the_check(folder: Path) 
     ],
     ids=["endless for", "endless while", "a changed search path"],
 )
-def test_a_name_that_may_not_be_reached_or_may_be_found_is_a_warning(folder: Path, text: str) -> None:
+def test_an_undefined_name_that_may_not_be_reached_or_may_exist_is_a_warning(folder: Path, text: str) -> None:
     line = text.count("\n") + 1
-    assert find(folder, text) == [f"warning {line} NameError"]
+    assert find_errors(folder, text) == [f"warning {line} NameError"]
 
 
-def test_a_program_of_which_not_all_files_were_read_has_no_certain_error(folder: Path) -> None:
+def test_a_program_with_unread_files_has_warnings_instead_of_errors(folder: Path) -> None:
     (folder / "program.py").write_text("print(y)")
     context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     path = str(folder / "program.py")
@@ -321,6 +324,6 @@ def test_a_program_of_which_not_all_files_were_read_has_no_certain_error(folder:
     assert found == ["error", "warning"]
 
 
-def test_a_format_that_would_make_a_huge_text_is_not_tried(folder: Path) -> None:
-    assert find(folder, "print('%1000d' % (1, 2))") == ["error 1 TypeError"]
-    assert find(folder, "print('%10000d' % (1, 2))") == []
+def test_a_format_that_would_produce_a_huge_text_is_not_evaluated(folder: Path) -> None:
+    assert find_errors(folder, "print('%1000d' % (1, 2))") == ["error 1 TypeError"]
+    assert find_errors(folder, "print('%10000d' % (1, 2))") == []

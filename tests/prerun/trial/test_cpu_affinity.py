@@ -1,4 +1,4 @@
-"""Masks of whole cores, and the hold on real processes."""
+"""CPU masks of whole cores, and real processes that are limited to them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 from slurmwrap.prerun.trial import cpu_affinity
 from slurmwrap.prerun.trial.cpu_affinity import AffinityLimiter, SeenProcess
 
-THREADS = {cpu: frozenset({cpu % 4, cpu % 4 + 4}) for cpu in range(8)}  # 4 cores of two, numbered as Linux does
+THREADS = {cpu: frozenset({cpu % 4, cpu % 4 + 4}) for cpu in range(8)}  # 4 cores of two threads, numbered as Linux does
 PYTHON = ("python", "train.py")
 
 
-def test_cores_are_whole_and_those_near_the_gpu_come_first() -> None:
+def test_cores_include_all_their_threads_and_those_near_the_gpu_come_first() -> None:
     assert cpu_affinity.list_cores(range(8), THREADS, near={2, 3, 6, 7}) == (
         *(frozenset({2, 6}), frozenset({3, 7})),
         *(frozenset({0, 4}), frozenset({1, 5})),
     )
 
 
-def test_of_a_core_that_is_allowed_in_part_only_that_part_is_taken() -> None:
+def test_only_the_allowed_threads_of_a_core_are_used() -> None:
     assert cpu_affinity.list_cores({0, 1, 5}, THREADS) == (frozenset({0}), frozenset({1, 5}))
 
 
-def test_masks_grow_by_whole_cores_and_are_named_by_slurms_cpus() -> None:
+def test_masks_grow_by_whole_cores_and_have_slurms_cpu_count_as_key() -> None:
     two = cpu_affinity.list_cores(range(8), THREADS)
     assert {k: sorted(mask) for k, mask in cpu_affinity.make_masks_by_cpus(two, 2, 8).items()} == {
         2: [0, 4],
@@ -39,18 +39,18 @@ def test_masks_grow_by_whole_cores_and_are_named_by_slurms_cpus() -> None:
     }
 
 
-def test_where_slurm_counts_cores_a_core_is_one_cpu() -> None:
+def test_a_core_is_one_cpu_if_slurm_counts_cores() -> None:
     assert list(cpu_affinity.make_masks_by_cpus(cpu_affinity.list_cores(range(8), THREADS), 2, 4)) == [1, 2, 3, 4]
 
 
-def test_where_nobody_is_confined_only_the_allocations_share_is_taken() -> None:
+def test_masks_have_at_most_the_allocated_cpus_if_jobs_are_not_confined() -> None:
     alone = tuple(frozenset({cpu}) for cpu in range(16))
     assert list(cpu_affinity.make_masks_by_cpus(alone, 1, 3)) == [1, 2, 3]
     assert list(cpu_affinity.make_masks_by_cpus(alone[:2], 1, 64)) == [1, 2]
     assert list(cpu_affinity.make_masks_by_cpus(alone[:2], 1, None)) == [1, 2]
 
 
-def test_the_machines_cores_are_read_from_sysfs(tmp_path: Path) -> None:
+def test_cores_of_the_machine_are_read_from_sysfs(tmp_path: Path) -> None:
     for cpu, siblings in {0: "0,2", 1: "1,3", 2: "0,2"}.items():
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(f"{siblings}\n")
@@ -75,12 +75,12 @@ def test_cpus_near_the_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
     pci, cpu = tmp_path / "pci", tmp_path / "cpu"
     assert cpu_affinity.list_cpus_near_gpus(root=pci, cpus=cpu) == {0, 1, 2, 3, 4}
     assert cpu_affinity.list_cpus_near_gpus(["0000:85:00.0"], root=pci, cpus=cpu) == {2, 3}
-    (pci / "0000:85:00.0/numa_node").write_text("-1\n")  # a machine with one node, or a firmware that does not tell
+    (pci / "0000:85:00.0/numa_node").write_text("-1\n")  # one NUMA node, or a firmware that does not report it
     assert cpu_affinity.list_cpus_near_gpus(["0000:85:00.0"], root=pci, cpus=cpu) == set()
     assert cpu_affinity.list_cpus_near_gpus(root=tmp_path / "nothing", cpus=cpu) == set()
 
 
-def test_workers_are_known_by_the_name_that_torch_gives_them() -> None:
+def test_loader_workers_are_recognized_by_the_name_that_torch_sets() -> None:
     seen = [
         SeenProcess(pid=1, parent=0, name="python", argv=PYTHON),
         SeenProcess(pid=9, parent=1, name="python", argv=PYTHON),
@@ -89,7 +89,7 @@ def test_workers_are_known_by_the_name_that_torch_gives_them() -> None:
     assert cpu_affinity.count_loader_workers([*seen, *named], {1}) == 2
 
 
-def test_other_workers_are_what_a_trainer_forked_or_spawned() -> None:
+def test_other_loader_workers_are_processes_that_a_trainer_forked_or_spawned() -> None:
     spawned = (
         "python",
         "-c",
@@ -112,7 +112,7 @@ def test_other_workers_are_what_a_trainer_forked_or_spawned() -> None:
 
 
 @pytest.fixture
-def tree() -> Iterator[subprocess.Popen[bytes]]:
+def process_tree() -> Iterator[subprocess.Popen[bytes]]:
     """A process with a thread and a child."""
     code = (
         "import os, threading, time\n"
@@ -132,41 +132,43 @@ def tree() -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
-def processes(tree: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    own = psutil.Process(tree.pid)
+def list_processes(process_tree: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    own = psutil.Process(process_tree.pid)
     return [own, *own.children(recursive=True)]
 
 
-def tasks(tree: subprocess.Popen[bytes]) -> list[set[int]]:
-    return [os.sched_getaffinity(t.id) for process in processes(tree) for t in process.threads()]
+def list_masks(process_tree: subprocess.Popen[bytes]) -> list[set[int]]:
+    return [os.sched_getaffinity(t.id) for process in list_processes(process_tree) for t in process.threads()]
 
 
-def test_every_task_is_held_and_let_go(tree: subprocess.Popen[bytes]) -> None:
+def test_all_threads_of_all_processes_are_limited_and_restored(process_tree: subprocess.Popen[bytes]) -> None:
     full = frozenset(os.sched_getaffinity(0))
-    grip = AffinityLimiter(lambda: processes(tree))
-    one = frozenset({min(full)})
-    grip.hold(one)
-    assert tasks(tree) == [one] * 3
-    assert not grip.strays(one)
-    grip.hold(full)
-    assert tasks(tree) == [full] * 3
+    limiter = AffinityLimiter(lambda: list_processes(process_tree))
+    one_cpu = frozenset({min(full)})
+    limiter.hold(one_cpu)
+    assert list_masks(process_tree) == [one_cpu] * 3
+    assert not limiter.strays(one_cpu)
+    limiter.hold(full)
+    assert list_masks(process_tree) == [full] * 3
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
-def test_a_process_that_chose_its_own_mask_is_a_stray_and_an_idle_thread_is_not(tree: subprocess.Popen[bytes]) -> None:
+def test_a_process_with_its_own_mask_is_a_stray_and_an_idle_thread_is_not(
+    process_tree: subprocess.Popen[bytes],
+) -> None:
     full = frozenset(os.sched_getaffinity(0))
-    grip, one = AffinityLimiter(lambda: processes(tree)), {min(full)}
-    idle = next(t.id for t in psutil.Process(tree.pid).threads() if t.id != tree.pid)
-    os.sched_setaffinity(idle, one)
-    assert not grip.strays(full)
-    os.sched_setaffinity(processes(tree)[1].pid, one)
-    assert grip.strays(full)
+    limiter, one_cpu = AffinityLimiter(lambda: list_processes(process_tree)), {min(full)}
+    idle = next(t.id for t in psutil.Process(process_tree.pid).threads() if t.id != process_tree.pid)
+    os.sched_setaffinity(idle, one_cpu)
+    assert not limiter.strays(full)
+    os.sched_setaffinity(list_processes(process_tree)[1].pid, one_cpu)
+    assert limiter.strays(full)
 
 
-def test_processes_that_are_gone_are_no_trouble() -> None:
+def test_processes_that_have_ended_are_tolerated() -> None:
     ended = subprocess.Popen(["true"])
     process = psutil.Process(ended.pid)
     ended.wait()
-    grip = AffinityLimiter(lambda: [process])
-    grip.hold({0})
-    assert (grip.strays({0}), grip.workers()) == (False, 0)
+    limiter = AffinityLimiter(lambda: [process])
+    limiter.hold({0})
+    assert (limiter.strays({0}), limiter.workers()) == (False, 0)

@@ -7,29 +7,35 @@ from slurmwrap.prerun.trial.gpu_sampler import GpuSample
 from slurmwrap.prerun.trial.step_detection import BUSY_LOOKS, read_gpu_activity
 
 
-def looks(count: int, *, sm: float | None = 0.8, pids: tuple[int, ...] = (7,), gpus: int = 1) -> list[GpuSample]:
+def make_samples(count: int, *, sm: float | None = 0.8, pids: tuple[int, ...] = (7,), gpus: int = 1) -> list[GpuSample]:
     return [GpuSample(at=10.0 + at, sm=sm, pids=pids) for at in range(count) for _ in range(gpus)]
 
 
-def test_five_busy_looks_say_that_it_started() -> None:
-    assert read_gpu_activity(looks(BUSY_LOOKS), {7, 8}) == StepReading(count=5, source="gpu", first=10.0, last=14.0)
+def test_five_busy_samples_mean_that_training_started() -> None:
+    assert read_gpu_activity(make_samples(BUSY_LOOKS), {7, 8}) == StepReading(
+        count=5, source="gpu", first=10.0, last=14.0
+    )
 
 
-def test_fewer_say_nothing() -> None:
-    assert read_gpu_activity(looks(BUSY_LOOKS - 1), {7}) == StepReading()
+def test_fewer_busy_samples_do_not_count() -> None:
+    assert read_gpu_activity(make_samples(BUSY_LOOKS - 1), {7}) == StepReading()
 
 
-def test_several_gpus_at_one_look_count_once() -> None:
-    assert read_gpu_activity(looks(BUSY_LOOKS - 1, gpus=4), {7}) == StepReading()
+def test_samples_of_several_gpus_at_the_same_time_count_once() -> None:
+    assert read_gpu_activity(make_samples(BUSY_LOOKS - 1, gpus=4), {7}) == StepReading()
 
 
-def test_a_process_that_is_there_and_idle_says_nothing() -> None:
-    assert read_gpu_activity(looks(20, sm=0.0), {7}) == read_gpu_activity(looks(20, sm=None), {7}) == StepReading()
+def test_an_idle_gpu_process_does_not_count() -> None:
+    assert (
+        read_gpu_activity(make_samples(20, sm=0.0), {7})
+        == read_gpu_activity(make_samples(20, sm=None), {7})
+        == StepReading()
+    )
 
 
-def test_other_peoples_processes_say_nothing() -> None:
-    assert read_gpu_activity(looks(20, pids=(99,)), {7}) == StepReading()
+def test_gpu_processes_of_other_jobs_do_not_count() -> None:
+    assert read_gpu_activity(make_samples(20, pids=(99,)), {7}) == StepReading()
 
 
-def test_a_driver_that_names_no_process_is_believed() -> None:
-    assert read_gpu_activity(looks(20, pids=()), {7}).count == 20
+def test_busy_samples_without_process_ids_count() -> None:
+    assert read_gpu_activity(make_samples(20, pids=()), {7}).count == 20

@@ -1,4 +1,4 @@
-"""GPU samples: means over a window, and the child against NVML's stand-in (tests/data/nvml)."""
+"""GPU samples: means over a window, and the sampler's child process with a fake NVML (tests/data/nvml)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sample(at: float, sm: float | None, **fields: float) -> GpuSample:
     return GpuSample(at=at, sm=sm, **fields)  # type: ignore[arg-type]
 
 
-def test_means_are_of_the_window_and_the_memorys_peak_of_everything() -> None:
+def test_means_cover_the_window_and_the_memory_peak_covers_all_samples() -> None:
     samples = [
         sample(1.0, 0.0, mem_mib=900.0),
         sample(2.0, 0.5, mem=0.2, mem_mib=100.0, power_w=200.0, pcie_mib_per_s=10.0),
@@ -35,20 +35,20 @@ def test_means_are_of_the_window_and_the_memorys_peak_of_everything() -> None:
     assert found == MeanGpuUse(util=0.6, mem_util=0.3, power_w=250.0, pcie_mib_per_s=20.0, mem_peak_mib=900)
 
 
-def test_what_no_gpu_supports_is_unknown() -> None:
+def test_values_without_samples_are_unknown() -> None:
     assert summarize_gpu_use([sample(2.0, None)], 1.0, 3.0) == MeanGpuUse()
     assert summarize_gpu_use([sample(2.0, 0.5)], 5.0, 6.0) == MeanGpuUse()
     assert summarize_gpu_use([], 0.0, 9.0) == MeanGpuUse()
 
 
-def test_the_jobs_gpus_are_named_by_slurm_before_cuda() -> None:
+def test_slurm_job_gpus_takes_precedence_over_cuda_visible_devices() -> None:
     assert find_job_gpus({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}) == "3"
     assert find_job_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == "0"
     assert find_job_gpus({}) == ""
 
 
-def test_without_a_driver_there_is_no_child(tmp_path: Path) -> None:
-    before = psutil.Process().children()  # other tests may have left theirs
+def test_without_a_driver_no_child_process_starts(tmp_path: Path) -> None:
+    before = psutil.Process().children()  # other tests may have left child processes
     with GpuSampler({}, control=tmp_path / "nvidiactl") as gpus:
         gpus.look()
         assert (gpus.samples, gpus.percent(), psutil.Process().children()) == ([], None, before)
@@ -56,7 +56,7 @@ def test_without_a_driver_there_is_no_child(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The directory of a libnvidia-ml.so.1 that answers what $FAKE_NVML says."""
+    """The directory of a fake libnvidia-ml.so.1 that returns the values of $FAKE_NVML."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler (Debian: apt-get install gcc)")
@@ -67,8 +67,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def sampling(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampling]:
-    """A sampler on a node whose driver answers so; it is closed at the end."""
+def start_sampler(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampling]:
+    """Starts samplers whose driver gives the chosen answers, and closes them at the end."""
     started: list[GpuSampler] = []
 
     def start(answers: str, **environ: str) -> GpuSampler:
@@ -82,54 +82,54 @@ def sampling(library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampling
         gpus.close()
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def first_look(gpus: GpuSampler) -> list[GpuSample]:
+def wait_for_first_samples(gpus: GpuSampler) -> list[GpuSample]:
     def looked() -> bool:
         gpus.look()
         return bool(gpus.samples)
 
     wait_until(looked, "a sample", pause=0.01)
-    return [one for one in gpus.samples if one.at == gpus.samples[0].at]
+    return [gpu_sample for gpu_sample in gpus.samples if gpu_sample.at == gpus.samples[0].at]
 
 
-def test_the_jobs_own_gpu_is_asked_by_its_device_minor(sampling: Sampling) -> None:
-    gpus = sampling(
+def test_the_gpu_of_the_job_is_found_by_its_device_minor(start_sampler: Sampling) -> None:
+    gpus = start_sampler(
         "minor@0=5 minor@1=1 minor@2=0 sm@2=80 mem@2=40 used_mib@2=3000 power@2=450000 pcie_tx@2=1024 pcie_rx@2=2048",
         SLURM_JOB_GPUS="0",
     )
     before = time.monotonic()
-    (found,) = first_look(gpus)
+    (found,) = wait_for_first_samples(gpus)
     assert found == GpuSample(at=found.at, sm=0.8, mem=0.4, mem_mib=3000.0, power_w=450.0, pcie_mib_per_s=3.0)
     assert before <= found.at <= time.monotonic()
     assert (gpus.buses, gpus.percent()) == (("0000:07:00.0",), 80.0)
 
 
-def test_gpus_can_be_named_by_their_uuid(sampling: Sampling) -> None:
-    gpus = sampling("sm@1=30", CUDA_VISIBLE_DEVICES="GPU-1-fake")
-    assert [one.sm for one in first_look(gpus)] == [0.3]
+def test_gpus_can_be_named_by_their_uuid(start_sampler: Sampling) -> None:
+    gpus = start_sampler("sm@1=30", CUDA_VISIBLE_DEVICES="GPU-1-fake")
+    assert [gpu_sample.sm for gpu_sample in wait_for_first_samples(gpus)] == [0.3]
 
 
-def test_where_devices_are_confined_all_that_the_driver_shows_is_the_jobs(sampling: Sampling) -> None:
-    gpus = sampling("gpus=1 sm@0=50", SLURM_JOB_GPUS="6")
-    assert [one.sm for one in first_look(gpus)] == [0.5]
+def test_all_visible_gpus_belong_to_the_job_if_devices_are_confined(start_sampler: Sampling) -> None:
+    gpus = start_sampler("gpus=1 sm@0=50", SLURM_JOB_GPUS="6")
+    assert [gpu_sample.sm for gpu_sample in wait_for_first_samples(gpus)] == [0.5]
 
 
-def test_what_a_gpu_does_not_support_is_left_out(sampling: Sampling) -> None:
-    gpus = sampling("gpus=1 nvmlDeviceGetUtilizationRates=3 nvmlDeviceGetPcieThroughput=3 power=100000")
-    (found,) = first_look(gpus)
+def test_values_that_a_gpu_does_not_support_are_left_out(start_sampler: Sampling) -> None:
+    gpus = start_sampler("gpus=1 nvmlDeviceGetUtilizationRates=3 nvmlDeviceGetPcieThroughput=3 power=100000")
+    (found,) = wait_for_first_samples(gpus)
     assert found == GpuSample(at=found.at, mem_mib=0.0, power_w=100.0)
 
 
-def test_a_driver_that_hangs_or_fails_costs_nothing_but_samples(sampling: Sampling) -> None:
+def test_a_driver_that_hangs_or_fails_gives_no_samples_and_leaves_no_process(start_sampler: Sampling) -> None:
     before = psutil.Process().children()
     for answers in ("hang=nvmlInitWithFlags", "init=9", "gpus=1 hang=nvmlDeviceGetPowerUsage"):
-        gpus = sampling(answers)
+        gpus = start_sampler(answers)
         gpus.look()
         gpus.close()
         assert gpus.samples == []
@@ -137,7 +137,7 @@ def test_a_driver_that_hangs_or_fails_costs_nothing_but_samples(sampling: Sampli
     assert [child for child in started if child.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_the_child_ends_with_its_parent(library: str) -> None:
+def test_the_child_process_ends_with_its_parent(library: str) -> None:
     code = (
         "from pathlib import Path; import os, psutil\n"
         "from slurmwrap.prerun.trial.gpu_sampler import GpuSampler\n"
@@ -149,4 +149,4 @@ def test_the_child_ends_with_its_parent(library: str) -> None:
     argv = [sys.executable, "-c", code]
     environ = {**os.environ, "LD_LIBRARY_PATH": library, "FAKE_NVML": ""}
     pid = int(subprocess.run(argv, env=environ, capture_output=True, check=True, text=True).stdout)
-    wait_until(lambda: gone(pid), "the child's end")
+    wait_until(lambda: has_ended(pid), "the child's end")

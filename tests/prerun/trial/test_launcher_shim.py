@@ -1,4 +1,4 @@
-"""srun and mpirun inside a trial, as processes."""
+"""The shims of srun and mpirun inside a trial, run as processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    """A directory with a real srun that prints its arguments."""
+    """A directory with an srun and an mpirun in place of the real ones; they print their arguments."""
     (tmp_path / "real").mkdir()
     for name in ("srun", "mpirun"):
         program = tmp_path / "real" / name
@@ -21,7 +21,7 @@ def real(tmp_path: Path) -> Path:
     return tmp_path / "real"
 
 
-def shim(real: Path, *words: str, **environ: str) -> tuple[int, str, str]:
+def run_shim(real: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-I", "-m", "slurmwrap.prerun.trial.launcher_shim", words[0], "/shims", *words[1:]],
         env={
@@ -37,18 +37,18 @@ def shim(real: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_one_task_runs_in_place_with_sruns_variables(real: Path) -> None:
+def test_one_task_runs_directly_with_the_variables_of_srun(real: Path) -> None:
     script = 'echo "$SLURM_PROCID $SLURM_NTASKS $SLURM_STEP_NODELIST $A $PYTHONPATH $PWD"'
     line = ["srun", "-N4", "-n32", "--export=ALL,A=b", "-D", "/usr", "sh", "-c", script]
-    assert shim(real, *line, SLURMD_NODENAME="n3", PYTHONPATH="/x") == (0, "0 1 n3 b /inj:/x /usr\n", "")
+    assert run_shim(real, *line, SLURMD_NODENAME="n3", PYTHONPATH="/x") == (0, "0 1 n3 b /inj:/x /usr\n", "")
 
 
-def test_an_exit_code_passes(real: Path) -> None:
-    assert shim(real, "srun", "-n8", "sh", "-c", "exit 9")[0] == 9
+def test_the_exit_code_of_the_task_is_returned(real: Path) -> None:
+    assert run_shim(real, "srun", "-n8", "sh", "-c", "exit 9")[0] == 9
 
 
 def test_a_missing_program_fails_as_under_slurm(real: Path) -> None:
-    assert shim(real, "srun", "-n8", "no-such-program", "x") == (
+    assert run_shim(real, "srun", "-n8", "no-such-program", "x") == (
         2,
         "",
         "slurmstepd: error: execve(): no-such-program: No such file or directory\n",
@@ -56,8 +56,8 @@ def test_a_missing_program_fails_as_under_slurm(real: Path) -> None:
 
 
 def test_a_container_is_started_by_the_real_srun(real: Path) -> None:
-    said = shim(real, "srun", "-N4", "-n32", "--container-image=I", "python", "a.py", "-n", "2")
-    assert said == (
+    output = run_shim(real, "srun", "-N4", "-n32", "--container-image=I", "python", "a.py", "-n", "2")
+    assert output == (
         0,
         "real --nodes=1 --ntasks=1 --container-image=I --container-mounts=/t:/t -- python a.py -n 2\n",
         "",
@@ -65,73 +65,74 @@ def test_a_container_is_started_by_the_real_srun(real: Path) -> None:
 
 
 @pytest.mark.parametrize("question", ["--version", "--help", "-V"])
-def test_questions_go_to_the_real_srun(real: Path, question: str) -> None:
-    assert shim(real, "srun", question) == (0, f"real {question}\n", "")
+def test_help_and_version_options_go_to_the_real_srun(real: Path, question: str) -> None:
+    assert run_shim(real, "srun", question) == (0, f"real {question}\n", "")
 
 
 def test_a_multi_prog_file_runs_task_0(real: Path, tmp_path: Path) -> None:
     (tmp_path / "conf").write_text("1-3 false\n0 echo task %t\n")
-    assert shim(real, "srun", "-n4", "--multi-prog", str(tmp_path / "conf")) == (0, "task 0\n", "")
+    assert run_shim(real, "srun", "-n4", "--multi-prog", str(tmp_path / "conf")) == (0, "task 0\n", "")
 
 
 def test_mpirun_starts_one_rank(real: Path) -> None:
     script = 'echo "$OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $B"'
-    assert shim(real, "mpirun", "-np", "16", "-x", "B=c", "sh", "-c", script) == (0, "0 1 c\n", "")
-    assert shim(real, "mpirun", "--version") == (0, "real --version\n", "")
+    assert run_shim(real, "mpirun", "-np", "16", "-x", "B=c", "sh", "-c", script) == (0, "0 1 c\n", "")
+    assert run_shim(real, "mpirun", "--version") == (0, "real --version\n", "")
 
 
-def test_a_launcher_that_does_not_exist_is_not_found(tmp_path: Path) -> None:
-    code, _, said = shim(tmp_path, "mpiexec", "--version")
-    assert (code, said) == (127, "mpiexec: command not found\n")
+def test_a_launcher_that_is_not_installed_gives_command_not_found(tmp_path: Path) -> None:
+    code, _, output = run_shim(tmp_path, "mpiexec", "--version")
+    assert (code, output) == (127, "mpiexec: command not found\n")
 
 
-def test_shims_are_valid_posix_shell() -> None:
+def test_shims_have_valid_shell_syntax() -> None:
     folder = Path(os.path.dirname(__file__)).parent.parent.parent / "slurmwrap" / "prerun" / "trial" / "shims"  # noqa: PTH120
     for shim_file in folder.iterdir():
         shell = "bash" if shim_file.suffix == ".sh" else "dash"
         assert subprocess.run([shell, "-n", str(shim_file)], capture_output=True).stderr == b""
 
 
-TWO = {"SLURMWRAP_TRIAL_GPUS": "2", "SLURMWRAP_TRIAL_TASKS": "2", "SLURMWRAP_JOB_NODES": "2"}
+TWO_GPUS = {"SLURMWRAP_TRIAL_GPUS": "2", "SLURMWRAP_TRIAL_TASKS": "2", "SLURMWRAP_JOB_NODES": "2"}
 
 
-def test_on_two_gpus_two_tasks_run_beside_each_other(real: Path) -> None:
+def test_on_two_gpus_two_tasks_run(real: Path) -> None:
     script = (
         'echo "$SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURM_GTIDS $CUDA_VISIBLE_DEVICES $SLURMWRAP_TRIAL_GPUS"'
     )
-    code, said, _ = shim(real, "srun", "-N4", "-n32", "sh", "-c", script, CUDA_VISIBLE_DEVICES="2,5", **TWO)
-    assert (code, sorted(said.splitlines())) == (0, ["0/2 0 0,1 2,5 1", "1/2 1 0,1 2,5 1"])
+    code, output, _ = run_shim(real, "srun", "-N4", "-n32", "sh", "-c", script, CUDA_VISIBLE_DEVICES="2,5", **TWO_GPUS)
+    assert (code, sorted(output.splitlines())) == (0, ["0/2 0 0,1 2,5 1", "1/2 1 0,1 2,5 1"])
 
 
-def test_tasks_see_their_own_gpus_where_srun_would_bind_them(real: Path) -> None:
+def test_tasks_see_only_their_own_gpu_if_srun_would_bind_it(real: Path) -> None:
     line = ["srun", "-N2", "-n16", "--gpus-per-task=1", "sh", "-c", 'echo "$SLURM_PROCID $CUDA_VISIBLE_DEVICES"']
-    said = shim(real, *line, CUDA_VISIBLE_DEVICES="2,5", **TWO)[1]
-    assert sorted(said.splitlines()) == ["0 2", "1 5"]
+    output = run_shim(real, *line, CUDA_VISIBLE_DEVICES="2,5", **TWO_GPUS)[1]
+    assert sorted(output.splitlines()) == ["0 2", "1 5"]
 
 
-def test_one_launcher_per_node_stays_one_with_all_gpus(real: Path) -> None:
+def test_one_task_per_node_stays_one_task_with_all_gpus(real: Path) -> None:
     line = ["srun", "--ntasks-per-node=1", "sh", "-c", 'echo "$SLURM_NTASKS $SLURMWRAP_TRIAL_GPUS"']
-    assert shim(real, *line, **TWO)[1] == "1 2\n"
+    assert run_shim(real, *line, **TWO_GPUS)[1] == "1 2\n"
 
 
-def test_the_worst_exit_code_is_sruns_and_nobody_waits_for_ever(real: Path) -> None:
+def test_the_exit_code_of_a_failed_task_is_returned(real: Path) -> None:
     script = "if [ $SLURM_PROCID = 0 ]; then exit 7; else exit 0; fi"
-    assert shim(real, "srun", "-n4", "sh", "-c", script, **TWO)[0] == 7
+    assert run_shim(real, "srun", "-n4", "sh", "-c", script, **TWO_GPUS)[0] == 7
 
 
-def test_open_mpi_is_not_told_of_a_step_that_has_no_pmi(real: Path) -> None:
-    # measured with 4.1.4: with SLURM_STEP_ID MPI_Init fails ("direct launched"), without it the process starts alone
+def test_step_id_variables_are_unset_because_the_step_has_no_pmi(real: Path) -> None:
+    # measured with Open MPI 4.1.4: with SLURM_STEP_ID MPI_Init fails ("direct launched"), without it the process starts
+    # alone
     line = ["srun", "-n8", "sh", "-c", 'echo "${SLURM_STEP_ID-unset} ${SLURM_STEPID-unset} $SLURM_STEP_NUM_TASKS"']
-    assert shim(real, *line, SLURM_STEP_ID="4", SLURM_STEPID="4")[1] == "unset unset 1\n"
+    assert run_shim(real, *line, SLURM_STEP_ID="4", SLURM_STEPID="4")[1] == "unset unset 1\n"
 
 
-def test_of_several_programs_the_first_runs(real: Path) -> None:
+def test_only_the_first_of_several_programs_runs(real: Path) -> None:
     line = ["srun", "--het-group=0", "-n1", "echo", "first", ":", "--het-group=1", "-n8", "echo", "second"]
-    assert shim(real, *line)[1] == "first\n"
-    assert shim(real, "mpirun", "-n", "1", "echo", "first", ":", "-n", "3", "echo", "second")[1] == "first\n"
+    assert run_shim(real, *line)[1] == "first\n"
+    assert run_shim(real, "mpirun", "-n", "1", "echo", "first", ":", "-n", "3", "echo", "second")[1] == "first\n"
 
 
-def test_mpirun_on_two_gpus_is_the_real_one_with_two_local_ranks(real: Path) -> None:
+def test_mpirun_on_two_gpus_calls_the_real_mpirun_with_two_ranks(real: Path) -> None:
     line = [
         "mpirun",
         "-np",
@@ -147,14 +148,19 @@ def test_mpirun_on_two_gpus_is_the_real_one_with_two_local_ranks(real: Path) -> 
         "-np",
         "3",
     ]
-    assert shim(real, *line, **TWO)[1] == "real -np 2 python a.py -np 3\n"
+    assert run_shim(real, *line, **TWO_GPUS)[1] == "real -np 2 python a.py -np 3\n"
 
 
 @pytest.mark.parametrize("name", ["mpiexec.hydra", "orterun", "prterun", "horovodrun", "mpirun.openmpi"])
 def test_other_names_of_mpirun_start_one_rank(real: Path, name: str) -> None:
-    assert shim(real, name, "-np", "8", "-H", "n1:4,n2:4", "sh", "-c", "echo $PMI_RANK/$PMI_SIZE") == (0, "0/1\n", "")
+    assert run_shim(real, name, "-np", "8", "-H", "n1:4,n2:4", "sh", "-c", "echo $PMI_RANK/$PMI_SIZE") == (
+        0,
+        "0/1\n",
+        "",
+    )
 
 
-def test_a_cleared_environment_finds_shims_and_counter_again(real: Path) -> None:
-    said = shim(real, "srun", "-n8", "sh", "-c", 'echo "$PATH"', PATH="/usr/bin:/bin", SLURMWRAP_SHIMS="/shims")[1]
-    assert said.startswith("/shims:")
+def test_the_shims_are_on_path_again_after_path_was_reset(real: Path) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "SLURMWRAP_SHIMS": "/shims"}
+    output = run_shim(real, "srun", "-n8", "sh", "-c", 'echo "$PATH"', **environ)[1]
+    assert output.startswith("/shims:")

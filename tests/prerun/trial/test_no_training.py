@@ -1,4 +1,4 @@
-"""When no optimizer step is waited for any longer."""
+"""When a trial stops waiting for an optimizer step."""
 
 from __future__ import annotations
 
@@ -24,83 +24,89 @@ NOTHING = StepReading()
 
 @dataclass
 class Expected:
-    """What the code was read to do."""
+    """What the static analysis expects of the code."""
 
     may_train: bool = False
     uncounted: bool = False
     distributed: bool = False
 
     def see(self, cmdline: object, cwd: str) -> None:
-        """No process is looked at here."""
+        """Ignores the processes of the trial."""
 
 
-def patience(directory: Path, **expected: bool) -> NoTrainingDetector:
+def make_detector(directory: Path, **expected: bool) -> NoTrainingDetector:
     return NoTrainingDetector(str(directory), Expected(**expected), began=0.0, no_training_s=40.0)  # type: ignore[arg-type]
 
 
-def told(
-    one: NoTrainingDetector, seconds: float, reading: StepReading = NOTHING, *, python: bool = True, cores: float = 1.0
+def find_reason(
+    detector: NoTrainingDetector,
+    seconds: float,
+    reading: StepReading = NOTHING,
+    *,
+    python: bool = True,
+    cores: float = 1.0,
 ) -> str:
-    """The first reason, of looks once a second."""
+    """The first reason to end the trial, with one sample per second."""
     for at in range(int(seconds) + 1):
-        one.take(ActivitySample(at=float(at), cpu_s=at * cores, io_bytes=0.0, python=python, blocked=False))
-        if why := one.ended(float(at), reading):
+        detector.take(ActivitySample(at=float(at), cpu_s=at * cores, io_bytes=0.0, python=python, blocked=False))
+        if why := detector.ended(float(at), reading):
             return f"{at}: {why}"
     return ""
 
 
-def test_a_program_in_which_nothing_trains_is_given_so_long_to_fail(tmp_path: Path) -> None:
-    assert told(patience(tmp_path), 60) == "40: nothing in its code trains"
+def test_a_program_without_training_code_ends_after_no_training_s(tmp_path: Path) -> None:
+    assert find_reason(make_detector(tmp_path), 60) == "40: nothing in its code trains"
 
 
-def test_torch_without_an_optimizer_is_said(tmp_path: Path) -> None:
+def test_the_reason_says_that_torch_is_used_without_an_optimizer(tmp_path: Path) -> None:
     (tmp_path / "torch").touch()
-    assert "torch is used without an optimizer" in told(patience(tmp_path), 60)
+    assert "torch is used without an optimizer" in find_reason(make_detector(tmp_path), 60)
 
 
-def test_a_program_that_may_train_is_waited_for(tmp_path: Path) -> None:
-    assert told(patience(tmp_path, may_train=True), 600, cores=0.0) == ""
+def test_a_program_that_may_train_is_not_ended(tmp_path: Path) -> None:
+    assert find_reason(make_detector(tmp_path, may_train=True), 600, cores=0.0) == ""
 
 
 @pytest.mark.parametrize("source", ["optimizer", "keras", "backward"])
-def test_what_trains_is_waited_for_whatever_its_code_says(tmp_path: Path, source: str) -> None:
-    assert told(patience(tmp_path), 600, StepReading(count=1, source=source)) == ""
+def test_a_program_that_trains_is_not_ended_whatever_its_code_says(tmp_path: Path, source: str) -> None:
+    assert find_reason(make_detector(tmp_path), 600, StepReading(count=1, source=source)) == ""
 
 
-def test_an_optimizer_that_was_made_is_waited_for(tmp_path: Path) -> None:
+def test_a_program_that_created_an_optimizer_is_not_ended(tmp_path: Path) -> None:
     (tmp_path / "optimizer").touch()
-    assert told(patience(tmp_path), 600) == ""
+    assert find_reason(make_detector(tmp_path), 600) == ""
 
 
 @pytest.mark.parametrize(("cores", "what"), [(0.0, "it only sleeps"), (1.0, "no Python is in it")])
-def test_without_python_there_is_nothing_to_count(tmp_path: Path, cores: float, what: str) -> None:
-    found = told(patience(tmp_path), 60, python=False, cores=cores)
+def test_a_program_without_python_is_ended(tmp_path: Path, cores: float, what: str) -> None:
+    found = find_reason(make_detector(tmp_path), 60, python=False, cores=cores)
     assert found.startswith("25: ") and what in found
 
 
-def test_batches_without_an_optimizer_are_an_evaluation_though_the_code_could_train(tmp_path: Path) -> None:
-    flow = StepReading(count=50, source="dataloader", first=5.0, last=5.0 + AT_WORK_S)
-    short = StepReading(count=50, source="dataloader", first=5.0, last=25.0)
-    assert "50 batches" in told(patience(tmp_path, may_train=True), 60, flow)
-    assert told(patience(tmp_path, may_train=True), 60, short) == ""
-    assert told(patience(tmp_path, may_train=True, uncounted=True), 60, flow) == ""  # JAX has no optimizer of torch
+def test_batches_without_an_optimizer_count_as_an_evaluation(tmp_path: Path) -> None:
+    long_flow = StepReading(count=50, source="dataloader", first=5.0, last=5.0 + AT_WORK_S)
+    short_flow = StepReading(count=50, source="dataloader", first=5.0, last=25.0)
+    assert "50 batches" in find_reason(make_detector(tmp_path, may_train=True), 60, long_flow)
+    assert find_reason(make_detector(tmp_path, may_train=True), 60, short_flow) == ""
+    # JAX has no optimizer of torch
+    assert find_reason(make_detector(tmp_path, may_train=True, uncounted=True), 60, long_flow) == ""
 
 
-def test_ports_are_those_of_the_processes_given() -> None:
+def test_listening_ports_of_the_given_processes_are_listed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert server.getsockname()[1] in list_listening_ports([psutil.Process()])
     assert list_listening_ports([]) == ()
 
 
-def test_waiting_for_a_disk_is_no_sleep(tmp_path: Path) -> None:
-    one = patience(tmp_path)
+def test_a_process_that_waits_for_a_disk_does_not_count_as_sleeping(tmp_path: Path) -> None:
+    detector = make_detector(tmp_path)
     for at in range(int(IDLE_S) + 15):
-        one.take(ActivitySample(at=float(at), cpu_s=0.0, io_bytes=0.0, python=False, blocked=True))
-    assert "only sleeps" not in one.ended(30.0, NOTHING)
+        detector.take(ActivitySample(at=float(at), cpu_s=0.0, io_bytes=0.0, python=False, blocked=True))
+    assert "only sleeps" not in detector.ended(30.0, NOTHING)
 
 
 @pytest.mark.parametrize(("cores", "serves"), [(0.0, True), (0.5, False)])
-def test_a_server_whose_code_could_train_is_known_by_its_port_and_its_rest(
+def test_an_idle_process_that_listens_on_a_port_counts_as_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: float, serves: bool
 ) -> None:
     now = 0.0
@@ -110,21 +116,19 @@ def test_a_server_whose_code_could_train_is_known_by_its_port_and_its_rest(
         "take_activity_sample",
         lambda at, processes: ActivitySample(at=at, cpu_s=at * cores, io_bytes=0.0, python=True, blocked=False),
     )
-    one, why = patience(tmp_path, may_train=True), ""
+    detector, why = make_detector(tmp_path, may_train=True), ""
     while now < 120 and not why:
-        one.look(now, ())
-        why, now = one.ended(now, NOTHING), now + 1.0
+        detector.look(now, ())
+        why, now = detector.ended(now, NOTHING), now + 1.0
     assert ("it listens on port 8000 and does nothing else" in why) is serves
 
 
-def test_open_ports_are_looked_for_every_third_second_and_not_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
+def test_open_ports_are_searched_every_three_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[float] = []
     now = 100.0
-    monkeypatch.setattr(module, "list_listening_ports", lambda processes: asked.append(now) or ())
-    one = NoTrainingDetector(str(tmp_path), Expected(), began=now, no_training_s=40.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "list_listening_ports", lambda processes: times.append(now) or ())
+    detector = NoTrainingDetector(str(tmp_path), Expected(), began=now, no_training_s=40.0)  # type: ignore[arg-type]
     for _ in range(8):
-        one.look(now, ())
+        detector.look(now, ())
         now += 1.0
-    assert asked == [103.0, 106.0]
+    assert times == [103.0, 106.0]

@@ -1,4 +1,4 @@
-"""Signs of training where no step is counted."""
+"""Signs of training in a program whose steps are not counted."""
 
 from __future__ import annotations
 
@@ -21,83 +21,87 @@ def spec(tmp_path: Path) -> TrialSpec:
     return TrialSpec(trial_dir=str(tmp_path), script="/x", steps=3)
 
 
-def printed(spec: TrialSpec, steps: int) -> None:
+def print_steps(spec: TrialSpec, steps: int) -> None:
     with Path(spec.output).open("a") as output:
         output.write("".join(f"step {n} loss 0.5\n" for n in range(1, steps + 1)))
 
 
-def text(count: int) -> StepReading:
+def text_reading(count: int) -> StepReading:
     return StepReading(count=count, source="text")
 
 
-def test_what_was_counted_goes_before_what_was_printed(spec: TrialSpec) -> None:
-    signs, counted = StepDetector(spec), StepReading(count=3, source="optimizer")
-    printed(spec, 40)
-    signs.look(0.0, (), NOTHING)
-    assert (signs.shown(counted), signs.shown(NOTHING)) == (counted, text(40))
+def test_counted_steps_take_precedence_over_printed_steps(spec: TrialSpec) -> None:
+    detector, counted = StepDetector(spec), StepReading(count=3, source="optimizer")
+    print_steps(spec, 40)
+    detector.look(0.0, (), NOTHING)
+    assert (detector.shown(counted), detector.shown(NOTHING)) == (counted, text_reading(40))
 
 
-def test_nothing_is_read_where_steps_are_counted(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
-    printed(spec, 40)
-    signs.look(0.0, (), StepReading(count=1, source="optimizer"))
-    assert signs.text == NOTHING
+def test_output_is_not_read_if_steps_are_counted(spec: TrialSpec) -> None:
+    detector = StepDetector(spec)
+    print_steps(spec, 40)
+    detector.look(0.0, (), StepReading(count=1, source="optimizer"))
+    assert detector.text == NOTHING
 
 
-def test_a_few_backward_passes_give_way_to_printed_steps_and_many_do_not(spec: TrialSpec) -> None:
-    signs, few, many = StepDetector(spec), *(StepReading(count=n, source="backward") for n in (5, 500))
-    printed(spec, 4)
-    signs.look(0.0, (), NOTHING)
-    assert (signs.shown(few), signs.shown(many)) == (text(4), many)
+def test_printed_steps_take_precedence_over_few_backward_passes_only(spec: TrialSpec) -> None:
+    detector, few, many = StepDetector(spec), *(StepReading(count=n, source="backward") for n in (5, 500))
+    print_steps(spec, 4)
+    detector.look(0.0, (), NOTHING)
+    assert (detector.shown(few), detector.shown(many)) == (text_reading(4), many)
 
 
 def test_printed_steps_end_a_trial_when_its_time_is_up(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
-    printed(spec, 2)
-    signs.look(0.0, (), NOTHING)
-    assert not signs.decided(NOTHING, 1.0, last=True)
-    printed(spec, 4)
-    signs.look(1.0, (), NOTHING)
-    assert signs.decided(NOTHING, 1.0, last=True)
+    detector = StepDetector(spec)
+    print_steps(spec, 2)
+    detector.look(0.0, (), NOTHING)
+    assert not detector.decided(NOTHING, 1.0, last=True)
+    print_steps(spec, 4)
+    detector.look(1.0, (), NOTHING)
+    assert detector.decided(NOTHING, 1.0, last=True)
 
 
-def test_many_printed_steps_end_it_earlier_after_a_while(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
-    printed(spec, MANY)
-    signs.look(5.0, (), NOTHING)
-    assert not signs.decided(NOTHING, 4.0 + TEXT_S, last=False)
-    assert signs.decided(NOTHING, 5.0 + TEXT_S, last=False)
+def test_many_printed_steps_end_a_trial_early(spec: TrialSpec) -> None:
+    detector = StepDetector(spec)
+    print_steps(spec, MANY)
+    detector.look(5.0, (), NOTHING)
+    assert not detector.decided(NOTHING, 4.0 + TEXT_S, last=False)
+    assert detector.decided(NOTHING, 5.0 + TEXT_S, last=False)
 
 
-def test_printed_steps_end_nothing_early_where_torch_may_still_step(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
-    printed(spec, MANY)
-    signs.look(0.0, (), NOTHING)
-    assert not signs.decided(StepReading(count=1, source="dataloader"), 2 * TEXT_S, last=False)
+def test_printed_steps_do_not_end_a_trial_early_if_torch_may_still_step(spec: TrialSpec) -> None:
+    detector = StepDetector(spec)
+    print_steps(spec, MANY)
+    detector.look(0.0, (), NOTHING)
+    assert not detector.decided(StepReading(count=1, source="dataloader"), 2 * TEXT_S, last=False)
     Path(spec.step_dir, "torch").touch()
-    assert not signs.decided(NOTHING, 2 * TEXT_S, last=False)
+    assert not detector.decided(NOTHING, 2 * TEXT_S, last=False)
 
 
-def test_a_busy_gpu_is_shown_and_never_enough(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
-    signs.look(0.0, (7,), NOTHING)
+def test_a_busy_gpu_is_reported_but_never_enough(spec: TrialSpec) -> None:
+    detector = StepDetector(spec)
+    detector.look(0.0, (7,), NOTHING)
     busy = [GpuSample(at=float(n), sm=1.0, pids=(7,)) for n in range(50)]
-    assert signs.shown(NOTHING, busy) == StepReading(count=50, source="gpu", first=0.0, last=49.0)
-    assert not is_enough(signs.shown(NOTHING, busy), 3)
+    assert detector.shown(NOTHING, busy) == StepReading(count=50, source="gpu", first=0.0, last=49.0)
+    assert not is_enough(detector.shown(NOTHING, busy), 3)
 
 
-def test_of_a_flood_of_output_the_end_is_read(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
+def test_only_the_end_of_a_large_output_is_read(spec: TrialSpec) -> None:
+    detector = StepDetector(spec)
     Path(spec.output).write_bytes(b"x" * (10 << 20) + b"\n")
-    printed(spec, 5)
-    signs.look(0.0, (), NOTHING)
-    assert signs.text == text(5)
+    print_steps(spec, 5)
+    detector.look(0.0, (), NOTHING)
+    assert detector.text == text_reading(5)
 
 
-def test_no_output_shows_nothing(spec: TrialSpec) -> None:
-    signs = StepDetector(spec)
-    signs.look(0.0, (), NOTHING)
-    assert (signs.text, signs.shown(NOTHING), signs.decided(NOTHING, 1e9, last=True)) == (NOTHING, NOTHING, False)
+def test_no_output_gives_no_steps(spec: TrialSpec) -> None:
+    detector = StepDetector(spec)
+    detector.look(0.0, (), NOTHING)
+    assert (detector.text, detector.shown(NOTHING), detector.decided(NOTHING, 1e9, last=True)) == (
+        NOTHING,
+        NOTHING,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,5 +111,5 @@ def test_no_output_shows_nothing(spec: TrialSpec) -> None:
         *(("backward", 99, False), ("backward", 100, True), ("dataloader", 100, True), ("gpu", 1000, False)),
     ],
 )
-def test_enough_depends_on_what_was_counted(source: str, count: int, answer: bool) -> None:
+def test_the_number_of_steps_that_is_enough_depends_on_their_source(source: str, count: int, answer: bool) -> None:
     assert is_enough(StepReading(count=count, source=source), 3) is answer

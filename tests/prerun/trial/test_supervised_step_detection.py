@@ -1,4 +1,4 @@
-"""Trials in which no step can be counted: what they print decides, and the verdict says so."""
+"""Trials without countable steps: the printed steps decide, and the verdict says so."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ FOREVER = '#!/bin/bash\nfor ((i = 1; ; i++)); do echo "step $i loss=0.5"; sleep 
 SPEC = TrialSpec(trial_dir="/t", script="/t/slurm_script", steps=3)
 
 
-def test_a_program_that_prints_its_steps_has_passed_when_time_is_up(trial: Trial) -> None:
+def test_a_program_that_prints_steps_passes_when_the_time_is_up(trial: Trial) -> None:
     result = trial(FOREVER, time_limit_s=allow(1.0))
     assert (result.layer, result.step_source, result.steps >= 3) == ("step", "text", True)
     verdict = judge(SPEC, result, diagnose_run)
     assert (verdict.outcome, verdict.layer) == (Outcome.PASS, "text")
-    assert (result.measurement.steps, result.measurement.steps_per_s) == (None, None)  # no rate out of what is printed
+    assert (result.measurement.steps, result.measurement.steps_per_s) == (None, None)  # printed steps give no rate
 
 
-def test_printed_steps_of_a_script_that_ended_are_told(trial: Trial) -> None:
+def test_printed_steps_of_a_script_that_ended_are_reported(trial: Trial) -> None:
     result = trial("#!/bin/bash\nfor i in 1 2 3 4 5; do echo step $i loss 0.1; done\n")
     assert (result.layer, result.exit_code, result.step_source, result.steps) == ("exit", 0, "text", 5)
     assert judge(SPEC, result, diagnose_run).outcome is Outcome.PASS
 
 
-def test_printed_steps_excuse_no_failure(trial: Trial) -> None:
+def test_printed_steps_do_not_hide_a_failure(trial: Trial) -> None:
     result = trial("#!/bin/bash\nfor i in 1 2 3 4 5; do echo step $i loss 0.1; done\nexit 3\n")
     assert (result.layer, result.exit_code, result.steps) == ("exit", 3, 5)
 
 
-def test_signs_that_are_not_enough_are_named_when_time_is_up() -> None:
+def test_insufficient_signs_of_training_are_named_when_the_time_is_up() -> None:
     for source, word in (("backward", "5 backward passes"), ("gpu", "GPU busy")):
         verdict = judge(SPEC, TrialResult(layer="timeout", steps=5, step_source=source, seconds=900.0), diagnose_run)
         assert (verdict.outcome, verdict.layer) == (Outcome.INCONCLUSIVE, "timeout")

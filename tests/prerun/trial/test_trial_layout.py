@@ -1,4 +1,4 @@
-"""What is laid beside a trial's script, met by real scripts: shims in every way of calling, and what goes past them."""
+"""The files of a trial, used by real scripts: shims for every way of calling, and calls that bypass them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from slurmwrap.prerun.trial.trial_spec import TrialSpec
 Trial = Callable[..., TrialResult]
 
 
-def text(result: TrialResult) -> str:
+def get_output(result: TrialResult) -> str:
     return result.logs[0].text
 
 
-def test_slurms_own_commands_are_left_out_and_feigned(trial: Trial) -> None:
+def test_slurm_commands_are_skipped_and_their_answers_imitated(trial: Trial) -> None:
     script = """#!/bin/bash
 set -e
 id=$(sbatch --parsable next.sh)
@@ -34,31 +34,31 @@ echo "nodes: $(scontrol show hostnames "$SLURM_JOB_NODELIST")"
     result = trial(script, environ={"SLURM_JOB_ID": "41", "SLURMD_NODENAME": "n3"})
     assert result.exit_code == 0
     assert result.refused == ("sbatch --parsable next.sh", "sbatch next.sh", "scancel 41", "scontrol requeue 41")
-    said = [line for line in text(result).splitlines() if "pre-run" not in line]
-    assert said == ["Submitted batch job 41", "nodes: n3"]
+    lines = [line for line in get_output(result).splitlines() if "pre-run" not in line]
+    assert lines == ["Submitted batch job 41", "nodes: n3"]
 
 
-def test_a_command_of_the_users_runs_in_the_scripts_place(trial: Trial) -> None:
+def test_a_prerun_command_runs_instead_of_the_script(trial: Trial) -> None:
     script = "#!/bin/bash\nexit 9\n"
     result = trial(script, "a", "b c", command='echo "$# $2"; srun -n8 python train.py 9')
     assert (result.layer, result.steps) == ("step", 3)
-    assert text(result).splitlines()[0] == "2 b c"
+    assert get_output(result).splitlines()[0] == "2 b c"
 
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/bin/sh -e", "/bin/dash", "/bin/bash", "/bin/bash -l"])
-def test_slurms_commands_are_met_after_path_was_set_anew(trial: Trial, shell: str) -> None:
+def test_slurm_commands_are_shimmed_after_path_was_reset(trial: Trial, shell: str) -> None:
     script = f"#!{shell}\nexport PATH=/usr/bin:/bin\nsrun -N2 -n8 echo one task\nsbatch next.sh\n"
     result = trial(script, "x", environ={"SLURM_JOB_ID": "41"})
     assert result.refused == ("sbatch next.sh",)
-    assert [line for line in text(result).splitlines() if "pre-run" not in line] == [
+    assert [line for line in get_output(result).splitlines() if "pre-run" not in line] == [
         "one task",
         "Submitted batch job 41",
     ]
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """A directory of Slurm's real commands, which only say that they ran."""
+def fake_slurm(tmp_path: Path) -> Path:
+    """A directory with commands in place of Slurm's; each prints that it ran."""
     (tmp_path / "slurm").mkdir()
     for name in ("srun", "sbatch", "scancel", "scontrol", "salloc", "mpirun"):
         (tmp_path / "slurm" / name).write_text('#!/bin/sh\necho "the real ${0##*/} $*"\n')
@@ -66,49 +66,49 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path / "slurm"
 
 
-def test_a_launcher_called_by_its_path_is_met_in_bash(trial: Trial, installed: Path) -> None:
+def test_a_launcher_called_by_its_path_is_shimmed_in_bash(trial: Trial, fake_slurm: Path) -> None:
     lines = (
-        f"export MPI_HOME={installed}",
+        f"export MPI_HOME={fake_slurm}",
         "$MPI_HOME/mpirun -np 16 echo one rank",
         "${MPI_HOME}/srun -n 8 echo one task",
-        f"id=$({installed}/sbatch --parsable next.sh)",
+        f"id=$({fake_slurm}/sbatch --parsable next.sh)",
         'f() { "$MPI_HOME"/scontrol requeue 5 | cat; }; f; echo "$id"',
     )
     result = trial("#!/bin/bash\nset -euo pipefail\n" + "\n".join(lines) + "\n", environ={"SLURM_JOB_ID": "41"})
-    assert [line for line in text(result).splitlines() if "pre-run" not in line] == ["one rank", "one task", "41"]
+    assert [line for line in get_output(result).splitlines() if "pre-run" not in line] == ["one rank", "one task", "41"]
     assert result.refused == ("sbatch --parsable next.sh", "scontrol requeue 5")
 
 
-def namespaces_work() -> bool:
+def has_user_namespaces() -> bool:
     return subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not namespaces_work(), reason="this kernel gives no user namespace")
-def test_with_a_namespace_no_way_of_calling_slurm_goes_past_the_shims(trial: Trial, installed: Path) -> None:
-    s = installed
+@pytest.mark.skipif(not has_user_namespaces(), reason="this kernel gives no user namespace")
+def test_with_a_namespace_no_call_of_slurm_bypasses_the_shims(trial: Trial, fake_slurm: Path) -> None:
+    slurm = fake_slurm
     lines = (
-        f"env -i {s}/sbatch a",
-        f"timeout 5 {s}/srun -n 8 echo one task",
-        f"env -i PATH={s} scancel 5",
-        f"python3 -c \"import os; os.execv('{s}/scontrol', ['scontrol', 'requeue', '5'])\"",
-        f"{s}/scontrol show job 5",
+        f"env -i {slurm}/sbatch a",
+        f"timeout 5 {slurm}/srun -n 8 echo one task",
+        f"env -i PATH={slurm} scancel 5",
+        f"python3 -c \"import os; os.execv('{slurm}/scontrol', ['scontrol', 'requeue', '5'])\"",
+        f"{slurm}/scontrol show job 5",
     )
-    environ = {"PATH": f"{Path(sys.executable).parent}:{s}:/usr/bin:/bin"}
+    environ = {"PATH": f"{Path(sys.executable).parent}:{slurm}:/usr/bin:/bin"}
     result = trial("#!/bin/sh\n" + "\n".join(lines) + "\n", environ=environ)
     assert result.refused == ("sbatch a", "scancel 5", "scontrol requeue 5")
-    assert [line for line in text(result).splitlines() if "pre-run" not in line] == [
+    assert [line for line in get_output(result).splitlines() if "pre-run" not in line] == [
         "Submitted batch job 0",
         "one task",
         "the real scontrol show job 5",
     ]
 
 
-def test_what_goes_past_the_shims_meets_a_reservation_that_does_not_exist(trial: Trial) -> None:
+def test_calls_that_bypass_the_shims_name_a_reservation_that_does_not_exist(trial: Trial) -> None:
     result = trial("#!/bin/sh\necho $SBATCH_RESERVATION $SALLOC_RESERVATION $SCANCEL_NAME\n")
-    assert text(result) == "slurmwrap-prerun slurmwrap-prerun slurmwrap-prerun\n"
+    assert get_output(result) == "slurmwrap-prerun slurmwrap-prerun slurmwrap-prerun\n"
 
 
-def test_where_shims_cannot_be_run_nothing_is(make_spec: Callable[..., TrialSpec]) -> None:
+def test_no_script_runs_where_shims_cannot_be_executed(make_spec: Callable[..., TrialSpec]) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
     spec = make_spec("#!/bin/bash\ntouch ran\n")
@@ -132,16 +132,16 @@ def test_where_shims_cannot_be_run_nothing_is(make_spec: Callable[..., TrialSpec
         ("#!/bin/sh\ntrap '/opt/slurm/bin/scontrol --quiet update JobId=5 Nice=3' USR1\n", True),
         ("#!/bin/sh\n/usr/bin/scontrol show hostnames\n", False),
         ("#!/bin/sh\nscontrol requeue 5\n", False),
-        ("#!/bin/bash\n/usr/bin/scontrol requeue 5\n", False),  # a function stands in its place
+        ("#!/bin/bash\n/usr/bin/scontrol requeue 5\n", False),  # a shell function replaces it
     ],
 )
-def test_without_a_namespace_a_script_that_changes_jobs_by_path_is_not_run(
+def test_without_a_namespace_a_script_that_changes_jobs_by_path_is_refused(
     make_spec: Callable[..., TrialSpec], script: str, refused: bool
 ) -> None:
     assert bool(find_unshimmed_call(make_spec(script))) is refused
 
 
-def test_a_script_out_of_reach_is_not_started(trial: Trial) -> None:
+def test_a_script_with_a_call_that_bypasses_the_shims_is_not_started(trial: Trial) -> None:
     result = trial("#!/bin/sh\necho started\n/usr/bin/scontrol requeue 5\n", overlay="off")
     assert (result.layer, result.logs) == ("supervisor", ())
     assert result.error.startswith("would call '/usr/bin/scontrol requeue'")
@@ -151,7 +151,7 @@ def test_a_script_out_of_reach_is_not_started(trial: Trial) -> None:
     ("script", "words"),
     [
         ("#!/usr/bin/env python3\n", ("/usr/bin/env", "python3", "SCRIPT", "a")),
-        ("#! /bin/bash -l -e\n", ("/bin/bash", "-l -e", "SCRIPT", "a")),  # the kernel gives one argument
+        ("#! /bin/bash -l -e\n", ("/bin/bash", "-l -e", "SCRIPT", "a")),  # the kernel passes the rest as one argument
         ("#!/bin/sh -e\n", ("/bin/sh", "-e", "-c", '. TRIAL/shims/sh_env.sh; . "$0"', "SCRIPT", "a")),
         ("#!/bin/sh -c\n", ("/bin/sh", "-c", "SCRIPT", "a")),
     ],
@@ -160,14 +160,16 @@ def test_a_script_is_started_as_the_kernel_would(
     make_spec: Callable[..., TrialSpec], script: str, words: tuple[str, ...]
 ) -> None:
     spec = make_spec(script, "a")
-    told = tuple(
+    command = tuple(
         word.replace(spec.script, "SCRIPT").replace(spec.trial_dir, "TRIAL") for word in make_command_line(spec)
     )
-    assert told == words
+    assert command == words
 
 
 @pytest.mark.parametrize("script", ["echo no line\n", "#!\n"])
-def test_a_script_without_an_interpreter_is_named(make_spec: Callable[..., TrialSpec], script: str) -> None:
+def test_a_script_without_an_interpreter_is_an_error_with_its_path(
+    make_spec: Callable[..., TrialSpec], script: str
+) -> None:
     spec = make_spec(script)
     with pytest.raises(ValueError, match=spec.script):
         make_command_line(spec)

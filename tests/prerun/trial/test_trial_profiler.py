@@ -1,4 +1,4 @@
-"""The profile of real processes: what is measured, and that nothing of ours stays. Speeds are not looked at."""
+"""The profile of real processes: what is measured, and that no process stays. Speeds are not checked."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ LONG = (
 QUICK = MeasurementWindow(settle_s=0.05, window_s=0.2, window_steps=10, warm_steps=5)
 
 
-def swept(measuring: TrialProfiler, spec: TrialSpec) -> bool:
-    return measuring.done(time.monotonic(), step_detection.read_steps(spec.step_dir), ended=False)
+def is_sweep_done(profiler: TrialProfiler, spec: TrialSpec) -> bool:
+    return profiler.done(time.monotonic(), step_detection.read_steps(spec.step_dir), ended=False)
 
 
-def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[..., TrialSpec], tmp_path: Path) -> None:
+def test_a_running_trial_is_profiled_and_gets_its_cpus_back(
+    make_spec: Callable[..., TrialSpec], tmp_path: Path
+) -> None:
     spec = make_spec("#!/bin/sh\n", profile_s=59.0)
     Path(spec.step_dir).mkdir()
     code = (
@@ -49,12 +51,12 @@ def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[...,
     training = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         own = psutil.Process(training.pid)
-        measuring = TrialProfiler(spec, lambda: [own, *own.children()], {}, pace=QUICK)
+        profiler = TrialProfiler(spec, lambda: [own, *own.children()], {}, pace=QUICK)
         wait_until(lambda: step_detection.read_steps(spec.step_dir).count >= 3, "three steps")
-        wait_until(lambda: swept(measuring, spec), "the end of the sweep", pause=0.01)
-        found = measuring.result()
+        wait_until(lambda: is_sweep_done(profiler, spec), "the end of the sweep", pause=0.01)
+        found = profiler.result()
         assert found.curve[-1].cpus == len(os.sched_getaffinity(0))
-        assert found.end in ("allocation", "workers")  # whole; which of the two depends on the machine's CPUs
+        assert found.end in ("allocation", "workers")  # complete; which of the two depends on the machine's CPUs
         assert (found.workers, found.full is not None) == (2, True)
         assert os.sched_getaffinity(training.pid) == os.sched_getaffinity(0)
     finally:
@@ -62,7 +64,7 @@ def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[...,
         training.wait()
 
 
-def test_a_profiled_trial_goes_on_after_its_steps_and_ends_without_a_trace(
+def test_a_profiled_trial_continues_after_its_steps_and_leaves_no_process(
     trial: Callable[..., TrialResult], job: Path, tmp_path: Path
 ) -> None:
     (job / "train.py").write_text(LONG)
@@ -71,19 +73,20 @@ def test_a_profiled_trial_goes_on_after_its_steps_and_ends_without_a_trace(
     assert result.steps > 3
     assert (result.measurement.cpu_curve, result.measurement.cpu_curve_end) == ((), "time")
     assert "next" not in result.logs[0].text
-    ours = {"SLURMWRAP_TRIAL_DIR": str(tmp_path / "trial")}.items()
-    assert [p for p in psutil.process_iter(["environ"]) if ours <= (p.info["environ"] or {}).items()] == []
+    trial_variables = {"SLURMWRAP_TRIAL_DIR": str(tmp_path / "trial")}.items()
+    assert [p for p in psutil.process_iter(["environ"]) if trial_variables <= (p.info["environ"] or {}).items()] == []
 
 
-def test_a_script_that_ends_during_its_profile_passed_by_its_steps(
+def test_a_script_that_ends_during_its_profile_passes_because_of_its_steps(
     trial: Callable[..., TrialResult], job: Path
 ) -> None:
     (job / "train.py").write_text(LONG.replace("while True:", "for _ in range(20):").replace("sleep(100)", "sleep(0)"))
     result = trial("#!/bin/bash\npython train.py\nexit 3\n", profile_s=10_000.0)
-    assert (result.layer, result.measurement.cpu_curve) == ("step", ())  # it has not waited for the rest of the profile
+    # the trial did not wait for the rest of the profile
+    assert (result.layer, result.measurement.cpu_curve) == ("step", ())
 
 
-def test_signs_of_training_stand_for_steps_only_in_numbers(make_spec: Callable[..., TrialSpec]) -> None:
+def test_a_profile_needs_a_few_optimizer_steps_or_many_backward_passes(make_spec: Callable[..., TrialSpec]) -> None:
     plain, profiled = make_spec("#!/bin/sh\n"), make_spec("#!/bin/sh\n", profile_s=1.0)
     assert not has_reached_steps(plain, StepReading(count=900, source="optimizer"))
     assert has_reached_steps(profiled, StepReading(count=3, source="optimizer"))
@@ -91,27 +94,27 @@ def test_signs_of_training_stand_for_steps_only_in_numbers(make_spec: Callable[.
     assert has_reached_steps(profiled, StepReading(count=50, source="backward"))
 
 
-def test_what_tells_no_speed_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:
+def test_step_sources_without_a_rate_are_not_profiled(make_spec: Callable[..., TrialSpec]) -> None:
     spec = make_spec("#!/bin/sh\n", profile_s=30.0)
     for reading in (StepReading(count=50, source="text"), StepReading(count=50, source="gpu")):
-        measuring = TrialProfiler(spec, list, {})
-        assert measuring.done(0.0, reading, ended=False)
-        assert measuring.result().end == ""
+        profiler = TrialProfiler(spec, list, {})
+        assert profiler.done(0.0, reading, ended=False)
+        assert profiler.result().end == ""
 
 
-def test_a_training_out_of_our_reach_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:
+def test_a_training_outside_the_process_tree_is_not_profiled(make_spec: Callable[..., TrialSpec]) -> None:
     spec = make_spec("#!/bin/sh\n", profile_s=59.0)
     Path(spec.step_dir).mkdir()
     Path(spec.step_dir, str(os.getpid())).write_text("9 optimizer 1.0 2.0 0 0\n")
     reading = step_detection.read_steps(spec.step_dir)
     assert reading.count == 9
     assert TrialProfiler(spec, list, {}).done(0.0, reading, ended=False)
-    near = TrialProfiler(spec, lambda: [psutil.Process()], {})
-    assert not near.done(0.0, reading, ended=False)
-    near.close()
+    profiler = TrialProfiler(spec, lambda: [psutil.Process()], {})
+    assert not profiler.done(0.0, reading, ended=False)
+    profiler.close()
 
 
-def gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -119,23 +122,23 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["cpu", "memory"])
-def test_stressors_run_where_they_are_told_and_end(kind: str) -> None:
-    crew, cpu = StressorPool(), min(os.sched_getaffinity(0))
-    getattr(crew, kind)({cpu})
-    (pid,) = crew.pids
+def test_stressors_run_on_the_given_cpu_and_end(kind: str) -> None:
+    stressors, cpu = StressorPool(), min(os.sched_getaffinity(0))
+    getattr(stressors, kind)({cpu})
+    (pid,) = stressors.pids
     try:
         wait_until(lambda: os.sched_getaffinity(pid) == {cpu}, "the stressor on its CPU")
         wait_until(lambda: sum(psutil.Process(pid).cpu_times()[:2]) >= 0.05, "CPU time of the stressor")
     finally:
-        crew.stop()
-    assert (crew.pids, psutil.pid_exists(pid)) == (frozenset(), False)
+        stressors.stop()
+    assert (stressors.pids, psutil.pid_exists(pid)) == (frozenset(), False)
 
 
-def test_a_stressor_ends_when_nobody_is_left_to_stop_it() -> None:
+def test_a_stressor_ends_when_its_parent_process_has_ended() -> None:
     code = "from slurmwrap.prerun.trial.stressors import StressorPool; c = StressorPool(); c.cpu({%d}); print(*c.pids)"
     argv = [sys.executable, "-c", code % min(os.sched_getaffinity(0))]
     pid = int(subprocess.run(argv, capture_output=True, check=True, text=True).stdout)
-    wait_until(lambda: gone(pid), "the stressor's end")
+    wait_until(lambda: has_ended(pid), "the stressor's end")
 
 
 def test_the_last_level_cache_is_the_largest_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The same job on one GPU, as sbatch options."""
+"""The sbatch options of a trial: the same job on one GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHAPE = ResourceShape(
 NODE = Node(name="n0", state="IDLE", cpus=128, mem_mib=1_000_000, gpus=8)
 
 
-def request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
+def make_request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
     given = tuple(
         SbatchSetting(option=name.replace("_", "-"), value=value, origin=Origin.COMMAND_LINE, where="command line")
         for name, value in settings.items()
@@ -48,9 +48,9 @@ def request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
     return JobRequest(script=script, settings=given, shape=shape, chdir="/w")
 
 
-def options(asked: JobRequest, partition: str | None = None) -> tuple[str, ...]:
+def make_options(job_request: JobRequest, partition: str | None = None) -> tuple[str, ...]:
     return trial_spec.make_trial_options(
-        asked, partition=partition, time_limit_s=901, cpus=8, mem_mib=64_000, output="/t/slurm.out"
+        job_request, partition=partition, time_limit_s=901, cpus=8, mem_mib=64_000, output="/t/slurm.out"
     )
 
 
@@ -69,8 +69,8 @@ BASE = (
 )
 
 
-def test_sizes_and_what_belongs_to_the_real_job_are_left_out() -> None:
-    asked = request(
+def test_sizes_and_options_of_the_real_job_only_are_left_out() -> None:
+    job_request = make_request(
         array="0-9",
         dependency="afterok:3",
         begin="now+1hour",
@@ -85,11 +85,11 @@ def test_sizes_and_what_belongs_to_the_real_job_are_left_out() -> None:
         nodes="2",
         mem_per_gpu="1G",
     )
-    assert options(asked) == BASE
+    assert make_options(job_request) == BASE
 
 
-def test_account_place_and_container_are_kept() -> None:
-    asked = request(
+def test_account_partition_and_container_options_are_kept() -> None:
+    job_request = make_request(
         job_name="bert",
         account="a",
         qos="q",
@@ -100,7 +100,7 @@ def test_account_place_and_container_are_kept() -> None:
         container_image="docker://x",
         container_mounts="/a:/b",
     )
-    assert options(asked) == (
+    assert make_options(job_request) == (
         "--job-name=bert.prerun",
         *BASE[1:],
         "--partition=gpu",
@@ -109,23 +109,23 @@ def test_account_place_and_container_are_kept() -> None:
     )
 
 
-def test_every_option_of_a_site_plugin_is_kept_in_its_order() -> None:
-    asked = parse_request(
+def test_options_of_a_site_plugin_are_kept_in_order() -> None:
+    job_request = parse_request(
         ["--bind=/a", "--trace", "--bind", "/b c", "--gres=gpu:1", "a.sh"], environ={}, cwd="/home/a",
         read_script=lambda _: b"#!/bin/sh\n#SBATCH --bind=/first --exclusive\n", read_stdin=lambda: b"",
         extra=[SbatchOption("bind", "", REQUIRED), SbatchOption("trace", "", OPTIONAL)],
     )  # fmt: skip
-    assert options(asked)[-4:] == ("--bind=/first", "--bind=/a", "--trace", "--bind=/b c")
+    assert make_options(job_request)[-4:] == ("--bind=/first", "--bind=/a", "--trace", "--bind=/b c")
 
 
-def test_the_sites_partition_replaces_the_jobs_own() -> None:
-    assert "--partition=prerun" in options(request(partition="gpu"), "prerun")
-    assert "--partition=gpu" in options(request(partition="gpu"), "")
+def test_the_partition_of_the_site_replaces_that_of_the_job() -> None:
+    assert "--partition=prerun" in make_options(make_request(partition="gpu"), "prerun")
+    assert "--partition=gpu" in make_options(make_request(partition="gpu"), "")
 
 
 @pytest.mark.parametrize("constraint", ["[rack1|rack2]", "a100*2&ib*1"])
 def test_constraints_that_count_nodes_are_left_out(constraint: str) -> None:
-    assert options(request(constraint=constraint)) == BASE
+    assert make_options(make_request(constraint=constraint)) == BASE
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ def test_constraints_that_count_nodes_are_left_out(constraint: str) -> None:
         ("none", None, "--gres=gpu:1"),
     ],
 )
-def test_one_gpu_of_the_same_type_is_asked_for(gres: str, kind: str | None, expected: str) -> None:
-    assert expected in options(request(replace(SHAPE, gpu_type=kind), gres=gres))
+def test_one_gpu_of_the_same_type_is_requested(gres: str, kind: str | None, expected: str) -> None:
+    assert expected in make_options(make_request(replace(SHAPE, gpu_type=kind), gres=gres))
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("export", "expected"),
     [
         ("ALL,A=b", ["--export=ALL,A=b"]),
         ("NIL", ["--export=" + ",".join(trial_spec._WRAPPER_VARIABLES)]),
@@ -149,16 +149,17 @@ def test_one_gpu_of_the_same_type_is_asked_for(gres: str, kind: str | None, expe
         ("A,B=c", ["--export=A,B=c," + ",".join(trial_spec._WRAPPER_VARIABLES)]),
     ],
 )
-def test_the_wrappers_parameters_survive_export(asked: str, expected: list[str]) -> None:
-    assert list(options(request(export=asked))[len(BASE) :]) == expected
+def test_the_parameters_of_the_wrapper_are_exported(export: str, expected: list[str]) -> None:
+    assert list(make_options(make_request(export=export))[len(BASE) :]) == expected
 
 
-def test_with_an_exported_file_all_is_said_since_a_newer_sbatch_forgets_the_file_without() -> None:
-    said = [word for word in options(request(export_file="env0")) if word.startswith("--export")]
-    assert said == ["--export=ALL"]  # which file, that says who writes it
+def test_export_all_is_added_if_the_job_has_an_export_file() -> None:
+    export_options = [word for word in make_options(make_request(export_file="env0")) if word.startswith("--export")]
+    # a newer sbatch ignores the file without --export=ALL; the code that writes the file adds --export-file
+    assert export_options == ["--export=ALL"]
 
 
-def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:
+def test_input_variables_of_sbatch_are_removed_from_the_environment() -> None:
     environ = {"SBATCH_ARRAY_INX": "0-9", "SLURM_CONF": "/c", "HOME": "/h"}
     assert trial_spec.make_trial_environ(environ) == {"SLURM_CONF": "/c", "HOME": "/h"}
 
@@ -178,62 +179,64 @@ def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:
         (replace(SHAPE, tasks_per_node=None, tasks=16, cpus=8), None, (8, 64_000)),
     ],
 )
-def test_cpus_and_memory_are_the_share_of_one_gpu_with_a_floor(
+def test_cpus_and_memory_are_the_share_of_one_gpu_with_a_minimum(
     shape: ResourceShape, node: Node | None, expected: tuple[int | None, int | None]
 ) -> None:
-    assert trial_spec.compute_trial_shape(request(shape), node) == expected
+    assert trial_spec.compute_trial_shape(make_request(shape), node) == expected
 
 
-def test_a_trial_with_less_memory_than_a_node_of_the_job_proves_no_lack_of_it() -> None:
-    assert trial_spec.is_memory_shrunk(request(), 64_000)
-    assert not trial_spec.is_memory_shrunk(request(replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1)), 512_000)
-    assert trial_spec.is_memory_shrunk(request(replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE)), 64_000)
+def test_a_trial_with_less_memory_than_a_node_of_the_job_is_recognized() -> None:
+    assert trial_spec.is_memory_shrunk(make_request(), 64_000)
+    assert not trial_spec.is_memory_shrunk(make_request(replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1)), 512_000)
+    assert trial_spec.is_memory_shrunk(make_request(replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE)), 64_000)
 
 
-def test_variables_that_the_real_allocation_would_set_are_there() -> None:
-    asked = request(replace(SHAPE, gpu_unit=GpuUnit.PER_NODE), gpus_per_node="a100:8", job_name="bert", array="3-9%2")
-    found = trial_spec.list_missing_variables(asked)
+def test_variables_that_the_real_allocation_would_set_are_listed() -> None:
+    job_request = make_request(
+        replace(SHAPE, gpu_unit=GpuUnit.PER_NODE), gpus_per_node="a100:8", job_name="bert", array="3-9%2"
+    )
+    found = trial_spec.list_missing_variables(job_request)
     assert found["SLURM_JOB_NAME"] == "bert"
     assert found["SLURM_GPUS_PER_NODE"] == "a100:1"
     assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "7")
 
 
-def asks(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:
-    return replace(request(shape), own=GsubOptions(prerun_gpus=gpus))
+def make_request_with_gpus(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:
+    return replace(make_request(shape), own=GsubOptions(prerun_gpus=gpus))
 
 
-def test_a_trial_has_one_gpu_unless_asked_for_more_and_never_more_than_the_job() -> None:
-    assert trial_spec.count_trial_gpus(asks(None), NODE) == 1
-    assert trial_spec.count_trial_gpus(asks(4), NODE) == 4
-    assert trial_spec.count_trial_gpus(asks(64), None) == 16
+def test_a_trial_has_one_gpu_or_the_requested_number_up_to_that_of_the_job() -> None:
+    assert trial_spec.count_trial_gpus(make_request_with_gpus(None), NODE) == 1
+    assert trial_spec.count_trial_gpus(make_request_with_gpus(4), NODE) == 4
+    assert trial_spec.count_trial_gpus(make_request_with_gpus(64), None) == 16
 
 
-def test_more_gpus_than_a_node_has_is_said_with_the_way_out() -> None:
+def test_more_gpus_than_a_node_has_is_an_error_with_a_hint() -> None:
     with pytest.raises(UsageError) as caught:
-        trial_spec.count_trial_gpus(asks(9), NODE)
+        trial_spec.count_trial_gpus(make_request_with_gpus(9), NODE)
     assert "no node that can run this job has more than 8 GPUs" in str(caught.value)
     assert caught.value.hint == "ask for at most --prerun-gpus=8"
     with pytest.raises(UsageError):
-        trial_spec.count_trial_gpus(asks(0), NODE)
+        trial_spec.count_trial_gpus(make_request_with_gpus(0), NODE)
 
 
 @pytest.mark.parametrize(("per_node", "gpus", "expected"), [(1, 4, 1), (8, 4, 4), (8, 1, 1), (2, 4, 2)])
-def test_a_trial_has_the_tasks_of_one_node_at_most_one_per_gpu(per_node: int, gpus: int, expected: int) -> None:
-    assert trial_spec.count_trial_tasks(request(replace(SHAPE, tasks_per_node=per_node)), gpus) == expected
+def test_a_trial_has_the_tasks_of_one_node_and_at_most_one_per_gpu(per_node: int, gpus: int, expected: int) -> None:
+    assert trial_spec.count_trial_tasks(make_request(replace(SHAPE, tasks_per_node=per_node)), gpus) == expected
 
 
 def test_two_gpus_get_twice_the_share_and_two_tasks_share_the_cpus() -> None:
-    asked = request(replace(SHAPE, tasks_per_node=8, cpus=8, gpu_unit=GpuUnit.PER_TASK), gpus_per_task="1")
-    assert trial_spec.compute_trial_shape(asked, None, 2) == (16, 128_000)
-    assert trial_spec.compute_trial_shape(asked, None, 8) == (64, 512_000)
+    job_request = make_request(replace(SHAPE, tasks_per_node=8, cpus=8, gpu_unit=GpuUnit.PER_TASK), gpus_per_task="1")
+    assert trial_spec.compute_trial_shape(job_request, None, 2) == (16, 128_000)
+    assert trial_spec.compute_trial_shape(job_request, None, 8) == (64, 512_000)
     found = trial_spec.make_trial_options(
-        asked, partition=None, time_limit_s=60, cpus=16, mem_mib=None, output="/o", gpus=2, tasks=2
+        job_request, partition=None, time_limit_s=60, cpus=16, mem_mib=None, output="/o", gpus=2, tasks=2
     )
     assert {"--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2", "--cpus-per-task=8"} <= set(found)
-    assert trial_spec.list_missing_variables(asked, 2)["SLURM_GPUS_PER_TASK"] == "1"
+    assert trial_spec.list_missing_variables(job_request, 2)["SLURM_GPUS_PER_TASK"] == "1"
 
 
-def test_a_spec_comes_back_from_json_as_it_was() -> None:
+def test_a_spec_is_unchanged_after_a_json_round_trip() -> None:
     spec = TrialSpec(trial_dir="/t", script="/t/s", args=("a", "b"), environment={"A": "b"}, inputs=("/x",), mem_mib=3)
     plain = json.loads(json.dumps(trial_spec.spec_to_json(spec)))
     assert trial_spec.spec_from_json(plain) == spec

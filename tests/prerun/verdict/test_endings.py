@@ -1,10 +1,10 @@
-"""Endings of trials in the words of real software, and what may be said about them.
+"""Endings of trials in the words of real software, and the verdict of each.
 
-`fail` where the real job would meet it as well, `inconclusive` where one GPU, one node or the pre-run made the
+`fail` if the real job would fail as well, `inconclusive` if one GPU, one node or the pre-run may have made the
 difference.
 """
 
-# ruff: noqa: E501  (what software says is not wrapped)
+# ruff: noqa: E501  (messages of software are not wrapped)
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ def tb(error: str, *frames: tuple[str, int, str, str]) -> str:
 
 
 def own(error: str, code: str = "main()", name: str = "<module>") -> str:
+    """The traceback of an error in the user's own code."""
     return tb(error, ("/w/train.py", 88, "<module>", "main()"), ("/w/train.py", 41, name, code))
 
 
 def inside(error: str, module: str, code: str, own_code: str = "loss = model(batch)") -> str:
+    """The traceback of an error in a library that the user's code calls."""
     return tb(error, ("/w/train.py", 57, "train", own_code), (f"{SITE}/{module}", 1190, "forward", code))
 
 
 def torchrun(text: str) -> str:
-    """With what torchrun adds behind the rank's own traceback."""
+    """Adds what torchrun prints after the traceback of the rank."""
     ranked = "".join(f"[rank0]: {row}\n" for row in text.splitlines())
     return (
         ranked + "E1121 07:40:17.100 4242 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1)"
@@ -53,8 +55,8 @@ def torchrun(text: str) -> str:
     )
 
 
-def read_of(text: str) -> Callable[[str], str | None]:
-    """Reads the user's files of a traceback, which hold nothing but the lines that it shows."""
+def make_source_reader(text: str) -> Callable[[str], str | None]:
+    """A reader of the user's files in a traceback; the files contain only the lines that it shows."""
     files: dict[str, list[str]] = {}
     for file, line, code in re.findall(r'File "(/w/[^"]+)", line (\d+), in .*\n(?:\[rank0\]: )? +(.+)', text):
         rows = files.setdefault(file, [""] * 2000)
@@ -65,7 +67,7 @@ def read_of(text: str) -> Callable[[str], str | None]:
 Ending = tuple[str, str, str, int, int]
 
 ENDINGS: tuple[Ending, ...] = (
-    # --- the user's own code: one GPU shows it -----------------------------------------------------------------------
+    # --- errors in the user's own code: one GPU shows them -----------------------------------------------------------
     (
         "shape",
         FAIL,
@@ -430,7 +432,7 @@ ENDINGS: tuple[Ending, ...] = (
         16,
     ),
     ("recursion", FAIL, own("RecursionError: maximum recursion depth exceeded", "return self.f(x)", "f"), 1, 16),
-    # --- what one GPU cannot show ------------------------------------------------------------------------------------
+    # --- errors that one GPU cannot prove ----------------------------------------------------------------------------
     (
         "gpu oom sharded",
         INCONCLUSIVE,
@@ -751,7 +753,7 @@ ENDINGS: tuple[Ending, ...] = (
         1,
         4,
     ),
-    # --- another machine than the job's ------------------------------------------------------------------------------
+    # --- faults of the pre-run's machine, not of the job ------------------------------------------------------------
     (
         "no kernel image",
         INCONCLUSIVE,
@@ -908,7 +910,7 @@ ENDINGS: tuple[Ending, ...] = (
         1,
         16,
     ),
-    # --- the pre-run's own doing -------------------------------------------------------------------------------------
+    # --- caused by the pre-run itself --------------------------------------------------------------------------------
     (
         "our hook",
         INCONCLUSIVE,
@@ -997,7 +999,7 @@ ENDINGS: tuple[Ending, ...] = (
         255,
         16,
     ),
-    # --- a second set, written before it was tried -----
+    # --- a second set, written before the rules were tried on it -----------------------------------------------------
     (
         "colossal",
         INCONCLUSIVE,
@@ -1218,7 +1220,7 @@ ENDINGS: tuple[Ending, ...] = (
         1,
         16,
     ),
-    # fails
+    # these are a fail
     (
         "gated repo",
         FAIL,
@@ -1424,7 +1426,7 @@ ENDINGS: tuple[Ending, ...] = (
         1,
         16,
     ),
-    # --- a third set, likewise ----------------------------
+    # --- a third set, written before the rules were tried on it ------------------------------------------------------
     (
         "megatron heads",
         INCONCLUSIVE,
@@ -1695,7 +1697,7 @@ ENDINGS: tuple[Ending, ...] = (
         1,
         16,
     ),
-    # --- a fourth set, likewise ---------------------------
+    # --- a fourth set, written before the rules were tried on it -----------------------------------------------------
     (
         "ds zero",
         INCONCLUSIVE,
@@ -1887,7 +1889,7 @@ ENDINGS: tuple[Ending, ...] = (
         16,
     ),
     ("env venv", FAIL, "/t/script: line 3: /home/u/venv/bin/python: No such file or directory\n", 127, 16),
-    # --- nothing said ------------------------------------------------------------------------------------------------
+    # --- no error message --------------------------------------------------------------------------------------------
     ("silence, many", INCONCLUSIVE, "", 1, 16),
     ("own words, many", INCONCLUSIVE, "giving up\n", 4, 16),
     ("own words, one", FAIL, "giving up\n", 4, 1),
@@ -1895,7 +1897,7 @@ ENDINGS: tuple[Ending, ...] = (
 )
 
 
-def judged(text: str, code: int, gpus: int) -> Verdict:
+def judge_ending(text: str, code: int, gpus: int) -> Verdict:
     spec = TrialSpec(
         trial_dir="/t",
         script="/t/script",
@@ -1913,9 +1915,9 @@ def judged(text: str, code: int, gpus: int) -> Verdict:
         crashed="Traceback" in text,
         logs=(LogTail(name="output", text=text),),
     )
-    return judge(spec, result, diagnose_run, lambda path: None, read_of(text))
+    return judge(spec, result, diagnose_run, lambda path: None, make_source_reader(text))
 
 
 def test_endings_are_judged_by_what_one_gpu_can_show() -> None:
-    found = [(name, expected, judged(text, code, gpus)) for name, expected, text, code, gpus in ENDINGS]
+    found = [(name, expected, judge_ending(text, code, gpus)) for name, expected, text, code, gpus in ENDINGS]
     assert [row for row in found if row[2].outcome.value != row[1]] == []

@@ -1,8 +1,8 @@
-"""Endings written down before any rule saw them: what `fail` may be said for on jobs of many GPUs.
+"""Endings written before the rules were tried on them: for which of them is `fail` right if a job has many GPUs.
 
-A file of endings: `#### verdict` opens a part, `= name` an ending. `@file:line function: code` is a frame of its
-traceback (`~` stands for site-packages, a bare path for the user's directory), `?` a line of that file right above the
-frame's, `!` the error, `%` the exit code; other lines are output as it is.
+A file of endings: `#### verdict` begins a part, `= name` begins an ending. `@file:line function: code` is a frame of
+its traceback (`~` stands for site-packages, a relative path is in the user's directory), `?` is a line of that file
+directly above the line of the frame, `!` is the error, `%` is the exit code; other lines are output without change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _path(name: str) -> str:
     return name if name.startswith(("/", "<")) else f"/w/{name}"
 
 
-def _ending(verdict: str, block: str) -> Ending:
+def _parse_ending(verdict: str, block: str) -> Ending:
     name, *rows = block.strip("\n").split("\n")
     text, code, open_ = "", 1, False
     sources: dict[str, str] = {}
@@ -53,7 +53,7 @@ def _ending(verdict: str, block: str) -> Ending:
             open_ = True
         elif row.startswith("?"):
             above.append(row[1:])
-            sources[frame[0]] = _source(frame[1], above, frame[2])
+            sources[frame[0]] = _make_source(frame[1], above, frame[2])
         elif row.startswith("%"):
             code = int(row[1:])
         else:
@@ -62,26 +62,26 @@ def _ending(verdict: str, block: str) -> Ending:
     return Ending(name=name, verdict=verdict, text=text, exit_code=code, sources=sources)
 
 
-def _source(line: int, above: list[str], code: str) -> str:
-    """A file whose row `line` is the code, indented below a block that the row above it opens."""
+def _make_source(line: int, above: list[str], code: str) -> str:
+    """A file whose row `line` is the code, indented below a block that the row above it begins."""
     last = above[-1]
     indent = len(last) - len(last.lstrip()) + 4 * last.rstrip().endswith(":")
     body = [*above, " " * indent + code]
     return "\n".join([*[""] * (line - len(body) - 1), "if __name__:" if body[0][:1] == " " else "", *body])
 
 
-def endings(file: str) -> list[Ending]:
+def read_endings(file: str) -> list[Ending]:
     """Every ending of a file."""
     verdict, found = "", []
     for block in re.split(r"^(?==|####)", Path(__file__).with_name(file).read_text(), flags=re.MULTILINE):
         if block.startswith("####"):
             verdict = block[4:].strip()
         elif block.startswith("= "):
-            found.append(_ending(verdict, block[2:]))
+            found.append(_parse_ending(verdict, block[2:]))
     return found
 
 
-def judged(ending: Ending) -> Verdict:
+def judge_ending(ending: Ending) -> Verdict:
     spec = TrialSpec(
         trial_dir="/t",
         script="/t/script",
@@ -103,8 +103,10 @@ def judged(ending: Ending) -> Verdict:
 
 
 @pytest.mark.parametrize("file", ["endings_unseen_1.txt", "endings_unseen_2.txt"])
-def test_endings_nobody_had_seen_are_judged_by_what_one_gpu_can_show(file: str) -> None:
-    found = [(ending, judged(ending)) for ending in endings(file)]
+def test_unseen_endings_are_judged_by_what_one_gpu_can_show(file: str) -> None:
+    found = [(ending, judge_ending(ending)) for ending in read_endings(file)]
     assert len(found) >= 99
-    wrong = [(one.name, one.verdict, verdict) for one, verdict in found if verdict.outcome.value != one.verdict]
+    wrong = [
+        (ending.name, ending.verdict, verdict) for ending, verdict in found if verdict.outcome.value != ending.verdict
+    ]
     assert wrong == []

@@ -1,4 +1,4 @@
-"""What a script's shell printed, turned into the commands that failed."""
+"""Commands of a script that failed, found in the output of its shell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ echo "mail: command not found"
 
 
 @pytest.mark.parametrize(
-    ("shell", "said"),
+    ("shell", "messages"),
     [
         (
             "bash",
@@ -45,8 +45,8 @@ echo "mail: command not found"
         ),
     ],
 )
-def test_the_shells_own_words_are_found_with_their_lines(
-    shell: str, said: list[tuple[int, str]], tmp_path: Path
+def test_error_messages_of_the_shell_are_found_with_their_lines(
+    shell: str, messages: list[tuple[int, str]], tmp_path: Path
 ) -> None:
     script = tmp_path / "script"
     script.write_text(f"#!/bin/{shell}\n{LINES}")
@@ -62,7 +62,7 @@ def test_the_shells_own_words_are_found_with_their_lines(
     found = find_failed_commands(
         done.stdout, script.read_text(), names={str(script): "job.sbatch"}, is_file=lambda path: False
     )
-    assert found == tuple(FailedCommand(file="job.sbatch", line=line, text=text) for line, text in said)
+    assert found == tuple(FailedCommand(file="job.sbatch", line=line, text=text) for line, text in messages)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_the_shells_own_words_are_found_with_their_lines(
         ("CondaError: Run 'conda init'", ("job", 0, "CondaError: Run 'conda init'")),
     ],
 )  # fmt: skip
-def test_only_words_of_a_shell_count(line: str, found: tuple[str, int, str] | None) -> None:
+def test_only_error_messages_of_a_shell_count(line: str, found: tuple[str, int, str] | None) -> None:
     script = "#!/bin/bash\nconda activate a && module load b\npython train.py\n"
     seen = find_failed_commands(f"{line}\n", script, names={"/t/script": "job"}, is_file=lambda path: path[0] == "/")
-    assert [(one.file, one.line, one.text) for one in seen] == ([] if found is None else [found])
+    assert [(command.file, command.line, command.text) for command in seen] == ([] if found is None else [found])
 
 
-def test_more_than_three_are_counted() -> None:
+def test_of_more_than_three_failed_commands_the_rest_is_counted() -> None:
     many = tuple(FailedCommand(file="job", line=n, text=f"x{n}: command not found") for n in range(1, 6))
     assert describe_failed_commands(many, passed=True) == (
         "passed, but 5 commands of the script failed: line 1: x1: command not found; line 2: x2: command not found; "

@@ -28,7 +28,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 """
 
 
-def test_the_ranks_own_traceback_is_taken_and_the_users_innermost_line() -> None:
+def test_the_traceback_of_the_rank_and_the_innermost_user_line_are_found() -> None:
     found = blame(RANKS)
     assert found is not None
     assert found.error == "RuntimeError: Expected target size [32, 12], got [32, 24]"
@@ -36,42 +36,45 @@ def test_the_ranks_own_traceback_is_taken_and_the_users_innermost_line() -> None
     assert len(found.frames) == 3
 
 
-def test_a_syntax_error_has_no_header() -> None:
+def test_a_syntax_error_without_a_traceback_header_is_found() -> None:
     found = blame("  File \"/w/a.py\", line 3\n    print(\n         ^\nSyntaxError: '(' was never closed\n")
     assert found is not None
     assert (found.own.line, found.error) == (3, "SyntaxError: '(' was never closed")
 
 
-def test_of_a_chain_the_first_error_is_blamed() -> None:
+def test_the_first_error_of_a_chain_is_blamed() -> None:
     def chained() -> None:
         try:
             raise KeyError("a")
         except KeyError as error:
             raise RuntimeError("b") from error
 
-    found = blame(printed(chained))
+    found = blame(format_traceback(chained))
     assert found is not None
     assert found.error == "KeyError: 'a'"
 
 
-def test_an_error_without_message_and_one_of_several_lines() -> None:
+def test_errors_without_a_message_and_with_several_lines_are_read() -> None:
     def failing() -> None:
         raise AssertionError
 
     def wordy() -> None:
         raise ValueError("first\nsecond")
 
-    assert [b.error for f in (failing, wordy) if (b := blame(printed(f)))] == ["AssertionError", "ValueError: first"]
+    assert [b.error for f in (failing, wordy) if (b := blame(format_traceback(f)))] == [
+        "AssertionError",
+        "ValueError: first",
+    ]
 
 
 @pytest.mark.parametrize(
     "text", ["", "Traceback (most recent call last):\n", "all well\n", "Traceback (most\nError: x"]
 )
-def test_text_without_a_traceback_blames_nothing(text: str) -> None:
+def test_text_without_a_traceback_has_no_blame(text: str) -> None:
     assert blame(text) is None
 
 
-def printed(function: Callable[[], None]) -> str:
+def format_traceback(function: Callable[[], None]) -> str:
     try:
         function()
     except Exception:
@@ -79,7 +82,7 @@ def printed(function: Callable[[], None]) -> str:
     return ""
 
 
-def test_what_a_worker_met_is_blamed_and_not_the_line_that_hands_it_on() -> None:
+def test_the_error_in_a_worker_is_blamed_instead_of_the_line_that_reraised_it() -> None:
     text = (
         'Traceback (most recent call last):\n  File "/w/train.py", line 5, in <module>\n    for x in loader:\n'
         "KeyError: Caught KeyError in DataLoader worker process 0.\n"

@@ -1,4 +1,4 @@
-"""What a failed statement rests on, read from its file."""
+"""The conditions and values on which a failed statement depends, read from its file."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ sampler.go()
 """
 
 
-def at(text: str, line: int) -> Slice:
+def make_slice(text: str, line: int) -> Slice:
     found = make_slice_at(text, line)
     assert found is not None
     return found
 
 
-def test_a_raise_rests_on_the_condition_above_it_and_on_what_callers_hand_in() -> None:
-    found = at(CHECKED, 4)
+def test_a_raise_depends_on_its_condition_and_on_arguments_of_callers() -> None:
+    found = make_slice(CHECKED, 4)
     assert (found.explicit, found.statement) == (True, "raise RuntimeError('wrong launch')\nn != want")
     assert "WORLD_SIZE" in found.behind
 
 
-def test_a_model_that_is_wrapped_is_a_model_still() -> None:
-    found = at(LOOP, 8)
+def test_wrapping_a_model_adds_no_dependency_on_the_world_size() -> None:
+    found = make_slice(LOOP, 8)
     assert found.statement == "raise ValueError('diverged')\nnot isfinite(loss)"
     assert "ws" not in found.behind
     assert not found.open
 
 
-def test_what_could_have_returned_before_decides_as_well() -> None:
-    assert "a * b == n" in at(SEARCH, 6).statement
+def test_the_condition_of_an_earlier_return_is_included() -> None:
+    assert "a * b == n" in make_slice(SEARCH, 6).statement
 
 
 @pytest.mark.parametrize(
@@ -72,20 +72,23 @@ def test_what_could_have_returned_before_decides_as_well() -> None:
         ("args.width % 7", False),
     ],
 )
-def test_a_comparison_of_numbers_from_elsewhere_is_open(test: str, is_open: bool) -> None:
-    assert at(f"def f(n, want, name, x, kind, args):\n    if {test}:\n        raise ValueError\n", 3).open is is_open
+def test_a_comparison_of_unknown_numbers_is_open(test: str, is_open: bool) -> None:
+    assert (
+        make_slice(f"def f(n, want, name, x, kind, args):\n    if {test}:\n        raise ValueError\n", 3).open
+        is is_open
+    )
 
 
-def test_tuples_are_taken_apart() -> None:
+def test_elements_of_a_tuple_are_distinguished() -> None:
     text = "def setup():\n    return world_size(), torch.device(0)\n\nn, device = setup()\ny = device[3]\n"
-    assert "world_size" not in at(text, 5).behind
+    assert "world_size" not in make_slice(text, 5).behind
 
 
-def test_a_name_stands_under_the_conditions_of_its_assignments() -> None:
+def test_conditions_of_a_name_are_those_of_its_assignments() -> None:
     assert find_conditions_of_name(BRANCH, "sampler") == "args.distributed"
     assert find_conditions_of_name(BRANCH, "loader") is None
 
 
 @pytest.mark.parametrize("text", ["def f(:\n", "\0", ""])
-def test_what_is_no_python_of_this_version_has_no_slice(text: str) -> None:
+def test_text_that_is_not_valid_python_has_no_slice(text: str) -> None:
     assert make_slice_at(text, 1) is None

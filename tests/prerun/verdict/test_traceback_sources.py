@@ -8,12 +8,12 @@ from pathlib import Path
 from slurmwrap.prerun.verdict.python_traceback import read
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_a_small_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     assert read(str(tmp_path / "a.py")) == "x = 1\n"
 
 
-def test_what_is_no_small_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_large_missing_and_special_files_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     with (tmp_path / "big.py").open("wb") as stream:
         stream.truncate(3_000_000)

@@ -1,4 +1,4 @@
-"""What a script that ended with 0 did not show."""
+"""Programs of a script with exit code 0 that did not run to their end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.prerun.verdict.unproven_programs import find_unproven_reason
 ONE = (7, ("one.py", "--lr", "3"))
 
 
-def unproven(
+def find_reason(
     body: str, starts: Sequence[tuple[int, Sequence[str]]] = (), alive: Sequence[int] = (), output: str = ""
 ) -> str:
     return find_unproven_reason(
@@ -20,37 +20,37 @@ def unproven(
     )
 
 
-def test_a_program_that_ran_to_its_end_is_proof() -> None:
-    assert unproven("python one.py &\nwait", [ONE]) == ""
-    assert unproven("python -m pkg.one", [(7, ("-m", "pkg.one"))]) == ""
-    assert unproven("python - <<'EOF'\nprint(1)\nEOF", [(7, ("-",))]) == ""
+def test_a_program_that_ran_to_its_end_has_no_reason() -> None:
+    assert find_reason("python one.py &\nwait", [ONE]) == ""
+    assert find_reason("python -m pkg.one", [(7, ("-m", "pkg.one"))]) == ""
+    assert find_reason("python - <<'EOF'\nprint(1)\nEOF", [(7, ("-",))]) == ""
 
 
-def test_a_script_without_python_needs_none() -> None:
-    assert unproven("srun hostname") == ""
+def test_a_script_without_python_has_no_reason() -> None:
+    assert find_reason("srun hostname") == ""
 
 
-def test_a_redirection_that_fails_is_said() -> None:
-    said = "/t/slurm_script: line 2: out/log.txt: No such file or directory\ndone\n"
-    why = "'python one.py' (line 2) did not run: out/log.txt: No such file or directory"
-    assert unproven("python one.py > out/log.txt; echo done", output=said) == why
-    assert unproven("./md > out/log.txt; echo done", output=said) == why.replace("python one.py", "./md")
-    assert unproven("echo begin > out/log.txt; hostname", output=said) == ""  # nothing of weight was lost
+def test_a_failed_redirection_is_the_reason() -> None:
+    output = "/t/slurm_script: line 2: out/log.txt: No such file or directory\ndone\n"
+    reason = "'python one.py' (line 2) did not run: out/log.txt: No such file or directory"
+    assert find_reason("python one.py > out/log.txt; echo done", output=output) == reason
+    assert find_reason("./md > out/log.txt; echo done", output=output) == reason.replace("python one.py", "./md")
+    assert find_reason("echo begin > out/log.txt; hostname", output=output) == ""  # only the output of echo was lost
 
 
-def test_a_program_left_in_the_background_is_said() -> None:
-    why = (
+def test_a_program_left_in_the_background_is_the_reason() -> None:
+    reason = (
         "'python one.py' (line 2) ran in the background, and Slurm ends it with the script: add `wait` as its last line"
     )
-    assert unproven("python one.py &", [ONE], alive=[7]) == why
-    assert unproven("python one.py &") == why  # Slurm was quicker than Python's start
+    assert find_reason("python one.py &", [ONE], alive=[7]) == reason
+    assert find_reason("python one.py &") == reason  # Slurm ended it before Python started
 
 
 @pytest.mark.parametrize("body", ["[ -f done ] || python one.py", "false && python one.py"])
-def test_a_program_that_was_not_seen_is_said(body: str) -> None:
-    assert unproven(body, [(7, ("pip", "list"))]) == "'python one.py' (line 2) was not seen to run"
+def test_a_program_that_was_not_seen_to_run_is_the_reason(body: str) -> None:
+    assert find_reason(body, [(7, ("pip", "list"))]) == "'python one.py' (line 2) was not seen to run"
 
 
 @pytest.mark.parametrize("body", ["apptainer exec x.sif python one.py", "python -I one.py", "env -i python one.py"])
-def test_what_cannot_be_seen_is_not_missed(body: str) -> None:
-    assert unproven(body) == ""
+def test_a_program_that_cannot_be_observed_has_no_reason(body: str) -> None:
+    assert find_reason(body) == ""

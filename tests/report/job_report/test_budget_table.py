@@ -1,4 +1,4 @@
-"""The ledger as people read it: what counts, what does not and why, and that it agrees with policy/retry_budget.py."""
+"""The table of retry budgets: which failures count, which do not and why, in agreement with policy/retry_budget.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.report.job_report.budget_table import Budget, RetryBudgetReport, 
 NODE = Citation(source="kernel:n1", line=0, text="NVRM: Xid 79")
 
 
-def run(number: int, category: str = "nccl_error", decision: str = "retry", step: int | None = None) -> JobRun:
+def make_run(number: int, category: str = "nccl_error", decision: str = "retry", step: int | None = None) -> JobRun:
     return JobRun(
         attempt=RunKey(cluster="lab", job_id=81, submit_time=1000 * number),
         uid=7,
@@ -28,8 +28,14 @@ def run(number: int, category: str = "nccl_error", decision: str = "retry", step
     )
 
 
-def test_each_root_cause_has_its_own_budget() -> None:
-    runs = [run(0), run(1, "cpu_oom", "resize"), run(2), run(3, "no_signature"), run(4, "gpu_oom", "stop")]
+def test_each_root_cause_has_a_separate_budget() -> None:
+    runs = [
+        make_run(0),
+        make_run(1, "cpu_oom", "resize"),
+        make_run(2),
+        make_run(3, "no_signature"),
+        make_run(4, "gpu_oom", "stop"),
+    ]
     assert make_budget_report(runs, Retry(), ()) == RetryBudgetReport(
         budgets=(
             Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
@@ -44,31 +50,37 @@ def test_each_root_cause_has_its_own_budget() -> None:
     )
 
 
-def test_a_node_that_only_the_log_names_has_one_confirmation() -> None:
-    named = run(0, "gpu_hardware", "retry_elsewhere")
+def test_a_node_named_only_by_the_log_allows_one_retry() -> None:
+    named = make_run(0, "gpu_hardware", "retry_elsewhere")
     assert named.diagnosis is not None
-    vouched = replace(named, diagnosis=replace(named.diagnosis, node="n1", evidence=(NODE,)))
-    assert [make_budget_report([one], Retry(), ()).budgets[0].limit for one in (named, vouched)] == [1, 3]
+    confirmed = replace(named, diagnosis=replace(named.diagnosis, node="n1", evidence=(NODE,)))
+    assert [make_budget_report([one], Retry(), ()).budgets[0].limit for one in (named, confirmed)] == [1, 3]
 
 
-def test_what_does_not_count_says_why_and_the_ledger_agrees() -> None:
-    runs = [run(0, step=10), replace(run(1, step=10), incident="i1"), run(2, step=50), run(3, step=50), run(4, step=50)]
+def test_failures_that_do_not_count_have_a_reason_and_match_the_ledger() -> None:
+    runs = [
+        make_run(0, step=10),
+        replace(make_run(1, step=10), incident="i1"),
+        make_run(2, step=50),
+        make_run(3, step=50),
+        make_run(4, step=50),
+    ]
     (budget,) = make_budget_report(runs, Retry(), ()).budgets
     assert budget.not_counted == ("1 before the job made progress", "1 part of an incident")
-    assert budget.used == make_ledger(runs, run(5, step=50)).spent("nccl_error") == 3
+    assert budget.used == make_ledger(runs, make_run(5, step=50)).spent("nccl_error") == 3
     reset = LedgerReset(cluster="lab", job_id=81, at=3950.0, who="root")
     (cleared,) = make_budget_report(runs, Retry(), (reset,)).budgets
     assert (cleared.not_counted, cleared.used) == (("4 before the ledger was cleared",), 1)
-    assert make_ledger(runs, run(5, step=50), (reset,)).spent("nccl_error") == 1
+    assert make_ledger(runs, make_run(5, step=50), (reset,)).spent("nccl_error") == 1
 
 
-def test_an_older_job_of_the_same_id_is_left_out() -> None:
-    older = [replace(run(n), restarts=n + 5) for n in range(3)]
-    mine = [replace(run(n + 10), restarts=n) for n in range(2)]
+def test_an_older_job_with_the_same_id_is_left_out() -> None:
+    older = [replace(make_run(n), restarts=n + 5) for n in range(3)]
+    mine = [replace(make_run(n + 10), restarts=n) for n in range(2)]
     assert make_budget_report([*older, *mine], Retry(), ()).budgets == (
         Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
     )
 
 
-def test_of_no_runs_there_is_nothing() -> None:
+def test_without_runs_the_report_is_empty() -> None:
     assert make_budget_report([], Retry(), ()) == RetryBudgetReport()

@@ -1,4 +1,4 @@
-"""The text of `slurmwrap why`: a golden page, and whatever users write into it stays text."""
+"""The text of `slurmwrap why`: golden pages, and escaped text from users."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CHANGES = (
 PLAN = {"node_count": 2, "gpus_per_node": 8, "switch": "s1", "locality": "consolidated"}
 
 
-def retried(day: dict[str, Any]) -> JobTimeline:
-    """Ada's job 101 of the composed day: planned twice, struck by an Xid, run again elsewhere."""
+def build_retried_timeline(day: dict[str, Any]) -> JobTimeline:
+    """Ada's job 101 of the synthetic day: two plans, a failure by an Xid, a retry elsewhere."""
     timeline = build_timeline("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     assert timeline.submission is not None
-    asked = replace(
+    submission = replace(
         timeline.submission,
         name="vit-large",
         gpus=16,
@@ -53,34 +53,34 @@ def retried(day: dict[str, Any]) -> JobTimeline:
     )
     first = replace(first, diagnosis=diagnosis, exit_code=1, decision_reason="Xid 79 blames n3; retry 1 of 3")
     prerun = replace(timeline.preruns[0], changes=CHANGES[:1], plan=PLAN)
-    return replace(timeline, submission=asked, preruns=(prerun,), attempts=(first, second))
+    return replace(timeline, submission=submission, preruns=(prerun,), attempts=(first, second))
 
 
-def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None:
-    plain = retried(day)
+def test_a_run_of_an_incident_is_marked(day: dict[str, Any]) -> None:
+    plain = build_retried_timeline(day)
     struck = replace(plain, attempts=(replace(plain.attempts[0], incident="i1"), plain.attempts[1]))
     sentence = "Part of an incident: the same cause struck several jobs within minutes."
     assert (format_job_report(plain).count(sentence), format_job_report(struck).count(sentence)) == (0, 1)
 
 
-def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dict[str, Any]) -> None:
-    timeline = retried(day)
+def test_an_oom_kill_shows_no_signal_125_and_input_blocks_show_their_scope(day: dict[str, Any]) -> None:
+    timeline = build_retried_timeline(day)
     killed = replace(timeline.attempts[0], state="OUT_OF_MEMORY", exit_code=0, signal=125)
     block = replace(timeline.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", reason="cut")
     blocks = (replace(block, done_at=1.0), replace(block, done_at=1.0, key="site", attempt=killed.attempt))
-    told = format_job_report(
+    page = format_job_report(
         replace(timeline, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks))
     )
-    assert ("RUN 1 OUT_OF_MEMORY\n" in told, "125" in told) == (True, False)
+    assert ("RUN 1 OUT_OF_MEMORY\n" in page, "125" in page) == (True, False)
     line = "  done: slurmwrap inputs block /d/a.npz --reason cut"
-    assert [row for row in told.splitlines() if "inputs block" in row] == [
+    assert [row for row in page.splitlines() if "inputs block" in row] == [
         f"{line}  # for its owner's jobs",
         f"{line}  # for everybody's jobs",
     ]
 
 
-def stopped(day: dict[str, Any]) -> JobTimeline:
-    """Fay's job 170, which its pre-run stopped."""
+def build_stopped_timeline(day: dict[str, Any]) -> JobTimeline:
+    """Fay's job 170, stopped by its pre-run."""
     timeline = build_timeline("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     finding = Finding(
         severity=Severity.WARNING,
@@ -104,30 +104,36 @@ def stopped(day: dict[str, Any]) -> JobTimeline:
         input_fault="truncated",
     )
     assert timeline.submission is not None
-    asked = replace(timeline.submission, name="bert", gpus=32, script_path="/home/fay/train.sbatch")
-    return replace(timeline, submission=asked, preruns=(replace(timeline.preruns[0], verdict=verdict),))
+    submission = replace(timeline.submission, name="bert", gpus=32, script_path="/home/fay/train.sbatch")
+    return replace(timeline, submission=submission, preruns=(replace(timeline.preruns[0], verdict=verdict),))
 
 
-def test_golden_pages(day: dict[str, Any], data: Path) -> None:
-    page = format_job_report(retried(day)) + "\n" + "=" * 80 + "\n\n" + format_job_report(stopped(day))
+def test_pages_equal_the_golden_file(day: dict[str, Any], data: Path) -> None:
+    page = (
+        format_job_report(build_retried_timeline(day))
+        + "\n"
+        + "=" * 80
+        + "\n\n"
+        + format_job_report(build_stopped_timeline(day))
+    )
     golden = data / "why.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(page, encoding="utf-8")
     assert page == golden.read_text(encoding="utf-8")
 
 
-def test_colour_adds_nothing_but_colour(day: dict[str, Any]) -> None:
+def test_colour_does_not_change_the_text(day: dict[str, Any]) -> None:
     import re
 
-    for timeline in (retried(day), stopped(day)):
+    for timeline in (build_retried_timeline(day), build_stopped_timeline(day)):
         coloured = format_job_report(timeline, paint=paint)
         assert "\033[31m" in coloured
         assert re.sub(r"\033\[\d+m", "", coloured) == format_job_report(timeline)
 
 
-def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
+def test_control_characters_in_users_text_are_escaped(day: dict[str, Any]) -> None:
     evil = "\x1b[2J\r\n\u202e" + "word " * 100
-    base, halted = retried(day), stopped(day)
+    base, halted = build_retried_timeline(day), build_stopped_timeline(day)
     assert base.submission is not None
     first = base.attempts[0]
     assert first.diagnosis is not None
@@ -157,8 +163,8 @@ def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
     ]
 
 
-def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> None:
-    timeline = retried(day)
+def test_counted_steps_of_a_run_are_shown(day: dict[str, Any]) -> None:
+    timeline = build_retried_timeline(day)
     first = timeline.attempts[0]
     counted = Measurement(steps=1200, steps_per_s=2.5, steps_until_s=first.run_s - 600)
     page = format_job_report(replace(timeline, attempts=(replace(first, measurement=counted), timeline.attempts[1])))
@@ -166,8 +172,8 @@ def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> No
     assert "It counted" not in format_job_report(timeline)
 
 
-def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
-    plain = replace(retried(day), preruns=())
+def test_a_job_of_the_holdout_group_is_marked(day: dict[str, Any]) -> None:
+    plain = replace(build_retried_timeline(day), preruns=())
     assert plain.submission is not None
     held = replace(plain, submission=replace(plain.submission, holdout_group="0" * 16, held_out=True))
     sentence = "PRE-RUN left out at random (prerun.holdout), to measure what pre-runs save"
@@ -180,9 +186,9 @@ NAME_ERROR = Finding(
 OTHER = Finding(severity=Severity.WARNING, message="the file 'data.bin' does not exist", file="train.sbatch", line=3)
 
 
-def late(day: dict[str, Any]) -> JobTimeline:
-    """Ada's job 101, which failed of what gsub had warned of."""
-    timeline = retried(day)
+def build_warned_timeline(day: dict[str, Any]) -> JobTimeline:
+    """Ada's job 101, which failed with an error that gsub had warned of."""
+    timeline = build_retried_timeline(day)
     assert timeline.submission is not None
     first = timeline.attempts[0]
     assert first.diagnosis is not None
@@ -193,50 +199,55 @@ def late(day: dict[str, Any]) -> JobTimeline:
         before=('  File "/home/ada/train.py", line 9, in save',),
     )
     diagnosis = replace(first.diagnosis, category="traceback_from_crash", domain="U", node="", evidence=(crash,))
-    asked = replace(timeline.submission, warnings=(OTHER, NAME_ERROR))
-    return replace(timeline, submission=asked, attempts=(replace(first, diagnosis=diagnosis),), actions=())
+    submission = replace(timeline.submission, warnings=(OTHER, NAME_ERROR))
+    return replace(timeline, submission=submission, attempts=(replace(first, diagnosis=diagnosis),), actions=())
 
 
-def test_what_gsub_had_warned_of_is_told_with_the_failure(day: dict[str, Any]) -> None:
-    told = format_job_report(late(day), columns=200)
-    assert "  gsub had warned at submission: train.py:9: NameError: name 'args' is not defined" in told.splitlines()
-    assert "data.bin" not in told
+def test_a_warning_at_submission_is_shown_with_the_matching_failure(day: dict[str, Any]) -> None:
+    page = format_job_report(build_warned_timeline(day), columns=200)
+    assert "  gsub had warned at submission: train.py:9: NameError: name 'args' is not defined" in page.splitlines()
+    assert "data.bin" not in page
 
 
-def test_the_failure_and_what_to_do_stand_before_what_was_changed(day: dict[str, Any]) -> None:
-    short, whole = format_job_report(late(day)), format_job_report(late(day), verbose=True)
+def test_failure_and_next_step_are_shown_before_changed_options(day: dict[str, Any]) -> None:
+    short, whole = (
+        format_job_report(build_warned_timeline(day)),
+        format_job_report(build_warned_timeline(day), verbose=True),
+    )
     assert [whole.index(title) for title in ("RUN 1", "NEXT", "PRE-RUN", "ASKED AND CHANGED")] == sorted(
         whole.index(title) for title in ("RUN 1", "NEXT", "PRE-RUN", "ASKED AND CHANGED")
     )
     assert ("ASKED AND CHANGED" in short, "gsub changed 4 options of it" in short) == (False, True)
     assert "AFTER THE PRE-RUN" in whole
-    kept = replace(late(day).preruns[0], changes=(CHANGES[2],))
-    assert "AFTER THE PRE-RUN" not in format_job_report(replace(late(day), preruns=(kept,)), verbose=True)
+    kept = replace(build_warned_timeline(day).preruns[0], changes=(CHANGES[2],))
+    assert "AFTER THE PRE-RUN" not in format_job_report(
+        replace(build_warned_timeline(day), preruns=(kept,)), verbose=True
+    )
 
 
-def test_a_completed_run_says_what_it_asked_for_and_used(day: dict[str, Any]) -> None:
-    timeline = retried(day)
+def test_a_completed_run_shows_requested_and_used_resources(day: dict[str, Any]) -> None:
+    timeline = build_retried_timeline(day)
     used = Measurement(cpus_used=2.1, mem_peak_mib=5222)
     run = replace(timeline.attempts[1], time_limit_s=86400, cpus=16, mem_mib_per_node=32768, measurement=used)
     line = "  Asked / used on a node: time 24 h / 12 h; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB."
     assert line in format_job_report(replace(timeline, attempts=(run,)), columns=120).splitlines()
 
 
-def test_completed_with_an_error_in_the_output(day: dict[str, Any]) -> None:
-    timeline = late(day)
+def test_a_completed_run_with_an_error_in_its_output_shows_the_error(day: dict[str, Any]) -> None:
+    timeline = build_warned_timeline(day)
     first = timeline.attempts[0]
     assert first.diagnosis is not None
     flawed = replace(first.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
-    told = format_job_report(
+    page = format_job_report(
         replace(timeline, attempts=(replace(first, state="COMPLETED", diagnosis=flawed, decision="none"),))
     )
-    assert "  Completed, but its output ends with NameError (train.py:9).\n" in told
-    assert "  error in the program (traceback_from_crash): user program, " in told
-    assert "Decision" not in told
+    assert "  Completed, but its output ends with NameError (train.py:9).\n" in page
+    assert "  error in the program (traceback_from_crash): user program, " in page
+    assert "Decision" not in page
 
 
-def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, Any]) -> None:
-    trial = stopped(day).preruns[0]
+def test_a_pre_run_without_a_job_shows_its_user_and_output_file(day: dict[str, Any]) -> None:
+    trial = build_stopped_timeline(day).preruns[0]
     cite = Citation(source="output", line=13, text="ValueError: no")
     about = {"job_id": None, "user": "fay", "name": "bert", "script_path": "t.sbatch", "work_dir": "/home/fay"}
     alone = replace(
@@ -259,9 +270,9 @@ def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, An
         ({"switch": "s1"}, "Plan: there is room on switch s1 now."),
     ],
 )
-def test_a_plan_is_a_sentence(day: dict[str, Any], plan: dict[str, Any], line: str) -> None:
-    timeline = retried(day)
+def test_a_placement_plan_is_shown_as_a_sentence(day: dict[str, Any], plan: dict[str, Any], line: str) -> None:
+    timeline = build_retried_timeline(day)
     assert timeline.submission is not None
-    asked = replace(timeline.submission, plan=plan)
-    shown = format_job_report(replace(timeline, submission=asked), verbose=True)
+    submission = replace(timeline.submission, plan=plan)
+    shown = format_job_report(replace(timeline, submission=submission), verbose=True)
     assert line in [one.strip() for one in shown.splitlines()]

@@ -1,4 +1,4 @@
-"""Mode rounds: leases that end, what a job holds meanwhile, and what is asked of policy and mechanism."""
+"""The rounds engine: leases, held GPUs, and calls of policy and mechanism."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def job(number: int, submit_s: float, work_s: float, gpus: int = 1, model: str =
     return SimJob(number=number, job=f"j{number}", submit_s=submit_s, work_s=work_s, gpus=gpus, model=model)
 
 
-def played(
+def play(
     jobs: Sequence[SimJob],
     policy: str = "fifo",
     *,
@@ -49,25 +49,25 @@ def played(
 
 
 @dataclass(slots=True, kw_only=True)
-class Twice:
-    """A mechanism that lets the first job run twice as fast; it remembers whom it was asked for."""
+class DoubleSpeed:
+    """A mechanism that doubles the speed of the first job and records the jobs of each call."""
 
-    asked: list[list[str]] = field(default_factory=list)
+    calls: list[list[str]] = field(default_factory=list)
 
     def __call__(self, claims: Sequence[JobDemand], servers: Sequence[Server]) -> list[Allocation]:
-        self.asked.append([claim.job for claim in claims])
+        self.calls.append([claim.job for claim in claims])
         return [
             Allocation(job=claim.job, cpus=3, mem_mib=64_000, servers=(servers[0].name,), speed=1.0 if place else 2.0)
             for place, claim in enumerate(claims)
         ]
 
 
-def test_no_jobs_are_no_trouble() -> None:
-    assert played(()) == SimOutcome(mode="rounds", began_s=(), ended_s=(), held_s=(), servers=())
+def test_an_empty_trace_gives_an_empty_outcome() -> None:
+    assert play(()) == SimOutcome(mode="rounds", began_s=(), ended_s=(), held_s=(), servers=())
 
 
-def test_a_shorter_job_takes_the_gpus_of_a_longer_one_which_goes_on_later() -> None:
-    outcome = played((job(0, 5, 100, gpus=2), job(1, 25, 30, gpus=2)), "srtf")
+def test_a_shorter_job_preempts_a_longer_one_which_continues_later() -> None:
+    outcome = play((job(0, 5, 100, gpus=2), job(1, 25, 30, gpus=2)), "srtf")
     assert replace(outcome, steps=0) == SimOutcome(
         mode="rounds",
         began_s=(5.0, 25.0),
@@ -78,40 +78,40 @@ def test_a_shorter_job_takes_the_gpus_of_a_longer_one_which_goes_on_later() -> N
     )
 
 
-def test_in_rounds_a_job_starts_and_leaves_when_leases_end() -> None:
-    outcome = played((job(0, 0, 100), job(1, 310, 300), job(2, 320, 301)), round_s=300)
+def test_in_rounds_jobs_start_and_end_at_round_boundaries() -> None:
+    outcome = play((job(0, 0, 100), job(1, 310, 300), job(2, 320, 301)), round_s=300)
     assert outcome.began_s == (0.0, 600.0, 600.0)
     assert outcome.ended_s == (300.0, 900.0, 1200.0)
     assert outcome.held_s == (300.0, 300.0, 600.0)
 
 
-def test_rounds_begin_a_second_after_jobs_that_are_all_there_at_once() -> None:
-    assert played((job(0, 0, 100), job(1, 0.5, 100)), round_s=300).ended_s == (301.0, 301.0)
+def test_rounds_begin_at_1_s_if_all_jobs_are_submitted_at_once() -> None:
+    assert play((job(0, 0, 100), job(1, 0.5, 100)), round_s=300).ended_s == (301.0, 301.0)
 
 
-def test_rounds_are_multiples_of_their_length_whenever_the_first_job_comes() -> None:
-    assert played((job(0, 301, 100), job(1, 900, 100)), round_s=300).began_s == (600.0, 900.0)
+def test_rounds_begin_at_multiples_of_the_round_length() -> None:
+    assert play((job(0, 301, 100), job(1, 900, 100)), round_s=300).began_s == (600.0, 900.0)
 
 
-def test_only_whole_iterations_are_done_in_a_round() -> None:
+def test_a_round_contains_only_whole_iterations() -> None:
     # res50 takes 0.78 s: 384 iterations in 300 s, so 400 (312 s) and 768 (599.04 s) both take two rounds, 769 three
     jobs = tuple(job(n, 0, 0.78 * count, model="res50") for n, count in enumerate((384, 400, 768, 769)))
-    assert played(jobs, servers=TWO_SERVERS, round_s=300).held_s == (300.0, 600.0, 600.0, 900.0)
+    assert play(jobs, servers=TWO_SERVERS, round_s=300).held_s == (300.0, 600.0, 600.0, 900.0)
 
 
-def test_in_rounds_smaller_jobs_pass_one_that_does_not_fit() -> None:
+def test_in_rounds_smaller_jobs_pass_a_job_that_does_not_fit() -> None:
     jobs = (job(0, 0, 250), job(1, 10, 50, gpus=2), job(2, 20, 30))
-    assert played(jobs, round_s=100).began_s == (0.0, 300.0, 100.0)
+    assert play(jobs, round_s=100).began_s == (0.0, 300.0, 100.0)
 
 
-def test_first_fit_lets_pass_but_stops_nobody() -> None:
+def test_first_fit_lets_jobs_pass_without_preemption() -> None:
     jobs = (job(0, 0, 100), job(1, 10, 50, gpus=2), job(2, 20, 200))
-    outcome = played(jobs, "fjf")
+    outcome = play(jobs, "fjf")
     assert outcome.began_s == (0.0, 220.0, 20.0)
     assert outcome.preemptions == 0
 
 
-def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
+def test_plain_las_without_rounds_is_called_before_a_job_ends() -> None:
     jobs = (job(0, 0, 3000, gpus=2), job(1, 1000, 2000, gpus=2))
     outcome = play_rounds(
         jobs, TWO_GPUS, make_policy("las", jobs, thresholds=()), allocate_proportional, profiles={}, round_s=0
@@ -128,94 +128,95 @@ def test_a_window_ends_the_run_with_its_last_job() -> None:
     )
     assert outcome.ended_s == (None, 10.0, None)
     assert outcome.began_s == (0.0, 0.0, None)
-    assert outcome.held_s == (10.0, 10.0, 0.0)  # the first still runs
+    assert outcome.held_s == (10.0, 10.0, 0.0)  # the first job still runs
 
 
-def test_progress_is_told_to_the_last_job() -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_is_reported_up_to_the_last_job() -> None:
+    reports: list[tuple[int, int]] = []
     jobs = (job(0, 0, 10), job(1, 0, 10), job(2, 5, 10))
     play_rounds(
         jobs, TWO_GPUS, make_policy("fifo", jobs), allocate_proportional, profiles={}, round_s=0,
-        progress=lambda ended, count: told.append((ended, count)),
+        progress=lambda ended, count: reports.append((ended, count)),
     )  # fmt: skip
-    assert told == [(2, 3), (3, 3)]
+    assert reports == [(2, 3), (3, 3)]
 
 
-def test_a_job_larger_than_the_cluster_is_named_with_its_line() -> None:
+def test_a_job_larger_than_the_cluster_is_refused_with_its_line() -> None:
     big = replace(job(0, 0, 10, gpus=9), line=17)
     with pytest.raises(TraceError, match="line 17: job j0 asks for 9 GPUs, the cluster has 8"):
-        played((big,), servers=TWO_SERVERS)
+        play((big,), servers=TWO_SERVERS)
 
 
-def test_consolidated_a_job_waits_for_one_server_though_gpus_are_free() -> None:
+def test_with_consolidate_a_job_waits_for_one_server_although_gpus_are_free() -> None:
     jobs = (job(0, 0, 100, gpus=3), job(1, 0, 200, gpus=3), job(2, 10, 50, gpus=2))
-    assert played(jobs, servers=TWO_SERVERS).began_s[2] == 10.0
-    assert played(jobs, servers=TWO_SERVERS, placement="consolidate").began_s[2] == 100.0
+    assert play(jobs, servers=TWO_SERVERS).began_s[2] == 10.0
+    assert play(jobs, servers=TWO_SERVERS, placement="consolidate").began_s[2] == 100.0
 
 
-def test_consolidated_a_large_job_takes_idle_servers_and_the_rest_beside_others() -> None:
+def test_with_consolidate_a_large_job_uses_idle_servers_and_shares_the_last() -> None:
     jobs = (job(0, 0, 100, gpus=2), job(1, 0, 100, gpus=6), job(2, 0, 100, gpus=1))
-    outcome = played(jobs, servers=TWO_SERVERS, placement="consolidate")
+    outcome = play(jobs, servers=TWO_SERVERS, placement="consolidate")
     assert outcome.began_s == (0.0, 0.0, 100.0)
     assert outcome.servers == (1, 2, 1)
 
 
-def test_consolidated_a_shorter_job_drives_others_from_a_server_of_which_one_finds_another() -> None:
+def test_with_consolidate_a_shorter_job_clears_a_server_and_a_displaced_job_moves() -> None:
     jobs = (job(0, 0, 100, gpus=4), job(1, 0, 900), job(2, 0, 800, gpus=2), job(3, 50, 10, gpus=4))
-    outcome = played(jobs, "srtf", servers=TWO_SERVERS, placement="consolidate")
+    outcome = play(jobs, "srtf", servers=TWO_SERVERS, placement="consolidate")
     assert outcome.began_s == (0.0, 0.0, 0.0, 50.0)
     assert outcome.ended_s == (100.0, 910.0, 810.0, 60.0)
     assert outcome.preemptions == 2
 
 
-def test_by_skew_only_models_with_one_large_tensor_wait_to_lie_together() -> None:
+def test_with_placement_skew_only_skewed_models_wait_for_one_server() -> None:
     def begins(model: str) -> float | None:
         others = (job(0, 0, 100, gpus=3, model="vgg11"), job(1, 0, 200, gpus=3, model="vgg11"))
         jobs = (*others, job(2, 10, 50, gpus=2, model=model))
-        return played(jobs, servers=TWO_SERVERS, placement="skew").began_s[2]
+        return play(jobs, servers=TWO_SERVERS, placement="skew").began_s[2]
 
     assert {model: begins(model) for model in ("vgg16", "resnet50", "")} == {"vgg16": 100.0, "resnet50": 10.0, "": 10.0}
 
 
-def test_another_placement_is_refused() -> None:
+def test_an_unknown_placement_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no placement 'near': any, consolidate, skew"):
-        played((job(0, 0, 1),), placement="near")
+        play((job(0, 0, 1),), placement="near")
 
 
-def test_a_job_runs_as_fast_as_the_mechanism_says_and_no_longer_when_it_says_otherwise() -> None:
-    mechanism = Twice()
+def test_a_job_runs_at_the_current_speed_of_its_allocation() -> None:
+    mechanism = DoubleSpeed()
     jobs = (job(0, 0, 100, model="net"), job(1, 0, 100, model="net"))
     outcome = play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=0)
-    assert outcome.ended_s == (50.0, 75.0)  # 50 s at 1, then it is the first, and has 50 s of work left at 2
+    # the second: 50 s at speed 1, then it is first, with 50 s of work at speed 2
+    assert outcome.ended_s == (50.0, 75.0)
 
 
-def test_the_mechanism_is_asked_only_when_others_run_or_in_another_order() -> None:
-    mechanism = Twice()
+def test_the_mechanism_is_called_only_if_the_running_jobs_or_their_order_change() -> None:
+    mechanism = DoubleSpeed()
     jobs = tuple(job(n, n * 1000, 2950 if n else 10_000, model="net") for n in range(2))
     play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=100)
-    assert mechanism.asked[1:] == [["0"], ["0", "1"], ["0"]]  # the first question: how fast it is alone
+    assert mechanism.calls[1:] == [["0"], ["0", "1"], ["0"]]  # the first call asks for the speed of the job alone
 
 
-def test_without_a_profile_nobody_is_asked() -> None:
-    mechanism = Twice()
+def test_the_mechanism_is_not_called_for_jobs_without_a_profile() -> None:
+    mechanism = DoubleSpeed()
     jobs = (job(0, 0, 100, model="other"),)
     assert play_rounds(jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=0).ended_s == (
         100.0,
     )
-    assert mechanism.asked == []
+    assert mechanism.calls == []
 
 
-def test_with_the_habit_a_mechanism_is_shown_the_whole_queue() -> None:
-    mechanism = Twice()
+def test_with_whole_queue_the_mechanism_gets_the_whole_queue() -> None:
+    mechanism = DoubleSpeed()
     jobs = tuple(job(n, 0, 100, gpus=2, model="net") for n in range(2))
     play_rounds(
         jobs, TWO_GPUS, make_policy("fifo", jobs), mechanism, profiles=KNOWN, round_s=300,
         habits=Habits(whole_queue=True),
     )  # fmt: skip
-    assert mechanism.asked[1] == ["0", "1"]
+    assert mechanism.calls[1] == ["0", "1"]
 
 
-def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without_end() -> None:
+def test_a_job_that_does_not_fit_on_empty_servers_is_an_error() -> None:
     def never(claims: Sequence[JobDemand], servers: Sequence[Server]) -> list[Allocation]:
         return [Allocation(job=claim.job, cpus=3, mem_mib=64_000) for claim in claims]
 
@@ -227,7 +228,7 @@ def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["any", "consolidate"])
 @pytest.mark.parametrize("round_s", [0.0, 300.0])
-def test_all_of_philly_ends_having_held_its_gpus_for_its_work(placement: str, round_s: float) -> None:
+def test_every_job_of_the_philly_trace_ends_after_holding_its_gpus_for_its_work(placement: str, round_s: float) -> None:
     jobs = tuple(read_load(Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz").jobs)
     servers = make_equal_servers(64, gpus=8, cpus=32, mem_gb=512)
     outcome = play_rounds(

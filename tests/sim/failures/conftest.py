@@ -1,4 +1,4 @@
-"""Traces, servers and worlds of the failure study."""
+"""Fixtures for the failure study: traces, servers and simulated worlds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from slurmwrap.sim.failures.study_arms import FailureWorld
 from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
-# Nothing but what a test draws itself: no node fails, no log is misread, every job is pre-run.
+# Only the failures that a test adds: no node fails, no log is misread, and every job gets a pre-run.
 QUIET = FailureSettings(node_failures_per_day=0.0, misread=0.0, own_read=0.0, one_gpu_waits=1.0, checkpoint_s=None)
 
 
 @pytest.fixture
 def trace() -> Callable[..., list[SimJob]]:
-    """So many jobs, ten minutes apart; GPUs in turn of `gpus`, run times in turn of `work_s`."""
+    """Makes `count` jobs, ten minutes apart; GPUs and run times cycle through `gpus` and `work_s`."""
 
     def make(count: int, gpus: tuple[int, ...] = (1,), work_s: tuple[float, ...] = (3600.0,)) -> list[SimJob]:
         return [
@@ -38,7 +38,7 @@ def trace() -> Callable[..., list[SimJob]]:
 
 @pytest.fixture
 def world() -> Callable[..., FailureWorld]:
-    """A world of these jobs in which only the jobs of `doomed` fail. Further words: FailureSettings."""
+    """Makes a world in which only the jobs in `doomed` fail. `settings` are fields of FailureSettings."""
 
     def make(jobs: list[SimJob], *doomed: FailingJob, config: Config | None = None, **settings: Any) -> FailureWorld:
         chosen = replace(QUIET, **settings)

@@ -1,4 +1,4 @@
-"""The whole study on small traces."""
+"""The whole failure study on small traces."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 SURE = FailureSettings(misread=0.0, unexplained_curable=0.0)
 
 
-def mixed(trace: Trace, count: int = 500) -> list[SimJob]:
+def make_mixed_jobs(trace: Trace, count: int = 500) -> list[SimJob]:
     return trace(count, gpus=(1, 1, 1, 4, 8), work_s=(300.0, 3600.0, 14_400.0, 60_000.0, 600.0, 1800.0, 900.0))
 
 
 @pytest.fixture(scope="module")
-def found() -> FailureStudy:
+def study() -> FailureStudy:
     jobs = [
         SimJob(number=at, job="", submit_s=600.0 * at, work_s=(300.0, 3600.0, 60_000.0)[at % 3], gpus=(1, 4)[at % 2])
         for at in range(1500)
@@ -33,7 +33,7 @@ def found() -> FailureStudy:
 
 
 def test_the_same_seeds_give_the_same_study(trace: Trace) -> None:
-    jobs = mixed(trace, 150)
+    jobs = make_mixed_jobs(trace, 150)
     assert run_failure_study(jobs, servers=SERVERS, seeds=(4, 5)) == run_failure_study(
         jobs, servers=SERVERS, seeds=(4, 5)
     )
@@ -42,22 +42,22 @@ def test_the_same_seeds_give_the_same_study(trace: Trace) -> None:
     )
 
 
-def test_costs_add_up_and_savings_are_against_plain(found: FailureStudy) -> None:
-    plain = found.arm("plain").cost_gpu_hours.mean
-    for arm in found.arms:
+def test_costs_add_up_and_savings_are_relative_to_the_plain_arm(study: FailureStudy) -> None:
+    plain = study.arm("plain").cost_gpu_hours.mean
+    for arm in study.arms:
         parts = arm.wasted_gpu_hours.mean + arm.trial_gpu_hours.mean + arm.false_stop_gpu_hours.mean
         assert arm.cost_gpu_hours.mean == pytest.approx(parts)
         assert arm.saved_gpu_hours.mean == pytest.approx(plain - parts, abs=1e-6)
 
 
-def test_categories_add_up_to_what_the_arms_lost(found: FailureStudy) -> None:
-    for arm in found.arms:
-        lost = sum(row.cost_gpu_hours[arm.name] for row in found.categories)
+def test_costs_of_categories_add_up_to_those_of_the_arms(study: FailureStudy) -> None:
+    for arm in study.arms:
+        lost = sum(row.cost_gpu_hours[arm.name] for row in study.categories)
         assert lost == pytest.approx(arm.wasted_gpu_hours.mean + arm.false_stop_gpu_hours.mean)
 
 
-def test_shares_of_jobs_are_the_published_ones_and_say_which_were_built_in(found: FailureStudy) -> None:
-    checks = {one.name: one for one in found.checks}
+def test_shares_equal_the_published_shares_and_built_in_ones_are_marked(study: FailureStudy) -> None:
+    checks = {one.name: one for one in study.checks}
     assert {name: one.built_in for name, one in checks.items()} == {
         "jobs killed": True,
         "GPU time of killed jobs": True,
@@ -71,31 +71,33 @@ def test_shares_of_jobs_are_the_published_ones_and_say_which_were_built_in(found
     assert checks["jobs of both kinds"].here.mean == pytest.approx(0.307, abs=0.025)
 
 
-def test_no_transient_cause_is_stopped_but_for_a_budget(trace: Trace) -> None:
-    """No log is misread: whatever is stopped although it could be cured has used up what it may."""
-    arm = run_failure_study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(1, 2)).arm("all")
+def test_a_transient_failure_is_stopped_only_by_a_budget(trace: Trace) -> None:
+    """No log is misread, so every false stop is due to a budget."""
+    arm = run_failure_study(make_mixed_jobs(trace), servers=SERVERS, settings=SURE, seeds=(1, 2)).arm("all")
     assert arm.false_stops == arm.budget_stops
 
 
-def test_without_budgets_no_transient_cause_is_ever_stopped(trace: Trace) -> None:
+def test_without_budgets_no_transient_failure_is_stopped(trace: Trace) -> None:
     endless = replace(Config().retry, per_root_cause=1000, confirmations=1000, max_restarts=0, max_lost_gpu_hours=0.0)
     config = replace(Config(), retry=endless)
-    done = run_failure_study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(1,), config=config)
+    done = run_failure_study(make_mixed_jobs(trace), servers=SERVERS, settings=SURE, seeds=(1,), config=config)
     assert done.arm("retry").false_stops.mean == 0
     assert done.arm("retry").completed_jobs.mean >= done.arm("plain").completed_jobs.mean
 
 
-def test_adaptive_retry_saves_what_blind_ones_repeat_in_vain(trace: Trace) -> None:
+def test_adaptive_retry_saves_gpu_time_compared_to_blind_retries(trace: Trace) -> None:
     blind = replace(SURE, blind_retries=3)
     assert (
-        run_failure_study(mixed(trace), servers=SERVERS, settings=blind, seeds=(1, 2)).arm("retry").saved_share.mean
+        run_failure_study(make_mixed_jobs(trace), servers=SERVERS, settings=blind, seeds=(1, 2))
+        .arm("retry")
+        .saved_share.mean
         > 0.3
     )
 
 
-def test_nothing_fails_nothing_is_saved(trace: Trace) -> None:
+def test_without_failures_nothing_is_saved(trace: Trace) -> None:
     never = FailureSettings(failing_jobs=0.0, node_failures_per_day=0.0)
-    done = run_failure_study(mixed(trace, 300), servers=SERVERS, settings=never, seeds=(1,))
+    done = run_failure_study(make_mixed_jobs(trace, 300), servers=SERVERS, settings=never, seeds=(1,))
     assert {arm.name: arm.wasted_gpu_hours.mean for arm in done.arms} == dict.fromkeys(
         ("plain", "by-hand", "pre-run", "retry", "exclusion", "all"), 0.0
     )
@@ -103,26 +105,26 @@ def test_nothing_fails_nothing_is_saved(trace: Trace) -> None:
     assert done.arm("pre-run").cost_gpu_hours == done.arm("pre-run").trial_gpu_hours
 
 
-def test_a_long_trace_is_cut_to_its_middle(trace: Trace) -> None:
+def test_only_the_middle_of_a_long_trace_is_used(trace: Trace) -> None:
     jobs = trace(100)
     assert [job.number for job in select_middle(jobs, 10)] == list(range(45, 55))
     done = run_failure_study(jobs, servers=SERVERS, seeds=(1,), most_jobs=10)
     assert (done.jobs, done.of) == (10, 100)
 
 
-def test_a_trial_is_no_longer_than_its_time_limit(trace: Trace) -> None:
+def test_a_pre_run_is_no_longer_than_its_time_limit(trace: Trace) -> None:
     short = replace(Config(), prerun=replace(Config().prerun, time_limit_s=30))
     assert run_failure_study(trace(20), servers=SERVERS, seeds=(1,), config=short).settings.trial_s == 30.0
 
 
-def test_progress_counts_the_worlds(trace: Trace) -> None:
+def test_progress_counts_the_played_arms(trace: Trace) -> None:
     seen: list[tuple[int, int]] = []
     run_failure_study(trace(20), servers=SERVERS, seeds=(1, 2), progress=lambda done, of: seen.append((done, of)))
     assert seen == [(at, 12) for at in range(1, 13)]
 
 
-def test_the_record_becomes_json(found: FailureStudy) -> None:
-    assert json.loads(json.dumps(asdict(found), allow_nan=False))["arms"][0]["name"] == "plain"
+def test_the_study_can_be_serialized_as_json(study: FailureStudy) -> None:
+    assert json.loads(json.dumps(asdict(study), allow_nan=False))["arms"][0]["name"] == "plain"
 
 
 def test_a_trace_without_gpus_is_refused() -> None:
@@ -130,6 +132,6 @@ def test_a_trace_without_gpus_is_refused() -> None:
         run_failure_study([SimJob(number=0, job="a", submit_s=0, work_s=1, gpus=0)], servers=SERVERS)
 
 
-def test_no_seed_is_refused(trace: Trace) -> None:
+def test_an_empty_list_of_seeds_is_refused(trace: Trace) -> None:
     with pytest.raises(ValueError, match="no seed"):
         run_failure_study(trace(3), servers=SERVERS, seeds=())

@@ -1,4 +1,4 @@
-"""What becomes of a simulated run is decided by production."""
+"""Decisions about simulated runs are made by the code of production."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ JOB = SimJob(number=4, job="4", submit_s=0.0, work_s=7200.0, gpus=8)
 RUN = FailedRun(job=JOB, uid=7, run=0, began_s=0.0, ended_s=600.0, nodes=("n03",), told="nccl_error", mem_mib=100_000)
 
 
-def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
-    """The decisions about `times` runs that all fail of the same."""
+def judge_repeatedly(run: FailedRun, times: int) -> list[tuple[str, bool]]:
+    """The decisions about `times` runs that all fail for the same reason."""
     before: list[JobRun] = []
     found = []
     for number in range(times):
@@ -35,7 +35,7 @@ def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
     return found
 
 
-def test_the_functions_are_productions_own() -> None:
+def test_the_simulator_uses_the_functions_of_production() -> None:
     assert sim_judge.decide is retry_decision.decide
     assert sim_judge.make_ledger is retry_budget.make_ledger
     assert sim_nodes.make_strikes is strikes.make_strikes
@@ -44,55 +44,57 @@ def test_the_functions_are_productions_own() -> None:
     assert draw_failures.ELSEWHERE is single_gpu_messages.ELSEWHERE
 
 
-def test_a_transient_failure_is_retried_until_its_budget_is_spent() -> None:
-    assert again_and_again(RUN, 4) == [("retry", True)] * 3 + [("stop", False)]
+def test_a_transient_failure_is_retried_until_its_budget_is_used_up() -> None:
+    assert judge_repeatedly(RUN, 4) == [("retry", True)] * 3 + [("stop", False)]
 
 
-def test_the_user_s_own_fault_is_not_retried() -> None:
-    assert again_and_again(replace(RUN, told="syntax_error"), 1) == [("stop", False)]
+def test_a_user_error_is_not_retried() -> None:
+    assert judge_repeatedly(replace(RUN, told="syntax_error"), 1) == [("stop", False)]
 
 
-def test_each_retry_waits_longer() -> None:
+def test_a_retry_is_delayed() -> None:
     first = judge_failed_run(RUN, (), FLEET, ACT)
     assert 60 <= first.delay_s <= 75
 
 
-def test_out_of_memory_runs_again_with_half_as_much_more() -> None:
+def test_after_out_of_memory_the_retry_gets_50_percent_more_memory() -> None:
     found = judge_failed_run(replace(RUN, told="cpu_oom"), (), FLEET, ACT)
     assert (found.again, found.mem_mib) == (True, 150_000)
 
 
-def test_out_of_memory_on_a_whole_node_is_stopped() -> None:
+def test_out_of_memory_with_all_memory_of_a_node_is_stopped() -> None:
     found = judge_failed_run(replace(RUN, told="cpu_oom", mem_mib=500 * 1024), (), FLEET, ACT)
     assert (found.again, found.decision.decision) == (False, "stop")
 
 
-def test_a_conclusive_fault_strikes_its_node_and_the_job_leaves_it() -> None:
+def test_a_conclusive_fault_gives_its_node_a_strike_and_the_job_avoids_it() -> None:
     run = replace(RUN, told="gpu_hardware", node="n03", conclusive=True)
     found = judge_failed_run(run, (), FLEET, ACT)
     assert (found.again, found.avoid) == (True, ("n03",))
     assert [strike.node for strike in make_strikes(diagnosis_of(run), record_of(run, diagnosis_of(run)))] == ["n03"]
 
 
-@pytest.mark.parametrize("told", ["node_failure", "job_preempted"])
-def test_what_slurm_requeues_by_itself_goes_on_without_us(told: str) -> None:
-    found = judge_failed_run(replace(RUN, told=told, node="n03" if told == "node_failure" else ""), (), FLEET, ACT)
+@pytest.mark.parametrize("category", ["node_failure", "job_preempted"])
+def test_a_job_that_slurm_requeues_needs_no_action(category: str) -> None:
+    found = judge_failed_run(
+        replace(RUN, told=category, node="n03" if category == "node_failure" else ""), (), FLEET, ACT
+    )
     assert (found.again, found.decision.actions) == (True, ())
 
 
-def test_a_blamed_input_is_confirmed_once_elsewhere_then_blocked() -> None:
+def test_a_suspected_input_is_confirmed_on_another_node_and_then_blocked() -> None:
     run = replace(RUN, told="incorrect_inputs", input_path="/d/x", digest="d")
-    assert again_and_again(run, 2) == [("retry_elsewhere", True), ("blacklist_input", False)]
+    assert judge_repeatedly(run, 2) == [("retry_elsewhere", True), ("blacklist_input", False)]
 
 
-def test_an_input_that_we_find_broken_ourselves_is_blocked_at_once() -> None:
+def test_an_input_that_a_check_finds_broken_is_blocked_at_once() -> None:
     run = replace(RUN, told="incorrect_inputs", input_path="/d/x", digest="d", fault="is truncated")
     found = judge_failed_run(run, (), FLEET, ACT)
     assert (found.again, [(b.uid, b.digest) for b in found.decision.blocked]) == (False, [(7, "d")])
 
 
-def test_progress_beyond_the_last_checkpoint_renews_the_budget() -> None:
-    """The third run came further than any before: what was spent is forgiven."""
+def test_progress_beyond_the_last_checkpoint_resets_the_budget() -> None:
+    """From the third run on each run makes more progress than any before, so the budget is reset."""
     before: list[JobRun] = []
     found = []
     for number, kept in enumerate((0.0, 0.0, 3600.0, 7200.0, 10_800.0, 14_400.0)):

@@ -1,4 +1,4 @@
-"""Intervals over seeds."""
+"""Confidence intervals over seeds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from slurmwrap.sim.failures.student_t import (
 from slurmwrap.sim.failures.study_result import Interval
 
 
-def test_students_interval_of_a_textbook_sample() -> None:
+def test_interval_of_a_textbook_sample() -> None:
     """Mean 3, standard deviation √2.5, five values: 3 ± 2.776 · √(2.5 / 5)."""
     found = compute_interval([1, 2, 3, 4, 5])
     assert (found.mean, found.low, found.high) == pytest.approx((3, 3 - 1.96293, 3 + 1.96293), abs=1e-4)
 
 
-def test_one_seed_has_no_ends() -> None:
+def test_one_seed_gives_no_interval() -> None:
     assert compute_interval([4.0]) == Interval(mean=4.0)
 
 
-def test_what_both_arms_share_cancels() -> None:
+def test_paired_differences_cancel_common_variation() -> None:
     assert compute_paired([90.0, 190.0, 290.0], [100.0, 200.0, 300.0]) == Interval(mean=10.0, low=10.0, high=10.0)
 
 
-def test_a_share_of_sums_is_not_decided_by_the_smallest_whole() -> None:
+def test_a_ratio_is_a_ratio_of_sums() -> None:
     found = compute_ratio([-5.0, 300.0], [1.0, 999.0])
     assert found.mean == pytest.approx(0.295)
     assert compute_ratio([10.0, 20.0, 30.0], [100.0, 200.0, 300.0]) == Interval(mean=0.1, low=0.1, high=0.1)
@@ -40,13 +40,13 @@ def test_a_share_of_sums_is_not_decided_by_the_smallest_whole() -> None:
     )
 
 
-def test_no_seed_is_refused() -> None:
+def test_an_empty_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="seed"):
         compute_interval([])
 
 
-def test_more_draws_of_the_same_do_not_make_a_forecast_surer() -> None:
-    """The mean's own interval shrinks with the root of their number; where one more draw would lie does not."""
+def test_a_forecast_interval_does_not_shrink_with_more_draws() -> None:
+    """The interval of the mean shrinks with the square root of the number of draws; that of one more draw does not."""
     few, many = compute_forecast([0.0, 10.0] * 10), compute_forecast([0.0, 10.0] * 1000)
     assert few.high is not None
     assert many.high is not None
@@ -55,7 +55,7 @@ def test_more_draws_of_the_same_do_not_make_a_forecast_surer() -> None:
     assert compute_forecast([0.0, 0.0, 1.0], least=0.0).low == 0.0
 
 
-def test_a_month_that_one_day_made_has_a_wide_interval() -> None:
+def test_savings_of_a_single_day_have_a_wide_interval() -> None:
     even = np.full((3, 30), 10.0)
     one_day = np.zeros((3, 30))
     one_day[:, 7] = 300.0
@@ -66,7 +66,7 @@ def test_a_month_that_one_day_made_has_a_wide_interval() -> None:
     assert saved.high >= 900.0
 
 
-def test_what_nobody_knows_of_the_causes_is_in_the_interval() -> None:
+def test_the_interval_includes_the_variation_between_draws() -> None:
     draws = np.repeat(np.array([[0.0], [10.0]]), 30, axis=1)
     saved, share = compute_by_resampling(draws, np.full((2, 30), 20.0))
     assert (saved.low, saved.mean, saved.high) == (0.0, 150.0, 300.0)
@@ -81,5 +81,5 @@ def test_a_few_days_are_not_resampled() -> None:
 @pytest.mark.parametrize(
     ("degrees", "quantile"), [(1, 12.7062), (30, 2.0423), (31, 2.0395), (60, 2.0003), (120, 1.9799)]
 )
-def test_the_quantile_is_the_tables_of_textbooks(degrees: int, quantile: float) -> None:
+def test_quantiles_equal_textbook_tables(degrees: int, quantile: float) -> None:
     assert quantile_t(degrees) == pytest.approx(quantile, abs=4e-4)

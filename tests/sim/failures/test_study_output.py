@@ -1,4 +1,4 @@
-"""The study in words and tables."""
+"""The failure study as text and tables."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ JOBS = [SimJob(number=at, job="", submit_s=600.0 * at, work_s=3600.0, gpus=(1, 8
 
 
 @pytest.fixture(scope="module")
-def found() -> FailureStudy:
+def study() -> FailureStudy:
     return run_failure_study(JOBS, servers=SERVERS, seeds=(1, 2))
 
 
-def test_each_arm_has_its_row_with_what_it_saved(found: FailureStudy) -> None:
-    saved = replace(found.arms[3], saved_gpu_hours=Interval(mean=1234.4, low=-5.0, high=2473.8))
-    lines = format_study_table(replace(found, arms=(*found.arms[:3], saved, *found.arms[4:]))).splitlines()
-    assert [line.split("  ")[0] for line in lines[3:9]] == [arm.title for arm in found.arms]
+def test_each_arm_has_a_row_with_its_savings(study: FailureStudy) -> None:
+    saved = replace(study.arms[3], saved_gpu_hours=Interval(mean=1234.4, low=-5.0, high=2473.8))
+    lines = format_study_table(replace(study, arms=(*study.arms[:3], saved, *study.arms[4:]))).splitlines()
+    assert [line.split("  ")[0] for line in lines[3:9]] == [arm.title for arm in study.arms]
     assert " 1,234 −5.0 to 2,474 " in " ".join(lines[6].split())
 
 
-def test_the_text_says_which_figures_were_built_in(found: FailureStudy) -> None:
-    text = format_study_markdown(found)
+def test_the_text_marks_figures_that_hold_by_construction(study: FailureStudy) -> None:
+    text = format_study_markdown(study)
     assert "300 jobs with failures at Philly's rates on 20 servers with 8 GPUs, 2 seeds" in text
     assert (text.count("by construction"), text.count("comes out")) == (2, 4)
 
 
-def test_an_interval_that_spans_zero_is_called_that(found: FailureStudy) -> None:
-    arm = found.arms[3]
+def test_an_interval_that_spans_zero_is_reported(study: FailureStudy) -> None:
+    arm = study.arms[3]
     unsure = replace(arm, saved_gpu_hours=Interval(mean=10.0, low=-3.0, high=23.0))
-    assert "saves 10 GPU-hours (−3.0 to 23)" in format_study_markdown(replace(found, arms=(found.arms[0], unsure)))
-    assert "the interval spans zero" in format_study_markdown(replace(found, arms=(found.arms[0], unsure)))
+    assert "saves 10 GPU-hours (−3.0 to 23)" in format_study_markdown(replace(study, arms=(study.arms[0], unsure)))
+    assert "the interval spans zero" in format_study_markdown(replace(study, arms=(study.arms[0], unsure)))
     sure = replace(arm, saved_gpu_hours=Interval(mean=-10.0, low=-23.0, high=-3.0))
-    assert "costs 10 GPU-hours (−23 to −3.0)" in format_study_markdown(replace(found, arms=(found.arms[0], sure)))
-    assert "spans zero" not in format_study_markdown(replace(found, arms=(found.arms[0], sure)))
+    assert "costs 10 GPU-hours (−23 to −3.0)" in format_study_markdown(replace(study, arms=(study.arms[0], sure)))
+    assert "spans zero" not in format_study_markdown(replace(study, arms=(study.arms[0], sure)))
 
 
-def test_a_dump_is_told_as_one(found: FailureStudy) -> None:
+def test_the_text_says_that_failures_come_from_a_dump(study: FailureStudy) -> None:
     failed = [replace(job, status="FAILED") for job in JOBS[:20]]
     text = format_study_markdown(study_of_dump(failed, servers=SERVERS, seeds=(1,)))
     assert "with the dump's own failures" in text
@@ -58,14 +58,16 @@ def test_a_dump_is_told_as_one(found: FailureStudy) -> None:
     assert "Philly's own figures" not in text
 
 
-def test_what_is_assumed_is_told_with_the_figures_that_were_used() -> None:
-    told = " ".join(list_assumptions(FailureSettings(trial_s=300.0, blind_retries=4, checkpoint_s=None), "drawn"))
-    assert "one GPU for 5 min" in told
-    assert "whatever the reason, 4 times" in told
-    assert "nothing is kept" in told
+def test_assumptions_are_listed_with_the_values_used() -> None:
+    assumptions = " ".join(
+        list_assumptions(FailureSettings(trial_s=300.0, blind_retries=4, checkpoint_s=None), "drawn")
+    )
+    assert "one GPU for 5 min" in assumptions
+    assert "whatever the reason, 4 times" in assumptions
+    assert "nothing is kept" in assumptions
 
 
-def test_each_variant_changes_one_thing_of_the_settings_or_the_configuration() -> None:
+def test_each_variant_changes_one_setting() -> None:
     usual, config = FailureSettings(), Config()
     changed = {
         name: [one.name for one in fields(usual) if getattr(settings, one.name) != getattr(usual, one.name)]
@@ -77,7 +79,7 @@ def test_each_variant_changes_one_thing_of_the_settings_or_the_configuration() -
     assert len(list_variants(usual, config)) == len(changed) + 2
 
 
-def test_the_unchanged_variant_is_the_study_itself(found: FailureStudy) -> None:
+def test_the_unchanged_variant_equals_the_study(study: FailureStudy) -> None:
     rows = study_sensitivity(JOBS[:20], servers=SERVERS, seeds=(1, 2))
     itself = run_failure_study(JOBS[:20], servers=SERVERS, seeds=(1, 2))
     assert rows[0].all == itself.arm("all").saved_gpu_hours

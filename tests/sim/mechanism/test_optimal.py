@@ -1,4 +1,4 @@
-"""The optimum of one round: checked against every division there is, and against what it is given."""
+"""The optimal allocation of one round, compared to all possible allocations and to tune."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SPEEDS = (
 )
 
 
-def claim(speeds: int, gpus: int = 1, *, cpus: float = 3.0, name: str = "a") -> JobDemand:
+def make_demand(speeds: int, gpus: int = 1, *, cpus: float = 3.0, name: str = "a") -> JobDemand:
     return JobDemand(job=name, gpus_per_node=gpus, cpus=cpus, mem_mib=64_000, speeds=SPEEDS[speeds])
 
 
-def small(gpus: int = 4) -> Server:
+def make_server(gpus: int = 4) -> Server:
     return Server(
         name="n0",
         gpus=gpus,
@@ -39,8 +39,8 @@ def small(gpus: int = 4) -> Server:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 2)), min_size=1, max_size=4))
-def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> None:
-    queue = [claim(speeds, gpus) for speeds, gpus in kinds]
+def test_no_other_allocation_has_a_higher_total_speed(kinds: list[tuple[int, int]]) -> None:
+    queue = [make_demand(speeds, gpus) for speeds, gpus in kinds]
     while sum(one.gpus for one in queue) > 4:
         queue.pop()
     menus = [list_group_options(one, (3.0, 64_000)) for one in queue]
@@ -50,7 +50,7 @@ def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> No
         if sum(option.cpus * option.gpus for option in choice) <= 12
         and sum(option.mem_mib * option.gpus for option in choice) <= 256_000
     )
-    grants = allocate_optimal(queue, [small()])
+    grants = allocate_optimal(queue, [make_server()])
     assert abs(sum(grant.speed or 1.0 for grant in grants) - best) < 1e-6
     assert sum(grant.cpus * one.gpus for grant, one in zip(grants, queue, strict=True)) <= 12
     assert sum(grant.mem_mib * one.gpus for grant, one in zip(grants, queue, strict=True)) <= 256_000
@@ -59,39 +59,50 @@ def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> No
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, 4), max_size=32))
-def test_no_job_is_slower_than_at_its_share_and_tune_is_never_faster_in_sum(kinds: list[int]) -> None:
-    queue = [claim(speeds) for speeds in kinds]
+def test_no_job_is_slower_than_at_its_share_and_tune_is_not_faster_in_total(kinds: list[int]) -> None:
+    queue = [make_demand(speeds) for speeds in kinds]
     grants = allocate_optimal(queue, servers(4))
     assert all((grant.speed or 1.0) >= 1.0 and grant.servers for grant in grants)
     tuned = sum(grant.speed or 1.0 for grant in reference_tune(queue, servers(4)))
     assert sum(grant.speed or 1.0 for grant in grants) >= tuned - 1e-6
 
 
-def test_a_menu_leaves_out_what_is_slower_than_the_share_or_dearer_than_something_as_fast() -> None:
-    assert [(option.cpus, option.mem_mib, option.speed) for option in list_group_options(claim(1), (3.0, 64_000))] == [
+def test_options_slower_than_the_share_or_dominated_are_left_out() -> None:
+    assert [
+        (option.cpus, option.mem_mib, option.speed) for option in list_group_options(make_demand(1), (3.0, 64_000))
+    ] == [
         (3, 64_000, 1.0),
         (4, 64_000, 1.2),
         (6, 64_000, 1.9),
         (12, 128_000, 2.0),
     ]
-    assert [(option.cpus, option.speed) for option in list_group_options(claim(2), (3.0, 64_000))] == [
+    assert [(option.cpus, option.speed) for option in list_group_options(make_demand(2), (3.0, 64_000))] == [
         (3, 1.0),
         (9, 2.5),
     ]
-    assert [(option.cpus, option.mem_mib) for option in list_group_options(claim(0), (3.0, 64_000))] == [(1, 16_000)]
+    assert [(option.cpus, option.mem_mib) for option in list_group_options(make_demand(0), (3.0, 64_000))] == [
+        (1, 16_000)
+    ]
 
 
-def test_alike_jobs_of_lower_priority_get_the_faster_points() -> None:
-    queue = [claim(2), claim(2), claim(0), claim(0)]
-    assert [grant.cpus for grant in allocate_optimal(queue, [small()])] == [3, 3, 1, 1]
-    assert [grant.cpus for grant in allocate_optimal([*queue[:3], claim(0)], [small(), small()])] == [9, 9, 1, 1]
-    assert [grant.cpus for grant in allocate_optimal([claim(2), claim(2), claim(0)], [small(5)])] == [3, 9, 1]
+def test_of_equal_jobs_those_of_lower_priority_get_the_faster_options() -> None:
+    queue = [make_demand(2), make_demand(2), make_demand(0), make_demand(0)]
+    assert [grant.cpus for grant in allocate_optimal(queue, [make_server()])] == [3, 3, 1, 1]
+    assert [grant.cpus for grant in allocate_optimal([*queue[:3], make_demand(0)], [make_server(), make_server()])] == [
+        9,
+        9,
+        1,
+        1,
+    ]
+    assert [
+        grant.cpus for grant in allocate_optimal([make_demand(2), make_demand(2), make_demand(0)], [make_server(5)])
+    ] == [3, 9, 1]
 
 
-def test_who_has_no_gpus_left_or_asks_for_more_than_is_left_gets_no_server() -> None:
-    queue = [claim(4, 2, cpus=5.0), claim(4, 1, cpus=5.0), claim(0, 4), claim(0)]
-    assert [grant.servers for grant in allocate_optimal(queue, [small()])] == [("n0",) * 2, (), (), ("n0",)]
+def test_a_job_that_does_not_fit_into_the_rest_gets_no_server() -> None:
+    queue = [make_demand(4, 2, cpus=5.0), make_demand(4, 1, cpus=5.0), make_demand(0, 4), make_demand(0)]
+    assert [grant.servers for grant in allocate_optimal(queue, [make_server()])] == [("n0",) * 2, (), (), ("n0",)]
 
 
-def test_an_empty_round() -> None:
-    assert allocate_optimal([], [small()]) == ()
+def test_an_empty_queue_gives_no_allocations() -> None:
+    assert allocate_optimal([], [make_server()]) == ()

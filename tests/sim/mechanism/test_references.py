@@ -1,12 +1,11 @@
-"""The authors' mechanisms in one round, on servers of 8 GPUs, 24 CPUs and 512,000 MiB."""
+"""The mechanisms of Synergy's authors in one round, on servers of 8 GPUs, 24 CPUs and 512,000 MiB."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from allocate_cases import points, servers
-from hypothesis import given as given_any
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Allocation, JobDemand
@@ -28,21 +27,21 @@ def job(kind: str, gpus: int = 1, name: str = "") -> JobDemand:
     return JobDemand(job=name or kind, gpus_per_node=gpus, cpus=3.0, mem_mib=64_000, speeds=SPEEDS[kind])
 
 
-def given(grants: Sequence[Allocation]) -> list[tuple[float, int, tuple[str, ...], float | None]]:
+def list_allocations(grants: Sequence[Allocation]) -> list[tuple[float, int, tuple[str, ...], float | None]]:
     return [(grant.cpus, grant.mem_mib, grant.servers, grant.speed) for grant in grants]
 
 
-def test_proportional_gives_each_gpu_its_part_whoever_asks_for_what() -> None:
+def test_proportional_gives_each_gpu_its_share_of_every_resource() -> None:
     grants = reference_proportional([job("hungry"), job("light", 2), job("")], servers(1))
-    assert given(grants) == [(3, 64_000, ("n0",) * gpus, 1.0) for gpus in (1, 2, 1)]
+    assert list_allocations(grants) == [(3, 64_000, ("n0",) * gpus, 1.0) for gpus in (1, 2, 1)]
 
 
-def test_proportional_fills_server_by_server_and_leaves_who_no_longer_fits() -> None:
+def test_proportional_fills_servers_in_order_and_skips_jobs_that_do_not_fit() -> None:
     grants = reference_proportional([job("light", 6), job("light", 6), job("light", 6)], servers(2))
     assert [grant.servers for grant in grants] == [("n0",) * 6, ("n0",) * 2 + ("n1",) * 4, ()]
 
 
-def test_consolidated_a_job_is_on_one_server_while_one_has_room_and_else_on_the_fullest() -> None:
+def test_with_consolidate_a_job_uses_one_server_if_possible() -> None:
     queue = [job("light", 6), job("light", 6), job("light", 2), job("light", 2)]
     grants = reference_proportional(queue, servers(2), consolidate=True)
     assert [grant.servers for grant in grants] == [("n0",) * 6, ("n1",) * 6, ("n0",) * 2, ("n1",) * 2]
@@ -50,9 +49,9 @@ def test_consolidated_a_job_is_on_one_server_while_one_has_room_and_else_on_the_
     assert apart[2].servers == ("n0", "n1")
 
 
-def test_greedy_passes_who_has_no_room_and_lets_later_ones_in() -> None:
+def test_greedy_places_only_jobs_whose_best_amount_fits() -> None:
     queue = [job("hungry"), job("hungry"), job("hungry"), job("light")]
-    assert given(reference_greedy(queue, servers(1))) == [
+    assert list_allocations(reference_greedy(queue, servers(1))) == [
         (12, 64_000, ("n0",), 3.0),
         (12, 64_000, ("n0",), 3.0),
         (12, 64_000, (), None),
@@ -66,9 +65,9 @@ def test_greedy_passes_who_has_no_room_and_lets_later_ones_in() -> None:
     ]
 
 
-def test_tune_gives_the_best_then_the_share_then_takes_back() -> None:
+def test_tune_gives_best_amounts_then_shares_then_cuts_earlier_jobs() -> None:
     queue = [job("mild"), job("hungry"), job("hungry"), job("mild"), job("")]
-    assert given(reference_tune(queue, servers(1))) == [
+    assert list_allocations(reference_tune(queue, servers(1))) == [
         (6, 64_000, ("n0",), 1.5),
         (3, 64_000, ("n0",), 1.0),
         (3, 64_000, ("n0",), 1.0),
@@ -77,7 +76,7 @@ def test_tune_gives_the_best_then_the_share_then_takes_back() -> None:
     ]
 
 
-def test_tune_seats_everybody_whose_gpus_fit() -> None:
+def test_tune_places_every_job_whose_gpus_fit() -> None:
     kinds = ("hungry", "learned", "light", "", "wide", "mild")
     queue = [job(kinds[number % 6], gpus) for number, gpus in enumerate((8, 4, 4, 2, 2, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1))]
     for consolidate in (False, True):
@@ -89,8 +88,8 @@ def test_tune_seats_everybody_whose_gpus_fit() -> None:
 
 
 @settings(max_examples=60)
-@given_any(queues, st.booleans(), st.booleans())
-def test_tune_gives_no_server_more_than_it_has_and_nobody_less_than_the_share(
+@given(queues, st.booleans(), st.booleans())
+def test_tune_overfills_no_server_and_gives_no_job_less_than_its_share(
     queue: list[tuple[str, int]], consolidate: bool, largest_first: bool
 ) -> None:
     claims = [job(kind, gpus) for kind, gpus in queue]
@@ -104,10 +103,10 @@ def test_tune_gives_no_server_more_than_it_has_and_nobody_less_than_the_share(
     assert all((grant.speed or 1.0) >= 1.0 for grant in grants)
 
 
-def test_tune_takes_from_a_job_although_that_frees_nothing_that_is_missing() -> None:
-    """Memory is missing for the last one; `hungry`, with most CPUs, is asked first and has none to give."""
+def test_tune_cuts_a_job_even_if_that_frees_no_missing_resource() -> None:
+    """The last job lacks memory; `hungry` has the most CPUs, so it is cut first, but it has no extra memory."""
     queue = [job("hungry"), job("learned"), job("learned"), job(""), job("")]
-    assert given(reference_tune(queue, servers(1))) == [
+    assert list_allocations(reference_tune(queue, servers(1))) == [
         (3, 64_000, ("n0",), 1.0),
         (3, 64_000, ("n0",), 1.0),
         (3, 192_000, ("n0",), 2.0),
@@ -116,13 +115,13 @@ def test_tune_takes_from_a_job_although_that_frees_nothing_that_is_missing() -> 
     ]
 
 
-def test_tune_largest_first_seats_by_gpus_and_answers_in_the_order_of_the_queue() -> None:
+def test_tune_largest_first_places_by_gpus_and_keeps_the_order_of_results() -> None:
     queue = [job("hungry"), job("hungry", 2)]
-    assert given(reference_tune(queue, servers(1), largest_first=True)) == [
+    assert list_allocations(reference_tune(queue, servers(1), largest_first=True)) == [
         (3, 64_000, ("n0",), 1.0),
         (3, 64_000, ("n0", "n0"), 1.0),
     ]
-    assert given(reference_tune(queue, servers(2), largest_first=True)) == [
+    assert list_allocations(reference_tune(queue, servers(2), largest_first=True)) == [
         (12, 64_000, ("n1",), 3.0),
         (12, 64_000, ("n0", "n0"), 3.0),
     ]

@@ -1,4 +1,4 @@
-"""Jobs as a policy sees them."""
+"""Fixture for the jobs that a queue policy gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[..., Active]
 
 @pytest.fixture
 def active() -> Make:
-    """Columns of jobs numbered from 0 that came one second apart; a single value stands for all."""
+    """Makes the columns of jobs submitted one second apart; a single value applies to all jobs."""
 
     def make(
         count: int,

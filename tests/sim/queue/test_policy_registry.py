@@ -1,4 +1,4 @@
-"""The policies by name."""
+"""Queue policies by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_name_gives_the_policy_of_that_name() -> None:
     ]
 
 
-def test_tiresias_s_own_names_mean_the_same() -> None:
+def test_the_policy_names_of_tiresias_are_accepted() -> None:
     assert isinstance(make_policy("2d-las", JOBS), Queues)
     assert isinstance(make_policy("2d-gittins", JOBS), Gittins)
 
@@ -30,16 +30,16 @@ def test_without_thresholds_las_is_plain() -> None:
     assert make_policy("las", JOBS, thresholds=()) == Las()
 
 
-def test_every_run_gets_a_policy_of_its_own() -> None:
+def test_every_call_makes_a_new_policy() -> None:
     assert make_policy("las", JOBS) is not make_policy("las", JOBS)
 
 
-def test_the_history_of_gittins_are_the_services_of_the_jobs_themselves() -> None:
+def test_the_history_of_gittins_is_the_service_of_the_jobs_of_the_trace() -> None:
     policy = make_policy("gittins", JOBS)
     assert isinstance(policy, Gittins)
     assert policy.index.ordered.tolist() == [1.0, 21.0, 22.0, 41.0, 62.0]
 
 
-def test_another_name_is_refused() -> None:
+def test_an_unknown_policy_name_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no policy 'lottery': fifo, srtf, srsf, las, gittins, ftf"):
         make_policy("lottery", JOBS)

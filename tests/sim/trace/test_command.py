@@ -1,4 +1,4 @@
-"""The call of sacct that people are told is the one whose output is read."""
+"""The sacct command in documentation and help is the one whose output is parsed."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "traces.md"
 
 
 @pytest.mark.parametrize("text", [DOCS.read_text(encoding="utf-8"), whatif.__doc__ or ""], ids=["docs", "whatif"])
-def test_the_call_is_told_whole(text: str) -> None:
+def test_the_documentation_contains_the_whole_sacct_command(text: str) -> None:
     assert COMMAND in re.sub(r"\\\n\s*", "", text)

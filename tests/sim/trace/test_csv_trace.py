@@ -1,4 +1,4 @@
-"""A table of jobs: what is read, and what each bad line is told."""
+"""CSV traces: how rows become jobs, and the error and hint for each invalid line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from slurmwrap.sim.trace.trace_load import Load
 
 HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
 NEEDED = "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model"
-MENDED = "fix the line, or remove it"
+FIX_LINE = "fix the line, or remove it"
 GPUS = "expected: the number of GPUs of the whole job; leave out jobs without GPUs"
 SUBMIT = "expected: seconds since the first submission"
 RUN = "expected: seconds of run time, without queueing"
 QUOTES = "put a field with a quote or a comma in quotes, and double the quotes in it"
 
 
-def test_a_row_becomes_a_job_and_what_is_empty_is_unknown() -> None:
+def test_a_row_gives_a_job_and_empty_fields_are_unknown() -> None:
     lines = [HEAD, "0,375,1,,,103959,,vgg19", "8.5,14009.400,8,24,500,ana,COMPLETED,"]
     assert parse_trace(lines, "t.csv") == Load(
         jobs=(
@@ -39,22 +39,22 @@ def test_a_row_becomes_a_job_and_what_is_empty_is_unknown() -> None:
     )
 
 
-def test_a_first_submission_later_than_0_stays_where_it_is() -> None:
+def test_a_first_submission_later_than_0_is_not_shifted() -> None:
     assert [job.submit_s for job in parse_trace([HEAD, "8,1,1,,,,,", "126,1,1,,,,,"], "t").jobs] == [8.0, 126.0]
 
 
-def test_unix_seconds_are_taken_from_the_first_submission_on() -> None:
+def test_unix_seconds_become_relative_to_the_first_submission() -> None:
     load = parse_trace([HEAD, "1793502245.5,1,1,,,,,", "1793502345.5,1,1,,,,,"], "t")
     assert ([job.submit_s for job in load.jobs], load.epoch) == ([0.0, 100.0], 1793502245.5)
 
 
-def test_columns_come_in_any_order_with_others_between_and_optional_ones_missing() -> None:
+def test_columns_may_be_in_any_order_with_unknown_ones_and_without_optional_ones() -> None:
     lines = ["vc,gpus,duration_s,note,submit_s", "a,4,60,x,0", "b,1,30,y,7"]
     expected = [(0.0, 60.0, 4), (7.0, 30.0, 1)]
     assert [(job.submit_s, job.work_s, job.gpus) for job in parse_trace(lines, "t").jobs] == expected
 
 
-def test_a_table_with_names_of_sacct_beside_ours_is_a_table() -> None:
+def test_a_table_may_also_have_columns_named_as_in_sacct() -> None:
     assert len(parse_trace(["JobID,User,State,submit_s,duration_s,gpus", "9,ana,FAILED,0,60,4"], "t").jobs) == 1
 
 
@@ -72,31 +72,31 @@ def test_a_table_with_names_of_sacct_beside_ours_is_a_table() -> None:
     ],
     ids=["bom", "crlf", "blank-end", "blank-between", "spaces", "quoted", "decimals", "quotes"],
 )
-def test_spelling_that_means_the_same_is_read_alike(lines: list[str]) -> None:
+def test_equivalent_spellings_give_the_same_job(lines: list[str]) -> None:
     assert [(job.submit_s, job.work_s, job.gpus) for job in parse_trace(lines, "t").jobs] == [(0.0, 60.0, 4)]
 
 
-def test_the_line_of_a_job_is_the_files_own() -> None:
+def test_the_line_of_a_job_is_the_line_of_the_file() -> None:
     lines = ["", "submit_s,duration_s,gpus", "", "0,60,4", "", "1,1,1"]
     assert [job.line for job in parse_trace(lines, "t").jobs] == [4, 6]
 
 
-def test_parts_of_a_cpu_and_of_a_mib_count_as_whole_ones() -> None:
+def test_cpus_and_mib_are_rounded_up() -> None:
     job = parse_trace([HEAD, "0,1,1,11.4,0.0005,,,"], "t").jobs[0]
     assert (job.cpus, job.mem_mib) == (12, 1)
 
 
-def test_a_job_of_0_seconds_is_a_job() -> None:
+def test_a_job_of_0_seconds_is_accepted() -> None:
     assert parse_trace([HEAD, "0,0,1,,,,,"], "t").jobs[0].work_s == 0.0
 
 
-def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
+def test_names_lose_control_characters_and_are_cut_to_250_characters() -> None:
     job = parse_trace([HEAD, f"0,1,1,,,\x1b[31mred,,{'m' * 300}"], "t").jobs[0]
     assert (job.user, job.model) == ("?[31mred", "m" * 250)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said", "hint"),
+    ("lines", "message", "hint"),
     [
         (["submit_s,gpus", "0,1"], "t:1: there is no column duration_s; there are 'submit_s', 'gpus'", NEEDED),
         (
@@ -112,9 +112,9 @@ def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
         (["submit_s,duration_s,gpus,gpus", "0,1,1,1"], "t:1: the column gpus appears 2 times", "leave one of them"),
         ([HEAD], "t: there is no job below the head", "a simulation needs at least one"),
         ([HEAD, "", "  "], "t: there is no job below the head", "a simulation needs at least one"),
-        ([HEAD, "0,1,1,,,,,", "1,1,1,,"], "t:3: 5 fields, and the head has 8", MENDED),
-        ([HEAD, "0,1,1,,,,,,x"], "t:2: 9 fields, and the head has 8", MENDED),
-        ([HEAD, "0"], "t:2: 1 field, and the head has 8", MENDED),
+        ([HEAD, "0,1,1,,,,,", "1,1,1,,"], "t:3: 5 fields, and the head has 8", FIX_LINE),
+        ([HEAD, "0,1,1,,,,,,x"], "t:2: 9 fields, and the head has 8", FIX_LINE),
+        ([HEAD, "0"], "t:2: 1 field, and the head has 8", FIX_LINE),
         ([HEAD, "-1,1,1,,,,,"], "t:2: submit_s is '-1': negative", SUBMIT),
         ([HEAD, "0,-0.5,1,,,,,"], "t:2: duration_s is '-0.5': negative", RUN),
         ([HEAD, "0,nan,1,,,,,"], "t:2: duration_s is 'nan': not between 0 and 1e+10", RUN),
@@ -171,7 +171,7 @@ def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
         ),
     ],
 )
-def test_a_bad_line_is_named_with_the_way_out(lines: list[str], said: str, hint: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number_and_a_hint(lines: list[str], message: str, hint: str) -> None:
     with pytest.raises(TraceError) as caught:
         parse_trace(lines, "t")
-    assert (str(caught.value), caught.value.hint, caught.value.exit_code) == (said, hint, 65)
+    assert (str(caught.value), caught.value.hint, caught.value.exit_code) == (message, hint, 65)

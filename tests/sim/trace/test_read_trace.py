@@ -1,4 +1,4 @@
-"""Files of traces: which reader they go to, what damages them, whether the cluster holds their jobs."""
+"""Trace files: format detection, damaged files, and whether the jobs fit on the cluster."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SERVERS = make_equal_servers(2, gpus=4, cpus=16, mem_gb=64)
 JOB = SimJob(number=0, job="17", submit_s=0.0, work_s=60.0, gpus=4, line=5)
 
 
-def told(path: Path) -> tuple[str, str]:
-    """Message and way out, without the directory."""
+def read_error(path: Path) -> tuple[str, str]:
+    """Message, without the directory, and hint of the TraceError."""
     with pytest.raises(TraceError) as caught:
         read_load(path)
     return str(caught.value).replace(f"{path.parent}/", ""), caught.value.hint
@@ -36,19 +36,19 @@ def told(path: Path) -> tuple[str, str]:
         ("tiresias_60.csv", 60, 170),
     ],
 )
-def test_the_shipped_traces_are_read_whole(name: str, jobs: int, gpus: int) -> None:
+def test_the_shipped_traces_are_read_completely(name: str, jobs: int, gpus: int) -> None:
     load = read_load(DATA / "traces" / name)
     assert (len(load.jobs), sum(job.gpus for job in load.jobs), load.remarks) == (jobs, gpus, ())
     assert [job.number for job in load.jobs] == list(range(jobs))
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.csv", "t"])
-def test_gzip_is_known_by_its_content(tmp_path: Path, name: str) -> None:
+def test_gzip_is_detected_by_content(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(TABLE))
     assert read_load(tmp_path / name) == parse_trace(TABLE.decode().splitlines(), name)
 
 
-def test_a_dump_may_be_gzipped_too(tmp_path: Path) -> None:
+def test_a_sacct_dump_may_be_gzipped(tmp_path: Path) -> None:
     content = (DATA / "sacct" / "22.05-lab.psv").read_bytes()
     (tmp_path / "d.psv.gz").write_bytes(gzip.compress(content))
     assert read_load(tmp_path / "d.psv.gz") == read_load(DATA / "sacct" / "22.05-lab.psv")
@@ -62,12 +62,12 @@ def test_standard_input_is_read_and_stays_open(monkeypatch: pytest.MonkeyPatch, 
     assert not stdin.closed
 
 
-def test_bytes_that_are_no_utf8_in_a_name_are_replaced(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(TABLE.replace(b"ana", b"an\xff"))
     assert read_load(tmp_path / "t.csv").jobs[0].user == "an\ufffd"
 
 
-def test_only_a_line_feed_ends_a_line_of_a_dump() -> None:
+def test_only_a_line_feed_ends_a_line_of_a_sacct_dump() -> None:
     lines = (
         (DATA / "sacct" / "22.05-lab.psv").read_text(encoding="utf-8").replace("|late|", "|la\u2028t\x0be|").split("\n")
     )
@@ -75,7 +75,7 @@ def test_only_a_line_feed_ends_a_line_of_a_dump() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"", "t.csv: it is empty"),
         (b"\n\n  \n", "t.csv: it is empty"),
@@ -91,10 +91,10 @@ def test_only_a_line_feed_ends_a_line_of_a_dump() -> None:
         (gzip.compress(b"x" * 30_000_000), "t.csv:1: a line of more than 1,048,576 characters"),
     ],
 )
-def test_a_file_that_is_no_trace_is_told_so(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "t.csv").write_bytes(content)
-    message, hint = told(tmp_path / "t.csv")
-    assert message == said
+    message, hint = read_error(tmp_path / "t.csv")
+    assert message == expected
     assert hint
 
 
@@ -108,28 +108,28 @@ def test_a_file_that_is_no_trace_is_told_so(tmp_path: Path, content: bytes, said
     ],
     ids=["cut", "broken", "checksum", "tail"],
 )
-def test_a_damaged_gzip_file_is_told_so(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_gzip_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.gz").write_bytes(content)
-    assert told(tmp_path / "t.gz") == ("t.gz: a damaged gzip file", "copy or fetch it again")
+    assert read_error(tmp_path / "t.gz") == ("t.gz: a damaged gzip file", "copy or fetch it again")
 
 
-def test_what_cannot_be_opened_is_told_with_the_reason(tmp_path: Path) -> None:
-    assert told(tmp_path / "none.csv")[0] == "cannot read none.csv: No such file or directory"
+def test_an_unreadable_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    assert read_error(tmp_path / "none.csv")[0] == "cannot read none.csv: No such file or directory"
     with pytest.raises(TraceError, match=f"^cannot read {tmp_path}: Is a directory$"):
         read_load(tmp_path)
 
 
-def test_a_path_that_no_system_takes_is_told_too() -> None:
+def test_a_path_with_a_nul_byte_is_refused() -> None:
     with pytest.raises(TraceError, match=r"^cannot read a\?b: no path holds a NUL$"):
         read_load(Path("a\0b"))
 
 
-def test_the_name_of_a_file_does_not_steer_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_a_file_name_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "\x1b[2J.csv").write_bytes(b"")
-    assert told(tmp_path / "\x1b[2J.csv")[0] == "?[2J.csv: it is empty"
+    assert read_error(tmp_path / "\x1b[2J.csv")[0] == "?[2J.csv: it is empty"
 
 
-# --- does the cluster hold it? -------------------------------------------------------------------------------------
+# --- check_fits -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_name_of_a_file_does_not_steer_the_terminal(tmp_path: Path) -> None:
         replace(JOB, gpus=1, cpus=16, mem_mib=65536),
     ],
 )
-def test_a_job_that_the_idle_cluster_holds_passes(job: SimJob) -> None:
+def test_a_job_that_fits_on_the_idle_cluster_is_accepted(job: SimJob) -> None:
     assert check_fits([job], SERVERS, name="t") is None
 
 
@@ -161,14 +161,14 @@ def test_a_job_that_the_idle_cluster_holds_passes(job: SimJob) -> None:
         ),
     ],
 )
-def test_a_job_that_could_never_start_is_named_with_both_numbers(job: SimJob, why: str) -> None:
+def test_a_job_that_can_never_start_is_refused_with_both_numbers(job: SimJob, why: str) -> None:
     with pytest.raises(TraceError) as caught:
         check_fits([JOB, job], SERVERS, name="t.csv")
     assert str(caught.value) == f"t.csv:5: job 17 {why}"
     assert caught.value.hint.startswith("give a cluster that holds it (--servers, --gpus, --cpus, --mem-gb)")
 
 
-def test_the_first_of_several_is_named_and_the_others_are_counted() -> None:
+def test_of_several_such_jobs_the_first_is_named_and_the_rest_are_counted() -> None:
     jobs = [JOB, replace(JOB, job="18", gpus=16, line=9), replace(JOB, gpus=32), replace(JOB, gpus=64)]
     with pytest.raises(
         TraceError, match=r"^t:9: job 18 asks for 16 GPUs, and the whole cluster has 8; the same applies to 2 more$"

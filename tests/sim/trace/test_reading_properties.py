@@ -1,4 +1,4 @@
-"""Whatever a file holds, it becomes a sound Load or a TraceError that a terminal can show."""
+"""Any file gives a valid Load or a TraceError with printable text."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ CELLS = st.one_of(
 )
 
 
-def read_or_told(lines: Sequence[str]) -> Load | None:
-    """What `parse` makes of the lines, checked for what every user of it may believe; None for a sound TraceError."""
+def read_or_refuse(lines: Sequence[str]) -> Load | None:
+    """The parsed Load after checks of its invariants, or None after a valid TraceError."""
     try:
         load = parse_trace(lines, "f")
     except TraceError as error:
@@ -64,16 +64,16 @@ def read_or_told(lines: Sequence[str]) -> Load | None:
     for jobs, actual in ((load.jobs, load.actual), (load.cpu_jobs, load.cpu_actual)):
         assert [job.number for job in jobs] == list(range(len(jobs)))
         assert [job.submit_s for job in jobs] == sorted(job.submit_s for job in jobs)
-        assert all(sound(job) for job in jobs)
+        assert all(is_valid_job(job) for job in jobs)
         assert len(actual) in (0, len(jobs))
-        assert all(happened(one, job) for one, job in zip(actual, jobs, strict=False))
+        assert all(is_valid_actual(one, job) for one, job in zip(actual, jobs, strict=False))
     assert load.jobs and all(job.gpus for job in load.jobs)
     assert not any(job.gpus for job in load.cpu_jobs)
     assert all(remark.isprintable() for remark in load.remarks)
     return load
 
 
-def sound(job: SimJob) -> bool:
+def is_valid_job(job: SimJob) -> bool:
     seconds = (job.submit_s, job.work_s, job.limit_s or 1.0)
     amounts = (job.cpus, job.mem_mib, job.nodes)
     texts = (job.job, job.user, job.status, job.model, job.partition)
@@ -85,32 +85,32 @@ def sound(job: SimJob) -> bool:
     )
 
 
-def happened(one: Actual, job: SimJob) -> bool:
+def is_valid_actual(one: Actual, job: SimJob) -> bool:
     ended = one.end_s is None or (isfinite(one.end_s) and one.end_s >= one.start_s)
     return 0 <= one.submit_s <= job.submit_s <= one.start_s and ended
 
 
 @given(st.lists(st.text(max_size=60), max_size=8))
-def test_any_text_is_read_or_told(lines: list[str]) -> None:
-    read_or_told(lines)
+def test_any_text_is_read_or_refused(lines: list[str]) -> None:
+    read_or_refuse(lines)
 
 
 @pytest.mark.parametrize("head", HEADS)
 @settings(max_examples=40)
 @given(rows=st.lists(st.lists(CELLS, max_size=24), max_size=5))
-def test_any_rows_below_a_head_are_read_or_told(head: str, rows: list[list[str]]) -> None:
+def test_any_rows_below_a_header_are_read_or_refused(head: str, rows: list[list[str]]) -> None:
     delimiter = "," if head.startswith("submit_s") else "\x1f" if "\x1f" in head else "|"
-    read_or_told([head, *(delimiter.join(row) for row in rows)])
+    read_or_refuse([head, *(delimiter.join(row) for row in rows)])
 
 
 @pytest.mark.parametrize("head", HEADS)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_rows_of_the_right_width_are_read_or_told(head: str, data: st.DataObject) -> None:
+def test_rows_with_the_right_number_of_fields_are_read_or_refused(head: str, data: st.DataObject) -> None:
     delimiter = "," if head.startswith("submit_s") else "\x1f" if "\x1f" in head else "|"
     width = head.count(delimiter) + 1
     rows = data.draw(st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=4))
-    read_or_told([head, *(delimiter.join(row) for row in rows)])
+    read_or_refuse([head, *(delimiter.join(row) for row in rows)])
 
 
 @given(
@@ -126,16 +126,16 @@ def test_rows_of_the_right_width_are_read_or_told(head: str, data: st.DataObject
     )
 )
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-def test_a_damaged_capture_is_read_or_told(cuts: list[tuple[int, int, int, str]]) -> None:
+def test_a_damaged_capture_is_read_or_refused(cuts: list[tuple[int, int, int, str]]) -> None:
     lines = list(CAPTURE)
     for line, at, length, put in cuts:
         lines[line] = lines[line][:at] + put + lines[line][at + length :]
-    read_or_told("\n".join(lines).split("\n"))
+    read_or_refuse("\n".join(lines).split("\n"))
 
 
 @given(content=st.binary(max_size=200), packed=st.booleans())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_of_a_file_are_read_or_told(tmp_path: Path, content: bytes, packed: bool) -> None:
+def test_any_bytes_of_a_file_are_read_or_refused(tmp_path: Path, content: bytes, packed: bool) -> None:
     file = tmp_path / "f"
     file.write_bytes(gzip.compress(content)[: len(content) + 15] if packed else content)
     try:
@@ -161,8 +161,8 @@ JOBS = st.builds(
 )
 
 
-def table(jobs: Sequence[SimJob], columns: Sequence[str]) -> list[str]:
-    """The lines of a CSV with these jobs."""
+def write_table(jobs: Sequence[SimJob], columns: Sequence[str]) -> list[str]:
+    """The lines of a CSV trace with these jobs."""
 
     def quoted(text: str) -> str:
         return '"' + text.replace('"', '""') + '"' if set(text) & set('",') else text
@@ -189,17 +189,15 @@ def table(jobs: Sequence[SimJob], columns: Sequence[str]) -> list[str]:
     jobs=st.lists(JOBS, min_size=1, max_size=6),
     columns=st.permutations(["submit_s", "duration_s", "gpus", "cpus", "mem_gb", "user", "status", "model", "note"]),
 )
-def test_a_table_that_was_written_is_read_back_whatever_the_order_of_its_columns(
-    jobs: list[SimJob], columns: list[str]
-) -> None:
+def test_a_written_table_is_read_back_with_columns_in_any_order(jobs: list[SimJob], columns: list[str]) -> None:
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     expected = [replace(job, number=at, job=str(at), line=at + 2) for at, job in enumerate(ordered)]
-    assert list(parse_trace(table(ordered, columns), "f").jobs) == expected
+    assert list(parse_trace(write_table(ordered, columns), "f").jobs) == expected
 
 
 @settings(max_examples=20)
 @given(order=st.permutations(range(CAPTURE[0].count("|") + 1)))
-def test_a_dump_reads_the_same_whatever_the_order_of_its_columns(order: list[int]) -> None:
+def test_the_order_of_columns_of_a_dump_does_not_matter(order: list[int]) -> None:
     rows = [line.split("|") for line in CAPTURE if line.count("|") == len(order) - 1]
     lines = ["|".join(row[at] for at in order) for row in rows]
     assert parse_trace(lines, "f") == parse_trace(["|".join(row) for row in rows], "f")

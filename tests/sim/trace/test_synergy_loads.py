@@ -1,4 +1,4 @@
-"""Synergy's generator, draw by draw."""
+"""Loads from Synergy's generator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from slurmwrap.sim.trace.synergy_loads import generate_load
 Split = Mapping[str, float] | Sequence[float]
 
 
-def test_the_authors_documented_check_comes_out_row_by_row() -> None:
-    """Their 7,000 jobs at 9 per hour, split 20/70/10, seed 42, written as a table of the common columns."""
+def test_synergys_documented_check_is_reproduced_row_by_row() -> None:
+    """7,000 jobs at 9 per hour, split 20/70/10, seed 42, written as a CSV trace."""
     jobs = generate_load(
         "synergy-dynamic", seed=42, jobs=7000, jobs_per_hour=9, split=(0.2, 0.7, 0.1), run_times="gavel"
     )
@@ -25,13 +25,13 @@ def test_the_authors_documented_check_comes_out_row_by_row() -> None:
     assert sha256(table.encode()).hexdigest() == "1df3b8925c8eabbc038ec09aa2d8be582506162d967047d22f60a44414e0b99a"
 
 
-def test_all_at_once_a_millisecond_apart() -> None:
+def test_static_jobs_are_submitted_a_millisecond_apart() -> None:
     jobs = generate_load("synergy-static", seed=1, jobs=3)
     assert [job.submit_s for job in jobs] == [0.0, 0.001, 0.002]
     assert jobs[0] == SimJob(number=0, job="0", submit_s=0.0, work_s=jobs[0].work_s, gpus=1, model="alexnet")
 
 
-def test_one_by_one_in_whole_seconds_at_the_rate_asked_for() -> None:
+def test_dynamic_jobs_are_submitted_in_whole_seconds_at_the_given_rate() -> None:
     jobs = generate_load("synergy-dynamic", seed=1, jobs=4000, jobs_per_hour=60)
     submits = [job.submit_s for job in jobs]
     assert submits == sorted(submits) and all(submit == int(submit) for submit in submits)
@@ -39,17 +39,17 @@ def test_one_by_one_in_whole_seconds_at_the_rate_asked_for() -> None:
 
 
 @pytest.mark.parametrize("split", [(0.5, 0.3, 0.2), (50, 30, 20), {"speech": 2, "image": 5, "language": 3}], ids=str)
-def test_models_come_in_the_parts_asked_for_and_take_turns(split: Split) -> None:
+def test_models_have_the_given_shares_and_are_drawn_in_turn(split: Split) -> None:
     drawn = Counter(job.model for job in generate_load("synergy-static", seed=3, jobs=900, split=split))
     assert drawn == dict.fromkeys(ITERATION_S, 90)
 
 
-def test_a_task_without_a_part_is_not_drawn() -> None:
+def test_a_task_with_share_0_is_not_drawn() -> None:
     drawn = {job.model for job in generate_load("synergy-dynamic", seed=3, split=(0, 1, 0))}
     assert drawn == set(TASKS["language"])
 
 
-def test_several_gpus_in_the_parts_of_the_authors() -> None:
+def test_gpu_demands_have_the_shares_of_synergy() -> None:
     drawn = Counter(job.gpus for job in generate_load("synergy-dynamic", seed=5, jobs=20_000, gpu_demand="synthetic"))
     assert {gpus: count / 20_000 for gpus, count in drawn.items()} == pytest.approx(
         {1: 0.7, 2: 0.1, 4: 0.15, 8: 0.05}, abs=0.01
@@ -57,7 +57,9 @@ def test_several_gpus_in_the_parts_of_the_authors() -> None:
 
 
 @pytest.mark.parametrize(("run_times", "least_s", "most_s"), [("small", 1897, 30_072), ("gavel", 1897, 600_000)])
-def test_run_times_are_whole_iterations_within_the_distribution(run_times: str, least_s: int, most_s: int) -> None:
+def test_run_times_are_whole_iterations_within_the_distribution_limits(
+    run_times: str, least_s: int, most_s: int
+) -> None:
     jobs = generate_load("synergy-static", seed=9, jobs=2000, run_times=run_times)
     assert all(least_s - 1 <= job.work_s <= most_s for job in jobs)
     assert max(job.work_s for job in jobs) > 0.9 * most_s
@@ -84,6 +86,6 @@ def test_the_same_seed_gives_the_same_jobs_and_another_seed_others() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_drawn_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_arguments_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError):
         generate_load(**{"kind": "synergy-dynamic", "seed": 1} | wrong)

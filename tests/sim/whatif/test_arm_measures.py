@@ -1,4 +1,4 @@
-"""Delays, JCT, locality, utilisation and how far the model is off."""
+"""Measures of an arm: queueing delay, JCT, locality, utilisation, and the deviation of the model."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from slurmwrap.sim.whatif.whatif_study import DelayFit, DelaySpread, Locality
 SERVERS = tuple(make_server(f"n{number}", 8, 64, 512_000) for number in range(4))
 
 
-def jobs_of(*gpus: int, every_s: float = 0.0) -> list[SimJob]:
+def make_jobs(*gpus: int, every_s: float = 0.0) -> list[SimJob]:
     return [
         SimJob(number=n, job=str(n), submit_s=n * every_s, work_s=100.0, gpus=count) for n, count in enumerate(gpus)
     ]
 
 
-def outcome_of(jobs: list[SimJob], waits: list[float], servers: list[int] | None = None) -> SimOutcome:
+def make_outcome(jobs: list[SimJob], waits: list[float], servers: list[int] | None = None) -> SimOutcome:
     return SimOutcome(
         mode="slurm",
         began_s=tuple(job.submit_s + wait for job, wait in zip(jobs, waits, strict=True)),
@@ -42,10 +42,10 @@ def outcome_of(jobs: list[SimJob], waits: list[float], servers: list[int] | None
     )
 
 
-def test_an_arm_tells_delay_and_jct_by_class_and_nodes_of_jobs_with_several_gpus() -> None:
-    jobs = jobs_of(1, 1, 4, 16, 16)
+def test_an_arm_has_queueing_and_jct_by_class_and_the_locality_of_large_jobs() -> None:
+    jobs = make_jobs(1, 1, 4, 16, 16)
     arm = measure_arm(
-        "real", jobs, outcome_of(jobs, [0, 10, 20, 30, 40], [1, 1, 2, 2, 4]), [], servers=SERVERS, window=(0, 100)
+        "real", jobs, make_outcome(jobs, [0, 10, 20, 30, 40], [1, 1, 2, 2, 4]), [], servers=SERVERS, window=(0, 100)
     )
     assert arm.all.queueing == DelaySpread(mean=20, median=20, p95=38, p99=pytest.approx(39.6))
     assert arm.all.jct.mean == 120
@@ -60,7 +60,7 @@ def test_an_arm_tells_delay_and_jct_by_class_and_nodes_of_jobs_with_several_gpus
     )
 
 
-def test_the_distribution_counts_whom_each_moment_of_the_grid_has_seen_start() -> None:
+def test_the_distribution_counts_jobs_that_started_within_each_grid_time() -> None:
     shares = compute_shares_within([0.0, 5.0, 60.0, 10**9])
     assert shares[0] == 0.5  # within 10 s
     assert shares[next(i for i, at in enumerate(GRID_S) if at >= 60)] == 0.75
@@ -68,11 +68,11 @@ def test_the_distribution_counts_whom_each_moment_of_the_grid_has_seen_start() -
 
 
 @pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (8, 1), (9, 2), (32, 4)])
-def test_the_fewest_nodes_hold_the_gpus(gpus: int, nodes: int) -> None:
+def test_the_fewest_nodes_that_can_hold_the_gpus(gpus: int, nodes: int) -> None:
     assert fewest_nodes(gpus, 8) == nodes
 
 
-def test_utilisation_is_what_spans_hold_of_each_part_of_the_window() -> None:
+def test_utilisation_is_the_share_of_held_gpus_in_each_part_of_the_window() -> None:
     spans = [
         Span(began_s=-50, ended_s=25, gpus=2),
         Span(began_s=12, ended_s=18, gpus=2),
@@ -81,21 +81,21 @@ def test_utilisation_is_what_spans_hold_of_each_part_of_the_window() -> None:
     assert compute_busy_shares(spans, 4, (0, 100), parts=10) == pytest.approx((0.5, 0.8, 0.25, 0, 0, 0, 0, 0, 0, 1.0))
 
 
-def test_nothing_held_is_no_utilisation() -> None:
+def test_utilisation_is_zero_without_spans() -> None:
     assert compute_busy_shares([], 4, (0, 100), parts=2) == (0, 0)
 
 
-def test_the_same_outcome_differs_by_nothing_and_by_the_same_everywhere_without_spread() -> None:
-    jobs = jobs_of(*[1] * 20, every_s=86400.0)
-    before, after = outcome_of(jobs, [60] * 20), outcome_of(jobs, [50] * 20)
+def test_equal_differences_give_an_interval_of_width_zero() -> None:
+    jobs = make_jobs(*[1] * 20, every_s=86400.0)
+    before, after = make_outcome(jobs, [60] * 20), make_outcome(jobs, [50] * 20)
     assert estimate_queueing_change(jobs, before, before) == Interval(mean=0, low=0, high=0)
     assert estimate_queueing_change(jobs, before, after) == Interval(mean=-10, low=-10, high=-10)
     assert estimate_jct_change(jobs, before, after) == Interval(mean=-10, low=-10, high=-10)
 
 
-def test_days_that_differ_widen_the_interval() -> None:
-    jobs = jobs_of(*[1] * 20, every_s=86400.0)
-    found = estimate_queueing_change(jobs, outcome_of(jobs, [100] * 20), outcome_of(jobs, [0, 200] * 10))
+def test_differences_between_days_widen_the_interval() -> None:
+    jobs = make_jobs(*[1] * 20, every_s=86400.0)
+    found = estimate_queueing_change(jobs, make_outcome(jobs, [100] * 20), make_outcome(jobs, [0, 200] * 10))
     assert found is not None
     assert found.mean == 0
     assert found.low is not None
@@ -105,36 +105,44 @@ def test_days_that_differ_widen_the_interval() -> None:
 
 
 def test_a_few_days_give_no_interval() -> None:
-    jobs = jobs_of(*[1] * 6, every_s=86400.0)
-    assert estimate_queueing_change(jobs, outcome_of(jobs, [1] * 6), outcome_of(jobs, [2] * 6)) is None
+    jobs = make_jobs(*[1] * 6, every_s=86400.0)
+    assert estimate_queueing_change(jobs, make_outcome(jobs, [1] * 6), make_outcome(jobs, [2] * 6)) is None
 
 
 @pytest.mark.parametrize(
     ("real", "model", "word"),
     [(7200, 7200, "close"), (1, 50, "close"), (7200, 4500, "far"), (7200, 60, "far")],
 )
-def test_the_model_is_believed_as_far_as_it_is_near(real: float, model: float, word: str) -> None:
-    jobs = jobs_of(1, 1, 1, 1)
+def test_the_trust_in_the_model_depends_on_its_deviation(real: float, model: float, word: str) -> None:
+    jobs = make_jobs(1, 1, 1, 1)
     arms = [
-        measure_arm("x", jobs, outcome_of(jobs, [wait] * 4), [], servers=SERVERS, window=(0, 100))
+        measure_arm("x", jobs, make_outcome(jobs, [wait] * 4), [], servers=SERVERS, window=(0, 100))
         for wait in (real, model)
     ]
     assert judge_trust(*arms).word == word
 
 
-def test_a_model_with_the_right_shape_and_means_within_two_is_fair() -> None:
-    jobs = jobs_of(*[1] * 10)
-    real = measure_arm("x", jobs, outcome_of(jobs, [0.0] * 8 + [7200.0, 7200.0]), [], servers=SERVERS, window=(0, 100))
-    model = measure_arm("x", jobs, outcome_of(jobs, [0.0] * 8 + [3600.0, 7200.0]), [], servers=SERVERS, window=(0, 100))
+def test_a_model_with_means_within_a_factor_of_two_is_fair() -> None:
+    jobs = make_jobs(*[1] * 10)
+    real = measure_arm(
+        "x", jobs, make_outcome(jobs, [0.0] * 8 + [7200.0, 7200.0]), [], servers=SERVERS, window=(0, 100)
+    )
+    model = measure_arm(
+        "x", jobs, make_outcome(jobs, [0.0] * 8 + [3600.0, 7200.0]), [], servers=SERVERS, window=(0, 100)
+    )
     found = judge_trust(real, model)
     assert (found.word, found.gap) == ("fair", pytest.approx(0.1))
     assert found == replace(found, mean_real_s=1440, mean_model_s=1080)
 
 
 def test_a_model_in_which_large_jobs_wait_half_as_long_is_not_close() -> None:
-    jobs = jobs_of(*[1] * 400, *[16] * 25)
-    real = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 400 + [7200.0] * 25), [], servers=SERVERS, window=(0, 100))
-    model = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 400 + [6000.0] * 25), [], servers=SERVERS, window=(0, 100))
+    jobs = make_jobs(*[1] * 400, *[16] * 25)
+    real = measure_arm(
+        "x", jobs, make_outcome(jobs, [60.0] * 400 + [7200.0] * 25), [], servers=SERVERS, window=(0, 100)
+    )
+    model = measure_arm(
+        "x", jobs, make_outcome(jobs, [60.0] * 400 + [6000.0] * 25), [], servers=SERVERS, window=(0, 100)
+    )
     found = judge_trust(real, model)
     assert (found.word, found.worst) == (
         "fair",
@@ -142,10 +150,10 @@ def test_a_model_in_which_large_jobs_wait_half_as_long_is_not_close() -> None:
     )
 
 
-def test_a_class_of_a_few_jobs_says_nothing_of_the_fit() -> None:
-    jobs = jobs_of(*[1] * 400, *[16] * 19)
-    real = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 400 + [900.0] * 19), [], servers=SERVERS, window=(0, 100))
-    model = measure_arm("x", jobs, outcome_of(jobs, [60.0] * 419), [], servers=SERVERS, window=(0, 100))
+def test_a_class_of_few_jobs_is_not_used_to_judge_the_model() -> None:
+    jobs = make_jobs(*[1] * 400, *[16] * 19)
+    real = measure_arm("x", jobs, make_outcome(jobs, [60.0] * 400 + [900.0] * 19), [], servers=SERVERS, window=(0, 100))
+    model = measure_arm("x", jobs, make_outcome(jobs, [60.0] * 419), [], servers=SERVERS, window=(0, 100))
     found = judge_trust(real, model)
     assert found.worst is not None
     assert (found.word, found.worst.label) == ("close", "1 GPU")

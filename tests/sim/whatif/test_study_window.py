@@ -1,4 +1,4 @@
-"""Which jobs of a dump count, and how those that were there before enter."""
+"""The window of a what-if study: which jobs count, and how earlier jobs enter the simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmwrap.sim.whatif.whatif_replay import (
 )
 
 
-def load_of(*times: tuple[float, float, float | None]) -> Load:
+def make_load(*times: tuple[float, float, float | None]) -> Load:
     """(eligible, start, end) of each job."""
     return Load(
         jobs=tuple(
@@ -23,19 +23,19 @@ def load_of(*times: tuple[float, float, float | None]) -> Load:
     )
 
 
-CUT = load_of((0, 50, 130), (20, 140, 150), (110, 110, 140), (120, 125, 300), (125, 126, 400), (128, 150, None))
+CUT = make_load((0, 50, 130), (20, 140, 150), (110, 110, 140), (120, 125, 300), (125, 126, 400), (128, 150, None))
 
 
-def test_a_dump_that_is_cut_begins_at_its_first_end() -> None:
-    cut = load_of((0, 50, 110), (20, 140, 150), (111, 111, 140), (120, 125, 300), (125, 126, 400))
+def test_the_window_of_a_truncated_dump_begins_at_the_first_end() -> None:
+    cut = make_load((0, 50, 110), (20, 140, 150), (111, 111, 140), (120, 125, 300), (125, 126, 400))
     assert (guess_window_begin(cut), find_window_end(cut)) == (110, 400)
 
 
-def test_a_dump_whose_first_end_comes_late_is_not_cut_and_all_of_it_counts() -> None:
-    assert guess_window_begin(load_of((0, 1, 90), (5, 6, 95), (10, 11, 100))) == 0
+def test_the_window_of_a_complete_dump_begins_at_its_start() -> None:
+    assert guess_window_begin(make_load((0, 1, 90), (5, 6, 95), (10, 11, 100))) == 0
 
 
-def test_who_ran_before_enters_at_his_start_and_who_waited_at_the_beginning() -> None:
+def test_earlier_jobs_enter_at_their_start_or_at_the_beginning_of_the_window() -> None:
     jobs, actual = select_entering_jobs(CUT, 100.0)
     assert [(job.number, job.job, job.submit_s) for job in jobs] == [
         (0, "0", 50),
@@ -48,6 +48,6 @@ def test_who_ran_before_enters_at_his_start_and_who_waited_at_the_beginning() ->
     assert [one.start_s for one in actual] == [50, 140, 110, 125, 126, 150]
 
 
-def test_only_jobs_submitted_in_the_window_whose_end_is_known_count() -> None:
+def test_only_ended_jobs_submitted_in_the_window_count() -> None:
     jobs, actual = select_entering_jobs(CUT, 100.0)
     assert [job.job for job in select_counted_jobs(jobs, actual, (100.0, 400.0))] == ["2", "3", "4"]
