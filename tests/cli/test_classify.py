@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import typer
@@ -47,6 +49,23 @@ def test_kernel_lines_from_a_file_are_used(log: Path, tmp_path: Path) -> None:
     log.write_text("nothing\n")
     found = json.loads(run(log, "--kernel", kernel, "--exit-code", "1", "--json").output)
     assert (found["category"], found["conclusive"], found["evidence"][0]["source"]) == ("gpu_hardware", True, "kernel")
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(LOG,))
+    writer.start()
+    result = run(pipe, "--exit-code", "1")
+    writer.join()
+    assert result.exit_code == 0, result.exception
+    assert f"{pipe}:5: MemoryError" in result.output
+
+
+def test_the_first_characters_of_a_small_log_are_read(log: Path) -> None:
+    log.write_text("MemoryError\n")
+    found = json.loads(run(log, "--exit-code", "1", "--json").output)
+    assert [(one["line"], one["text"]) for one in found["evidence"]] == [(1, "MemoryError")]
 
 
 def test_json_lines_are_classified_independently_of_their_label(tmp_path: Path) -> None:

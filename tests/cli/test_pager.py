@@ -94,3 +94,7 @@ def test_long_output_goes_to_the_pager_complete_and_with_colour(on_terminal) -> 
 )
 def test_short_output_json_and_no_pager_are_printed_without_a_pager(on_terminal, words: tuple[str, ...]) -> None:
     assert "PAGER" not in on_terminal(*words)
+
+
+def test_short_output_is_printed_completely(on_terminal) -> None:
+    assert "grace_s" in on_terminal("config", "show", "prerun.grace_s")

@@ -143,6 +143,19 @@ def test_an_attached_job_is_lost_when_its_pre_run_ended_or_it_left_the_queue(
     }  # fmt: skip
 
 
+def test_without_an_answer_of_slurm_the_state_is_unknown_and_the_user_is_told(
+    write_prerun: Callable[..., Path], tmp_path: Path
+) -> None:
+    write_prerun("a", real_job="11", job="12\n")
+    told: list[str] = []
+    context = SubmitContext(
+        slurm=FakeSlurm(clock=FakeClock(), away=True), clock=FakeClock(), memory=None, config=Config(), trials=None,
+        uid=1, user="alice", environ={}, flights=PrerunRegistry(tmp_path / "slurmwrap"), say=told.append,
+    )  # type: ignore[arg-type]  # fmt: skip
+    assert [row.state for row in rows_of(context)] == ["unknown"]
+    assert told == ["how they stand now is not known: Unable to contact slurm controller (connect failure)"]
+
+
 def test_show_prints_verdict_findings_evidence_and_output(slurmwrap: Run, write_prerun: Callable[..., Path]) -> None:
     write_prerun("a", FAILED, age_s=600, real_job="11", job="14\n", output="\n".join(f"line {n}" for n in range(40)))
     by_job, by_trial, last = (slurmwrap("prerun", "show", which).stdout for which in ("11", "14", "last"))

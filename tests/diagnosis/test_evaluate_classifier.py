@@ -57,3 +57,8 @@ def test_a_labelled_row_becomes_evidence_without_its_label() -> None:
         logs=(LogTail(name="log", text="a\n"),),
         kernel=(KernelLine(text="k1"), KernelLine(text="k2")),
     )
+
+
+def test_precision_is_the_share_of_right_predictions_and_recall_of_found_labels() -> None:
+    found = CategoryScore(category="gpu_oom", labelled=8, predicted=4, right=2)
+    assert (found.precision, found.recall) == (0.5, 0.25)

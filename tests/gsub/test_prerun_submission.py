@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from fakes import FakeSlurm, job
 
 from slurmwrap.config.load_config import Prerun
-from slurmwrap.gsub.prerun_submission import TrialTimes, compute_trial_times
+from slurmwrap.gsub.prerun_submission import TrialTimes, _copy_dependency, compute_trial_times
 from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.sbatch.parse_request import parse_request
 
@@ -39,3 +40,22 @@ def test_trial_times_fit_the_time_limit_of_the_partition(
     snapshot = Snapshot(taken_at=0.0, nodes=(), default_partition="gpu", partitions=PARTITIONS)
     prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s)
     assert compute_trial_times(prepared, Prerun(partition=configured)) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ""),
+        (("--dependency=afterok:7",), "afterok:7"),
+        (("--dependency=aftercorr:7",), "aftercorr:7"),
+        (("--array=3-5", "--dependency=aftercorr:7:8:9"), "aftercorr:7_3:8:9"),
+        (("--array=3-5", "--dependency=afterok:7"), "afterok:7"),
+    ],
+)
+def test_the_pre_run_of_an_array_depends_on_the_corresponding_task(words: tuple[str, ...], expected: str) -> None:
+    slurm = FakeSlurm()
+    slurm.add(job(7, array_job_id=7, array_task_id=None), job(8))
+    request = parse_request(
+        [*words, "a.sh"], environ={}, cwd="/", read_script=lambda _: b"#!/bin/sh\n", read_stdin=lambda: b""
+    )
+    assert _copy_dependency(request, SimpleNamespace(slurm=slurm)) == expected  # type: ignore[arg-type]

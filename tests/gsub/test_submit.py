@@ -342,6 +342,19 @@ def test_a_refused_plan_is_dropped_and_the_job_submitted_as_requested() -> None:
     assert memory.submissions[0].job_id == 101
 
 
+@pytest.mark.parametrize(
+    ("words", "enabled", "expected"),
+    [((), True, True), (("--no-place",), True, False), ((), False, False), (("--no-place",), False, False)],
+)
+def test_placement_is_recorded_only_if_the_user_and_the_site_want_it(
+    words: tuple[str, ...], enabled: bool, expected: bool
+) -> None:
+    memory = FakeMemory()
+    at = replace(context(FakeSlurm(), memory), config=Config(placement=Placement(enabled=enabled)))
+    send(prepare(request("--prerun=off", *words), at), at, trial)
+    assert [submission.place for submission in memory.submissions] == [expected]
+
+
 def test_sbatch_wait_has_no_timeout() -> None:
     slurm, _ = submit_job("--wait", "--prerun=off")
     assert slurm.calls[0].timeout_s == float("inf")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -199,3 +201,20 @@ def test_meanwhile_is_called_while_the_program_runs(tmp_path: Path) -> None:
 
     done = run(["sh", "-c", f"echo runs > {from_program}; cat {to_program}"], timeout_s=allow(10), meanwhile=meanwhile)
     assert (done.exit_code, done.stdout) == (0, b"seen\n")
+
+
+@pytest.mark.parametrize("possible", [0, 1, 2])
+def test_too_many_open_files_leave_no_pipe_open(monkeypatch: pytest.MonkeyPatch, possible: int) -> None:
+    made = [os.pipe] * possible
+
+    def make_pipe() -> tuple[int, int]:
+        if not made:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return made.pop()()
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pipe", make_pipe)
+        with suppress(OSError):
+            run(["true"], timeout_s=allow(5), stdin=b"input")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -341,3 +341,15 @@ def test_all_features_combined_on_every_installed_python(
     argv = [python, str(launcher), "--nnodes", "4", "a.py"]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=allow(30))
     assert (done.stderr, done.stdout) == ("", "--standalone\n")
+
+
+def test_thousands_of_optimizers_without_torchs_hook_do_not_nest_their_steps(run_counted: Counted) -> None:
+    """Before torch 2 the step of each class is replaced, and only once."""
+    code = """
+    from torch.optim import Optimizer
+    for i in range(2000): o = Optimizer()
+    for i in range(4): o.step()
+    """
+    optimizer = "class Optimizer:\n    def __init__(self): pass\n    def step(self, closure=None): pass\n"
+    output, reading = run_counted(code, optimizer=optimizer)
+    assert (output, reading.count) == ("", 4)

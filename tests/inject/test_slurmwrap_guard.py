@@ -329,3 +329,44 @@ def test_keras_loads_the_models_that_it_saved(run_guarded_ok: Guarded) -> None:
     """
     output = run_guarded_ok(code, KERAS_BACKEND="torch").splitlines()[-1]
     assert output == "['config.yaml', 'data', 'm.keras', 'w.weights.h5']"
+
+
+def test_a_link_from_a_users_file_to_a_free_directory_is_a_copy(run_guarded_ok: Guarded) -> None:
+    code = """
+    import os, tempfile
+    with tempfile.TemporaryDirectory(dir="/tmp") as free:
+        os.link("config.yaml", free + "/copy")
+        with open(free + "/copy", "a") as f: f.write("more")
+        print(open(free + "/copy").read().split())
+    """
+    assert run_guarded_ok(code) == "['lr:', '1', 'more']\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ('open_file("data/a.txt")', "users"),
+        ('open_file("data/a.txt", "r", "title")', "users"),
+        ('open_file("data/a.txt", mode="r")', "users"),
+        ('open_file("data/a.txt", "a", "r")', "shadow"),
+        ('open_file("data/a.txt", "w", "r")', "shadow"),
+        ('open_file("data/a.txt", mode="w")', "shadow"),
+    ],
+)
+def test_a_library_that_opens_files_by_mode_writes_to_the_shadow_and_reads_the_users_file(
+    run_guarded_ok: Guarded, tmp_path: Path, call: str, expected: str
+) -> None:
+    (tmp_path / "lib" / "tables").mkdir(parents=True)
+    (tmp_path / "lib" / "tables" / "__init__.py").touch()
+    (tmp_path / "lib" / "tables" / "file.py").write_text(
+        "def open_file(filename, mode='r', title=''):\n    return filename\n"
+    )
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(tmp_path / "lib")!r})
+    from tables.file import open_file
+    path = {call}
+    here = path == "data/a.txt"
+    print("users" if here else "shadow")
+    """
+    assert run_guarded_ok(code) == f"{expected}\n"

@@ -346,3 +346,11 @@ def test_skipped_steps_are_read_from_the_gpu_only_shortly_before_parking(run_unt
 def test_a_relative_step_directory_is_not_written(tmp_path: Path, run_counted: Counted) -> None:
     run_counted("from torch.optim import Optimizer\nOptimizer().step()", SLURMWRAP_STEP_DIR="steps")
     assert list((tmp_path / "steps").iterdir()) == []
+
+
+def test_keras_batches_count_once_if_two_modules_share_the_callbacks(run_counted: Counted) -> None:
+    packages = dict.fromkeys(("keras/__init__.py", "tf_keras/__init__.py", "tf_keras/src/__init__.py"), "")
+    packages["keras/callbacks.py"] = KERAS
+    packages["tf_keras/src/callbacks.py"] = "from keras.callbacks import CallbackList, fit"
+    output, reading = run_counted("from tf_keras.src.callbacks import fit\nfit(7)\n", modules=packages)
+    assert (output, reading.source, reading.count) == ("", "keras", 7)

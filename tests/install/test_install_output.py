@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurmwrap.install.install_output import format_uninstall_plan
+import pytest
+
+from slurmwrap.install.install_output import _place, format_uninstall_plan
+from slurmwrap.install.plan_installation import NEW, SAME, InstalledDirectory
 from slurmwrap.install.uninstall import UninstallResult
 from slurmwrap.report.job_report.job_report_text import plain
 
@@ -32,3 +35,18 @@ def test_the_uninstall_plan_lists_data_only_with_purge() -> None:
         "/var/spool/slurmwrap",
         "/usr/lib/slurmwrap",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "line"),
+    [
+        (NEW, "for spool files", "  + 1733 slurm    /var/spool/slurmwrap  for spool files"),
+        (NEW, "", "  + 1733 slurm    /var/spool/slurmwrap"),
+        (SAME, "for spool files", "  = 1733 slurm    /var/spool/slurmwrap"),
+    ],
+)
+def test_only_a_new_directory_is_listed_with_its_reason(state: str, why: str, line: str) -> None:
+    place = InstalledDirectory(
+        path=Path("/var/spool/slurmwrap"), uid=1, gid=1, mode=0o1733, owner="slurm", state=state, why=why
+    )
+    assert _place(place, plain) == line

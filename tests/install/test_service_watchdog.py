@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from slurmwrap.install.service_watchdog import (
     HEARTBEAT,
     LATE_S,
@@ -39,6 +41,13 @@ def test_a_reconciler_without_a_recent_pass_is_overdue(tmp_path: Path) -> None:
     assert look(tmp_path, tmp_path / "reports", NOW) == (
         OverdueState(what="reconciler", at=NOW - 1800, text="no pass of the reconciler for 30 minutes", hint=HINT),
     )
+
+
+@pytest.mark.parametrize(("age_s", "text"), [(6000, "100 minutes"), (100 * 3600, "100 hours")])
+def test_the_message_gives_the_time_since_the_last_pass(tmp_path: Path, age_s: int, text: str) -> None:
+    beat(tmp_path, NOW - age_s)
+    write_report_time(tmp_path / "reports", NOW)
+    assert [one.text for one in look(tmp_path, tmp_path / "reports", NOW)] == [f"no pass of the reconciler for {text}"]
 
 
 def test_a_service_that_never_ran_is_overdue(tmp_path: Path) -> None:

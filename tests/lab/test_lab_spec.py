@@ -46,6 +46,7 @@ def test_ports_follow_the_base_port() -> None:
     ("change", "culprit"),
     [
         ({"nodes": 0}, "--nodes"),
+        ({"nodes": 257}, "--nodes"),
         ({"gpus": 17}, "--gpus"),
         ({"threads": 0}, "--threads"),
         ({"cpus": 31, "threads": 2}, "--cpus=31 is not a multiple of --threads=2"),

@@ -72,3 +72,10 @@ def test_a_share_is_a_whole_number_of_cpus() -> None:
 def test_a_job_whose_limits_are_below_its_share_keeps_its_request() -> None:
     (grant,) = allocate([claim("a", "hungry", cpus=2, most_cpus=2.0)], servers(1), "tune")
     assert grant.cpus == 2
+
+
+def test_a_job_below_its_share_stays_below_it_when_another_job_does_not_fit() -> None:
+    """The second job asks for more CPUs than are left. Raising the first job to its share would not help it."""
+    given, waiting = allocate([claim("l", "light"), claim("b", cpus=24)], servers(1), "tune")
+    assert (given.cpus, given.mem_mib) == (1, 20_000)
+    assert waiting.servers == ()

@@ -838,6 +838,29 @@ def test_a_resized_retry_that_a_limit_keeps_pending_gets_its_old_size(world: Wor
     assert world.attempt(failed).resize_refused is (memory == 4000)
 
 
+def test_a_second_resized_retry_gets_the_size_of_the_run_before_it(world: World) -> None:
+    failed = job(152, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
+    world.add(failed)
+    plan = to_json_dict(PlacementPlan())
+    world.spool_observations(submission_observation(submission(152, shape=ResourceShape(), plan=plan)), *hooks(failed))
+    world.run()
+    again = world.slurm.records[152]
+    now = int(world.clock.now())
+    ended = {"state": "OUT_OF_MEMORY", "reason": "OutOfMemory", "exit_code": 0, "signal": 125}
+    again = replace(again, submit_time=now, start_time=now + 5, end_time=now + 60, nodes=failed.nodes, **ended)  # type: ignore[arg-type]
+    world.slurm.add(again)
+    world.spool_observations(*hooks(again))
+    world.clock.sleep(100)
+    world.run()
+    assert (again.mem_mib_per_node, world.slurm.records[152].mem_mib_per_node) == (6000, 9000)
+
+    world.clock.sleep(300)
+    world.slurm.add(replace(world.slurm.records[152], reason="AssocMaxMemPerJob", priority=7))
+    world.run()
+    assert world.slurm.records[152].mem_mib_per_node == 6000
+    assert [world.attempt(run).resize_refused for run in (failed, again)] == [False, True]
+
+
 def test_an_unanswered_resize_is_repeated_after_ten_minutes(world: World) -> None:
     _out_of_memory(world, 152)
     apply = world.slurm.apply
@@ -895,6 +918,25 @@ def test_without_hooks_a_run_is_diagnosed_from_the_output_it_appended(tmp_path: 
     world.clock.sleep(200)
     world.run()
     assert logs.begins == [{}, {first.std_out: [100, "m100"]}]
+
+
+@pytest.mark.parametrize(
+    ("state", "known"),
+    [("PENDING", True), ("RUNNING", False)],  # the next run may have appended to the same file
+)
+def test_where_the_output_of_a_requeued_run_ends_is_known_until_the_next_run_starts(
+    tmp_path: Path, state: str, known: bool
+) -> None:
+    world = World(tmp_path, scope=Scope(user="alice", uid=1001))
+    world.logs = AppendedLogs()
+    running = job(110, state="RUNNING", reason="None", exit_code=0, end_time=None)
+    world.add(running)
+    world.run()
+    world.clock.sleep(100)
+    started = START + 60 if state == "RUNNING" else None
+    world.add(replace(running, state=state, restarts=1, submit_time=START + 50, start_time=started))
+    world.run()
+    assert bool(world.attempt(running).output_ends) is known
 
 
 def test_late_hooks_of_an_earlier_run_do_not_count_for_the_next_run(world: World) -> None:

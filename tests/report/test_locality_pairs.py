@@ -167,3 +167,11 @@ def test_runs_of_other_work_and_runs_without_placement_are_not_paired() -> None:
 def test_a_distant_run_is_paired_only_once() -> None:
     near = [paced(NEAR, float(n), placed=True) for n in range(5)]
     assert len(find_pairs([*near, paced(FAR, 2.0)], SWITCHES)) == 1
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(NEAR, SWITCHES), (NEAR[:1], {})])
+def test_switches_are_read_if_a_step_counted_run_before_the_period_had_two_nodes(
+    nodes: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    figures = figures_of(**make_report_input(make_run(1, nodes, 5.0, at=SINCE - 90_000)))
+    assert (len(figures.paced), figures.switch_of) == (1, expected)

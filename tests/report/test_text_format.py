@@ -24,6 +24,11 @@ def test_durations_are_formatted() -> None:
     assert {given: text_format.duration(given) for given in wanted} == wanted
 
 
+def test_step_rates_are_per_second_or_if_slow_per_minute() -> None:
+    wanted = {12.345: "12.3/s", 0.1: "0.1/s", 0.05: "3/min"}
+    assert {given: text_format.format_step_rate(given) for given in wanted} == wanted
+
+
 def test_control_characters_are_escaped() -> None:
     wanted = {
         "plain ä 研究": "plain ä 研究",

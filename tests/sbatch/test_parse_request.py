@@ -109,6 +109,22 @@ def test_an_empty_variable_sets_an_option_without_its_optional_value() -> None:
     assert found == SbatchSetting(option="exclusive", value=None, origin=Origin.ENVIRONMENT, where="SBATCH_EXCLUSIVE")
 
 
+@pytest.mark.parametrize(
+    ("argv", "path", "expected"),
+    [
+        ((), "hosts", [("nodelist", "./hosts")]),
+        ((), "/data/hosts", [("nodelist", "/data/hosts")]),
+        (("--nodelist=n1",), "hosts", [("nodelist", "n1")]),
+        (("--nodefile=mine",), "hosts", [("nodefile", "mine")]),
+    ],
+)
+def test_slurm_hostfile_names_the_nodes_if_nothing_else_does(
+    argv: tuple[str, ...], path: str, expected: list[tuple[str, str]]
+) -> None:
+    settings = call(*argv, "train.sbatch", environ={"SLURM_HOSTFILE": path}).settings
+    assert [(one.option, one.value) for one in settings if one.option in ("nodelist", "nodefile")] == expected
+
+
 def test_chdir_is_relative_to_the_directory_of_the_call() -> None:
     assert call("train.sbatch").chdir == "/home/a"
     assert call("train.sbatch", script=b"#!/bin/sh\n#SBATCH -D runs\n").chdir == "/home/a/runs"

@@ -439,3 +439,24 @@ def test_a_missing_journal_is_reported(to: str, wanted: tuple[str, str]) -> None
         pytest.skip("a journald listens on this machine")
     found = site_checks.check_log(make_context(log=LogSection(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("configured", "slurm_user", "wrong"),
+    [
+        ("", "slurm(64030)", False),
+        ("root", "slurm(64030)", False),
+        ("slurm", "slurm(64030)", False),
+        ("slurm", "", False),
+        ("ada", "slurm(64030)", True),
+    ],
+)
+def test_a_slurm_user_that_slurm_does_not_know_keeps_rules_from_acting(
+    configured: str, slurm_user: str, wrong: bool
+) -> None:
+    context = make_context(site=SiteSection(slurm_user=configured))
+    context.__dict__["slurm"] = {"SlurmUser": slurm_user}
+    found = site_checks.check_rules(context)
+    refusal = f"site.slurm_user is {configured}, and Slurm's SlurmUser is slurm: Slurm refuses requests of {configured}"
+    assert (refusal in found.details) is wrong
+    assert found.state == (WARN if wrong else OK)

@@ -111,6 +111,7 @@ def test_an_unwritable_output_path_is_refused(slurmwrap: Run, tmp_path: Path) ->
     assert isinstance(error, UsageError)
     assert str(error).startswith(f"cannot write {tmp_path}/file/")
     assert str(error).endswith(": Not a directory")
+    assert error.exit_code == 1
 
 
 def test_since_after_until_is_refused(slurmwrap: Run) -> None:

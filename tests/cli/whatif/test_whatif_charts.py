@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_page import list_charts, render_page
+from slurmwrap.cli.whatif.whatif_page import _find_last_mark, list_charts, render_page
 from slurmwrap.package_files import shipped
 from slurmwrap.report.svg_charts import draw_charts
 from slurmwrap.sim.trace.read_trace import parse_trace
@@ -76,6 +76,29 @@ def test_curves_span_the_x_axis_and_end_at_100_percent() -> None:
             assert curve.values[-1] == pytest.approx(100), key
 
 
+def test_the_x_axis_ends_at_the_first_mark_by_which_all_curves_are_complete() -> None:
+    for key in [key for key in drawn_charts() if key == "jct" or key.startswith("wait-")]:
+        axes = plot_axes(key)
+        *_, before, last = axes.get_xticks()
+        assert last == pytest.approx(axes.get_xlim()[1]), key
+        curves = [patch.get_data() for patch in axes.patches]
+        shares = [curve.values[curve.edges[:-1] <= before * 1.001][-1] for curve in curves]
+        assert last == 60 or min(shares) < 100, key
+
+
+@pytest.mark.parametrize(
+    ("curves", "expected"),
+    [
+        ([[0.5, 1.0, 1.0], [1.0, 1.0, 1.0]], 3600.0),
+        ([[1.0, 1.0, 1.0]], 60.0),
+        ([[0.5, 0.9, 1.0]], 86_400.0),
+        ([[0.5, 0.8, 0.9]], 86_400.0),
+    ],
+)
+def test_the_axis_of_an_incomplete_curve_ends_with_the_grid(curves: list[list[float]], expected: float) -> None:
+    assert _find_last_mark([60.0, 3600.0, 86_400.0], curves) == expected
+
+
 def test_the_chart_of_held_gpus_covers_the_window() -> None:
     axes = plot_axes("busy")
     window = (study().window.since / 86400, study().window.until / 86400)
@@ -93,10 +116,10 @@ def test_every_colour_of_a_chart_is_defined_in_all_page_themes() -> None:
 
 
 def test_without_matplotlib_the_page_has_a_note_and_all_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = render_page(study(), source="month.psv", made_by="1")
+    whole, charts = render_page(study(), source="month.psv", made_by="1"), len(drawn_charts())
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     text = render_page(study(), source="month.psv", made_by="1")
     assert "<li>Drawings are left out: matplotlib is not installed here" in text
     assert "Drawings are left out" not in whole
-    assert [page.count("<svg") for page in (whole, text)] == [len(drawn_charts()), 0]
+    assert [page.count("<svg") for page in (whole, text)] == [charts, 0]
     assert whole.count("<table") == text.count("<table")

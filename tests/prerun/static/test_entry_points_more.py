@@ -110,6 +110,11 @@ def test_pythonpath_reflects_the_commands_of_the_script(script: str, modules: st
     assert find_single_entry(script).modules == modules
 
 
+def test_visible_devices_that_a_command_prints_are_unknown() -> None:
+    assert find_single_entry("CUDA_VISIBLE_DEVICES=0,1 python a.py").devices == "0,1"
+    assert find_single_entry("CUDA_VISIBLE_DEVICES=$(pick) python a.py").devices is None
+
+
 def test_a_script_that_installs_packages_is_marked() -> None:
     assert find_single_entry("pip install x; python a.py").installs
     assert not find_single_entry("pip list; python a.py").installs

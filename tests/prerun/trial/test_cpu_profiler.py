@@ -242,6 +242,8 @@ def test_the_cpu_stressor_shares_the_cpus_and_the_memory_stressor_uses_others() 
     assert split_stress_masks("cpu", masks, 2) == (four, four)
     assert split_stress_masks("mem_bw", masks, 2) == (masks[2], frozenset({2, 3}))
     assert split_stress_masks("mem_bw", masks, 4) == (masks[3], frozenset({3}))
+    assert split_stress_masks("mem_bw", masks, None) == (masks[3], frozenset({3}))
+    assert split_stress_masks("mem_bw", {4: four}, 1) == (four, frozenset())
     assert split_stress_masks("mem_bw", {1: masks[1]}, 1) == (masks[1], frozenset())
 
 
@@ -292,3 +294,13 @@ def test_windows_are_short_if_time_is_short_and_otherwise_of_normal_length() -> 
     assert 3.0 <= short.window_s < 10.0
     assert short.window_steps < 100
     assert make_measurement_window(1.0, 64).window_s == 3.0
+
+
+@pytest.mark.parametrize("rate", [0.1, 10.0])
+def test_a_trial_is_warm_if_its_speed_changes_by_less_than_a_twentieth_at_any_speed(rate: float) -> None:
+    def two_windows(change: float) -> list[StepReading]:
+        middle = 20 / rate
+        return readings((0, 0.0), (20, middle), (40, middle + 20 / (rate * change)))
+
+    assert is_warm(two_windows(1.03), 50)
+    assert not is_warm(two_windows(1.08), 50)

@@ -147,3 +147,9 @@ def test_the_last_level_cache_is_the_largest_one(tmp_path: Path) -> None:
         (tmp_path / f"cpu0/cache/index{index}/size").write_text(f"{size}\n")
     assert (read_last_cache(tmp_path), compute_footprint(tmp_path)) == (32 << 20, 128 << 20)
     assert read_last_cache(tmp_path / "nothing") == 64 << 20
+
+
+def test_a_cache_size_in_kib_is_read(tmp_path: Path) -> None:
+    (tmp_path / "cpu0/cache/index3").mkdir(parents=True)
+    (tmp_path / "cpu0/cache/index3/size").write_text("32768K\n")
+    assert read_last_cache(tmp_path) == 32 << 20

@@ -173,6 +173,10 @@ def test_resources_of_slurm_before_21_08_are_read() -> None:
     per_node = parse_one_job(
         {"AllocGRES": "gpu:v100:2", "NNodes": "2", "AllocCPUS": "16", "ReqMem": "8Gn"}, fields=fields
     )
+    one_node = parse_one_job(
+        {"AllocGRES": "gpu:v100:2", "NNodes": "", "AllocCPUS": "16", "ReqMem": "8Gn"}, fields=fields
+    )
+    assert (one_node.gpus, one_node.mem_mib) == (2, 8192)
     assert (per_cpu.gpus, per_cpu.nodes, per_cpu.cpus, per_cpu.mem_mib) == (4, 2, 16, 64000)
     assert (per_node.gpus, per_node.nodes, per_node.cpus, per_node.mem_mib) == (4, 2, 16, 16384)
 

@@ -81,6 +81,15 @@ def test_utilisation_is_the_share_of_held_gpus_in_each_part_of_the_window() -> N
     assert compute_busy_shares(spans, 4, (0, 100), parts=10) == pytest.approx((0.5, 0.8, 0.25, 0, 0, 0, 0, 0, 0, 1.0))
 
 
+def test_utilisation_of_a_cluster_with_one_gpu() -> None:
+    assert compute_busy_shares([Span(began_s=0, ended_s=75, gpus=1)], 1, (0, 100), parts=2) == (1.0, 0.5)
+
+
+def test_utilisation_of_a_span_within_one_part_counts_in_that_part() -> None:
+    spans = [Span(began_s=60, ended_s=80, gpus=2), Span(began_s=5, ended_s=15, gpus=4)]
+    assert compute_busy_shares(spans, 4, (0, 100), parts=2) == pytest.approx((0.2, 0.2))
+
+
 def test_utilisation_is_zero_without_spans() -> None:
     assert compute_busy_shares([], 4, (0, 100), parts=2) == (0, 0)
 
