@@ -260,7 +260,7 @@ def test_a_pre_run_partition_that_cannot_run_pre_runs_is_reported(own_lab: Lab) 
         [
             "it is DOWN",
             "MaxTime is 300 s, and a trial asks for 900 s (prerun.time_limit_s)",
-            "AllowAccounts=physics: trials of all others are refused there",
+            "AllowAccounts=physics: pre-runs of all others are refused there",
         ],
     )
     assert (missing["state"], missing["text"]) == ("fail", "Slurm has no partition 'trial'")

@@ -279,7 +279,7 @@ def _find_partition_faults(found: Partition, context: CheckContext) -> Iterator[
     if found.max_time_s is not None and found.max_time_s < limit:
         yield f"MaxTime is {found.max_time_s:g} s, and a trial asks for {limit} s (prerun.time_limit_s)"
     for key, value in _list_restrictions(found.name, context):
-        yield f"{key}={value}: trials of all others are refused there"
+        yield f"{key}={value}: pre-runs of all others are refused there"
 
 
 def _list_restrictions(name: str, context: CheckContext) -> Iterator[tuple[str, str]]:
