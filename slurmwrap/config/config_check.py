@@ -62,7 +62,7 @@ def _find_suspicious_values(config: Config) -> Iterator[str]:
     if config.report.to and not config.mail.server:
         yield "report.to names a recipient, but mail.server is empty: no mail is sent"
     if config.prerun.grace_s < config.prerun.time_limit_s / 10:
-        yield "prerun.grace_s is far below prerun.time_limit_s: jobs start before their trial can have found anything"
+        yield "prerun.grace_s is far below prerun.time_limit_s: jobs start before their pre-run can have found anything"
     if site.state_dir and not site.spool:
         yield "site.spool is empty: nothing arrives from nodes, and runs are judged by Slurm's records alone"
     if config.mode_of("gate") == "act" and not site.published:

@@ -129,7 +129,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "caches": (
             _G,
             "",
-            """Caches that a trial writes to directly, so that its job need not download again. Each entry lists the
+            """Caches that a pre-run writes to directly, so that its job need not download again. Each entry lists the
             places where a tool looks; the first that is set counts. []: none.""",
         ),
     },

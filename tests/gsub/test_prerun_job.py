@@ -27,7 +27,7 @@ def test_an_inconclusive_verdict_records_how_long_the_trial_ran(
         clock[0] += 590.0
         if ends is not None:
             raise ends
-        return TrialResult(layer="supervisor", error="the trial could not be prepared")
+        return TrialResult(layer="supervisor", error="the pre-run could not be prepared")
 
     monkeypatch.setattr(prerun_job, "run_trial", trial)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])

@@ -256,10 +256,10 @@ def test_a_pre_run_partition_that_cannot_run_pre_runs_is_reported(own_lab: Lab) 
         own_lab.run([*update, "State=UP", "MaxTime=20", "AllowAccounts=ALL"])
     assert get_state_text_and_details(found) == (
         "warn",
-        "trials cannot all run in 'prerun'",
+        "pre-runs cannot all run in 'prerun'",
         [
             "it is DOWN",
-            "MaxTime is 300 s, and a trial asks for 900 s (prerun.time_limit_s)",
+            "MaxTime is 300 s, and a pre-run asks for 900 s (prerun.time_limit_s)",
             "AllowAccounts=physics: pre-runs of all others are refused there",
         ],
     )

@@ -86,7 +86,7 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
     ),
     _make_check_spec(
         "prerun partition", YOU, slurm_checks.check_prerun_partition,
-        """prerun.partition: whether it exists, is up, has GPUs that are up, lets a trial run for prerun.time_limit_s,
+        """prerun.partition: whether it exists, is up, has GPUs that are up, lets a pre-run use prerun.time_limit_s,
         and is open to all accounts, groups and QOS.""",
         "Correct the partition in slurm.conf, or prerun.partition and prerun.time_limit_s.",
     ),

@@ -259,7 +259,7 @@ def check_prerun_partition(context: CheckContext) -> CheckResult:
         return CheckResult(name="prerun partition", state=FAIL, text=f"Slurm has no partition '{wanted}'", hint=hint)
     wrong = tuple(_find_partition_faults(found, context))
     if wrong:
-        text = f"trials cannot all run in '{wanted}'"
+        text = f"pre-runs cannot all run in '{wanted}'"
         hint = "Correct the partition in slurm.conf, or prerun.partition and prerun.time_limit_s here."
         return CheckResult(name="prerun partition", state=WARN, text=text, hint=hint, details=wrong)
     return CheckResult(
@@ -267,7 +267,7 @@ def check_prerun_partition(context: CheckContext) -> CheckResult:
     )
 
 
-_OWN_PARTITION_HINT = "A small partition of its own (prerun.partition) starts trials while the others are full."
+_OWN_PARTITION_HINT = "A small partition of its own (prerun.partition) starts pre-runs while the others are full."
 
 
 def _find_partition_faults(found: Partition, context: CheckContext) -> Iterator[str]:
@@ -277,7 +277,7 @@ def _find_partition_faults(found: Partition, context: CheckContext) -> Iterator[
     if not _count_gpus(context.nodes, found.name):
         yield "none of its nodes that are up has a GPU"
     if found.max_time_s is not None and found.max_time_s < limit:
-        yield f"MaxTime is {found.max_time_s:g} s, and a trial asks for {limit} s (prerun.time_limit_s)"
+        yield f"MaxTime is {found.max_time_s:g} s, and a pre-run asks for {limit} s (prerun.time_limit_s)"
     for key, value in _list_restrictions(found.name, context):
         yield f"{key}={value}: pre-runs of all others are refused there"
 

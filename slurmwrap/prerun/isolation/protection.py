@@ -89,10 +89,10 @@ class Protection:
             return replace(result, layer="supervisor", error=f"{BROKEN}: {symptom}")
         if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
             return replace(
-                result, layer="supervisor", error="a program that it starts does not find a file that its trial wrote"
+                result, layer="supervisor", error="a program that it starts does not find a file that its pre-run wrote"
             )
         if self.reads_back and _list_redirected(self.spec.step_dir):
-            return replace(result, layer="supervisor", error="the script reads a file that its trial wrote elsewhere")
+            return replace(result, layer="supervisor", error="the script reads a file that its pre-run wrote elsewhere")
         return result
 
     def logs(self) -> tuple[tuple[str, str], ...]:

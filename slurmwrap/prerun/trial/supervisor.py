@@ -74,7 +74,7 @@ def _run_once(
         environment = build_trial_environment(spec, environ, hostname=socket.gethostname(), python=sys.executable)
         protection = set_up_protection(spec, environment)
     except (OSError, ValueError) as error:
-        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}"), False
+        return TrialResult(layer="supervisor", error=f"the pre-run could not be prepared: {error}"), False
     try:
         result = _run_protected(spec, protection, environment, environ, clock, on_progress)
         return result, protection.has_overlay_failed(result)
@@ -107,7 +107,7 @@ def _run_protected(
         write_trial_files(spec, environment)
         command = protection.overlay.command(make_command_line(protection.spec), put_over(spec, environment))
     except (OSError, ValueError) as error:
-        return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
+        return TrialResult(layer="supervisor", error=f"the pre-run could not be prepared: {error}")
     if not os.access(f"{spec.trial_dir}/shims/srun", os.X_OK):
         why = f"programs below {spec.trial_dir} cannot be run (mounted noexec?): no shim can replace Slurm's commands"
         return TrialResult(layer="supervisor", error=why)
@@ -271,7 +271,7 @@ def read_tail(path: str, name: str = "output") -> LogTail:
             stream.seek(skipped)
             raw = stream.read(TAIL_BYTES)
     except OSError as error:
-        return LogTail(name=name, text=f"(the trial's output cannot be read: {error.strerror})")
+        return LogTail(name=name, text=f"(the pre-run's output cannot be read: {error.strerror})")
     if skipped and b"\n" in raw:
         raw, lines = raw.partition(b"\n")[2], lines + 1
     return LogTail(name=name, text=raw.decode("utf-8", "replace"), first_line=lines + 1, truncated=skipped > 0)

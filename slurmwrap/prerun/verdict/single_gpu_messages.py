@@ -180,7 +180,7 @@ def _doubt_from_slurmwrap(ending: TrialEnding) -> str | None:
     last = ending.found.frames[-1] if ending.found is not None else None
     # A slurmwrap function that wraps a real one passes on the user's own error: open() of a file that does not exist.
     if last is not None and _SLURMWRAP_FILES.search(last.file) and "plain(" not in last.code:
-        return "slurmwrap's own code failed in the trial"
+        return "slurmwrap's own code failed in the pre-run"
     if NOWHERE in ending.said or "requested reservation is invalid" in ending.said.lower():
         return "the script submits or cancels jobs, which a pre-run leaves out"
     return None
@@ -239,7 +239,7 @@ def _doubt_from_memory(ending: TrialEnding) -> str | None:
             f"the job shares its memory over {max(spec.gpus, spec.nodes)}"
         )
     if ending.diagnosis.category == "cpu_oom" and (spec.mem_shrunk or ending.many):
-        return "the trial had less memory than the job"
+        return "the pre-run had less memory than the job"
     return None
 
 

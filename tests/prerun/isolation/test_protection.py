@@ -138,7 +138,7 @@ def test_without_an_overlay_a_file_change_after_the_training_ends_the_trial(tria
 
 def test_a_script_that_reads_its_redirected_log_is_not_judged_as_failed(trial: Trial, files: Path) -> None:
     result = trial("#!/bin/bash\npython train.py 1 > t.log\ngrep step t.log\n", overlay="off")
-    assert (result.layer, result.error) == ("supervisor", "the script reads a file that its trial wrote elsewhere")
+    assert (result.layer, result.error) == ("supervisor", "the script reads a file that its pre-run wrote elsewhere")
     assert not (files / "t.log").exists()
 
 
