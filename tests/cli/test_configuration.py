@@ -38,7 +38,8 @@ def test_show_changed_lists_the_set_keys_with_their_origin(tmp_path: Path) -> No
         "",
         "[rules]",
         'drain           = "act"         SLURMWRAP_RULES_DRAIN',
-        "note: prerun.grace_s is far below prerun.time_limit_s: jobs start before their pre-run can have found anything",
+        "note: prerun.grace_s is far below prerun.time_limit_s: "
+        "jobs start before their pre-run can have found anything",
     ]
 
 
