@@ -22,6 +22,7 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.isolation import overlay_enter
+from slurmwrap.prerun.isolation.overlay_copies import fill_upper_layer
 from slurmwrap.prerun.isolation.overlay_enter import NOT_ENTERED, is_below
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
@@ -51,7 +52,7 @@ class Overlay:
     """A planned overlay. `roots`: directories that are covered; if there are none, `reason` is the reason."""
 
     roots: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # directories of the job that cannot be covered: another owner or group
+    left_out: tuple[str, ...] = ()  # directories of the job that cannot be covered
     folder: str = ""  # directory with the upper and work layers
     keep: tuple[str, ...] = ()  # directories below a root that are not covered
     through: tuple[tuple[str, str], ...] = ()  # (directory, path below a root at which it is mounted uncovered)
@@ -134,18 +135,19 @@ def _plan_overlay(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
     answer = json.loads(done.stdout)
     roots = tuple(root for root, why in answer["roots"].items() if not why)
     if not roots:
-        reasons = sorted(set(answer["roots"].values())) or ["no directory of the job is the user's own"]
-        return Overlay(reason="; ".join(reasons), left_out=tuple(answer["left_out"]))
+        reasons = sorted(set(answer["roots"].values())) or ["the user may write to no directory of the job"]
+        return Overlay(reason="; ".join(reasons), left_out=tuple(answer["roots"]))
     _remove_leftovers(answer["scratch"])
     folder = tempfile.mkdtemp(prefix=_PREFIX, dir=answer["scratch"])
     lock = _lock_folder(folder)
-    for index in range(len(roots)):
+    for index, root in enumerate(roots):
         for name in ("upper", "work"):
             Path(folder, str(index), name).mkdir(parents=True, mode=0o700)
-    refused = tuple(root for root, why in answer["roots"].items() if why)
+        places = [place for place in answer["foreign"] if is_below(place, root)]
+        fill_upper_layer(root, f"{folder}/{index}/upper", places)
     return Overlay(
         roots=roots,
-        left_out=(*answer["left_out"], *refused),
+        left_out=tuple(root for root, why in answer["roots"].items() if why),
         folder=folder,
         keep=keep,
         lock=lock,

@@ -64,15 +64,15 @@ def probe(plan: dict[str, Any]) -> dict[str, Any]:
     `plan`: `candidates` and `scratch` (lists of directories), `user` (name), `keep`.
     """
     named = plan["candidates"] + _list_user_places(plan["user"])
-    roots, left_out = select_roots(
+    roots, foreign = select_roots(
         named, _stat_owner, _is_writable, climbs=os.getuid() != 0
     )  # not for root, who owns all parent directories
     failures = {}
     for scratch in _list_outside(plan["scratch"], roots):
         failures = _try_scratch(scratch, roots, plan["keep"])
         if roots and not all(failures.values()):
-            return {"roots": failures, "left_out": left_out, "scratch": scratch}
-    return {"roots": failures, "left_out": left_out, "scratch": ""}
+            return {"roots": failures, "foreign": foreign, "scratch": scratch}
+    return {"roots": failures, "foreign": foreign, "scratch": ""}
 
 
 def _list_outside(scratch: list[str], roots: list[str]) -> list[str]:
@@ -247,13 +247,13 @@ def is_below(path: str, folder: str) -> bool:
 def select_roots(
     candidates: list[str], is_own: Callable[[str], bool], is_writable: Callable[[str], bool], *, climbs: bool
 ) -> tuple[list[str], list[str]]:
-    """Return (directories to cover, writable candidates that cannot be covered).
+    """Return (directories to cover, candidates among or below them that are writable but have another owner or group).
 
-    If `climbs`, the highest ancestor that belongs to the user is covered instead of a candidate. Files of another uid
-    or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out, and so is a root that contains it.
+    If `climbs`, the highest ancestor that belongs to the user is covered instead of a candidate, or the highest one
+    that the user may write to if the candidate is another's. overlay_copies.py prepares the other's directories.
     """
     roots: list[str] = []
-    left_out = []
+    foreign: list[str] = []
     for candidate in candidates:
         folder = _find_existing(os.path.normpath(candidate)) if candidate.startswith("/") else ""
         if not folder or folder in _NEVER_COVERED or any(is_below(folder, system) for system in _SYSTEM_FOLDERS):
@@ -261,16 +261,18 @@ def select_roots(
         if is_own(folder):
             roots.append(_find_highest(folder, is_own) if climbs else folder)
         elif is_writable(folder):
-            left_out.append(folder)
-    roots, foreign = _sort_roots(set(roots), set(left_out))
-    return roots, sorted({*left_out, *foreign})
-
-
-def _sort_roots(roots: set[str], left_out: set[str]) -> tuple[list[str], list[str]]:
-    """Return (the outermost of `roots` to cover, those that contain a left-out directory and cannot be covered)."""
+            foreign.append(folder)
+            roots.append(_find_highest(folder, lambda at: is_writable(at) and not _is_public(at)) if climbs else folder)
     outer = {root for root in roots if not any(root != other and is_below(root, other) for other in roots)}
-    foreign = {root for root in outer if any(is_below(folder, root) for folder in left_out)}
-    return sorted(outer - foreign), sorted(foreign)
+    return sorted(outer), list(dict.fromkeys(foreign))
+
+
+def _is_public(folder: str) -> bool:
+    """Return whether everyone may write to the directory, as to the top of a scratch file system."""
+    try:
+        return bool(os.stat(folder).st_mode & 0o002)
+    except OSError:
+        return True
 
 
 def _find_existing(path: str) -> str:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,15 @@ def home() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def user_options() -> dict[str, Any]:
-    return {"user": UID, "group": UID, "extra_groups": []} if os.geteuid() == 0 else {}
+def user_options(groups: Sequence[int] = ()) -> dict[str, Any]:
+    return {"user": UID, "group": UID, "extra_groups": list(groups)} if os.geteuid() == 0 else {}
 
 
-def run_in_planned_overlay(home: Path, script: str, *programs: str) -> dict[str, Any]:
+def run_in_planned_overlay(home: Path, script: str, *programs: str, groups: Sequence[int] = ()) -> dict[str, Any]:
     """Plans an overlay as an ordinary user and runs a script in it."""
     argv = [sys.executable, "-c", DRIVER, str(home), script, *programs]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", **user_options())
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", **user_options(groups))
     except OSError as error:
         pytest.skip(f"an ordinary user cannot run {sys.executable}: {error}")
     if "slurmwrap" in done.stderr and "ModuleNotFoundError" in done.stderr:
@@ -70,8 +70,8 @@ def run_in_planned_overlay(home: Path, script: str, *programs: str) -> dict[str,
     return found
 
 
-def run_in_overlay(home: Path, script: str) -> dict[str, Any]:
-    found = run_in_planned_overlay(home, script)
+def run_in_overlay(home: Path, script: str, *, groups: Sequence[int] = ()) -> dict[str, Any]:
+    found = run_in_planned_overlay(home, script, groups=groups)
     if not found["roots"]:
         pytest.skip(f"no overlay here: {found['reason']}")
     return found
@@ -126,12 +126,54 @@ def test_other_processes_can_write_to_the_covered_directory_meanwhile(home: Path
     assert not (home / "work" / "mine.txt").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
-def test_a_directory_of_another_group_is_not_covered(home: Path) -> None:
-    os.chown(home / "work", UID, UID + 1)
-    os.chown(home, UID, UID + 1)
-    found = run_in_planned_overlay(home, "true")
-    assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
+GROUP = UID + 1
+STAGING = """
+set -e
+echo more >> old.txt; cp old.txt sub/copy.txt; mv sub/copy.txt sub/moved.txt; mkdir -p runs/a; cp -r sub runs/a
+tar cf runs/all.tar sub; rm -r sub; tar xf runs/all.tar; dd if=/dev/zero of=sub/zeros bs=1k count=1 2> /dev/null
+mv old.txt sub/old.txt; echo new > new.txt; cat sub/old.txt; find . | LC_ALL=C sort
+"""
+
+
+@NEEDS_ROOT
+def test_data_is_staged_in_a_directory_of_a_secondary_group_and_nothing_is_left(home: Path) -> None:
+    # The project directory of a group: setgid, so that all its files belong to the group.
+    for path in (home / "work", *(home / "work").rglob("*")):
+        os.chown(path, UID, GROUP)
+    (home / "work").chmod(0o2770)
+    (home / "work" / "old.txt").chmod(0o660)
+    before = sorted((str(path), path.lstat().st_mtime_ns) for path in (home / "work").rglob("*"))
+    result = run_in_overlay(home, STAGING, groups=[GROUP])
+    assert (result["code"], result["err"], result["left_out"]) == (0, "", [])
+    assert result["out"].split() == [
+        *(
+            "oldmore",
+            ".",
+            "./new.txt",
+            "./runs",
+            "./runs/a",
+            "./runs/a/sub",
+            "./runs/a/sub/moved.txt",
+            "./runs/all.tar",
+        ),
+        *("./sub", "./sub/moved.txt", "./sub/old.txt", "./sub/zeros"),
+    ]
+    assert result["upper"] == "new\n" and not result["left"]
+    assert sorted((str(path), path.lstat().st_mtime_ns) for path in (home / "work").rglob("*")) == before
+
+
+@NEEDS_ROOT
+def test_what_a_colleague_owns_in_the_group_directory_stays_closed_to_the_trial(home: Path) -> None:
+    theirs = home / "work" / "theirs"
+    theirs.mkdir(mode=0o755)
+    (theirs / "table.csv").write_text("1,2\n")
+    for path, owner in ((home / "work", UID), (theirs, UID + 7), (theirs / "table.csv", UID + 7)):
+        os.chown(path, owner, GROUP)
+    (home / "work").chmod(0o2770)
+    script = "cat theirs/table.csv; echo 3 >> theirs/table.csv; touch theirs/new; rm theirs/table.csv; echo $?"
+    result = run_in_overlay(home, script, groups=[GROUP])
+    assert result["out"] == "1,2\n1\n" and result["err"].count("Permission denied") == 3
 
 
 def test_a_program_that_needs_setuid_runs_without_an_overlay(home: Path) -> None:
@@ -166,15 +208,23 @@ def test_the_highest_directory_that_belongs_to_the_user_is_covered(
     own = {str(tmp_path / name) for name in ("lab/ada", "lab/ada/w", "lab/ada/w/run", "scratch", "scratch/x")}
     named = [*(str(tmp_path / n) for n in ("lab/ada/w/new/dir", "lab/ada/w/run", "scratch", "scratch/x", "shared"))]
     found = overlay_enter.select_roots(
-        [*named, "", "relative", "/", "/etc", "/proc/self"], own.__contains__, lambda folder: True, climbs=climbs
+        [*named, "", "relative", "/", "/etc", "/proc/self"],
+        own.__contains__,
+        str(tmp_path / "shared").__eq__,
+        climbs=climbs,
     )
-    assert found == ([str(tmp_path / name) for name in covered], [str(tmp_path / "shared")])
+    assert found == (
+        [*(str(tmp_path / name) for name in covered), str(tmp_path / "shared")],
+        [str(tmp_path / "shared")],
+    )
 
 
-def test_a_directory_that_contains_one_of_another_group_is_not_covered(home: Path) -> None:
-    os.chown(home / "work", UID, UID + 1)
-    found = run_in_planned_overlay(home, "true")
-    assert (found["roots"], found["left_out"]) == ([], [str(home), str(home / "work")])
+def test_a_group_directory_is_covered_up_to_one_that_everyone_may_write_to(tmp_path: Path) -> None:
+    run = tmp_path / "scratch" / "group" / "ada" / "run"
+    run.mkdir(parents=True)
+    (tmp_path / "scratch").chmod(0o1777)
+    found = overlay_enter.select_roots([str(run)], lambda folder: False, lambda folder: True, climbs=True)
+    assert found == ([str(tmp_path / "scratch" / "group")], [str(run)])
 
 
 TRIAL = """
