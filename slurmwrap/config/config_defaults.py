@@ -29,6 +29,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.profile_s": (0, 86400),
     "prerun.sweep_s": (0, 86400),
     "prerun.no_training_s": (5, 86400),
+    "prerun.no_activity_s": (10, 86400),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
@@ -125,6 +126,7 @@ class Prerun:
     holdout: float = 0.0
     overlay: str = "auto"
     no_training_s: int = 40
+    no_activity_s: int = 90
     no_training_programs: tuple[str, ...] = ()
     caches: tuple[str, ...] = CACHES
 

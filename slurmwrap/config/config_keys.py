@@ -119,6 +119,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             """How long a pre-run waits for an error of a program that does not train: evaluation, generation, a server.
             Its job starts then; for programs that may train `time_limit_s` applies.""",
         ),
+        "no_activity_s": (
+            _G,
+            "seconds",
+            """How long a pre-run continues without any activity: no training step, no output, no use of CPU, GPU, disk
+            and network. Its job starts then.""",
+        ),
         "no_training_programs": (
             _G,
             "",

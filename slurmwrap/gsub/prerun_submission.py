@@ -154,6 +154,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         overlay=settings.overlay,
         delay=prepared.delay,
         no_training_s=float(settings.no_training_s),
+        no_activity_s=float(settings.no_activity_s),
         caches=settings.caches,
     )
     _write(directory / "script", request.script.content)

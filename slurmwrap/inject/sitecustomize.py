@@ -15,10 +15,21 @@ def _inject():
     if os.environ.get("SLURMWRAP_STEP_DIR"):
         _load("slurmwrap_step", [_HERE]).install()
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
+        _print_stacks_on_request()
         _compiled("slurmwrap_launcher_options").install()
         for name in ("shadow", "os_functions", "children", "guard", "library_patches"):
             module = _compiled("slurmwrap_" + name)
         sys.modules["slurmwrap_guard"].install(module)
+
+
+def _print_stacks_on_request():
+    """Print the stacks on SIGURG, by which trial/activity.py asks a program that stands still. It does nothing else."""
+    try:
+        import faulthandler
+
+        faulthandler.register(23, all_threads=True)
+    except Exception:  # no standard error
+        pass
 
 
 def _compiled(name):

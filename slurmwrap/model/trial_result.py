@@ -56,7 +56,9 @@ class TrialProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """How the trial ended. `layer` names what ended it: "step", "exit", "timeout", "no_training" or "supervisor"."""
+    """How the trial ended. `layer` names what ended it: "step", "exit", "timeout", "no_training", "no_activity" or
+    "supervisor".
+    """
 
     layer: str
     exit_code: int | None = None  # exit code of the user's script; None if slurmwrap ended it
@@ -73,6 +75,7 @@ class TrialResult:
     # Files of the user that the script would have changed; the trial was stopped before.
     touched: tuple[str, ...] = ()
     no_training: str = ""  # why no training step is expected any more
+    last_line: str = ""  # the last line of the output when it stood still
     unproven: str = ""  # why a script that ended with exit code 0 proved nothing
     failed_commands: tuple[FailedCommand, ...] = ()  # commands of the script that failed, as its shell reported them
     error: str = ""  # why the trial could not be run at all, "" if it could

@@ -36,9 +36,9 @@ class FailedCommand:
 class Verdict:
     """Summary of a pre-run. `layer` names what decided.
 
-    It is "static", "exit" (the script ended), "timeout", "no_training" (no training step is expected), "supervisor",
-    or, if steps decided, how they were counted: "explicit", "optimizer", "keras", "deepspeed", "megatron", "jax",
-    "backward", "dataloader", "text" or "gpu".
+    It is "static", "exit" (the script ended), "timeout", "no_training" (no training step is expected), "no_activity"
+    (it stood still), "supervisor", or, if steps decided, how they were counted: "explicit", "optimizer", "keras",
+    "deepspeed", "megatron", "jax", "backward", "dataloader", "text" or "gpu".
     """
 
     outcome: Outcome

@@ -266,7 +266,7 @@ CREATE TABLE preruns ( -- ended pre-runs, as their users' pre-runs report them
     job_id INTEGER, -- job id of the real job
     uid INTEGER NOT NULL, -- uid of the job's owner; -1: unknown
     verdict_outcome TEXT NOT NULL, -- pass, fail or inconclusive
-    verdict_layer TEXT NOT NULL, -- layer that decided: static, step, exit, timeout, supervisor or no_training
+    verdict_layer TEXT NOT NULL, -- layer that decided: static, step, exit, timeout, supervisor, no_training or no_activity
     verdict_reason TEXT NOT NULL, -- reason of the verdict, one sentence
     verdict_steps INTEGER NOT NULL, -- optimizer steps that ran
     verdict_seconds REAL NOT NULL, -- how long the pre-run ran, in seconds

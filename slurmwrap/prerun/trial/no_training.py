@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
-from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.prerun.static.command_wrappers import PYTHON
+from slurmwrap.prerun.isolation import overlay_enter
 from slurmwrap.prerun.static.training_expected import Expectation
+from slurmwrap.prerun.trial.activity import ActivitySample
 from slurmwrap.prerun.trial.step_detection import is_marked
 
 NO_PYTHON_S = 25.0  # seconds after which a program without Python is ended, because its steps cannot be counted
@@ -28,20 +27,6 @@ _IDLE_CORES = 0.02
 _IDLE_BYTES = 256 << 10
 # Seconds between two searches for listening ports, which read the list of every open file.
 _PORTS_INTERVAL_S = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivitySample:
-    """The activity of the trial's processes at one moment."""
-
-    at: float
-    # CPU seconds of all running processes and of their children that have ended.
-    cpu_s: float
-    io_bytes: float
-    # Whether one of them is Python.
-    python: bool
-    # Whether one waits for a disk or a file server.
-    blocked: bool
 
 
 class NoTrainingDetector:
@@ -58,20 +43,24 @@ class NoTrainingDetector:
         self._ports_at = began
         self._generates_since: float | None = None
 
-    def look(self, now: float, processes: Sequence[psutil.Process]) -> None:
-        """Examine the trial's processes."""
+    def look(self, sample: ActivitySample, processes: Sequence[psutil.Process]) -> None:
+        """Examine the trial's processes. `sample`: their activity now."""
         self._has_optimizer = self._has_optimizer or is_marked(self._step_dir, "optimizer")
         if self._has_optimizer:
             return
+        now = sample.at
         if now - self._ports_at >= _PORTS_INTERVAL_S:
             # A program that trains is not slowed down by this search.
             asked = not self._expectation.may_train or self._is_idle()
             self._ports, self._ports_at = list_listening_ports(processes) if asked else (), now
             self._listens_since = (self._listens_since or now) if self._ports else None
-        self.take(take_activity_sample(now, processes))
+        self.take(sample)
         for process in () if self._expectation.may_train else processes:
             with suppress(psutil.Error):
-                self._expectation.see(process.cmdline(), process.cwd())
+                words = process.cmdline()
+                # Before it becomes the script, the process is the Python program that mounts the overlay.
+                if overlay_enter.__file__ not in words:
+                    self._expectation.see(words, process.cwd())
         if self._generates_since is None and is_marked(self._step_dir, "generate"):
             self._generates_since = now
 
@@ -130,24 +119,6 @@ class NoTrainingDetector:
             return False
         cpu_s, io_bytes = last.cpu_s - first.cpu_s, last.io_bytes - first.io_bytes
         return 0 <= cpu_s <= _IDLE_CORES * (last.at - first.at) and 0 <= io_bytes <= _IDLE_BYTES
-
-
-def take_activity_sample(now: float, processes: Sequence[psutil.Process]) -> ActivitySample:
-    """Return the activity of the processes now. Processes that end in the meantime are skipped."""
-    cpu_s = io_bytes = 0.0
-    python = blocked = False
-    for process in processes:
-        try:
-            times = process.cpu_times()
-            cpu_s += times.user + times.system + times.children_user + times.children_system
-            io = process.io_counters()
-            io_bytes += io.read_chars + io.write_chars
-            blocked = blocked or process.status() == psutil.STATUS_DISK_SLEEP
-            python = python or process.name().startswith("python")
-            python = python or bool(PYTHON.fullmatch(Path(process.exe()).name))
-        except (psutil.Error, NotImplementedError, OSError):
-            continue
-    return ActivitySample(at=now, cpu_s=cpu_s, io_bytes=io_bytes, python=python, blocked=blocked)
 
 
 def list_listening_ports(processes: Sequence[psutil.Process]) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Run the user's script as a trial: turn a TrialSpec into a TrialResult (adapter: processes, /proc, trial files).
 
-A trial ends in one of five ways: N optimizer steps were counted (the process that counted them sleeps inside the step,
-and the whole process tree is killed there), the script ended, no part of it trains (no_training.py), the time is up, or
-it could not be started.
+A trial ends in one of six ways: N optimizer steps were counted (the process that counted them sleeps inside the step,
+and the whole process tree is killed there), the script ended, no part of it trains (no_training.py), it stands still
+(activity.py), the time is up, or it could not be started.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import LogTail
@@ -25,6 +27,7 @@ from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_writ
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_detection
+from slurmwrap.prerun.trial.activity import InactivityDetector, ask_for_stacks, take_activity_sample
 from slurmwrap.prerun.trial.gpu_sampler import GpuSampler
 from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
@@ -41,6 +44,8 @@ from slurmwrap.prerun.verdict.unproven_programs import find_unproven_reason
 POLL_S = 0.05
 # Seconds between two samples of CPU and memory; a sample of nine processes takes 4 ms.
 SAMPLE_S = 1.0
+# Seconds that a program gets to print its stacks.
+STACKS_S = 2.0
 TAIL_BYTES = 512 << 10
 
 
@@ -169,6 +174,7 @@ class _Run:
         profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
         signs, layer, next_sample, is_filling_disk = StepDetector(self.spec), "", started, False
         patience, no_training = self._make_no_training_detector(started), ""
+        inactivity, last_line = InactivityDetector(no_activity_s=self.spec.no_activity_s), ""
         while not layer:
             now = self.clock()
             reading = step_detection.read_steps(self.spec.step_dir)
@@ -185,14 +191,24 @@ class _Run:
                     measured.sample(now, self.tree.processes(), last=layer == "step")
                 processes = self.tree.processes()
                 signs.look(now, [process.pid for process in processes], reading)
-                patience.look(now, processes)
+                activity = take_activity_sample(now, processes)
+                patience.look(activity, processes)
                 line, count = _read_last_line(self.spec.output), reading.steps or signs.text.count
                 stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
                 gpu = gpus.percent()
                 self.on_progress(
                     TrialProgress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
                 )
-            if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
+                if not layer and inactivity.look(
+                    activity,
+                    steps=count,
+                    output_bytes=_get_size(self.spec.output),
+                    gpu=None if gpu is None else gpu / 100,
+                    processes=processes,
+                ):
+                    layer, last_line = "no_activity", line
+                    self._print_stacks(processes)
+            if layer in ("", "timeout", "no_activity") and signs.decided(reading, now, last=layer != ""):
                 layer = "step"
             if not layer and (no_training := patience.ended(now, reading)):
                 printed = is_enough(signs.text, self.spec.steps) and not is_using_torch(self.spec.step_dir)
@@ -227,6 +243,7 @@ class _Run:
             oom_kills=process_sampler.read_oom_kills(cgroup),
             refused=step_detection.list_refused_commands(self.spec.step_dir),
             no_training=no_training,
+            last_line=last_line,
             unproven=unproven,
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
             error="the files that it writes would fill the node's disk, where they are kept" if is_filling_disk else "",
@@ -240,6 +257,14 @@ class _Run:
     def _make_no_training_detector(self, began: float) -> NoTrainingDetector:
         expectation = Expectation(self._read_script(), self.spec.chdir, self.spec.args, self.environment)
         return NoTrainingDetector(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
+
+    def _print_stacks(self, processes: Sequence[psutil.Process]) -> None:
+        """Let the Python processes print their stacks, and wait until they have done so."""
+        before = size = _get_size(self.spec.output)
+        ends_at = self.clock() + STACKS_S if ask_for_stacks(processes) else 0.0
+        while self.clock() < ends_at and (size == before or size != _get_size(self.spec.output)):
+            size = _get_size(self.spec.output)
+            time.sleep(POLL_S)
 
     def _find_unproven_programs(self) -> str:
         """Return why exit code 0 does not prove that the script's programs ran; "" if it does."""
@@ -306,6 +331,13 @@ def _count_lines(path: str, upto: int) -> int:
         while upto > 0 and (chunk := stream.read(min(upto, 1 << 20))):
             count, upto = count + chunk.count(b"\n"), upto - len(chunk)
     return count
+
+
+def _get_size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
 
 
 def _read_last_line(path: str) -> str:

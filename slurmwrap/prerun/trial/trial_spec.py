@@ -121,6 +121,7 @@ class TrialSpec:
     profile_s: float = 0.0  # seconds for the CPU curve, after the steps that count as a pass; 0: none
     delay: str = ""  # why the job cannot start yet; files missing now may exist when it starts (sbatch/eligibility.py)
     no_training_s: float = 40.0  # seconds to wait for an error if nothing in the program trains
+    no_activity_s: float = 90.0  # seconds after which a trial that stands still is ended
     overlay: str = "auto"  # "auto": a private overlay over the user's directories if the kernel permits it; "off"
     caches: tuple[str, ...] = ()  # prerun.caches: what the trial writes to these is kept
 

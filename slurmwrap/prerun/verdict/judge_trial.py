@@ -64,6 +64,9 @@ def _decide(
         return _make_verdict(
             spec, result, Outcome.INCONCLUSIVE, _describe_no_training(result, found), lasting=not failed
         )
+    if result.layer == "no_activity":
+        reason = _describe_no_activity(spec, result, found)
+        return _make_verdict(spec, result, Outcome.INCONCLUSIVE, reason, lasting=not failed)
     if result.exit_code == 0 and not failed:
         if result.unproven and not result.steps:
             reason = f"the script ended after {result.seconds:.0f} s and showed nothing: {result.unproven}"
@@ -234,6 +237,15 @@ def _describe_no_training(result: TrialResult, found: TracebackSummary | None) -
     quiet = f"nothing failed within {result.seconds:.0f} s"
     wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else quiet
     return f"no optimizer step will come: {result.no_training}; {wrong}"
+
+
+def _describe_no_activity(spec: TrialSpec, result: TrialResult, found: TracebackSummary | None) -> str:
+    said = f"{result.last_line.strip()[:120]!r}" if result.last_line.strip() else "its start, without output"
+    after = _describe_count(result).removesuffix(" ran") if result.steps else said
+    place = next((at for log in result.logs if (at := python_traceback.find_waiting_place(log.text))), "")
+    waits = f"; it waits in {_make_relative(place, spec.chdir)}" if place else ""
+    wrong = f"; a traceback was printed: {found.error[:200]}" if found and result.crashed else ""
+    return f"no activity for {spec.no_activity_s:.0f} s after {after}{waits}{wrong}"
 
 
 def _make_verdict(

@@ -110,6 +110,24 @@ def _fall_back_to_syntax_error(found: list[TracebackSummary], rows: list[str]) -
     return []
 
 
+_STACK_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
+
+
+def find_waiting_place(text: str) -> str:
+    """Return "file:line (function)" of the user's own code where a main thread is; "" if no stack shows any.
+
+    `text`: output with stacks as faulthandler prints them: the innermost call first, the main thread last.
+    """
+    found, place = "", ""
+    for row in (*text.splitlines(), ""):
+        if frame := _STACK_FRAME.match(row):
+            if not place and Frame(file=frame[1], line=int(frame[2])).own:
+                place = f"{frame[1]}:{frame[2]} ({frame[3]})"
+            continue
+        found, place = place or found, ""
+    return found
+
+
 # Largest source file that is read, in bytes. Files are read as the user whose job it is.
 _CAP_BYTES = 2_000_000
 

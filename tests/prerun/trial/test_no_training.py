@@ -111,14 +111,9 @@ def test_an_idle_process_that_listens_on_a_port_counts_as_a_server(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(module, "list_listening_ports", lambda processes: (8000,))
-    monkeypatch.setattr(
-        module,
-        "take_activity_sample",
-        lambda at, processes: ActivitySample(at=at, cpu_s=at * cores, io_bytes=0.0, python=True, blocked=False),
-    )
     detector, why = make_detector(tmp_path, may_train=True), ""
     while now < 120 and not why:
-        detector.look(now, ())
+        detector.look(ActivitySample(at=now, cpu_s=now * cores, io_bytes=0.0, python=True, blocked=False), ())
         why, now = detector.ended(now, NOTHING), now + 1.0
     assert ("it listens on port 8000 and does nothing else" in why) is serves
 
@@ -129,6 +124,6 @@ def test_open_ports_are_searched_every_three_seconds(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "list_listening_ports", lambda processes: times.append(now) or ())
     detector = NoTrainingDetector(str(tmp_path), Expected(), began=now, no_training_s=40.0)  # type: ignore[arg-type]
     for _ in range(8):
-        detector.look(now, ())
+        detector.look(ActivitySample(at=now, cpu_s=now, io_bytes=0.0, python=True, blocked=False), ())
         now += 1.0
     assert times == [103.0, 106.0]
