@@ -46,6 +46,8 @@ _GPU_CATEGORIES = frozenset(
         "cuda_init_failed",
     )
 )
+# Slurm knows that these happened, but perhaps not why: a node is gone because its spot capacity was reclaimed.
+_EXPLAINED_BY_LOG = frozenset(("cancelled", "node_failure"))
 _TRACEBACK_CATEGORY = "traceback_from_crash"
 _RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80})(?:: ('[^'\n]{1,80}')$|:|$)")
 _HOOK_LINES = 2  # maximum number that is cited
@@ -154,10 +156,12 @@ def _select_diagnosis(evidence: Evidence, views: tuple[LogView, ...], kernel: Ke
     root = find_root(views)
     has_decisive_match = root is not None and root.weight >= DECISIVE
     slurm_cause = slurm_state.find_decisive_cause(evidence)
-    if slurm_cause is not None and not (slurm_cause.category == "cancelled" and has_decisive_match):
+    is_reclaimed = root is not None and root.category == "job_preempted" and root.weight >= STRONG
+    is_explained = has_decisive_match if slurm_cause is None or slurm_cause.category == "cancelled" else is_reclaimed
+    if slurm_cause is not None and not (slurm_cause.category in _EXPLAINED_BY_LOG and is_explained):
         line = _find_confirming_match(views, slurm_cause.category)
         return _diagnose_by_slurm(slurm_cause, evidence, views, line)
-    if root is not None and root.weight >= DECISIVE:
+    if root is not None and (root.weight >= DECISIVE or slurm_cause is not None):
         return _diagnose_by_match(root, views)
     if kernel is not None and _is_kernel_decisive(kernel, root):
         return _diagnose_by_kernel(kernel, root, views)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from slurmwrap.diagnosis.signatures import SignatureSet, compile_pattern
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.diagnosis.xid import XidEvent, get_action, get_category, get_meaning, is_conclusive, parse_xids
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import KernelLine
 
 # Categories of application errors that are too vague to outweigh the kernel.
@@ -77,7 +77,17 @@ def find_kernel_cause(
     `nvml`: Evidence.nvml, the driver's own report at the job's end.
     """
     causes = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
-    return min(causes, key=lambda cause: (cause.rank, cause.line), default=None)
+    cause = min(causes, key=lambda cause: (cause.rank, cause.line), default=None)
+    return _find_reason_for_recovery(cause, causes) if cause is not None else None
+
+
+def _find_reason_for_recovery(cause: KernelCause, causes: list[KernelCause]) -> KernelCause:
+    """Return the earlier Xid for which the driver asks for a recovery action (Xid 154), else `cause` itself."""
+    if cause.signature != "kernel.xid_154":
+        return cause
+    earlier = [one for one in causes if one.source == "kernel" and one.rank <= 2 and one.line < cause.line]
+    first = min(earlier, key=lambda one: one.line, default=None)
+    return cause if first is None else replace(first, rank=cause.rank, conclusive=cause.conclusive, node=cause.node)
 
 
 def _list_xid_causes(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:

@@ -99,6 +99,8 @@ _OWN_CATEGORIES = frozenset(
 _DEATH_CATEGORIES = frozenset(("invalid_memory_access",))
 _CONNECTION_CATEGORIES = frozenset(("network_error", "traceback_from_crash", "semantic_error"))
 SPEAKS_OF_PEERS = frozenset(("nccl_error", "mpi_runtime_failure"))
+# After one of these, other processes lose a peer.
+_LOSES_PEERS = frozenset((*SPEAKS_OF_PEERS, "core_dump", "invalid_memory_access"))
 # Exceptions that follow from the end of other processes, or occur at the program's own end.
 _TEARDOWN = re.compile(
     r"(?:EOFError|ConnectionResetError|ConnectionAbortedError|ConnectionRefusedError|BrokenPipeError|KeyboardInterrupt"
@@ -122,6 +124,9 @@ _NOT_A_REASON = frozenset(
 _FABRIC_CATEGORIES = frozenset((*SPEAKS_OF_PEERS, "mpi_error", "network_error", "node_failure"))
 # Maximum distance in rows between an abort and the message that explains it.
 _REASON_WITHIN_ROWS = 40
+# The text of the exception follows "terminate called"; another thread may print one row in between.
+_WHAT_WITHIN_ROWS = 2
+_WHAT = re.compile(r"\bwhat\(\):")
 # Marks of less weight in these categories are summaries of what peers observed.
 _SUMMARY_WEIGHT = 50
 _ERROR_FILE = re.compile(r"stderr|\berr\b")
@@ -141,7 +146,7 @@ class LogView:
 class _FirstRows:
     """For each log (by index), the first row of each kind."""
 
-    lost: dict[int, int]  # shows lost peers
+    lost: dict[int, int]  # shows lost peers, or a process that aborted
     own: dict[int, int]  # shows a failure of the program itself
     trained: dict[int, int]  # shows training; only for logs with messages of tools
 
@@ -161,13 +166,13 @@ def find_root(views: Sequence[LogView]) -> LogMatch | None:
     strengths = [_get_strength_in(first_rows, mark) for mark in unsurvived]
     best = max(strengths)
     root = _find_first([mark for mark, found in zip(unsurvived, strengths, strict=True) if found == best], views)
-    return _find_preceding_match(root, unsurvived) or root
+    return _find_reason_for_abort(root, unsurvived) or root
 
 
 def _find_first_rows_of_kinds(unsurvived: Sequence[LogMatch], views: Sequence[LogView]) -> _FirstRows:
     tools = {mark.log for mark in unsurvived if _is_of_tool(mark)}
     return _FirstRows(
-        lost=_find_first_rows(mark for mark in unsurvived if mark.category in SPEAKS_OF_PEERS),
+        lost=_find_first_rows(mark for mark in unsurvived if mark.category in _LOSES_PEERS),
         own=_find_first_rows(mark for mark in unsurvived if _is_own(mark)),
         trained={log: row for log in tools if (row := find_first_progress(views[log].log)) is not None},
     )
@@ -192,14 +197,28 @@ def _is_own(log_match: LogMatch) -> bool:
     )
 
 
-def _find_preceding_match(root: LogMatch, unsurvived: Sequence[LogMatch]) -> LogMatch | None:
-    """Return what the program printed about the reason right before it aborted; None if nothing."""
+def _find_reason_for_abort(root: LogMatch, unsurvived: Sequence[LogMatch]) -> LogMatch | None:
+    """Return what the program printed about the reason for its abort: before it, or as `what():` after it."""
+    told = next((mark for mark in unsurvived if _is_told_by(mark, root)), None)
+    if told is not None:
+        return told
     if root.signature not in _ABORT_SIGNATURES and not (
         root.category in SPEAKS_OF_PEERS and root.weight < _SUMMARY_WEIGHT
     ):
         return None
     near = (mark for mark in unsurvived if mark.log == root.log and 0 < root.row - mark.row <= _REASON_WITHIN_ROWS)
     return next((mark for mark in near if HINT < mark.weight < ORDINARY and mark.category not in _NOT_A_REASON), None)
+
+
+def _is_told_by(mark: LogMatch, root: LogMatch) -> bool:
+    """Return True if `mark` is the text of the C++ exception by which `root` says that the program ended."""
+    return (
+        root.signature == "cxx.terminate"
+        and mark.log == root.log
+        and 0 < mark.row - root.row <= _WHAT_WITHIN_ROWS
+        and mark.weight > HINT
+        and bool(_WHAT.search(mark.text))
+    )
 
 
 def _get_strength_in(first_rows: _FirstRows, log_match: LogMatch) -> int:
