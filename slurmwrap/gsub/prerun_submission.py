@@ -146,6 +146,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         cpus=cpus,
         mem_mib=mem_mib,
         mem_shrunk=is_memory_shrunk(request, mem_mib),
+        largest_mem_mib=max((one.mem_mib for one in prepared.snapshot.nodes), default=0),
         inputs=prepared.inputs,
         trial_gpus=gpus,
         trial_tasks=tasks,

@@ -165,3 +165,40 @@ def install() -> None:
             before(kind, value, trace)
 
         sys.excepthook = excepthook
+        _record_exits()
+
+
+def _record_exits() -> None:
+    """Record where sys.exit, exit and quit are called with a code other than 0, so that a silent end has a place."""
+    plain = sys.exit
+
+    def exit(status: "Any" = None) -> None:
+        _note_exit(status)
+        plain(status)
+
+    sys.exit = exit  # type: ignore[assignment]
+    quitter = type(getattr(sys.modules.get("builtins"), "exit", None))
+    if quitter.__name__ == "Quitter":
+        called = quitter.__call__
+
+        def call(self: "Any", code: "Any" = None) -> "Any":
+            _note_exit(code)
+            return called(self, code)
+
+        quitter.__call__ = call  # type: ignore[method-assign]
+
+
+def _note_exit(status: "Any") -> None:
+    # A text is printed, so that end is not silent.
+    if not status or isinstance(status, str):
+        return
+    try:
+        caller = sys._getframe(2)
+        row = "%s\t%d\tpython\n" % (os.path.abspath(caller.f_code.co_filename), caller.f_lineno)
+        descriptor = os.open(os.path.join(_step_dir, "exits"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(descriptor, row.encode("utf-8", "replace"))
+        finally:
+            os.close(descriptor)
+    except Exception:
+        pass

@@ -55,6 +55,15 @@ class TrialProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCall:
+    """A call of exit with a code other than 0 in a program of the trial, or an `exit` of bash."""
+
+    file: str
+    line: int
+    shell: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """How the trial ended. `layer` names what ended it: "step", "exit", "timeout", "no_training", "no_activity" or
     "supervisor".
@@ -70,6 +79,7 @@ class TrialResult:
     measurement: Measurement = field(default_factory=Measurement)
     # The last Python process that started ended with an exception, whatever the exit code of the script is.
     crashed: bool = False
+    exits: tuple[ExitCall, ...] = ()  # calls of exit, in order
     oom_kills: int | None = None  # OOM kills in the job's cgroup; None if they cannot be read
     refused: tuple[str, ...] = ()  # Slurm commands of the script that the shims did not carry out
     # Files of the user that the script would have changed; the trial was stopped before.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurmwrap.inject.slurmwrap_counter import RANKS
 from slurmwrap.inject.slurmwrap_torch import WEAK_STEPS
-from slurmwrap.model.trial_result import StepReading
+from slurmwrap.model.trial_result import ExitCall, StepReading
 from slurmwrap.prerun.trial import printed_progress
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -104,10 +104,20 @@ def list_refused_commands(step_dir: str) -> tuple[str, ...]:
     return tuple(_read(Path(step_dir, "refused"), _MAX_BYTES).splitlines())
 
 
-def _read(path: Path, cap: int) -> str:
+def list_exits(step_dir: str) -> tuple[ExitCall, ...]:
+    """Return the calls of exit that Python programs and bash recorded, in order."""
+    rows = (line.rsplit("\t", 2) for line in _read(Path(step_dir, "exits"), _MAX_BYTES, "utf-8").splitlines())
+    return tuple(
+        ExitCall(file=row[0], line=int(row[1]), shell=row[2] == "bash")
+        for row in rows
+        if len(row) == 3 and row[1].isdecimal()
+    )
+
+
+def _read(path: Path, cap: int, encoding: str = "ascii") -> str:
     try:
         with path.open("rb") as stream:
-            return stream.read(cap).decode("ascii", "replace")
+            return stream.read(cap).decode(encoding, "replace")
     except OSError:
         return ""
 

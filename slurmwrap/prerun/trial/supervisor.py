@@ -240,6 +240,7 @@ class _Run:
                 gpus=gpus.samples,
             ),
             crashed=step_detection.has_last_python_crashed(self.spec.step_dir),
+            exits=step_detection.list_exits(self.spec.step_dir),
             oom_kills=process_sampler.read_oom_kills(cgroup),
             refused=step_detection.list_refused_commands(self.spec.step_dir),
             no_training=no_training,

@@ -13,7 +13,7 @@ from typing import Any
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass, field, fields
 from slurmwrap.sbatch.array_indices import parse_indices
-from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit
 from slurmwrap.sbatch.option_table import HOSTFILE
 from slurmwrap.sbatch.rewrite import spell
 
@@ -22,52 +22,139 @@ if TYPE_CHECKING:
     from slurmwrap.model.cluster import Node
 
 
-# The SLURM_* variables that sbatch sets from a job's options.
+# The SLURM_* variables that sbatch sets to the text of an option.
 #
 # The pre-run's job does not have these options, so Slurm does not set the variables in it (sbatch(1), "OUTPUT
-# ENVIRONMENT VARIABLES"; names and spelling measured on 22.05.8). A script that runs with `set -u` needs them all.
+# ENVIRONMENT VARIABLES"; names and spelling measured on 22.05.8, later ones from the sources of 23.11 to 26.05). A
+# script that runs with `set -u` needs them all.
 _OPTION_VARIABLES = {
     "acctg-freq": "SLURM_ACCTG_FREQ",
-    "cpu-freq": "SLURM_CPU_FREQ_REQ",
     "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
-    "distribution": "SLURM_DISTRIBUTION",
+    "dependency": "SLURM_JOB_DEPENDENCY",
     "gpu-bind": "SLURM_GPU_BIND",
     "gpu-freq": "SLURM_GPU_FREQ",
     "hint": "SLURM_HINT",
-    "mem-bind": "SLURM_MEM_BIND",
     "network": "SLURM_NETWORK",
     "ntasks-per-core": "SLURM_NTASKS_PER_CORE",
     "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
     "ntasks-per-socket": "SLURM_NTASKS_PER_SOCKET",
-    "profile": "SLURM_PROFILE",
+    "ntasks-per-tres": "SLURM_NTASKS_PER_TRES",
     "reservation": "SLURM_JOB_RESERVATION",
+    "segment": "SLURM_JOB_SEGMENT_SIZE",
     "threads-per-core": "SLURM_THREADS_PER_CORE",
+    "tres-per-task": "SLURM_TRES_PER_TASK",
 }
-_MEMORY = {"mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
-# Variable of the job -> variable that the pre-run's allocation has instead; srun refuses both together.
-REPLACED = {
-    "SLURM_MEM_PER_CPU": "SLURM_MEM_PER_NODE",
-    "SLURM_MEM_PER_GPU": "SLURM_MEM_PER_NODE",
-    "SLURM_CPUS_PER_GPU": "SLURM_CPUS_PER_TASK",
+_MEMORY = {MemUnit.PER_CPU: "SLURM_MEM_PER_CPU", MemUnit.PER_GPU: "SLURM_MEM_PER_GPU"}
+_GPU_VARIABLES = {
+    "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
 }
+# Variables that the controller sets, so that they are also there if --export-file replaces sbatch's environment.
+_SET_BY_CONTROLLER = ("SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_RESERVATION", "SLURM_MEM_PER_CPU")
+# Options that exclude --hint: sbatch ignores it with any of them.
+_WITHOUT_HINT = ("ntasks-per-core", "cores-per-socket", "sockets-per-node", "threads-per-core", "extra-node-info")
+# Options that fix the number of tasks. Without any of them Slurm sets no SLURM_NTASKS.
+_TASK_OPTIONS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-tres", "extra-node-info")
+_TASKS_OF_LAYOUT = ("sockets-per-node", "cores-per-socket", "threads-per-core")
+# Spelling of the words of --cpu-freq and --profile in the variables (cpu_freq_to_cmdline() and
+# acct_gather_profile_to_string() of Slurm).
+_CPU_FREQ_WORDS = {
+    word.lower(): word
+    for word in (
+        *("Low", "Medium", "Highm1", "High", "Conservative", "Performance", "PowerSave", "UserSpace", "OnDemand"),
+        "SchedUtil",
+    )
+}
+_PROFILES = ("Energy", "Lustre", "Network", "Task")
+_MEM_BIND_FLAGS = {"v": "verbose", "p": "prefer", "no": "none"}
+# In the environment of a TrialSpec: names of variables that the pre-run's job has and its job does not have.
+UNSET = "SLURMWRAP_UNSET"
 
 
 def make_option_variables(request: JobRequest) -> dict[str, str]:
     """Return the variables of the job's options except GPU counts; for an array those of its first task."""
     found = {name: value for option, name in _OPTION_VARIABLES.items() if (value := request.value(option))}
-    memory = request.shape.mem_unit.value
-    if memory in _MEMORY and request.shape.mem_mib:
-        found[_MEMORY[memory]] = str(request.shape.mem_mib)
+    if request.shape.mem_unit in _MEMORY and request.shape.mem_mib:
+        found[_MEMORY[request.shape.mem_unit]] = str(request.shape.mem_mib)
     if request.setting("overcommit") is not None:
         found["SLURM_OVERCOMMIT"] = "1"
     if mode := request.value("open-mode"):
         found["SLURM_OPEN_MODE"] = mode[0].lower()
-    if found.get("SLURM_HINT") == "nomultithread":
-        found.setdefault("SLURM_THREADS_PER_CORE", "1")
-    if "SLURM_MEM_BIND" in found:
-        found["SLURM_MEM_BIND_VERBOSE"] = "quiet"
+    if request.setting("oom-kill-step") is not None:
+        found["SLURM_OOM_KILL_STEP"] = request.value("oom-kill-step") or "1"
+    if frequency := request.value("cpu-freq"):
+        found["SLURM_CPU_FREQ_REQ"] = re.sub(r"\w+", lambda m: _CPU_FREQ_WORDS.get(m[0].lower(), m[0]), frequency)
+    if profile := request.value("profile"):
+        found["SLURM_PROFILE"] = _format_profile(profile)
+    found |= make_distribution_variables(request.value("distribution") or "")
+    if found.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):
+        # The value is replaced by the node of the trial.
+        found["SLURM_ARBITRARY_NODELIST"] = request.value("nodelist") or ""
+    found |= _make_hint_variables(request, found)
+    found |= _make_mem_bind_variables(request)
     array = parse_indices(request.value("array") or "")
     return found | (array.environment() if array else {})
+
+
+def make_distribution_variables(text: str) -> dict[str, str]:
+    """Return the variables of --distribution in Slurm's spelling; no level is left as `*`."""
+    levels, *flags = text.lower().split(",")
+    if not levels:
+        return {}
+    if plane := re.fullmatch(r"plane(?:[=:](\d+))?", levels):
+        return {"SLURM_DISTRIBUTION": "plane", **({"SLURM_DIST_PLANESIZE": plane[1]} if plane[1] else {})}
+    parts = levels.replace("hostfile", "arbitrary").split(":")
+    for place, part in enumerate(parts):
+        if part == "*":
+            parts[place] = ("block", "cyclic", parts[1] if len(parts) > 1 else "")[min(place, 2)]
+    # A flag may be given alone: --distribution=pack.
+    kept = [flag for flag in flags if flag in ("pack", "nopack")]
+    return {"SLURM_DISTRIBUTION": ",".join((":".join(parts), *kept))}
+
+
+def split_mem_bind(text: str) -> tuple[list[str], str, str]:
+    """Split a value of --mem-bind into its flags (without quiet and sort), its type and the list of map_ or mask_."""
+    listed = re.search(r"(map_mem|mask_mem)[:=](.*)$", text, re.IGNORECASE)
+    words = (text[: listed.start()] if listed else text).lower().split(",")
+    names = [_MEM_BIND_FLAGS.get(word, word) for word in words]
+    flags = [flag for flag in ("verbose", "prefer") if flag in names]
+    kind = next((name for name in names if name in ("none", "rank", "local")), "")
+    return (flags, listed[1].lower(), listed[2]) if listed else (flags, kind, "")
+
+
+def _make_mem_bind_variables(request: JobRequest) -> dict[str, str]:
+    text = request.value("mem-bind")
+    if not text:
+        return {}
+    flags, kind, listed = split_mem_bind(text)
+    found = {"SLURM_MEM_BIND_VERBOSE": "verbose" if "verbose" in flags else "quiet"}
+    if "SBATCH_MEM_BIND" not in request.environ:
+        bind = ",".join((*flags, *((kind,) if kind else ())))
+        found["SLURM_MEM_BIND"] = f"{bind}:{listed}" if listed else bind
+    return found
+
+
+def _make_hint_variables(request: JobRequest, found: dict[str, str]) -> dict[str, str]:
+    """Return the variables of --hint and -B; take SLURM_HINT out of `found` if sbatch ignores the hint."""
+    threads = re.fullmatch(r"[^:]*:[^:]*:(\d+).*", request.value("extra-node-info") or "")
+    given = {"SLURM_THREADS_PER_CORE": threads[1]} if threads else {}
+    if any(request.setting(option) is not None for option in _WITHOUT_HINT):
+        found.pop("SLURM_HINT", None)
+        return given
+    hints = found.get("SLURM_HINT", "").lower().split(",")
+    if {"nomultithread", "compute_bound", "memory_bound"} & set(hints):
+        given["SLURM_THREADS_PER_CORE"] = "1"
+    # sbatch sets Slurm's number for "no limit".
+    return {**given, **({"SLURM_NTASKS_PER_CORE": "65535"} if "multithread" in hints else {})}
+
+
+def _format_profile(text: str) -> str:
+    words = [word.strip().lower() for word in text.split(",")]
+    if "none" in words:
+        return "None"
+    return ",".join(name for name in _PROFILES if "all" in words or name.lower() in words)
 
 
 # Minimum CPUs of a trial: one process with its loader workers. Never more than the user asked for per node.
@@ -114,6 +201,7 @@ class TrialSpec:
     cpus: int | None = None  # of the trial
     mem_mib: int | None = None  # of the trial
     mem_shrunk: bool = False  # the trial has less memory than a node of the real job
+    largest_mem_mib: int = 0  # memory of the cluster's largest node; 0 if unknown
     inputs: tuple[str, ...] = ()  # files that the job names, absolute paths
     trial_gpus: int = 1  # GPUs of the trial, --prerun-gpus
     trial_tasks: int = 1  # tasks that a launcher may start in the trial: those of one node, at most one per GPU
@@ -265,24 +353,55 @@ def count_gpus_per_node(request: JobRequest) -> int:
     return max(1, shape.gpus_per_node or shape.gpus // max(1, shape.nodes or 1))
 
 
-def list_missing_variables(request: JobRequest, gpus: int = 1) -> dict[str, str]:
+def list_missing_variables(request: JobRequest, gpus: int = 1, partition: str = "") -> dict[str, str]:
     """Return the variables that Slurm sets for the job but not for its trial: name, options, array, GPU counts.
 
     A script with `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable, whose value is the option's own text
-    (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
+    (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"). `partition`: the default partition; "" if it is not known. UNSET names
+    the variables that only the trial's own options set: a script that reads them fails in the job.
     """
-    names = {
-        GpuUnit.GPUS: ("gpus", "SLURM_GPUS"),
-        GpuUnit.PER_NODE: ("gpus-per-node", "SLURM_GPUS_PER_NODE"),
-        GpuUnit.PER_TASK: ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
-        GpuUnit.PER_SOCKET: ("gpus-per-socket", "SLURM_GPUS_PER_SOCKET"),
-    }
+    named = request.value("partition") or partition
     found = {"SLURM_JOB_NAME": request.job_name, **make_option_variables(request)}
-    if request.shape.gpu_unit in names:
-        option, variable = names[request.shape.gpu_unit]
-        count = gpus // count_trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
-        found[variable] = re.sub(r"\d+$", str(count), request.value(option) or "1")
+    if named and "," not in named:
+        found["SLURM_JOB_PARTITION"] = named
+    for option, variable in _GPU_VARIABLES.items():
+        if value := request.value(option):
+            count = gpus // count_trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
+            found[variable] = re.sub(r"(^|:)\d+$", rf"\g<1>{count}", value)
+    found |= _list_exported_variables(request)
+    if request.setting("export-file") is not None:
+        found = {name: value for name, value in found.items() if name in _SET_BY_CONTROLLER or "_ARRAY_" in name}
+    found[UNSET] = " ".join(name for name in _list_unset_variables(request) if name not in found)
     return found
+
+
+def _list_exported_variables(request: JobRequest) -> dict[str, str]:
+    """Return SLURM_EXPORT_ENV, and the variables that sbatch reads and passes on, which the trial's sbatch must not."""
+    value = request.value("export")
+    names = (value or "ALL").split(",")
+    everything = any(name.upper() == "ALL" for name in names)
+    passed = {
+        name: text
+        for name, text in request.environ.items()
+        if (everything or name in names) and (name.startswith("SBATCH_") or name == HOSTFILE)
+    }
+    return passed if value is None or value.upper() == "ALL" else {**passed, "SLURM_EXPORT_ENV": value}
+
+
+def _list_unset_variables(request: JobRequest) -> list[str]:
+    """Return the variables that the trial's options set although the job's options do not (measured on 22.05.8)."""
+    given = {setting.option for setting in request.settings}
+    tasks = given & set(_TASK_OPTIONS) or ("nodes" in given and given & set(_TASKS_OF_LAYOUT))
+    arbitrary = (request.value("distribution") or "").lower().startswith(("arbitrary", "hostfile"))
+    unset = [] if tasks or arbitrary else ["SLURM_NTASKS", "SLURM_NPROCS"]
+    unset += [] if "ntasks-per-node" in given else ["SLURM_NTASKS_PER_NODE"]
+    per_task = request.value("tres-per-task") or ""
+    if "cpus-per-task" not in given and not re.search(r"(?:^|,)cpu[:=]", per_task):
+        unset += ["SLURM_CPUS_PER_TASK", *([] if per_task or "gpus-per-task" in given else ["SLURM_TRES_PER_TASK"])]
+    # Without a memory option, Slurm's defaults for the partition select the unit, which is not known here.
+    per_node = request.shape.mem_unit is MemUnit.PER_NODE and request.shape.mem_mib
+    unset += [] if per_node or request.shape.mem_unit is MemUnit.NONE else ["SLURM_MEM_PER_NODE"]
+    return [*unset, "SLURM_EXPORT_ENV", *([] if request.value("dependency") else ["SLURM_JOB_DEPENDENCY"])]
 
 
 def _format_gres(request: JobRequest, gpus: int) -> str:

@@ -17,6 +17,7 @@ from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.python_traceback import TRACEBACK, TracebackSummary, blame
+from slurmwrap.prerun.verdict.silent_exit import find_silent_exit
 from slurmwrap.prerun.verdict.single_gpu_limits import Read
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE, find_doubt
 
@@ -103,6 +104,7 @@ def _judge_failure(
     inspect: Callable[[str], str | None],
     read: Read,
 ) -> Verdict:
+    found = found or find_silent_exit(spec, result, read)
     # A delayed job's input files may be rewritten before it starts, so they are not inspected.
     path, fault = ("", "") if spec.delay else _find_broken_input(spec, diagnosis, inspect)
     category = "incorrect_inputs" if fault and diagnosis.category in _PROVEN_BY_FILE else diagnosis.category

@@ -106,6 +106,13 @@ _NAME_OR_FORMAT_MESSAGES = _any(
     r"expected a (?:string|path|dict)|invalid (?:choice|literal|json|yaml)|could not (?:parse|interpret|decode)",
     r"missing (?:\w+ )?(?:key|column|field|file|argument)|no columns|not in the dataset|(?:must|should) be one of",
 )
+# Messages of a library about the sizes or types of its arguments.
+_ARGUMENT_MESSAGES = _any(
+    r"torch\.size|\bshapes?\b|\bsizes?\b.{0,60}\d|\b(?:input|target|batch)_?size \(|\bdim(?:ension)?s?\b|\bd?types?\b",
+    r"\bchannels?\b|\b(?:tensor|ndarray|array|string|list|dict|int|float|callable|tuple)\b.{0,40}\b(?:got|but|not|expected)\b",
+    r"expected .{0,60}(?:got|but|received|found)\b",
+    r"must be (?:an? |one of|of type|in|positive|non-negative|greater|less)",
+)
 _NAME_ERRORS = ("NameError", "UnboundLocalError")
 _NEVER_BY_PEERS = (
     "ImportError",
@@ -270,6 +277,9 @@ def _is_independent_check(failure: TrialFailure, found: TracebackSummary, source
     """Return whether the failed check does not depend on the number of processes."""
     last = found.frames[-1]
     if _SINGLE_PROCESS_FILES.search(last.file) or _NAME_OR_FORMAT_MESSAGES.search(found.message):
+        return True
+    installed = "-packages/" in last.file and not _MULTI_PROCESS_FILES.search(last.file)
+    if installed and _ARGUMENT_MESSAGES.search(found.message):
         return True
     if source is None or source.open or _MULTI_PROCESS_FILES.search(last.file) or _uses_peer_count(failure, last):
         return False

@@ -89,6 +89,11 @@ _CHECKPOINT_MESSAGES = _any(
 _USAGE = _any(r"error: (?:unrecognized arguments|argument \S+|the following arguments are required)|no such option")
 _LAUNCHER_VARIABLE = re.compile(r"^'?(?:SLURM|PMIX?|OMPI|MV2|I_MPI|HYDRA|PRTE|FLUX|ALPS|LSB|JSM|PALS)_?\w*'?$")
 _UNBOUND = re.compile(r"(?:^|\s)(?:SLURM|PMIX?|OMPI|MV2)_\w+: (?:unbound variable|parameter (?:not set|null))", re.M)
+# torch's CUDACachingAllocator.cpp and alloc_cpu.cpp, NumPy's _ArrayMemoryError.
+_ALLOCATION = re.compile(
+    r"(?:[Tt]ried to allocate|Unable to allocate) (?P<size>\d{1,15}(?:\.\d{0,6})?) ?(?P<unit>[KMGTPE]i?B|bytes)", re.ASCII
+)
+_GPU_CAPACITY = re.compile(r"(?:capacity of |; )(?P<size>\d{1,15}(?:\.\d{0,6})?) (?P<unit>[KMGT]iB)", re.ASCII)
 _NAMED_PATH = re.compile(r"""(?:['"`]|\s|^)(/[^'"`\s:,;]{2,400})""")
 _MISSING = re.compile(r"no such file or directory|not found|does not exist|cannot find|can't open", re.IGNORECASE)
 _NODE_LOCAL_PATH = re.compile(
@@ -233,6 +238,8 @@ def _doubt_from_cluster(ending: TrialEnding) -> str | None:
 
 def _doubt_from_memory(ending: TrialEnding) -> str | None:
     spec = ending.spec
+    if _is_larger_than_the_job(ending):
+        return None
     if ending.diagnosis.category == "gpu_oom" and ending.many:
         return (
             f"GPU memory ran out on {_format_gpus(spec.trial_gpus)}; "
@@ -241,6 +248,25 @@ def _doubt_from_memory(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category == "cpu_oom" and (spec.mem_shrunk or ending.many):
         return "the pre-run had less memory than the job"
     return None
+
+
+def _is_larger_than_the_job(ending: TrialEnding) -> bool:
+    """Return whether one allocation was larger than all GPUs, or all nodes, of the job together.
+
+    However the program shares its memory, the job cannot hold it.
+    """
+    text = "\n".join((ending.said, *(tail.text[-16_384:] for tail in ending.result.logs)))
+    asked = max((_parse_bytes(found) for found in _ALLOCATION.finditer(text)), default=0.0)
+    if ending.diagnosis.category == "gpu_oom":
+        held = max((_parse_bytes(found) for found in _GPU_CAPACITY.finditer(text)), default=0.0)
+        return bool(held) and asked > held * max(1, ending.spec.gpus)
+    largest = ending.spec.largest_mem_mib * float(1 << 20)
+    return ending.diagnosis.category == "cpu_oom" and bool(largest) and asked > largest * max(1, ending.spec.nodes)
+
+
+def _parse_bytes(found: re.Match[str]) -> float:
+    unit = found["unit"].upper()
+    return float(found["size"]) * 1024.0 ** (" KMGTPE".index(unit[0]) if unit[0] in "KMGTPE" else 0)
 
 
 def _doubt_from_missing_peers(ending: TrialEnding) -> str | None:

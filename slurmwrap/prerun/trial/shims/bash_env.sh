@@ -14,6 +14,14 @@ __slurmwrap_keep() {
     if [[ -n "${SLURMWRAP_INJECT-}" && "${PYTHONPATH-}:" != "$SLURMWRAP_INJECT:"* ]]; then
         export PYTHONPATH="$SLURMWRAP_INJECT${PYTHONPATH:+:$PYTHONPATH}"
     fi
+    # The place of an exit, for a script that ends without a message (verdict/silent_exit.py).
+    case "$BASH_COMMAND" in
+        "exit 0") ;;
+        exit | exit\ *)
+            builtin printf '%s\t%s\tbash\n' "${BASH_SOURCE[1]-}" "${BASH_LINENO[0]-0}" 2> /dev/null \
+                >> "${SLURMWRAP_STEP_DIR-/nonexistent}/exits" || :
+            ;;
+    esac
     # [[ =~ ]] must not be used here, because it would overwrite the user's BASH_REMATCH.
     case "${BASH_COMMAND%%[[:space:]]*}" in
         */srun | */mpirun | */mpiexec | */mpiexec.hydra | */orterun | */prterun | */horovodrun) ;;

@@ -1,0 +1,140 @@
+"""Programs and scripts that end with a code and no error message, and allocations that no cluster can satisfy."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.model.evidence import LogTail
+from slurmwrap.model.trial_result import TrialResult
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.prerun.verdict.judge_trial import judge
+
+EIGHT_GPUS = TrialSpec(trial_dir="/t", script="/t/slurm_script", script_name="train.sbatch", gpus=8, nodes=2)
+
+
+def judge_on_eight_gpus(trial: Callable[..., TrialResult], job: Path, script: str, program: str = "") -> Verdict:
+    (job / "train.py").write_text(textwrap.dedent(program))
+    result = trial(f"#!/bin/bash\n{script}")
+    folder = job.parent / "trial"
+    spec = replace(EIGHT_GPUS, chdir=str(job), trial_dir=str(folder), script=str(folder / "slurm_script"))
+    return judge(spec, result, diagnose_run)
+
+
+@pytest.mark.parametrize("call", ["sys.exit(3)", "exit(3)", "quit(3)"])
+def test_a_program_that_exits_because_of_its_own_check_is_stopped(
+    trial: Callable[..., TrialResult], job: Path, call: str
+) -> None:
+    program = f"""
+        import os, sys
+        if not os.path.exists("split.txt"):
+            {call}
+    """
+    found = judge_on_eight_gpus(trial, job, "python train.py\n", program)
+    assert (found.outcome, found.reason) == (Outcome.FAIL, "train.py:4: SystemExit: exit code 3")
+
+
+def test_a_program_that_exits_because_it_has_one_process_is_not_stopped(
+    trial: Callable[..., TrialResult], job: Path
+) -> None:
+    program = """
+        import os, sys
+        world_size = int(os.environ.get("WORLD_SIZE", 1))
+        if world_size < 4:
+            sys.exit(3)
+    """
+    assert judge_on_eight_gpus(trial, job, "python train.py\n", program).outcome is Outcome.INCONCLUSIVE
+
+
+def test_what_the_program_printed_last_is_part_of_the_reason(trial: Callable[..., TrialResult], job: Path) -> None:
+    program = """
+        import sys
+        rows = []
+        if not rows:
+            print("the split is empty")
+            sys.exit(2)
+    """
+    found = judge_on_eight_gpus(trial, job, "python train.py\n", program)
+    assert found.reason == "train.py:6: SystemExit: exit code 2 after 'the split is empty'"
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ("[ -f split.txt ] || exit 4\n", 2),
+        ("[[ -d data ]] || { exit 4; }\n", 2),
+        ('MODE=eval\nif [ "$MODE" != "train" ]; then\n    exit 4\nfi\n', 4),
+    ],
+)
+def test_a_script_that_exits_because_of_a_file_or_text_is_stopped(
+    trial: Callable[..., TrialResult], job: Path, script: str, line: int
+) -> None:
+    found = judge_on_eight_gpus(trial, job, script)
+    assert (found.outcome, found.reason) == (Outcome.FAIL, f"train.sbatch:{line}: SystemExit: exit code 4")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        '[ "${SLURM_NTASKS:-1}" != "1" ] || exit 4\n',
+        "[ $(nproc) -gt 64 ] || exit 4\n",
+        "false || exit 4\n",
+        "echo 'needs 8 GPUs'\n[ -f split.txt ] || exit 4\n",
+    ],
+)
+def test_a_script_that_exits_because_of_anything_else_is_not_stopped(
+    trial: Callable[..., TrialResult], job: Path, script: str
+) -> None:
+    assert judge_on_eight_gpus(trial, job, script).outcome is Outcome.INCONCLUSIVE
+
+
+def judge_output(text: str, **spec: int) -> Outcome:
+    result = TrialResult(layer="exit", exit_code=1, crashed=True, logs=(LogTail(name="output", text=text),))
+    return judge(replace(EIGHT_GPUS, mem_shrunk=True, **spec), result, diagnose_run).outcome
+
+
+def make_traceback(error: str) -> str:
+    return f'Traceback (most recent call last):\n  File "/w/train.py", line 7, in <module>\n    x = make()\n{error}\n'
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome"),
+    [("900.00 GiB", Outcome.FAIL), ("2.50 TiB", Outcome.FAIL), ("600.00 GiB", Outcome.INCONCLUSIVE)],
+)
+@pytest.mark.parametrize(
+    "capacity", ["GPU 0 has a total capacity of 79.10 GiB", "(GPU 0; 79.10 GiB total capacity; 1.00 GiB free)"]
+)
+def test_gpu_memory_larger_than_all_gpus_of_the_job_is_the_jobs_own_error(
+    asked: str, outcome: Outcome, capacity: str
+) -> None:
+    error = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked}. {capacity}"
+    assert judge_output(make_traceback(error)) is outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("MemoryError: Unable to allocate 7.28 TiB for an array with shape (1000000, 1000000)", Outcome.FAIL),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to "
+         "allocate 8000000000000 bytes. Error code 12", Outcome.FAIL),
+        ("MemoryError: Unable to allocate 700. GiB for an array with shape (1,)", Outcome.INCONCLUSIVE),
+    ],
+)  # fmt: skip
+def test_host_memory_larger_than_all_nodes_of_the_job_is_the_jobs_own_error(error: str, outcome: Outcome) -> None:
+    assert judge_output(make_traceback(error), largest_mem_mib=512 << 10) is outcome
+    assert judge_output(make_traceback(error)) is Outcome.INCONCLUSIVE
+
+
+def test_a_library_that_refuses_its_arguments_fails_on_any_number_of_gpus() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/w/train.py", line 7, in <module>\n    loss = dice(out, masks)\n'
+        '  File "/v/lib/python3.11/site-packages/seglosses/dice.py", line 40, in forward\n    raise ValueError(\n'
+        "ValueError: Target size (torch.Size([2, 1, 64])) must be the same as input size (torch.Size([2, 64]))\n"
+    )
+    assert judge_output(text) is Outcome.FAIL
