@@ -224,19 +224,28 @@ def _has_reached_end(text: str) -> bool:
 
 
 def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
-    """Return the rows with the training loss since it was last finite, if at least NAN_LINES show NaN; else ()."""
+    """Return the rows with the training loss since it was last finite, if they show that it stayed NaN; else ().
+
+    It did if at least NAN_LINES rows show NaN, or if the whole output shows no finite loss and ends with such a row.
+    """
     if not any(word in log.text.lower() for word in _NAN_PREFIXES):
         return ()
     found: list[int] = []
     seen: set[str] = set()
+    was_finite = False
     for row in range(len(log.rows) - 1, -1, -1):
         broken = _is_broken(log.rows[row])
         if broken is False:
+            was_finite = True
             break
         if broken:
             found.append(row)
             seen.add(log.rows[row])
-    return tuple(reversed(found)) if len(seen) >= NAN_LINES and _is_counting_up(log, found) else ()
+    rows = tuple(reversed(found))
+    if len(seen) >= NAN_LINES and _is_counting_up(log, found):
+        return rows
+    ends = bool(rows) and log.whole and not any(row.strip() for row in log.rows[rows[-1] + 1 :])
+    return rows if ends and not was_finite else ()
 
 
 def _is_broken(row: str) -> bool | None:

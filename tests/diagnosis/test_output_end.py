@@ -60,6 +60,7 @@ SOUND = {
     "NaN of grad_norm in a dict": HF * 5 + "{'train_runtime': 10.0, 'train_loss': 0.5}\n",
     "NaN that was got over": STEPS + NAN + STEPS,
     "NaN in the last two lines": STEPS + NAN[: NAN.index("step 32")],
+    "a loss of NaN that is not the end of a short run": "loss = nan, skipping step\nmodel saved\n",
     "a best loss of inf": "".join(f"epoch {n} loss 0.4\nbest_loss: inf\n" for n in range(9)),
     "a table of losses that are not there": "step 9 loss 0.5\n" + "loss nan\n" * 5,
     "validation without samples": STEPS + "".join(f"epoch {n} val loss: nan\n" for n in range(9)),
@@ -98,6 +99,8 @@ ERRORS = {
     ),
     "NaN": (STEPS + NAN + "Training finished\n", "model_diverged"),
     "NaN in a dict": ("".join(f"{{'loss': nan, 'epoch': {n}}}\n" for n in range(4)), "model_diverged"),
+    "NaN in the two lines of a short run": ("step 1/2 loss nan\nstep 2/2 loss nan\n\n", "model_diverged"),
+    "NaN in the only loss, which ends the output": ("WARNING: overflow\nloss = nan, skipping step\n", "model_diverged"),
     "NaN in a bar": ("".join(f"\r {n}%|#| {n}/99 [00:0{n}<00:09, loss=nan]" for n in range(5)), "model_diverged"),
 }  # fmt: skip
 
