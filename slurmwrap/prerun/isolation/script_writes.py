@@ -23,14 +23,13 @@ from slurmwrap.prerun.isolation.file_effects import (
     make_absolute,
 )
 from slurmwrap.prerun.static.entry_points import Read, list_started_programs
-from slurmwrap.prerun.static.shell_parser import Target, parse_commands
+from slurmwrap.prerun.static.shell_parser import Redirection, parse_commands, parse_substitutions
 from slurmwrap.prerun.static.started_program import StartedProgram
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
 # Programs that compute and write files, for which there is neither a shim nor a guard.
 _UNGUARDED = frozenset({"julia", "Rscript", "R", "matlab", "octave", "gmx", "lmp", "vasp_std"})
 _DESCRIPTOR = re.compile(r"\d+-?|-")
-_SUBSTITUTED = re.compile(r"(?:\$\((?!\()|`)[^()`\n]*?[^->=(]>{1,2}\s*(?![&(>|]|/dev/)([^\s;|&)`]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +84,14 @@ def _list_inner_redirections(program: StartedProgram, is_free: Callable[[str], b
 
 
 def _list_substitution_redirections(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[FileWrite]:
-    """Return the redirections inside $(...), which the parser does not analyse further."""
+    """Return the redirections inside $(...) and the like, which redirect_script leaves as they are."""
     found = []
-    for match in _SUBSTITUTED.finditer(script_text):
-        word = match[1].strip("\"'")
-        path = "" if "$" in word or "`" in word else make_absolute(word, chdir)
-        line = script_text.count("\n", 0, match.start()) + 1
-        if not script_text[script_text.rfind("\n", 0, match.start()) + 1 :].lstrip().startswith("#") and not (
-            path and is_free(path)
-        ):
-            found.append(FileWrite(path=path, line=line, command=">"))
+    for command in parse_substitutions(script_text):
+        for target in command.targets:
+            word = target.word.literal
+            path = make_absolute(word, chdir) if word is not None else ""
+            if _is_file(target) and not (path and is_free(path)):
+                found.append(FileWrite(path=path, line=command.line, command=">"))
     return found
 
 
@@ -137,7 +134,6 @@ def redirect_script(script_text: str, redirect: str) -> str:
     if not is_shell(script_text):
         return script_text
     targets = [t for command in parse_commands(script_text) for t in command.targets if _is_file(t)]
-    targets = [t for t in targets if not _is_comparison(script_text, t)]
     text = script_text
     for target in sorted(targets, key=lambda t: t.start, reverse=True):
         word = text[target.start : target.end]
@@ -146,20 +142,14 @@ def redirect_script(script_text: str, redirect: str) -> str:
     return text
 
 
-def _is_file(target: Target) -> bool:
+def _is_file(target: Redirection) -> bool:
     literal = target.word.literal
     if literal is not None and (literal.startswith("/dev/") or literal == "" or _DESCRIPTOR.fullmatch(literal)):
         return False
     return not (target.operator == ">&" and literal is None) and not _has_line_break(target)
 
 
-def _is_comparison(script_text: str, target: Target) -> bool:
-    """Return whether the > is a comparison inside [[ a > b ]] or (( a > b ))."""
-    before = script_text[script_text.rfind("\n", 0, target.start) + 1 : target.start]
-    return before.count("[[") > before.count("]]") or before.count("((") > before.count("))")
-
-
-def _has_line_break(target: Target) -> bool:
+def _has_line_break(target: Redirection) -> bool:
     return any("\n" in part[1] for part in target.word.parts)
 
 

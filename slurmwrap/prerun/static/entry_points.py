@@ -264,14 +264,17 @@ class _CommandWalk:
             )
         if at < 0 or command.feeds:
             return None
-        here = command.heredoc
+        stdin = command.stdin
+        here = stdin.heredoc if stdin is not None else None
         if here is not None and here.ended and (here.quoted or not set("$`\\") & set(here.body)):
             argv = tuple(rest[at:])
             return EntryPoint(
                 kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=here.body, code_line=here.line
             )
-        reads = [text for word in command.reads for text in self._expand_word(word)]
-        if here is None and len(reads) == 1:
+        if stdin is None or stdin.operator != "<" or stdin.word.is_process:
+            return None
+        reads = self._expand_word(stdin.word)
+        if len(reads) == 1:
             return make_file_entry("python", [reads[0], *rest[at:]], self.cwd, rest[0])
         return None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawCommand, parse_commands
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawCommand, parse_commands, parse_substitutions
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
@@ -24,7 +24,7 @@ _ALMOST_DIRECTIVE = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
 def check_script_text(text: str, context: StaticContext) -> Iterator[Finding]:
     """Yield one finding for each line that does nothing, or something else than intended."""
     found = parse_commands(text)
-    inside = _find_quoted_lines(found)
+    inside = _find_quoted_lines((*found, *parse_substitutions(text)))
     lines = text.split("\n")
     first = min((c.line for c in found), default=len(lines) + 1)
     for number, line in enumerate(lines, 1):
@@ -42,8 +42,9 @@ def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
     """Return the lines inside here-documents, and the lines of a quoted text after its first one."""
     inside: set[int] = set()
     for command in found:
-        if command.heredoc is not None and command.heredoc.line:
-            inside.update(range(command.heredoc.line, command.heredoc.line + command.heredoc.body.count("\n") + 1))
+        for here in (one.heredoc for one in command.redirections):
+            if here is not None and here.line:
+                inside.update(range(here.line, here.line + here.body.count("\n") + 1))
         for word in command.words:
             breaks = sum(value.count("\n") for _, value, _ in word.parts)
             inside.update(range(word.line + 1, word.line + breaks + 1))
