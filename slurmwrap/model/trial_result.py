@@ -60,7 +60,7 @@ class ExitCall:
 
     file: str
     line: int
-    shell: bool = False
+    in_bash: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

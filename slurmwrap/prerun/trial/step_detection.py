@@ -108,7 +108,7 @@ def list_exits(step_dir: str) -> tuple[ExitCall, ...]:
     """Return the calls of exit that Python programs and bash recorded, in order."""
     rows = (line.rsplit("\t", 2) for line in _read(Path(step_dir, "exits"), _MAX_BYTES, "utf-8").splitlines())
     return tuple(
-        ExitCall(file=row[0], line=int(row[1]), shell=row[2] == "bash")
+        ExitCall(file=row[0], line=int(row[1]), in_bash=row[2] == "bash")
         for row in rows
         if len(row) == 3 and row[1].isdecimal()
     )

@@ -38,7 +38,7 @@ def find_silent_exit(spec: TrialSpec, result: TrialResult, read: Read) -> Traceb
     if code is None or _SIZE_WORDS.search("\n".join(printed[-_LAST_ROWS:])):
         return None
     said = f" after {printed[-1][:120]!r}" if printed else ""
-    name = spec.script_name if call.shell and call.file in _list_script_files(spec) else call.file
+    name = spec.script_name if call.in_bash and call.file in _list_script_files(spec) else call.file
     frame = Frame(file=name or call.file, line=call.line, code=code)
     if not frame.own:
         # A library exits after a message of its own: argparse, click.
@@ -54,7 +54,7 @@ def _find_code(call: ExitCall, spec: TrialSpec, read: Read) -> str | None:
     if not 0 < call.line <= len(rows):
         return None
     code = rows[call.line - 1].strip()
-    if not call.shell:
+    if not call.in_bash:
         return code
     first = next(
         (

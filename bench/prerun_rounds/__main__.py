@@ -1,0 +1,162 @@
+"""Measure the pre-run on public training scripts with seeded bugs.
+
+    python -m bench.prerun_rounds mutate CASES ROUND --per-case 3 --seed 1     copy the cases, one bug in each copy
+    python -m bench.prerun_rounds truth ROUND --jobs 2 --path ENV/bin          run all plainly, without slurmwrap
+    python -m bench.prerun_rounds run ROUND --round 1 --jobs 2 --path ENV/bin --out results.json
+    python -m bench.prerun_rounds run ROUND --round 1 --direct ...             the same without Slurm
+    python -m bench.prerun_rounds page results.json ROUND                      Markdown for docs/prerun-rounds.md
+
+A case is a directory with job.sbatch, case.toml (`files`: those that a bug may be in; `counted`: what makes the steps)
+and the training script with its data. `run` submits as the calling user on the Slurm that the environment names; that
+user must be able to read and write ROUND. A run that was interrupted goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from prerun_rounds.cases import Variant, choose_edits, list_cases, list_variants, read_json, write_variants
+from prerun_rounds.ground_truth import TIME_LIMIT_S, read_truths, write_truth
+from prerun_rounds.page import format_page
+from prerun_rounds.prerun_runs import RunSettings, run_all, run_in_parallel
+
+
+def mutate(options: argparse.Namespace) -> int:
+    """Write the variants of a round and print the number of mutants by operator."""
+    operators: Counter[str] = Counter()
+    number = 0
+    for case in list_cases(options.cases, options.case):
+        if (options.round_dir / case.name).exists() and not options.replace:
+            print(f"{case.name}: is there already (--replace writes it anew)", file=sys.stderr)
+            continue
+        # A generator for each case, so that the bugs of a case do not depend on which other cases there are.
+        edits = choose_edits(case, random.Random(f"{options.seed} {case.name}"), options.per_case)
+        write_variants(case, edits, options.seed, options.round_dir)
+        operators.update(edit.operator for edit in edits)
+        number += 1
+        for at, edit in enumerate(edits, 1):
+            print(f"{case.name} m{at} {edit.operator} {edit.file}:{edit.line}")
+    print(
+        f"{number} cases, {operators.total()} mutants by {len(operators)} operators: {dict(operators)}", file=sys.stderr
+    )
+    return 0
+
+
+def find_truth(options: argparse.Namespace) -> int:
+    """Run the variants that have no truth.json plainly."""
+    variants = list(list_variants(options.round_dir, options.case))
+    waiting = [one for one in variants if options.again or not (one.folder / "truth.json").exists()]
+    lock, done = threading.Lock(), len(variants) - len(waiting)
+
+    def run_one(variant: Variant) -> None:
+        nonlocal done
+        found = write_truth(variant, path=options.path, limit_s=options.time_limit, scratch=options.scratch)
+        with lock:
+            done += 1
+            print(
+                f"[{done}/{len(variants)}] {variant.case} {variant.name}: exit code {found['exit_code']}, "
+                f"{found['steps']} steps ({found['counted_by']}), {found['seconds']} s: "
+                f"{(found['last_lines'] or [''])[-1][:100]}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    run_in_parallel(run_one, waiting, options.jobs)
+    truths = read_truths([options.round_dir])
+    print(json.dumps(Counter(found["class"] for found in truths.values())))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Pre-run the variants."""
+    settings = RunSettings(
+        path=options.path, direct=options.direct, timeout_s=options.timeout, static_s=options.static_seconds
+    )
+    about = {
+        "round": options.round,
+        "mode": "direct" if options.direct else "slurm",
+        "began": read_json(options.out).get("began") or time.strftime("%Y-%m-%d %H:%M"),
+    }
+    run_all(list(list_variants(options.round_dir, options.case)), settings, options.jobs, options.out.resolve(), about)
+    return 0
+
+
+def print_page(options: argparse.Namespace) -> int:
+    """Print the Markdown of a round."""
+    plain = read_json(options.results)
+    if not plain:
+        print(f"{options.results}: no results", file=sys.stderr)
+        return 1
+    print(format_page(plain["results"], read_truths(options.truth), str(plain["round"])), end="")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.prerun_rounds", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, work: object, text: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(work=work)
+        return one
+
+    def add_common(one: argparse.ArgumentParser) -> None:
+        one.add_argument("--case", action="append", default=[], metavar="NAME", help="only this case (repeatable)")
+
+    def add_path(one: argparse.ArgumentParser) -> None:
+        one.add_argument("--path", default="", help="directories in front of PATH, with the python of the jobs")
+        one.add_argument("--jobs", type=int, default=2, help="runs at a time")
+
+    one = add("mutate", mutate, "copy each case, and plant one bug in each further copy")
+    one.add_argument("cases", type=Path)
+    one.add_argument("round_dir", type=Path)
+    one.add_argument("--per-case", type=int, default=3)
+    one.add_argument("--seed", type=int, required=True)
+    one.add_argument("--replace", action="store_true", help="replace cases that are there already")
+    add_common(one)
+
+    one = add("truth", find_truth, "run each variant plainly as one process, without Slurm and slurmwrap")
+    one.add_argument("round_dir", type=Path)
+    one.add_argument("--time-limit", type=float, default=TIME_LIMIT_S, help="seconds of one run")
+    one.add_argument("--scratch", type=Path, default=None, help="directory for the copies that run")
+    one.add_argument("--again", action="store_true", help="also those that have a truth.json")
+    add_common(one)
+    add_path(one)
+
+    one = add("run", run, "pre-run each variant")
+    one.add_argument("round_dir", type=Path)
+    one.add_argument("--round", required=True, metavar="N", help="number of the round")
+    one.add_argument("--out", type=Path, default=Path("results.json"))
+    one.add_argument("--direct", action="store_true", help="without Slurm, in processes of this machine")
+    one.add_argument("--timeout", type=float, default=1500.0, help="seconds of one pre-run")
+    one.add_argument("--static-seconds", type=float, default=0.0, help="time of the static stage (default: as shipped)")
+    add_common(one)
+    add_path(one)
+
+    one = add("page", print_page, "print the Markdown of a round")
+    one.add_argument("results", type=Path)
+    one.add_argument("truth", type=Path, nargs="+", help="truth.json files, or directories with them")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    options = make_parser().parse_args(argv)
+    return int(options.work(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
