@@ -53,6 +53,14 @@ _WRAPPER_EXCEPTIONS = frozenset(
         "MultiprocessingError",
         "BrokenProcessPool",
         "ExceptionGroup",
+        "BadStateException",
+        "SparkException",
+        "FailedJobError",
+        "UncompletedJobError",
+        "Py4JJavaError",
+        "WorkerDiedError",
+        "NodeFailureError",
+        "PapermillExecutionError",
     )
 )
 _WRAPPED_MESSAGE = re.compile(r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)")
@@ -64,6 +72,12 @@ _WARNING_WORDS = re.compile(
 _ERROR_WORDS = re.compile(
     r"NCCL WARN|\.(?:cc|cu|h):\d+ WARN |\bERROR\b|\bFATAL\b|\bCRITICAL\b|slurmstepd: error|srun: error"
 )
+# Memory that ran out is that of the device if the line speaks of one, and not of the host.
+_GPU_WORDS = re.compile(
+    r"\b(?:GPUs?|NPU|XPU|MLU|HPU|DCU|TPU|VRAM|HBM|SYCL|OpenCL|ROCm)\b|\b[Gg]pu(?![\w-])|GPU|CUDA|[Cc]uda(?![\w.-]{0,20}/)"
+    r"|\bcuMem|\bHIP\b|\bhip[A-Z]|[Dd]evice memory|\.cuh?\b|/acc/|aclrt|\bmlu\b"
+)
+_HOST_WORDS = re.compile(r"[Hh]ost|HOST|[Pp]inned|\bCPU\b|\bcpu\b|RAM\b|page-?locked|cgroup|[Oo]om.?[Kk]ill")
 # A line of a program's help text: "  --abort-on-nan   abort the run when the loss is not finite".
 _HELP_LINE = re.compile(r"\s{1,12}-{1,2}[A-Za-z][\w-]{0,40}(?:[, =]|$)")
 # CPython's location for a syntax error in text that is not a file: ast.literal_eval, and eval or exec.
@@ -292,6 +306,9 @@ def _is_fulfilled(signature: LogSignature, log: LogRows, row: int, block: Traceb
 def _make_mark(log: LogRows, index: int, row: int, signature: LogSignature, match: re.Match[str]) -> LogMatch:
     text = log.rows[row]
     weight = signature.weight
+    category = signature.category
+    if category == "cpu_oom" and weight < STRONG and _GPU_WORDS.search(text) and not _HOST_WORDS.search(text):
+        category = "gpu_oom"
     if signature.role == "root" and not signature.quiet and weight < DECISIVE and is_quiet(text):
         weight = HINT
     return LogMatch(
@@ -300,7 +317,7 @@ def _make_mark(log: LogRows, index: int, row: int, signature: LogSignature, matc
         number=log.numbers[row],
         text=text,
         signature=signature.id,
-        category=signature.category,
+        category=category,
         role=signature.role,
         weight=weight,
         decision=signature.decision,

@@ -215,7 +215,7 @@ def _parse_exception(body: str) -> tuple[str, str] | None:
     name = found[1].rpartition(".")[2]
     dotted = "." in found[1]
     if found[2] is None and not body.rstrip().endswith(":"):
-        return (name, "") if _EXCEPTION_NAME.search(name) else None
+        return (name, "") if _EXCEPTION_NAME.search(name) or (dotted and name[:1].isupper()) else None
     if _EXCEPTION_NAME.search(name) or name.lower().endswith("error") or (dotted and name[:1].isupper()):
         return name, found[2] or ""
     return None

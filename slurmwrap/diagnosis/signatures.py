@@ -51,6 +51,8 @@ _FILE_NAMES = (
     "batch_systems",
     "languages",
     "hpc_apps",
+    "accelerators",
+    "workflows",
     "network",
     "apps",
     "kernel",
