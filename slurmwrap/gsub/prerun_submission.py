@@ -134,7 +134,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         chdir=request.chdir,
         steps=request.own.prerun_steps or settings.steps,
         time_limit_s=times.trial_s,
-        environment=list_missing_variables(request, gpus),
+        environment=list_missing_variables(request, gpus, prepared.snapshot.default_partition),
         real_job=None if job_id is None else str(job_id),
         cluster=context.cluster,
         mode=prepared.prerun,

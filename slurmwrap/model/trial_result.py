@@ -81,6 +81,7 @@ class TrialResult:
     crashed: bool = False
     exits: tuple[ExitCall, ...] = ()  # calls of exit, in order
     oom_kills: int | None = None  # OOM kills in the job's cgroup; None if they cannot be read
+    gpu_shared: bool = False  # a process of someone else was on the trial's GPU
     refused: tuple[str, ...] = ()  # Slurm commands of the script that the shims did not carry out
     # Files of the user that the script would have changed; the trial was stopped before.
     touched: tuple[str, ...] = ()

@@ -142,6 +142,15 @@ def read_gpu_activity(samples: Iterable[GpuSample], pids: Collection[int]) -> St
     return StepReading(count=len(times), source="gpu", first=times[0], last=times[-1])
 
 
+def is_gpu_shared(samples: Iterable[GpuSample], pids: Collection[int]) -> bool:
+    """Return whether processes other than the trial's were on its GPUs. `pids`: all processes that the trial has had.
+
+    A driver that reports pids of another namespace shows none of the trial's own. Then this is unknown: False.
+    """
+    seen = {pid for one in samples for pid in one.pids}
+    return not seen.isdisjoint(pids) and not seen <= set(pids)
+
+
 def _is_own(sample: GpuSample, pids: Collection[int]) -> bool:
     return not sample.pids or not set(sample.pids).isdisjoint(pids)
 
@@ -159,11 +168,12 @@ class StepDetector:
         self._text = printed_progress.TextProgress()
         # Time of the first printed step.
         self._since: float | None = None
-        self._pids: set[int] = set()
+        # All processes that the trial has had.
+        self.pids: set[int] = set()
 
     def look(self, now: float, pids: Collection[int], counted: StepReading) -> None:
         """Read new output, unless steps were `counted` exactly. `pids`: the trial's processes."""
-        self._pids.update(pids)
+        self.pids.update(pids)
         if counted.exact:
             return
         self._text = printed_progress.read(self._read_fresh(), self._text)
@@ -190,7 +200,7 @@ class StepDetector:
 
     def shown(self, counted: StepReading, gpus: Iterable[GpuSample] = ()) -> StepReading:
         """Return the best reading: the first source that shows enough steps, else the first that shows any."""
-        every = (counted, self.text, read_gpu_activity(gpus, self._pids))
+        every = (counted, self.text, read_gpu_activity(gpus, self.pids))
         seen = [reading for reading in every if reading.count]
         return next((r for r in seen if is_enough(r, self._spec.steps)), seen[0] if seen else StepReading())
 

@@ -242,6 +242,7 @@ class _Run:
             crashed=step_detection.has_last_python_crashed(self.spec.step_dir),
             exits=step_detection.list_exits(self.spec.step_dir),
             oom_kills=process_sampler.read_oom_kills(cgroup),
+            gpu_shared=step_detection.is_gpu_shared(gpus.samples, signs.pids),
             refused=step_detection.list_refused_commands(self.spec.step_dir),
             no_training=no_training,
             last_line=last_line,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from slurmwrap.prerun.static.entry_points import SUBMIT_DIR
@@ -54,6 +55,17 @@ _SLURM_BLOCKERS: Mapping[str, str] = {
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
+# Variables that a heterogeneous job has for each component, as SLURM_JOB_ID_HET_GROUP_0 (measured on 22.05.8).
+_OF_COMPONENTS = (
+    *("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION"),
+    *("SLURM_JOB_CPUS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_NODE"),
+    *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_CPUS_PER_TASK", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ACCOUNT"),
+    *("SLURM_JOB_QOS", "SLURM_JOB_RESERVATION"),
+)
+# Variable with the variables of the pre-run's allocation that the script sees with other values, as JSON.
+ALLOCATION = "SLURMWRAP_ALLOCATION"
+
+
 # Variables that the login shell sets to nearly always the same values for a job without the caller's environment.
 _LOGIN_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL")
 
@@ -85,13 +97,8 @@ def build_trial_environment(
         "SLURM_SUBMIT_DIR": spec.chdir,
     }
     found |= environ
-    found |= {**_LOGGERS_OFF, **_SLURM_BLOCKERS, **spec.environment}
-    # gsub itself imports this module but does not need trial_spec.
-    from slurmwrap.prerun.trial.trial_spec import REPLACED
-
-    for name, other in REPLACED.items():
-        if name in spec.environment:
-            found.pop(other, None)
+    known = _set_job_variables(spec, found, environ, node)
+    found |= {**_LOGGERS_OFF, **_SLURM_BLOCKERS}
     if "SLURM_ARRAY_TASK_ID" in spec.environment:
         found["SLURM_ARRAY_JOB_ID"] = spec.real_job or environ.get("SLURM_JOB_ID", "")
     # torchrun reads its options from these variables.
@@ -114,6 +121,8 @@ def build_trial_environment(
         "SLURMWRAP_TRIAL_GPUS": str(spec.trial_gpus),
         "SLURMWRAP_TRIAL_TASKS": str(spec.trial_tasks),
         "SLURMWRAP_JOB_NODES": str(spec.nodes),
+        # For the real srun and mpirun (launcher_shim.py): what the pre-run's own allocation has.
+        ALLOCATION: json.dumps(known),
         "SLURMWRAP_SHIMS": shims,
         "SLURMWRAP_INJECT": inject,
         "PATH": f"{shims}:{environ.get('PATH', '/usr/local/bin:/usr/bin:/bin')}",
@@ -124,6 +133,40 @@ def build_trial_environment(
         "SINGULARITY_BIND": _add_bind(environ.get("SINGULARITY_BIND"), spec.trial_dir),
     }
     return found
+
+
+def _set_job_variables(
+    spec: TrialSpec, found: dict[str, str], environ: Mapping[str, str], node: str
+) -> dict[str, str | None]:
+    """Change `found` to the variables of the job, and return the values before; None for those that were not set."""
+    # gsub itself imports this module but does not need trial_spec.
+    from slurmwrap.prerun.trial.trial_spec import UNSET
+
+    wanted = {name: value for name, value in spec.environment.items() if name != UNSET}
+    if "SLURM_OOM_KILL_STEP" not in environ:
+        # Releases before 24.11 set it on no cluster but Cray's.
+        wanted.pop("SLURM_NETWORK", None)
+    if "SLURM_JOB_ID" in environ and "SLURM_JOB_NAME" not in environ:
+        # With --export-file, releases before 24.11 set no name.
+        wanted.pop("SLURM_JOB_NAME", None)
+    if "SLURM_ARBITRARY_NODELIST" in wanted:
+        wanted["SLURM_ARBITRARY_NODELIST"] = node
+    unset = spec.environment.get(UNSET, "").split()
+    for name in unset:
+        found.pop(name, None)
+    found |= wanted
+    if "SLURM_HET_SIZE" in wanted:
+        wanted |= _make_component_variables(found)
+        found |= wanted
+    return {name: environ.get(name) for name in (*unset, *wanted)}
+
+
+def _make_component_variables(found: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that Slurm sets for each component of a heterogeneous job: here one node for all."""
+    groups = range(int(found["SLURM_HET_SIZE"]))
+    suffixes = [f"{kind}_GROUP_{group}" for kind in ("HET", "PACK") for group in groups]
+    named = {f"{name}_{suffix}": found[name] for name in _OF_COMPONENTS if name in found for suffix in suffixes}
+    return {**named, "SLURM_PACK_SIZE": found["SLURM_HET_SIZE"]}
 
 
 def read_shim_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,10 @@ _GPU_VARIABLES = {
     "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
 }
 # Variables that the controller sets, so that they are also there if --export-file replaces sbatch's environment.
-_SET_BY_CONTROLLER = ("SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_RESERVATION", "SLURM_MEM_PER_CPU")
+_SET_BY_CONTROLLER = (
+    *("SLURM_ARRAY_", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_JOB_RESERVATION", "SLURM_MEM_PER_CPU"),
+    *("SLURM_HET_SIZE", "SLURM_THREADS_PER_CORE"),
+)
 # Options that exclude --hint: sbatch ignores it with any of them.
 _WITHOUT_HINT = ("ntasks-per-core", "cores-per-socket", "sockets-per-node", "threads-per-core", "extra-node-info")
 # Options that fix the number of tasks. Without any of them Slurm sets no SLURM_NTASKS.
@@ -85,7 +88,7 @@ def make_option_variables(request: JobRequest) -> dict[str, str]:
     if request.setting("oom-kill-step") is not None:
         found["SLURM_OOM_KILL_STEP"] = request.value("oom-kill-step") or "1"
     if frequency := request.value("cpu-freq"):
-        found["SLURM_CPU_FREQ_REQ"] = re.sub(r"\w+", lambda m: _CPU_FREQ_WORDS.get(m[0].lower(), m[0]), frequency)
+        found["SLURM_CPU_FREQ_REQ"] = format_cpu_freq(frequency)
     if profile := request.value("profile"):
         found["SLURM_PROFILE"] = _format_profile(profile)
     found |= make_distribution_variables(request.value("distribution") or "")
@@ -119,7 +122,7 @@ def split_mem_bind(text: str) -> tuple[list[str], str, str]:
     listed = re.search(r"(map_mem|mask_mem)[:=](.*)$", text, re.IGNORECASE)
     words = (text[: listed.start()] if listed else text).lower().split(",")
     names = [_MEM_BIND_FLAGS.get(word, word) for word in words]
-    flags = [flag for flag in ("verbose", "prefer") if flag in names]
+    flags: list[str] = [flag for flag in ("verbose", "prefer") if flag in names]
     kind = next((name for name in names if name in ("none", "rank", "local")), "")
     return (flags, listed[1].lower(), listed[2]) if listed else (flags, kind, "")
 
@@ -148,6 +151,11 @@ def _make_hint_variables(request: JobRequest, found: dict[str, str]) -> dict[str
         given["SLURM_THREADS_PER_CORE"] = "1"
     # sbatch sets Slurm's number for "no limit".
     return {**given, **({"SLURM_NTASKS_PER_CORE": "65535"} if "multithread" in hints else {})}
+
+
+def format_cpu_freq(text: str) -> str:
+    """Return a value of --cpu-freq in Slurm's spelling: `Low-High:UserSpace`."""
+    return re.sub(r"\w+", lambda word: _CPU_FREQ_WORDS.get(word[0].lower(), word[0]), text)
 
 
 def _format_profile(text: str) -> str:
@@ -368,11 +376,19 @@ def list_missing_variables(request: JobRequest, gpus: int = 1, partition: str = 
         if value := request.value(option):
             count = gpus // count_trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
             found[variable] = re.sub(r"(^|:)\d+$", rf"\g<1>{count}", value)
+    if request.hetjob:
+        # build_trial_environment() adds the variables of each component.
+        found["SLURM_HET_SIZE"] = str(_count_components(request))
     found |= _list_exported_variables(request)
     if request.setting("export-file") is not None:
-        found = {name: value for name, value in found.items() if name in _SET_BY_CONTROLLER or "_ARRAY_" in name}
+        found = {name: value for name, value in found.items() if name.startswith(_SET_BY_CONTROLLER)}
     found[UNSET] = " ".join(name for name in _list_unset_variables(request) if name not in found)
     return found
+
+
+def _count_components(request: JobRequest) -> int:
+    lines = re.findall(rb"^#SBATCH\s+(?:het|pack)job\s*$", request.script.content, re.MULTILINE)
+    return 1 + (request.components.count(":") or len(lines) or 1)
 
 
 def _list_exported_variables(request: JobRequest) -> dict[str, str]:
@@ -393,7 +409,7 @@ def _list_unset_variables(request: JobRequest) -> list[str]:
     given = {setting.option for setting in request.settings}
     tasks = given & set(_TASK_OPTIONS) or ("nodes" in given and given & set(_TASKS_OF_LAYOUT))
     arbitrary = (request.value("distribution") or "").lower().startswith(("arbitrary", "hostfile"))
-    unset = [] if tasks or arbitrary else ["SLURM_NTASKS", "SLURM_NPROCS"]
+    unset = ["SLURM_TASKS_PER_NODE"] if arbitrary else [] if tasks else ["SLURM_NTASKS", "SLURM_NPROCS"]
     unset += [] if "ntasks-per-node" in given else ["SLURM_NTASKS_PER_NODE"]
     per_task = request.value("tres-per-task") or ""
     if "cpus-per-task" not in given and not re.search(r"(?:^|,)cpu[:=]", per_task):
@@ -429,7 +445,7 @@ def _export(request: JobRequest) -> list[str]:
     # (sbatch(1), --export). With --export-file, --export=ALL means the file alone, as if --export were not given; but
     # without --export, Slurm 26.05 ignores the file.
     value = request.value("export") or ("ALL" if request.value("export-file") else None)
-    if value is None or "ALL" in value.split(","):
+    if value is None or "ALL" in value.upper().split(","):
         return [] if value is None else [f"--export={value}"]
     parameters = ",".join(_WRAPPER_VARIABLES)
     if value.upper() == "NIL":

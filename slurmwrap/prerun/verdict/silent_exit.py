@@ -27,6 +27,14 @@ _SIZE_WORDS = re.compile(
     re.IGNORECASE,
 )
 
+# What a program prints that ends because of the size of the job.
+_SPEAKS_OF_SIZE = re.compile(
+    r"\b(?:needs?|requires?|expect(?:s|ed)?|at least|only|must|should|too (?:few|small)|not enough|more|multiple|found"
+    r"|got|available)\b.{0,60}\b(?:gpus?|nodes?|ranks?|processes|tasks?|world|devices?|cpus?|memory)\b"
+    r"|world[ _]?size|ntasks",
+    re.IGNORECASE,
+)
+
 
 def find_silent_exit(spec: TrialSpec, result: TrialResult, read: Read) -> TracebackSummary | None:
     """Return the exit that ended the script as if it were the end of a traceback; None if it is not known."""
@@ -35,7 +43,7 @@ def find_silent_exit(spec: TrialSpec, result: TrialResult, read: Read) -> Traceb
     call = result.exits[-1]
     code = _find_code(call, spec, read)
     printed = [row.strip() for row in result.logs[0].text.splitlines() if row.strip()] if result.logs else []
-    if code is None or _SIZE_WORDS.search("\n".join(printed[-_LAST_ROWS:])):
+    if code is None or _SPEAKS_OF_SIZE.search("\n".join(printed[-_LAST_ROWS:])):
         return None
     said = f" after {printed[-1][:120]!r}" if printed else ""
     name = spec.script_name if call.in_bash and call.file in _list_script_files(spec) else call.file

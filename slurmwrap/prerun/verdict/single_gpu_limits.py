@@ -177,6 +177,30 @@ _TENSOR_INDEX_MESSAGES = _any(
 )
 
 
+# Environment variables that Slurm, its plugins or an MPI launcher set.
+_OF_SLURM_OR_MPI = re.compile(
+    r"(?:SLURMD?|SRUN|SPANK|PMIX?\d?|OMPI|OPAL|PRTE|MV2|MPI|I_MPI|MPIEXEC|HYDRA|FLUX|ALPS|LSB|JSM|PALS|DW|BB|HOROVOD)_\w+"
+    r"|MPI_?LOCAL\w+|(?:CUDA|HIP|ROCR)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
+)
+# Environment variables that launchers of training processes set.
+_OF_TRAINING_LAUNCHERS = re.compile(
+    r"(?:(?:LOCAL|GROUP|NODE|ROLE|GLOBAL|CROSS)_)?(?:RANK|WORLD_SIZE|SIZE)|GROUP_WORLD_SIZE|ROLE_(?:NAME|WORLD_SIZE)"
+    r"|MASTER_(?:ADDR|PORT)|(?:TORCHELASTIC|ACCELERATE|FSDP|PET|DEEPSPEED|XRT|TPU)_\w+|NODE_ID|NUM_PROCESSES"
+)
+# bash, dash, zsh and ksh about a variable that is not set, also by ${NAME:?words}; then csh.
+_UNSET_IN_SHELL = re.compile(
+    r"^[^\s:\[]+(?:\[\d+\]|: ?(?:line )?\d+): (?P<name>[A-Za-z_]\w*): (?:unbound variable|parameter (?:not set|null)"
+    r"|(?!(?:readonly|bad|invalid|ambiguous|cannot|restricted)\b|.*(?:not found|o such file|denied|directory))\S)"
+    r"|^(?P<csh>[A-Za-z_]\w*): Undefined variable\.?$"
+)
+_OS_ENVIRON = re.compile(r"^<frozen os>$|/os\.py$")
+_READ_WITHOUT_DEFAULT = r"(?:os\.)?(?:getenv|environ\.get)\(\s*['\"](\w+)['\"]\s*(?:,\s*None\s*)?\)"
+# Calls that fail for None as their first argument.
+_NOT_FOR_NONE = (
+    r"\b(?:int|float|Path|PurePath|open|join|listdir|scandir|makedirs|mkdir|abspath|expanduser|basename)\(\s*"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFailure:
     """A failure of a trial. `said` is the error line, or the lines that explain it if there is no traceback."""
@@ -193,6 +217,8 @@ def may_pass_with_more_processes(failure: TrialFailure) -> bool:
     # The kind of the exception selects the test. Only kinds that never depend on peers are decided by name alone; a
     # message that mentions peers decides before the more specific tests.
     found = failure.found
+    if find_unset_variable(failure):
+        return found is not None and _is_assigned_for_peers(failure, found.own)
     if found is None:
         return _depends_by_output(failure)
     if found.kind in _NEVER_BY_PEERS:
@@ -208,6 +234,53 @@ def may_pass_with_more_processes(failure: TrialFailure) -> bool:
     if _DATA_ERRORS.match(found.kind) and not _CHECK.match(found.own.code):
         return False
     return _depends_by_size(failure, found) if found.kind in _SIZE_ERRORS else _depends_by_value(failure, found)
+
+
+def find_unset_variable(failure: TrialFailure) -> str:
+    """Return the environment variable that the program read and nothing had set; "" if the failure is another one.
+
+    The trial has the variables of the job, so such a failure is the job's own unless is_set_by_launcher().
+    """
+    found = failure.found
+    if found is None:
+        rows = [row for row in failure.said.splitlines() if row.strip()]
+        last = _UNSET_IN_SHELL.match(rows[-1].strip()) if rows else None
+        return (last["name"] or last["csh"]) if last is not None else ""
+    if found.kind == "KeyError" and (name := re.fullmatch(r"'(\w+)'", found.message)):
+        return name[1] if _OS_ENVIRON.search(found.frames[-1].file) or "environ" in found.own.code else ""
+    return _find_none_from_environment(failure, found) if "NoneType" in found.message else ""
+
+
+def _find_none_from_environment(failure: TrialFailure, found: TracebackSummary) -> str:
+    """Return the variable whose missing value is the None of a TypeError or AttributeError, as in int(getenv("N"))."""
+    source, text = _slice_at_frame(failure, found.own), failure.read(found.own.file) or ""
+    statement = source.statement if source is not None else found.own.code
+    read = {match[0]: match[1] for match in re.finditer(_READ_WITHOUT_DEFAULT, statement)}
+    for name in dict.fromkeys(re.findall(r"\b[A-Za-z_]\w*\b", statement)):
+        values = re.findall(rf"^\s*{name}\s*(?::[^=\n]+)?=(?!=)\s*(.+?)\s*$", text, re.MULTILINE)
+        if len(values) == 1 and (value := re.fullmatch(_READ_WITHOUT_DEFAULT, values[0])):
+            read[name] = value[1]
+    launcher = next((name for name in read.values() if is_set_by_launcher(name, many=True)), "")
+    attribute = re.search(r"has no attribute '(\w+)'", found.message)
+    after = rf"\s*\.{attribute[1]}\b" if attribute else r"\s*[,)]"
+    before = "" if attribute else _NOT_FOR_NONE
+    certain = (name for text, name in read.items() if re.search(rf"{before}(?<!\w){re.escape(text)}{after}", statement))
+    return launcher or next(certain, "")
+
+
+def _is_assigned_for_peers(failure: TrialFailure, frame: Frame) -> bool:
+    """Return whether the statement assigns a name under a condition on the number of peers."""
+    target, text = re.match(r"(\w+)\s*(?::[^=]+)?=(?!=)", frame.code), failure.read(frame.file)
+    conditions = find_conditions_of_name(text, target[1]) if target is not None and text is not None else None
+    return bool(conditions and _PEER_COUNTS_IN_VALUES.search(conditions))
+
+
+def is_set_by_launcher(name: str, *, many: bool) -> bool:
+    """Return whether Slurm or a launcher of the job may set an environment variable that the trial lacks.
+
+    `many`: the job has more GPUs or nodes than the trial. If not, its launchers for training ran in the trial as well.
+    """
+    return bool(_OF_SLURM_OR_MPI.fullmatch(name) or (many and _OF_TRAINING_LAUNCHERS.fullmatch(name)))
 
 
 def _depends_by_output(failure: TrialFailure) -> bool:

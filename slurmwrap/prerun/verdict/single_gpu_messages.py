@@ -14,7 +14,13 @@ from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.trial_environment import NOWHERE
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict.python_traceback import TracebackSummary
-from slurmwrap.prerun.verdict.single_gpu_limits import Read, TrialFailure, may_pass_with_more_processes
+from slurmwrap.prerun.verdict.single_gpu_limits import (
+    Read,
+    TrialFailure,
+    find_unset_variable,
+    is_set_by_launcher,
+    may_pass_with_more_processes,
+)
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -31,6 +37,7 @@ ELSEWHERE = {
     "address_in_use": "a port was taken on this node",
 }
 _VALUE_ERRORS = ("ValueError", "RuntimeError", "AssertionError", "XlaRuntimeError", "InternalError", "Exception")
+_GPU_SHARED = "another process held memory of this GPU"
 # Messages that blame the machine, wherever they are printed: (pattern, why).
 _MACHINE_MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
@@ -47,7 +54,7 @@ _MACHINE_MESSAGES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (
         _any(r"process \d+ has [\d.]+ [gm]ib memory in use"),
-        "another process held memory of this GPU",
+        _GPU_SHARED,
     ),
     (
         _any(
@@ -87,11 +94,11 @@ _CHECKPOINT_MESSAGES = _any(
     r"state_dict|checkpoint|size mismatch|missing key|unexpected key|pretrained|no such|not found"
 )
 _USAGE = _any(r"error: (?:unrecognized arguments|argument \S+|the following arguments are required)|no such option")
-_LAUNCHER_VARIABLE = re.compile(r"^'?(?:SLURM|PMIX?|OMPI|MV2|I_MPI|HYDRA|PRTE|FLUX|ALPS|LSB|JSM|PALS)_?\w*'?$")
-_UNBOUND = re.compile(r"(?:^|\s)(?:SLURM|PMIX?|OMPI|MV2)_\w+: (?:unbound variable|parameter (?:not set|null))", re.M)
+_UNBOUND = re.compile(r"(?:^|\s)(\w+): (?:unbound variable|parameter (?:not set|null))", re.M)
 # torch's CUDACachingAllocator.cpp and alloc_cpu.cpp, NumPy's _ArrayMemoryError.
 _ALLOCATION = re.compile(
-    r"(?:[Tt]ried to allocate|Unable to allocate) (?P<size>\d{1,15}(?:\.\d{0,6})?) ?(?P<unit>[KMGTPE]i?B|bytes)", re.ASCII
+    r"(?:[Tt]ried to allocate|Unable to allocate) (?P<size>\d{1,15}(?:\.\d{0,6})?) ?(?P<unit>[KMGTPE]i?B|bytes)",
+    re.ASCII,
 )
 _GPU_CAPACITY = re.compile(r"(?:capacity of |; )(?P<size>\d{1,15}(?:\.\d{0,6})?) (?P<unit>[KMGT]iB)", re.ASCII)
 _NAMED_PATH = re.compile(r"""(?:['"`]|\s|^)(/[^'"`\s:,;]{2,400})""")
@@ -215,6 +222,10 @@ def _is_code_error(ending: TrialEnding) -> bool:
 def _doubt_from_machine(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category in ELSEWHERE:
         return ELSEWHERE[ending.diagnosis.category]
+    if ending.diagnosis.category == "gpu_oom" and _is_larger_than_the_job(ending):
+        return None
+    if ending.diagnosis.category == "gpu_oom" and ending.result.gpu_shared:
+        return _GPU_SHARED
     # The program's own check for a GPU.
     checks = ending.found is not None and ending.found.kind in _VALUE_ERRORS
     if checks and _NO_CUDA.search("\n".join((ending.said, *ending.own_code[-1:]))):
@@ -284,15 +295,20 @@ def _doubt_from_trial(ending: TrialEnding) -> str | None:
     found, refused = ending.found, ending.result.refused
     if refused and (found is None or any(call.split()[0] in found.error for call in refused if call.split())):
         return f"the script needs '{refused[0]}', which a pre-run leaves out"
-    if found is not None and found.kind == "KeyError" and _LAUNCHER_VARIABLE.match(found.message):
-        return f"a launcher of the real job sets {found.message}"
-    if found is None and _UNBOUND.search(ending.said):
-        return "Slurm or a launcher of the real job sets that variable"
+    if found is not None and found.kind == "KeyError":
+        name = found.message.strip("'")
+    else:
+        unbound = _UNBOUND.search(ending.said) if found is None else None
+        name = unbound[1] if unbound is not None else find_unset_variable(ending.failure)
+    if is_set_by_launcher(name, many=ending.many):
+        return f"Slurm or a launcher of the real job sets {name}"
     return None
 
 
 def _doubt_from_silence(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category == "no_signature" and ending.found is None:
+        if find_unset_variable(ending.failure):
+            return None
         return "nothing that slurmwrap recognises failed" if ending.many or ending.result.signal is not None else None
     if ending.diagnosis.category == "invalid_memory_access" and ending.found is None and ending.many:
         python = any("Fatal Python error" in tail.text for tail in ending.result.logs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -107,6 +108,9 @@ def test_tasks_see_only_their_own_gpu_if_srun_would_bind_it(real: Path) -> None:
     line = ["srun", "-N2", "-n16", "--gpus-per-task=1", "sh", "-c", 'echo "$SLURM_PROCID $CUDA_VISIBLE_DEVICES"']
     output = run_shim(real, *line, CUDA_VISIBLE_DEVICES="2,5", **TWO_GPUS)[1]
     assert sorted(output.splitlines()) == ["0 2", "1 5"]
+    line[-1] = 'echo "$SLURM_PROCID $SLURM_STEP_GPUS"'
+    output = run_shim(real, *line, CUDA_VISIBLE_DEVICES="0,1", SLURM_JOB_GPUS="4,7", **TWO_GPUS)[1]
+    assert sorted(output.splitlines()) == ["0 4", "1 7"]
 
 
 def test_one_task_per_node_stays_one_task_with_all_gpus(real: Path) -> None:
@@ -119,11 +123,68 @@ def test_the_exit_code_of_a_failed_task_is_returned(real: Path) -> None:
     assert run_shim(real, "srun", "-n4", "sh", "-c", script, **TWO_GPUS)[0] == 7
 
 
-def test_step_id_variables_are_unset_because_the_step_has_no_pmi(real: Path) -> None:
+def test_the_step_id_is_unset_because_the_step_has_no_pmi(real: Path) -> None:
     # measured with Open MPI 4.1.4: with SLURM_STEP_ID MPI_Init fails ("direct launched"), without it the process starts
-    # alone
+    # alone; it does not read SLURM_STEPID
     line = ["srun", "-n8", "sh", "-c", 'echo "${SLURM_STEP_ID-unset} ${SLURM_STEPID-unset} $SLURM_STEP_NUM_TASKS"']
-    assert run_shim(real, *line, SLURM_STEP_ID="4", SLURM_STEPID="4")[1] == "unset unset 1\n"
+    assert run_shim(real, *line, SLURM_STEP_ID="4", SLURM_STEPID="4")[1] == "unset 0 1\n"
+
+
+JOB = {"SLURM_JOB_NAME": "train", "SLURM_JOB_GPUS": "3", "SLURM_JOB_CPUS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "4"}
+THREADS = {"SLURM_CPU_BIND": "quiet,threads", "SLURM_CPU_BIND_TYPE": "threads", "SLURM_CPU_BIND_LIST": ""}
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "expected"),
+    [
+        ("", {}, {"SLURM_STEP_GPUS": "3", "SLURM_DISTRIBUTION": "cyclic", "SRUN_DEBUG": "3"}),
+        ("", {}, {"SLURM_JOB_NAME": "train", "SLURM_STEP_NUM_TASKS": "1"}),
+        ("", {}, {"SLURM_SRUN_COMM_HOST": "127.0.0.1", "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0": "4"}),
+        ("", {}, {"SLURM_NTASKS_PER_NODE": None, "SLURM_CPU_BIND": None, "SLURM_MEM_BIND": None}),
+        ("", {"SLURM_NTASKS_PER_NODE": "8"}, {"SLURM_NTASKS_PER_NODE": "1"}),
+        ("--ntasks-per-node=8", {}, {"SLURM_NTASKS_PER_NODE": None}),
+        ("", {"SLURM_DISTRIBUTION": "pack"}, {"SLURM_DISTRIBUTION": "cyclic,pack"}),
+        ("-m block:*", {"SLURM_DISTRIBUTION": "cyclic"}, {"SLURM_DISTRIBUTION": "block:cyclic"}),
+        ("-c 2", {"SLURM_CPUS_PER_TASK": "8"}, {"SLURM_CPUS_PER_TASK": "2"}),
+        ("-c 32", {}, {"SLURM_CPUS_PER_TASK": "4"}),
+        ("-J step", {}, {"SLURM_JOB_NAME": "step"}),
+        ("-vv", {}, {"SRUN_DEBUG": "5"}),
+        ("-O", {}, {"SLURM_OVERCOMMIT": "1"}),
+        ("", {"SLURM_HINT": "nomultithread"}, THREADS),
+        ("--threads-per-core=1", {}, {**THREADS, "SLURM_THREADS_PER_CORE": "1"}),
+        ("--cpu-bind=verbose,none", {}, {"SLURM_CPU_BIND": "verbose,none", "SLURM_CPU_BIND_VERBOSE": "verbose"}),
+        ("--cpu-bind=map_cpu:0,1", {}, {"SLURM_CPU_BIND": "quiet,map_cpu:0,1", "SLURM_CPU_BIND_LIST": "0,1"}),
+        ("--ntasks-per-core=1", {}, {"SLURM_CPU_BIND": "quiet,cores", "SLURM_NTASKS_PER_CORE": "1"}),
+        ("", {"SLURM_MEM_BIND": "prefer,local"}, {"SLURM_MEM_BIND": "quiet,prefer,local", "SLURM_MEM_BIND_LIST": ""}),
+        ("--mem-bind=map_mem:0,1", {}, {"SLURM_MEM_BIND_TYPE": "map_mem:", "SLURM_MEM_BIND": "quiet,map_mem:0,1"}),
+        ("--gpu-bind=closest", {}, {"SLURMD_TRES_BIND": "gpu:closest"}),
+        ("", {"SLURM_NTASKS_PER_GPU": "2"}, {"SLURMD_TRES_BIND": "gpu:single:2", "SLURM_NTASKS_PER_TRES": "2"}),
+        ("--cpu-freq=low", {}, {"SLURM_CPU_FREQ_REQ": "Low"}),
+    ],
+)  # fmt: skip
+def test_tasks_have_the_variables_of_srun(
+    real: Path, options: str, environ: dict[str, str], expected: dict[str, str | None]
+) -> None:
+    given = {**JOB, **environ, "SLURM_CONF": str(real / "none")}
+    output = run_shim(real, "srun", *options.split(), "env", **given)[1]
+    found = dict(row.split("=", 1) for row in output.splitlines())
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_with_the_affinity_plugin_tasks_get_a_mask(real: Path) -> None:
+    (real / "slurm.conf").write_text("ClusterName=c\nTaskPlugin=task/cgroup,task/affinity\n")
+    output = run_shim(real, "srun", "sh", "-c", 'echo "$SLURM_CPU_BIND"', SLURM_CONF=str(real / "slurm.conf"))[1]
+    mask = sum(1 << cpu for cpu in os.sched_getaffinity(0))
+    assert output == f"quiet,mask_cpu:0x{mask:X}\n"
+
+
+def test_the_real_srun_gets_the_variables_of_the_allocation(real: Path) -> None:
+    (real / "srun").write_text(
+        '#!/bin/sh\necho "${SLURM_MEM_PER_GPU-unset} ${SLURM_MEM_PER_NODE-unset} $SLURM_JOB_NAME"\n'
+    )
+    known = json.dumps({"SLURM_MEM_PER_GPU": None, "SLURM_MEM_PER_NODE": "16000"})
+    environ = {"SLURMWRAP_ALLOCATION": known, "SLURM_MEM_PER_GPU": "3072", "SLURM_JOB_NAME": "train"}
+    assert run_shim(real, "srun", "--container-image=I", "true", **environ)[1] == "unset 16000 train\n"
 
 
 def test_only_the_first_of_several_programs_runs(real: Path) -> None:

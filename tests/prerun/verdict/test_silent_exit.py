@@ -131,6 +131,37 @@ def test_host_memory_larger_than_all_nodes_of_the_job_is_the_jobs_own_error(erro
     assert judge_output(make_traceback(error)) is Outcome.INCONCLUSIVE
 
 
+def test_an_allocation_larger_than_all_gpus_fails_although_another_process_is_on_the_gpu() -> None:
+    error = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2048.00 GiB. GPU 0 has a total capacity of 79.18 "
+        "GiB of which 14.72 GiB is free. Process 2491 has 59.99 GiB memory in use."
+    )
+    assert judge_output(make_traceback(error)) is Outcome.FAIL
+    assert judge_output(make_traceback(error.replace("2048.00 GiB", "20.00 GiB"))) is Outcome.INCONCLUSIVE
+
+
+def test_gpu_memory_that_ran_out_beside_another_process_proves_nothing() -> None:
+    text = make_traceback("torch.AcceleratorError: CUDA error: out of memory")
+    result = TrialResult(layer="exit", exit_code=1, crashed=True, logs=(LogTail(name="output", text=text),))
+    one_gpu = replace(EIGHT_GPUS, gpus=1, nodes=1)
+    assert judge(one_gpu, result, diagnose_run).outcome is Outcome.FAIL
+    shared = judge(one_gpu, replace(result, gpu_shared=True), diagnose_run)
+    assert (shared.outcome, shared.reason.partition(":")[0]) == (
+        Outcome.INCONCLUSIVE,
+        "another process held memory of this GPU",
+    )
+
+
+def test_a_prefix_with_the_rank_does_not_hide_an_exit(trial: Callable[..., TrialResult], job: Path) -> None:
+    program = """
+        import sys
+        print("[rank: 0] Seed set to 1265")
+        if not []:
+            sys.exit(3)
+    """
+    assert judge_on_eight_gpus(trial, job, "python train.py\n", program).outcome is Outcome.FAIL
+
+
 def test_a_library_that_refuses_its_arguments_fails_on_any_number_of_gpus() -> None:
     text = (
         'Traceback (most recent call last):\n  File "/w/train.py", line 7, in <module>\n    loss = dice(out, masks)\n'
