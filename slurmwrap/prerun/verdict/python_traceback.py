@@ -14,6 +14,9 @@ from slurmwrap.fast_dataclasses import dataclass
 
 TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\[rank ?\d+\]: ?|\d+: |\[\w+\d+\]: ?)")
+# A progress bar, which does not end its line, may precede the header.
+_HEADER = re.compile(r"^(\s*)(?:\S.{0,400}[\]%|] ?)?Traceback \(most recent call last\)")
+_BLANKS = re.compile(r"(\s*)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.*))?$')
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib/python[\d.]+/|^<|/slurmwrap/prerun/|/slurmwrap_\w+\.py$")
@@ -57,9 +60,7 @@ class TracebackSummary:
 def blame(text: str) -> TracebackSummary | None:
     """Return the traceback that explains the failure; None if `text` contains none."""
     rows = [_PREFIX.sub("", row) for row in text.splitlines()[-_MAX_LINES:]]
-    found = [
-        b for at, row in enumerate(rows) if row.strip().startswith(TRACEBACK) and (b := _parse_traceback(rows, at))
-    ]
+    found = [b for at, row in enumerate(rows) if _HEADER.match(row) and (b := _parse_traceback(rows, at))]
     found = _fall_back_to_syntax_error(found, rows)
     chosen = next((b for b in found if b.kind not in _LAUNCHERS), found[0] if found else None)
     return _find_worker_traceback(rows) or chosen if chosen is not None and _CAUGHT.match(chosen.message) else chosen
@@ -73,7 +74,8 @@ def _find_worker_traceback(rows: list[str]) -> TracebackSummary | None:
 
 def _parse_traceback(rows: list[str], start: int) -> TracebackSummary | None:
     # The error line follows the frames at the indentation of the header or less. 2000 lines bound a broken traceback.
-    indent = len(rows[start]) - len(rows[start].lstrip())
+    header = _HEADER.match(rows[start]) or _BLANKS.match(rows[start])
+    indent = len(header[1]) if header is not None else 0
     frames: list[Frame] = []
     for at in range(start + 1, min(start + 2000, len(rows))):
         row = rows[at]

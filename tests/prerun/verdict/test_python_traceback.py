@@ -92,3 +92,14 @@ def test_the_error_in_a_worker_is_blamed_instead_of_the_line_that_reraised_it() 
     found = blame(text)
     assert found is not None
     assert (found.error, found.own.file, found.own.line) == ("KeyError: 'y'", "/w/data.py", 9)
+
+
+@pytest.mark.parametrize(
+    "bar", [" 12%|#2        | 31/250 [01:44<12:15,  2.01s/it]", "Epoch 1: 40%", "Sanity: | 0/? [00:00<?]"]
+)
+def test_a_traceback_behind_an_unfinished_progress_bar_is_found(bar: str) -> None:
+    text = (
+        f'{bar}Traceback (most recent call last):\n  File "/w/train.py", line 7, in step\n    log(x)\nValueError: no\n'
+    )
+    found = blame(text)
+    assert found is not None and (found.kind, found.own.line) == ("ValueError", 7)

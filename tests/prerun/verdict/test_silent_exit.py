@@ -133,7 +133,7 @@ def test_host_memory_larger_than_all_nodes_of_the_job_is_the_jobs_own_error(erro
 
 def test_an_allocation_larger_than_all_gpus_fails_although_another_process_is_on_the_gpu() -> None:
     error = (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2048.00 GiB. GPU 0 has a total capacity of 79.18 "
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2048.00 GiB. GPU 0 has a total capacity of 79 "
         "GiB of which 14.72 GiB is free. Process 2491 has 59.99 GiB memory in use."
     )
     assert judge_output(make_traceback(error)) is Outcome.FAIL
