@@ -184,7 +184,7 @@ def change_file(path: Path, edit: Edit) -> None:
     if edit.damage:
         path.write_bytes(apply_damage(path.read_bytes(), edit.damage))
     else:
-        with path.open(encoding="utf-8", newline="") as file:
-            text = file.read()
-        with path.open("w", encoding="utf-8", newline="") as file:
-            file.write(apply_edit(text, edit))
+        # The edit was made for text with \n at the line ends.
+        line_end = "\r\n" if b"\r\n" in path.read_bytes() else "\n"
+        text = path.read_text(encoding="utf-8")
+        path.write_text(apply_edit(text, edit), encoding="utf-8", newline=line_end)

@@ -15,7 +15,7 @@ import pytest
 from prerun_rounds import cases, ground_truth, job_mutators, prerun_runs
 from prerun_rounds.__main__ import main
 from prerun_rounds.binomial import compute_interval, compute_upper_bound
-from prerun_rounds.edits import PythonSource, apply_edit, misspell
+from prerun_rounds.edits import Edit, PythonSource, apply_edit, misspell
 from prerun_rounds.mutators import MEANT_NOT_TO_PARSE, OPERATORS, find_candidates
 from prerun_rounds.page import format_change, format_page
 from waiting import allow
@@ -439,3 +439,10 @@ def test_a_round_without_slurm_goes_on_where_it_ended(tmp_path: Path) -> None:
     out.write_bytes(written.replace(b'"verdict": "fail"', b'"verdict": "error"'))
     assert main(command) == 0
     assert {one["verdict"] for one in json.loads(out.read_text())["results"]} == {"pass", "fail"}
+
+
+def test_an_edit_keeps_the_line_ends_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(b"a = 1\r\nb = 2\r\n")
+    cases.change_file(path, Edit(file="train.py", line=2, operator="name", old="b = 2\n", new="c = 2\n"))
+    assert path.read_bytes() == b"a = 1\r\nc = 2\r\n"
