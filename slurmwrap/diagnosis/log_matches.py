@@ -63,7 +63,10 @@ _WRAPPER_EXCEPTIONS = frozenset(
         "PapermillExecutionError",
     )
 )
-_WRAPPED_MESSAGE = re.compile(r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)")
+_WRAPPED_MESSAGE = re.compile(
+    r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)"
+    r"|^process \d{1,6} terminated with signal SIGKILL"
+)
 _WARNING_WORDS = re.compile(
     r"\bWARN(?:ING)?\b|Warning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
     r"|^\[[WI] |^[WI] tensorflow/|\b[Rr]etry(?:ing)?\b(?! (?:count|limit|budget))|\bwill retry\b|\battempt \d"
@@ -75,9 +78,20 @@ _ERROR_WORDS = re.compile(
 # Memory that ran out is that of the device if the line speaks of one, and not of the host.
 _GPU_WORDS = re.compile(
     r"\b(?:GPUs?|NPU|XPU|MLU|HPU|DCU|TPU|VRAM|HBM|SYCL|OpenCL|ROCm)\b|\b[Gg]pu(?![\w-])|GPU|CUDA|[Cc]uda(?![\w.-]{0,20}/)"
-    r"|\bcuMem|\bHIP\b|\bhip[A-Z]|[Dd]evice memory|\.cuh?\b|/acc/|aclrt|\bmlu\b"
+    r"|\bcuMem|\bHIP\b|\bhip[A-Z_]|[Dd]evice memory|\.cuh?\b|/acc/|aclrt|\bmlu\b|\bcu-[a-z]|\bCu(?:Mem|Dev|Mat|Vec|Arr)"
+    r"|\brmm::|(?:Device|DEVICE|device)_?(?:Mem|MEM|mem|Al|AL|al)\w*|\bcn(?:rt|mem)|\b[Aa]ccelerator\b"
 )
 _HOST_WORDS = re.compile(r"[Hh]ost|HOST|[Pp]inned|\bCPU\b|\bcpu\b|RAM\b|page-?locked|cgroup|[Oo]om.?[Kk]ill")
+# The command of a process that died, as bash and subprocess repeat it. Its words are no message.
+_ECHOED_COMMAND = re.compile(
+    r"(?<=: )(line \d{1,6}: +\d{1,9} (?:[A-Z][a-z]{2,12}(?:[ /][a-z0-9/]{1,12}){0,4}|Exit \d{1,3}|CPU time limit"
+    r" exceeded)(?: +\(core dumped\)|(?=  ))) .+$"
+)
+_COMMAND_OF_CHILD = re.compile(
+    r"(Error: Command |\bcmd ?)(?:'?\[.{1,1900}\]'?|'.{1,1900}')(?= (?:returned|died|timed|code|exit))"
+)
+# A command that `set -x` shows before it runs.
+_TRACED_COMMAND = re.compile(r"\+{1,4} [\w./]{1,200}(?: |$)")
 # A line of a program's help text: "  --abort-on-nan   abort the run when the loss is not finite".
 _HELP_LINE = re.compile(r"\s{1,12}-{1,2}[A-Za-z][\w-]{0,40}(?:[, =]|$)")
 # CPython's location for a syntax error in text that is not a file: ast.literal_eval, and eval or exec.
@@ -133,7 +147,8 @@ def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogM
 
 
 def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
-    return block.end in consequences and block.exception not in _WRAPPER_EXCEPTIONS and not block.ignored
+    wrapper = block.exception in _WRAPPER_EXCEPTIONS or bool(_WRAPPED_MESSAGE.search(block.message))
+    return block.end in consequences and not wrapper and not block.ignored
 
 
 def _list_rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
@@ -265,9 +280,9 @@ def _find_best_signature(
     """
     advice: tuple[LogSignature, re.Match[str]] | None = None
     parses_data = block is not None and _is_parsing_data(block)
-    text = log.rows[row]
+    text = _cut_command(log.rows[row])
     bare = strip_prefix(text)
-    if _HELP_LINE.match(text) and block is None:
+    if block is None and (_HELP_LINE.match(text) or _TRACED_COMMAND.match(text)):
         return None
     for signature, pattern in candidates:
         if (signature.frame and block is None) or (parses_data and signature.category == "syntax_error"):
@@ -275,7 +290,7 @@ def _find_best_signature(
         match = compile_pattern(pattern).search(text) or (
             compile_pattern(pattern).search(bare) if bare is not text else None
         )
-        if not match or not _is_fulfilled(signature, log, row, block):
+        if not match or not _is_fulfilled(signature, log, row, text, block):
             continue
         if signature.role != "advice":
             return advice if advice and advice[1].start() <= match.start() else (signature, match)
@@ -292,8 +307,15 @@ def _is_parsing_data(block: Traceback) -> bool:
     return bool(_FILE_UNKNOWN.search(block.frames)) or (block.followed and bool(_FILE_STRING.search(block.frames)))
 
 
-def _is_fulfilled(signature: LogSignature, log: LogRows, row: int, block: Traceback | None) -> bool:
-    if signature.unless and compile_pattern(signature.unless).search(log.rows[row]):
+def _cut_command(row: str) -> str:
+    """Return a row without the command that it repeats, if it reports how a process died."""
+    if ": line " in row:
+        return _ECHOED_COMMAND.sub(r"\1", row)
+    return _COMMAND_OF_CHILD.sub(r"\1", row) if "Command " in row or "cmd" in row else row
+
+
+def _is_fulfilled(signature: LogSignature, log: LogRows, row: int, text: str, block: Traceback | None) -> bool:
+    if signature.unless and compile_pattern(signature.unless).search(text):
         return False
     if signature.frame and (block is None or not compile_pattern(signature.frame).search(block.frames)):
         return False
@@ -307,7 +329,7 @@ def _make_mark(log: LogRows, index: int, row: int, signature: LogSignature, matc
     text = log.rows[row]
     weight = signature.weight
     category = signature.category
-    if category == "cpu_oom" and weight < STRONG and _GPU_WORDS.search(text) and not _HOST_WORDS.search(text):
+    if category == "cpu_oom" and weight <= STRONG + 1 and _GPU_WORDS.search(text) and not _HOST_WORDS.search(text):
         category = "gpu_oom"
     if signature.role == "root" and not signature.quiet and weight < DECISIVE and is_quiet(text):
         weight = HINT

@@ -112,6 +112,8 @@ _RECOVERY = (
 )
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\)[^:]{0,80}: (\d{1,4})\b")
+# "45, pid=1, name=python3, Ch 00000001 caused by previous Xid 149": the channel was cleaned up after that fault.
+_PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})\b")
 _SXID = re.compile(r"nvidia-nvswitch\d{1,3}: SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20})\): (\d{4,6})\b")
 # Two forms without "Xid"; both mean 79 (open-gpu-kernel-modules osinit.c and nv-pci.c).
 _OFF_BUS = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{4,20}): GPU has fallen off the bus")
@@ -154,6 +156,8 @@ def get_action(event: XidEvent) -> str:
         return "RESET" if _is_fatal(event.text) else "LOG"
     if event.code == RECOVERY_ACTION_CHANGED:
         return _find_recovery_action(event.text)
+    if previous := _find_previous(event):
+        return "APP" if previous.action == "APP" else "FOLLOW"
     known = XIDS.get(event.code)
     if known is None:
         return "LOG"
@@ -176,7 +180,7 @@ def get_category(event: XidEvent) -> str:
         return "gpu_hardware"
     if event.code == RECOVERY_ACTION_CHANGED:
         return "gpu_hardware" if is_conclusive(event) else ""
-    known = XIDS.get(event.code)
+    known = _find_previous(event) or XIDS.get(event.code)
     return known.category if known is not None else ""
 
 
@@ -184,8 +188,16 @@ def get_meaning(event: XidEvent) -> str:
     """Return the meaning of the code, in words."""
     if event.code < 0:
         return f"NVSwitch error (SXid {-event.code})"
+    if previous := _find_previous(event):
+        return f"clean-up after Xid {previous.code}, {previous.meaning} (Xid {event.code})"
     known = XIDS.get(event.code)
     return f"{known.meaning} (Xid {event.code})" if known else f"unknown Xid {event.code}"
+
+
+def _find_previous(event: XidEvent) -> Xid | None:
+    """Return the Xid that an Xid 45 names as its cause; None if it names none, or an unknown one."""
+    found = _PREVIOUS.search(event.text) if event.code == 45 else None
+    return XIDS.get(int(found[1])) if found else None
 
 
 def _is_fatal(text: str) -> bool:

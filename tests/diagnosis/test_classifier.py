@@ -274,6 +274,28 @@ def test_a_failed_node_is_named_only_for_a_single_node_job() -> None:
     assert (one.node, two.node) == ("n1", "")
 
 
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        (
+            "x.sh: line 5: 901 Aborted                 (core dumped) python3 main.py --gin.LEARNING_RATE=1",
+            "core_dump",
+        ),
+        (
+            "x.sh: line 9: 77 Segmentation fault      (core dumped) run --no-such-file --nan-check",
+            "invalid_memory_access",
+        ),
+        ("Container rank 0 status failed cmd ['python', '--nccl-timeout'] code -6 log log/x.log", "core_dump"),
+        ("ERROR: Global rank 3 (PID 77) exited with code -11", "invalid_memory_access"),
+        ("ERROR: Global rank 3 (PID 77) exited with code -9", "no_signature"),
+        ("ERROR: worker 3 exited with code 1", "no_signature"),
+        ("+ python train.py --abort-on-error='CUDA out of memory'", "no_signature"),
+    ],
+)
+def test_the_exit_code_counts_and_the_words_of_a_command_do_not(line: str, category: str) -> None:
+    assert diagnose(PROGRESS + line + "\n").category == category
+
+
 def test_an_unrecognised_log_is_no_signature_and_cites_its_last_line() -> None:
     found = diagnose(PROGRESS + "bye\n\n")
     assert (found.category, found.decision, found.signature) == ("no_signature", "retry", "")

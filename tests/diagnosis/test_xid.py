@@ -33,6 +33,15 @@ def test_older_lines_without_pci_are_parsed() -> None:
     assert event("NVRM: Xid (0000:03:00): 13, Graphics Exception").code == 13
 
 
+@pytest.mark.parametrize(
+    ("previous", "category", "action"),
+    [(149, "gpu_hardware", "FOLLOW"), (31, "invalid_memory_access", "APP"), (9999, "", "FOLLOW")],
+)
+def test_an_xid_45_has_the_category_of_the_xid_that_it_names(previous: int, category: str, action: str) -> None:
+    found = event(f"NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 00000001 caused by previous Xid {previous}")
+    assert (get_category(found), get_action(found), is_conclusive(found)) == (category, action, False)
+
+
 def test_both_forms_of_off_the_bus_without_a_code_are_xid_79() -> None:
     lines = [
         "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.",
