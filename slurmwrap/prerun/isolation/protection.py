@@ -116,7 +116,7 @@ class Protection:
         """Remove everything that only the trial needed. Call this after all its processes have ended."""
         move_filled_caches(self.caches)
         self.overlay.remove()
-        for name in ("caches", "outputs", "gone", "nv", "mlruns"):
+        for name in ("caches", "outputs", "gone", "nv", "mlruns", "loggers"):
             shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
         for line in reversed(_read_lines(f"{self.spec.step_dir}/made")):
             # A directory that is not empty is in use and stays.

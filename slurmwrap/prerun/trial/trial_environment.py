@@ -34,13 +34,13 @@ _LOGGERS_OFF: Mapping[str, str] = {
 # aim joins its repository's name to a path; an absolute name replaces that path (aim/sdk/configs.py).
 _LOGGERS_ELSEWHERE: Mapping[str, str] = {
     "MLFLOW_TRACKING_URI": "file:{}/mlruns",
-    "TENSORBOARD_LOGGING_DIR": "{}/outputs/tensorboard",
-    "TRACKIO_DIR": "{}/outputs/trackio",
-    "__AIM_REPO_NAME__": "{}/outputs/aim",
-    "CLEARML_CACHE_DIR": "{}/outputs/clearml",
-    "WANDB_DIR": "{}/outputs",
-    "WANDB_CACHE_DIR": "{}/outputs/wandb-cache",
-    "COMET_OFFLINE_DIRECTORY": "{}/outputs/comet",
+    "TENSORBOARD_LOGGING_DIR": "{}/loggers/tensorboard",
+    "TRACKIO_DIR": "{}/loggers/trackio",
+    "__AIM_REPO_NAME__": "{}/loggers/aim",
+    "CLEARML_CACHE_DIR": "{}/loggers/clearml",
+    "WANDB_DIR": "{}/loggers",
+    "WANDB_CACHE_DIR": "{}/loggers/wandb-cache",
+    "COMET_OFFLINE_DIRECTORY": "{}/loggers/comet",
 }
 # Name of a reservation that does not exist. If a program calls the real sbatch or salloc and not the shim (an absolute
 # path in sh, a cleared PATH), Slurm itself refuses the call. Only an option overrides these variables, and hardly any

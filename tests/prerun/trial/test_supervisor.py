@@ -147,6 +147,21 @@ def test_the_script_sees_one_task_and_disabled_loggers(trial: Trial) -> None:
     ]
 
 
+@pytest.mark.parametrize("overlay", ["auto", "off"])
+@pytest.mark.parametrize("name", ["TENSORBOARD_LOGGING_DIR", "WANDB_DIR", "TRACKIO_DIR", "COMET_OFFLINE_DIRECTORY"])
+def test_a_tracker_writes_to_the_directory_that_its_variable_names(
+    trial: Trial, job: Path, tmp_path: Path, name: str, overlay: str
+) -> None:
+    # transformers 5 reads TENSORBOARD_LOGGING_DIR, and TensorBoard makes the directory.
+    (job / "train.py").write_text(
+        f"import os\nplace = os.environ[{name!r}]\nos.makedirs(place, exist_ok=True)\n"
+        "with open(place + '/events', 'w') as file:\n    file.write('1')\nprint(os.listdir(place))\n"
+    )
+    result = trial("#!/bin/bash\npython train.py\n", overlay=overlay)
+    assert (result.exit_code, result.logs[0].text) == (0, "['events']\n")
+    assert not (tmp_path / "trial" / "loggers").exists()
+
+
 def test_the_bash_env_of_the_site_still_runs(trial: Trial, tmp_path: Path) -> None:
     (tmp_path / "lmod.sh").write_text("module() { echo module $*; export PATH=/opt/x:$PATH; }\n")
     script = "#!/bin/bash\nmodule load cuda\npython train.py 9\n"
