@@ -41,3 +41,10 @@ def test_a_shim_without_an_environment_restores_the_trial_variables() -> None:
     kept = read_shim_environment(make_environment(PATH="/bin", HOME="/h"))
     assert {"SLURMWRAP_TRIAL_DIR", "SLURMWRAP_STEP_DIR", "SLURMWRAP_PYTHON", "BASH_ENV"} <= set(kept)
     assert not {"PATH", "HOME", "WANDB_MODE"} & set(kept)
+
+
+def test_no_tracker_writes_below_the_shadow_tree_which_stands_for_the_root_directory() -> None:
+    # A user may not create /tensorboard, which {trial}/outputs/tensorboard stands for.
+    found = make_environment()
+    places = {name: value for name, value in found.items() if SPEC.trial_dir in value and "/outputs" in value}
+    assert found["TENSORBOARD_LOGGING_DIR"] == f"{SPEC.trial_dir}/loggers/tensorboard" and places == {}
