@@ -65,7 +65,7 @@ _WRAPPER_EXCEPTIONS = frozenset(
 )
 _WRAPPED_MESSAGE = re.compile(
     r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)"
-    r"|^process \d{1,6} terminated with signal SIGKILL"
+    r"|^process \d{1,6} terminated with signal SIGKILL|DataLoader worker \(pid\(s\) [\d, ]{1,200}\) exited unexpectedly"
 )
 _WARNING_WORDS = re.compile(
     r"\bWARN(?:ING)?\b|Warning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
@@ -141,14 +141,14 @@ def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogM
     marks += [
         _match_bare_exception(log, index, row, weak=row in taken)
         for row, name in find_bare_exceptions(log)
-        if row not in known and name not in _WRAPPER_EXCEPTIONS
+        if row not in known and name not in _WRAPPER_EXCEPTIONS and not _WRAPPED_MESSAGE.search(log.rows[row])
     ]
     return tuple(sorted(marks, key=lambda mark: mark.row))
 
 
 def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
     wrapper = block.exception in _WRAPPER_EXCEPTIONS or bool(_WRAPPED_MESSAGE.search(block.message))
-    return block.end in consequences and not wrapper and not block.ignored
+    return block.end in consequences and not (wrapper or block.ignored or block.followed)
 
 
 def _list_rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:

@@ -108,6 +108,11 @@ _TEARDOWN = re.compile(
     r"|exited unexpectedly|[Cc]onnection (?:timed|reset|refused|closed)|NCCL|nccl|[Gg]loo|TCPStore"
     r"|[Dd]efault process group|process group .{0,40}destroy"
 )
+# A connection that breaks, and the signs that its other end is a service outside the job.
+_BROKEN_CONNECTION = re.compile(
+    r"Connection(?:Reset|Refused|Aborted)Error|Connection (?:reset|refused|closed|aborted|timed out)|[Bb]roken pipe"
+)
+_OUTSIDE = re.compile(r"https?:|HTTP|[Uu][Rr][Ll]\b|host=|requests\.|urllib|aiohttp|httpx|botocore|s3|dial tcp|curl|Max retries")
 # Complaints of a shell or a tool; scripts that watch or copy files print them next to training.
 _TOOL_MESSAGE = re.compile(
     r"(?:\S{1,200}: line \d{1,6}: |(?:\S{0,80}/)?(?:-?bash|sh|zsh|cp|mv|mkdir|rm|tar|touch|rsync|ln|chmod|chown|ls|cat"
@@ -148,6 +153,7 @@ class _FirstRows:
 
     lost: dict[int, int]  # shows lost peers, or a process that aborted
     own: dict[int, int]  # shows a failure of the program itself
+    own_ranks: dict[int, frozenset[int]]  # not rows: the ranks whose own failure a log shows
     trained: dict[int, int]  # shows training; only for logs with messages of tools
 
 
@@ -174,6 +180,7 @@ def _find_first_rows_of_kinds(unsurvived: Sequence[LogMatch], views: Sequence[Lo
     return _FirstRows(
         lost=_find_first_rows(mark for mark in unsurvived if mark.category in _LOSES_PEERS),
         own=_find_first_rows(mark for mark in unsurvived if _is_own(mark)),
+        own_ranks=_list_failed_ranks(mark for mark in unsurvived if _is_own(mark)),
         trained={log: row for log in tools if (row := find_first_progress(views[log].log)) is not None},
     )
 
@@ -183,6 +190,23 @@ def _find_first_rows(marks: Iterable[LogMatch]) -> dict[int, int]:
     for mark in marks:
         rows[mark.log] = min(mark.row, rows.get(mark.log, mark.row))
     return rows
+
+
+def _list_failed_ranks(marks: Iterable[LogMatch]) -> dict[int, frozenset[int]]:
+    ranks: dict[int, frozenset[int]] = {}
+    for mark in marks:
+        if (rank := parse_rank(mark.text)) is not None:
+            ranks[mark.log] = ranks.get(mark.log, frozenset()) | {rank}
+    return ranks
+
+
+def _has_lost_another_rank(first_rows: _FirstRows, log_match: LogMatch) -> bool:
+    """Return True for a connection that broke, to nothing outside the job, while another rank failed by itself."""
+    if log_match.category != "network_error" or not _BROKEN_CONNECTION.search(log_match.text):
+        return False
+    rank = parse_rank(log_match.text)
+    others = first_rows.own_ranks.get(log_match.log, frozenset()) - {rank}
+    return rank is not None and bool(others) and not _OUTSIDE.search(log_match.text)
 
 
 def _is_of_tool(log_match: LogMatch) -> bool:
@@ -224,8 +248,8 @@ def _is_told_by(mark: LogMatch, root: LogMatch) -> bool:
 def _get_strength_in(first_rows: _FirstRows, log_match: LogMatch) -> int:
     """Return the strength of a mark in the context of the other marks of its log.
 
-    After lost peers, a connection that breaks is only a hint, whatever weight its signature has. So is the complaint of
-    a side script during training. A failure that the fabric reports after the program's own failure is no stronger than
+    After lost peers, or beside the own failure of another rank, a connection that breaks is only a hint, whatever weight
+    its signature has. So is the complaint of a side script during training. A failure that the fabric reports after the program's own failure is no stronger than
     that one.
     """
     if _is_of_tool(log_match) and first_rows.trained.get(log_match.log, log_match.row) < log_match.row:
@@ -235,6 +259,8 @@ def _get_strength_in(first_rows: _FirstRows, log_match: LogMatch) -> int:
         and log_match.category in _CONNECTION_CATEGORIES
         and _TEARDOWN.search(log_match.text)
     ):
+        return get_strength(HINT)
+    if _has_lost_another_rank(first_rows, log_match):
         return get_strength(HINT)
     named = log_match.category in SPEAKS_OF_PEERS and STRONG <= log_match.weight < DECISIVE
     if named and first_rows.own.get(log_match.log, log_match.row) < log_match.row:

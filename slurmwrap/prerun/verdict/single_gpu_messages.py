@@ -97,7 +97,7 @@ _USAGE = _any(r"error: (?:unrecognized arguments|argument \S+|the following argu
 _UNBOUND = re.compile(r"(?:^|\s)(\w+): (?:unbound variable|parameter (?:not set|null))", re.M)
 # torch's CUDACachingAllocator.cpp and alloc_cpu.cpp, NumPy's _ArrayMemoryError.
 _ALLOCATION = re.compile(
-    r"(?:[Tt]ried to allocate|Unable to allocate) (?P<size>\d{1,15}(?:\.\d{0,6})?) ?(?P<unit>[KMGTPE]i?B|bytes)",
+    r"(?:[Tt]ried to allocate|Unable to allocate) (?P<size>\d{1,30}(?:\.\d{0,6})?) ?(?P<unit>[KMGTPE]i?B|bytes)",
     re.ASCII,
 )
 _GPU_CAPACITY = re.compile(r"(?:capacity of |; )(?P<size>\d{1,15}(?:\.\d{0,6})?) (?P<unit>[KMGT]iB)", re.ASCII)

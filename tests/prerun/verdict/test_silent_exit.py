@@ -122,7 +122,7 @@ def test_gpu_memory_larger_than_all_gpus_of_the_job_is_the_jobs_own_error(
     [
         ("MemoryError: Unable to allocate 7.28 TiB for an array with shape (1000000, 1000000)", Outcome.FAIL),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to "
-         "allocate 8000000000000 bytes. Error code 12", Outcome.FAIL),
+         "allocate 128000000000000000 bytes. Error code 12", Outcome.FAIL),
         ("MemoryError: Unable to allocate 700. GiB for an array with shape (1,)", Outcome.INCONCLUSIVE),
     ],
 )  # fmt: skip
