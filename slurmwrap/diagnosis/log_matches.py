@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, compress, islice, pairwise
 from operator import ne
 
@@ -65,7 +65,7 @@ _WRAPPER_EXCEPTIONS = frozenset(
 )
 _WRAPPED_MESSAGE = re.compile(
     r"Caught \w{3,60} in (?:DataLoader worker process|replica|pin memory thread)"
-    r"|^process \d{1,6} terminated with signal SIGKILL|DataLoader worker \(pid\(s\) [\d, ]{1,200}\) exited unexpectedly"
+    r"|^process \d{1,6} terminated with signal SIGKILL"
 )
 _WARNING_WORDS = re.compile(
     r"\bWARN(?:ING)?\b|Warning: |(?<!=)\bINFO\b|\bDEBUG\b|^\[?[WID]\d{4} |: [WI] (?:tensorflow|external|xla|\w+/)"
@@ -136,7 +136,7 @@ def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogM
     taken = {mark.row for mark in marks}
     consequences = {mark.row for mark in marks if mark.role == "cascade"}
     marks += [_match_traceback(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
-    marks += [_match_lone_exception(log, index, block.end) for block in blocks if _may_stand_alone(block, consequences)]
+    marks += [_match_lone_exception(log, index, block.end) for block in _find_lone(blocks, consequences)]
     known = (taken - consequences) | inside | by_end.keys()
     marks += [
         _match_bare_exception(log, index, row, weak=row in taken)
@@ -146,9 +146,17 @@ def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogM
     return tuple(sorted(marks, key=lambda mark: mark.row))
 
 
-def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
-    wrapper = block.exception in _WRAPPER_EXCEPTIONS or bool(_WRAPPED_MESSAGE.search(block.message))
-    return block.end in consequences and not (wrapper or block.ignored or block.followed)
+def _find_lone(blocks: Iterable[Traceback], consequences: set[int]) -> Iterator[Traceback]:
+    """Yield the exceptions that mostly follow from another failure, to be used if the log shows no other.
+
+    A chain of them (the connection to a worker broke, so the worker is gone) only says that another process ended.
+    """
+    chained = False
+    for block in blocks:
+        wrapper = block.exception in _WRAPPER_EXCEPTIONS or bool(_WRAPPED_MESSAGE.search(block.message))
+        if block.end in consequences and not (wrapper or block.ignored or block.followed or chained):
+            yield block
+        chained = block.followed and (block.end in consequences or chained)
 
 
 def _list_rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:

@@ -37,7 +37,9 @@ _RANK = re.compile(
     r"|(\d{1,5}): |\[[Rr]ank (\d{1,5})\])"
 )
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\([\w.]+\))?(?::\s?(.*))?$")
-_EXCEPTION_ROW = re.compile(r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Error|Exception))(?:: \S|\((?=['\"]).{1,2000}\)$|$)")
+_EXCEPTION_ROW = re.compile(
+    r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Error|Exception))(?:: \S|\((?=['\"]).{1,2000}\)$|$)"
+)
 _EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
 _FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
 _RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")

@@ -112,7 +112,9 @@ _TEARDOWN = re.compile(
 _BROKEN_CONNECTION = re.compile(
     r"Connection(?:Reset|Refused|Aborted)Error|Connection (?:reset|refused|closed|aborted|timed out)|[Bb]roken pipe"
 )
-_OUTSIDE = re.compile(r"https?:|HTTP|[Uu][Rr][Ll]\b|host=|requests\.|urllib|aiohttp|httpx|botocore|s3|dial tcp|curl|Max retries")
+_OUTSIDE = re.compile(
+    r"https?:|HTTP|[Uu][Rr][Ll]\b|host=|requests\.|urllib|aiohttp|httpx|botocore|\bs3|dial tcp|curl|Max retries"
+)
 # Complaints of a shell or a tool; scripts that watch or copy files print them next to training.
 _TOOL_MESSAGE = re.compile(
     r"(?:\S{1,200}: line \d{1,6}: |(?:\S{0,80}/)?(?:-?bash|sh|zsh|cp|mv|mkdir|rm|tar|touch|rsync|ln|chmod|chown|ls|cat"
@@ -248,9 +250,9 @@ def _is_told_by(mark: LogMatch, root: LogMatch) -> bool:
 def _get_strength_in(first_rows: _FirstRows, log_match: LogMatch) -> int:
     """Return the strength of a mark in the context of the other marks of its log.
 
-    After lost peers, or beside the own failure of another rank, a connection that breaks is only a hint, whatever weight
-    its signature has. So is the complaint of a side script during training. A failure that the fabric reports after the program's own failure is no stronger than
-    that one.
+    After lost peers, or beside the own failure of another rank, a connection that breaks is only a hint, whatever
+    weight its signature has. So is the complaint of a side script during training. A failure that the fabric reports
+    after the program's own failure is no stronger than that one.
     """
     if _is_of_tool(log_match) and first_rows.trained.get(log_match.log, log_match.row) < log_match.row:
         return get_strength(HINT)
