@@ -17,13 +17,21 @@ _LONGEST = 160
 def format_page(results: Sequence[Result], truths: Mapping[tuple[str, str], Mapping[str, Any]], number: str) -> str:
     """Return the Markdown of one round."""
     groups: dict[str, list[Result]] = {}
+    refused = sorted(one["case"] for one in results if is_refused_by_slurm(one))
     for one in results:
+        if one["case"] in refused:
+            continue
         found = truths.get((one["case"], one["variant"]), {}).get("class", "unusable")
         groups.setdefault(found, []).append(one)
     visible = groups.get("visible", [])
     parts = [
         f"### Round {number}",
         _format_sound(groups.get("sound", [])),
+        *(
+            [f"Not counted, because Slurm itself refuses the job on this cluster: {', '.join(refused)}."]
+            if refused
+            else []
+        ),
         _format_visible(visible),
         _format_others(groups),
         _format_seconds(results),
@@ -41,6 +49,13 @@ def format_page(results: Sequence[Result], truths: Mapping[tuple[str, str], Mapp
 def is_stopped(result: Result) -> bool:
     """Return whether the job would not have run."""
     return bool(result["verdict"] == "fail")
+
+
+def is_refused_by_slurm(result: Result) -> bool:
+    """Return whether this is an original that this cluster cannot run: more than its nodes have, or unknown names."""
+    return not result.get("operator") and (
+        result["layer"] == "sbatch" or str(result["reason"]).startswith("Slurm refuses the job")
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -113,6 +113,14 @@ _ARGUMENT_MESSAGES = _any(
     r"expected .{0,60}(?:got|but|received|found)\b",
     r"must be (?:an? |one of|of type|in|positive|non-negative|greater|less)",
 )
+# Messages of torch about gradients and types, which the number of processes does not change.
+_AUTOGRAD_MESSAGES = _any(
+    r"does not require grad|does not have a grad_fn|grad can be implicitly created only for scalar outputs",
+    r"only tensors of floating point|a leaf variable that requires grad|numpy\(\) on tensor that requires grad",
+    r"trying to backward through the graph a second time|modified by an inplace operation",
+    r"expected scalar type \w+ but found|not implemented for '\w+'|result type \w+ can't be cast",
+    r"expected .{0,40}(?:to have the same dtype|of type torch\.\w+)|must have the same dtype",
+)
 _NAME_ERRORS = ("NameError", "UnboundLocalError")
 _NEVER_BY_PEERS = (
     "ImportError",
@@ -232,6 +240,8 @@ def may_pass_with_more_processes(failure: TrialFailure) -> bool:
     if found.kind in _FILE_ERRORS:
         return bool(_PER_RANK.search(found.message)) or _uses_peer_count(failure, found.own)
     if _DATA_ERRORS.match(found.kind) and not _CHECK.match(found.own.code):
+        return False
+    if found.kind == "RuntimeError" and _AUTOGRAD_MESSAGES.search(found.message):
         return False
     return _depends_by_size(failure, found) if found.kind in _SIZE_ERRORS else _depends_by_value(failure, found)
 

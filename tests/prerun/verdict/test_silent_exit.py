@@ -169,3 +169,23 @@ def test_a_library_that_refuses_its_arguments_fails_on_any_number_of_gpus() -> N
         "ValueError: Target size (torch.Size([2, 1, 64])) must be the same as input size (torch.Size([2, 64]))\n"
     )
     assert judge_output(text) is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "element 0 of tensors does not require grad and does not have a grad_fn",
+        "grad can be implicitly created only for scalar outputs",
+        "expected scalar type Long but found Float",
+        "one of the variables needed for gradient computation has been modified by an inplace operation",
+    ],
+)
+def test_an_error_of_autograd_fails_although_its_line_uses_the_number_of_processes(
+    message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("scale = 1 / world_size\n(loss * scale).backward()\n")
+    text = (
+        f'Traceback (most recent call last):\n  File "{tmp_path}/train.py", line 2, in <module>\n'
+        f"    (loss * scale).backward()\nRuntimeError: {message}\n"
+    )
+    assert judge_output(text) is Outcome.FAIL
