@@ -97,7 +97,8 @@ def print_page(options: argparse.Namespace) -> int:
     if not plain:
         print(f"{options.results}: no results", file=sys.stderr)
         return 1
-    print(format_page(plain["results"], read_truths(options.truth), str(plain["round"])), end="")
+    truths = read_truths(options.truth)
+    print(format_page(plain["results"], truths, str(plain["round"]), options.failing), end="")
     return 0
 
 
@@ -149,6 +150,9 @@ def make_parser() -> argparse.ArgumentParser:
     one = add("page", print_page, "print the Markdown of a round")
     one.add_argument("results", type=Path)
     one.add_argument("truth", type=Path, nargs="+", help="truth.json files, or directories with them")
+    one.add_argument(
+        "--failing", action="append", default=[], metavar="CASE", help="its original fails when sbatch runs it here"
+    )
     return parser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from prerun_rounds.binomial import compute_interval, compute_upper_bound
@@ -14,12 +14,17 @@ STATIC = ("static", "sbatch")
 _LONGEST = 160
 
 
-def format_page(results: Sequence[Result], truths: Mapping[tuple[str, str], Mapping[str, Any]], number: str) -> str:
-    """Return the Markdown of one round."""
+def format_page(
+    results: Sequence[Result],
+    truths: Mapping[tuple[str, str], Mapping[str, Any]],
+    number: str,
+    failing: Collection[str] = (),
+) -> str:
+    """Return the Markdown of one round. `failing`: cases whose original fails when sbatch runs it on this cluster."""
     groups: dict[str, list[Result]] = {}
     refused = sorted(one["case"] for one in results if is_refused_by_slurm(one))
     for one in results:
-        if one["case"] in refused:
+        if one["case"] in refused or one["case"] in failing:
             continue
         found = truths.get((one["case"], one["variant"]), {}).get("class", "unusable")
         groups.setdefault(found, []).append(one)
@@ -27,11 +32,7 @@ def format_page(results: Sequence[Result], truths: Mapping[tuple[str, str], Mapp
     parts = [
         f"### Round {number}",
         _format_sound(groups.get("sound", [])),
-        *(
-            [f"Not counted, because Slurm itself refuses the job on this cluster: {', '.join(refused)}."]
-            if refused
-            else []
-        ),
+        *_format_left_out(refused, sorted(failing)),
         _format_visible(visible),
         _format_others(groups),
         _format_seconds(results),
@@ -49,6 +50,11 @@ def format_page(results: Sequence[Result], truths: Mapping[tuple[str, str], Mapp
 def is_stopped(result: Result) -> bool:
     """Return whether the job would not have run."""
     return bool(result["verdict"] == "fail")
+
+
+def _format_left_out(refused: Sequence[str], failing: Sequence[str]) -> Sequence[str]:
+    reasons = {"Slurm refuses the job on this cluster": refused, "the original fails when sbatch runs it here": failing}
+    return [f"Not counted, because {why}: {', '.join(names)}." for why, names in reasons.items() if names]
 
 
 def is_refused_by_slurm(result: Result) -> bool:
