@@ -42,6 +42,8 @@ _EXCEPTION_ROW = re.compile(
 )
 _EXCEPTION_NAME = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
 _FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
+# The left edge of a report whose first row alone has the logger's prefix (AiiDA's " | [7|Calc|on_except]: ").
+_BORDER = re.compile(r"\s{0,4}[|│] (?=\S)")
 _RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")
 # Tracebacks at the end of an interpreter, where nothing waits for what raised them. The first expression matches the
 # row before, the other one the outermost frame (CPython 3.8 to 3.14; multiprocessing/util.py, resource_tracker.py,
@@ -173,13 +175,17 @@ def find_rows_with(log: LogRows, literal: str) -> list[int]:
 
 def _parse_traceback(log: LogRows, start: int) -> Traceback | None:
     prefix = log.rows[start].partition(HEADER)[0]
+    border = _BORDER.match(prefix)
     frames: list[str] = []
     foreign = 0
     for index in range(start + 1, min(start + _MAX_FRAMES, len(log.rows))):
         row = log.rows[index]
         if HEADER in row and row.partition(HEADER)[0] == prefix:
             return None
-        body = row.removeprefix(prefix) if prefix and row.startswith(prefix) else strip_prefix(row)
+        if prefix and row.startswith(prefix):
+            body = row.removeprefix(prefix)
+        else:
+            body = row.removeprefix(border[0]) if border and row.startswith(border[0]) else strip_prefix(row)
         if _is_frame(body):
             frames.append(body)
         elif named := _parse_exception(body):
