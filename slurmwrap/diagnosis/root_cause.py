@@ -138,6 +138,8 @@ _WHAT = re.compile(r"\bwhat\(\):")
 _SUMMARY_WEIGHT = 50
 _ERROR_FILE = re.compile(r"stderr|\berr\b")
 _TOOL_CATEGORIES = frozenset(("permission_error", "incorrect_inputs", "syntax_error"))
+# Failures that a file which a tool did not find, or could not write, does not cause.
+_NOT_OF_FILES = frozenset(("gpu_oom", "invalid_memory_access", "gpu_ecc_error", "gpu_hardware", "model_diverged"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,7 @@ class _FirstRows:
     own: dict[int, int]  # shows a failure of the program itself
     own_ranks: dict[int, frozenset[int]]  # not rows: the ranks whose own failure a log shows
     trained: dict[int, int]  # shows training; only for logs with messages of tools
+    unrelated: frozenset[int]  # not rows: the logs that name a failure which no tool's complaint explains
 
 
 def find_root(views: Sequence[LogView]) -> LogMatch | None:
@@ -184,6 +187,9 @@ def _find_first_rows_of_kinds(unsurvived: Sequence[LogMatch], views: Sequence[Lo
         own=_find_first_rows(mark for mark in unsurvived if _is_own(mark)),
         own_ranks=_list_failed_ranks(mark for mark in unsurvived if _is_own(mark)),
         trained={log: row for log in tools if (row := find_first_progress(views[log].log)) is not None},
+        unrelated=frozenset(
+            mark.log for mark in unsurvived if mark.category in _NOT_OF_FILES and mark.weight >= STRONG
+        ),
     )
 
 
@@ -251,10 +257,12 @@ def _get_strength_in(first_rows: _FirstRows, log_match: LogMatch) -> int:
     """Return the strength of a mark in the context of the other marks of its log.
 
     After lost peers, or beside the own failure of another rank, a connection that breaks is only a hint, whatever
-    weight its signature has. So is the complaint of a side script during training. A failure that the fabric reports
-    after the program's own failure is no stronger than that one.
+    weight its signature has. So is the complaint of a side script during training, or of a tool beside a failure of GPU
+    memory. A failure that the fabric reports after the program's own failure is no stronger than that one.
     """
     if _is_of_tool(log_match) and first_rows.trained.get(log_match.log, log_match.row) < log_match.row:
+        return get_strength(HINT)
+    if _is_of_tool(log_match) and log_match.log in first_rows.unrelated:
         return get_strength(HINT)
     if (
         first_rows.lost.get(log_match.log, log_match.row) < log_match.row
