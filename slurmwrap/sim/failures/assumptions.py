@@ -42,10 +42,10 @@ class FailureSettings:
     trial_s: float = 180.0
     sees: float = (
         published_rates.compute_seen_share()
-    )  # of what one GPU meets within the trial; docs/prerun-reference.md, mutants
+    )  # of what one GPU meets within the trial; measured at first sight (docs/prerun-rounds.md)
     # Assumed: share of the multi-GPU jobs' faults that one rank does not meet.
     needs_company: float = 0.2
-    false_fails: float = 0.0  # of sound jobs; none in 60 scripts (docs/prerun-reference.md)
+    false_fails: float = published_rates.compute_false_fail_share()  # of sound jobs; the same rounds
     # Assumed: share of one-GPU jobs that find no free GPU; the others are their own pre-run.
     one_gpu_waits: float = 0.5
     # Assumed: share of jobs whose fingerprint passed before, so that they need no trial.
@@ -57,7 +57,7 @@ class FailureSettings:
     at_once_s: float = 60.0
     misread: float = (
         published_rates.compute_misread_share()
-    )  # of log-based diagnoses; measured at first sight (docs/diagnosis.md)
+    )  # of log-based diagnoses; measured at first sight (docs/diagnosis-rounds.md)
     # Assumed: share of wrong inputs that slurmwrap's own read finds missing or broken, too, so that no second run must
     # confirm it. Of the labelled logs of this category in slurmwrap's tests about as many report a missing or a
     # truncated file.
@@ -156,16 +156,17 @@ def _list_common_assumptions(s: FailureSettings, source: str, waits_known: bool)
         "nothing is kept" if s.checkpoint_s is None else f"a checkpoint every {_format_hours(s.checkpoint_s)} is kept"
     )
     logs = sum(count for count, _ in published_rates.CLASSIFIED)
+    rounds = published_rates.PRERUN_ROUNDS
+    bugs, sound = (sum(getattr(one, name) for one in rounds) for name in ("visible", "sound"))
     return (
         "Every job was submitted with gsub and its user agreed to retries; every rule of slurmwrap acts, with the "
         "configured budgets except for the limit on retries per hour.",
         f"Of runs that another one can cure, {kept}; what cannot work starts anew each time.",
         f"A pre-run takes one GPU for {s.trial_s / 60:g} min, or until the job fails or ends before. "
         f"{_describe_one_gpu_jobs(s, waits_known)} {_describe_passed(s, source)}",
-        f"Of the faults that a single rank meets in that time the pre-run stops {s.sees:.1%} (measured: "
-        f"{published_rates.MUTANTS_STOPPED} of {published_rates.MUTANTS_MET} mutants), "
-        f"of multi-GPU jobs {s.needs_company:.0%} fewer; "
-        f"it stops {s.false_fails:.1%} of the sound jobs (measured: none in 60 scripts).",
+        f"Of the faults that a single rank meets in that time the pre-run stops {s.sees:.1%} (measured at first sight "
+        f"on {bugs} seeded bugs in public scripts), of multi-GPU jobs {s.needs_company:.0%} fewer; "
+        f"it stops {s.false_fails:.1%} of the sound jobs (measured at first sight on {sound}; the causes were fixed).",
         f"slurmwrap's own read finds {s.own_read:.0%} of the wrong inputs missing or broken; else a second run "
         "elsewhere must confirm it.",
         f"The classifier misreads {s.misread:.1%} of the logs (measured at first sight on {logs}).",

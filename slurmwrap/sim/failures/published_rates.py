@@ -39,10 +39,24 @@ NODE_CAUSES: Mapping[str, float] = MappingProxyType(
     {"gpu": 28.2, "dimm": 20.5, "pcie": 15.4, "eud": 10.3, "bios": 7.7, "nic": 7.7, "psu": 5.1, "optics": 2.6}
 )
 GPU_CAUSES = ("gpu", "pcie")
-# docs/diagnosis.md: four sets of logs at first sight, (logs, share whose category was right).
-CLASSIFIED = ((130, 0.900), (130, 0.877), (45, 0.822), (110, 0.964))
-# docs/prerun-reference.md: mutants of scripts that three steps of one rank reach, and how many of them were stopped.
-MUTANTS_MET, MUTANTS_STOPPED = 81, 79
+# docs/diagnosis-rounds.md: rounds of unseen logs before anything was fixed on them, (logs, right categories).
+CLASSIFIED = ((110, 95), (110, 86), (110, 86), (110, 99), (110, 92), (110, 101))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrerunRound:
+    """One round of unseen training scripts on the lab, before anything was fixed on them (docs/prerun-rounds.md)."""
+
+    sound: int  # jobs without a bug
+    failed: int  # of these, those that the pre-run called `fail`
+    visible: int  # bugs that one rank meets within three steps
+    stopped: int  # of these
+
+
+PRERUN_ROUNDS = (
+    PrerunRound(sound=32, failed=0, visible=58, stopped=54),
+    PrerunRound(sound=29, failed=1, visible=58, stopped=55),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,11 +145,15 @@ def get_demand_column(gpus: int) -> int:
 
 
 def compute_misread_share() -> float:
-    """Return the share of logs whose category the classifier got wrong at first sight, all four sets together."""
-    logs = sum(count for count, _ in CLASSIFIED)
-    return 1 - sum(count * right for count, right in CLASSIFIED) / logs
+    """Return the share of logs whose category the classifier got wrong at first sight, all rounds together."""
+    return 1 - sum(right for _, right in CLASSIFIED) / sum(count for count, _ in CLASSIFIED)
 
 
 def compute_seen_share() -> float:
-    """Return which share of the bugs that one rank meets within a trial's steps the pre-run stopped."""
-    return MUTANTS_STOPPED / MUTANTS_MET
+    """Return which share of the bugs that one rank meets within a trial's steps the pre-run stopped at first sight."""
+    return sum(one.stopped for one in PRERUN_ROUNDS) / sum(one.visible for one in PRERUN_ROUNDS)
+
+
+def compute_false_fail_share() -> float:
+    """Return which share of the sound jobs the pre-run stopped at first sight."""
+    return sum(one.failed for one in PRERUN_ROUNDS) / sum(one.sound for one in PRERUN_ROUNDS)

@@ -16,7 +16,7 @@ from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 Trace = Callable[..., list[SimJob]]
 SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
-SURE = FailureSettings(misread=0.0, unexplained_curable=0.0)
+SURE = FailureSettings(misread=0.0, unexplained_curable=0.0, false_fails=0.0)
 
 
 def make_mixed_jobs(trace: Trace, count: int = 500) -> list[SimJob]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from slurmwrap.diagnosis.taxonomy import FAILURES
@@ -9,8 +11,8 @@ from slurmwrap.sim.failures.published_rates import (
     CLASSIFIED,
     FAILING_JOBS,
     PHILLY,
-    compute_misread_share,
-    compute_seen_share,
+    PRERUN_ROUNDS,
+    PrerunRound,
     get_demand_column,
 )
 
@@ -47,9 +49,20 @@ def test_the_column_of_a_gpu_demand(gpus: int, column: int) -> None:
     assert get_demand_column(gpus) == column
 
 
-def test_measured_shares_equal_those_in_the_documentation() -> None:
-    assert (sum(n for n, _ in CLASSIFIED), round(compute_misread_share(), 3), round(compute_seen_share(), 3)) == (
-        415,
-        0.099,
-        0.975,
-    )
+def read_results(page: str) -> list[list[str]]:
+    """The rows of the first table below "Results": one for each round."""
+    text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
+    results = text.partition("## Results")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.splitlines() if line[:1] == "|"]
+    return [row for row in rows if row[0].isdigit()]
+
+
+def test_the_rounds_of_the_classifier_are_those_in_the_documentation() -> None:
+    rows = [(int(row[2]), round(float(row[3]) * int(row[2]))) for row in read_results("diagnosis-rounds.md")]
+    assert rows == list(CLASSIFIED)
+
+
+def test_the_rounds_of_the_pre_run_that_the_study_uses_are_the_first_in_the_documentation() -> None:
+    rows = read_results("prerun-rounds.md")
+    found = [PrerunRound(sound=int(r[2]), failed=int(r[4]), visible=int(r[5]), stopped=int(r[6])) for r in rows]
+    assert len(PRERUN_ROUNDS) >= 2 and found[: len(PRERUN_ROUNDS)] == list(PRERUN_ROUNDS)
