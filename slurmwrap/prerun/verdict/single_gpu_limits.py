@@ -17,7 +17,12 @@ from collections.abc import Callable
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.verdict.python_traceback import Frame, TracebackSummary
-from slurmwrap.prerun.verdict.source_slice import Slice, find_conditions_of_name, make_slice_at
+from slurmwrap.prerun.verdict.source_slice import (
+    Slice,
+    calls_function_without_return,
+    find_conditions_of_name,
+    make_slice_at,
+)
 
 # Returns the text of the source file at a path.
 Read = Callable[[str], str | None]
@@ -321,7 +326,12 @@ def _depends_by_attribute(failure: TrialFailure, found: TracebackSummary) -> boo
     """Return whether the missing attribute exists only on a model, tensor or sampler that is spread over processes."""
     if _WRAPPER_ATTRIBUTES.search(found.message) and not _WRAPPED.search(found.message):
         return True
-    return "NoneType" in found.message and _uses_peer_count(failure, found.own)
+    if "NoneType" not in found.message:
+        return False
+    text = failure.read(found.own.file)
+    if text is not None and calls_function_without_return(text, found.own.line):
+        return False
+    return _uses_peer_count(failure, found.own)
 
 
 def _depends_by_size(failure: TrialFailure, found: TracebackSummary) -> bool:

@@ -73,6 +73,23 @@ def find_conditions_of_name(text: str, name: str) -> str | None:
     return "\n".join(_format_all(_list_enclosing_tests(file, node)) for node in made) if made else None
 
 
+def calls_function_without_return(text: str, line: int) -> bool:
+    """Return whether the statement at `line` (from 1) calls a function of this file that returns None on every path."""
+    file = _parse(text)
+    found = _find_statement(file, line) if file else None
+    if file is None or found is None:
+        return False
+    called = {_last_name(node.func) for node in ast.walk(found) if isinstance(node, ast.Call)}
+    return any(name in file.functions and not _returns_value(file.functions[name]) for name in called)
+
+
+def _returns_value(function: _Function) -> bool:
+    inside = list(ast.walk(function))
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in inside) or function.decorator_list:
+        return True
+    return any(isinstance(node, ast.Return) and node.value is not None for node in inside)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     tree: ast.Module

@@ -94,6 +94,17 @@ def test_the_error_in_a_worker_is_blamed_instead_of_the_line_that_reraised_it() 
     assert (found.error, found.own.file, found.own.line) == ("KeyError: 'y'", "/w/data.py", 9)
 
 
+def test_a_traceback_with_ranks_behind_an_unfinished_progress_bar_is_found() -> None:
+    rows = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 7, in step',
+        "    log(x)",
+        "ValueError: no",
+    ]
+    found = blame("Epoch 0:   0%|          | 0/8 [00:00<?, ?it/s]" + "\n".join(f"[rank0]: {row}" for row in rows))
+    assert found is not None and (found.kind, found.own.line) == ("ValueError", 7)
+
+
 @pytest.mark.parametrize(
     "bar", [" 12%|#2        | 31/250 [01:44<12:15,  2.01s/it]", "Epoch 1: 40%", "Sanity: | 0/? [00:00<?]"]
 )

@@ -189,3 +189,24 @@ def test_an_error_of_autograd_fails_although_its_line_uses_the_number_of_process
         f"    (loss * scale).backward()\nRuntimeError: {message}\n"
     )
     assert judge_output(text) is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("return None, None", Outcome.INCONCLUSIVE),
+        ("pass", Outcome.FAIL),
+        ("if world_size > 1:\n        return 1, 2", Outcome.INCONCLUSIVE),
+    ],
+)
+def test_a_function_that_never_returns_a_value_fails_on_any_number_of_gpus(
+    body: str, outcome: Outcome, tmp_path: Path
+) -> None:
+    source = f"def make(world_size):\n    {body}\nmodel, optimizer = make(world_size)\n"
+    line = source.count("\n")
+    (tmp_path / "train.py").write_text(source)
+    text = (
+        f'Traceback (most recent call last):\n  File "{tmp_path}/train.py", line {line}, in <module>\n'
+        "    model, optimizer = make(world_size)\nTypeError: cannot unpack non-iterable NoneType object\n"
+    )
+    assert judge_output(text) is outcome
