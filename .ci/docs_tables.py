@@ -41,6 +41,8 @@ INSIDE: dict[str, str] = {
     "SLURMWRAP_PARK_AFTER": "steps after which a pre-run is parked and ended; 0: never",
     "SLURMWRAP_COMPLETE": "`jobs`: gsub without words prints the user's last runs, for TAB",
     "SLURMWRAP_SHIMS": "the folder of the shims in front of PATH",
+    "SLURMWRAP_UNSET": "variables that the pre-run's job has and the real job has not",
+    "SLURMWRAP_ALLOCATION": "what Slurm set for the pre-run's own job, for the real srun and mpirun",
     "SLURMWRAP_INJECT": "the folder of the step counter in front of PYTHONPATH",
     "SLURMWRAP_BASH_ENV": "your own BASH_ENV, which the pre-run's goes before",
     "SLURMWRAP_FREE": "folders a pre-run may write to",

@@ -250,7 +250,7 @@ def test_the_first_component_of_a_heterogeneous_job_is_pre_run_and_all_wait(lab:
     lab.wait_job(second, {"COMPLETED"}, timeout=90)
     assert [(home / f"slurm-{one}.out").read_text() for one in (job, second)] == ["components 2\n"] * 2
     assert "update job" in read_output(lab, trial)
-    assert read_prerun_json(lab, home, "show", str(trial))["output"] == ["components none"]
+    assert read_prerun_json(lab, home, "show", str(trial))["output"] == ["components 2"]
 
 
 # --- jobs that share a pre-run ---------------------------------------------------------------------------------------
