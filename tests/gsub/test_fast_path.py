@@ -64,6 +64,7 @@ PLANNING_MODULES = {
         *("command_wrappers", "entry_points", "impossible_requests", "job_inputs", "launcher_args", "search_path"),
         *(
             "shell_parser",
+            "shell_words",
             "started_program",
         ),
     },

@@ -17,7 +17,7 @@ from contextlib import suppress
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.isolation.overlay_enter import is_below
 from slurmwrap.prerun.static.entry_points import list_started_programs
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?")
 _XDG = "~/.cache/"

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-# Stands for text that only the running shell knows, as in shell_parser.py.
+# Stands for text that only the running shell knows, as in shell_words.py.
 UNKNOWN = "\0"
 # Stands for the packages that pip and conda change.
 ENVIRONMENT = "the Python environment"

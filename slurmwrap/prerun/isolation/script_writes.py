@@ -23,7 +23,8 @@ from slurmwrap.prerun.isolation.file_effects import (
     make_absolute,
 )
 from slurmwrap.prerun.static.entry_points import Read, list_started_programs
-from slurmwrap.prerun.static.shell_parser import Redirection, parse_commands, parse_substitutions
+from slurmwrap.prerun.static.shell_parser import parse_commands, parse_substitutions
+from slurmwrap.prerun.static.shell_words import Redirection
 from slurmwrap.prerun.static.started_program import StartedProgram
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})

@@ -14,7 +14,7 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.imported_files import ProgramImports
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.word_tables import split_word_table
 

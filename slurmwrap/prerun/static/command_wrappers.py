@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.prerun.static.launcher_args import parse_mpirun, parse_srun
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 
 
 def _split_words(text: str) -> frozenset[str]:

@@ -22,15 +22,8 @@ from slurmwrap.prerun.static.command_wrappers import (
     unwrap_command,
 )
 from slurmwrap.prerun.static.search_path import apply_search_path_change, make_search_path
-from slurmwrap.prerun.static.shell_parser import (
-    UNKNOWN,
-    Guess,
-    RawCommand,
-    RawWord,
-    expand,
-    parse_commands,
-    split_shell_assignment,
-)
+from slurmwrap.prerun.static.shell_parser import parse_commands
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess, RawCommand, RawWord, expand, split_shell_assignment
 from slurmwrap.prerun.static.started_program import (
     EntryPoint,
     StartedProgram,

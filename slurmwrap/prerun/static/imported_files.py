@@ -15,7 +15,7 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.prerun.static.python_source import PythonSource
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from slurmwrap.prerun.static.entry_points import list_started_programs
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

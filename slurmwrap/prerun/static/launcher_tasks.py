@@ -14,7 +14,7 @@ from slurmwrap.inject import slurmwrap_launcher_options
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawWord
+from slurmwrap.prerun.static.shell_words import UNKNOWN, RawWord
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table

@@ -12,7 +12,7 @@ from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.argparse_model import ArgparseOption, Parser
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 
 # argparse's own pattern. Newer Pythons accept -1e3 and -1_000 as well.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.static.search_path import CONDA
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import suggest_path
 from slurmwrap.prerun.static.command_wrappers import CONDAS, HARMLESS
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
 from slurmwrap.prerun.static.word_tables import split_word_table

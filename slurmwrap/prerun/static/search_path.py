@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping, Sequence
 
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess
 
 CONDA = UNKNOWN + "conda="
 _CONDAS = ("conda", "mamba", "micromamba")

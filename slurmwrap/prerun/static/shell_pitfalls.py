@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawCommand, parse_commands, parse_substitutions
+from slurmwrap.prerun.static.shell_parser import parse_commands, parse_substitutions
+from slurmwrap.prerun.static.shell_words import UNKNOWN, RawCommand
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table

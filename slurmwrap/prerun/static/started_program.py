@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.inject import slurmwrap_launcher_options
 from slurmwrap.prerun.static.command_wrappers import PYTHON, SHELLS, skip
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess, RawCommand
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess, RawCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.python_source import read_head
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.shell_pitfalls import check_shell_syntax, find_shell
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import CommandRunner, StaticContext
 

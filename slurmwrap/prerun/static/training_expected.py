@@ -15,7 +15,7 @@ from slurmwrap.inject import slurmwrap_launcher_options
 from slurmwrap.prerun.code_fingerprint import ProgramCode, read_program_code
 from slurmwrap.prerun.static.command_wrappers import HARMLESS, PYTHON, SHELLS, get_inline_shell
 from slurmwrap.prerun.static.entry_points import list_started_programs
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram, parse_program
 from slurmwrap.prerun.verdict import python_traceback
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, is_typo
 from slurmwrap.prerun.static.python_source import read_head
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table

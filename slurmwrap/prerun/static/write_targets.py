@@ -16,7 +16,7 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.isolation.file_effects import split
 from slurmwrap.prerun.static.script_environment import is_stopped_by_failure, may_create_files
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
+from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
 from slurmwrap.prerun.static.unknown_commands import is_sourcing_environment

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import takewhile
 
 from slurmwrap.prerun.static.command_wrappers import HARMLESS
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 
 # bash and dash: `script: line 4: out/log.txt: No such file or directory`, `script: 4: cannot create out/log.txt: ...`.

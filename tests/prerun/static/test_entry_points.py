@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.prerun.static.entry_points import list_entry_points
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 
 SCRIPT = """#!/bin/bash

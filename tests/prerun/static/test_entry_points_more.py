@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.prerun.static.entry_points import list_entry_points
 from slurmwrap.prerun.static.search_path import CONDA
-from slurmwrap.prerun.static.shell_parser import UNKNOWN
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 
 

@@ -6,13 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurmwrap.prerun.static.shell_parser import (
-    RawCommand,
-    expand,
-    parse_commands,
-    parse_substitutions,
-    split_shell_assignment,
-)
+from slurmwrap.prerun.static.shell_parser import parse_commands, parse_substitutions
+from slurmwrap.prerun.static.shell_words import RawCommand, expand, split_shell_assignment
 
 
 def show(command: RawCommand) -> str:

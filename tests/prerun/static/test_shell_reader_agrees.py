@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.prerun.static.shell_parser import RawCommand, RawWord, parse_commands
+from slurmwrap.prerun.static.shell_parser import parse_commands
+from slurmwrap.prerun.static.shell_words import RawCommand, RawWord
 
 tree_sitter = pytest.importorskip("tree_sitter")
 tree_sitter_bash = pytest.importorskip("tree_sitter_bash")
