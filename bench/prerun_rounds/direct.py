@@ -78,6 +78,8 @@ def make_spec(request: JobRequest, trial_dir: Path, environ: Mapping[str, str]) 
         args=request.args,
         chdir=request.chdir,
         steps=settings.steps,
+        rehearse_s=0.0 if request.own.rehearse == "off" else float(settings.rehearse_s),
+        resumes=request.own.rehearse == "resume",
         time_limit_s=float(settings.time_limit_s),
         environment=list_missing_variables(request, gpus),
         mode="only",

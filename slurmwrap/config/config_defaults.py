@@ -27,6 +27,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.steps": (1, 1_000_000),
     "prerun.min_gpus": (0, 1_000_000),
     "prerun.profile_s": (0, 86400),
+    "prerun.rehearse_s": (0, 86400),
     "prerun.sweep_s": (0, 86400),
     "prerun.no_training_s": (5, 86400),
     "prerun.no_activity_s": (10, 86400),
@@ -122,6 +123,7 @@ class Prerun:
     steps: int = 3
     min_gpus: int = 1
     profile_s: int = 0
+    rehearse_s: int = 120
     sweep_s: int = 120
     holdout: float = 0.0
     overlay: str = "auto"

@@ -96,6 +96,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "seconds",
             "How long a pre-run may continue to measure the CPU curve of an unknown job; 0: only on request.",
         ),
+        "rehearse_s": (
+            _G,
+            "seconds",
+            """How long a pre-run may go on after its steps with shortened epochs, so that validation, checkpoints and
+            the end of the program are executed; 0: it stops after its steps.""",
+        ),
         "sweep_s": (
             _G,
             "seconds",

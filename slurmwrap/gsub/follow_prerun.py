@@ -32,7 +32,7 @@ LIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED
 class PrerunSnapshot:
     """The state of a pre-run at one moment. It ends after `steps_wanted` steps. `gpu_percent` None: not known."""
 
-    # "waiting for one GPU" | "starting" | "running" | "stepping" | "profiling" | "stopped" | "ending"
+    # "waiting for one GPU" | "starting" | "running" | "stepping" | "profiling" | "rehearsing" | "stopped" | "ending"
     stage: str
     seconds: float = 0.0
     steps: int = 0
@@ -87,7 +87,8 @@ def take_prerun_snapshot(
         )
     steps = _parse_whole_number(progress.get("steps"))
     reported = str(progress.get("stage") or "")
-    active = "profiling" if reported.startswith("prof") else "stepping" if steps else "running"
+    stages = {"profiles": "profiling", "rehearses": "rehearsing"}
+    active = stages.get(reported, "stepping" if steps else "running")
     stage = "ending" if state == "COMPLETING" else active
     gpu = progress.get("gpu_percent")
     return PrerunSnapshot(
@@ -108,7 +109,7 @@ def describe(now: PrerunSnapshot, *, bar: bool = False) -> str:
     parts = [f"pre-run {now.stage} {now.seconds:.0f} s"]
     if now.reason:
         parts.append(f"({now.reason})")
-    if now.stage in ("running", "stepping", "profiling", "ending"):
+    if now.stage in ("running", "stepping", "profiling", "rehearsing", "ending"):
         counted = f"{now.steps}/{now.steps_wanted} steps" if now.steps <= now.steps_wanted else f"{now.steps} steps"
         parts.append(f"{_format_progress_bar(now)} {counted}" if bar else counted)
     if now.gpu_percent is not None:

@@ -70,6 +70,9 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
                            only: the pre-run and nothing else; ends with 0 (pass), 3 (fail) or 4 (inconclusive)
   --prerun-gpus N          GPUs of the pre-run, for a job that cannot shrink to one
   --prerun-steps N         training steps that the pre-run must reach, 3 by default: to find what fails later
+  --rehearse MODE          on: after these steps the pre-run goes on with shortened epochs, for 2 minutes at most, so
+                           that validation, checkpoints and the end are executed; off: it stops after the steps
+                           resume: as on, then the script is started again, as after a requeue
   --prerun-command COMMAND what the pre-run runs in the script's place
   --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile

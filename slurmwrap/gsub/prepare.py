@@ -273,7 +273,7 @@ def choose_prerun(
             return "off", f"its pre-run cannot wait for --dependency={dependency}"
     if request.shape.gpus < settings.min_gpus:
         return "off", f"fewer than {settings.min_gpus} GPUs"
-    if request.own.prerun_steps is None and context.memory.passed(mark):
+    if not _asks_for_more(request) and context.memory.passed(mark):
         return "off", "this script, its code and its arguments passed a pre-run before"
     if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
         return "off", "a 1-GPU job that can start now is its own pre-run"
@@ -285,9 +285,14 @@ def choose_prerun(
     return mode, "first run of this script, code and arguments"
 
 
+def _asks_for_more(request: JobRequest) -> bool:
+    """Return whether the user asked for a pre-run that goes further than usual."""
+    return request.own.prerun_steps is not None or request.own.rehearse == "resume"
+
+
 def _find_reason_to_skip(request: JobRequest, context: SubmitContext, mark: str, group: str) -> str:
     """Return why a pre-run would show nothing new; "" if it may show something, or if the user asked for one."""
-    if request.own.prerun is not None or request.own.prerun_steps is not None:
+    if request.own.prerun is not None or _asks_for_more(request):
         return ""
     if why := context.memory.undecided(mark):
         return f"an earlier pre-run was inconclusive: {why}; --prerun=auto tries again"

@@ -324,7 +324,8 @@ def _limit_trial_time(trial: PrerunFiles, untried_verdict: Verdict, shared: _Sha
     if untried_verdict.outcome is not Outcome.PASS:
         return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, shared.until - now)))
     left = min(spec.time_limit_s, shared.until - now, shared.began + shared.context.config.prerun.sweep_s - now)
-    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
+    # The first job's pre-run rehearsed the same program; the time is better spent on other arguments.
+    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0, rehearse_s=0.0))
 
 
 def _find_untried(tried: Mapping[str, Judged], shared: _SharedPrerun) -> dict[WaitingJob, PrerunFiles]:

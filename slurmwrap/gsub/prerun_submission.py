@@ -152,6 +152,8 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         trial_tasks=tasks,
         command=request.own.prerun_command,
         profile_s=times.profile_s,
+        rehearse_s=0.0 if request.own.rehearse == "off" else float(settings.rehearse_s),
+        resumes=request.own.rehearse == "resume",
         overlay=settings.overlay,
         delay=prepared.delay,
         no_training_s=float(settings.no_training_s),

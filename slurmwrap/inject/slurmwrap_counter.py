@@ -4,7 +4,8 @@ Each process has a file in $SLURMWRAP_STEP_DIR, named by its pid. It holds 69 by
 one pwrite replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB)
 and `parked`. The file `<pid>.model` holds the bytes of all parameters, those of the largest one, and the world size.
 With $SLURMWRAP_PARK_AFTER=N the process sleeps forever ("parks") inside step N: no later line runs, no checkpoint is
-written, and the supervisor kills it. Python 3.6 syntax, standard library; the callers ignore all exceptions.
+written, and the supervisor kills it. With $SLURMWRAP_REHEARSE it goes on with shortened epochs instead
+(slurmwrap_rehearsal), and its record stays as it was in step N. Python 3.6 syntax, standard library; the callers ignore all exceptions.
 """
 
 import _thread
@@ -41,6 +42,8 @@ _OF_OBJECT = "_slurmwrap_steps"
 _getpid, _lseek, _pwrite = os.getpid, os.lseek, os.pwrite
 _step_dir = os.environ.get("SLURMWRAP_STEP_DIR", "")
 _park_after = os.environ.get("SLURMWRAP_PARK_AFTER", "")
+# "1": rehearse after the steps; "on_request": once the file `rehearse` is in the step directory; else never.
+_rehearse = os.environ.get("SLURMWRAP_REHEARSE", "")
 
 
 class Counter(object):
@@ -56,6 +59,7 @@ class Counter(object):
             self.park_after = int(_park_after)
         except ValueError:
             pass
+        self.rehearse = _rehearse
         self.pid = 0
         self._forget()
 
@@ -64,6 +68,7 @@ class Counter(object):
         self.path, self.named = "", False
         self.count = self.rank = self.memory = 0
         self.source, self.parked = "", False
+        self.rehearsal = None  # type: Any
         self.first = self.last = self.written = 0.0
         self.added = {}  # type: Any
         # Bytes of all parameters, and of the largest one.
@@ -145,17 +150,51 @@ class Counter(object):
         if self.pid != _getpid():
             self.begin()
         rank = RANKS[source]
+        if self.rehearsal is not None:
+            self._rehearse_step(rank)
+            return
+        begins = False
         with self.lock:
             if not self.parked and (rank > self.rank or (rank == self.rank and count > self.count)):
                 if parks is None:
-                    parks = 0 < self.park_after <= count
+                    parks = begins = 0 < self.park_after <= count or self._is_rehearsal_requested()
                 parks = parks and _settled()
+                begins = begins and parks and self.rehearse in ("1", "on_request")
                 if parks or (count == 3 and rank > RANKS["backward"]):
                     self.memory = _gpu_memory_mib()
-                self._reached(rank, source, count, parks)
+                self._reached(rank, source, count, parks and not begins)
+        if begins:
+            self._begin_rehearsal(count)
         # All threads that count a step are parked too.
         while self.parked:
             _sleep_for_good(self.sleep)
+
+    def _is_rehearsal_requested(self) -> bool:
+        return self.rehearse == "on_request" and os.path.exists(os.path.join(self.step_dir, "rehearse"))
+
+    def _begin_rehearsal(self, steps: int) -> None:
+        """Go on with shortened epochs. Park instead if that is not possible."""
+        try:
+            rehearsal = sys.modules["slurmwrap_step"]._layer("slurmwrap_rehearsal").rehearsal
+            self.flush()
+            self.rehearsal = rehearsal
+            rehearsal.begin(steps)
+        except Exception:
+            self._park()
+
+    def _rehearse_step(self, rank: int) -> None:
+        """Note a step of the rehearsal, and park if the rehearsal cannot reach anything more."""
+        try:
+            if rank >= self.rank and self.rehearsal.step():
+                self._park()
+        except Exception:
+            self._park()
+        while self.parked:
+            _sleep_for_good(self.sleep)
+
+    def _park(self) -> None:
+        self.parked = True
+        self.flush()
 
     def _reached(self, rank: int, source: str, count: int, parks: bool) -> None:
         now = self.clock()

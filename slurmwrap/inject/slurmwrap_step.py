@@ -32,9 +32,27 @@ LAYERS = {
     "jax": "slurmwrap_frameworks",
     "transformers.generation.utils": "slurmwrap_frameworks",
 }
+# Modules that slurmwrap_short_epochs patches as well, for a pre-run that rehearses the end of an epoch.
+SHORTENED = frozenset(
+    (
+        "torch.utils.data.dataloader",
+        "tensorflow.python.data.ops.iterator_ops",
+        "tensorflow.python.data.ops.dataset_ops",
+        "grain._src.python.data_loader",
+        "transformers.trainer_callback",
+        "lightning.pytorch.loops.training_epoch_loop",
+        "pytorch_lightning.loops.training_epoch_loop",
+        "keras.src.callbacks.callback_list",
+        "keras.src.callbacks",
+        "keras.callbacks",
+        "tf_keras.src.callbacks",
+        "tensorflow.python.keras.callbacks",
+    )
+)
 OF_SLURMWRAP = True
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _step_dir = os.environ.get("SLURMWRAP_STEP_DIR", "")
+_rehearses = os.environ.get("SLURMWRAP_REHEARSE", "") not in ("", "0")
 
 
 def step() -> None:
@@ -47,13 +65,13 @@ def step() -> None:
 
 
 class Finder(object):
-    """A finder on sys.meta_path that waits for the modules of LAYERS and patches each after its execution."""
+    """A finder on sys.meta_path that waits for the modules to patch and patches each after its execution."""
 
     def __init__(self) -> None:
         self.busy = set()  # type: Any
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        if name not in LAYERS or name in self.busy:
+        if name in self.busy or not (name in LAYERS or (_rehearses and name in SHORTENED)):
             return None
         self.busy.add(name)
         try:
@@ -96,9 +114,17 @@ def _after_exec(loader: "Any", name: str) -> None:
 
 
 def hook(name: str, module: "Any") -> None:
-    """Patch `module`, which was just imported as `name`, so that its steps are counted."""
+    """Patch `module`, which was just imported as `name`, so that its steps are counted and its epochs shortened."""
     try:
-        _layer(LAYERS[name]).hook(name, module, _layer("slurmwrap_counter").counter)
+        if name in LAYERS:
+            _layer(LAYERS[name]).hook(name, module, _layer("slurmwrap_counter").counter)
+    except Exception:
+        pass
+    try:
+        if _rehearses and name in SHORTENED:
+            layer = _layer("slurmwrap_rehearsal")
+            layer.rehearsal.active = layer.rehearsal.active or layer.is_begun_elsewhere()
+            _layer("slurmwrap_short_epochs").hook(name, module, layer.rehearsal)
     except Exception:
         pass
 
@@ -151,7 +177,7 @@ def _note(text: str, more: str = "") -> None:
 def install() -> None:
     """Install the finder and, in a pre-run, the journal. sitecustomize calls this once per process."""
     sys.meta_path.insert(0, Finder())
-    for name in LAYERS:
+    for name in SHORTENED.union(LAYERS):
         # A .pth file may have imported the module already.
         if name in sys.modules:
             hook(name, sys.modules[name])

@@ -50,8 +50,25 @@ class TrialProgress:
     seconds: float
     steps: int
     last_line: str = ""
-    stage: str = ""  # "profiles" while the CPU curve is measured
+    # "profiles" while the CPU curve is measured, "rehearses" after the steps that count as a pass.
+    stage: str = ""
     gpu_percent: float | None = None  # mean utilisation of the trial's GPUs, if NVML reports it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """The shortened rest of the program, which a trial runs after the steps that count as a pass."""
+
+    # Loaders, loops and epochs of a framework that were ended early, in total.
+    endings: int = 0
+    # Whether the first step of the next epoch was made.
+    next_epoch: bool = False
+    # Hosts to which a connection was refused.
+    refused: tuple[str, ...] = ()
+    # What ended the rehearsal before the script: "time", "loop" (a loop that cannot be ended), "no_activity", "disk".
+    stopped_by: str = ""
+    # Whether the script was started a second time, as Slurm does after a requeue.
+    resumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +107,7 @@ class TrialResult:
     unproven: str = ""  # why a script that ended with exit code 0 proved nothing
     failed_commands: tuple[FailedCommand, ...] = ()  # commands of the script that failed, as its shell reported them
     error: str = ""  # why the trial could not be run at all, "" if it could
+    rehearsal: Rehearsal | None = None  # None: the trial did not go beyond its steps
 
     @property
     def timed_out(self) -> bool:

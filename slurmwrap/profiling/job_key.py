@@ -170,7 +170,8 @@ def compute_sweep_group(request: JobRequest, code: Mapping[str, bytes], environ:
         for name, value in environ.items()
         if name not in _LOGIN_VARIABLES and not name.startswith(_LOGIN_PREFIXES)
     )
-    steps = [] if request.own.prerun_steps is None else [request.own.prerun_steps]
+    steps: list[object] = [] if request.own.prerun_steps is None else [request.own.prerun_steps]
+    steps += [] if request.own.rehearse == "on" else [request.own.rehearse]
     return _digest([compute_fingerprint(replace(request, args=()), code, environ), variables, *steps])
 
 

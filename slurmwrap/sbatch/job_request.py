@@ -61,6 +61,8 @@ class GsubOptions:
     prerun_gpus: int | None = None
     # Number of optimizer steps after which the pre-run passes. None: the configured number (prerun.steps).
     prerun_steps: int | None = None
+    # on | off | resume: whether the pre-run goes on with shortened epochs, and then starts the script again.
+    rehearse: str = "on"
     # Shell command that the pre-run runs instead of the script.
     prerun_command: str = ""
     # Also run the step counter in the job itself, not only in its pre-run.

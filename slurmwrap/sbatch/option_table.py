@@ -262,6 +262,7 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("prerun", "prerun", "GSUB_PRERUN", REQUIRED, choices=("auto", "wait", "gate", "off", "only", "profile")),
     GsubOption("prerun-gpus", "prerun_gpus", "GSUB_PRERUN_GPUS", REQUIRED, number=True),
     GsubOption("prerun-steps", "prerun_steps", "GSUB_PRERUN_STEPS", REQUIRED, number=True, most=1_000_000),
+    GsubOption("rehearse", "rehearse", "GSUB_REHEARSE", REQUIRED, choices=("on", "off", "resume")),
     GsubOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
     GsubOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
     GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),

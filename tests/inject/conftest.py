@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -115,6 +116,31 @@ def run_until_parked(tmp_path: Path) -> Parked:
                 process.wait()
             output.seek(0)
             return output.read().decode(), step_detection.read_steps(str(folder)), alive
+
+    return run
+
+
+@pytest.fixture
+def run_rehearsed(tmp_path: Path) -> Callable[..., list[str]]:
+    """Runs a program file with the stand-in for torch as in a pre-run that rehearses after three steps.
+
+    Returns the lines that it printed; it must end with 0 and print no error.
+    """
+
+    def run(code: str, python: str = sys.executable) -> list[str]:
+        library = write_library(tmp_path, OPTIMIZER, {})
+        (tmp_path / "steps").mkdir(exist_ok=True)
+        shutil.rmtree(tmp_path / "steps")
+        (tmp_path / "steps").mkdir()
+        (tmp_path / "train.py").write_text(code)
+        environ = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": f"{INJECT}:{library}"}
+        environ |= {"SLURMWRAP_PRERUN": "1", "SLURMWRAP_PARK_AFTER": "3", "SLURMWRAP_REHEARSE": "1"}
+        environ |= {"SLURMWRAP_STEP_DIR": str(tmp_path / "steps")}
+        done = subprocess.run(
+            [python, "train.py"], env=environ, capture_output=True, text=True, timeout=allow(60), cwd=tmp_path
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
 
     return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import textwrap
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pythons import find_pythons
 from waiting import allow
 
 from slurmwrap.inject import slurmwrap_step
@@ -302,15 +302,6 @@ import slurmwrap_step
 slurmwrap_step.step()
 print('went on')
 """
-
-
-def find_pythons() -> list[str]:
-    """One Python of each version 3.6 to 3.14 on this machine: from PATH, or below pyenv's root."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {f"3.{minor}": shutil.which(f"python3.{minor}") for minor in range(6, 15)}
-    for path in sorted(root.glob("3.*/bin/python")):
-        found[".".join(path.parent.parent.name.split(".")[:2])] = str(path)
-    return [path for path in found.values() if path]
 
 
 OLD_OPTIMIZER = "class Optimizer:\n    def __init__(self): pass\n    def step(self, closure=None): return 'loss'\n"

@@ -203,6 +203,8 @@ def _describe_running(now: float, trial: WatchedPrerun, row: WatchedJob) -> str:
     text = f"has run for {span(now - start)}"
     if seen.stage == "profiling":
         text += ": it measures its use of CPUs"
+    elif seen.stage == "rehearsing":
+        text += f": {seen.steps} steps ran, and it goes on with shortened epochs"
     elif seen.steps or seen.steps_wanted:
         of = f" of {seen.steps_wanted}" if seen.steps <= seen.steps_wanted else ""
         text += f": {seen.steps}{of} steps"

@@ -53,8 +53,12 @@ class Protection:
     reads_back: bool = False  # the script reads files that its own redirections wrote
 
     def environment(self) -> dict[str, str]:
-        """Return the variables for the guard inside Python and for the shims."""
+        """Return the variables for the guard inside Python and for the shims.
+
+        Without an overlay nothing is rehearsed, because checkpoints and results would be written into the user's files.
+        """
         return {
+            **({} if self.overlay.roots else {"SLURMWRAP_REHEARSE": ""}),
             "SLURMWRAP_FREE": ":".join(self.free),
             "SLURMWRAP_HELD": ":".join(self.held),
             "PYTHONDONTWRITEBYTECODE": "1",  # the guard does not see writes to __pycache__

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurmwrap.inject.slurmwrap_counter import RANKS
 from slurmwrap.inject.slurmwrap_torch import WEAK_STEPS
-from slurmwrap.model.trial_result import ExitCall, StepReading
+from slurmwrap.model.trial_result import ExitCall, Rehearsal, StepReading
 from slurmwrap.prerun.trial import printed_progress
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -102,6 +102,23 @@ def is_marked(step_dir: str, name: str) -> bool:
 def list_refused_commands(step_dir: str) -> tuple[str, ...]:
     """Return the Slurm commands that the shims did not execute, in order."""
     return tuple(_read(Path(step_dir, "refused"), _MAX_BYTES).splitlines())
+
+
+def read_rehearsal(step_dir: str) -> Rehearsal | None:
+    """Return what inject/slurmwrap_rehearsal.py recorded; None if no rehearsal has begun."""
+    events = _read(Path(step_dir, "rehearsal"), _MAX_BYTES, "utf-8").splitlines()
+    if not events:
+        return None
+    return Rehearsal(
+        endings=sum(event.split(" ")[0] in ("loader", "loop", "epoch_end") for event in events),
+        next_epoch="epoch" in events or events.count("epoch_end") > 1,
+        refused=tuple(dict.fromkeys(event[8:] for event in events if event.startswith("refused "))),
+    )
+
+
+def request_rehearsal(step_dir: str) -> None:
+    """Let the counting process rehearse from its next step on. Raise OSError if the request cannot be written."""
+    Path(step_dir, "rehearse").touch(mode=0o600)
 
 
 def list_exits(step_dir: str) -> tuple[ExitCall, ...]:

@@ -2,7 +2,8 @@
 
 A trial ends in one of six ways: N optimizer steps were counted (the process that counted them sleeps inside the step,
 and the whole process tree is killed there), the script ended, no part of it trains (no_training.py), it stands still
-(activity.py), the time is up, or it could not be started.
+(activity.py), the time is up, or it could not be started. With a rehearsal the program goes on after the N steps with
+shortened epochs (inject/slurmwrap_rehearsal.py); whatever ends that, except a failure of the script, is a pass.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from slurmwrap.prerun.trial.activity import InactivityDetector, ask_for_stacks, 
 from slurmwrap.prerun.trial.gpu_sampler import GpuSampler
 from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
+from slurmwrap.prerun.trial.rehearsal_timer import RehearsalTimer
 from slurmwrap.prerun.trial.step_detection import StepDetector, is_enough, is_using_torch
 from slurmwrap.prerun.trial.trial_environment import build_trial_environment
 from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line, put_over, write_trial_files
@@ -119,36 +121,69 @@ def _run_protected(
     if refusal := protection.refusal() or ("" if protection.overlay.roots else find_unshimmed_call(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
     with become_subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
-        tree = ProcessTree()
-        try:
-            script = subprocess.Popen(
-                command,
-                # Inherited from the pre-run's job, in which Slurm opens --input or /dev/null.
-                stdin=None,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=_find_directory(spec.chdir, output.fileno()),
-                start_new_session=True,
+
+        def start(spec: TrialSpec, environment: Mapping[str, str]) -> TrialResult:
+            tree = ProcessTree()
+            try:
+                script = subprocess.Popen(
+                    command,
+                    # Inherited from the pre-run's job, in which Slurm opens --input or /dev/null.
+                    stdin=None,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    cwd=_find_directory(spec.chdir, output.fileno()),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return _make_not_started_result(error, command)
+            run = _Run(
+                spec=spec,
+                environment=environment,
+                script=script,
+                tree=tree,
+                gpus=gpus,
+                protection=protection,
+                clock=clock,
+                on_progress=on_progress,
             )
-        except OSError as error:
-            return _make_not_started_result(error, command)
-        run = _Run(
-            spec=spec,
-            environment=environment,
-            script=script,
-            tree=tree,
-            gpus=gpus,
-            protection=protection,
-            clock=clock,
-            on_progress=on_progress,
-        )
-        try:
-            return protection.after(run.supervise_script(environ))
-        finally:
-            tree.end(script.pid)
-            with suppress(subprocess.TimeoutExpired):
-                script.wait(timeout=1.0)
+            try:
+                return protection.after(run.supervise_script(environ))
+            finally:
+                tree.end(script.pid)
+                with suppress(subprocess.TimeoutExpired):
+                    script.wait(timeout=1.0)
+
+        result = start(spec, environment)
+        return _resume(spec, environment, result, start) if spec.resumes else result
+
+
+def _resume(
+    spec: TrialSpec,
+    environment: Mapping[str, str],
+    first: TrialResult,
+    start: Callable[[TrialSpec, Mapping[str, str]], TrialResult],
+) -> TrialResult:
+    """Start the script again where the rehearsal left its files, as Slurm does after a requeue.
+
+    Return the first result, or the second one if that run failed. Without checkpoints of the first run there is
+    nothing to resume from.
+    """
+    rehearsal, left = first.rehearsal, min(spec.rehearse_s, spec.time_limit_s - first.seconds)
+    if rehearsal is None or first.error or left <= 0 or (first.layer == "exit" and (first.exit_code or first.crashed)):
+        return first
+    shutil.rmtree(spec.step_dir, ignore_errors=True)
+    Path(spec.step_dir).mkdir(mode=0o700, exist_ok=True)
+    with suppress(OSError):
+        os.truncate(spec.output, 0)
+    restarts = str(int(environment.get("SLURM_RESTART_COUNT") or "0") + 1)
+    again = {**environment, "SLURM_RESTART_COUNT": restarts, "SLURMWRAP_REHEARSE": ""}
+    again["SLURMWRAP_PARK_AFTER"] = str(spec.steps)
+    second = start(replace(spec, time_limit_s=left, profile_s=0.0, rehearse_s=0.0), again)
+    resumed = replace(rehearsal, resumed=True)
+    if second.layer == "exit" and (second.exit_code or second.signal or second.crashed):
+        return replace(second, steps=first.steps, step_source=first.step_source, rehearsal=resumed)
+    return replace(first, seconds=first.seconds + second.seconds, rehearsal=resumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,15 +210,20 @@ class _Run:
         signs, layer, next_sample, is_filling_disk = StepDetector(self.spec), "", started, False
         patience, no_training = self._make_no_training_detector(started), ""
         inactivity, last_line = InactivityDetector(no_activity_s=self.spec.no_activity_s), ""
+        rehearsal = RehearsalTimer(self.spec, self.environment)
         while not layer:
             now = self.clock()
             reading = step_detection.read_steps(self.spec.step_dir)
             layer = self._find_ending(reading, now - started)
             if layer == "step" and not profile.done(now, reading, ended=self.script.poll() is not None):
                 layer = ""
+            layer = rehearsal.look(now, layer, reading)
             if layer or now >= next_sample:
                 next_sample = now + SAMPLE_S
                 is_filling_disk = self.protection.overlay.is_filling_disk()
+                if is_filling_disk and rehearsal.is_running:
+                    # A checkpoint may be larger than the node's disk.
+                    is_filling_disk, layer = False, layer or rehearsal.stop("disk")
                 layer = "supervisor" if is_filling_disk and not layer else layer
                 gpus.look()
                 # While slurmwrap's stressors run, the cgroup's memory is not the trial's alone, so nothing is sampled.
@@ -195,6 +235,7 @@ class _Run:
                 patience.look(activity, processes)
                 line, count = _read_last_line(self.spec.output), reading.steps or signs.text.count
                 stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
+                stage = "rehearses" if rehearsal.is_running else stage
                 gpu = gpus.percent()
                 self.on_progress(
                     TrialProgress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
@@ -206,7 +247,7 @@ class _Run:
                     gpu=None if gpu is None else gpu / 100,
                     processes=processes,
                 ):
-                    layer, last_line = "no_activity", line
+                    layer, last_line = rehearsal.stop("no_activity") if rehearsal.is_running else "no_activity", line
                     self._print_stacks(processes)
             if layer in ("", "timeout", "no_activity") and signs.decided(reading, now, last=layer != ""):
                 layer = "step"
@@ -248,6 +289,7 @@ class _Run:
             last_line=last_line,
             unproven=unproven,
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
+            rehearsal=rehearsal.result(),
             error="the files that it writes would fill the node's disk, where they are kept" if is_filling_disk else "",
         )
 

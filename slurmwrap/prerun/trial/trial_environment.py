@@ -118,6 +118,8 @@ def build_trial_environment(
         "SLURMWRAP_STEP_NAMED": "",
         # 0 means never: a profile needs the program to go on after the steps.
         "SLURMWRAP_PARK_AFTER": "0" if spec.profile_s else str(spec.steps),
+        # protection.py switches it off if the user's files are not covered.
+        "SLURMWRAP_REHEARSE": ("on_request" if spec.profile_s else "1") if spec.rehearse_s else "",
         "SLURMWRAP_TRIAL_GPUS": str(spec.trial_gpus),
         "SLURMWRAP_TRIAL_TASKS": str(spec.trial_tasks),
         "SLURMWRAP_JOB_NODES": str(spec.nodes),

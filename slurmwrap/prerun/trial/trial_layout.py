@@ -23,6 +23,11 @@ _LAUNCHED = (
     *(f"{name}.{kind}" for name in ("mpirun", "mpiexec") for kind in ("mpich", "openmpi")),
 )
 _REFUSED = ("sbatch", "salloc", "scancel")
+# Programs that send something to other machines; those that also change files have the shim `touch`.
+_REMOTE = (
+    *("ssh", "sftp", "mail", "mailx", "sendmail", "mutt"),
+    *("gcloud", "az", "azcopy", "s3cmd", "s5cmd", "globus", "hf", "huggingface-cli", "dvc"),
+)
 _SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
 
 
@@ -35,7 +40,8 @@ def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     shims, inject = trial / "shims", trial / "inject"
     for folder in (shims, inject, Path(spec.step_dir)):
         folder.mkdir(mode=0o700, exist_ok=True)
-    for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
+    kinds = {"relay": _RELAYED, "launch": _LAUNCHED, "refuse": _REFUSED, "scontrol": ("scontrol",), "remote": _REMOTE}
+    for kind, names in kinds.items():
         text = _embed_environment((package_dir / "shims" / kind).read_text(encoding="utf-8"), environment)
         if kind == "launch" and os.access("/bin/bash", os.X_OK):
             # dash drops functions that the user exports, so use bash if it is installed.
@@ -45,7 +51,8 @@ def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
             (shims / name).chmod(0o700)
     functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in _SHIMMED if "." not in name)
     (shims / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
-    shutil.copyfile(package_dir / "shims" / "bash_env.sh", shims / "bash_env.sh")
+    for name in ("bash_env.sh", "remote_check"):
+        shutil.copyfile(package_dir / "shims" / name, shims / name)
     for program in sorted((package_dir.parents[1] / "inject").glob("*.py")):
         shutil.copyfile(program, inject / program.name)
     _write_touch_shims(package_dir, shims)

@@ -216,6 +216,10 @@ class TrialSpec:
     command: str = ""  # --prerun-command: runs instead of the script
     profile_s: float = 0.0  # seconds for the CPU curve, after the steps that count as a pass; 0: none
     delay: str = ""  # why the job cannot start yet; files missing now may exist when it starts (sbatch/eligibility.py)
+    rehearse_s: float = (
+        0.0  # seconds for the shortened rest of the program, after the steps that count as a pass; 0: none
+    )
+    resumes: bool = False  # after the rehearsal the script is started once more, as Slurm does after a requeue
     no_training_s: float = 40.0  # seconds to wait for an error if nothing in the program trains
     no_activity_s: float = 90.0  # seconds after which a trial that stands still is ended
     overlay: str = "auto"  # "auto": a private overlay over the user's directories if the kernel permits it; "off"

@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, LogTail
-from slurmwrap.model.trial_result import SIGNS, TrialResult
+from slurmwrap.model.trial_result import SIGNS, Rehearsal, TrialResult
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.python_traceback import TRACEBACK, TracebackSummary, blame
+from slurmwrap.prerun.verdict.shortened_run import describe_rehearsal, find_shortening_doubt
 from slurmwrap.prerun.verdict.silent_exit import find_silent_exit
 from slurmwrap.prerun.verdict.single_gpu_limits import Read
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE, find_doubt
@@ -49,6 +50,8 @@ def _decide(
 ) -> Verdict:
     # The order matters: first an error of the trial itself, then counted steps, then endings that prove nothing, then a
     # successful end. What remains is a failure, which is judged by its cause.
+    if result.rehearsal is not None and (result.layer != "exit" or result.error):
+        return _make_verdict(spec, result, Outcome.PASS, _describe_stopped_rehearsal(spec, result, result.rehearsal))
     if result.error:
         return _make_verdict(spec, result, Outcome.INCONCLUSIVE, result.error, lasting=bool(result.touched))
     if result.layer == "step":
@@ -72,7 +75,7 @@ def _decide(
         if result.unproven and not result.steps:
             reason = f"the script ended after {result.seconds:.0f} s and showed nothing: {result.unproven}"
             return _make_verdict(spec, result, Outcome.INCONCLUSIVE, reason)
-        return _make_verdict(spec, result, Outcome.PASS, _describe_success(result))
+        return _make_verdict(spec, result, Outcome.PASS, _describe_success(spec, result))
     source = lambda path: read(os.path.join(spec.chdir, path))  # noqa: E731, PTH118
     return _judge_failure(spec, result, _diagnose_traceback(spec, result, found, classify), found, inspect, source)
 
@@ -104,6 +107,10 @@ def _judge_failure(
     inspect: Callable[[str], str | None],
     read: Read,
 ) -> Verdict:
+    if why := find_shortening_doubt(result, found, diagnosis.category, read):
+        reason = f"{_describe_count(result)}; what failed after them may not fail in the job, because {why}: "
+        reason += _describe_failure(spec, result, diagnosis, found)
+        return _make_verdict(spec, result, Outcome.INCONCLUSIVE, reason, lasting=True)
     found = found or find_silent_exit(spec, result, read)
     # A delayed job's input files may be rewritten before it starts, so they are not inspected.
     path, fault = ("", "") if spec.delay else _find_broken_input(spec, diagnosis, inspect)
@@ -114,6 +121,7 @@ def _judge_failure(
         # excluded, because it may belong to another rank or be on another node.
         doubt = None
     what = _describe_failure(spec, result, diagnosis, found)
+    what += f" (after {_describe_count(result).removesuffix(' ran')})" if result.rehearsal is not None else ""
     return Verdict(
         outcome=Outcome.INCONCLUSIVE if doubt else Outcome.FAIL,
         lasting=doubt is not None and doubt.lasting,
@@ -225,7 +233,17 @@ def _describe_timeout(spec: TrialSpec, result: TrialResult, found: TracebackSumm
     return f"{seen} within {result.seconds:.0f} s; {wrong}"
 
 
-def _describe_success(result: TrialResult) -> str:
+def _describe_stopped_rehearsal(spec: TrialSpec, result: TrialResult, rehearsal: Rehearsal) -> str:
+    ran = f"{_describe_count(result)} on {_format_gpus(spec)}"
+    if result.error:
+        return f"{ran}; the shortened rest was given up: {result.error}"
+    return f"{ran}, {describe_rehearsal(rehearsal, is_complete=False)}"
+
+
+def _describe_success(spec: TrialSpec, result: TrialResult) -> str:
+    if result.rehearsal is not None:
+        told = describe_rehearsal(result.rehearsal, is_complete=True)
+        return f"{_describe_count(result)} on {_format_gpus(spec)}, {told}"
     seen = f"{_describe_count(result)}" if result.steps else "no optimizer step was seen"
     left_out = f"; '{result.refused[0]}' was left out" if result.refused else ""
     return f"the script ran to its end; {seen}{left_out}"
