@@ -190,6 +190,7 @@ OWN_WORDS: dict[str, MenuWord] = {
     "prerun-gpus": _("GPUs of the pre-run"),
     "prerun-steps": _("training steps that the pre-run must reach"),
     "rehearse": _("whether the pre-run goes on to the end of an epoch", "choice"),
+    "resume-args": _("arguments for resuming in the pre-run"),
     "prerun-command": _("what the pre-run runs in place of the script"),
     "count-steps": _("count the steps of the real job"),
     "resource-profile": _("keep what is learnt under this name"),

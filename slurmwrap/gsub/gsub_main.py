@@ -73,6 +73,7 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --rehearse MODE          on: after these steps the pre-run goes on with shortened epochs, for 2 minutes at most, so
                            that validation, checkpoints and the end are executed; off: it stops after the steps
                            resume: as on, then the script is started again, as after a requeue
+  --resume-args ARGS       the same, with these arguments added: --resume-args='--resume out/last.pt'
   --prerun-command COMMAND what the pre-run runs in the script's place
   --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile

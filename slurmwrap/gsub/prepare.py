@@ -287,7 +287,7 @@ def choose_prerun(
 
 def _asks_for_more(request: JobRequest) -> bool:
     """Return whether the user asked for a pre-run that goes further than usual."""
-    return request.own.prerun_steps is not None or request.own.rehearse == "resume"
+    return request.own.prerun_steps is not None or request.own.rehearse == "resume" or bool(request.own.resume_args)
 
 
 def _find_reason_to_skip(request: JobRequest, context: SubmitContext, mark: str, group: str) -> str:

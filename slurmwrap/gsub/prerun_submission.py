@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap import package_files
-from slurmwrap.errors import SlurmError, StoreError
+from slurmwrap.errors import SlurmError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.gsub.prepare import make_static_verdict
 from slurmwrap.gsub.send import make_sbatch_call
@@ -112,6 +112,16 @@ def describe_many_steps(prepared: PreparedJob, settings: Prerun) -> str:
     )
 
 
+def _split_words(text: str) -> tuple[str, ...]:
+    """Return the words of --resume-args, with quotes as in a shell. Raise UsageError if a quote is not closed."""
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--resume-args={text}: {error}", hint="quote it as for a shell") from error
+
+
 def find_largest_node(prepared: PreparedJob) -> Node | None:
     """Return the usable node with the most GPUs; None if none is known."""
     return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
@@ -153,7 +163,8 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         command=request.own.prerun_command,
         profile_s=times.profile_s,
         rehearse_s=0.0 if request.own.rehearse == "off" else float(settings.rehearse_s),
-        resumes=request.own.rehearse == "resume",
+        resumes=request.own.rehearse == "resume" or bool(request.own.resume_args),
+        resume_args=_split_words(request.own.resume_args),
         overlay=settings.overlay,
         delay=prepared.delay,
         no_training_s=float(settings.no_training_s),

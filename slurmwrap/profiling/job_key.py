@@ -172,6 +172,7 @@ def compute_sweep_group(request: JobRequest, code: Mapping[str, bytes], environ:
     )
     steps: list[object] = [] if request.own.prerun_steps is None else [request.own.prerun_steps]
     steps += [] if request.own.rehearse == "on" else [request.own.rehearse]
+    steps += [request.own.resume_args] if request.own.resume_args else []
     return _digest([compute_fingerprint(replace(request, args=()), code, environ), variables, *steps])
 
 

@@ -63,6 +63,8 @@ class GsubOptions:
     prerun_steps: int | None = None
     # on | off | resume: whether the pre-run goes on with shortened epochs, and then starts the script again.
     rehearse: str = "on"
+    # Arguments that are added to the script's own when the pre-run starts it again; they imply `rehearse` resume.
+    resume_args: str = ""
     # Shell command that the pre-run runs instead of the script.
     prerun_command: str = ""
     # Also run the step counter in the job itself, not only in its pre-run.

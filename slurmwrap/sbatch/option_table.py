@@ -263,6 +263,7 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("prerun-gpus", "prerun_gpus", "GSUB_PRERUN_GPUS", REQUIRED, number=True),
     GsubOption("prerun-steps", "prerun_steps", "GSUB_PRERUN_STEPS", REQUIRED, number=True, most=1_000_000),
     GsubOption("rehearse", "rehearse", "GSUB_REHEARSE", REQUIRED, choices=("on", "off", "resume")),
+    GsubOption("resume-args", "resume_args", "GSUB_RESUME_ARGS", REQUIRED),
     GsubOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
     GsubOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
     GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),

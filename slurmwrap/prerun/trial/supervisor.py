@@ -126,7 +126,7 @@ def _run_protected(
             tree = ProcessTree()
             try:
                 script = subprocess.Popen(
-                    command,
+                    [*command, *spec.args[len(protection.spec.args) :]],
                     # Inherited from the pre-run's job, in which Slurm opens --input or /dev/null.
                     stdin=None,
                     stdout=output,
@@ -179,7 +179,8 @@ def _resume(
     restarts = str(int(environment.get("SLURM_RESTART_COUNT") or "0") + 1)
     again = {**environment, "SLURM_RESTART_COUNT": restarts, "SLURMWRAP_REHEARSE": ""}
     again["SLURMWRAP_PARK_AFTER"] = str(spec.steps)
-    second = start(replace(spec, time_limit_s=left, profile_s=0.0, rehearse_s=0.0), again)
+    args = (*spec.args, *spec.resume_args)
+    second = start(replace(spec, args=args, time_limit_s=left, profile_s=0.0, rehearse_s=0.0), again)
     resumed = replace(rehearsal, resumed=True)
     if second.layer == "exit" and (second.exit_code or second.signal or second.crashed):
         return replace(second, steps=first.steps, step_source=first.step_source, rehearsal=resumed)

@@ -220,6 +220,7 @@ class TrialSpec:
         0.0  # seconds for the shortened rest of the program, after the steps that count as a pass; 0: none
     )
     resumes: bool = False  # after the rehearsal the script is started once more, as Slurm does after a requeue
+    resume_args: tuple[str, ...] = ()  # added to the script's arguments then
     no_training_s: float = 40.0  # seconds to wait for an error if nothing in the program trains
     no_activity_s: float = 90.0  # seconds after which a trial that stands still is ended
     overlay: str = "auto"  # "auto": a private overlay over the user's directories if the kernel permits it; "off"

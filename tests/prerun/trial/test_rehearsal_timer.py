@@ -97,6 +97,17 @@ def test_an_error_after_a_restart_stops_the_job(trial: Trial, make_spec: MakeSpe
     assert "load_state_dict" in verdict.reason
 
 
+def test_arguments_are_added_when_the_script_is_started_again(trial: Trial, job: Path) -> None:
+    write_program(job, final="pass", resume="print(unknown)")
+    script = (
+        '#!/bin/bash\n[[ "$*" == "a --resume last" ]] || rm -f last\necho "called with $*"\n'
+        + SCRIPT.partition("\n")[2]
+    )
+    result = trial(script, "a", rehearse_s=60.0, resumes=True, resume_args=("--resume", "last"))
+    assert "called with a --resume last\nresumes at 2" in result.logs[0].text
+    assert (result.layer, result.exit_code) == ("exit", 1)
+
+
 def test_what_takes_too_long_is_ended_and_passes(trial: Trial, make_spec: MakeSpec, job: Path) -> None:
     write_program(job, validate="import time; time.sleep(3600)")
     result = trial(SCRIPT, rehearse_s=0.5)
