@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
+    from slurmwrap.prerun.expected_saving import ScriptOutcome
 else:
     Protocol = object  # only type checkers look
 
@@ -293,6 +294,9 @@ class Memory(Protocol):
 
     def remember_completed(self, fingerprint: str, at: float) -> None:
         """Remember that a run with this fingerprint completed."""
+
+    def outcomes(self) -> tuple[ScriptOutcome, ...]:
+        """Return what became of the user's newest submissions, oldest first."""
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return deterministic failures of the same script, code and arguments since its last success, newest first."""

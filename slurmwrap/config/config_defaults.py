@@ -16,6 +16,7 @@ OVERLAYS = ("auto", "off")
 POLICIES = ("graded", "tune", "proportional")
 ADAPTERS = ("auto", "commands", "pyslurm")
 LOGS = ("auto", "stderr", "journal")
+PRERUN_SELECT = ("value", "all")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # Smallest and largest value that makes sense. Outside them gsub would send Slurm impossible requests, or tuning would
 # do harm.
@@ -26,6 +27,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.time_limit_s": (1, 30 * 86400),
     "prerun.steps": (1, 1_000_000),
     "prerun.min_gpus": (0, 1_000_000),
+    "prerun.wait_weight": (0, 1_000_000),
     "prerun.profile_s": (0, 86400),
     "prerun.rehearse_s": (0, 86400),
     "prerun.sweep_s": (0, 86400),
@@ -74,6 +76,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "prerun.mode": PRERUN_MODES,
+    "prerun.select": PRERUN_SELECT,
     "prerun.overlay": OVERLAYS,
     "tuning.policy": POLICIES,
     "slurm.adapter": ADAPTERS,
@@ -121,7 +124,9 @@ class Prerun:
     grace_s: int = 600
     time_limit_s: int = 900
     steps: int = 3
-    min_gpus: int = 1
+    select: str = "value"
+    min_gpus: int = 2
+    wait_weight: float = 1.0
     profile_s: int = 0
     rehearse_s: int = 120
     sweep_s: int = 120

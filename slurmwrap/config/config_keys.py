@@ -90,7 +90,19 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         ),
         "time_limit_s": (_G, "seconds", "The time limit of a pre-run."),
         "steps": (_G, "optimizer steps", "A pre-run passes after this many steps."),
-        "min_gpus": (_G, "GPUs", "Jobs with fewer GPUs have no pre-run."),
+        "select": (
+            _G,
+            "",
+            """Which jobs that may fail have a pre-run: value: those for which it is expected to save more GPU time than
+            it costs (docs/prerun-reference.md); all: all of them.""",
+        ),
+        "min_gpus": (_G, "GPUs", "Jobs with fewer GPUs have no pre-run, unless their users ask for one."),
+        "wait_weight": (
+            _G,
+            "GPU-seconds per second",
+            """What one second of delay costs, for a job that could start at once, when the value of a pre-run is
+            estimated; 0: the delay costs nothing.""",
+        ),
         "profile_s": (
             _G,
             "seconds",

@@ -14,7 +14,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
-from slurmwrap.gsub.waiting_job import has_user_changed_start_time, is_as_given, start_action
+from slurmwrap.gsub.waiting_job import has_user_changed_start_time, is_as_given, is_eligible, start_action
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
@@ -202,6 +202,8 @@ def _plan_again(
     except (SlurmError, ValueError) as error:
         # The job passed its pre-run, so a failure to plan must not keep it waiting.
         context.say(f"not tuned again: {error}")
+    if is_eligible(record, context.clock.now()):
+        return chosen, applied, True
     if not waiting.release_at:
         return chosen, applied, False
     start = start_action(target, waiting.release_at, "its pre-run found no error that stops it")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.verdict import Verdict
+    from slurmwrap.prerun.expected_saving import SavingEstimate
 
 
 # Options of Slurm and of pyxis that run the batch script, and so the pre-run's script, in a container.
@@ -78,7 +79,11 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     # Jobs share a pre-run only if they wait for the same dependency or begin: before it, files may be missing.
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
-    prerun, reason = choose_prerun(request, snapshot, context, mark, group)
+    has_free_gpus = find_free_gpus(request, snapshot)
+    prerun, reason = choose_prerun(request, context, mark, group, has_free_gpus=has_free_gpus)
+    estimate = None
+    if not reason:
+        prerun, reason, estimate = weigh_prerun(prerun, request, context, key, starts_now=has_free_gpus and not delay)
     holdout_group, held_out = "", False
     if context.config.prerun.holdout > 0:
         holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
@@ -116,6 +121,8 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         holdout_group=holdout_group,
         held_out=held_out,
         delay=delay,
+        estimate=estimate,
+        keeps_place=prerun == "auto" and not has_free_gpus and not delay,
     )
 
 
@@ -251,17 +258,17 @@ def has_own_output_file(request: JobRequest) -> bool:
 
 
 def choose_prerun(
-    request: JobRequest, snapshot: Snapshot, context: SubmitContext, mark: str, group: str = ""
+    request: JobRequest, context: SubmitContext, mark: str, group: str = "", *, has_free_gpus: bool
 ) -> tuple[str, str]:
-    """Return (pre-run mode, reason). An explicit mode is kept; `auto` skips a pre-run that would prove nothing new.
+    """Return (pre-run mode, reason); the reason "" means that the pre-run's expected value decides (weigh_prerun).
 
-    `group`: see PreparedJob. If a pre-run of the group is in flight, the job waits for it, and Slurm is not asked
-    about earlier runs.
+    An explicit mode is kept; `auto` skips a pre-run that would prove nothing new. `group`: see PreparedJob. If a
+    pre-run of the group is in flight, the job waits for it, and Slurm is not asked about earlier runs.
     """
     settings = context.config.prerun
     mode = request.own.prerun or settings.mode
     if mode == "profile" and request.setting("wait"):
-        return "wait", "--wait: the pre-run goes first, then the job"
+        return "wait", _PRERUN_FIRST
     if mode not in ("auto", "gate"):
         return mode, "as asked"
     if request.own.prerun is None and (option := next((o for o in _BATCH_CONTAINER if request.setting(o)), "")):
@@ -271,18 +278,75 @@ def choose_prerun(
 
         if not can_share_dependency(dependency):
             return "off", f"its pre-run cannot wait for --dependency={dependency}"
-    if request.shape.gpus < settings.min_gpus:
-        return "off", f"fewer than {settings.min_gpus} GPUs"
+    asked = is_prerun_requested(request)
     if not _asks_for_more(request) and context.memory.passed(mark):
         return "off", "this script, its code and its arguments passed a pre-run before"
-    if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
+    if not asked and request.shape.gpus == 1 and has_free_gpus:
         return "off", "a 1-GPU job that can start now is its own pre-run"
+    if not asked and request.shape.gpus < settings.min_gpus:
+        return "off", f"fewer than {settings.min_gpus} GPUs; --prerun=auto tries it nevertheless"
     if why := _find_reason_to_skip(request, context, mark, group):
         return "off", why
     # With --wait, sbatch returns when the job has ended, which is too late to start its pre-run.
-    if request.setting("wait"):
-        return "wait", "--wait: the pre-run goes first, then the job"
-    return mode, "first run of this script, code and arguments"
+    mode = "wait" if request.setting("wait") else mode
+    if asked or settings.select == "all" or _has_prerun_in_flight(context, group):
+        return mode, _PRERUN_FIRST if mode == "wait" else "first run of this script, code and arguments"
+    return mode, ""
+
+
+_PRERUN_FIRST = "--wait: the pre-run goes first, then the job"
+
+
+def is_prerun_requested(request: JobRequest) -> bool:
+    """Return whether the user asked for a pre-run, by --prerun or by an option about how it runs."""
+    own = request.own
+    given = any(one is not None for one in (own.prerun, own.prerun_gpus))
+    return given or bool(own.prerun_command) or _asks_for_more(request)
+
+
+def find_free_gpus(request: JobRequest, snapshot: Snapshot) -> bool:
+    """Return whether as many GPUs as the job requests are free now, where it may run.
+
+    Only GPUs, nodes, partition and GPU type are compared. True if other jobs wait for these GPUs or another limit keeps
+    the job from starting.
+    """
+    shape, kind = request.shape, request.shape.gpu_type
+    partitions = set((request.value("partition") or snapshot.default_partition).split(",")) - {""}
+    free = [
+        node.gpus_free
+        for node in snapshot.nodes
+        if node.gpus_free > 0
+        and node.usable
+        and (not partitions or not partitions.isdisjoint(node.partitions))
+        and (not kind or kind in node.gpu_type.split(","))
+    ]
+    if shape.gpus_per_node:
+        return sum(count >= shape.gpus_per_node for count in free) >= max(1, shape.gpus // shape.gpus_per_node)
+    return len(free) >= (shape.nodes or 1) and sum(free) >= shape.gpus
+
+
+def weigh_prerun(
+    mode: str, request: JobRequest, context: SubmitContext, key: str, *, starts_now: bool
+) -> tuple[str, str, SavingEstimate]:
+    """Return (mode or "off", reason, estimate) by what the pre-run is expected to save and to cost."""
+    from slurmwrap.prerun.expected_saving import PrerunCase, describe_estimate, estimate_saving, summarize_history
+
+    case = PrerunCase(
+        gpus=request.shape.gpus,
+        time_limit_s=request.shape.time_limit_s,
+        history=summarize_history(context.memory.outcomes(), key),
+        starts_now=starts_now,
+        wait_weight=context.config.prerun.wait_weight,
+    )
+    estimate = estimate_saving(case)
+    reason = describe_estimate(estimate)
+    if not estimate.worthwhile:
+        return "off", reason, estimate
+    return mode, f"{_PRERUN_FIRST}; {reason}" if mode == "wait" else reason, estimate
+
+
+def _has_prerun_in_flight(context: SubmitContext, group: str) -> bool:
+    return context.flights is not None and bool(group) and context.flights.of(group) is not None
 
 
 def _asks_for_more(request: JobRequest) -> bool:
@@ -298,7 +362,7 @@ def _find_reason_to_skip(request: JobRequest, context: SubmitContext, mark: str,
         return f"an earlier pre-run was inconclusive: {why}; --prerun=auto tries again"
     if program := context.trials.holder(request):
         return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
-    if context.flights is not None and group and context.flights.of(group):
+    if _has_prerun_in_flight(context, group):
         return ""
 
     return (

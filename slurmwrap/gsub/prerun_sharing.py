@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap.errors import SlurmError
-from slurmwrap.gsub.waiting_job import JobIdentity, has_user_changed_start_time, read_job_identity, start_action
+from slurmwrap.gsub.waiting_job import (
+    JobIdentity,
+    has_user_changed_start_time,
+    is_eligible,
+    read_job_identity,
+    start_action,
+)
 from slurmwrap.store import prerun_registry
 from slurmwrap.store.prerun_registry import InflightPrerun, PrerunRegistry, WaitingJob
 
@@ -204,6 +210,8 @@ def _release_waiting_job(guest: WaitingJob, context: SubmitContext, reason: str)
             context.say(f"job {guest.job_id} is left alone: Slurm gave the id to another job since")
             return False
         if has_user_changed_start_time(record, _read_given_begin_times(Path(guest.trial_dir)), context.clock.now()):
+            return False
+        if is_eligible(record, context.clock.now()):
             return False
         # If tasks of an array have started, address only those that still wait.
         address = record.waiting_address or str(guest.job_id)

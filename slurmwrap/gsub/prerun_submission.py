@@ -77,12 +77,32 @@ class TrialTimes:
 
 def compute_trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
     """Return the configured times, reduced to the partition's time limit. Beyond it a pre-run would pend forever."""
-    named = settings.partition or prepared.request.value("partition") or prepared.snapshot.default_partition
+    named = choose_prerun_partition(prepared, settings) or ",".join(find_own_partitions(prepared))
     limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
     most = max(_VERDICT_MARGIN_S, min(limits, default=86400 * 365) - _VERDICT_MARGIN_S)
     profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
     trial_s = min(_compute_wanted_seconds(prepared, settings), most - profile_s)
     return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _VERDICT_MARGIN_S)
+
+
+def find_own_partitions(prepared: PreparedJob) -> tuple[str, ...]:
+    """Return the partitions in which the job may run."""
+    named = prepared.request.value("partition") or prepared.snapshot.default_partition
+    return tuple(name for name in named.split(",") if name)
+
+
+def choose_prerun_partition(prepared: PreparedJob, settings: Prerun) -> str:
+    """Return the partition of the pre-run; "" for the job's own.
+
+    A partition for pre-runs usually has a higher PriorityTier. If the job is not held and its nodes are in that
+    partition too, the pre-run would take one of the GPUs that become free for the job, and Slurm would fill the others
+    with short jobs until the pre-run's time limit. In the job's own partition the pre-run is behind the job.
+    """
+    if not settings.partition or not prepared.keeps_place:
+        return settings.partition
+    own = set(find_own_partitions(prepared))
+    shared = any(settings.partition in n.partitions and not own.isdisjoint(n.partitions) for n in prepared.snapshot.nodes)
+    return "" if shared else settings.partition
 
 
 def _compute_wanted_seconds(prepared: PreparedJob, settings: Prerun) -> float:
@@ -189,7 +209,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
     _write_json(directory / "waiting.json", plain)
     options = make_trial_options(
         request,
-        partition=settings.partition,
+        partition=choose_prerun_partition(prepared, settings),
         time_limit_s=times.slurm_s,
         cpus=cpus,
         mem_mib=mem_mib,

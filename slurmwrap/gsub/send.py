@@ -142,7 +142,7 @@ def send(
     sent = SubmitResult(result=_select_shown_result(prepared, result), batch=batch)
     if result.job_id is None or early:
         return sent
-    if begin is not None:
+    if prepared.prerun in WITH_TRIAL:
         # Imported only here, because most calls start no pre-run.
         from slurmwrap.gsub.start_prerun import start_trial
 
@@ -238,9 +238,13 @@ def make_sbatch_call(
     )
 
 
+# Modes in which a job is submitted before its pre-run.
+WITH_TRIAL = ("auto", "gate", "profile")
+
+
 def _make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
     """Return (the --begin that makes the job wait for its pre-run, or None; the StartTime that releases it)."""
-    if prepared.prerun not in ("auto", "gate", "profile"):
+    if prepared.prerun not in WITH_TRIAL or prepared.keeps_place:
         return None, "now"
     from slurmwrap.sbatch.begin import select_later_begin
 

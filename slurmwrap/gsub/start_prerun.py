@@ -45,7 +45,8 @@ def start_trial(
     if why_not or result.job_id is None:
         context.say(f"no pre-run: {why_not}; job {job_id} starts without")
         withdraw_prerun(prepared, directory, context)
-        _release_job(job_id, release_at, context)
+        if not prepared.keeps_place:
+            _release_job(job_id, release_at, context)
         return sent
     with suppress(OSError):
         mark_submitted(directory, result.job_id)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.console import Console
     from slurmwrap.gsub.submit_context import SubmitResult, TrialJob
     from slurmwrap.model.finding import Finding
+    from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import SbatchResult
     from slurmwrap.sbatch.job_request import JobRequest
 
@@ -145,6 +146,7 @@ _MODES = {
     "profile": ", a separate 1-GPU job, which measures what your job needs",
     "off": "",
 }
+_KEEPS_PLACE = ", a separate 1-GPU job; too few GPUs are free for your job now, so it keeps its place in the queue"
 
 
 def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
@@ -153,13 +155,13 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     if own.explain:
         console.block(_format_explanation(prepared, console))
         if not own.dry_run:  # a dry run prints this line below
-            console.say(f"its pre-run: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
+            console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")
     if own.dry_run:
         from slurmwrap.sbatch.explain import make_equivalent_script
 
         sys.stdout.buffer.write(make_equivalent_script(prepared.request, prepared.batch))
         console.say("nothing submitted")
-        console.say(f"its pre-run would be: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
+        console.say(f"its pre-run would be: {_describe_mode(prepared)} ({prepared.prerun_reason})")
         if prepared.delay and prepared.prerun != "off":
             console.say(f"{prepared.delay}: no pre-run cancels it for a file that is missing now")
         if _has_job_dependency(prepared):
@@ -191,6 +193,10 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     release_orphans(context)
     timing.reached("look after pre-runs")
     return code
+
+
+def _describe_mode(prepared: PreparedJob) -> str:
+    return f"{prepared.prerun}{_KEEPS_PLACE if prepared.keeps_place else _MODES[prepared.prerun]}"
 
 
 def _format_explanation(prepared: PreparedJob, console: Console) -> str:
@@ -251,9 +257,11 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
     elif sent.trial is not None and sent.trial.job_id is not None:
         from slurmwrap.gsub.prerun_submission import format_gpu_count
 
-        console.say(
-            f"job {result.job_id} waits for its pre-run on {format_gpu_count(prepared)}, job {sent.trial.job_id}"
-        )
+        where = f"its pre-run on {format_gpu_count(prepared)}, job {sent.trial.job_id}"
+        if prepared.keeps_place:
+            console.say(f"job {result.job_id} keeps its place in the queue; meanwhile runs {where}")
+        else:
+            console.say(f"job {result.job_id} waits for {where}")
         if _has_job_dependency(prepared):
             console.say("both wait for the jobs of --dependency first")
         console.say(f"watch it: slurmwrap watch {result.job_id}")
@@ -406,6 +414,8 @@ def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster:
             "reason": prepared.prerun_reason,
             "job_id": trial_id,
             "shared": sent.attached_to is not None,
+            "keeps_place": prepared.keeps_place,
+            "estimate": None if prepared.estimate is None else _estimate_to_json_dict(prepared.estimate),
         },
         "changes": [
             {"option": c.option, "old": c.old, "new": c.new, "reason": c.reason}
@@ -415,6 +425,13 @@ def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster:
         "warnings": [_finding_to_json_dict(one) for one in prepared.warnings],
         "forced": list(prepared.forced),
     }
+
+
+def _estimate_to_json_dict(estimate: SavingEstimate) -> dict[str, Any]:
+    """Return why the job has a pre-run or none; savings and costs in GPU-seconds."""
+    from slurmwrap.fast_dataclasses import asdict
+
+    return {**asdict(estimate), "worthwhile": estimate.worthwhile}
 
 
 def _finding_to_json_dict(one: Finding) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.limits import Quotas
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
     from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
     from slurmwrap.store.prerun_registry import PrerunRegistry
@@ -87,6 +88,9 @@ class PreparedJob:
     holdout_group: str = ""  # id of the draw of prerun.holdout that included the job; "": none
     held_out: bool = False  # whether that draw selected the job to run without a pre-run
     delay: str = ""  # why the job's own request delays its start; "": it may start at once
+    estimate: SavingEstimate | None = None  # why it has a pre-run or none; None: another reason decided
+    # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
+    keeps_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

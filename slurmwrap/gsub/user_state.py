@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.submission import Submission
+    from slurmwrap.prerun.expected_saving import ScriptOutcome
     from slurmwrap.store.user_state_files import UserState
 
 # Step directories are removed after this time, which is longer than a job waits, runs and is retried.
@@ -76,6 +77,10 @@ class UserStateStore:
     def remember_completed(self, fingerprint: str, at: float) -> None:
         """Record in the state directory that a job of this fingerprint completed."""
         self.state.remember_completed(fingerprint, at)
+
+    def outcomes(self) -> tuple[ScriptOutcome, ...]:
+        """Return what became of the user's newest submissions, oldest first, by their own reconcile and pre-runs."""
+        return self.state.outcomes()
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return the failures of the user's own reconcile and of the site's diagnoses, newest first."""

@@ -88,6 +88,14 @@ def has_user_changed_start_time(record: JobRecord, given: Sequence[float], now: 
     return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)
 
 
+def is_eligible(record: JobRecord, now: float) -> bool:
+    """Return whether no begin time keeps the job from starting, so that it needs no release.
+
+    A new StartTime would only move its EligibleTime, from which Slurm counts its age.
+    """
+    return record.eligible_time is not None and record.eligible_time <= now
+
+
 def start_action(address: str, release_at: str, reason: str) -> SlurmAction:
     """Return the update of StartTime that releases a waiting job."""
     return SlurmAction(verb=Verb.UPDATE_JOB, target=address, key="StartTime", value=release_at, reason=reason)

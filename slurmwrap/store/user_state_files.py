@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.submission import Submission
+    from slurmwrap.prerun.expected_saving import ScriptOutcome
 
 DATABASE = "user.db"
 SPOOL = "spool"
@@ -42,6 +43,7 @@ DETERMINISTIC = ("stop", "blacklist_input")
 _BUSY_S = 0.25  # gsub continues without the database rather than wait longer
 _SPOOL_FILES = 200  # newest files that are read: each costs an open
 _SUBMISSIONS = 20  # newest submissions of one script that are read
+_OUTCOMES = 200  # newest submissions whose outcomes are read
 _SPOOL_BYTES = 1 << 20
 # As retry.record.CLOCKS_S: ids are reused, so a run belongs to the last submission before it, with clock differences.
 _CLOCK_TOLERANCE_S = 300.0
@@ -236,6 +238,18 @@ class UserState:
         with self._read_rows(query) as rows:
             return tuple((str(r["address"]), float(r["submit_time"]), str(r["name"]), str(r["state"])) for r in rows)
 
+    def outcomes(self) -> tuple[ScriptOutcome, ...]:
+        """Return what became of the newest submissions with a fingerprint, oldest first."""
+        query = f"""SELECT s.profile_key, s.fingerprint, p.verdict_outcome, p.verdict_seconds, a.diagnosis_category,
+                a.diagnosis_decision, a.diagnosis_domain, a.end_time - a.start_time AS run_s
+            FROM (SELECT cluster, job_id, at, profile_key, fingerprint, prerun_job_id FROM submissions
+                ORDER BY at DESC LIMIT {_OUTCOMES}) s
+            LEFT JOIN preruns p ON p.cluster = s.cluster AND p.prerun_job_id = s.prerun_job_id AND p.job_id = s.job_id
+            LEFT JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.submit_time >= s.at - ?
+            WHERE s.fingerprint <> '' AND s.profile_key <> '' ORDER BY s.at, a.submit_time"""
+        with self._read_rows(query, _CLOCK_TOLERANCE_S) as rows:
+            return tuple(_outcome_from_row(row) for row in rows)
+
     def failed_before(
         self,
         script_sha256: str,
@@ -356,6 +370,24 @@ def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) 
     cursor = connection.execute(query, [record_rows.encode_sql_text(v) if isinstance(v, str) else v for v in values])
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _outcome_from_row(row: Mapping[str, Any]) -> ScriptOutcome:
+    """Return the outcome of one run with its pre-run. A failure that is not the script's own is not known."""
+    from slurmwrap.prerun.expected_saving import ScriptOutcome
+
+    completed = row["diagnosis_category"] == _SUCCESS
+    own = row["diagnosis_decision"] in DETERMINISTIC and row["diagnosis_domain"] not in _DOMAINS_NOT_OF_SCRIPT
+    failed = True if own or row["verdict_outcome"] == "fail" else False if completed else None
+    if failed is None and row["verdict_outcome"] == "pass":
+        failed = False
+    return ScriptOutcome(
+        key=row["profile_key"],
+        fingerprint=row["fingerprint"],
+        failed=failed,
+        run_s=float(row["run_s"] or 0.0) if completed else 0.0,
+        prerun_s=float(row["verdict_seconds"] or 0.0),
+    )
 
 
 def _past_failure_from_run(run: JobRun, fingerprint: str) -> PastFailure:

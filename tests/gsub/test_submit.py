@@ -33,6 +33,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.slurm_options import PlanningFacts
+from slurmwrap.prerun.expected_saving import ScriptOutcome
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
@@ -124,6 +125,7 @@ class FakeMemory:
     runs: tuple[tuple[int, float], ...] = ()  # runs without diagnosis: (job id, time)
     completed_at: list[float] = field(default_factory=list)  # end times of runs that Slurm reported as completed
     past_failures: tuple[PastFailure, ...] = ()
+    past_outcomes: tuple[ScriptOutcome, ...] = ()
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
     listening: bool = True
@@ -149,6 +151,9 @@ class FakeMemory:
 
     def remember_completed(self, fingerprint: str, at: float) -> None:
         self.completed_at.append(at)
+
+    def outcomes(self) -> tuple[ScriptOutcome, ...]:
+        return self.past_outcomes
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         return self.past_failures
@@ -409,7 +414,8 @@ def test_an_accepted_job_without_printed_id_is_not_submitted_again() -> None:
 
 def test_with_wait_the_pre_run_is_submitted_first() -> None:
     prepared = prepare(request("--wait"), context(FakeSlurm(), FakeMemory()))
-    assert (prepared.prerun, prepared.prerun_reason) == ("wait", "--wait: the pre-run goes first, then the job")
+    assert prepared.prerun == "wait"
+    assert prepared.prerun_reason.startswith("--wait: the pre-run goes first, then the job; it saves more than it costs")
 
 
 def test_a_failed_job_submitted_with_wait_is_remembered() -> None:
