@@ -122,6 +122,21 @@ _ROW = {
     "description": "column -> value; bytes that are no text as hexadecimal digits",
     "additionalProperties": {"type": ["string", "number", "null"]},
 }
+_ESTIMATE = describe_object(
+    {
+        "gpus": WHOLE,
+        "failure_probability": {**NUMBER, "description": "that the job fails in a way that the pre-run stops"},
+        "scripts": {**WHOLE, "description": "the user's earlier scripts that changed the probability"},
+        "run_s": {**NUMBER, "description": "expected run time, seconds"},
+        "run_source": {"enum": ["history", "time limit", "Philly"]},
+        "lost_s": {**NUMBER, "description": "run time that such a failure loses, seconds"},
+        "prerun_s": {**NUMBER, "description": "expected duration of the pre-run, seconds"},
+        "saving": {**NUMBER, "description": "GPU-seconds"},
+        "prerun_cost": {**NUMBER, "description": "GPU-seconds"},
+        "delay_cost": {**NUMBER, "description": "GPU-seconds"},
+        "worthwhile": FLAG,
+    }
+)
 _SUBMISSION = {
     "job_id": maybe(WHOLE) | {"description": "null where Slurm refused the job, or its answer was lost: see `error`"},
     "cluster": TEXT,
@@ -133,6 +148,8 @@ _SUBMISSION = {
             "reason": TEXT,
             "job_id": {**maybe(WHOLE), "description": "the pre-run's own job; null for none"},
             "shared": {**FLAG, "description": "it is the pre-run of an earlier submission"},
+            "keeps_place": {**FLAG, "description": "too few GPUs are free: the job is not held for its pre-run"},
+            "estimate": maybe(_ESTIMATE) | {"description": "null: another reason than the expected value decided"},
         }
     ),
     "changes": {

@@ -185,15 +185,18 @@ def _plan_again(
     """Plan again with the measurement and a new snapshot, apply the changes one key per call, then set StartTime.
 
     If Slurm refuses one update, all are undone: Slurm may refuse an update and keep its value (placement/retune.py). A
-    job that has started, ended or been cancelled is left alone, and so is a StartTime that the user has changed.
+    job that has started, ended or been cancelled is left alone, and so is a StartTime that the user has changed. A job
+    that was not held for its pre-run needs no StartTime.
     Return (plan in force, applied actions, whether the job was released).
     """
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
+    eligible = False
     try:
         record = _retry_while_unreachable(lambda: find_waiting_job(int(target), context, waiting.job), context)
         if record is None:
             return (chosen, *_release_rest_of_array(waiting, context))
+        eligible = is_eligible(record, context.clock.now())
         if has_user_changed_start_time(record, waiting.given, context.clock.now()):
             context.say(f"job {target} keeps the start time that its user has set meanwhile")
             waiting = replace(waiting, release_at="")
@@ -202,7 +205,7 @@ def _plan_again(
     except (SlurmError, ValueError) as error:
         # The job passed its pre-run, so a failure to plan must not keep it waiting.
         context.say(f"not tuned again: {error}")
-    if is_eligible(record, context.clock.now()):
+    if eligible:
         return chosen, applied, True
     if not waiting.release_at:
         return chosen, applied, False

@@ -101,7 +101,9 @@ def choose_prerun_partition(prepared: PreparedJob, settings: Prerun) -> str:
     if not settings.partition or not prepared.keeps_place:
         return settings.partition
     own = set(find_own_partitions(prepared))
-    shared = any(settings.partition in n.partitions and not own.isdisjoint(n.partitions) for n in prepared.snapshot.nodes)
+    shared = any(
+        settings.partition in n.partitions and not own.isdisjoint(n.partitions) for n in prepared.snapshot.nodes
+    )
     return "" if shared else settings.partition
 
 

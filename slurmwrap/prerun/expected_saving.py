@@ -1,4 +1,4 @@
-"""Estimate whether a pre-run is worth its GPU time: what it saves by stopping a failing job, against what it costs. Pure.
+"""Estimate whether a pre-run is worth its time: what it saves by stopping a failing job, against its cost. Pure.
 
     saving = GPUs x P(failure that it stops) x GPU time lost by such a failure
     cost   = duration of the pre-run (it has one GPU) + wait_weight x duration, if the job could start now
@@ -12,6 +12,7 @@ and after how long. tests/sim/failures/test_expected_saving_prior.py computes th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import exp, log
 
 from slurmwrap.fast_dataclasses import dataclass
@@ -25,8 +26,8 @@ LATE_FAILURES = (0.050, 0.064, 0.057)
 EARLY_LOSS_S = 43.0
 LATE_LOSS_S = ((180, 180), (600, 538), (1800, 1312), (3600, 2225), (14400, 5849), (86400, 16675), (604800, 34024))
 # Which share of these a pre-run stops: the early ones as measured at first sight (docs/prerun-rounds.md). Assumed: half
-# of the late ones show in a shortened epoch (the others need the data or the length of the real run), and a fifth of the
-# failures of a job with several GPUs needs several processes.
+# of the late ones show in a shortened epoch (the others need the data or the length of the real run), and a fifth of
+# the failures of a job with several GPUs needs several processes.
 SEEN_EARLY = 0.94
 SEEN_LATE = 0.5
 NEEDS_COMPANY = 0.2
@@ -34,9 +35,10 @@ NEEDS_COMPANY = 0.2
 PRIOR_SCRIPTS = 20.0
 # Median run time of Philly's jobs by their GPUs as above, for a job without history and time limit.
 PHILLY_RUN_S = (1117.0, 367.0, 23649.0)
-# Mean share of its time limit that a job runs, if limits are 1.2 to 10 times too long, log-uniformly distributed: the
-# habit of users that docs/evaluation.md assumes for time limits.
-LIMIT_SHARE = (1 / 1.2 - 1 / 10) / log(10 / 1.2)
+# Assumed: a time limit is 1.2 to 10 times the run time, log-uniformly distributed. LIMIT_SHARE is the mean share of the
+# limit that a job runs.
+LIMIT_FACTORS = (1.2, 10.0)
+LIMIT_SHARE = (1 / LIMIT_FACTORS[0] - 1 / LIMIT_FACTORS[1]) / log(LIMIT_FACTORS[1] / LIMIT_FACTORS[0])
 # Duration of a pre-run without history: three steps and a short rehearsal.
 PRERUN_S = 60.0
 # Runs of one key whose median counts as the expected run time, and pre-runs whose median as the expected duration.
@@ -149,7 +151,7 @@ def interpolate_late_loss(run_s: float) -> float:
     """Return the mean run time until a late failure, at most `run_s`; the logarithms are interpolated."""
     if run_s <= LATE_LOSS_S[0][0]:
         return run_s
-    for (low, lost_low), (high, lost_high) in zip(LATE_LOSS_S, LATE_LOSS_S[1:], strict=False):
+    for (low, lost_low), (high, lost_high) in pairwise(LATE_LOSS_S):
         if run_s <= high:
             share = log(run_s / low) / log(high / low)
             return exp(log(lost_low) + share * log(lost_high / lost_low))

@@ -43,7 +43,7 @@ DETERMINISTIC = ("stop", "blacklist_input")
 _BUSY_S = 0.25  # gsub continues without the database rather than wait longer
 _SPOOL_FILES = 200  # newest files that are read: each costs an open
 _SUBMISSIONS = 20  # newest submissions of one script that are read
-_OUTCOMES = 200  # newest submissions whose outcomes are read
+_OUTCOMES = 100  # newest submissions whose outcomes are read
 _SPOOL_BYTES = 1 << 20
 # As retry.record.CLOCKS_S: ids are reused, so a run belongs to the last submission before it, with clock differences.
 _CLOCK_TOLERANCE_S = 300.0

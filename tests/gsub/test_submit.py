@@ -15,10 +15,10 @@ from slurmwrap.config.load_config import Config, Placement, Prerun
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
 from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
 from slurmwrap.gsub.planning_inputs import read_planning_facts
-from slurmwrap.gsub.prepare import prepare
+from slurmwrap.gsub.prepare import find_free_gpus, prepare
 from slurmwrap.gsub.prerun_sharing import release_all_orphans as look_after
 from slurmwrap.gsub.send import make_sbatch_call, send
-from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext, SubmitResult, TrialJob
+from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext, SubmitResult, TrialJob
 from slurmwrap.gsub.waiting_job import JobIdentity, list_expected_start_times
 from slurmwrap.model.cluster import Node, NodeLoad, Partition, Snapshot
 from slurmwrap.model.decision import BlockedInput, SlurmAction, Verb
@@ -415,7 +415,9 @@ def test_an_accepted_job_without_printed_id_is_not_submitted_again() -> None:
 def test_with_wait_the_pre_run_is_submitted_first() -> None:
     prepared = prepare(request("--wait"), context(FakeSlurm(), FakeMemory()))
     assert prepared.prerun == "wait"
-    assert prepared.prerun_reason.startswith("--wait: the pre-run goes first, then the job; it saves more than it costs")
+    assert prepared.prerun_reason.startswith(
+        "--wait: the pre-run goes first, then the job; it saves more than it costs"
+    )
 
 
 def test_a_failed_job_submitted_with_wait_is_remembered() -> None:
@@ -745,7 +747,6 @@ def test_a_passed_or_inconclusive_pre_run_releases_the_job_as_its_last_action(ou
         (NOW + 600, True),  # the grace period set at submission
         (NOW + 500, True),  # sbatch was slow
         (NOW + 365 * 86400, True),  # --prerun=gate
-        (NOW - 5, True),  # the user set "now"; a second release is harmless
         (None, True),
         (NOW + 7200, False),
         (NOW + 60, False),
@@ -756,6 +757,27 @@ def test_a_start_time_that_the_user_changed_is_kept(begins_at: int | None, let_g
     at = context(slurm, FakeMemory())
     record = apply_verdict(replace(held_job(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     assert ([a.key for a in slurm.applied][-1:] == ["StartTime"], record.released) == (let_go, let_go)
+
+
+def test_a_job_that_is_eligible_already_keeps_its_eligible_time() -> None:
+    """Slurm counts a job's age from EligibleTime, which a new StartTime moves."""
+    slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), eligible_time=int(NOW) - 5)})
+    at = context(slurm, FakeMemory())
+    record = apply_verdict(held_job(at), PASSED, at)
+    assert "StartTime" not in [action.key for action in slurm.applied]
+    assert record.released
+
+
+def test_a_job_that_cannot_be_looked_up_is_released_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+
+    def refuse(address: str) -> JobRecord | None:
+        raise SlurmError(f"squeue does not know {address}")
+
+    monkeypatch.setattr(slurm, "job", refuse)
+    at = context(slurm, FakeMemory())
+    record = apply_verdict(held_job(at), PASSED, at)
+    assert ([action.key for action in slurm.applied], record.released) == (["StartTime"], True)
 
 
 def test_expected_start_times_are_those_that_gsub_sets() -> None:
@@ -1293,7 +1315,7 @@ def test_with_prerun_only_a_static_error_is_a_verdict_with_its_findings() -> Non
 def test_a_heterogeneous_job_is_submitted_unchanged_except_for_begin() -> None:
     slurm = FakeSlurm()
     at = context(slurm, FakeMemory())
-    words = ["-N1", "--gres=gpu:2", ":", "-N1", "--mem=10", "train.sbatch", "x"]
+    words = ["--prerun=auto", "-N1", "--gres=gpu:2", ":", "-N1", "--mem=10", "train.sbatch", "x"]
     asked = parse_request(words, environ={}, cwd="/home/alice", read_script=lambda path: SCRIPT, read_stdin=lambda: b"")
     send(prepare(asked, at), at, trial)
     assert slurm.calls[0].options == ("-N1", "--gres=gpu:2", "--begin=now+600", ":", "-N1", "--mem=10")
@@ -1359,3 +1381,100 @@ def test_slurm_is_asked_how_the_last_identical_run_ended(record: JobRecord | Non
 
 def test_an_unreachable_slurm_does_not_prevent_a_submission() -> None:
     assert choose_prerun(memory=FakeMemory(runs=((7, NOW),)), slurm=FakeSlurm(away=1))[0] == "auto"
+
+
+# --- which jobs are worth a pre-run ----------------------------------------------------------------------------------
+
+FULL = tuple(replace(node, state="ALLOCATED", gpus_used=8) for node in NODES)
+
+
+def prepare_with(
+    *words: str, nodes: tuple[Node, ...] = NODES, memory: FakeMemory | None = None, **prerun: object
+) -> PreparedJob:
+    slurm = FakeSlurm()
+    slurm.snapshot = lambda: replace(FakeSlurm().snapshot(), nodes=nodes)  # type: ignore[method-assign]
+    config = Config(prerun=replace(Prerun(), **prerun))  # type: ignore[arg-type]
+    at = replace(context(slurm, memory or FakeMemory()), config=config)
+    return prepare(request(*words), at)
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "mode", "reason"),
+    [
+        (("-N2", "--gres=gpu:8", "--time=1-0"), NODES, "auto", "it saves more than it costs"),
+        (("-N1", "--gres=gpu:2", "--time=10"), NODES, "off", "it would cost more than it saves"),
+        (("-N1", "--gres=gpu:1", "--time=1-0"), NODES, "off", "a 1-GPU job that can start now is its own pre-run"),
+        (("-N1", "--gres=gpu:1", "--time=1-0"), FULL, "off", "fewer than 2 GPUs"),
+        (("-N1", "--gres=gpu:1", "--time=1-0", "--prerun=auto"), NODES, "auto", "first run"),
+        (("-N1", "--gres=gpu:2", "--time=10", "--prerun=gate"), NODES, "gate", "first run"),
+        (("-N1", "--gres=gpu:2", "--time=10", "--prerun-steps=9"), NODES, "auto", "first run"),
+    ],
+)
+def test_the_expected_value_decides_unless_the_user_asks(
+    words: tuple[str, ...], nodes: tuple[Node, ...], mode: str, reason: str
+) -> None:
+    prepared = prepare_with(*words, nodes=nodes)
+    assert (prepared.prerun, prepared.prerun_reason[: len(reason)]) == (mode, reason)
+
+
+def test_a_site_can_have_all_jobs_pre_run() -> None:
+    words = ("-N1", "--gres=gpu:2", "--time=10")
+    assert prepare_with(*words, select="all").prerun == "auto"
+    assert prepare_with("-N1", "--gres=gpu:1", "--time=10", nodes=FULL, select="all", min_gpus=1).prerun == "auto"
+
+
+def test_the_delay_of_a_job_that_could_start_now_counts() -> None:
+    """Two GPUs for an hour: worth the pre-run's own GPU time, but not the delay as well."""
+    words = ("-N1", "--gres=gpu:2", "--time=3:00:00")
+    now, later = prepare_with(*words), prepare_with(*words, nodes=FULL)
+    assert now.estimate is not None
+    assert later.estimate is not None
+    assert (now.estimate.delay_cost, later.estimate.delay_cost) == (60.0, 0.0)
+    assert prepare_with(*words, wait_weight=0.0).estimate == later.estimate
+
+
+def test_a_user_whose_changes_never_fail_needs_no_pre_run() -> None:
+    words = ("--resource-profile=mine", "-N1", "--gres=gpu:4", "--time=4:00:00")
+    sound = tuple(ScriptOutcome(key="mine", fingerprint=str(n), failed=False) for n in range(40))
+    broken = tuple(replace(one, failed=True) for one in sound)
+    modes = [prepare_with(*words, memory=FakeMemory(past_outcomes=past)).prerun for past in ((), sound, broken)]
+    assert modes == ["auto", "off", "auto"]
+
+
+def test_a_job_without_free_gpus_keeps_its_place_in_the_queue() -> None:
+    slurm, said = FakeSlurm(), []  # type: ignore[var-annotated]
+    at = replace(context(slurm, FakeMemory()), say=said.append)
+    prepared = prepare_with(nodes=FULL)
+    assert prepared.keeps_place
+    sent = send(prepared, at, trial)
+    assert [option for option in slurm.calls[0].options if option.startswith("--begin")] == []
+    assert sent.trial is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"),
+    [((), NODES), (("--prerun=gate",), FULL), (("--begin=now+2hours",), FULL), (("--dependency=afterok:9",), FULL)],
+)
+def test_a_job_is_held_if_it_could_start_or_starts_later_anyway(
+    words: tuple[str, ...], nodes: tuple[Node, ...]
+) -> None:
+    assert not prepare_with(*words, nodes=nodes).keeps_place
+
+
+@pytest.mark.parametrize(
+    ("words", "free", "expected"),
+    [
+        (("-N2", "--gres=gpu:8"), (8, 8, 0, 0), True),
+        (("-N2", "--gres=gpu:8"), (8, 7, 7, 7), False),
+        (("-N1", "--gres=gpu:4"), (3, 3, 3, 3), False),
+        (("-N1", "--gres=gpu:0", "--gpus=6"), (3, 3, 0, 0), True),
+        (("-N1", "--gres=gpu:h100:1"), (8, 8, 8, 8), False),
+        (("-N1", "--gres=gpu:1", "--partition=other"), (8, 8, 8, 8), False),
+    ],
+)
+def test_free_gpus_are_counted_where_the_job_may_run(
+    words: tuple[str, ...], free: tuple[int, ...], expected: bool
+) -> None:
+    nodes = tuple(replace(node, gpus_used=8 - count) for node, count in zip(NODES, free, strict=False))
+    script = b"#!/bin/bash\npython train.py\n"
+    assert find_free_gpus(request(*words, script=script), replace(FakeSlurm().snapshot(), nodes=nodes)) is expected

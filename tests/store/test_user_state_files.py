@@ -19,6 +19,7 @@ from slurmwrap.model.past_failure import PastFailure
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.prerun.expected_saving import ScriptOutcome
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.user_state_files import UserState
@@ -250,3 +251,26 @@ def test_a_completion_reported_by_slurm_is_kept_until_it_is_forgotten(state: Use
     assert state.completed("aa", "f1") == 900.0
     state.forget_passed(["*"], 901.0)
     assert state.completed("aa", "f1") is None
+
+
+def test_outcomes_join_submissions_with_their_pre_runs_and_runs_oldest_first(state: UserState) -> None:
+    assert state.outcomes() == ()
+    slow = replace(PASS, at=60.0, verdict=replace(PASS.verdict, seconds=50.0))
+    broken_node = make_run(85, 500, "node_failure", "retry_elsewhere")
+    with Database.open(state.database) as database:
+        for number, fingerprint in ((81, "v1"), (83, "v2"), (85, "v3"), (87, "v4")):
+            prerun = {81: 82, 83: 92}.get(number)
+            submission = make_submission(number, float(number), fingerprint=fingerprint, prerun_job_id=prerun)
+            database.save_submission(replace(submission, profile_key="train"))
+        database.save_submission(make_submission(89, 89.0, fingerprint=""))
+        database.save_prerun(slow)
+        database.save_prerun(replace(FAIL, job_id=83))
+        database.save_attempt(replace(make_run(81, 400, "success", "none"), start_time=100))
+        database.save_attempt(replace(broken_node, start_time=100))
+        database.save_attempt(replace(make_run(87, 600, "semantic_error", "stop"), start_time=100))
+    assert state.outcomes() == (
+        ScriptOutcome(key="train", fingerprint="v1", failed=False, run_s=300.0, prerun_s=50.0),
+        ScriptOutcome(key="train", fingerprint="v2", failed=True),
+        ScriptOutcome(key="train", fingerprint="v3"),
+        ScriptOutcome(key="train", fingerprint="v4", failed=True),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurmwrap.prerun import expected_saving
 from slurmwrap.sim.failures import published_rates
 
 
@@ -43,8 +44,13 @@ class FailureSettings:
     sees: float = (
         published_rates.compute_seen_share()
     )  # of what one GPU meets within the trial; measured at first sight (docs/prerun-rounds.md)
+    # Of what one GPU meets later than that: the share that a rehearsal in the pre-run shows. 0: there is no rehearsal.
+    sees_late: float = 0.0
+    # Assumed: the factor by which a time limit exceeds the run time is log-uniform between these. It is what the
+    # expected value of a pre-run knows of a job's run time, if the trace has no time limits.
+    limit_factors: tuple[float, float] = expected_saving.LIMIT_FACTORS
     # Assumed: share of the multi-GPU jobs' faults that one rank does not meet.
-    needs_company: float = 0.2
+    needs_company: float = expected_saving.NEEDS_COMPANY
     false_fails: float = published_rates.compute_false_fail_share()  # of sound jobs; the same rounds
     # Assumed: share of one-GPU jobs that find no free GPU; the others are their own pre-run.
     one_gpu_waits: float = 0.5
@@ -73,6 +79,7 @@ class FailureSettings:
             *shares,
             "lemons_cause",
             "sees",
+            "sees_late",
             "needs_company",
             "false_fails",
             "passed_before",
@@ -90,6 +97,10 @@ class FailureSettings:
         for name in ("trial_s", "requeue_s", "hand_delay_s", "node_failures_per_day", "same_fault_s", "at_once_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
+        if not 1 <= self.limit_factors[0] <= self.limit_factors[1]:
+            raise ValueError(
+                f"limit_factors must be two factors of at least 1, the lower one first, not {self.limit_factors}"
+            )
         if self.oom_most < 1 or self.max_runs < 1:
             raise ValueError("oom_most and max_runs must be at least 1")
         if self.checkpoint_s is not None and self.checkpoint_s <= 0:

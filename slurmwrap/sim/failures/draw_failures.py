@@ -233,14 +233,13 @@ class FailureDrawer:
         return cause.transient
 
     def _shown(self, job: SimJob, made: FailingJob) -> bool:
-        """Return whether a trial shows the failure by production's rules (prerun/verdict/single_gpu_messages.py) in
-        time.
-        """
-        if made.run_s > self.settings.trial_s or made.curable or not is_shown_alone(made.category, job.gpus):
+        """Return whether a trial shows the failure by production's rules (prerun/verdict/single_gpu_messages.py)."""
+        if made.curable or not is_shown_alone(made.category, job.gpus):
             return False
         if job.gpus > 1 and self._chance(job.number, Purpose.COMPANY) < self.settings.needs_company:
             return False
-        return self._chance(job.number, Purpose.SEEN) < self.settings.sees
+        late = made.run_s > self.settings.trial_s
+        return self._chance(job.number, Purpose.SEEN) < (self.settings.sees_late if late else self.settings.sees)
 
     def _chance(self, number: int, what: Purpose) -> float:
         return draw_uniform(self.seed, number, 0, what)

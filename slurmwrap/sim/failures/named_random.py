@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     BY_LEMON = 20
     WAITS = 21
     REUSE = 22
+    LIMIT = 23
     # This and higher values: the candidate nodes, one after the other.
     NODE = 100
 

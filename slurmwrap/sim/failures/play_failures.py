@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
-from math import inf
+from math import exp, inf, log
 
 from slurmwrap.model.decision import RetryDecision
 from slurmwrap.policy.strikes import Fleet
+from slurmwrap.prerun.expected_saving import PrerunCase, ScriptHistory, estimate_saving
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures import sim_nodes as hosts
 from slurmwrap.sim.failures.draw_failures import FailingJob, compute_time_to_failure
@@ -149,6 +150,8 @@ def make_fault_digest(failing_job: FailingJob) -> str:
 DAY_S = 86_400.0
 # Slurm's id of an array task.
 _TASK = re.compile(r"(\d+)_\d+", re.ASCII)
+# Slurm's time limits are minutes.
+_SHORTEST_LIMIT_S = 60.0
 _AGAIN = RetryDecision(decision="retry", reason="whatever the reason")
 
 
@@ -164,6 +167,13 @@ def _make_fingerprint(job: SimJob) -> tuple[object, ...]:
         return ("array", task[1], job.user)
     named = job.user and job.model
     return ("named", job.user, job.model, job.gpus, job.nodes) if named else ("job", job.number)
+
+
+def _find_work_s(job: SimJob, failing_job: FailingJob | None) -> float:
+    """Return how long the job runs if it does not fail: longer than until the failure that was drawn for it."""
+    if failing_job is None or not failing_job.category:
+        return job.work_s
+    return max(job.work_s, failing_job.run_s + 1)
 
 
 class _ArmSimulation:
@@ -227,7 +237,7 @@ class _ArmSimulation:
             return self._end_without_run(failing_job.category, 0.0)
         if failing_job is not None and job.submit_s <= self.in_hand.get(failing_job.chain, -inf):
             return self._spare(job, failing_job)
-        if not self.arm.trial or not self._gets_prerun(job):
+        if not self.arm.trial or not self._gets_prerun(job, failing_job):
             return True
         fails_s = failing_job.run_s if failing_job is not None and failing_job.category else job.work_s
         trial_s = min(self.settings.trial_s, fails_s)
@@ -246,20 +256,40 @@ class _ArmSimulation:
             return self._end_without_run("", trial_s)
         return True
 
-    def _gets_prerun(self, job: SimJob) -> bool:
-        """Return whether the job gets a pre-run (as in gsub.prepare.choose_prerun)."""
-        if job.gpus < self.world.config.prerun.min_gpus:
+    def _gets_prerun(self, job: SimJob, failing_job: FailingJob | None) -> bool:
+        """Return whether the job gets a pre-run (as in gsub.prepare.choose_prerun and weigh_prerun)."""
+        prerun = self.world.config.prerun
+        if job.gpus < prerun.min_gpus:
             return False
         if job.gpus == 1 and not self._waits(job):
             return False
         same = _make_fingerprint(job)
         if same in self.passed and (same[0] == "array" or self.world.chance(job, Purpose.REUSE) < self.settings.reuse):
             return False
-        return self.world.chance(job, Purpose.PASSED) >= self.settings.passed_before
+        if self.world.chance(job, Purpose.PASSED) < self.settings.passed_before:
+            return False
+        return prerun.select == "all" or self._is_worthwhile(job, _find_work_s(job, failing_job))
+
+    def _is_worthwhile(self, job: SimJob, work_s: float) -> bool:
+        """Return whether production expects that a pre-run saves more than it costs. The user's history is not known.
+
+        `work_s`: how long the job would run if it did not fail, which its user knows.
+        """
+        low, high = map(log, self.settings.limit_factors)
+        drawn = work_s * exp(low + (high - low) * self.world.chance(job, Purpose.LIMIT))
+        case = PrerunCase(
+            gpus=job.gpus,
+            time_limit_s=job.limit_s or max(drawn, _SHORTEST_LIMIT_S),
+            history=ScriptHistory(prerun_s=self.settings.trial_s),
+            starts_now=not self._waits(job),
+            wait_weight=self.world.config.prerun.wait_weight,
+        )
+        return estimate_saving(case).worthwhile
 
     def _waits(self, job: SimJob) -> bool:
-        """Return whether a one-GPU job finds no free GPU; otherwise it is its own pre-run. A dump knows how long it
-        waited.
+        """Return whether the job finds no free GPUs; a one-GPU job that does not wait is its own pre-run.
+
+        A dump knows how long it waited.
         """
         known = self.world.waited_s.get(job.number)
         if known is not None:
@@ -302,9 +332,7 @@ class _ArmSimulation:
         return SimJobState(
             job=job,
             failing_job=failing_job or FailingJob(number=job.number, uid=0),
-            need_s=job.work_s
-            if failing_job is None or not failing_job.category
-            else max(job.work_s, failing_job.run_s + 1),
+            need_s=_find_work_s(job, failing_job),
             mem_mib=max(1, int(asked)),
             nodes=nodes,
         )

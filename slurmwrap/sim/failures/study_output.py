@@ -34,12 +34,17 @@ class Variant:
 
 def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[FailureSettings, Config]]:
     """Return the variants by name; the first is unchanged."""
-    many = replace(config, prerun=replace(config.prerun, min_gpus=2))
+    selections: dict[str, dict[str, object]] = {
+        "all multi-GPU jobs are pre-run": {"select": "all"},
+        "one-GPU jobs are pre-run where it is worth it": {"min_gpus": 1},
+        "all jobs are pre-run": {"select": "all", "min_gpus": 1},
+    }
     own = {
         "as assumed": {},
         "trials of 2 min": {"trial_s": 120.0},
         "trials of 10 min": {"trial_s": 600.0},
-        "every one-GPU job is pre-run": {"one_gpu_waits": 1.0},
+        "no job finds free GPUs": {"one_gpu_waits": 1.0},
+        "half of the late failures show in the pre-run": {"sees_late": 0.5},
         "no log is misread": {"misread": 0.0},
         "our own read finds no wrong input": {"own_read": 0.0},
         "our own read finds each wrong input": {"own_read": 1.0},
@@ -51,7 +56,10 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
         "memory: up to twice as much needed": {"oom_most": 2.0},
     }
     changed = {name: (replace(settings, **change), config) for name, change in own.items()}  # type: ignore[arg-type]
-    return changed | {"only multi-GPU jobs are pre-run": (settings, many)}
+    return changed | {
+        name: (settings, replace(config, prerun=replace(config.prerun, **change)))  # type: ignore[arg-type]
+        for name, change in selections.items()
+    }
 
 
 def study_sensitivity(

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures import FailureSettings, study_of_dump
 from slurmwrap.sim.failures.draw_failures import FailingJob, draw_dump
 from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 
 SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 DEFAULT = FailureSettings()
+# Every job has a pre-run, whether it is worth it or not.
+ALL = replace(Config(), prerun=replace(Config().prerun, select="all", min_gpus=1))
 SURE = FailureSettings(misread=0.0, own_read=1.0)
 
 
@@ -170,13 +173,13 @@ def test_costs_and_benefits_of_retries_are_both_reported() -> None:
 @pytest.mark.parametrize(("waited_s", "trials"), [(0.0, 0.0), (60.0, 0.0), (61.0, 0.05)])
 def test_a_one_gpu_job_that_started_soon_needs_no_pre_run(waited_s: float, trials: float) -> None:
     jobs = [make_job(0, "COMPLETED", 3600.0, gpus=1)]
-    done = study_of_dump(jobs, servers=SERVERS, settings=SURE, seeds=(1,), waited_s={0: waited_s})
+    done = study_of_dump(jobs, servers=SERVERS, config=ALL, settings=SURE, seeds=(1,), waited_s={0: waited_s})
     assert done.arm("pre-run").trial_gpu_hours.mean == pytest.approx(trials)
 
 
 def test_waiting_in_vain_counts_jobs_that_the_pre_run_stops() -> None:
     jobs = [make_job(at, "FAILED", 20.0, user=str(at), gpus=8) for at in range(200)]
-    done = study_of_dump(jobs, servers=SERVERS, seeds=(1,), waited_s=dict.fromkeys(range(200), 7200.0))
+    done = study_of_dump(jobs, servers=SERVERS, config=ALL, seeds=(1,), waited_s=dict.fromkeys(range(200), 7200.0))
     arm = done.arm("pre-run")
     assert arm.stopped_by_trial.mean > 20
     assert arm.waited_in_vain_hours.mean == pytest.approx(2 * arm.stopped_by_trial.mean)
@@ -185,7 +188,7 @@ def test_waiting_in_vain_counts_jobs_that_the_pre_run_stops() -> None:
 @pytest.mark.parametrize(("reuse", "trials"), [(0.0, 4), (1.0, 1)])
 def test_a_program_that_passed_a_pre_run_gets_no_second_one(reuse: float, trials: int) -> None:
     jobs = [replace(make_job(at, "COMPLETED", 3600.0), model="sweep") for at in range(4)]
-    done = study_of_dump(jobs, servers=SERVERS, settings=replace(SURE, reuse=reuse), seeds=(1,))
+    done = study_of_dump(jobs, servers=SERVERS, config=ALL, settings=replace(SURE, reuse=reuse), seeds=(1,))
     assert done.arm("pre-run").trial_gpu_hours.mean == pytest.approx(trials * 180 / 3600)
 
 

@@ -62,18 +62,22 @@ def test_every_successful_job_pays_for_its_pre_run(trace: MakeTrace, world: Make
 
 
 @pytest.mark.parametrize(
-    ("settings", "config", "trials"),
+    ("settings", "prerun", "trials"),
     [
-        ({"one_gpu_waits": 0.0}, Config(), 0.0),
-        ({"passed_before": 1.0}, Config(), 0.0),
-        ({}, replace(Config(), prerun=replace(Config().prerun, min_gpus=2)), 0.0),
-        ({}, Config(), 180.0),
+        ({"one_gpu_waits": 0.0}, {}, 0.0),
+        ({"passed_before": 1.0}, {}, 0.0),
+        ({}, {"min_gpus": 2}, 0.0),
+        ({}, {"select": "value"}, 0.0),
+        ({"trial_s": 1.0}, {"select": "value"}, 1.0),
+        ({}, {}, 180.0),
     ],
-    ids=["a one-GPU job that can start", "passed before", "below min_gpus", "else"],
+    ids=["a one-GPU job that can start", "passed before", "below min_gpus", "not worth it", "worth it", "else"],
 )
 def test_jobs_that_get_no_pre_run(
-    trace: MakeTrace, world: MakeWorld, settings: dict[str, float], config: Config, trials: float
+    trace: MakeTrace, world: MakeWorld, settings: dict[str, float], prerun: dict[str, object], trials: float
 ) -> None:
+    chosen = {"select": "all", "min_gpus": 1, **prerun}
+    config = replace(Config(), prerun=replace(Config().prerun, **chosen))  # type: ignore[arg-type]
     assert play(world(trace(1), config=config, **settings), "pre-run").trials == trials
 
 
