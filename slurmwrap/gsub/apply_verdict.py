@@ -66,21 +66,31 @@ class HeldJob:
     borrowed: bool = False  # the verdict is that of a job with the same script and code but other arguments
 
 
-def apply_verdict(waiting: HeldJob, verdict: Verdict, context: SubmitContext) -> PrerunRecord:
+def apply_verdict(
+    waiting: HeldJob, verdict: Verdict, context: SubmitContext, released: PrerunRecord | None = None
+) -> PrerunRecord:
     """Act on a verdict, as the user: for `fail` cancel the waiting job with the reason, else tune and release it.
+
+    `released`: the record of an earlier verdict of the same pre-run, which released the job. The new record replaces
+    it, and the job is cancelled also if it runs meanwhile.
 
     The verdict is recorded before any change in Slurm, and again with the results. So nothing is lost if this process
     is killed in between, and a user who sees a cancelled job finds the reason.
     """
     record = _build_prerun_record(waiting, verdict, context)
+    if released is not None:
+        record = replace(record, at=released.at, plan=released.plan, changes=released.changes, released=True)
     keep(lambda: context.memory.remember_prerun(record), context)
     if waiting.job_id is None:
         return record
     if verdict.outcome is Outcome.FAIL and not waiting.borrowed:
-        final = replace(record, changes=_cancel(waiting, waiting.job_id, verdict, context))
+        cancelled = _cancel(waiting, waiting.job_id, verdict, context, may_run=released is not None)
+        final = replace(record, changes=(*record.changes, *cancelled))
+    elif released is not None:
+        return record
     else:
-        chosen, applied, released = _plan_again(waiting, read_measured_profile(waiting, verdict, context), context)
-        final = replace(record, plan=asdict(chosen), changes=applied, released=released)
+        chosen, applied, starts = _plan_again(waiting, read_measured_profile(waiting, verdict, context), context)
+        final = replace(record, plan=asdict(chosen), changes=applied, released=starts)
     keep(lambda: context.memory.remember_prerun(final), context)
     return final
 
@@ -125,14 +135,17 @@ def read_measured_profile(waiting: HeldJob, verdict: Verdict, context: SubmitCon
     )
 
 
-def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, context: SubmitContext) -> Applied:
+def _cancel(
+    waiting: HeldJob, job_id: int, verdict: Verdict, context: SubmitContext, *, may_run: bool = False
+) -> Applied:
     """Set the job's Comment to the reason, then cancel it. The comment comes first, so that it survives the job.
 
-    A job that has already started is left alone. If Slurm does not answer, the job is neither cancelled nor released:
-    it starts when its grace period is over.
+    A job that has already started is left alone unless it `may_run`. If Slurm does not answer, the job is neither
+    cancelled nor released: it starts when its grace period is over.
     """
     try:
-        record = _retry_while_unreachable(lambda: find_waiting_job(job_id, context, waiting.job), context)
+        find = find_unfinished_job if may_run else find_waiting_job
+        record = _retry_while_unreachable(lambda: find(job_id, context, waiting.job), context)
     except SlurmError as error:
         context.say(f"job {job_id} could not be cancelled: {error}")
         refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), reason=verdict.reason)
@@ -164,6 +177,14 @@ def find_waiting_job(job_id: int, context: SubmitContext, meant: JobIdentity | N
     tasks = [one for one in context.slurm.jobs(context.user) if one.array_job_id == record.array_job_id]
     started = [one for one in tasks if one.state not in ("PENDING", "CANCELLED")]
     return record if record.pending and not started else None
+
+
+def find_unfinished_job(job_id: int, context: SubmitContext, meant: JobIdentity | None = None) -> JobRecord | None:
+    """Return the job's record while it waits or runs; None once it ended, or if its id belongs to another job."""
+    record = _read_job_record(job_id, context)
+    if record is None or record.state not in ("PENDING", "CONFIGURING", "RUNNING"):
+        return None
+    return None if meant is not None and meant.is_not(record) else record
 
 
 def _read_job_record(job_id: int, context: SubmitContext) -> JobRecord | None:

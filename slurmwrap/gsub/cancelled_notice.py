@@ -76,8 +76,9 @@ def format_cancelled_notice(waiting: HeldJob, record: PrerunRecord) -> str:
     again = f"gsub --prerun=off {shlex.quote(script)}" if script else "repeat the gsub call with --prerun=off"
     subject = "all tasks of job" if waiting.request.value("array") else "job"
     verb = "were" if waiting.request.value("array") else "was"
+    when = "while it ran, because it would meet this error later" if record.released else "before the start"
     lines = (
-        f"{subject} {waiting.job_id} {verb} cancelled by the pre-run (job {waiting.prerun_job_id}) before the start: "
+        f"{subject} {waiting.job_id} {verb} cancelled by the pre-run (job {waiting.prerun_job_id}) {when}: "
         f"{record.verdict.reason}",
         f"More: slurmwrap why {waiting.job_id}",
         f"Submit it without a pre-run: {again}",

@@ -21,16 +21,17 @@ from slurmwrap.config import load_config as configuration
 from slurmwrap.console import Console
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.fast_dataclasses import asdict, dataclass, replace
+from slurmwrap.fast_dataclasses import asdict, dataclass, field, replace
 from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict, extend_grace
 from slurmwrap.gsub.cancelled_notice import notify_of_cancelled_job, was_cancelled
 from slurmwrap.gsub.prerun_sharing import GROUP
 from slurmwrap.gsub.submit import clean_up_preruns, open_submit_context
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.gsub.waiting_job import JobIdentity, read_job_identity, start_action
+from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.trial_result import TrialProgress
+from slurmwrap.model.trial_result import TrialProgress, TrialResult
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
@@ -157,8 +158,10 @@ def _run_prerun_job(directory: Path, console: Console) -> int:
         prerun_registry.mark_submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
     _renew_grace_periods(trial, context, console)
     trial = PrerunFiles.read(directory)  # again, to include the new begin time
-    judged = _judge_prerun(trial)
-    _apply_and_publish(_make_held_job(trial), trial.directory, judged, context, console)
+    early = EarlyRelease(trial, context, console) if _may_release_early(trial) else None
+    judged = _judge_prerun(trial, early)
+    released = None if early is None else early.record
+    _apply_and_publish(_make_held_job(trial), trial.directory, judged, context, console, released)
     _judge_waiting_jobs(_SharedPrerun(trial, context, console, began, _compute_end_time(trial.spec, began)), judged)
     clean_up_preruns(context)
     return 0
@@ -194,23 +197,69 @@ def _is_kept_from_starting(job: str) -> bool:
     return True
 
 
+def _may_release_early(trial: PrerunFiles) -> bool:
+    """Return whether the job need not wait for the rehearsal: once a task of an array runs, none can be stopped."""
+    request = trial.request
+    return trial.spec.mode == "auto" and not request.value("array") and not request.hetjob
+
+
+@dataclass(slots=True)
+class EarlyRelease:
+    """Releases the job when the steps have passed, while its pre-run goes on with the rehearsal.
+
+    If the rehearsal finds an error, the job is cancelled, also if it runs by then.
+    """
+
+    trial: PrerunFiles
+    context: SubmitContext
+    console: Console
+    verdict: Verdict | None = None  # that of the steps
+    record: PrerunRecord | None = None  # None: not released
+
+    def __call__(self, verdict: Verdict) -> None:
+        """Release the job by the verdict of the steps. SIGTERM is ignored meanwhile."""
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            record = apply_verdict(_make_held_job(self.trial), verdict, self.context)
+            self.verdict, self.record = verdict, record if record.released else None
+            self.console.say(f"{verdict.reason}; job {record.job_id} need not wait for the rest of the pre-run")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _has_started(job: str) -> bool:
+    """Return whether the job runs; False also if Slurm does not answer."""
+    with suppress(SlurmError):
+        record = SlurmCommands(timeout_s=30, environ=os.environ).job(job)
+        return record is not None and not record.pending
+    return False
+
+
 def _apply_and_publish(
-    waiting: HeldJob, directory: Path, judged: Judged, context: SubmitContext, console: Console
+    waiting: HeldJob,
+    directory: Path,
+    judged: Judged,
+    context: SubmitContext,
+    console: Console,
+    released: PrerunRecord | None = None,
 ) -> None:
     """Apply the verdict to the waiting job and write it to verdict.json for `gsub` calls that follow the pre-run.
 
-    SIGTERM is ignored meanwhile, which takes milliseconds.
+    SIGTERM is ignored meanwhile, which takes milliseconds. `released`: see apply_verdict().
     """
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         verdict = judged.verdict
         harmless = judged.if_delayed is not None and judged.if_delayed.outcome is not Outcome.FAIL
-        if harmless and judged.if_delayed and waiting.job_id and _is_kept_from_starting(str(waiting.job_id)):
-            verdict = judged.if_delayed
+        if harmless and judged.if_delayed and waiting.job_id:
+            # The files that a running job has written may be what its pre-run tripped over.
+            runs = released is not None and _has_started(str(waiting.job_id))
+            if runs or _is_kept_from_starting(str(waiting.job_id)):
+                verdict = judged.if_delayed
         if verdict.reason.startswith(judged.delay or DELAYED_NOW):
             # The verdict depends on a file that is missing now, so it must not be stored for this fingerprint.
             waiting = replace(waiting, fingerprint="")
-        record = apply_verdict(waiting, verdict, context)
+        record = apply_verdict(waiting, verdict, context, released)
         try:
             replace_file(directory / prerun_registry.VERDICT, json.dumps(verdict_to_json(verdict)))
         except OSError as error:
@@ -415,32 +464,45 @@ def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise PrerunTerminated
 
 
-def _judge_prerun(trial: PrerunFiles) -> Judged:
+def _judge_prerun(trial: PrerunFiles, early: EarlyRelease | None = None) -> Judged:
     """Run and judge the trial, and set the verdict's duration, whatever ended the trial."""
     began = time.monotonic()
-    judged = _run_and_judge(trial, began)
+    judged = _run_and_judge(trial, began, early)
     seconds = judged.verdict.seconds or round(time.monotonic() - began, 3)
     return replace(judged, verdict=replace(judged.verdict, seconds=seconds))
 
 
-def _run_and_judge(trial: PrerunFiles, began: float) -> Judged:
-    """Run the trial while watching the real job, and judge it. `began`: the start by time.monotonic()."""
+def _run_and_judge(trial: PrerunFiles, began: float, early: EarlyRelease | None) -> Judged:
+    """Run the trial while watching the real job, and judge it. `began`: the start by time.monotonic().
+
+    Without a verdict of the rehearsal, that of the steps stands if the job was released by it.
+    """
     spec = trial.spec
     watch = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = make_classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
         watch.look()
         report = _ProgressWriter(trial.directory, watch)
-        result = run_trial(spec, environ=_read_slurm_environment(), on_progress=report)
+
+        def release(steps: TrialResult) -> None:
+            if early is not None:
+                early(judge(spec, steps, classify))
+                watch.released = early.record is not None
+
+        result = run_trial(spec, environ=_read_slurm_environment(), on_progress=report, on_steps=release)
         verdict = judge(spec, result, classify)
         if verdict.outcome is not Outcome.FAIL:
             return Judged(verdict, delay=spec.delay)
         if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
         return Judged(verdict, replace(if_delayed, measurement=None))
     except PrerunTerminated:
+        if early is not None and early.record is not None and early.verdict is not None:
+            return Judged(early.verdict, stopped=True)
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it reached a verdict"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
     except JobGone as why:
+        if early is not None and early.record is not None and early.verdict is not None:
+            return Judged(early.verdict)
         lasting = time.monotonic() - began >= _LASTING_AFTER_S and why.started
         reason = f"{why} {_GIVEN_UP}"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
@@ -464,7 +526,8 @@ def _read_slurm_environment() -> dict[str, str]:
 class RealJobWatcher:
     """Checks at intervals whether the real job still waits. A query without an answer is ignored.
 
-    `missed`: number of consecutive answers that did not know the job; a single one may be wrong.
+    `missed`: number of consecutive answers that did not know the job; a single one may be wrong. `released`: the job
+    may run, but not on this node, where both may need the same port.
     """
 
     job: str | None
@@ -472,6 +535,8 @@ class RealJobWatcher:
     clock: Callable[[], float] = time.monotonic
     next_at: float = 0.0
     missed: int = 0
+    released: bool = False
+    node: str = field(default_factory=lambda: os.environ.get("SLURMD_NODENAME", ""))
 
     def look(self) -> None:
         """Ask Slurm if the interval is over. Raise JobGone if the job no longer waits."""
@@ -481,14 +546,19 @@ class RealJobWatcher:
         with suppress(SlurmError):
             record = self.slurm.job(self.job)
             self.missed = 0 if record is not None else self.missed + 1
-            if self.missed >= _CONFIRMATIONS or (record is not None and not record.pending):
+            if self.missed >= _CONFIRMATIONS or (record is not None and not self._may_go_on(record)):
                 became = _describe_end_state("" if record is None else record.state)
                 gone = JobGone(f"job {self.job} {became}")
                 gone.started = became == "started"
                 raise gone
-            wait = AGAIN_S if self.missed else WATCH_S
+            wait = AGAIN_S if self.missed or self.released else WATCH_S
         # The interval begins after the answer, so that a slow controller is not asked more often.
         self.next_at = self.clock() + wait
+
+    def _may_go_on(self, record: JobRecord) -> bool:
+        """Return whether the pre-run may go on next to a job in this state."""
+        runs = record.state in ("CONFIGURING", "RUNNING") and self.node not in record.nodes
+        return record.pending or (self.released and runs)
 
 
 def _describe_end_state(state: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 
@@ -118,3 +120,22 @@ def test_variables_passed_to_the_job_follow_the_export_options(
 def test_the_parameters_of_the_pre_run_are_appended_to_the_users_export_file(content: bytes) -> None:
     made = make_export_file(content, {"SLURMWRAP_REAL_JOB": "7", "HOME": "/home/\udce4", "SECRET": "x"})
     assert made == content.rstrip(b"\0") + (b"\0" if content else b"") + b"SLURMWRAP_REAL_JOB=7\0HOME=/home/\xe4\0"
+
+
+def test_a_released_job_may_run_but_not_on_the_node_of_its_pre_run() -> None:
+    slurm, clock = FakeSlurm(), FakeClock()
+    watcher = RealJobWatcher("7", slurm, clock.now, node="n1", released=True)
+    for state, nodes in (("PENDING", ()), ("CONFIGURING", ("n2",)), ("RUNNING", ("n2", "n3"))):
+        slurm.records = {7: replace(job(7, state=state), nodes=nodes)}
+        watcher.look()
+        clock.sleep(AGAIN_S)
+    slurm.records = {7: replace(job(7, state="RUNNING"), nodes=("n1", "n2"))}
+    with pytest.raises(JobGone, match="job 7 started"):
+        watcher.look()
+
+
+def test_a_released_job_that_ended_stops_the_trial() -> None:
+    slurm = FakeSlurm()
+    slurm.records = {7: replace(job(7, state="FAILED"), nodes=("n2",))}
+    with pytest.raises(JobGone):
+        RealJobWatcher("7", slurm, FakeClock().now, node="n1", released=True).look()

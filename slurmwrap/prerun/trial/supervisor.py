@@ -22,6 +22,7 @@ import psutil
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import LogTail
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
 from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_write, set_up_protection
@@ -57,17 +58,19 @@ def run_trial(
     environ: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic,
     on_progress: Callable[[TrialProgress], None] = lambda progress: None,
+    on_steps: Callable[[TrialResult], None] = lambda result: None,
 ) -> TrialResult:
     """Run the trial to its end and kill all its processes, whatever happens. `environ`: that of the pre-run's job.
 
+    `on_steps` gets the result that the trial would have without a rehearsal, when the rehearsal begins.
     If the overlay made the trial fail, it is run a second time without an overlay in the time that remains.
     """
-    result, again = _run_once(spec, environ, clock, on_progress)
+    result, again = _run_once(spec, environ, clock, on_progress, on_steps)
     left = spec.time_limit_s - result.seconds
     if not again or left <= 0:
         return result
     _remove_first_try_files(spec)
-    return _run_once(replace(spec, overlay="off", time_limit_s=left), environ, clock, on_progress)[0]
+    return _run_once(replace(spec, overlay="off", time_limit_s=left), environ, clock, on_progress, on_steps)[0]
 
 
 def _run_once(
@@ -75,6 +78,7 @@ def _run_once(
     environ: Mapping[str, str],
     clock: Callable[[], float],
     on_progress: Callable[[TrialProgress], None],
+    on_steps: Callable[[TrialResult], None],
 ) -> tuple[TrialResult, bool]:
     """Return (result, whether to try again without the overlay)."""
     try:
@@ -83,7 +87,7 @@ def _run_once(
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the pre-run could not be prepared: {error}"), False
     try:
-        result = _run_protected(spec, protection, environment, environ, clock, on_progress)
+        result = _run_protected(spec, protection, environment, environ, clock, on_progress, on_steps)
         return result, protection.has_overlay_failed(result)
     finally:
         protection.remove()
@@ -104,6 +108,7 @@ def _run_protected(
     environ: Mapping[str, str],
     clock: Callable[[], float],
     on_progress: Callable[[TrialProgress], None],
+    on_steps: Callable[[TrialResult], None],
 ) -> TrialResult:
     """Write the trial's files, start the script and supervise it.
 
@@ -146,6 +151,7 @@ def _run_protected(
                 protection=protection,
                 clock=clock,
                 on_progress=on_progress,
+                on_steps=on_steps,
             )
             try:
                 return protection.after(run.supervise_script(environ))
@@ -199,6 +205,7 @@ class _Run:
     protection: Protection
     clock: Callable[[], float]
     on_progress: Callable[[TrialProgress], None]
+    on_steps: Callable[[TrialResult], None]
 
     def supervise_script(self, environ: Mapping[str, str]) -> TrialResult:
         """Supervise the script until the trial ends, and return the result."""
@@ -218,7 +225,10 @@ class _Run:
             layer = self._find_ending(reading, now - started)
             if layer == "step" and not profile.done(now, reading, ended=self.script.poll() is not None):
                 layer = ""
-            layer = rehearsal.look(now, layer, reading)
+            before, layer = rehearsal.is_running, rehearsal.look(now, layer, reading)
+            if rehearsal.is_running and not before:
+                measured.sample(now, self.tree.processes())
+                self.on_steps(self._make_steps_result(reading, measured, profile, gpus, seconds=now - started))
             if layer or now >= next_sample:
                 next_sample = now + SAMPLE_S
                 is_filling_disk = self.protection.overlay.is_filling_disk()
@@ -274,13 +284,7 @@ class _Run:
             step_source=shown.source,
             seconds=round(seconds, 3),
             logs=(read_tail(self.spec.output), *(read_tail(path, name) for name, path in self.protection.logs())),
-            measurement=measured.measurement(
-                reading,
-                seconds=seconds,
-                cpus=len(os.sched_getaffinity(0)),
-                profiled=profile.result(),
-                gpus=gpus.samples,
-            ),
+            measurement=_summarize_measurement(reading, measured, profile, gpus, seconds),
             crashed=step_detection.has_last_python_crashed(self.spec.step_dir),
             exits=step_detection.list_exits(self.spec.step_dir),
             oom_kills=process_sampler.read_oom_kills(cgroup),
@@ -292,6 +296,26 @@ class _Run:
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
             rehearsal=rehearsal.result(),
             error="the files that it writes would fill the node's disk, where they are kept" if is_filling_disk else "",
+        )
+
+    def _make_steps_result(
+        self,
+        reading: StepReading,
+        measured: process_sampler.Sampler,
+        profile: TrialProfiler,
+        gpus: GpuSampler,
+        *,
+        seconds: float,
+    ) -> TrialResult:
+        """Return the result of a trial that ends in its steps."""
+        return TrialResult(
+            layer="step",
+            steps=reading.count,
+            step_source=reading.source,
+            seconds=round(seconds, 3),
+            measurement=_summarize_measurement(reading, measured, profile, gpus, seconds),
+            refused=step_detection.list_refused_commands(self.spec.step_dir),
+            failed_commands=_find_failed_commands(self.spec, self.protection.spec),
         )
 
     def _read_script(self) -> str:
@@ -329,6 +353,22 @@ class _Run:
         if self.script.poll() is not None:
             return "exit"
         return "timeout" if seconds >= self.spec.time_limit_s else ""
+
+
+def _summarize_measurement(
+    reading: StepReading,
+    measured: process_sampler.Sampler,
+    profile: TrialProfiler,
+    gpus: GpuSampler,
+    seconds: float,
+) -> Measurement:
+    return measured.measurement(
+        reading,
+        seconds=seconds,
+        cpus=len(os.sched_getaffinity(0)),
+        profiled=profile.result(),
+        gpus=gpus.samples,
+    )
 
 
 def read_tail(path: str, name: str = "output") -> LogTail:
