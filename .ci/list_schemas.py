@@ -127,6 +127,7 @@ _ESTIMATE = describe_object(
         "gpus": WHOLE,
         "failure_probability": {**NUMBER, "description": "that the job fails in a way that the pre-run stops"},
         "scripts": {**WHOLE, "description": "the user's earlier scripts that changed the probability"},
+        "site_scripts": {**WHOLE, "description": "the same of all users, as the site publishes them"},
         "run_s": {**NUMBER, "description": "expected run time, seconds"},
         "run_source": {"enum": ["history", "time limit", "Philly"]},
         "lost_s": {**NUMBER, "description": "run time that such a failure loses, seconds"},

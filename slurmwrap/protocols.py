@@ -267,6 +267,9 @@ class Store(Protocol):
     def save_profile(self, profile: ResourceProfile) -> None:
         """Insert or replace a resource profile."""
 
+    def script_outcomes(self, limit: int) -> tuple[ScriptOutcome, ...]:
+        """Return what became of the newest submissions of all users, oldest first; keys begin with the uid."""
+
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
         """Store a raw measurement next to the profile that it contributed to."""
 
@@ -348,6 +351,10 @@ class Published:
     profiles: tuple[ResourceProfile, ...] = ()
     incidents: tuple[OpenIncident, ...] = ()
     loads: tuple[NodeLoad, ...] = ()
+    # (Failed, known) versions of the newest scripts of all users: first versions, and changed ones. A version failed if
+    # a pre-run stopped it or would have stopped it (store/script_outcomes.py).
+    new_scripts: tuple[int, int] = (0, 0)
+    changed_scripts: tuple[int, int] = (0, 0)
     # Whether the site's reconciler relaxes the constraints of waiting jobs; gsub may then ask for stricter ones.
     relaxing: bool = False
 

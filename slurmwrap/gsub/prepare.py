@@ -329,12 +329,20 @@ def weigh_prerun(
     mode: str, request: JobRequest, context: SubmitContext, key: str, *, starts_now: bool
 ) -> tuple[str, str, SavingEstimate]:
     """Return (mode or "off", reason, estimate) by what the pre-run is expected to save and to cost."""
-    from slurmwrap.prerun.expected_saving import PrerunCase, describe_estimate, estimate_saving, summarize_history
+    from slurmwrap.prerun.expected_saving import (
+        PrerunCase,
+        ScriptHistory,
+        describe_estimate,
+        estimate_saving,
+        summarize_history,
+    )
 
+    site = context.published
     case = PrerunCase(
         gpus=request.shape.gpus,
         time_limit_s=request.shape.time_limit_s,
         history=summarize_history(context.memory.outcomes(), key),
+        site=ScriptHistory(new=site.new_scripts, changed=site.changed_scripts),
         starts_now=starts_now,
         wait_weight=context.config.prerun.wait_weight,
     )

@@ -75,6 +75,7 @@ class PrerunCase:
     gpus: int
     time_limit_s: float | None = None
     history: ScriptHistory = ScriptHistory()
+    site: ScriptHistory = ScriptHistory()  # of all users; only `new` and `changed` count
     starts_now: bool = False  # whether it could start now, so that the pre-run delays it
     wait_weight: float = 1.0  # GPU-seconds that one second of delay counts
 
@@ -85,7 +86,8 @@ class SavingEstimate:
 
     gpus: int
     failure_probability: float  # that the job fails in a way that the pre-run stops
-    scripts: int  # known earlier scripts of the user that changed the probability; 0: Philly's table alone
+    scripts: int  # known earlier scripts of the user that changed the probability
+    site_scripts: int  # the same of all users; both 0: Philly's table alone
     run_s: float
     run_source: str  # "history", "time limit" or "Philly"
     lost_s: float  # run time that such a failure loses
@@ -108,16 +110,18 @@ def estimate_saving(case: PrerunCase) -> SavingEstimate:
     late = LATE_FAILURES[column] * SEEN_LATE * company
     run_s, run_source = estimate_run_time(case)
     lost_s = (early * min(EARLY_LOSS_S, run_s) + late * interpolate_late_loss(run_s)) / (early + late)
-    # A script with earlier versions is compared with the user's other changes, then with its own versions.
-    counts = (history.changed, history.own) if history.seen else (history.new,)
+    # A script with earlier versions is compared with others' changes, then the user's own, then its own versions.
+    site = case.site.changed if history.seen else case.site.new
+    users = history.changed if history.seen else history.new
     probability = early + late
-    for failed, known in counts:
+    for failed, known in (site, users, history.own):
         probability = update_probability(probability, failed, known)
     prerun_s = PRERUN_S if history.prerun_s is None else history.prerun_s
     return SavingEstimate(
         gpus=case.gpus,
         failure_probability=probability,
-        scripts=sum(known for _, known in counts[:1]),
+        scripts=users[1],
+        site_scripts=site[1],
         run_s=run_s,
         run_source=run_source,
         lost_s=lost_s,
@@ -193,9 +197,10 @@ def describe_estimate(estimate: SavingEstimate) -> str:
     """Return the reason for or against the pre-run in one sentence."""
     verb = "saves more than it costs" if estimate.worthwhile else "would cost more than it saves"
     risk = f"{estimate.failure_probability:.1%} risk"
-    sources = f"run time from {_RUN_SOURCES[estimate.run_source]}, risk from Philly's failures"
-    if estimate.scripts:
-        sources += f" and {estimate.scripts} of your scripts"
+    known = ["Philly's failures"]
+    known += [f"{estimate.site_scripts} scripts of this site"] if estimate.site_scripts else []
+    known += [f"{estimate.scripts} of yours"] if estimate.scripts else []
+    sources = f"run time from {_RUN_SOURCES[estimate.run_source]}, risk from {' and '.join(known)}"
     own = f"its own {format_gpu_time(estimate.prerun_cost)}"
     delay = f" and {format_gpu_time(estimate.delay_cost)} for the delay" if estimate.delay_cost else ""
     return (

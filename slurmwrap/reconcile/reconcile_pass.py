@@ -17,6 +17,7 @@ from slurmwrap.policy.node_history import find_changed_removals, list_lifted_dra
 from slurmwrap.policy.requeue import is_held_launch
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_run, record_of, run_key_from_job
 from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
+from slurmwrap.prerun.expected_saving import summarize_history
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.protocols import Published
 from slurmwrap.reconcile import open_incidents
@@ -281,6 +282,10 @@ def _renew_gate_permit(this_pass: ReconcilePass) -> None:
         this_pass.summary.errors.append(str(error))
 
 
+# Newest submissions of all users from which the share of failing scripts is published.
+_PUBLISHED_SCRIPTS = 1000
+
+
 def _publish(this_pass: ReconcilePass) -> None:
     """Replace the published files, when something changed and every five minutes."""
     publisher, store, now = this_pass.services.publisher, this_pass.services.store, this_pass.services.clock.now()
@@ -288,6 +293,7 @@ def _publish(this_pass: ReconcilePass) -> None:
     if publisher is None or (not changed and 0 <= now - this_pass.book.published_at < 300):
         return
     profiles = store.profiles()
+    scripts = summarize_history(store.script_outcomes(_PUBLISHED_SCRIPTS), "")
     published = Published(
         at=now,
         health=judge_nodes(this_pass),
@@ -295,6 +301,8 @@ def _publish(this_pass: ReconcilePass) -> None:
         profiles=tuple(replace(p, key=derive_published_key(p.key)) for p in profiles),
         incidents=open_incidents.list_published_incidents(this_pass.incidents, this_pass.services.mounts),
         loads=measure_node_loads(this_pass, {profile.key: profile for profile in profiles}),
+        new_scripts=scripts.new,
+        changed_scripts=scripts.changed,
         relaxing=is_relaxing(this_pass.services),
     )
     try:

@@ -28,6 +28,7 @@ from slurmwrap.model.observation import Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
+from slurmwrap.prerun.expected_saving import ScriptOutcome
 from slurmwrap.protocols import Clock
 from slurmwrap.store import record_rows
 from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
@@ -35,6 +36,7 @@ from slurmwrap.store.list_queries import list_clusters
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.record_rows import dump, encode_sql_text
 from slurmwrap.store.retention import digest_nonce
+from slurmwrap.store.script_outcomes import make_outcomes_sql, outcome_from_row
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.sqlite_connection import (
     connect,
@@ -137,6 +139,11 @@ class UserReportTables(Session):
     def save_profile(self, profile: ResourceProfile) -> None:
         """Insert or replace a resource profile."""
         self._upsert(record_rows.PROFILES, profile)
+
+    def script_outcomes(self, limit: int) -> tuple[ScriptOutcome, ...]:
+        """Return what became of the newest submissions of all users, oldest first; keys begin with the uid."""
+        rows = self._rows(make_outcomes_sql(limit), {})
+        return tuple(outcome_from_row(row, by_user=True) for row in rows)
 
     def profile_uses(self) -> tuple[ProfileUse, ...]:
         """Return the profile keys that submissions name, each with its newest script, in no particular order."""

@@ -36,7 +36,7 @@ _FORGOTTEN = "forgotten.json"
 _COMPLETED = "completed.json"
 _COMPLETED_KEPT = 500
 # Domains of the taxonomy that do not blame the script: a full file system is not its fault.
-_DOMAINS_NOT_OF_SCRIPT = ("IF", "RS")
+DOMAINS_NOT_OF_SCRIPT = ("IF", "RS")
 # Decisions of the taxonomy for failures that will happen again in the same way.
 DETERMINISTIC = ("stop", "blacklist_input")
 
@@ -46,7 +46,7 @@ _SUBMISSIONS = 20  # newest submissions of one script that are read
 _OUTCOMES = 100  # newest submissions whose outcomes are read
 _SPOOL_BYTES = 1 << 20
 # As retry.record.CLOCKS_S: ids are reused, so a run belongs to the last submission before it, with clock differences.
-_CLOCK_TOLERANCE_S = 300.0
+CLOCK_TOLERANCE_S = 300.0
 
 
 class UserState:
@@ -185,7 +185,7 @@ class UserState:
             WHERE s.script_sha256 = ? AND s.fingerprint = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
                 SELECT max(n.at) FROM submissions n
                 WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
-        with self._read_rows(query, script_sha256, fingerprint, _CLOCK_TOLERANCE_S) as rows:
+        with self._read_rows(query, script_sha256, fingerprint, CLOCK_TOLERANCE_S) as rows:
             return [
                 (int(row["job_id"]), float(row["end_time"] or row["submit_time"]), row["diagnosis_category"])
                 for row in rows
@@ -240,15 +240,12 @@ class UserState:
 
     def outcomes(self) -> tuple[ScriptOutcome, ...]:
         """Return what became of the newest submissions with a fingerprint, oldest first."""
-        query = f"""SELECT s.profile_key, s.fingerprint, p.verdict_outcome, p.verdict_seconds, a.diagnosis_category,
-                a.diagnosis_decision, a.diagnosis_domain, a.end_time - a.start_time AS run_s
-            FROM (SELECT cluster, job_id, at, profile_key, fingerprint, prerun_job_id FROM submissions
-                ORDER BY at DESC LIMIT {_OUTCOMES}) s
-            LEFT JOIN preruns p ON p.cluster = s.cluster AND p.prerun_job_id = s.prerun_job_id AND p.job_id = s.job_id
-            LEFT JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.submit_time >= s.at - ?
-            WHERE s.fingerprint <> '' AND s.profile_key <> '' ORDER BY s.at, a.submit_time"""
-        with self._read_rows(query, _CLOCK_TOLERANCE_S) as rows:
-            return tuple(_outcome_from_row(row) for row in rows)
+        if not os.path.exists(f"{self.place}/{DATABASE}"):
+            return ()
+        from slurmwrap.store.script_outcomes import make_outcomes_sql, outcome_from_row
+
+        with self._read_rows(make_outcomes_sql(_OUTCOMES)) as rows:
+            return tuple(outcome_from_row(row) for row in rows)
 
     def failed_before(
         self,
@@ -280,7 +277,7 @@ class UserState:
             WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
                 SELECT max(n.at) FROM submissions n
                 WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
-        with self._read_rows(query, script_sha256, _CLOCK_TOLERANCE_S) as rows:
+        with self._read_rows(query, script_sha256, CLOCK_TOLERANCE_S) as rows:
             found = [(_make_record("ATTEMPTS", row), row["fingerprint"]) for row in rows]
         return [_past_failure_from_run(record, fingerprint) for record, fingerprint in found if _is_conclusive(record)]
 
@@ -372,24 +369,6 @@ def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) 
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _outcome_from_row(row: Mapping[str, Any]) -> ScriptOutcome:
-    """Return the outcome of one run with its pre-run. A failure that is not the script's own is not known."""
-    from slurmwrap.prerun.expected_saving import ScriptOutcome
-
-    completed = row["diagnosis_category"] == _SUCCESS
-    own = row["diagnosis_decision"] in DETERMINISTIC and row["diagnosis_domain"] not in _DOMAINS_NOT_OF_SCRIPT
-    failed = True if own or row["verdict_outcome"] == "fail" else False if completed else None
-    if failed is None and row["verdict_outcome"] == "pass":
-        failed = False
-    return ScriptOutcome(
-        key=row["profile_key"],
-        fingerprint=row["fingerprint"],
-        failed=failed,
-        run_s=float(row["run_s"] or 0.0) if completed else 0.0,
-        prerun_s=float(row["verdict_seconds"] or 0.0),
-    )
-
-
 def _past_failure_from_run(run: JobRun, fingerprint: str) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
@@ -429,9 +408,7 @@ def _is_conclusive(run: JobRun) -> bool:
     found = run.diagnosis
     if found is None:
         return False
-    return found.category == _SUCCESS or (
-        found.decision in DETERMINISTIC and found.domain not in _DOMAINS_NOT_OF_SCRIPT
-    )
+    return found.category == _SUCCESS or (found.decision in DETERMINISTIC and found.domain not in DOMAINS_NOT_OF_SCRIPT)
 
 
 def _read_spool_file(path: str) -> bytes:

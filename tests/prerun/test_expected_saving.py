@@ -122,3 +122,14 @@ def test_the_shortest_time_limits_with_a_pre_run_are_those_of_the_page(
     """docs/prerun-reference.md, "Which jobs are worth it"."""
     cases = [PrerunCase(gpus=gpus, time_limit_s=60.0 * m, starts_now=starts_now) for m in (minutes - 1, minutes)]
     assert [estimate_saving(case).worthwhile for case in cases] == [False, True]
+
+
+def test_the_sites_scripts_shift_the_risk_before_the_users_own() -> None:
+    sound = ScriptHistory(new=(0, 1000), changed=(0, 1000))
+    broken = ScriptHistory(new=(1000, 1000), changed=(1000, 1000))
+    alone = estimate().failure_probability
+    assert estimate(site=sound).failure_probability < alone < estimate(site=broken).failure_probability
+    own = ScriptHistory(run_s=4 * HOUR_S, new=(0, 100))
+    assert estimate(site=broken, history=own).failure_probability < 0.2
+    text = describe_estimate(estimate(site=sound, history=own))
+    assert "risk from Philly's failures and 1000 scripts of this site and 100 of yours" in text

@@ -10,6 +10,9 @@ from fakes import job
 from test_reconcile_pass import XID_79, World, hooks
 
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
+from slurmwrap.model.job_run import PrerunRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.model.verdict import Outcome, Verdict
 
 
 @pytest.fixture
@@ -65,3 +68,19 @@ def test_a_drain_that_slurmwrap_lifts_itself_is_no_repair(world: World) -> None:
     world.run()
     assert world.store.removals() == () and world.store.repairs(since=0) == ()
     assert published_health(world) == [("n1", "suspect")]
+
+
+def test_the_counts_of_failing_scripts_are_published_without_names(world: World) -> None:
+    at = world.clock.now()
+    verdicts = ((1001, "v1", Outcome.FAIL), (1001, "v2", Outcome.PASS), (1002, "v3", Outcome.PASS))
+    for number, (uid, fingerprint, outcome) in enumerate(verdicts):
+        common = {"cluster": "lab", "job_id": 500 + number, "uid": uid, "fingerprint": fingerprint}
+        sent = Submission(**common, user="ada", at=at + number, profile_key="train", prerun_job_id=600 + number)  # type: ignore[arg-type]
+        verdict = Verdict(outcome=outcome, layer="exit", reason="ended")
+        world.store.save_submission(sent)
+        world.store.save_prerun(PrerunRecord(**common, prerun_job_id=600 + number, at=at, verdict=verdict))  # type: ignore[arg-type]
+    add_job_with_gpu_fault(world, 81)
+    world.run()
+    assert world.publisher.published is not None
+    assert world.publisher.published.new_scripts == (1, 2)
+    assert world.publisher.published.changed_scripts == (0, 1)

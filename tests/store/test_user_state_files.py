@@ -274,3 +274,19 @@ def test_outcomes_join_submissions_with_their_pre_runs_and_runs_oldest_first(sta
         ScriptOutcome(key="train", fingerprint="v3"),
         ScriptOutcome(key="train", fingerprint="v4", failed=True),
     )
+
+
+def test_a_failure_that_the_pre_run_did_not_show_is_none_that_it_stops(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        database.save_submission(replace(make_submission(81, 90.0, prerun_job_id=82), profile_key="train"))
+        database.save_prerun(PASS)
+        database.save_attempt(make_run(81, 9000, "semantic_error", "stop"))
+    assert [one.failed for one in state.outcomes()] == [False]
+
+
+def test_the_sites_outcomes_keep_users_with_the_same_key_apart(state: UserState) -> None:
+    with Database.open(state.database) as database:
+        for number, uid in ((81, 1001), (83, 1002)):
+            database.save_submission(replace(make_submission(number, float(number)), uid=uid, profile_key="train"))
+        assert [one.key for one in database.script_outcomes(10)] == ["1001 train", "1002 train"]
+        assert [one.key for one in database.script_outcomes(1)] == ["1002 train"]

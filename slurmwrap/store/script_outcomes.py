@@ -1,0 +1,45 @@
+"""SQL and conversion of ScriptOutcome: what became of the newest submissions, from a user's or the site's database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slurmwrap.prerun.expected_saving import ScriptOutcome
+from slurmwrap.store.user_state_files import CLOCK_TOLERANCE_S, DETERMINISTIC, DOMAINS_NOT_OF_SCRIPT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_OUTCOMES_SQL = """SELECT s.uid, s.profile_key, s.fingerprint, p.verdict_outcome, p.verdict_seconds,
+    a.diagnosis_category, a.diagnosis_decision, a.diagnosis_domain, a.end_time - a.start_time AS run_s
+FROM (SELECT cluster, job_id, at, uid, profile_key, fingerprint, prerun_job_id FROM submissions
+    ORDER BY at DESC LIMIT {limit:d}) s
+LEFT JOIN preruns p ON p.cluster = s.cluster AND p.prerun_job_id = s.prerun_job_id AND p.job_id = s.job_id
+LEFT JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.submit_time >= s.at - {clocks_s:f}
+WHERE s.fingerprint <> '' AND s.profile_key <> '' ORDER BY s.at, a.submit_time"""
+
+
+def make_outcomes_sql(limit: int) -> str:
+    """Return the query for the newest `limit` submissions, oldest first."""
+    return _OUTCOMES_SQL.format(limit=limit, clocks_s=CLOCK_TOLERANCE_S)
+
+
+def outcome_from_row(row: Mapping[str, Any], *, by_user: bool = False) -> ScriptOutcome:
+    """Return the outcome of one run with its pre-run. `by_user`: the key begins with the uid.
+
+    A pre-run shows itself whether it stops the script. Without one, the run's end tells: it completed, or failed by a
+    fault of the script; any other end is not known.
+    """
+    completed = row["diagnosis_category"] == "success"
+    own = row["diagnosis_decision"] in DETERMINISTIC and row["diagnosis_domain"] not in DOMAINS_NOT_OF_SCRIPT
+    failed: bool | None = row["verdict_outcome"] == "fail"
+    if row["verdict_outcome"] is None:
+        failed = own if own or completed else None
+    return ScriptOutcome(
+        key=f"{row['uid']} {row['profile_key']}" if by_user else row["profile_key"],
+        fingerprint=row["fingerprint"],
+        failed=failed,
+        run_s=float(row["run_s"] or 0.0) if completed else 0.0,
+        prerun_s=float(row["verdict_seconds"] or 0.0),
+    )
