@@ -8,8 +8,13 @@ import pytest
 from fakes import FakeSlurm, job
 
 from slurmwrap.config.load_config import Prerun
-from slurmwrap.gsub.prerun_submission import TrialTimes, _copy_dependency, compute_trial_times
-from slurmwrap.model.cluster import Partition, Snapshot
+from slurmwrap.gsub.prerun_submission import (
+    TrialTimes,
+    _copy_dependency,
+    choose_prerun_partition,
+    compute_trial_times,
+)
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.sbatch.parse_request import parse_request
 
 PARTITIONS = (
@@ -38,8 +43,28 @@ def test_trial_times_fit_the_time_limit_of_the_partition(
     script = b"#!/bin/sh\n"
     request = parse_request(words, environ={}, cwd="/", read_script=lambda _: script, read_stdin=lambda: b"")
     snapshot = Snapshot(taken_at=0.0, nodes=(), default_partition="gpu", partitions=PARTITIONS)
-    prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s)
+    prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s, keeps_place=False)
     assert compute_trial_times(prepared, Prerun(partition=configured)) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("members", "keeps_place", "expected"),
+    [
+        (("gpu", "short"), False, "short"),
+        (("gpu", "short"), True, ""),  # there it would take one of the GPUs that the job waits for
+        (("short",), True, "short"),  # the site has nodes of its own for pre-runs
+    ],
+)
+def test_a_pre_run_stays_behind_a_job_that_is_not_held(
+    members: tuple[str, ...], keeps_place: bool, expected: str
+) -> None:
+    request = parse_request(
+        ["--gres=gpu:2", "a.sh"], environ={}, cwd="/", read_script=lambda _: b"#!/bin/sh\n", read_stdin=lambda: b""
+    )
+    nodes = (Node(name="n0", state="IDLE", partitions=("gpu",)), Node(name="n1", state="IDLE", partitions=members))
+    snapshot = Snapshot(taken_at=0.0, nodes=nodes, default_partition="gpu", partitions=PARTITIONS)
+    prepared = SimpleNamespace(request=request, snapshot=snapshot, keeps_place=keeps_place)
+    assert choose_prerun_partition(prepared, Prerun(partition="short")) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
