@@ -39,6 +39,7 @@ INSIDE: dict[str, str] = {
     "SLURMWRAP_STEP_NAMED": "`1` where steps are counted in a job of its own name, not in a pre-run",
     "SLURMWRAP_COUNT_JAX": "`1`: steps of JAX are counted, too",
     "SLURMWRAP_PARK_AFTER": "steps after which a pre-run is parked and ended; 0: never",
+    "SLURMWRAP_REHEARSE": "whether a pre-run goes on with shortened epochs after its steps: 1, on_request, or empty",
     "SLURMWRAP_COMPLETE": "`jobs`: gsub without words prints the user's last runs, for TAB",
     "SLURMWRAP_SHIMS": "the folder of the shims in front of PATH",
     "SLURMWRAP_UNSET": "variables that the pre-run's job has and the real job has not",
