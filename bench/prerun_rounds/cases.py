@@ -11,12 +11,13 @@ import os
 import random
 import shutil
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prerun_rounds.edits import Edit, apply_edit
+from prerun_rounds.edits import Edit, PythonSource, apply_edit, split_lines
 from prerun_rounds.job_mutators import (
     CONFIG_OPERATORS,
     DATA_OPERATOR,
@@ -25,10 +26,20 @@ from prerun_rounds.job_mutators import (
     damage_data_file,
     is_data_file,
 )
+from prerun_rounds.late_mutators import (
+    GENERAL_OPERATORS,
+    LATE_OPERATORS,
+    SHOWS_IN_NEXT_EPOCH,
+    SHOWS_WHEN_LOADED,
+    SHOWS_WHEN_SAVED,
+    find_late_candidates,
+)
+from prerun_rounds.late_stages import STAGES, TRAINING, LineTrace, find_late_stages
 from prerun_rounds.mutators import MEANT_NOT_TO_PARSE, OPERATORS, find_candidates
 
 JOB = "job.sbatch"
 ORIGINAL = "original"
+STAGES_FILE = "stages.json"  # of an original: stage by file and line
 ALL_OPERATORS = (*OPERATORS, *JOB_OPERATORS, *CONFIG_OPERATORS, DATA_OPERATOR)
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "case.toml", ".made", "*.pyc", "slurm-*.out")
 _CONFIGS = (".yaml", ".yml", ".json")
@@ -43,6 +54,7 @@ class Case:
     files: tuple[str, ...]  # that a mutation may change
     counted: str = "torch"  # what makes the steps: torch, keras, jax or other
     source: str = ""
+    resume: str | None = None  # arguments of job.sbatch that continue from the first run's checkpoint; None: it cannot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +104,7 @@ def list_cases(folder: Path, names: Collection[str] = ()) -> Iterator[Case]:
                 files=tuple(plain["files"]),
                 counted=str(plain.get("counted", "torch")),
                 source=f"{plain.get('source', '')} {plain.get('path', '')}".strip(),
+                resume=plain.get("resume"),
             )
 
 
@@ -115,6 +128,83 @@ def choose_edits(case: Case, rng: random.Random, count: int) -> list[Edit]:
         if (chosen := next((edit for edit in shuffled if _is_sound(case, edit)), None)) is not None:
             found.append(chosen)
     return found
+
+
+def read_sources(case: Case) -> dict[str, PythonSource]:
+    """Return the case's own Python files that parse."""
+    found = {}
+    for file in case.files:
+        if file.endswith(".py"):
+            with suppress(SyntaxError, ValueError):
+                found[file] = PythonSource(file, (case.folder / file).read_text(encoding="utf-8"))
+    return found
+
+
+def choose_late_edits(case: Case, trace: LineTrace, rng: random.Random, count: int) -> list[tuple[str, Edit]]:
+    """Return up to `count` edits of late lines, each with the stage that it is planted for.
+
+    The stages and operators differ as far as possible. Each stage that the case has is equally likely, then each
+    operator that fits, then each of its candidates.
+    """
+    sources = read_sources(case)
+    waiting = find_late_edits(case, sources, find_late_stages(trace, sources), rng)
+    found: list[tuple[str, Edit]] = []
+    used: set[str] = set()
+    while waiting and len(found) < count:
+        for stage in rng.sample(sorted(waiting), len(waiting)):
+            fitting = [name for name in waiting[stage] if name not in used] or list(waiting[stage])
+            operator = rng.choice(sorted(fitting))
+            candidates = waiting[stage].pop(operator)
+            used.add(operator)
+            if not waiting[stage]:
+                del waiting[stage]
+            shuffled = rng.sample(candidates, len(candidates))
+            chosen = next((edit for edit in shuffled if _is_sound(case, edit)), None)
+            if chosen is not None and all(chosen != edit for _, edit in found):
+                found.append((stage, chosen))
+                if len(found) == count:
+                    break
+    return found
+
+
+def find_late_edits(
+    case: Case, sources: Mapping[str, PythonSource], stages: Mapping[str, Mapping[int, str]], rng: random.Random
+) -> dict[str, dict[str, list[Edit]]]:
+    """Return the candidates by stage and operator.
+
+    A key that is wrong where a checkpoint is written shows where it is read: in the resumed run, or in the final test
+    if a late line loads something. A directory that is not made shows where something is saved.
+    """
+    loads = any("load" in line for file, source in sources.items() for line in _list_late_lines(source, stages[file]))
+    when_loaded = "resume" if case.resume is not None else "final_test" if loads else ""
+    found: dict[str, dict[str, list[Edit]]] = {}
+    for operator in (*GENERAL_OPERATORS, *LATE_OPERATORS):
+        for file, source in sources.items():
+            for edit in find_late_candidates(operator, source, rng):
+                stage = stages[file].get(find_first_change(edit), "")
+                if operator in SHOWS_WHEN_SAVED:
+                    stage = "save"
+                elif stage and operator in SHOWS_WHEN_LOADED:
+                    stage = when_loaded
+                elif stage not in ("", TRAINING, "resume", "final_test") and operator in SHOWS_IN_NEXT_EPOCH:
+                    stage = "next_epoch"
+                if stage in STAGES:
+                    found.setdefault(stage, {}).setdefault(operator, []).append(edit)
+    return found
+
+
+def find_first_change(edit: Edit) -> int:
+    """Return the line of the first difference between the old and the new lines."""
+    old, new = split_lines(edit.old), split_lines(edit.new)
+    same = next(
+        (at for at, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
+    )
+    return edit.line + min(same, len(old) - 1)
+
+
+def _list_late_lines(source: PythonSource, stages: Mapping[int, str]) -> Iterator[str]:
+    rows = source.text.split("\n")
+    return (rows[line - 1] for line in stages)
 
 
 def find_edits(case: Case, operator: str, rng: random.Random) -> Sequence[Edit]:
@@ -164,16 +254,26 @@ def _is_sound(case: Case, edit: Edit) -> bool:
     return changed and edit.operator not in MEANT_NOT_TO_PARSE
 
 
-def write_variants(case: Case, edits: Sequence[Edit], seed: int, out: Path) -> list[Variant]:
-    """Copy the case once without a bug and once for each edit. Existing variants are replaced."""
+def write_variants(
+    case: Case, edits: Sequence[Edit], seed: int, out: Path, stages: Sequence[str] = ()
+) -> list[Variant]:
+    """Copy the case once without a bug and once for each edit. Existing variants are replaced.
+
+    `stages`: of late bugs, the stage of each edit.
+    """
     written = []
-    for name, edit in ((ORIGINAL, None), *((f"m{at}", edit) for at, edit in enumerate(edits, 1))):
+    for at, edit in enumerate((None, *edits)):
+        name = f"m{at}" if at else ORIGINAL
         folder = out / case.name / name
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(case.folder, folder / "work", symlinks=True, ignore=_NOT_COPIED)
         if edit is not None:
             change_file(folder / "work" / edit.file, edit)
         plain = {"case": case.name, "variant": name, "seed": seed, "counted": case.counted, "source": case.source}
+        if case.resume is not None:
+            plain["resume"] = case.resume
+        if at and stages:
+            plain["stage"] = stages[at - 1]
         write_json(folder / "mutation.json", plain | (edit.to_json_dict() if edit else {"operator": ""}))
         written.append(Variant(case=case.name, name=name, folder=folder))
     return written

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from prerun_rounds.binomial import compute_interval, compute_upper_bound
+from prerun_rounds.late_stages import STAGES
 
 Result = Mapping[str, Any]
 STATIC = ("static", "sbatch")
@@ -19,8 +20,13 @@ def format_page(
     truths: Mapping[tuple[str, str], Mapping[str, Any]],
     number: str,
     failing: Collection[str] = (),
+    stages: Mapping[tuple[str, str], str] | None = None,
+    without: Sequence[Result] = (),
 ) -> str:
-    """Return the Markdown of one round. `failing`: cases whose original fails when sbatch runs it on this cluster."""
+    """Return the Markdown of one round. `failing`: cases whose original fails when sbatch runs it on this cluster.
+
+    `stages`: of late bugs that were planted as such; `without`: results of the same round without rehearsal.
+    """
     groups: dict[str, list[Result]] = {}
     refused = sorted(one["case"] for one in results if is_refused_by_slurm(one))
     for one in results:
@@ -33,9 +39,11 @@ def format_page(
         f"### Round {number}",
         _format_sound(groups.get("sound", [])),
         *_format_left_out(refused, sorted(failing)),
-        _format_visible(visible),
+        *([_format_visible(visible)] if visible or not stages else []),
+        *_format_late(groups.get("late", []), stages or {}),
         _format_others(groups),
         _format_seconds(results),
+        *_format_rehearsal(results, without, truths),
         "#### By operator",
         _format_operators(groups),
         "#### Visible bugs that were not stopped",
@@ -123,6 +131,48 @@ def _format_seconds(results: Sequence[Result]) -> str:
             ninth = statistics.quantiles(seconds, n=10)[-1] if len(seconds) > 1 else seconds[0]
             rows.append([name, len(seconds), f"{statistics.median(seconds):.1f}", f"{min(ninth, seconds[-1]):.1f}"])
     return table(("seconds", ">number", ">median", ">p90"), rows)
+
+
+def _format_late(late: Sequence[Result], stages: Mapping[tuple[str, str], str]) -> Sequence[str]:
+    """Return the late bugs by the stage that they show in, and those that were not stopped; nothing without stages."""
+    known = [one for one in late if (one["case"], one["variant"]) in stages]
+    if not known:
+        return []
+    rows = []
+    for stage in (*STAGES, ""):
+        mine = [one for one in known if stage in ("", stages[one["case"], one["variant"]])]
+        if not mine:
+            continue
+        stopped = sum(map(is_stopped, mine))
+        early = sum(one["layer"] in STATIC for one in mine if is_stopped(one))
+        low, high = compute_interval(stopped, len(mine))
+        share = f"{_percent(stopped / len(mine))} ({_percent(low)} to {_percent(high)})"
+        others = [_count(mine, verdict) for verdict in ("pass", "inconclusive", "error")]
+        rows.append([stage or "all", len(mine), stopped, early, stopped - early, share, *others])
+    head = ["stage", ">late bugs", ">stopped", ">static", ">trial", ">share (95 % interval)"]
+    head += [">pass", ">inconclusive", ">no verdict"]
+    missed = _format_list([one for one in known if not is_stopped(one)]) or "None."
+    title = "#### Late bugs that were not stopped"
+    return ["#### Late bugs by stage", table(head, rows), title, missed]
+
+
+def _format_rehearsal(
+    results: Sequence[Result], without: Sequence[Result], truths: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Sequence[str]:
+    """Return the seconds of the pre-runs of sound originals, in pairs with and without rehearsal."""
+    before = {(one["case"], one["variant"]): float(one["seconds"] or 0) for one in without}
+    pairs = [
+        (float(one["seconds"]), before[key])
+        for one in results
+        if (key := (one["case"], one["variant"])) in before and one["seconds"] and before[key]
+        if truths.get(key, {}).get("class") == "sound"
+    ]
+    if not pairs:
+        return []
+    numbers = ([a for a, _ in pairs], [b for _, b in pairs], [a - b for a, b in pairs])
+    row = [len(pairs), *(f"{statistics.median(one):.1f}" for one in numbers)]
+    head = (">sound jobs", ">median seconds with rehearsal", ">without", ">median of the differences")
+    return [table(head, [row])]
 
 
 def _format_operators(groups: Mapping[str, Sequence[Result]]) -> str:

@@ -34,6 +34,10 @@ class RunSettings:
     timeout_s: float = 1500.0
     static_s: float = 0.0  # seconds of the static stage; 0: as shipped
     environ: Mapping[str, str] | None = None
+    rehearse_s: float | None = None  # prerun.rehearse_s; 0: no rehearsal; None: as configured
+    options: Sequence[str] = ()  # further options of gsub
+    # Further options for bugs that show when the case resumes; {resume} stands for the arguments that make it resume.
+    resume_options: Sequence[str] = ()
 
 
 def run_variant(variant: Variant, settings: RunSettings) -> dict[str, Any]:
@@ -43,7 +47,10 @@ def run_variant(variant: Variant, settings: RunSettings) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="prerun-", dir=variant.folder) as made:
             done = _call(_make_direct_call(variant, Path(made) / "trial"), variant, settings)
     else:
-        done = _call([*_make_gsub_call(settings), "--prerun=only", "--json", JOB], variant, settings)
+        options = [*settings.options]
+        if variant.mutation.get("stage") == "resume":
+            options += [one.replace("{resume}", variant.mutation.get("resume", "")) for one in settings.resume_options]
+        done = _call([*_make_gsub_call(settings), "--prerun=only", "--json", *options, JOB], variant, settings)
     exit_code, stdout, stderr = done
     _cancel_submitted(stdout, settings)
     mutation = {key: variant.mutation[key] for key in _MUTATION_KEYS if key in variant.mutation}
@@ -136,6 +143,8 @@ def _call(command: Sequence[str], variant: Variant, settings: RunSettings) -> tu
     environ = dict(os.environ if settings.environ is None else settings.environ)
     if settings.path:
         environ["PATH"] = f"{settings.path}:{environ.get('PATH', '')}"
+    if settings.rehearse_s is not None:
+        environ["SLURMWRAP_PRERUN_REHEARSE_S"] = f"{settings.rehearse_s:g}"
     if settings.direct:
         environ["PYTHONPATH"] = ""
     try:

@@ -3,7 +3,8 @@
 Python imports this module at its start if its directory is on PYTHONPATH. Each process that makes steps writes
 $PRERUN_ROUNDS_STEPS/<pid>: a JSON object of counts by source. "torch": step() of its busiest optimizer; "torch_all":
 of all optimizers; "keras": batches of fit(); "optax": optax.apply_updates(); "jax": gradients. With JAX a call inside
-jit() is traced once, so a callback that runs with the compiled program counts. Nothing here may end the program.
+jit() is traced once, so a callback that runs with the compiled program counts. If PRERUN_ROUNDS_LINES is set,
+first_lines.py records when each line first runs. Nothing here may end the program.
 """
 
 # mypy: ignore-errors
@@ -134,3 +135,7 @@ def _wrap(loader, patch):
 
 if _FOLDER:
     sys.meta_path.insert(0, _Finder())
+if os.environ.get("PRERUN_ROUNDS_LINES"):
+    import first_lines
+
+    first_lines.start(_counts, os.environ["PRERUN_ROUNDS_LINES"], os.environ["PRERUN_ROUNDS_ROOT"])
