@@ -147,7 +147,7 @@ def choose_late_edits(case: Case, trace: LineTrace, rng: random.Random, count: i
     operator that fits, then each of its candidates.
     """
     sources = read_sources(case)
-    waiting = find_late_edits(case, sources, find_late_stages(trace, sources), rng)
+    waiting = find_late_edits(case, sources, find_late_stages(trace, sources), trace, rng)
     found: list[tuple[str, Edit]] = []
     used: set[str] = set()
     while waiting and len(found) < count:
@@ -168,7 +168,11 @@ def choose_late_edits(case: Case, trace: LineTrace, rng: random.Random, count: i
 
 
 def find_late_edits(
-    case: Case, sources: Mapping[str, PythonSource], stages: Mapping[str, Mapping[int, str]], rng: random.Random
+    case: Case,
+    sources: Mapping[str, PythonSource],
+    stages: Mapping[str, Mapping[int, str]],
+    trace: LineTrace,
+    rng: random.Random,
 ) -> dict[str, dict[str, list[Edit]]]:
     """Return the candidates by stage and operator.
 
@@ -183,7 +187,7 @@ def find_late_edits(
             for edit in find_late_candidates(operator, source, rng):
                 stage = stages[file].get(find_first_change(edit), "")
                 if operator in SHOWS_WHEN_SAVED:
-                    stage = "save"
+                    stage = "save" if find_first_change(edit) in trace.lines.get(file, {}) else ""
                 elif stage and operator in SHOWS_WHEN_LOADED:
                     stage = when_loaded
                 elif stage not in ("", TRAINING, "resume", "final_test") and operator in SHOWS_IN_NEXT_EPOCH:

@@ -6,15 +6,15 @@ the blocks that it is in, the name of its function, then the same of the calls t
 order of STAGE_WORDS decides. Words of a final test count after the last step only; before it they mean validation.
 
 A line without such words is `epoch_end`, or `next_epoch` if it is in the loop that makes the steps and a late line of
-another stage ran before it. Other lines of that loop, such as a log line at each 100th step, are `training` and get no
-bug. A line that runs only in the second run, which continues from a checkpoint, is `resume`.
+another stage ran before it. Other lines of that loop, or of what it calls, such as a log line at each 100th step, are
+`training` and get no bug. A line that runs only in the second run, which continues from a checkpoint, is `resume`.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -113,18 +113,23 @@ class StatementMap:
             if isinstance(parent, ast.stmt) and not isinstance(parent, ast.ClassDef):
                 yield self.header(parent)
 
-    def is_in_step_loop(self, line: int, early: frozenset[int]) -> bool:
-        """Return whether the innermost loop around the line makes the steps, by lines that ran `early`."""
+    def find_loops(self, line: int) -> list[ast.For | ast.While]:
+        """Return the loops around the line in its function, the innermost first."""
         statement = self.by_line.get(line)
-        loops = (
-            [p for p in self.source.ancestors(statement) if isinstance(p, (ast.For, ast.While))] if statement else []
-        )
-        if not loops:
-            return False
+        found = []
+        for parent in self.source.ancestors(statement) if statement else ():
+            if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                break
+            if isinstance(parent, (ast.For, ast.While)):
+                found.append(parent)
+        return found
+
+    def makes_steps(self, loop: ast.For | ast.While, early: frozenset[int]) -> bool:
+        """Return whether the loop itself, not one inside it, makes the steps, by lines that ran `early`."""
         rows = self.source.text.split("\n")
-        inner = range(loops[0].lineno, (loops[0].end_lineno or loops[0].lineno) + 1)
-        nested = [n for n in ast.walk(loops[0]) if isinstance(n, (ast.For, ast.While)) and n is not loops[0]]
-        own = [at for at in inner if not any(n.lineno <= at <= (n.end_lineno or n.lineno) for n in nested)]
+        inner = [one for one in ast.walk(loop) if isinstance(one, (ast.For, ast.While)) and one is not loop]
+        nested = {at for one in inner for at in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
+        own = set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)) - nested
         return any(at in early and _STEP_MADE.search(rows[at - 1]) for at in own)
 
 
@@ -147,8 +152,7 @@ def find_late_stages(trace: LineTrace, sources: Mapping[str, PythonSource]) -> d
         steps, _, stack = trace.lines[file][line]
         stage = _find_stage_by_words(maps, file, line, stack, is_over=steps >= trace.total)
         if not stage:
-            in_loop = maps[file].is_in_step_loop(line, early[file])
-            stage = "epoch_end" if not in_loop else "next_epoch" if seen_other else TRAINING
+            stage = _find_stage_by_loops(maps, early, [(file, line), *((f, at) for f, _, at in stack[1:])], seen_other)
         seen_other = seen_other or stage not in (TRAINING, "next_epoch")
         found[file][line] = stage
     for file, source_map in maps.items():
@@ -157,6 +161,21 @@ def find_late_stages(trace: LineTrace, sources: Mapping[str, PythonSource]) -> d
             if not _is_statement_early(source_map, line, known):
                 found[file][line] = "resume"
     return {file: _spread_over_statements(maps[file], lines) for file, lines in found.items()}
+
+
+def _find_stage_by_loops(
+    maps: Mapping[str, StatementMap],
+    early: Mapping[str, frozenset[int]],
+    places: Sequence[tuple[str, int]],
+    seen_other: bool,
+) -> str:
+    """Return the stage of a line without words. `places`: the line, then those of the calls that led to it."""
+    loops = [(file, loop) for file, line in places if file in maps for loop in maps[file].find_loops(line)]
+    for at, (file, loop) in enumerate(loops):
+        if maps[file].makes_steps(loop, early[file]):
+            # Without a loop around it there is no next epoch.
+            return "next_epoch" if seen_other and loops[at + 1 :] else TRAINING
+    return "epoch_end"
 
 
 def _is_statement_early(source_map: StatementMap, line: int, early: frozenset[int]) -> bool:

@@ -206,6 +206,13 @@ def test_without_words_a_line_is_of_the_epoch_end_or_of_the_next_epoch() -> None
     trace = read_line_trace({"lines": {"a.py": lines}, "counts": {"torch": 10}}, None, "torch")
     found = find_late_stages(trace, {"a.py": PythonSource("a.py", program)})
     assert found == {"a.py": {6: "epoch_end", 5: "next_epoch"}}
+    # Called from the loop that makes the steps, and without a loop of epochs.
+    program = "def log():\n    f()\nfor b in range(9):\n    o.step()\n    if b > 4:\n        log()\n"
+    called = {"order": 5, "counts": {"torch": 5}, "stack": [["a.py", "log", 2], ["a.py", "<module>", 6]]}
+    lines = {"1": at(0, 0), "3": at(1, 0), "4": at(2, 0), "5": at(3, 1), "6": at(4, 5), "2": called}
+    trace = read_line_trace({"lines": {"a.py": lines}, "counts": {"torch": 9}}, None, "torch")
+    found = find_late_stages(trace, {"a.py": PythonSource("a.py", program)})
+    assert found == {"a.py": {2: "training", 6: "training"}}
 
 
 def test_late_bugs_are_planted_confirmed_and_listed(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
