@@ -33,6 +33,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -100,7 +101,12 @@ def plant_late(case: Case, rng: random.Random, options: argparse.Namespace) -> l
     chosen = choose_late_edits(case, trace, rng, options.per_case)
     edits = [edit for _, edit in chosen]
     write_variants(case, edits, options.seed, options.round_dir, [stage for stage, _ in chosen])
-    write_json(options.round_dir / case.name / ORIGINAL / STAGES_FILE, find_late_stages(trace, read_sources(case)))
+    original = options.round_dir / case.name / ORIGINAL
+    write_json(original / STAGES_FILE, find_late_stages(trace, read_sources(case)))
+    # The traced run was a plain run of the original.
+    write_json(
+        original / "truth.json", {name: value for name, value in plain.items() if name not in ("lines", "sound")}
+    )
     return edits
 
 
@@ -124,8 +130,7 @@ def trace(options: argparse.Namespace) -> int:
             record_lines=True,
         )
         sound = not run.exit_code and not run.traceback and run.steps >= VISIBLE_BEFORE
-        plain = {"case": case.name, "sound": sound, "error": run.error, "counted_by": run.counted_by}
-        plain |= {"steps": run.steps, "seconds": run.seconds, "last_lines": run.last_lines, "lines": run.lines}
+        plain = {"case": case.name, "variant": ORIGINAL, **asdict(run), "sound": sound}
         write_json(options.traces / f"{case.name}.json", plain)
         found = "sound" if sound else f"not sound, exit code {run.exit_code}: {run.error[:100]}"
         print(

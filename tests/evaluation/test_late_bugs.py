@@ -221,6 +221,8 @@ def test_late_bugs_are_planted_confirmed_and_listed(traced: Path, capsys: pytest
     planted = ["mutate", str(traced / "cases"), place, "--late", str(traced / "traces"), "--seed", "5"]
     assert main([*planted, "--per-case", "6"]) == 0
     original, *mutants = cases.list_variants(traced / "round")
+    # The traced run is the truth of the original.
+    assert ground_truth.read_truths([traced / "round"])["small", "original"]["class"] == "sound"
     assert len(mutants) == 6 and json.loads((original.folder / "stages.json").read_text())["train.py"]
     for one in mutants:
         assert one.mutation["stage"] != "training" and one.mutation["resume"] == "--resume"
