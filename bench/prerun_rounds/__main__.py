@@ -98,7 +98,8 @@ def plant_late(case: Case, rng: random.Random, options: argparse.Namespace) -> l
         print(f"{case.name}: no trace of a sound run ({plain.get('error', 'no file')})", file=sys.stderr)
         return []
     trace = read_line_trace(*(plain["lines"] + [None])[:2], plain["counted_by"])
-    chosen = choose_late_edits(case, trace, rng, options.per_case)
+    planted = Counter(str(one.mutation.get("stage", "")) for one in list_variants(options.round_dir))
+    chosen = choose_late_edits(case, trace, rng, options.per_case, planted)
     edits = [edit for _, edit in chosen]
     write_variants(case, edits, options.seed, options.round_dir, [stage for stage, _ in chosen])
     original = options.round_dir / case.name / ORIGINAL

@@ -140,18 +140,22 @@ def read_sources(case: Case) -> dict[str, PythonSource]:
     return found
 
 
-def choose_late_edits(case: Case, trace: LineTrace, rng: random.Random, count: int) -> list[tuple[str, Edit]]:
+def choose_late_edits(
+    case: Case, trace: LineTrace, rng: random.Random, count: int, planted: Mapping[str, int]
+) -> list[tuple[str, Edit]]:
     """Return up to `count` edits of late lines, each with the stage that it is planted for.
 
-    The stages and operators differ as far as possible. Each stage that the case has is equally likely, then each
-    operator that fits, then each of its candidates.
+    `planted`: bugs of the round by stage. The stages with the fewest come first, so that rare ones are measured as
+    well. Within a stage each operator that fits is equally likely, then each of its candidates. The stages and the
+    operators of a case differ as far as possible.
     """
     sources = read_sources(case)
     waiting = find_late_edits(case, sources, find_late_stages(trace, sources), trace, rng)
     found: list[tuple[str, Edit]] = []
     used: set[str] = set()
     while waiting and len(found) < count:
-        for stage in rng.sample(sorted(waiting), len(waiting)):
+        shuffled_stages = rng.sample(sorted(waiting), len(waiting))
+        for stage in sorted(shuffled_stages, key=lambda one: planted.get(one, 0)):
             fitting = [name for name in waiting[stage] if name not in used] or list(waiting[stage])
             operator = rng.choice(sorted(fitting))
             candidates = waiting[stage].pop(operator)

@@ -3,7 +3,7 @@
 The plain run of the original says when each line ran first (counter/first_lines.py). A line is late if it ran first
 when three steps were made. Its stage comes from the words around it, the nearest first: its statement, the headers of
 the blocks that it is in, the name of its function, then the same of the calls that led to it. Within one of these the
-order of STAGE_WORDS decides. Words of a final test count after the last step only; before it they mean validation.
+order of STAGE_WORDS decides. What strings say does not count. Words of a final test count after the last step only; before it they mean validation.
 
 A line without such words is `epoch_end`, or `next_epoch` if it is in the loop that makes the steps and a late line of
 another stage ran before it. Other lines of that loop, or of what it calls, such as a log line at each 100th step, are
@@ -34,6 +34,7 @@ STAGE_WORDS = (
         re.compile(rf"{_BEGIN}(?:val(?!u)|eval|dev_|metric|accurac|acc(?![a-z])|score|psnr|ssim|f1|auc|dice|iou)"),
     ),
 )
+_STRING = re.compile(r"\"{3}.*?\"{3}|'{3}.*?'{3}|\"[^\"\n]*\"|'[^'\n]*'", re.DOTALL)
 _STEP_MADE = re.compile(r"\.backward\(|\.step\(|apply_updates|apply_gradients|train_step|training_step")
 Lines = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -91,9 +92,9 @@ class StatementMap:
         return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
 
     def header(self, statement: ast.stmt) -> str:
-        """Return the text of `lines_of`, in lower case."""
+        """Return the text of `lines_of` in lower case, without what strings say."""
         rows = self.source.text.split("\n")
-        return "\n".join(rows[line - 1] for line in self.lines_of(statement)).lower()
+        return _STRING.sub('""', "\n".join(rows[line - 1] for line in self.lines_of(statement))).lower()
 
     def texts_around(self, line: int) -> Iterator[str]:
         """Yield the text of the line's statement, then of the blocks that it is in up to its function, with its name.
