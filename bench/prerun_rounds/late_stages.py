@@ -3,7 +3,8 @@
 The plain run of the original says when each line ran first (counter/first_lines.py). A line is late if it ran first
 when three steps were made. Its stage comes from the words around it, the nearest first: its statement, the headers of
 the blocks that it is in, the name of its function, then the same of the calls that led to it. Within one of these the
-order of STAGE_WORDS decides. What strings say does not count. Words of a final test count after the last step only; before it they mean validation.
+order of STAGE_WORDS decides. What strings say does not count. Words of a final test count after the last step only;
+before it they mean validation.
 
 A line without such words is `epoch_end`, or `next_epoch` if it is in the loop that makes the steps and a late line of
 another stage ran before it. Other lines of that loop, or of what it calls, such as a log line at each 100th step, are
