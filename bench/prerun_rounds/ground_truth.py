@@ -171,7 +171,7 @@ def find_places(output: str, work: Path) -> list[tuple[str, int]]:
         places = []
         for file, line in _FRAME.findall(part):
             whole = Path(os.path.normpath(work / file))
-            if whole.is_relative_to(work):
+            if whole.is_relative_to(work) and not file.startswith("<"):
                 places.append((str(whole.relative_to(work)), int(line)))
         if places:
             return places

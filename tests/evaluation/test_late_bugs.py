@@ -298,6 +298,8 @@ def test_the_error_is_that_of_the_program_not_of_its_launcher() -> None:
             '[rank0]:   File "/w/train.py", line 7, in <module>',
             '[rank0]:   File "/lib/x.py", line 9, in f',
             "[rank0]: KeyError: 'model'",
+            "Traceback (most recent call last):",
+            '  File "<frozen runpy>", line 198, in _run_module_as_main',
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
             "train.py FAILED",
         ]
