@@ -103,7 +103,14 @@ def plant_late(case: Case, rng: random.Random, options: argparse.Namespace) -> l
     edits = [edit for _, edit in chosen]
     write_variants(case, edits, options.seed, options.round_dir, [stage for stage, _ in chosen])
     original = options.round_dir / case.name / ORIGINAL
-    write_json(original / STAGES_FILE, find_late_stages(trace, read_sources(case)))
+    stages = find_late_stages(trace, read_sources(case))
+    write_json(
+        original / STAGES_FILE,
+        {
+            file: {line: (stage, trace.lines.get(file, {}).get(line, (0,))[0]) for line, stage in found.items()}
+            for file, found in stages.items()
+        },
+    )
     # The traced run was a plain run of the original.
     write_json(
         original / "truth.json", {name: value for name, value in plain.items() if name not in ("lines", "sound")}

@@ -39,7 +39,7 @@ from prerun_rounds.mutators import MEANT_NOT_TO_PARSE, OPERATORS, find_candidate
 
 JOB = "job.sbatch"
 ORIGINAL = "original"
-STAGES_FILE = "stages.json"  # of an original: stage by file and line
+STAGES_FILE = "stages.json"  # of an original: by file and line the stage, and the steps made when it ran first
 ALL_OPERATORS = (*OPERATORS, *JOB_OPERATORS, *CONFIG_OPERATORS, DATA_OPERATOR)
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "case.toml", ".made", "*.pyc", "slurm-*.out")
 _CONFIGS = (".yaml", ".yml", ".json")

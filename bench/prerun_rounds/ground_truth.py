@@ -275,21 +275,23 @@ def read_truths(places: Iterable[Path]) -> dict[tuple[str, str], dict[str, Any]]
     return found
 
 
-def find_shown_stage(run: Mapping[str, Any], mutation: Mapping[str, Any], stages: Mapping[str, Any]) -> str:
-    """Return the stage that a late bug shows in; `stages`: by file and line of the original, as in stages.json.
+def find_shown_stage(run: Mapping[str, Any], mutation: Mapping[str, Any], lines: Mapping[str, Any]) -> str:
+    """Return the stage that a late bug shows in; `lines`: stage and first step by file and line, as in stages.json.
 
     That is `resume` if the second run failed, else the stage of the innermost late line of the traceback, else the
-    stage that the bug is planted for.
+    stage that the bug is planted for. A bug for the next epoch that fails after more steps than the line's first
+    execution is of that stage.
     """
     if run.get("runs") == 2:
         return "resume"
+    planted = str(mutation["stage"])
     shift = len(split_lines(str(mutation["new"]))) - len(split_lines(str(mutation["old"])))
     for file, line in reversed(run.get("places", ())):
         moved = line - shift if file == mutation["file"] and line > mutation["line"] else line
-        stage = str(stages.get(file, {}).get(str(moved), ""))
+        stage, first = lines.get(file, {}).get(str(moved), ("", 0))
         if stage in STAGES:
-            return stage
-    return str(mutation["stage"])
+            return "next_epoch" if planted == "next_epoch" and run["steps"] > first else str(stage)
+    return planted
 
 
 def list_late_bugs(round_dir: Path) -> list[dict[str, Any]]:

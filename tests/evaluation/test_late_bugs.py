@@ -278,17 +278,19 @@ def test_a_case_without_a_sound_trace_gets_no_bugs(tmp_path: Path, capsys: pytes
     ("run", "wanted"),
     [
         ({"runs": 2, "places": [["a.py", 3]]}, "resume"),
-        ({"runs": 1, "places": [["a.py", 1], ["a.py", 4]]}, "save"),
+        ({"places": [["a.py", 1], ["a.py", 4]]}, "save"),
         # A removed line moves those after it.
-        ({"runs": 1, "places": [["a.py", 8]]}, "validation"),
-        ({"runs": 1, "places": [["a.py", 1]]}, "next_epoch"),
-        ({"runs": 1, "places": []}, "next_epoch"),
+        ({"places": [["a.py", 8]]}, "validation"),
+        ({"places": [["a.py", 1]]}, "next_epoch"),
+        ({"places": []}, "next_epoch"),
+        # The line ran without an error in the first epoch.
+        ({"places": [["a.py", 4]], "steps": 16}, "next_epoch"),
     ],
 )
 def test_the_stage_that_a_bug_shows_in(run: dict[str, object], wanted: str) -> None:
-    stages = {"a.py": {"4": "save", "9": "validation"}}
+    lines = {"a.py": {"4": ["save", 8], "9": ["validation", 8]}}
     mutation = {"file": "a.py", "line": 5, "old": "x\ny\n", "new": "x\n", "stage": "next_epoch"}
-    assert ground_truth.find_shown_stage(run, mutation, stages) == wanted
+    assert ground_truth.find_shown_stage({"runs": 1, "steps": 8, **run}, mutation, lines) == wanted
 
 
 def test_the_error_is_that_of_the_program_not_of_its_launcher() -> None:
