@@ -207,7 +207,6 @@ def run(options: argparse.Namespace) -> int:
         static_s=options.static_seconds,
         rehearse_s=options.rehearse_s,
         options=tuple(options.gsub_option),
-        resume_options=tuple(options.resume_option),
     )
     about = {
         "round": options.round,
@@ -295,11 +294,6 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--gsub-option", action="append", default=[], metavar="OPTION", help="further option of gsub (repeatable)"
     )
-    one.add_argument(
-        "--resume-option", action="append", default=[], metavar="OPTION",
-        help="option of gsub for bugs that show when the case resumes; {resume} stands for its arguments",
-    )  # fmt: skip
-    add_common(one)
     add_path(one)
 
     one = add("page", print_page, "print the Markdown of a round")

@@ -36,8 +36,6 @@ class RunSettings:
     environ: Mapping[str, str] | None = None
     rehearse_s: float | None = None  # prerun.rehearse_s; 0: no rehearsal; None: as configured
     options: Sequence[str] = ()  # further options of gsub
-    # Further options for bugs that show when the case resumes; {resume} stands for the arguments that make it resume.
-    resume_options: Sequence[str] = ()
 
 
 def run_variant(variant: Variant, settings: RunSettings) -> dict[str, Any]:
@@ -49,7 +47,8 @@ def run_variant(variant: Variant, settings: RunSettings) -> dict[str, Any]:
     else:
         options = [*settings.options]
         if variant.mutation.get("stage") == "resume":
-            options += [one.replace("{resume}", variant.mutation.get("resume", "")) for one in settings.resume_options]
+            words = variant.mutation.get("resume", "")
+            options += [f"--resume-args={words}" if words else "--rehearse=resume"]
         done = _call([*_make_gsub_call(settings), "--prerun=only", "--json", *options, JOB], variant, settings)
     exit_code, stdout, stderr = done
     _cancel_submitted(stdout, settings)
