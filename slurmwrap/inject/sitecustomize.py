@@ -16,6 +16,7 @@ def _inject():
         _load("slurmwrap_step", [_HERE]).install()
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
         _print_stacks_on_request()
+        _compiled("slurmwrap_opened_files").install()
         _compiled("slurmwrap_launcher_options").install()
         for name in ("shadow", "os_functions", "children", "guard", "library_patches"):
             module = _compiled("slurmwrap_" + name)

@@ -23,6 +23,7 @@ import os
 import sys
 
 import slurmwrap_children
+import slurmwrap_opened_files
 from slurmwrap_os_functions import CALLS, _Call, _opens, _reads, _text
 from slurmwrap_shadow import _access, _busy, _end_the_trial, _open, _shadow, _there
 
@@ -38,6 +39,8 @@ def written(path: "Any", keeps: bool = False) -> "Any":
 
 def read(path: "Any") -> "Any":
     """Return the path from which a library that opens `path` itself must read; return non-paths unchanged."""
+    if isinstance(path, (str, bytes)) or hasattr(path, "__fspath__"):
+        slurmwrap_opened_files.note(path)
     return _mapped(path, lambda text: _shadow.seen(text))
 
 
@@ -121,6 +124,8 @@ def start() -> bool:
     for module in ("tempfile", "pathlib", "shutil", "logging", "tarfile"):
         if module in sys.modules:
             _replace_kept(sys.modules[module], replaced)
+    if slurmwrap_opened_files.recorder is not None and not hasattr(sys, "addaudithook"):
+        slurmwrap_opened_files.watch_calls(_Call)
     os.system = slurmwrap_children.system(os.system, for_child)
     # shutil.rmtree by descriptors would list the original directory. A shutil that is imported later does not use
     # descriptors, because the replaced os.scandir is not in os.supports_fd.

@@ -1,0 +1,114 @@
+"""Read which files a trial opened and which directories it listed (adapter: the step directory and /proc).
+
+The user's program can write the file `opened` of the step directory, so it is not trusted: it only names files that are
+then read as the user.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.inject.slurmwrap_opened_files import MAX_BYTES, NAME
+
+# Bytes that are read of the file; forked processes may each exceed MAX_BYTES by a little.
+_READ_BYTES = 2 * MAX_BYTES
+# Data never has these endings: code, compiled code, shared libraries, notebooks, locks and logs.
+_CODE = (".py", ".pyc", ".pyi", ".pyx", ".so", ".sh", ".c", ".h", ".cpp", ".cu", ".ipynb", ".lock", ".log")
+_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/run/", "/bin/", "/sbin/")
+_PARTS = ("/site-packages/", "/dist-packages/", "/__pycache__/", "/.git/", "/.cache/torch/inductor", "/.triton/")
+# Seconds between two looks at /proc, each of which takes milliseconds.
+SAMPLE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobPython:
+    """A Python interpreter of the job, and the variables by which it finds its packages."""
+
+    program: str
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedFiles:
+    """What the programs of a trial opened; absolute paths in the order of their first use."""
+
+    files: tuple[str, ...] = ()  # opened for reading, and not written by the trial
+    directories: tuple[str, ...] = ()  # listed
+    patterns: tuple[str, ...] = ()  # of glob.glob
+    pythons: tuple[JobPython, ...] = field(default_factory=tuple)
+
+
+def read_opened_files(step_dir: str, more: Iterable[str] = (), leave_out: Iterable[str] = ()) -> OpenedFiles:
+    """Return what was recorded, followed by the files `more`, without anything below the directories `leave_out`."""
+    raw = b""
+    with suppress(OSError), Path(step_dir, NAME).open("rb") as stream:
+        raw = stream.read(_READ_BYTES)
+    found: dict[str, dict[str, None]] = {kind: {} for kind in "rwdgp"}
+    for line in raw.split(b"\n"):
+        kind, tab, text = os.fsdecode(line).partition("\t")
+        if tab and kind in found:
+            found[kind][text if kind in "gp" else os.path.normpath(text)] = None
+    outside = tuple(f"{folder.rstrip('/')}/" for folder in leave_out if folder.strip("/"))
+    is_data = lambda path: not path.startswith((*_SYSTEM, *outside)) and not any(p in path for p in _PARTS)  # noqa: E731
+    files = [path for path in dict.fromkeys((*found["r"], *more)) if path not in found["w"]]
+    return OpenedFiles(
+        files=tuple(path for path in files if is_data(path) and not path.endswith(_CODE)),
+        directories=tuple(path for path in found["d"] if is_data(f"{path}/")),
+        patterns=tuple(path for path in found["g"] if is_data(path)),
+        pythons=tuple(_parse_python(text) for text in found["p"]),
+    )
+
+
+def _parse_python(text: str) -> JobPython:
+    program, *pairs = text.split("\t")
+    return JobPython(program, dict(pair.split("=", 1) for pair in pairs if "=" in pair))
+
+
+def note_open_files(pids: Iterable[int], step_dir: str, known: set[str]) -> None:
+    """Record the regular files that these processes hold open or have mapped, for reading.
+
+    This finds what C, C++ and Rust code opens itself and keeps open: TensorFlow's records, memory-mapped arrow files,
+    LMDB. `known`: the paths recorded before; it is changed. Errors are ignored: processes end at any time.
+    """
+    lines = []
+    for pid in pids:
+        for kind, path in (*_list_descriptors(pid), *_list_mapped_files(pid)):
+            if path in known or len(known) > 100_000:
+                continue
+            known.add(path)
+            if not path.startswith(_SYSTEM) and not path.endswith(_CODE) and "\n" not in path:
+                lines.append(f"{kind}\t{path}\n")
+    if lines:
+        with suppress(OSError), Path(step_dir, NAME).open("ab") as stream:
+            stream.write(os.fsencode("".join(lines)))
+
+
+def _list_descriptors(pid: int) -> list[tuple[str, str]]:
+    """Return ("r" or "w", path) of each regular file that the process has open."""
+    found = []
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                path = os.readlink(entry.path)
+                if path.startswith("/") and stat.S_ISREG(os.stat(entry.path).st_mode):
+                    # The link's own mode shows how the file was opened (proc(5)).
+                    writes = os.lstat(entry.path).st_mode & stat.S_IWUSR
+                    found.append(("w" if writes else "r", path))
+    return found
+
+
+def _list_mapped_files(pid: int) -> list[tuple[str, str]]:
+    """Return ("r", path) of each file that is mapped and never executable: data, not a shared library."""
+    found: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
+            words = line.split(None, 5)
+            if len(words) == 6 and words[5].startswith(b"/"):
+                path = os.fsdecode(words[5])
+                found[path] = "" if b"x" in words[1] or b"s" in words[1][3:] and b"w" in words[1] else found.get(path, "r")
+    return [(kind, path) for path, kind in found.items() if kind]
