@@ -23,7 +23,10 @@ READ_CAP = 64 * MIB
 _ZIP_CRC_CAP = 16 * MIB
 # Formats with a magic number of their own. _DATA_SUFFIXES adds others in which an empty file is certainly wrong.
 _SUFFIXES_WITH_MAGIC = frozenset(
-    (".npy", ".npz", ".safetensors", ".parquet", ".h5", ".hdf5", ".png", ".jpg", ".jpeg", ".gz", ".zip")
+    (
+        *(".npy", ".npz", ".safetensors", ".parquet", ".h5", ".hdf5", ".png", ".jpg", ".jpeg", ".gz", ".tgz", ".zip"),
+        *(".flac", ".wav", ".feather"),
+    )
 )
 _DATA_SUFFIXES = _SUFFIXES_WITH_MAGIC | {
     ".pt",
@@ -34,14 +37,20 @@ _DATA_SUFFIXES = _SUFFIXES_WITH_MAGIC | {
     ".pickle",
     ".json",
     ".jsonl",
+    ".ndjson",
     ".arrow",
+    ".tfrecord",
+    ".tfrecords",
     ".tar",
     ".csv",
 }
 
 
-def find_format_fault(stream: IO[bytes], size: int, suffix: str) -> str | None:
-    """Return what is wrong with the file of `size` bytes open in `stream`. `suffix` is in lower case with its dot."""
+def find_format_fault(stream: IO[bytes], size: int, suffix: str, cap: int = READ_CAP) -> str | None:
+    """Return what is wrong with the file of `size` bytes open in `stream`. `suffix` is in lower case with its dot.
+
+    `cap`: the bytes that a check may read which reads the whole content; with 0 only headers and ends are read.
+    """
     if size == 0:
         return "is empty" if suffix in _DATA_SUFFIXES else None
     head = stream.read(64)
@@ -55,10 +64,10 @@ def find_format_fault(stream: IO[bytes], size: int, suffix: str) -> str | None:
     if check is None:
         return _find_wrong_magic(head, suffix)
     stream.seek(0)
-    return check(stream, size)
+    return check(stream, size, cap)
 
 
-def _select_check_by_magic(head: bytes) -> Callable[[IO[bytes], int], str | None] | None:
+def _select_check_by_magic(head: bytes) -> Callable[[IO[bytes], int, int], str | None] | None:
     return next((check for magic, check in _MAGIC if head.startswith(magic)), None)
 
 
@@ -75,14 +84,14 @@ def _find_zeros(stream: IO[bytes], size: int) -> str | None:
     return "holds only zeros" if size <= 64 or stream.read(64).strip(b"\0") == b"" else None
 
 
-def _check_zip(stream: IO[bytes], size: int) -> str | None:
+def _check_zip(stream: IO[bytes], size: int, cap: int) -> str | None:
     try:
         with zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
             last = max((m.header_offset + m.compress_size for m in members), default=0)
             if last > size:
                 return "is truncated: its zip directory names bytes beyond its end"
-            small = sum(m.file_size for m in members) <= _ZIP_CRC_CAP
+            small = sum(m.file_size for m in members) <= min(cap, _ZIP_CRC_CAP)
             bad = archive.testzip() if small else None
             return f"is corrupt: wrong checksum in '{bad}'" if bad else None
     except zipfile.BadZipFile as error:
@@ -94,9 +103,9 @@ def _check_zip(stream: IO[bytes], size: int) -> str | None:
         return None
 
 
-def _check_gzip(stream: IO[bytes], size: int) -> str | None:
+def _check_gzip(stream: IO[bytes], size: int, cap: int) -> str | None:
     unpacker, seen = zlib.decompressobj(wbits=31), 0
-    while seen < READ_CAP and (chunk := stream.read(MIB)):
+    while seen < cap and (chunk := stream.read(MIB)):
         seen += len(chunk)
         try:
             while chunk:
@@ -110,7 +119,7 @@ def _check_gzip(stream: IO[bytes], size: int) -> str | None:
     return "is truncated: the gzip stream does not end" if seen >= size else None
 
 
-def _check_npy(stream: IO[bytes], size: int) -> str | None:
+def _check_npy(stream: IO[bytes], size: int, cap: int) -> str | None:
     head = stream.read(12)
     if len(head) < 12:
         return "is truncated inside its header"
@@ -125,6 +134,9 @@ def _check_npy(stream: IO[bytes], size: int) -> str | None:
         header = ast.literal_eval(text)
         item, shape = str(header["descr"]), tuple(header["shape"])
         promised = start + math.prod(shape) * _parse_item_bytes(item)
+        if item == "|O" and size > start:
+            # Objects are a pickle.
+            return _check_pickle(stream, size, cap)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
         return None
     return f"is truncated: {size} bytes, its header promises {promised}" if size < promised else None
@@ -136,7 +148,7 @@ def _parse_item_bytes(descr: str) -> int:
     return int(found[2]) if found else 0
 
 
-def _check_safetensors(stream: IO[bytes], size: int) -> str | None:
+def _check_safetensors(stream: IO[bytes], size: int, cap: int) -> str | None:
     length = int.from_bytes(stream.read(8), "little")
     if size < 8 or length > size - 8:
         return f"is truncated: {size} bytes, its header alone promises {8 + length}"
@@ -151,8 +163,8 @@ def _check_safetensors(stream: IO[bytes], size: int) -> str | None:
     return f"is truncated: {size} bytes, its header promises {promised}" if size < promised else None
 
 
-def _check_json(stream: IO[bytes], size: int) -> str | None:
-    if size > READ_CAP:
+def _check_json(stream: IO[bytes], size: int, cap: int) -> str | None:
+    if size > cap:
         return None
     raw = stream.read(size)
     try:
@@ -168,8 +180,8 @@ def _check_json(stream: IO[bytes], size: int) -> str | None:
     return None
 
 
-def _check_json_lines(stream: IO[bytes], size: int) -> str | None:
-    if size > READ_CAP:
+def _check_json_lines(stream: IO[bytes], size: int, cap: int) -> str | None:
+    if size > cap:
         return None
     wrong = _check_lines(stream.read(size))
     return f"is not valid JSON lines: {wrong}" if wrong else None
@@ -187,7 +199,7 @@ def _check_lines(raw: bytes) -> str | None:
     return None
 
 
-def _check_png(stream: IO[bytes], size: int) -> str | None:
+def _check_png(stream: IO[bytes], size: int, cap: int) -> str | None:
     at = 8
     for _ in range(100_000):
         stream.seek(at)
@@ -202,13 +214,23 @@ def _check_png(stream: IO[bytes], size: int) -> str | None:
     return None
 
 
-def _check_jpeg(stream: IO[bytes], size: int) -> str | None:
-    if size > READ_CAP:
+def _check_jpeg(stream: IO[bytes], size: int, cap: int) -> str | None:
+    if size > cap:
         return None
-    return None if b"\xff\xd9" in stream.read(size)[2:] else "is truncated: no end-of-image marker"
+    raw = stream.read(size)
+    # A preview inside an application segment ends like an image, so the search begins with the image's own data.
+    at = 2
+    while raw[at : at + 1] == b"\xff" and raw[at + 1 : at + 2] not in (b"\xda", b"\xd9", b""):
+        if raw[at + 1 : at + 2] == b"\xff":
+            at += 1
+            continue
+        at += 2 + max(2, int.from_bytes(raw[at + 2 : at + 4], "big"))
+        if at > size:
+            return "is truncated inside a segment of its header"
+    return None if raw.find(b"\xff\xd9", at) >= 0 else "is truncated: no end-of-image marker"
 
 
-def _check_parquet(stream: IO[bytes], size: int) -> str | None:
+def _check_parquet(stream: IO[bytes], size: int, cap: int) -> str | None:
     if size < 12:
         return "is truncated: shorter than a Parquet footer"
     stream.seek(size - 8)
@@ -218,7 +240,7 @@ def _check_parquet(stream: IO[bytes], size: int) -> str | None:
     return "is corrupt: its footer is longer than the file" if int.from_bytes(tail[:4], "little") > size - 12 else None
 
 
-def _check_hdf5(stream: IO[bytes], size: int) -> str | None:
+def _check_hdf5(stream: IO[bytes], size: int, cap: int) -> str | None:
     head = stream.read(64)
     if len(head) < 48:
         return "is truncated inside its superblock"
@@ -231,12 +253,12 @@ def _check_hdf5(stream: IO[bytes], size: int) -> str | None:
     return f"is truncated: {size} bytes, its superblock promises {promised}" if size < promised < 1 << 62 else None
 
 
-def _check_pickle(stream: IO[bytes], size: int) -> str | None:
+def _check_pickle(stream: IO[bytes], size: int, cap: int) -> str | None:
     stream.seek(size - 1)
     return None if stream.read(1) == b"." else "is truncated: the pickle does not end with STOP"
 
 
-_MAGIC: tuple[tuple[bytes, Callable[[IO[bytes], int], str | None]], ...] = (
+_MAGIC: tuple[tuple[bytes, Callable[[IO[bytes], int, int], str | None]], ...] = (
     (b"PK\x03\x04", _check_zip),
     (b"\x1f\x8b", _check_gzip),
     (b"\x93NUMPY", _check_npy),
@@ -249,6 +271,7 @@ _BY_SUFFIX = {
     ".safetensors": _check_safetensors,
     ".json": _check_json,
     ".jsonl": _check_json_lines,
+    ".ndjson": _check_json_lines,
     ".pkl": _check_pickle,
     ".pickle": _check_pickle,
 }

@@ -57,7 +57,7 @@ WHOLE = {
     "model.pt": zipped(),
     "data.npz": zipped(),
     "data.npy": npy(),
-    "objects.npy": npy(descr="|O"),
+    "objects.npy": npy(descr="|O") + b".",
     "scalar.npy": npy(shape="()", extra=4),
     "model.safetensors": safetensors(),
     "image.png": png(),
