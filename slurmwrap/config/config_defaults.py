@@ -13,6 +13,7 @@ from slurmwrap.fast_dataclasses import dataclass, field
 RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune")
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
+INPUT_CHECKS = ("auto", "all", "off")
 POLICIES = ("graded", "tune", "proportional")
 ADAPTERS = ("auto", "commands", "pyslurm")
 LOGS = ("auto", "stderr", "journal")
@@ -33,6 +34,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.sweep_s": (0, 86400),
     "prerun.no_training_s": (5, 86400),
     "prerun.no_activity_s": (10, 86400),
+    "prerun.inputs_limit_s": (60, 30 * 86400),
+    "prerun.inputs_mib_s": (0, 1_000_000),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
@@ -78,6 +81,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "prerun.mode": PRERUN_MODES,
     "prerun.select": PRERUN_SELECT,
     "prerun.overlay": OVERLAYS,
+    "prerun.inputs": INPUT_CHECKS,
     "tuning.policy": POLICIES,
     "slurm.adapter": ADAPTERS,
     "log.to": LOGS,
@@ -132,6 +136,10 @@ class Prerun:
     sweep_s: int = 120
     holdout: float = 0.0
     overlay: str = "auto"
+    inputs: str = "auto"
+    inputs_partition: str = ""
+    inputs_limit_s: int = 1800
+    inputs_mib_s: int = 500
     no_training_s: int = 40
     no_activity_s: int = 90
     no_training_programs: tuple[str, ...] = ()

@@ -131,6 +131,15 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "",
             "A private overlay over the user's directories, where namespaces allow it: a pre-run then leaves no files.",
         ),
+        "inputs": (
+            _G,
+            "",
+            """Whether a job without GPUs reads the input files of a pre-run's job completely: auto: while that job
+            cannot start yet; all: always, and after the start it only reports; off: never.""",
+        ),
+        "inputs_partition": (_G, "", "The partition of the jobs that read input files; empty: that of the pre-run."),
+        "inputs_limit_s": (_G, "seconds", "The time limit of a job that reads input files."),
+        "inputs_mib_s": (_G, "MiB/s", "The rate at which such a job reads at most; 0: no limit."),
         "no_training_s": (
             _G,
             "seconds",

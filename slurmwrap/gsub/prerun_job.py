@@ -24,6 +24,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import asdict, dataclass, field, replace
 from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict, extend_grace
 from slurmwrap.gsub.cancelled_notice import notify_of_cancelled_job, was_cancelled
+from slurmwrap.gsub.input_check import note_same_arguments, start_input_check
 from slurmwrap.gsub.prerun_sharing import GROUP
 from slurmwrap.gsub.submit import clean_up_preruns, open_submit_context
 from slurmwrap.gsub.submit_context import SubmitContext
@@ -161,7 +162,9 @@ def _run_prerun_job(directory: Path, console: Console) -> int:
     early = EarlyRelease(trial, context, console) if _may_release_early(trial) else None
     judged = _judge_prerun(trial, early)
     released = None if early is None else early.record
-    _apply_and_publish(_make_held_job(trial), trial.directory, judged, context, console, released)
+    apply_and_publish(make_held_job(trial), trial.directory, judged, context, console, released)
+    if not judged.stopped:
+        start_input_check(trial.spec, trial.request, judged.verdict, context)
     _judge_waiting_jobs(_SharedPrerun(trial, context, console, began, _compute_end_time(trial.spec, began)), judged)
     clean_up_preruns(context)
     return 0
@@ -175,13 +178,13 @@ def _renew_grace_periods(trial: PrerunFiles, context: SubmitContext, console: Co
     for directory in (trial.directory, *others):
         try:
             one = PrerunFiles.read(directory)
-            if until := extend_grace(_make_held_job(one), one.grace_s, context, one.note_given):
+            if until := extend_grace(make_held_job(one), one.grace_s, context, one.note_given):
                 console.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
         except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
             console.say(f"the grace period of the job in {directory} is not extended: {error}")
 
 
-def _is_kept_from_starting(job: str) -> bool:
+def is_kept_from_starting(job: str) -> bool:
     """Return whether the job is held or has a dependency, which its user may have set after its submission.
 
     Return True also if Slurm does not answer for minutes, so that the job is not cancelled.
@@ -220,7 +223,7 @@ class EarlyRelease:
         """Release the job by the verdict of the steps. SIGTERM is ignored meanwhile."""
         before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
-            record = apply_verdict(_make_held_job(self.trial), verdict, self.context)
+            record = apply_verdict(make_held_job(self.trial), verdict, self.context)
             self.verdict, self.record = verdict, record if record.released else None
             self.console.say(f"{verdict.reason}; job {record.job_id} need not wait for the rest of the pre-run")
         finally:
@@ -235,7 +238,7 @@ def _has_started(job: str) -> bool:
     return False
 
 
-def _apply_and_publish(
+def apply_and_publish(
     waiting: HeldJob,
     directory: Path,
     judged: Judged,
@@ -254,7 +257,7 @@ def _apply_and_publish(
         if harmless and judged.if_delayed and waiting.job_id:
             # The files that a running job has written may be what its pre-run tripped over.
             runs = released is not None and _has_started(str(waiting.job_id))
-            if runs or _is_kept_from_starting(str(waiting.job_id)):
+            if runs or is_kept_from_starting(str(waiting.job_id)):
                 verdict = judged.if_delayed
         if verdict.reason.startswith(judged.delay or DELAYED_NOW):
             # The verdict depends on a file that is missing now, so it must not be stored for this fingerprint.
@@ -399,7 +402,9 @@ def _try_waiting_job(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Jud
     if judged.verdict.layer == "timeout":
         judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
-    _apply_and_publish(_make_held_job(trial), trial.directory, judged, shared.context, shared.console)
+    apply_and_publish(make_held_job(trial), trial.directory, judged, shared.context, shared.console)
+    if not judged.stopped:
+        start_input_check(trial.spec, trial.request, judged.verdict, shared.context)
     return judged
 
 
@@ -411,8 +416,10 @@ def _settle_waiting_job(
         trial = PrerunFiles.read(Path(guest.trial_dir))
         judged = tried.get(trial.spec.fingerprint) or Judged(_derive_verdict(untried_verdict))
         borrowed = judged.verdict.outcome is not Outcome.FAIL
-        _apply_and_publish(
-            replace(_make_held_job(trial), borrowed=borrowed), trial.directory, judged, shared.context, shared.console
+        if trial.spec.fingerprint == shared.first.spec.fingerprint:
+            note_same_arguments(shared.first.directory, trial.directory)
+        apply_and_publish(
+            replace(make_held_job(trial), borrowed=borrowed), trial.directory, judged, shared.context, shared.console
         )
     except Exception as error:
         shared.console.fault(error)
@@ -565,7 +572,7 @@ def _describe_end_state(state: str) -> str:
     return {"": "ended", "CANCELLED": "was cancelled"}.get(state, "started")
 
 
-def _make_held_job(trial: PrerunFiles) -> HeldJob:
+def make_held_job(trial: PrerunFiles) -> HeldJob:
     spec = trial.spec
     return HeldJob(
         request=trial.request,

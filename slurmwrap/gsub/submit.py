@@ -128,7 +128,8 @@ def _report_news(request: JobRequest, context: SubmitContext, console: Console) 
     notices, in_all = take_notices(memory.state.place, _MAX_NOTICES)
     for one in notices:
         name = f" ({one.name})" if one.name else ""
-        console.say(f"since your last call: job {one.job_id}{name} was cancelled by its pre-run: {one.reason}")
+        what = "was cancelled by its pre-run" if one.cancelled else "was not cancelled, but reads a broken file"
+        console.say(f"since your last call: job {one.job_id}{name} {what}: {one.reason}")
     if len(notices) == 1:
         console.say(f"more: slurmwrap why {notices[0].job_id}")
     elif in_all > len(notices):

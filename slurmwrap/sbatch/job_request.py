@@ -181,6 +181,11 @@ class JobRequest:
         """The name of the pre-run's job."""
         return f"{self.job_name}.prerun"
 
+    @property
+    def input_check_name(self) -> str:
+        """The name of the job that reads the input files."""
+        return f"{self.job_name}.inputs"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionChange:

@@ -16,12 +16,13 @@ _MAX_REASON = 1000  # maximum number of characters of a reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """A job that its pre-run cancelled."""
+    """A job that its pre-run cancelled, or about which the check of its input files reports something."""
 
     job_id: int
     name: str
     reason: str
     at: float  # Unix seconds
+    cancelled: bool = True
 
 
 def leave_notice(place: str, news: News) -> None:
@@ -56,7 +57,8 @@ def _read(path: Path) -> News | None:
         with path.open("rb") as file:
             plain = json.loads(file.read(_MAX_BYTES))
         return News(
-            job_id=int(plain["job_id"]), name=str(plain["name"]), reason=str(plain["reason"]), at=float(plain["at"])
+            job_id=int(plain["job_id"]), name=str(plain["name"]), reason=str(plain["reason"]), at=float(plain["at"]),
+            cancelled=bool(plain.get("cancelled", True)),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from slurmwrap.prerun.inputs.opened_files import OpenedFiles, note_open_files, read_opened_files
+from slurmwrap.inject import slurmwrap_step
+from slurmwrap.prerun.inputs.opened_files import OpenedFiles, OpenFileSampler, read_opened_files
 
 Guarded = Callable[..., str]
+INJECT = Path(slurmwrap_step.__file__).parent
 
 
 def read(tmp_path: Path) -> OpenedFiles:
@@ -30,6 +32,9 @@ def test_files_that_a_program_reads_and_folders_that_it_lists_are_recorded(
     assert found.files == tuple(str(work / name) for name in ("data/a.txt", "config.yaml", "data/deep/b.txt"))
     assert found.directories == (str(work / "data"), str(work))
     assert len(found.pythons) == 1
+    inside = read_opened_files(str(tmp_path / "trial" / "steps"), leave_out=(str(INJECT.parent),))
+    assert str(INJECT) in found.pythons[0].environ["PYTHONPATH"]
+    assert inside.pythons[0].environ["PYTHONPATH"] == ""
 
 
 def test_what_the_program_wrote_itself_and_the_code_that_it_imported_are_no_inputs(
@@ -106,9 +111,7 @@ def test_before_the_audit_hook_the_replaced_functions_record_the_same(
         "import sys\ndel sys.addaudithook\n"
         f"sys.path.remove({str(old)!r})\ndel sys.modules['sitecustomize']\nimport sitecustomize\n"
     )
-    from slurmwrap.inject import slurmwrap_step
-
-    path = f"{old}:{Path(slurmwrap_step.__file__).parent}"
+    path = f"{old}:{INJECT}"
     code = "import sys, os\nprint(hasattr(sys, 'addaudithook'))\nopen('data/a.txt').read()\nos.listdir('data')\n"
     assert run_guarded_ok(code, PYTHONPATH=path) == "False\n"
     found = read(tmp_path)
@@ -123,7 +126,6 @@ def test_a_file_that_native_code_keeps_mapped_is_found_in_proc(tmp_path: Path) -
     data.write_bytes(b"x" * 5000)
     with data.open("rb") as stream:
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    known: set[str] = set()
-    note_open_files([os.getpid()], str(tmp_path), known)
+    OpenFileSampler(str(tmp_path), lambda: 0.0).look([os.getpid()], last=True)
     assert str(data) in read_opened_files(str(tmp_path)).files
     mapped.close()

@@ -146,29 +146,38 @@ class FileChecker:
     now: Callable[[], float] = time.time
     summary: CheckSummary = field(default_factory=CheckSummary)
     # Called with each fault as soon as it is found.
-    report: Callable[[FileFault], None] = lambda fault: None
+    report: Callable[[FileFault], object] = lambda fault: None
+    _inputs: Mapping[str, str] = field(default_factory=dict)
+    _unsettled: list[str] = field(default_factory=list)
 
     def check_all(self, inputs: Mapping[str, str]) -> CheckSummary:
-        """Check the files, path -> why it is an input, until all are done, the limiter stops, or MAX_FAULTS are found.
-
-        The structure of all files comes first, because it shows most truncated files within seconds.
-        """
-        self.summary.files = len(inputs)
-        unsettled: list[str] = []
-        todo: list[str] = []
-        try:
-            with ThreadPoolExecutor(_WORKERS) as pool:
-                for path, state in self._map(pool, self._check_structure, inputs):
-                    self._sort(path, state, inputs, todo, unsettled)
-                broken = {fault.path for fault in self.summary.faults}
-                for path, state in self._map(pool, self._check_content, [p for p in todo if p not in broken]):
-                    self._sort(path, state, inputs, [], unsettled)
-                self._check_unsettled(unsettled, inputs)
-            self.summary.complete = len(self.summary.faults) < MAX_FAULTS
-        except CheckStopped:
-            pass
-        self.summary.bytes = self.limiter.bytes
+        """Check structure and content of the files, path -> why it is an input."""
+        self.check_contents(self.check_structures(inputs))
         return self.summary
+
+    def check_structures(self, inputs: Mapping[str, str]) -> list[str]:
+        """Check the headers and ends of all files, which shows most truncated files within seconds.
+
+        Return the files whose content is to be read. End early if the limiter stops or MAX_FAULTS are found.
+        """
+        self.summary.files, self._inputs, todo = len(inputs), inputs, []
+        with suppress(CheckStopped), ThreadPoolExecutor(_WORKERS) as pool:
+            for path, state in self._map(pool, self._check_structure, inputs):
+                if state == "read":
+                    todo.append(path)
+                else:
+                    self._sort(path, state)
+        return todo
+
+    def check_contents(self, todo: Sequence[str]) -> None:
+        """Read the files completely, and at last those that may have been in the middle of being written."""
+        broken = {fault.path for fault in self.summary.faults}
+        with suppress(CheckStopped), ThreadPoolExecutor(_WORKERS) as pool:
+            for path, state in self._map(pool, self._check_content, [path for path in todo if path not in broken]):
+                self._sort(path, state)
+            self._check_unsettled()
+            self.summary.complete = len(self.summary.faults) < MAX_FAULTS and not self.limiter.stop.is_set()
+        self.summary.bytes = self.limiter.bytes
 
     def _map(
         self, pool: ThreadPoolExecutor, check: Callable[[str], ContentFault | str], paths: Iterable[str]
@@ -181,28 +190,24 @@ class FileChecker:
                 return
             yield from zip(batch, pool.map(check, batch), strict=True)
 
-    def _sort(
-        self, path: str, state: ContentFault | str, inputs: Mapping[str, str], todo: list[str], unsettled: list[str]
-    ) -> None:
+    def _sort(self, path: str, state: ContentFault | str) -> None:
         if isinstance(state, ContentFault):
-            self._add_fault(path, state, inputs[path])
-        elif state == "read":
-            todo.append(path)
+            fault = FileFault(
+                path=path, text=state.text, offset=state.offset, certain=state.certain, why=self._inputs.get(path, "")
+            )
+            self.summary.faults.append(fault)
+            self.report(fault)
         elif state == "known":
             self.summary.known += 1
         elif state == "sound":
             self.summary.read += 1
         elif state == "unsettled":
-            unsettled.append(path)
+            self._unsettled.append(path)
 
-    def _add_fault(self, path: str, found: ContentFault, why: str) -> None:
-        fault = FileFault(path=path, text=found.text, offset=found.offset, certain=found.certain, why=why)
-        self.summary.faults.append(fault)
-        self.report(fault)
-
-    def _check_unsettled(self, paths: Sequence[str], inputs: Mapping[str, str]) -> None:
+    def _check_unsettled(self) -> None:
         """Check the files again that may have been in the middle of being written, once they are old enough."""
-        for path in paths:
+        again, self._unsettled = self._unsettled, []
+        for path in again:
             with suppress(OSError):
                 wait = os.stat(path).st_mtime + SETTLED_S - self.now()
                 if wait > SETTLED_S:
@@ -211,7 +216,7 @@ class FileChecker:
                     self.limiter.sleep(wait)
                 if self.limiter.stop.is_set():
                     raise CheckStopped
-                self._sort(path, self._check_content(path), inputs, [], [])
+                self._sort(path, self._check_content(path))
 
     def _check_structure(self, path: str) -> ContentFault | str:
         """Return the fault, or a word: "read" (the content is to be read), "known", "unsettled" or "gone"."""

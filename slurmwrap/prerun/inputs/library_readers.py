@@ -108,7 +108,7 @@ class LibraryReaders:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**environ, **python.environ},
+            env={**environ, **{name: value for name, value in python.environ.items() if value}},
             cwd="/",
         )
 

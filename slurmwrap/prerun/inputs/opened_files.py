@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,7 @@ _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/r
 _PARTS = ("/site-packages/", "/dist-packages/", "/__pycache__/", "/.git/", "/.cache/torch/inductor", "/.triton/")
 # Seconds between two looks at /proc, each of which takes milliseconds.
 SAMPLE_S = 2.0
+_MAX_SAMPLED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +61,49 @@ def read_opened_files(step_dir: str, more: Iterable[str] = (), leave_out: Iterab
         files=tuple(path for path in files if is_data(path) and not path.endswith(_CODE)),
         directories=tuple(path for path in found["d"] if is_data(f"{path}/")),
         patterns=tuple(path for path in found["g"] if is_data(path)),
-        pythons=tuple(_parse_python(text) for text in found["p"]),
+        pythons=tuple(_parse_python(text, outside) for text in found["p"]),
     )
 
 
-def _parse_python(text: str) -> JobPython:
+def _parse_python(text: str, outside: tuple[str, ...]) -> JobPython:
+    """Return the interpreter and its variables, without the directories of the trial in the search paths."""
     program, *pairs = text.split("\t")
-    return JobPython(program, dict(pair.split("=", 1) for pair in pairs if "=" in pair))
+    environ = {}
+    for name, value in (pair.split("=", 1) for pair in pairs if "=" in pair):
+        kept = [folder for folder in value.split(":") if not f"{folder}/".startswith(outside)]
+        environ[name] = ":".join(kept) if outside else value
+    return JobPython(program, environ)
 
 
-def note_open_files(pids: Iterable[int], step_dir: str, known: set[str]) -> None:
-    """Record the regular files that these processes hold open or have mapped, for reading.
+class OpenFileSampler:
+    """Records the regular files that the trial's processes hold open or have mapped, for reading.
 
     This finds what C, C++ and Rust code opens itself and keeps open: TensorFlow's records, memory-mapped arrow files,
-    LMDB. `known`: the paths recorded before; it is changed. Errors are ignored: processes end at any time.
+    LMDB. Errors are ignored: processes end at any time.
     """
-    lines = []
-    for pid in pids:
-        for kind, path in (*_list_descriptors(pid), *_list_mapped_files(pid)):
-            if path in known or len(known) > 100_000:
-                continue
-            known.add(path)
-            if not path.startswith(_SYSTEM) and not path.endswith(_CODE) and "\n" not in path:
-                lines.append(f"{kind}\t{path}\n")
-    if lines:
-        with suppress(OSError), Path(step_dir, NAME).open("ab") as stream:
-            stream.write(os.fsencode("".join(lines)))
+
+    def __init__(self, step_dir: str, clock: Callable[[], float]) -> None:
+        self._file, self._clock = Path(step_dir, NAME), clock
+        self._known: set[tuple[str, str]] = set()
+        self._next_at = 0.0
+
+    def look(self, pids: Iterable[int], *, last: bool) -> None:
+        """Record what is new, at most once in SAMPLE_S; `last`: the processes end now."""
+        if self._clock() < self._next_at and not last:
+            return
+        self._next_at = self._clock() + SAMPLE_S
+        found = {entry for pid in pids for entry in (*_list_descriptors(pid), *_list_mapped_files(pid))} - self._known
+        if len(self._known) > _MAX_SAMPLED:
+            return
+        self._known |= found
+        lines = [f"{kind}\t{path}\n" for kind, path in sorted(found) if _may_be_data(path)]
+        if lines:
+            with suppress(OSError), self._file.open("ab") as stream:
+                stream.write(os.fsencode("".join(lines)))
+
+
+def _may_be_data(path: str) -> bool:
+    return not path.startswith(_SYSTEM) and not path.endswith(_CODE) and "\n" not in path
 
 
 def _list_descriptors(pid: int) -> list[tuple[str, str]]:

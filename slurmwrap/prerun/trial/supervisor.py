@@ -25,6 +25,7 @@ from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
+from slurmwrap.prerun.inputs.opened_files import OpenFileSampler
 from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_write, set_up_protection
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.training_expected import Expectation
@@ -217,6 +218,7 @@ class _Run:
         profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
         signs, layer, next_sample, is_filling_disk = StepDetector(self.spec), "", started, False
         patience, no_training = self._make_no_training_detector(started), ""
+        open_files = OpenFileSampler(self.spec.step_dir, self.clock)
         inactivity, last_line = InactivityDetector(no_activity_s=self.spec.no_activity_s), ""
         rehearsal = RehearsalTimer(self.spec, self.environment)
         while not layer:
@@ -241,6 +243,7 @@ class _Run:
                 if not profile.stressing:
                     measured.sample(now, self.tree.processes(), last=layer == "step")
                 processes = self.tree.processes()
+                open_files.look([process.pid for process in processes], last=layer != "")
                 signs.look(now, [process.pid for process in processes], reading)
                 activity = take_activity_sample(now, processes)
                 patience.look(activity, processes)
