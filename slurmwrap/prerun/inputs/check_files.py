@@ -251,8 +251,8 @@ class FileChecker:
             self.limiter.take(status.st_size)
             if state == "sound":
                 return None
-            if state == "broken":
-                return ContentFault(f"{_BY_LIBRARY} {text}")
+            if state in ("broken", "refused"):
+                return ContentFault(f"{_BY_LIBRARY} {text}", certain=state == "broken")
         raw = _LimitedFile(descriptor, self.limiter)
         stream: IO[bytes] = io.BufferedReader(raw, _READ_BUFFER)
         return find_content_fault(stream, status.st_size, suffix)

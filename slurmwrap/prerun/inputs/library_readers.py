@@ -62,7 +62,7 @@ class LibraryReaders:
         return bool(reader and self._pythons) and reader not in self._missing and self._crashes < _MAX_CRASHES
 
     def read(self, path: str, reader: str, size: int) -> tuple[str, str]:
-        """Return ("sound" | "broken" | "unavailable", the library's message) for a file of `size` bytes."""
+        """Return ("sound" | "broken" | "refused" | "unavailable", the library's message) for a file of `size` bytes."""
         with self._lock:
             if not self.has(reader):
                 return "unavailable", ""
@@ -72,8 +72,9 @@ class LibraryReaders:
                 self._end()
                 return "unavailable", ""
             state, text = str(answer.get("state")), str(answer.get("text"))
-            if state == "unavailable" and not text:
+            if state == "missing":
                 self._missing.add(reader)
+                return "unavailable", ""
             return state, text
 
     def _ask(self, request: bytes, size: int) -> dict[str, object] | None:

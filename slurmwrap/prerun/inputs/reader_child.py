@@ -1,8 +1,9 @@
 """Read data files with the maintained readers of their formats. Runs in the job's own Python, as its user.
 
 library_readers.py passes this file to `python -c`. It reads one JSON object a line, {"path": ..., "reader": ...}, and answers
-with one, {"state": "sound" | "broken" | "unavailable", "text": ...}. "unavailable": the library is missing or refuses
-the file for a reason of its own, such as a codec that is not installed. Python 3.6 syntax; imports nothing of slurmwrap.
+with one, {"state": "sound" | "broken" | "refused" | "unavailable" | "missing", "text": ...}. "refused": other libraries
+may accept the file; "unavailable": the library cannot read it for a reason of its own, such as a codec that is not
+installed; "missing": there is no such library. Python 3.6 syntax; imports nothing of slurmwrap.
 """
 
 import json
@@ -164,13 +165,18 @@ def check(path, reader):
     try:
         READERS[reader](path)
         return "sound", ""
-    except (ImportError, AttributeError, MemoryError, KeyError, NotImplementedError):
-        return "unavailable", ""
+    except ImportError:
+        return "missing", ""
+    except (AttributeError, MemoryError, KeyError, NotImplementedError) as error:
+        return "unavailable", type(error).__name__
     except Exception as error:
         text = " ".join(str(error).split())[:300] or type(error).__name__
         # An error number belongs to the system: no permission, a lock, a server that does not answer.
         number = getattr(error, "errno", None)
         limited = any(word in text.lower() for word in _OWN_LIMITS) or "NotImplemented" in type(error).__name__
+        if reader == "parquet" and type(error).__name__ == "ArrowInvalid":
+            # A schema that Arrow refuses and other readers accept; corrupt pages are an OSError.
+            return "refused", text
         return ("unavailable" if number is not None or limited else "broken"), text
 
 

@@ -253,10 +253,12 @@ def test_a_library_that_crashes_or_is_missing_proves_nothing(tmp_path: Path) -> 
     crashing = LibraryReaders([JobPython(str(program), {})])
     assert crashing.read("x", "image", 1) == ("unavailable", "")
     assert not LibraryReaders([JobPython("/nonexistent/python", {})]).has("image")
-    bare = LibraryReaders([JobPython(sys.executable, {"PYTHONPATH": "", "PYTHONNOUSERSITE": "1"})])
-    state = bare.read(str(tmp_path / "missing.flac"), "no such reader", 1)
-    assert state == ("unavailable", "")
-    assert not bare.has("no such reader"), "it is not asked again"
+    (tmp_path / "PIL.py").write_text("raise ImportError('not here')")
+    bare = LibraryReaders([JobPython(sys.executable, {"PYTHONPATH": str(tmp_path)})])
+    assert bare.read(str(tmp_path / "missing.png"), "image", 1) == ("unavailable", "")
+    assert not bare.has("image"), "it is not asked again"
+    assert bare.read(str(tmp_path / "x"), "no such reader", 1) == ("unavailable", "KeyError")
+    assert bare.has("no such reader")
     bare.close()
 
 
