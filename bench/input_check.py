@@ -1,11 +1,11 @@
 """Measure how fast input files are checked, next to a plain read of the same files in the same run.
 
     python bench/input_check.py [--python PYTHON] [--rounds 3] FILE-OR-DIRECTORY...
-    python bench/input_check.py --make DIRECTORY    # 1 GiB of sound files to try it on: zip, tar, npy, png, jpg, gz, jsonl
+    python bench/input_check.py --make DIRECTORY    # 1 GiB of sound files of eight formats to try it on
 
-Each round reads all files once with `cat`, as the disk and the page cache allow, then checks them; the order alternates.
-The ratio is cat's time divided by that of the check: 1.0 is the speed of cat. The files are in the page cache after the
-first round unless they are larger than the memory, so the ratio is the worst case: with a slower disk it is nearer to 1.
+Each round reads all files once with `cat` and checks them once; the order alternates. The ratio is cat's time divided
+by that of the check: 1.0 is the speed of cat. Files that fit into the memory are read from the page cache, so the ratio
+is the worst case: with a disk it is nearer to 1, and 1 where the disk is slower than the check.
 `--python` names the Python whose libraries read parquet, arrow, HDF5 and TFRecord; without it, structure only.
 """
 
@@ -78,7 +78,7 @@ def time_check(paths: Sequence[str], python: str) -> tuple[float, int]:
 
 def measure(kind: str, paths: Sequence[str], rounds: int, python: str) -> None:
     """Print one line for files of one kind."""
-    size = sum(os.path.getsize(path) for path in paths)
+    size = sum(Path(path).stat().st_size for path in paths)
     time_cat(paths)
     reads, checks, broken = [], [], 0
     for number in range(rounds):

@@ -28,6 +28,7 @@ from slurmwrap.gsub.follow_prerun import (
     read_wanted_steps,
     take_prerun_snapshot,
 )
+from slurmwrap.gsub.input_check import describe_input_check
 from slurmwrap.gsub.prerun_sharing import ATTACHED, GONE
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.gsub.verdict_output import verdict_to_json_dict
@@ -202,6 +203,9 @@ def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint
                 )
             )
         )
+    if inputs := describe_input_check(row.directory):
+        lines += ["", paint("INPUT FILES", "bold")]
+        lines += [text_format.wrapped(text_format.visible(line), indent="  ", hanging="    ") for line in inputs]
     if changes:
         lines += ["", paint("WHAT IT DID", "bold")]
         lines += [text_format.wrapped(_format_change(change), indent="  ", hanging="    ") for change in changes]

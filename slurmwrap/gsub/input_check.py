@@ -6,6 +6,7 @@ job ever waits for it: it has a low priority and one CPU, and ends by itself whe
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,7 +39,7 @@ _HEAD_START_S = 15
 # Seconds that the pre-run waits for the real job to start, so that no check is submitted for one that starts at once.
 _START_S = 3.0
 _POLL_S = 0.5
-# Slurm removes a check that could not begin within a day, for example because the partition grants no job without GPUs.
+# Slurm removes a check that could not begin within a day: the partition may grant no job without GPUs.
 _DEADLINE = "now+1days"
 _KEPT_OPTIONS = ("account", "clusters", "qos", "wckey", "exclude")
 _KEPT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR", "SLURM_CONF", "SLURMWRAP_PYTHON")
@@ -66,9 +67,9 @@ def start_input_check(spec: TrialSpec, request: JobRequest, verdict: Verdict, co
         context.say(f"the input files are not read: {error}")
         return
     if result.job_id is None:
-        hint = "prerun.inputs_partition names a partition for it"
-        context.say(f"the input files are not read, because Slurm refuses a job without GPUs: {get_last_line(result.stderr)}")
-        context.say(f"  {hint}; prerun.inputs=off does not try")
+        why = get_last_line(result.stderr)
+        context.say(f"the input files are not read, because Slurm refuses a job without GPUs: {why}")
+        context.say("  prerun.inputs_partition names a partition for such jobs; prerun.inputs=off does not try")
         return
     context.say(f"job {result.job_id} reads the input files while job {spec.real_job} waits for its GPUs")
 
@@ -112,8 +113,26 @@ def make_input_check_call(spec: TrialSpec, request: JobRequest, context: SubmitC
 
 
 def select_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the check needs; the others are those of the pre-run's allocation and of the program."""
+    """Return the variables that the check needs. The others belong to the pre-run's allocation or to the program."""
     return {k: v for k, v in environ.items() if k in _KEPT_VARIABLES or k.startswith(_KEPT_PREFIXES)}
+
+
+def describe_input_check(directory: Path) -> list[str]:
+    """Return what the check of this trial's input files found, as lines of text; [] if there is no result."""
+    try:
+        plain = json.loads((directory / RESULT).read_bytes())
+        broken = [fault for fault in plain["faults"] if fault["certain"]]
+        lines = [
+            f"{plain['files']} files, {plain['read']} read completely and sound, {plain['known']} known to be sound, "
+            f"{len(broken)} broken" + ("" if plain["complete"] else "; the check ended before all were read")
+        ]
+        for fault in plain["faults"]:
+            kind = "" if fault["certain"] else ", which some programs accept"
+            at = "" if fault["offset"] is None else f" (at byte {fault['offset']:,})"
+            lines.append(f"{fault['path']} {fault['text']}{at}{kind}; {fault['why']}")
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return lines
 
 
 def _find_longest_time(partition: str, context: SubmitContext) -> int:

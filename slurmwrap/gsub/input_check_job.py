@@ -21,10 +21,11 @@ from slurmwrap.console import Console
 from slurmwrap.errors import SlurmError
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, field
+from slurmwrap.gsub.apply_verdict import find_waiting_job
 from slurmwrap.gsub.input_check import RESULT, SAME_ARGUMENTS
 from slurmwrap.gsub.prerun_job import (
-    Judged,
     JobGone,
+    Judged,
     PrerunFiles,
     RealJobWatcher,
     apply_and_publish,
@@ -106,10 +107,8 @@ def _run_input_check(directory: Path, console: Console) -> int:
         report=lambda fault: _note_fault(fault, check),
     )
     done = threading.Event()
-    watch = threading.Thread(
-        target=_watch, args=(check, watcher, settings.inputs, done, _compute_end(began, settings.inputs_limit_s)), daemon=True
-    )
-    watch.start()
+    until = _compute_end(began, settings.inputs_limit_s)
+    threading.Thread(target=_watch, args=(check, watcher, settings.inputs, done, until), daemon=True).start()
     try:
         todo = checker.check_structures(inputs)
         _act(checker.summary.faults, check)
@@ -187,6 +186,8 @@ def _find_reason_not_to_cancel(check: _InputCheck) -> str:
     spec = check.trial.spec
     if check.gone:
         return check.gone
+    if find_waiting_job(int(spec.real_job or 0), check.context, check.trial.job) is None:
+        return "a part of it has started"
     if spec.delay or is_kept_from_starting(str(spec.real_job)):
         return "it cannot start yet, and other jobs may write the file before"
     search = next((python.environ.get("PYTHONPATH", "") for python in reversed(check.opened.pythons)), "")

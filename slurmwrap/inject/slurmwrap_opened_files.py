@@ -23,6 +23,7 @@ _CODE = (".py", ".pyc", ".so", ".pyi", ".dll", ".egg-link")
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib", "/run/", "/bin/", "/sbin/", "<")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _VARIABLES = ("PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH")
+_EVENTS = frozenset(("open", "os.listdir", "os.scandir", "glob.glob", "pathlib.Path.glob", "pathlib.Path.rglob"))
 _O_WRITE = os.O_WRONLY | os.O_RDWR
 # The original functions; the write guard replaces those of os.
 _open, _write, _fstat, _getcwd, _fsencode = os.open, os.write, os.fstat, os.getcwd, os.fsencode
@@ -91,27 +92,36 @@ def note(path: "Any") -> None:
 
 
 def hook(event: str, args: "Tuple[Any, ...]") -> None:
-    """Audit hook: see sys.addaudithook and the table of audit events in Python's documentation."""
-    if event == "open":
-        path, mode, flags = args
-        if type(path) is int:
-            return
-        writes = flags & _O_WRITE if mode is None else not mode.startswith("r") or "+" in mode
-        recorder.note("w" if writes else "r", path)
-    elif event == "os.listdir" or event == "os.scandir":
-        if type(args[0]) is not int and not _is_by_pattern():
-            recorder.note("d", "." if args[0] is None else args[0])
-    elif event == "glob.glob":
-        recorder.note("g", args[0])
-    elif event == "pathlib.Path.glob":
-        recorder.note("g", str(args[0]) + "/" + str(args[1]))
-    elif event == "pathlib.Path.rglob":
-        recorder.note("g", str(args[0]) + "/**/" + str(args[1]))
+    """Audit hook: see sys.addaudithook and the table of audit events in Python's documentation.
+
+    It is called for every import too, so what is frequent and no input is left out first.
+    """
+    if event not in _EVENTS:
+        return
+    try:
+        path = args[0]
+        if event == "open":
+            kind = type(path)
+            if kind is int or (kind is str and path.endswith(_CODE)):
+                return
+            mode, flags = args[1], args[2]
+            writes = flags & _O_WRITE if mode is None else not mode.startswith("r") or "+" in mode
+            recorder.note("w" if writes else "r", path)
+        elif event == "glob.glob":
+            recorder.note("g", path)
+        elif event == "pathlib.Path.glob":
+            recorder.note("g", str(path) + "/" + str(args[1]))
+        elif event == "pathlib.Path.rglob":
+            recorder.note("g", str(path) + "/**/" + str(args[1]))
+        elif type(path) is not int and not _is_by_pattern():
+            recorder.note("d", "." if path is None else path)
+    except Exception:
+        pass
 
 
 def _is_by_pattern() -> bool:
     """Return whether a directory is listed for a pattern, which is recorded itself, or by the import system."""
-    frame = sys._getframe(3)
+    frame = sys._getframe(2)
     while frame is not None and "/slurmwrap_" in frame.f_code.co_filename:
         frame = frame.f_back
     if frame is None:
@@ -120,13 +130,6 @@ def _is_by_pattern() -> bool:
     if "/pathlib" in file and frame.f_code.co_name not in ("iterdir", "walk"):
         return True
     return file.startswith("<frozen importlib") or file.endswith("/glob.py")
-
-
-def _guarded(event: str, args: "Tuple[Any, ...]") -> None:
-    try:
-        hook(event, args)
-    except Exception:
-        pass
 
 
 def watch_calls(call_class: "Any") -> None:
@@ -140,9 +143,9 @@ def watch_calls(call_class: "Any") -> None:
         try:
             if self.opens and args:
                 mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-                _guarded("open", (args[0], mode, 0))
+                hook("open", (args[0], mode, 0))
             elif self.__name__ in ("listdir", "scandir"):
-                _guarded("os." + self.__name__, args[:1] or (None,))
+                hook("os." + self.__name__, args[:1] or (None,))
         except Exception:
             pass
         return plain(self, *args, **kwargs)
@@ -160,7 +163,7 @@ def install() -> None:
     recorder = Recorder(folder + "/" + NAME, tuple(p.rstrip("/") + "/" for p in own if p.strip("/")))
     _record_interpreter()
     if hasattr(sys, "addaudithook"):
-        sys.addaudithook(_guarded)
+        sys.addaudithook(hook)
 
 
 def _record_interpreter() -> None:

@@ -57,7 +57,10 @@ def _read(path: Path) -> News | None:
         with path.open("rb") as file:
             plain = json.loads(file.read(_MAX_BYTES))
         return News(
-            job_id=int(plain["job_id"]), name=str(plain["name"]), reason=str(plain["reason"]), at=float(plain["at"]),
+            job_id=int(plain["job_id"]),
+            name=str(plain["name"]),
+            reason=str(plain["reason"]),
+            at=float(plain["at"]),
             cancelled=bool(plain.get("cancelled", True)),
         )
     except (OSError, ValueError, KeyError, TypeError):

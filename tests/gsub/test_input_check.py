@@ -1,7 +1,8 @@
-"""The job that reads input files: when it is submitted, with which options, and when a broken file stops the real job."""
+"""The job that reads input files: when it is submitted, with which options, and the verdict for a broken file."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from fakes import FakeClock, FakeSlurm, job
 
 from slurmwrap.config.load_config import Config, Prerun
 from slurmwrap.gsub import input_check
-from slurmwrap.gsub.input_check import make_input_check_call, select_environment, start_input_check
+from slurmwrap.gsub.input_check import describe_input_check, select_environment, start_input_check
 from slurmwrap.gsub.input_check_job import make_broken_input_verdict
 from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_from_json, verdict_to_json
@@ -111,7 +112,7 @@ def test_a_check_is_submitted_only_while_it_can_save_something(
 
 
 def test_a_program_that_opened_no_data_gets_no_check(spec: TrialSpec) -> None:
-    Path(spec.step_dir, "opened").write_text(f"r\t{spec.trial_dir}/output\nr\t/usr/share/zoneinfo/UTC\nw\t/data/x.tar\n")
+    Path(spec.step_dir, "opened").write_text(f"r\t{spec.trial_dir}/output\nr\t/usr/share/x.npy\nw\t/data/x.tar\n")
     slurm = Slurm()
     start(spec, slurm)
     Path(spec.step_dir, "opened").unlink()
@@ -144,7 +145,8 @@ def test_the_verdict_names_the_first_broken_file_the_fault_and_what_to_do(tmp_pa
     found = make_broken_input_verdict(faults, str(tmp_path))
     assert found.reason == "broken input file: a.npz is truncated (at byte 2), and 1 more broken file"
     assert (found.outcome, found.layer, found.category) == (Outcome.FAIL, "inputs", "incorrect_inputs")
-    assert (found.input_path, found.input_fault, len(found.input_digest)) == (str(tmp_path / "a.npz"), "is truncated", 64)
+    assert (found.input_path, found.input_fault) == (str(tmp_path / "a.npz"), "is truncated")
+    assert len(found.input_digest) == 64
     assert [one.message for one in found.findings] == ["a.npz is truncated (at byte 2)", "/b.npz is empty"]
     assert "replace the file" in found.findings[0].fix
     assert verdict_from_json(verdict_to_json(found)) == found
@@ -154,3 +156,14 @@ def test_jobs_with_the_same_arguments_are_noted(tmp_path: Path) -> None:
     input_check.note_same_arguments(tmp_path, tmp_path / "b")
     input_check.note_same_arguments(tmp_path, tmp_path / "c")
     assert (tmp_path / input_check.SAME_ARGUMENTS).read_text() == f"{tmp_path}/b\n{tmp_path}/c\n"
+
+
+def test_what_a_check_found_is_described_for_the_user(tmp_path: Path) -> None:
+    assert describe_input_check(tmp_path) == []
+    fault = {"path": "/data/a.npz", "text": "is truncated", "offset": 1000, "certain": True, "why": "opened"}
+    plain = {"files": 9, "read": 5, "known": 2, "faults": [fault], "complete": False}
+    (tmp_path / input_check.RESULT).write_text(json.dumps(plain))
+    assert describe_input_check(tmp_path) == [
+        "9 files, 5 read completely and sound, 2 known to be sound, 1 broken; the check ended before all were read",
+        "/data/a.npz is truncated (at byte 1,000); opened",
+    ]

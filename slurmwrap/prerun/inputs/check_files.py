@@ -347,4 +347,3 @@ def format_fault(fault: FileFault, chdir: str = "") -> str:
     name = fault.path.removeprefix(f"{chdir.rstrip('/')}/") if chdir else fault.path
     at = f" (at byte {fault.offset:,})" if fault.offset is not None else ""
     return f"{name} {fault.text}{at}"
-

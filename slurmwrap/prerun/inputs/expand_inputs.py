@@ -1,8 +1,8 @@
 """Find the files that a job will read from those that its trial opened: siblings, shards, patterns, manifests.
 
-A trial opens a few files of a dataset. The others are found by what the program itself used: a directory that it listed,
-a pattern that it expanded, a manifest that names an opened file, or a number in the name of an opened file. A file is
-taken only if the trial opened enough files of the same kind in the same place: one shard, two samples, three of the
+A trial opens a few files of a dataset. The others are found by what the program itself used: a directory that it
+listed, a pattern that it expanded, a manifest that names an opened file, a number in the name of an opened file. A file
+is taken only if the trial opened enough files of the same kind in the same place: one shard, two samples, three of the
 formats in which checkpoints are saved, because old checkpoints lie next to the one that is read.
 """
 

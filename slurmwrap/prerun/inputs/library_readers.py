@@ -1,4 +1,4 @@
-"""Ask the libraries in the job's own Python about a data file: a child process that reads files one by one (adapter)."""
+"""Ask the libraries in the job's own Python about a data file: a child process reads one after the other (adapter)."""
 
 from __future__ import annotations
 

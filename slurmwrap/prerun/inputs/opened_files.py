@@ -55,14 +55,17 @@ def read_opened_files(step_dir: str, more: Iterable[str] = (), leave_out: Iterab
         if tab and kind in found:
             found[kind][text if kind in "gp" else os.path.normpath(text)] = None
     outside = tuple(f"{folder.rstrip('/')}/" for folder in leave_out if folder.strip("/"))
-    is_data = lambda path: not path.startswith((*_SYSTEM, *outside)) and not any(p in path for p in _PARTS)  # noqa: E731
     files = [path for path in dict.fromkeys((*found["r"], *more)) if path not in found["w"]]
     return OpenedFiles(
-        files=tuple(path for path in files if is_data(path) and not path.endswith(_CODE)),
-        directories=tuple(path for path in found["d"] if is_data(f"{path}/")),
-        patterns=tuple(path for path in found["g"] if is_data(path)),
+        files=tuple(path for path in files if _is_data(path, outside) and not path.endswith(_CODE)),
+        directories=tuple(path for path in found["d"] if _is_data(f"{path}/", outside)),
+        patterns=tuple(path for path in found["g"] if _is_data(path, outside)),
         pythons=tuple(_parse_python(text, outside) for text in found["p"]),
     )
+
+
+def _is_data(path: str, outside: tuple[str, ...]) -> bool:
+    return not path.startswith((*_SYSTEM, *outside)) and not any(part in path for part in _PARTS)
 
 
 def _parse_python(text: str, outside: tuple[str, ...]) -> JobPython:
@@ -128,5 +131,6 @@ def _list_mapped_files(pid: int) -> list[tuple[str, str]]:
             words = line.split(None, 5)
             if len(words) == 6 and words[5].startswith(b"/"):
                 path = os.fsdecode(words[5])
-                found[path] = "" if b"x" in words[1] or b"s" in words[1][3:] and b"w" in words[1] else found.get(path, "r")
+                is_code, is_written = b"x" in words[1], words[1].endswith(b"s") and b"w" in words[1]
+                found[path] = "" if is_code or is_written else found.get(path, "r")
     return [(kind, path) for path, kind in found.items() if kind]

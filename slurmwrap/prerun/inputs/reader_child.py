@@ -1,9 +1,9 @@
 """Read data files with the maintained readers of their formats. Runs in the job's own Python, as its user.
 
-library_readers.py passes this file to `python -c`. It reads one JSON object a line, {"path": ..., "reader": ...}, and answers
-with one, {"state": "sound" | "broken" | "refused" | "unavailable" | "missing", "text": ...}. "refused": other libraries
-may accept the file; "unavailable": the library cannot read it for a reason of its own, such as a codec that is not
-installed; "missing": there is no such library. Python 3.6 syntax; imports nothing of slurmwrap.
+library_readers.py passes this file to `python -c`. It reads one JSON object a line, {"path": ..., "reader": ...}, and
+answers with one, {"state": ..., "text": ...}. States: "sound"; "broken"; "refused" (other libraries may accept the
+file); "unavailable" (the library cannot read it for a reason of its own, such as a codec that is not installed);
+"missing" (there is no such library). Python 3.6 syntax; imports nothing of slurmwrap.
 """
 
 import json
@@ -66,7 +66,7 @@ def read_arrow(path):
 
 
 def read_hdf5(path):
-    """Read all datasets, which compares their checksums and uncompresses them. Links to other files are not followed."""
+    """Read all datasets: this compares checksums and uncompresses. Links to other files are not followed."""
     os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
     import h5py
 

@@ -240,7 +240,8 @@ def write_flac(path: Path) -> None:
 
 def write_stereo_flac(path: Path) -> None:
     soundfile, numpy = pytest.importorskip("soundfile"), pytest.importorskip("numpy")
-    soundfile.write(path, numpy.sin(numpy.arange(99_999.0)).reshape(-1, 3)[:, :2], 44_100, format="FLAC", subtype="PCM_24")
+    tones = numpy.sin(numpy.arange(99_999.0)).reshape(-1, 3)[:, :2]
+    soundfile.write(path, tones, 44_100, format="FLAC", subtype="PCM_24")
 
 
 def write_pickle(path: Path) -> None:

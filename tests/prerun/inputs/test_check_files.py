@@ -191,7 +191,7 @@ def test_a_file_that_was_just_written_is_checked_again_when_it_has_settled(tmp_p
     path = make(tmp_path, "a.npy")
     raw = path.read_bytes()
     path.write_bytes(raw[:1000])
-    times = [os.stat(path).st_mtime + 1]
+    times = [path.stat().st_mtime + 1]
     checker = make_checker(tmp_path)
     checker.now = lambda: times[0]
     slept = []
