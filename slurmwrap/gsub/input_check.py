@@ -42,8 +42,8 @@ _POLL_S = 0.5
 # Slurm removes a check that could not begin within a day: the partition may grant no job without GPUs.
 _DEADLINE = "now+1days"
 _KEPT_OPTIONS = ("account", "clusters", "qos", "wckey", "exclude")
-_KEPT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR", "SLURM_CONF", "SLURMWRAP_PYTHON")
-_KEPT_PREFIXES = ("LC_", "XDG_", "SLURMWRAP_CONFIG", "SLURMWRAP_PRERUN_", "SLURMWRAP_SITE_", "SLURMWRAP_SLURM_")
+_KEPT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR", "SLURM_CONF")
+_KEPT_PREFIXES = ("LC_", "XDG_", "SLURMWRAP_")
 
 
 def note_same_arguments(first: Path, other: Path) -> None:

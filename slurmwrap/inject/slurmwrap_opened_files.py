@@ -157,7 +157,7 @@ def install() -> None:
     """Start to record. sitecustomize calls this once per process of a trial, before the write guard starts."""
     global recorder
     folder = os.environ.get("SLURMWRAP_STEP_DIR")
-    if not folder or os.environ.get("SLURMWRAP_OPENED") == "off":
+    if not folder:
         return
     own = [os.environ.get("SLURMWRAP_TRIAL_DIR", ""), sys.prefix, sys.base_prefix]
     recorder = Recorder(folder + "/" + NAME, tuple(p.rstrip("/") + "/" for p in own if p.strip("/")))
