@@ -25,6 +25,7 @@ MAY_START_PROGRAMS = (
     "gsub/help_output.py",
     "host/run_command.py",
     "slurm/pyslurm/worker_client.py",
+    "prerun/inputs/library_readers.py",
     "prerun/trial/supervisor.py",
     "prerun/trial/helper_process.py",
     "prerun/isolation/overlay.py",

@@ -82,7 +82,7 @@ def full(lab: Lab) -> Iterator[int]:
 
 
 def submit(lab: Lab, home: Path, **environ: str) -> int:
-    environ |= {"XDG_STATE_HOME": str(home.parent / ".in")}
+    environ |= {"XDG_STATE_HOME": str(home / ".in")}
     done = lab.run(["gsub", "job.sh"], user=ALICE, cwd=home, env=environ)
     found = re.search(r"job (\d+) waits for .*, job (\d+)", done.stderr)
     assert found, done.stderr
@@ -90,21 +90,21 @@ def submit(lab: Lab, home: Path, **environ: str) -> int:
 
 
 def run_slurmwrap(lab: Lab, home: Path, *words: str) -> str:
-    done = lab.slurmwrap(*words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": str(home.parent / ".in")})
+    done = lab.slurmwrap(*words, user=ALICE, cwd=home, env={"XDG_STATE_HOME": str(home / ".in")})
     return done.stdout + done.stderr
 
 
-def wait_for_result(lab: Lab, home: Path, job: int) -> dict[str, object]:
-    """The result of the check of this job's inputs."""
+def find_result(home: Path, job: int) -> dict[str, object] | None:
+    """The result of the check of this job's inputs; None if there is none."""
+    for path in (home / ".in" / "slurmwrap" / "prerun").glob("*/inputs.json"):
+        if json.loads((path.parent / "spec.json").read_text())["real_job"] == str(job):
+            found: dict[str, object] = json.loads(path.read_text())
+            return found
+    return None
 
-    def find() -> dict[str, object] | None:
-        for path in (home.parent / ".in" / "slurmwrap" / "prerun").glob("*/inputs.json"):
-            if json.loads((path.parent / "spec.json").read_text())["real_job"] == str(job):
-                found: dict[str, object] = json.loads(path.read_text())
-                return found
-        return None
 
-    found = wait_for(find, bool, timeout=120)
+def wait_for_result(home: Path, job: int) -> dict[str, object]:
+    found = wait_for(lambda: find_result(home, job), bool, timeout=120)
     assert found
     return found
 
@@ -117,7 +117,7 @@ def test_a_truncated_file_that_the_pre_run_never_opened_stops_the_pending_job(la
     broken = truncate(home, BROKEN)
     job = submit(lab, home)
     lab.wait_job(job, {"CANCELLED"}, timeout=120)
-    result = wait_for_result(lab, home, job)
+    result = wait_for_result(home, job)
     assert [fault["path"] for fault in result["faults"]] == [str(broken)]  # type: ignore[attr-defined]
     why = run_slurmwrap(lab, home, "why", str(job))
     fault = f"data/part-{BROKEN}.jsonl.gz is truncated: the gzip stream does not end (at byte 5,000)"
@@ -129,12 +129,12 @@ def test_a_truncated_file_that_the_pre_run_never_opened_stops_the_pending_job(la
 
 def test_a_sound_job_waits_for_nothing_and_its_files_are_read_once(lab: Lab, home: Path, full: int) -> None:
     job = submit(lab, home)
-    result = wait_for_result(lab, home, job)
+    result = wait_for_result(home, job)
     assert (result["read"], result["known"], result["faults"], result["complete"]) == (FILES, 0, [], True)
     assert read_state(lab, job) == "PENDING"
     write_program(home, TRAIN)
     second = submit(lab, home)
-    again = wait_for_result(lab, home, second)
+    again = wait_for_result(home, second)
     assert (again["read"], again["known"], again["bytes"]) == (0, FILES, 0)
     lab.run(["scancel", str(full), str(second)])
     lab.wait_job(job, {"COMPLETED"}, timeout=120)
@@ -144,20 +144,20 @@ def test_a_program_that_goes_on_after_a_broken_file_is_only_told(lab: Lab, home:
     truncate(home, BROKEN)
     write_program(home, TOLERANT)
     job = submit(lab, home)
-    assert len(wait_for_result(lab, home, job)["faults"]) == 1  # type: ignore[arg-type]
+    assert len(wait_for_result(home, job)["faults"]) == 1  # type: ignore[arg-type]
     assert read_state(lab, job) == "PENDING"
     shown = lab.run(["scontrol", "show", "job", str(job)]).stdout
     assert f"broken input file: data/part-{BROKEN}.jsonl.gz" in shown
     assert "the program seems to go on after a broken file: train.py:" in shown
 
 
-def test_a_job_that_starts_at_once_gets_no_check_and_with_all_a_report(lab: Lab, home: Path) -> None:
+def test_nothing_is_read_for_a_job_that_has_started_and_with_all_it_is_reported(lab: Lab, home: Path) -> None:
     truncate(home, BROKEN)
     job = submit(lab, home)
     lab.wait_job(job, {"FAILED", "COMPLETED"}, timeout=120)
-    names = lab.run(["squeue", "--noheader", "--states=all", "--format=%j", f"--user={ALICE}"]).stdout
-    assert "job.sh.prerun" in names
-    assert "job.sh.inputs" not in names
+    waiting = ["squeue", "--noheader", "--name=job.sh.inputs,job.sh.prerun", f"--user={ALICE}"]
+    assert wait_for(lambda: lab.run(waiting).stdout, lambda text: not text, timeout=120) == ""
+    assert find_result(home, job) is None
     write_program(home, TRAIN)
     second = submit(lab, home, SLURMWRAP_PRERUN_INPUTS="all")
-    assert len(wait_for_result(lab, home, second)["faults"]) == 1  # type: ignore[arg-type]
+    assert len(wait_for_result(home, second)["faults"]) == 1  # type: ignore[arg-type]
