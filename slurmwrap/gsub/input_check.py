@@ -57,7 +57,7 @@ def start_input_check(spec: TrialSpec, request: JobRequest, verdict: Verdict, co
     settings = context.config.prerun
     if settings.inputs == "off" or spec.real_job is None or verdict.outcome is Outcome.FAIL:
         return
-    if not spec.inputs and not (Path(spec.step_dir, NAME).exists() and _has_files(spec)):
+    if not spec.inputs and not (Path(spec.trial_dir, NAME).exists() and _has_files(spec)):
         return
     try:
         if settings.inputs == "auto" and _is_started(spec.real_job, context):
@@ -75,7 +75,7 @@ def start_input_check(spec: TrialSpec, request: JobRequest, verdict: Verdict, co
 
 
 def _has_files(spec: TrialSpec) -> bool:
-    return bool(read_opened_files(spec.step_dir, leave_out=(spec.trial_dir,)).files)
+    return bool(read_opened_files(spec.trial_dir, leave_out=(spec.trial_dir,)).files)
 
 
 def _is_started(real_job: str, context: SubmitContext) -> bool:

@@ -90,7 +90,7 @@ def _run_input_check(directory: Path, console: Console) -> int:
     spec = trial.spec
     context = open_submit_context(configuration.load(), os.environ, console)
     settings, state_dir = context.config.prerun, str(configuration.find_user_state_dir(os.environ))
-    opened = read_opened_files(spec.step_dir, leave_out=(spec.trial_dir, state_dir))
+    opened = read_opened_files(spec.trial_dir, leave_out=(spec.trial_dir, state_dir))
     check = _InputCheck(trial, context, console, opened)
     watcher = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     _look(check, watcher, settings.inputs)

@@ -1,6 +1,6 @@
 """Record which files the user's Python opens and which directories it lists, so that its inputs can be checked.
 
-One line for each path, the first time that a process uses it, in the file `opened` of the step directory:
+One line for each path, the first time that a process uses it, in the file `opened` of the trial's directory:
 "r<TAB>path" (opened for reading), "w" (opened for writing), "d" (listed), "g" (pattern of glob.glob), and
 "p<TAB>interpreter<TAB>NAME=value..." (the interpreter, and the variables by which it finds its packages). Python 3.8 and later report these calls
 to an audit hook, which forked processes inherit; before that, the replaced functions of slurmwrap_os_functions do. In a
@@ -156,10 +156,10 @@ def watch_calls(call_class: "Any") -> None:
 def install() -> None:
     """Start to record. sitecustomize calls this once per process of a trial, before the write guard starts."""
     global recorder
-    folder = os.environ.get("SLURMWRAP_STEP_DIR")
+    folder = os.environ.get("SLURMWRAP_TRIAL_DIR")
     if not folder:
         return
-    own = [os.environ.get("SLURMWRAP_TRIAL_DIR", ""), sys.prefix, sys.base_prefix]
+    own = [folder, sys.prefix, sys.base_prefix]
     recorder = Recorder(folder + "/" + NAME, tuple(p.rstrip("/") + "/" for p in own if p.strip("/")))
     _record_interpreter()
     if hasattr(sys, "addaudithook"):

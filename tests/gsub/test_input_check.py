@@ -12,18 +12,20 @@ import pytest
 from fakes import FakeClock, FakeSlurm, job
 
 from slurmwrap.config.load_config import Config, Prerun
-from slurmwrap.gsub import input_check
+from slurmwrap.gsub import input_check, input_check_job
 from slurmwrap.gsub.input_check import describe_input_check, select_environment, start_input_check
 from slurmwrap.gsub.input_check_job import make_broken_input_verdict
 from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_from_json, verdict_to_json
 from slurmwrap.prerun.inputs.check_files import FileFault
+from slurmwrap.prerun.inputs.opened_files import OpenedFiles
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.parse_request import parse_request
 
 PASSED = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="3 steps ran")
+DELAYED = "it cannot start yet, and other jobs may write the file before"
 PENDING = {"state": "PENDING", "start_time": None, "end_time": None}
 
 
@@ -50,8 +52,7 @@ def request(*words: str) -> JobRequest:
 def spec(tmp_path: Path) -> TrialSpec:
     """A trial that opened one file."""
     found = TrialSpec(trial_dir=str(tmp_path), script="script", real_job="7")
-    Path(found.step_dir).mkdir()
-    Path(found.step_dir, "opened").write_text("r\t/data/a.tar\n")
+    Path(found.trial_dir, "opened").write_text("r\t/data/a.tar\n")
     return found
 
 
@@ -112,10 +113,10 @@ def test_a_check_is_submitted_only_while_it_can_save_something(
 
 
 def test_a_program_that_opened_no_data_gets_no_check(spec: TrialSpec) -> None:
-    Path(spec.step_dir, "opened").write_text(f"r\t{spec.trial_dir}/output\nr\t/usr/share/x.npy\nw\t/data/x.tar\n")
+    Path(spec.trial_dir, "opened").write_text(f"r\t{spec.trial_dir}/output\nr\t/usr/share/x.npy\nw\t/data/x.tar\n")
     slurm = Slurm()
     start(spec, slurm)
-    Path(spec.step_dir, "opened").unlink()
+    Path(spec.trial_dir, "opened").unlink()
     start(spec, slurm)
     assert slurm.submitted == []
 
@@ -167,3 +168,41 @@ def test_what_a_check_found_is_described_for_the_user(tmp_path: Path) -> None:
         "9 files, 5 read completely and sound, 2 known to be sound, 1 broken; the check ended before all were read",
         "/data/a.npz is truncated (at byte 1,000); opened",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "spec_more", "program", "expected"),
+    [
+        ("PENDING", {}, {}, "x = load(path)\n", ""),
+        ("PENDING", {}, {"delay": "it has a dependency"}, "", DELAYED),
+        ("PENDING", {"dependency": "afterok:6"}, {}, "", DELAYED),
+        ("RUNNING", {}, {}, "", "a part of it has started"),
+        (
+            "PENDING",
+            {},
+            {},
+            "ImageFile.LOAD_TRUNCATED_IMAGES = True\n",
+            "the program seems to go on after a broken file: train.py:1",
+        ),
+    ],
+)
+def test_a_job_that_may_not_need_the_file_as_it_is_is_not_cancelled(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    more: dict[str, str],
+    spec_more: dict[str, str],
+    program: str,
+    expected: str,
+) -> None:
+    (tmp_path / "train.py").write_text(program)
+    slurm = FakeSlurm()
+    slurm.add(job(7, **{**PENDING, "state": state}))
+    monkeypatch.setattr(input_check_job, "is_kept_from_starting", lambda job_id: bool(more))
+    spec = TrialSpec(trial_dir=str(tmp_path), script="script", real_job="7", chdir=str(tmp_path), **spec_more)  # type: ignore[arg-type]
+    trial = SimpleNamespace(spec=spec, request=request("--gres=gpu:8"), job=None)
+    context = SimpleNamespace(slurm=slurm, clock=FakeClock(), say=print, user="alice")
+    check = input_check_job._InputCheck(trial, context, None, OpenedFiles())  # type: ignore[arg-type]
+    assert input_check_job._find_reason_not_to_cancel(check) == expected
+    check.gone = "job 7 started"
+    assert input_check_job._find_reason_not_to_cancel(check) == "job 7 started"

@@ -13,7 +13,7 @@ INJECT = Path(slurmwrap_step.__file__).parent
 
 
 def read(tmp_path: Path) -> OpenedFiles:
-    return read_opened_files(str(tmp_path / "trial" / "steps"))
+    return read_opened_files(str(tmp_path / "trial"))
 
 
 def test_files_that_a_program_reads_and_folders_that_it_lists_are_recorded(
@@ -32,7 +32,7 @@ def test_files_that_a_program_reads_and_folders_that_it_lists_are_recorded(
     assert found.files == tuple(str(work / name) for name in ("data/a.txt", "config.yaml", "data/deep/b.txt"))
     assert found.directories == (str(work / "data"), str(work))
     assert len(found.pythons) == 1
-    inside = read_opened_files(str(tmp_path / "trial" / "steps"), leave_out=(str(INJECT.parent),))
+    inside = read_opened_files(str(tmp_path / "trial"), leave_out=(str(INJECT.parent),))
     assert str(INJECT) in found.pythons[0].environ["PYTHONPATH"]
     assert inside.pythons[0].environ["PYTHONPATH"] == ""
 
@@ -84,7 +84,7 @@ def test_a_program_that_closes_all_descriptors_finds_only_its_own_data_in_its_fi
 
 def test_a_record_that_cannot_be_written_is_not_noticed(run_guarded_ok: Guarded, work: Path) -> None:
     code = "import os\nprint(open('data/a.txt').read(), os.listdir('data/deep'))"
-    assert run_guarded_ok(code, SLURMWRAP_STEP_DIR=str(work / "missing")) == "a ['b.txt']\n"
+    assert run_guarded_ok(code, SLURMWRAP_TRIAL_DIR=str(work / "missing")) == "a ['b.txt']\n"
 
 
 def test_a_pattern_is_recorded_instead_of_the_folders_that_are_searched_for_it(

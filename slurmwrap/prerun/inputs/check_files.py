@@ -225,7 +225,8 @@ class FileChecker:
             suffix = os.path.splitext(path)[1].lower()
             with os.fdopen(descriptor, "rb", closefd=False) as stream:
                 text = find_format_fault(stream, status.st_size, suffix, 0)
-            return ContentFault(text, certain=is_certain(text, suffix)) if text else None
+            # The whole content decides about the others.
+            return ContentFault(text) if text and is_certain(text, suffix) else None
 
         found = self._examine(path, look)
         return "read" if found is None else found

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickletools
 import struct
 import zipfile
 import zlib
@@ -24,6 +25,7 @@ from slurmwrap.prerun.static.file_formats import MIB, find_format_fault
 
 # A sample inside a tar file is checked up to this size.
 _MEMBER_CAP = 16 * MIB
+_PICKLE_CAP = 256 * MIB
 _MEMBER_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".npy", ".npz", ".json", ".flac", ".wav"))
 _NEVER_EMPTY = frozenset(
     (
@@ -80,6 +82,9 @@ def is_certain(text: str, suffix: str) -> bool:
         return suffix in _NEVER_EMPTY
     if "not the data itself" in text:
         return True
+    if "does not end with STOP" in text:
+        # Other data may follow a pickle, and a library may compress it.
+        return False
     return not text.startswith("does not begin like") and suffix not in (".json", ".csv", ".jpg", ".jpeg")
 
 
@@ -102,6 +107,8 @@ def _select_check(head: bytes, suffix: str) -> Check | None:
         return _check_prefixed_zip
     if head[:4] == b"\xff\xff\xff\xff" and suffix in (".arrow", ".arrows", ".feather", ".ipc"):
         return _check_arrow_stream
+    if suffix in (".pkl", ".pickle"):
+        return _check_pickle
     return _check_json_lines if suffix in (".jsonl", ".ndjson") else None
 
 
@@ -400,6 +407,21 @@ def _find_broken_line(lines: list[bytes], at: int, size: int) -> ContentFault | 
             return ContentFault(f"holds a line that is no JSON{cut}: {error}", at)
         at += len(line)
     return None
+
+
+def _check_pickle(stream: IO[bytes], size: int) -> ContentFault | None:
+    """Follow the operations of the first pickle to its end without executing them."""
+    fault = None
+    if size <= _PICKLE_CAP and stream.read(1) == b"\x80":
+        stream.seek(0)
+        try:
+            for _ in pickletools.genops(stream):
+                pass
+        except ValueError as error:
+            if any(word in str(error) for word in ("exhausted", "not enough", "expected", "no newline")):
+                fault = ContentFault("is truncated inside its pickle", size)
+    _read_rest(stream)
+    return fault
 
 
 def _check_wav(stream: IO[bytes], size: int) -> ContentFault | None:

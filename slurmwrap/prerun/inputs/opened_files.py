@@ -1,7 +1,7 @@
-"""Read which files a trial opened and which directories it listed (adapter: the step directory and /proc).
+"""Read which files a trial opened and which directories it listed (adapter: the trial's directory and /proc).
 
-The user's program can write the file `opened` of the step directory, so it is not trusted: it only names files that are
-then read as the user.
+The user's program can write the file `opened` of the trial's directory, so it is not trusted: it only names files that
+are then read as the user.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class OpenedFiles:
     pythons: tuple[JobPython, ...] = field(default_factory=tuple)
 
 
-def read_opened_files(step_dir: str, more: Iterable[str] = (), leave_out: Iterable[str] = ()) -> OpenedFiles:
+def read_opened_files(trial_dir: str, more: Iterable[str] = (), leave_out: Iterable[str] = ()) -> OpenedFiles:
     """Return what was recorded, followed by the files `more`, without anything below the directories `leave_out`."""
     raw = b""
-    with suppress(OSError), Path(step_dir, NAME).open("rb") as stream:
+    with suppress(OSError), Path(trial_dir, NAME).open("rb") as stream:
         raw = stream.read(_READ_BYTES)
     found: dict[str, dict[str, None]] = {kind: {} for kind in "rwdgp"}
     for line in raw.split(b"\n"):
@@ -85,8 +85,8 @@ class OpenFileSampler:
     LMDB. Errors are ignored: processes end at any time.
     """
 
-    def __init__(self, step_dir: str, clock: Callable[[], float]) -> None:
-        self._file, self._clock = Path(step_dir, NAME), clock
+    def __init__(self, trial_dir: str, clock: Callable[[], float]) -> None:
+        self._file, self._clock = Path(trial_dir, NAME), clock
         self._known: set[tuple[str, str]] = set()
         self._next_at = 0.0
 

@@ -218,7 +218,7 @@ class _Run:
         profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
         signs, layer, next_sample, is_filling_disk = StepDetector(self.spec), "", started, False
         patience, no_training = self._make_no_training_detector(started), ""
-        open_files = OpenFileSampler(self.spec.step_dir, self.clock)
+        open_files = OpenFileSampler(self.spec.trial_dir, self.clock)
         inactivity, last_line = InactivityDetector(no_activity_s=self.spec.no_activity_s), ""
         rehearsal = RehearsalTimer(self.spec, self.environment)
         while not layer:

@@ -11,6 +11,7 @@ import struct
 import tarfile
 import wave
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -248,6 +249,15 @@ def write_pickle(path: Path) -> None:
     path.write_bytes(pickle.dumps({"x": list(range(5000))}))
 
 
+def write_compressed_pickle(path: Path) -> None:
+    """As joblib.dump(compress=3) does."""
+    path.write_bytes(zlib.compress(pickle.dumps({"x": list(range(5000))})))
+
+
+def write_pickle_and_more(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"rows": 3}) + _DATA[:1000] + b"x")
+
+
 def write_unknown(path: Path) -> None:
     path.write_bytes(_DATA)
 
@@ -289,5 +299,7 @@ SOUND: dict[str, Writer] = {
     "a.flac": write_flac,
     "b.flac": write_stereo_flac,
     "a.pkl": write_pickle,
+    "b.pkl": write_compressed_pickle,
+    "c.pkl": write_pickle_and_more,
     "a.dat": write_unknown,
 }

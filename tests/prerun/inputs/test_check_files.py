@@ -21,7 +21,7 @@ HERE = JobPython(sys.executable, {"PYTHONPATH": os.pathsep.join(sys.path), "PATH
 # Part of the file that remains.
 CUTS = (0.2, 0.5, 0.9, 0.999)
 # A shortened file of these formats is as sound as the whole: nothing marks their end.
-ENDLESS = ("a.dat", "b.wav", "c.pth")
+ENDLESS = ("a.dat", "b.wav", "c.pth", "b.pkl", "c.pkl")
 # What a bit in the middle shows: checksums of the format itself, or compression that no longer fits.
 CHECKED = ("a.zip", "b.zip", "a.gz", "a.tar.gz", "a.png", "a.npz", "b.npz", "b.parquet", "a.pt")
 # The same, if the library of the format is there.
