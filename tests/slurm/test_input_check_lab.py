@@ -84,7 +84,7 @@ def full(lab: Lab) -> Iterator[int]:
 def submit(lab: Lab, home: Path, **environ: str) -> int:
     environ |= {"XDG_STATE_HOME": str(home / ".in")}
     done = lab.run(["gsub", "job.sh"], user=ALICE, cwd=home, env=environ)
-    found = re.search(r"job (\d+) waits for .*, job (\d+)", done.stderr)
+    found = re.search(r"job (\d+) (?:waits for|keeps its place) .*, job (\d+)", done.stderr)
     assert found, done.stderr
     return int(found[1])
 
