@@ -294,6 +294,7 @@ def make_parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--gsub-option", action="append", default=[], metavar="OPTION", help="further option of gsub (repeatable)"
     )
+    add_common(one)
     add_path(one)
 
     one = add("page", print_page, "print the Markdown of a round")

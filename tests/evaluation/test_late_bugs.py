@@ -326,14 +326,12 @@ def test_rehearsal_and_resume_options_reach_gsub(tmp_path: Path, monkeypatch: py
     (edit,) = find_late_candidates("format", PythonSource("train.py", "f'{x:.2f}'\n"), random.Random(0))
     (tmp_path / "cases/small/train.py").write_text("f'{x:.2f}'\n")
     original, mutant = cases.write_variants(case, [edit], 1, tmp_path / "r", ["resume"])
-    settings = prerun_runs.RunSettings(
-        rehearse_s=0.0, options=("--x",), resume_options=("--rehearse=resume", "--with={resume}"), environ={}
-    )
+    settings = prerun_runs.RunSettings(rehearse_s=0.0, options=("--x",), environ={})
     for one in (original, mutant):
         assert prerun_runs.run_variant(one, settings)["verdict"] == "error"
     prerun_runs.run_variant(original, prerun_runs.RunSettings(environ={}))
     assert seen[0][0][-4:] == ["--prerun=only", "--json", "--x", "job.sbatch"] and seen[0][1] == "0"
-    assert seen[1][0][-3:] == ["--rehearse=resume", "--with=--resume", "job.sbatch"]
+    assert seen[1][0][-3:] == ["--x", "--resume-args=--resume", "job.sbatch"]
     assert seen[2][1] is None
 
 
