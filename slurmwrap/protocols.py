@@ -319,6 +319,9 @@ class Memory(Protocol):
     def trial_dir(self) -> str:
         """Create a private directory for the files of one pre-run and return its path. Raises OSError."""
 
+    def retry_job_output(self) -> str:
+        """Return the pattern of the output files of retry jobs, after creating their directory."""
+
     def step_dir(self) -> str:
         """Create a private directory in which the runs of one job count their steps. Raises OSError."""
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.fast_dataclasses import dataclass, field, replace
 
+# Rules that act for a user's own jobs by default: the user's consent to retries is their switch.
+OWN_RULES = ("retry", "retry_elsewhere", "resize")
 RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune")
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
@@ -186,6 +188,8 @@ class Retry:
     max_restarts: int = 20
     max_lost_gpu_hours: float = 1000.0
     max_per_hour: int = 120
+    own_job: bool = True
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +314,12 @@ class Config:
     def mode_of(self, rule: str) -> str:
         """Return the mode of one of RULES: `observe`, `advise` (the default) or `act`."""
         return self.rules.get(rule, "advise")
+
+    def for_own_jobs(self) -> Config:
+        """Return the configuration for a user's own reconciler: the rules of OWN_RULES act unless their mode is set.
+
+        These rules change only jobs whose user agreed (--retry). With a site's reconciler the site's modes decide.
+        """
+        if self.site.published:
+            return self
+        return replace(self, rules={**dict.fromkeys(OWN_RULES, "act"), **self.rules})

@@ -36,7 +36,8 @@ SECTIONS: Mapping[str, str] = {
     "log": "Where the reconciler's log goes.",
     "retention": "How long the site's database keeps its rows (docs/database.md).",
     "rules": """What each rule may do (docs/retries.md): `observe` records, `advise` shows the advice, `act` changes
-        Slurm. Switch a rule to act when the report has shown how often its advice was right.""",
+        Slurm. Switch a rule to act when the report has shown how often its advice was right. Without a site's
+        reconciler, retry, retry_elsewhere and resize act on a user's own jobs of --retry unless a mode is set.""",
 }
 
 MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
@@ -224,6 +225,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "GPU-hours of a job's failed runs, less what resumed runs kept, after which there is no retry; 0: no cap.",
         ),
         "max_per_hour": (_R, "retries", "Retries of all jobs together; further ones start later; 0: no limit."),
+        "own_job": (
+            _G,
+            "",
+            "Without a site's reconciler: whether gsub --retry submits a small job that retries a failed job.",
+        ),
+        "partition": (_G, "", "The partition of these small jobs, such as one without GPUs; empty: the job's own."),
     },
     "site": {
         "spool": (_G, "", "The directory shared by nodes and controller where observations arrive, mode 1733."),

@@ -136,6 +136,7 @@ def send(
         if show is not None:
             show(early[0].result)
         _remember(prepared, early[0], context, now)
+        _start_retry_job(prepared, result, context)
 
     waits = show is not None and prepared.request.setting("wait") is not None
     batch, result = _call_sbatch(prepared, (*prepared.added, *gate), context, accepted if waits else None, meanwhile)
@@ -148,7 +149,15 @@ def send(
 
         sent = start_trial(prepared, sent, result.job_id, release_at, context, make_trial)
     _remember(prepared, sent, context, now)
+    _start_retry_job(prepared, result, context)
     return sent
+
+
+def _start_retry_job(prepared: PreparedJob, result: SbatchResult, context: SubmitContext) -> None:
+    if prepared.retry and result.job_id is not None:
+        from slurmwrap.gsub.retry_submission import start_retry_job
+
+        start_retry_job(prepared, result.job_id, context)
 
 
 def _remember(prepared: PreparedJob, sent: SubmitResult, context: SubmitContext, now: float) -> None:

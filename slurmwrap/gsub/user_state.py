@@ -183,6 +183,10 @@ class UserStateStore:
         """Create and return the directory prerun/<random>, mode 0700."""
         return str(self._make_private_directory("prerun", _make_unique_name()))
 
+    def retry_job_output(self) -> str:
+        """Create the directory retry, mode 0700, and return the --output of retry jobs in it. OSError if it fails."""
+        return f"{self._make_private_directory('retry')}/%j.out"
+
     def step_dir(self) -> str:
         """Create and return the directory steps/<random>, mode 0700. Remove old ones once a day.
 

@@ -15,6 +15,8 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy import decision_context
 from slurmwrap.policy.decision_context import DecisionContext
 
+# The Comment of the jobs that gsub submits to retry other jobs (gsub/retry_submission.py).
+RETRY_JOB_COMMENT = "slurmwrap: retries another job"
 # slurmd refuses a credential that was created in the second in which the last run was killed ("Job 81 already killed,
 # do not launch batch job"; seen with 22.05). That run fails with exit code 1 before its first line. Clocks of nodes
 # differ a little, hence several seconds.
@@ -75,10 +77,14 @@ def undo(key: str, run: JobRun) -> str:
 
 
 def list_suspect_nodes(diagnosis: Diagnosis, run: JobRun, blamed: str) -> tuple[str, ...]:
-    """Return the nodes that the next run should avoid: the blamed one, else the only one that this run had."""
+    """Return the nodes that the next run should avoid: the blamed one, the one that the log names, else the only one.
+
+    A log may decide about the user's own job: the node is avoided by this job alone, and nothing counts against it.
+    """
     if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
         return ()
-    return (blamed,) if blamed else run.nodes if len(run.nodes) == 1 else ()
+    named = blamed or (diagnosis.node if diagnosis.node in run.nodes else "")
+    return (named,) if named else run.nodes if len(run.nodes) == 1 else ()
 
 
 def retry_output(path: str, restarts: int) -> str:

@@ -240,7 +240,10 @@ def _list_nodes_to_avoid(context: DecisionContext, config: Config) -> tuple[str,
     if not context.fleet.nodes:
         return nodes
     allowed = context.fleet.allowance(config.placement.exclude_cap)
-    return nodes if len(context.ledger.nodes | set(nodes)) <= allowed else ()
+    excluded = context.ledger.nodes | set(nodes)
+    # A job that excludes too many nodes of a small partition would wait forever.
+    left = sum(node.name not in excluded for node in context.fleet.nodes)
+    return nodes if len(excluded) <= allowed and left >= len(context.record.nodes) else ()
 
 
 def _make_seed(context: DecisionContext) -> str:

@@ -14,7 +14,7 @@ from slurmwrap.model.job_run import JobRun, StrikeRecord
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
-from slurmwrap.policy.requeue import is_held_launch
+from slurmwrap.policy.requeue import RETRY_JOB_COMMENT, is_held_launch
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_run, record_of, run_key_from_job
 from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
 from slurmwrap.prerun.expected_saving import summarize_history
@@ -217,7 +217,7 @@ def _list_runs_to_do(this_pass: ReconcilePass) -> tuple[JobRun, ...]:
     store, cluster = this_pass.services.store, this_pass.book.cluster
     with store.transaction():
         open_ones = {record.attempt: record for record in store.attempts(cluster=cluster, unreconciled=True)}
-        jobs = [job for job in this_pass.words.first.values() if not job.refused]
+        jobs = [job for job in this_pass.words.first.values() if not (job.refused or _is_own_retry_job(job, this_pass))]
         shown = {run_key_from_job(job, cluster): job for job in jobs if job.state in _STARTED or job.ended}
         for key, job in shown.items():
             if key in this_pass.book.settled:
@@ -237,6 +237,14 @@ def _list_runs_to_do(this_pass: ReconcilePass) -> tuple[JobRun, ...]:
                 store.save_attempt(unseen)
                 open_ones[unseen.attempt] = unseen
     return tuple(sorted(open_ones.values(), key=lambda record: record.attempt.submit_time))
+
+
+def _is_own_retry_job(job: JobRecord, this_pass: ReconcilePass) -> bool:
+    """Return True for a job that gsub submitted to retry another one.
+
+    Only in user mode: from a site's records a user must not be able to remove a job by its Comment.
+    """
+    return this_pass.services.scope.user is not None and job.comment == RETRY_JOB_COMMENT
 
 
 def _is_before(run: JobRun, job: JobRecord) -> bool:

@@ -54,7 +54,8 @@ def make_user_services(
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
     # If the site has a reconciler, it reports to the user.
     beside = None if config.site.published else WhyFilePublisher(format_why_text)
-    return _make_services(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
+    own = config.for_own_jobs()
+    return _make_services(own, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
 
 
 def _make_services(

@@ -173,6 +173,9 @@ class FakeMemory:
     def trial_dir(self) -> str:
         return "/trial"
 
+    def retry_job_output(self) -> str:
+        return "/retry/%j.out"
+
     def step_dir(self) -> str:
         return "/steps/1"
 

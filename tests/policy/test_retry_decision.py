@@ -446,3 +446,21 @@ def test_the_retry_budgets_come_from_the_configuration() -> None:
     spent = Ledger(entries=(Entry(category="nccl_error", entity="", node=""),))
     assert "update job StartTime=now+5" in steps(decide(make_context(NCCL), strict))
     assert decide(make_context(NCCL, ledger=spent), strict).decision == "stop"
+
+
+def test_a_node_that_only_the_log_names_is_avoided_by_this_job_and_gets_no_strike() -> None:
+    named = replace(
+        HARDWARE, conclusive=False, evidence=(Citation(source="slurm-81.out", line=7, text="n1: GPU is lost"),)
+    )
+    found = decide(make_context(named, job(81, nodes=("n1", "n2"))), ACT)
+    assert "update job ExcNodeList=n1" in steps(found)
+    assert (found.strikes, [r for r in found.actions if r.rule == "drain"]) == ((), [])
+
+
+@pytest.mark.parametrize(("nodes", "excludes"), [(1, False), (2, True)])
+def test_no_node_is_excluded_if_too_few_would_be_left(nodes: int, excludes: bool) -> None:
+    few = Fleet(nodes=FLEET.nodes[:nodes])
+    log_only = replace(HARDWARE, node="n0", conclusive=False, evidence=())
+    found = decide(make_context(log_only, job(81, nodes=("n0",)), fleet=few), ACT)
+    assert found.decision == "retry_elsewhere"
+    assert ("update job ExcNodeList=n0" in steps(found)) is excludes

@@ -7,11 +7,13 @@ for any other user.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from stat import S_ISREG
 from typing import Any
 
+from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import RecordSource, find_record_source, read_job_records
 from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
@@ -31,6 +33,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import step_counts
 from slurmwrap.placement.relaxation import check_levels
+from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.slurm.commands import SlurmCommands
@@ -43,6 +46,8 @@ from slurmwrap.store.prerun_registry import PrerunRegistry, read_inflight_prerun
 # The output is read as the user who runs `slurmwrap watch`.
 SILENT_S = 600.0
 SILENT_TIMES = 5
+# How often and in which intervals the user's own reconciler is tried at the end of a job, if another one runs.
+_JUDGE_TRIES, _JUDGE_PAUSE_S = 5, 2.0
 # Number of bytes that are read from the end of the output.
 _TAIL_BYTES = 4096
 
@@ -230,10 +235,30 @@ class JobStatusReader:
             return bad[-1] if bad else runs[-1].state if runs else ""
         return ""
 
-    def why(self) -> tuple[tuple[str, str], ...]:
-        """Return label and text of a few rows about the cause of the end and the next step; () if none is known."""
+    def judge_end(self, status: JobStatus) -> bool:
+        """Run the user's own reconciler for a job of --retry that failed; return whether the job may run again now.
+
+        False where a site's reconciler works, and for jobs without consent. The retry job, which Slurm starts at the
+        same moment, does the same work, so this waits for it.
+        """
+        asked = self._submission
+        if asked is None or not asked.retry or not self._places[0].alone or status.record.uid != os.geteuid():
+            return False
+        for _ in range(_JUDGE_TRIES):
+            if not reconcile_own_jobs_first(self._places[0], self._config):
+                break
+            time.sleep(_JUDGE_PAUSE_S)
+        return True
+
+    def why(self, ended: JobStatus | None = None) -> tuple[tuple[str, str], ...]:
+        """Return label and text of a few rows about the cause of the end and the next step; () if none is known.
+
+        `ended`: the last status. Then a failure of an earlier run, after which the job ran again, is not its cause.
+        """
         timeline = self._build_timeline()
         last = None if timeline is None else find_last_run(timeline)
+        if ended is not None and not ended.array and last and last.attempt.submit_time < ended.record.submit_time:
+            return ()
         if timeline is None or not (is_stopped_by_prerun(timeline) or (last and last.diagnosis and failed(last))):
             return ()
         found = []
@@ -339,7 +364,7 @@ def list_record_sources(config: Config, environ: Mapping[str, str], uid: int) ->
 
 
 def find_newest_job(slurm: SlurmCommands, user: str) -> str:
-    """Return the address of this user's newest job that is not a pre-run; "" if Slurm knows none."""
-    mine = [job for job in slurm.jobs(user) if not job.name.endswith(".prerun")]
+    """Return the address of this user's newest job that is no pre-run and no retry job; "" if Slurm knows none."""
+    mine = [job for job in slurm.jobs(user) if not job.name.endswith(".prerun") and job.comment != RETRY_JOB_COMMENT]
     last = max(mine, key=lambda job: (not job.ended, job.submit_time, job.job_id), default=None)
     return "" if last is None else str(last.array_job_id or last.job_id)

@@ -172,7 +172,7 @@ def _until_the_end(
     status, pause = _with_gpus(_read_first_status(reader), gpu_watcher), every
     while True:
         screen.show(status)
-        if status.ended:
+        if status.ended and (status := _read_after_retry(status, reader, screen)).ended:
             break
         status = _wait_for_next_read(status, screen, pause, gpu_watcher)
         before, status = status, _with_gpus(_read_next_status(reader, status), gpu_watcher)
@@ -182,6 +182,17 @@ def _until_the_end(
     screen.done()
     screen.show_end(status, reader)
     return 0 if status.completed else EX_OTHER
+
+
+def _read_after_retry(status: JobStatus, reader: JobStatusReader, screen: _Screen) -> JobStatus:
+    """Return the status after the user's own reconciler judged the end; print the cause if the job runs again."""
+    if status.completed or not reader.judge_end(status):
+        return status
+    again = replace(_read_next_status(reader, status), gpus=status.gpus)
+    if not again.ended:
+        screen.done()
+        screen.show_causes(reader)
+    return again
 
 
 def _wait_for_next_read(
@@ -274,13 +285,19 @@ class _Screen:
 
     def show_end(self, status: JobStatus, reader: JobStatusReader) -> None:
         """Print the cause of the end, if it is known, and the command that shows more."""
+        self.show_causes(reader, status)
         if self.as_json:
             return
-        for label, text in reader.why():
-            # A row without a label is a command. It is not wrapped, so that it can be copied.
-            print("\n".join(row(label, flat(text), _get_columns()) if label else row(label, flat(text), 10_000)))
         if not status.completed:
             print(f"slurmwrap why {status.address} shows more", flush=True)
+
+    def show_causes(self, reader: JobStatusReader, ended: JobStatus | None = None) -> None:
+        """Print why the last run failed and what follows, if it is known. `ended`: see JobStatusReader.why."""
+        if self.as_json:
+            return
+        for label, text in reader.why(ended):
+            # A row without a label is a command. It is not wrapped, so that it can be copied.
+            print("\n".join(row(label, flat(text), _get_columns()) if label else row(label, flat(text), 10_000)))
 
     def _redraw(self, status: JobStatus) -> None:
         columns, height = shutil.get_terminal_size()
