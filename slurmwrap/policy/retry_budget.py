@@ -196,17 +196,24 @@ def _get_checkpoint_step(run: JobRun) -> int | None:
 def _compute_lost_gpu_hours(runs: Sequence[JobRun], since: float | None) -> float:
     """Return the GPU-hours of the failed runs, minus the share from which the next run continued.
 
-    Whether the run after the newest one will resume is unknown. Its share counts as kept if the newest run itself
-    resumed.
+    Whether the run after the newest one will resume is unknown. The checkpoint of the newest run counts as kept, unless
+    an earlier run wrote one and the run after it did not resume: otherwise the first failure of a long run would use up
+    the limit, although its next run repeats only the time since the checkpoint.
     """
-    lost, base = 0.0, 0
+    lost, base, resumes = 0.0, 0, True
     for index, run in enumerate(runs):
-        after = runs[index + 1] if index + 1 < len(runs) else run
-        kept = _compute_kept_share(run, base) if after.diagnosis is not None and after.diagnosis.resumed else 0.0
+        after = runs[index + 1] if index + 1 < len(runs) else None
+        if after is not None and _get_checkpoint_step(run):
+            resumes = _has_resumed(after)
+        kept = _compute_kept_share(run, base) if (resumes if after is None else _has_resumed(after)) else 0.0
         if failed(run) and not forgiven(run, since):
             lost += run.gpu_hours * (1 - kept)
         base = max(base, _get_checkpoint_step(run) or 0)
     return lost
+
+
+def _has_resumed(run: JobRun) -> bool:
+    return run.diagnosis is not None and run.diagnosis.resumed
 
 
 def _compute_kept_share(run: JobRun, base: int) -> float:

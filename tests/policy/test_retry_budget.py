@@ -159,6 +159,21 @@ def test_lost_gpu_hours_exclude_what_a_resumed_run_kept(first: JobRun, second: J
     assert make_ledger([first], second).lost_gpu_hours == pytest.approx(lost)
 
 
+@pytest.mark.parametrize(
+    ("runs", "lost"),
+    [
+        ((run(0, step=1000, saved=995),), 0.01),  # only the time since the checkpoint is repeated
+        ((run(0, step=1000),), 2.0),
+        ((run(0, step=1000, saved=995), run(1, step=1000, saved=995)), 4.0),  # it wrote one before and did not use it
+        ((run(0, step=1000, saved=995), run(1, resumed=True, step=1100, saved=1090)), 0.01 + 2 * 10 / 105),
+    ],
+)
+def test_the_newest_checkpoint_counts_as_kept_unless_the_job_did_not_use_one(
+    runs: tuple[JobRun, ...], lost: float
+) -> None:
+    assert make_ledger(runs[:-1], runs[-1]).lost_gpu_hours == pytest.approx(lost)
+
+
 def test_a_refused_resize_is_recorded_with_its_cause() -> None:
     assert make_ledger([replace(run(0, "cpu_oom"), resize_refused=True)], NOW).refused == {"cpu_oom"}
 

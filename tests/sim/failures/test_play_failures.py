@@ -111,9 +111,16 @@ def test_a_transient_failure_is_stopped_when_its_budget_is_used_up(trace: MakeTr
 
 
 def test_a_job_that_lost_too_many_gpu_hours_is_stopped(trace: MakeTrace, world: MakeWorld) -> None:
-    """8 GPUs for 200 h exceed retry.max_lost_gpu_hours at the first failure."""
-    found = play(world(trace(1, gpus=(8,)), replace(FLAKY, run_s=200 * 3600.0)), "retry")
+    """8 GPUs for 200 h without a checkpoint exceed retry.max_lost_gpu_hours at the first failure."""
+    failing_job = replace(FLAKY, run_s=200 * 3600.0)
+    found = play(world(trace(1, gpus=(8,)), failing_job, checkpoint_s=None), "retry")
     assert (found.failed_runs, found.budget_stops) == (1, 1)
+
+
+def test_a_job_whose_checkpoint_keeps_nearly_all_gpu_hours_runs_again(trace: MakeTrace, world: MakeWorld) -> None:
+    failing_job = replace(FLAKY, run_s=200 * 3600.0 + 60)
+    found = play(world(trace(1, gpus=(8,)), failing_job, checkpoint_s=3600.0), "retry")
+    assert (found.failed_runs, found.budget_stops, found.completed) == (1, 0, 1)
 
 
 def test_a_misread_log_may_stop_a_transient_failure(trace: MakeTrace, world: MakeWorld) -> None:
