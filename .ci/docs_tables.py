@@ -71,6 +71,11 @@ FILES: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
                 "yours 0600",
                 "attempts, pre-runs, profiles ([tables](../database.md))",
             ),
+            (
+                "~/.local/state/slurmwrap/retry/",
+                "yours 0700",
+                "the output of retry jobs (`gsub --retry` without a site's reconciler), kept for 30 days",
+            ),
             ("~/.local/state/slurmwrap/prerun/", "yours 0700", "pre-runs: the script, its output, the verdict"),
             ("~/.local/state/slurmwrap/spool/", "yours 0700", "observations, where there are no hooks"),
             ("~/.local/state/slurmwrap/fault-*.log", "yours 0600", "one for each error of ours that was not expected"),

@@ -77,8 +77,8 @@ def run_pass(config: Config, slurm: SlurmCommands, state: Path, say: Callable[[s
     except (SlurmError, StoreError) as error:
         say(f"trying again: {error}")
         return False
-    for error in summary.errors:
-        say(error)
+    for line in summary.errors:
+        say(line)
     return not summary.waiting
 
 

@@ -33,7 +33,10 @@ class ScriptedWatcher:
     def ending(self) -> str:
         return self.last
 
-    def why(self) -> tuple[tuple[str, str], ...]:
+    def judge_end(self, status: JobStatus) -> bool:
+        return False
+
+    def why(self, ended: JobStatus | None = None) -> tuple[tuple[str, str], ...]:
         return (("why", "gpu_oom: CUDA out of memory"), ("next", "Ask for more."))
 
 
