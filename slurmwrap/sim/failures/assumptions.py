@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from slurmwrap.prerun import expected_saving
 from slurmwrap.sim.failures import published_rates
 
+# Categories of which some late failures are in code that a shortened epoch executes: its end, validation, checkpoint,
+# next epoch and final test. The late failures of the others depend on time, data or the machine.
+REHEARSED = frozenset({"semantic_error", "syntax_error", "import_error", "permission_error", "traceback_from_crash"})
+
 
 # Every rate and every assumption of the failure study in one place.
 #
@@ -44,8 +48,17 @@ class FailureSettings:
     sees: float = (
         published_rates.compute_seen_share()
     )  # of what one GPU meets within the trial; measured at first sight (docs/prerun-rounds.md)
-    # Of what one GPU meets later than that: the share that a rehearsal in the pre-run shows. 0: there is no rehearsal.
-    sees_late: float = 0.0
+    # A pre-run continues for this time with a shortened epoch (prerun.rehearse_s); 0: it ends after its steps.
+    rehearsal_s: float = 120.0
+    # Share of the late failures of REHEARSED whose code a shortened epoch executes, and of these the share that is
+    # stopped; see published_rates.LATE_THREADS and LATE_ROUNDS.
+    rehearsed: float = published_rates.compute_rehearsed_share()
+    sees_late: float = published_rates.compute_late_seen_share()
+    # Assumed: of the wrong inputs that slurmwrap's own read finds (own_read), the share that is among the inputs known
+    # from the pre-run, and is read before the job starts (prerun.inputs).
+    inputs_checked: float = 0.6
+    # Whether the inputs of jobs without a pre-run are read as well. slurmwrap does not do that.
+    checks_every_job: bool = False
     # Assumed: the factor by which a time limit exceeds the run time is log-uniform between these. It is what the
     # expected value of a pre-run knows of a job's run time, if the trace has no time limits.
     limit_factors: tuple[float, float] = expected_saving.LIMIT_FACTORS
@@ -64,6 +77,8 @@ class FailureSettings:
     misread: float = (
         published_rates.compute_misread_share()
     )  # of log-based diagnoses; measured at first sight (docs/diagnosis-rounds.md)
+    # Of these, the share with the right decision nevertheless; measured on the same logs.
+    misread_harmless: float = published_rates.compute_harmless_share()
     # Assumed: share of wrong inputs that slurmwrap's own read finds missing or broken, too, so that no second run must
     # confirm it. Of the labelled logs of this category in slurmwrap's tests about as many report a missing or a
     # truncated file.
@@ -86,6 +101,10 @@ class FailureSettings:
             "misread",
             "own_read",
             "one_gpu_waits",
+            "rehearsed",
+            "sees_late",
+            "inputs_checked",
+            "misread_harmless",
             "reuse",
         ):
             if not 0 <= getattr(self, name) <= 1:
@@ -94,7 +113,15 @@ class FailureSettings:
             raise ValueError(f"lemon_share must be two shares, the lower one first, not {self.lemon_share}")
         if self.failing_jobs + self.killed_jobs > 1:
             raise ValueError("failing_jobs and killed_jobs add up to more than all jobs")
-        for name in ("trial_s", "requeue_s", "hand_delay_s", "node_failures_per_day", "same_fault_s", "at_once_s"):
+        for name in (
+            "trial_s",
+            "rehearsal_s",
+            "requeue_s",
+            "hand_delay_s",
+            "node_failures_per_day",
+            "same_fault_s",
+            "at_once_s",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if not 1 <= self.limit_factors[0] <= self.limit_factors[1]:
@@ -166,25 +193,51 @@ def _list_common_assumptions(s: FailureSettings, source: str, waits_known: bool)
     kept = (
         "nothing is kept" if s.checkpoint_s is None else f"a checkpoint every {_format_hours(s.checkpoint_s)} is kept"
     )
-    logs = sum(count for count, _ in published_rates.CLASSIFIED)
-    rounds = published_rates.PRERUN_ROUNDS
-    bugs, sound = (sum(getattr(one, name) for one in rounds) for name in ("visible", "sound"))
+    logs = sum(count for count, _, _ in published_rates.CLASSIFIED)
+    bugs = sum(one.visible for one in published_rates.PRERUN_ROUNDS)
+    sound = sum(one.sound for one in (*published_rates.PRERUN_ROUNDS, *published_rates.LATE_ROUNDS))
     return (
         "Every job was submitted with gsub and its user agreed to retries; every rule of slurmwrap acts, with the "
         "configured budgets except for the limit on retries per hour.",
         f"Of runs that another one can cure, {kept}; what cannot work starts anew each time.",
-        f"A pre-run takes one GPU for {s.trial_s / 60:g} min, or until the job fails or ends before. "
+        f"A pre-run takes one GPU for {(s.trial_s + s.rehearsal_s) / 60:g} min, or until the job fails or ends before: "
+        f"{s.trial_s / 60:g} min for its steps{_describe_rehearsal(s)}. "
         f"{_describe_one_gpu_jobs(s, waits_known)} {_describe_passed(s, source)}",
         f"Of the faults that a single rank meets in that time the pre-run stops {s.sees:.1%} (measured at first sight "
         f"on {bugs} seeded bugs in public scripts), of multi-GPU jobs {s.needs_company:.0%} fewer; "
         f"it stops {s.false_fails:.1%} of the sound jobs (measured at first sight on {sound}; the causes were fixed).",
+        *_list_late_assumptions(s),
         f"slurmwrap's own read finds {s.own_read:.0%} of the wrong inputs missing or broken; else a second run "
         "elsewhere must confirm it.",
-        f"The classifier misreads {s.misread:.1%} of the logs (measured at first sight on {logs}).",
+        f"The classifier misreads {s.misread:.1%} of the logs (measured at first sight on {logs}); "
+        f"{s.misread_harmless:.0%} "
+        "of these readings lead to the right decision nevertheless (measured on the same logs).",
         f"A job that ran out of host memory needs 1 to {s.oom_most:g} times what it had; a larger request "
         "costs other jobs nothing.",
         *(() if source == "dump" else (_describe_stopped(s),)),
         "GPU time only: no queue is played.",
+    )
+
+
+def _describe_rehearsal(s: FailureSettings) -> str:
+    return f" and {s.rehearsal_s / 60:g} min for a shortened epoch" if s.rehearsal_s else ""
+
+
+def _list_late_assumptions(s: FailureSettings) -> tuple[str, ...]:
+    """Return what is assumed about failures after the steps of the pre-run."""
+    threads, rounds = published_rates.LATE_THREADS, published_rates.LATE_ROUNDS
+    bugs = sum(one.visible for one in rounds)
+    source = f"measured at first sight on {bugs} late bugs" if rounds else "assumed, until it is measured"
+    late = (
+        f"Of the late semantic, syntax, import and permission errors and tracebacks a shortened epoch executes "
+        f"{s.rehearsed:.0%} ({sum(threads.values())} of {len(threads)} public threads about late failures), and "
+        f"{s.sees_late:.1%} of these are stopped ({source}). Late crashes, memory, CUDA and MPI errors need the time "
+        "or the data of the real run.",
+    )
+    return (
+        *(late if s.rehearsal_s else ()),
+        f"Of the wrong inputs that slurmwrap's own read finds, {s.inputs_checked:.0%} are known from the pre-run and "
+        "read before the job starts.",
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.assumptions import FailureSettings
+from slurmwrap.sim.failures.assumptions import REHEARSED, FailureSettings
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform, draw_uniforms
 from slurmwrap.sim.failures.published_rates import LEAST_MIN, LONGEST_MIN, MINUTE_S, PHILLY, PublishedCause
 from slurmwrap.sim.sim_job import SimJob
@@ -117,8 +117,10 @@ class FailingJob:
     chain: int = -1
     # Slurm requeued it by itself: the dump contains a later run with the same id.
     requeued: bool = False
-    # One GPU shows the failure within the trial's time, and the pre-run reports it.
+    # The pre-run shows the failure and stops the job.
     shown: bool = False
+    # It fails because of an input that slurmwrap's own read finds broken before the job starts.
+    checked: bool = False
     killed: bool = False  # its user cancels it at the end of its run time
     # A node was at fault (dumps only; otherwise node failures are drawn separately).
     by_node: bool = False
@@ -218,7 +220,7 @@ class FailureDrawer:
             curable=self._curable(job.number, cause),
             need=self.settings.oom_most ** self._chance(job.number, Purpose.NEED) if cause.category == "cpu_oom" else 1,
         )
-        return replace(made, shown=self._shown(job, made))
+        return replace(made, shown=self._shown(job, made), checked=self._checked(job.number, made))
 
     def _trials(self, number: int, cause: published_rates.PublishedCause) -> int:
         """Return a geometric draw with the table's mean."""
@@ -233,13 +235,26 @@ class FailureDrawer:
         return cause.transient
 
     def _shown(self, job: SimJob, made: FailingJob) -> bool:
-        """Return whether a trial shows the failure by production's rules (prerun/verdict/single_gpu_messages.py)."""
+        """Return whether the pre-run shows the failure by production's rules (prerun/verdict/single_gpu_messages.py):
+        in its steps, in its shortened epoch, or because the inputs are read meanwhile.
+        """
+        s = self.settings
         if made.curable or not is_shown_alone(made.category, job.gpus):
             return False
-        if job.gpus > 1 and self._chance(job.number, Purpose.COMPANY) < self.settings.needs_company:
+        late = made.run_s > s.trial_s
+        if late and self._checked(job.number, made):
+            return True
+        if job.gpus > 1 and self._chance(job.number, Purpose.COMPANY) < s.needs_company:
             return False
-        late = made.run_s > self.settings.trial_s
-        return self._chance(job.number, Purpose.SEEN) < (self.settings.sees_late if late else self.settings.sees)
+        if not late:
+            return self._chance(job.number, Purpose.SEEN) < s.sees
+        executed = made.category in REHEARSED and self._chance(job.number, Purpose.REHEARSED) < s.rehearsed
+        return executed and s.rehearsal_s > 0 and self._chance(job.number, Purpose.SEEN) < s.sees_late
+
+    def _checked(self, number: int, made: FailingJob) -> bool:
+        # The chance of OWN_READ also decides whether the reconciler's own read finds this file broken.
+        broken = made.category == "incorrect_inputs" and self._chance(number, Purpose.OWN_READ) < self.settings.own_read
+        return broken and self._chance(number, Purpose.CHECKED) < self.settings.inputs_checked
 
     def _chance(self, number: int, what: Purpose) -> float:
         return draw_uniform(self.seed, number, 0, what)

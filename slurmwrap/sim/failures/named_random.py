@@ -43,6 +43,9 @@ class Purpose(IntEnum):
     WAITS = 21
     REUSE = 22
     LIMIT = 23
+    REHEARSED = 24
+    CHECKED = 25
+    HARMLESS = 26
     # This and higher values: the candidate nodes, one after the other.
     NODE = 100
 

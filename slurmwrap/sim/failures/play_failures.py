@@ -13,6 +13,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from math import exp, inf, log
 
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.decision import RetryDecision
 from slurmwrap.policy.strikes import Fleet
 from slurmwrap.prerun.expected_saving import PrerunCase, ScriptHistory, estimate_saving
@@ -128,12 +129,19 @@ def classify_observed(world: FailureWorld, state: SimJobState, ending: SimRunEnd
     run = state.run if state.failing_job.curable else 0
     if world.chance(state.job, Purpose.MISREAD, run) >= world.settings.misread:
         return ending.category
-    return choose_wrong_category(ending.category, world.chance(state.job, Purpose.MISTAKEN_FOR, run))
+    harmless = world.chance(state.job, Purpose.HARMLESS, run) < world.settings.misread_harmless
+    share = world.chance(state.job, Purpose.MISTAKEN_FOR, run)
+    return choose_wrong_category(ending.category, share, harmless=harmless)
 
 
-def choose_wrong_category(category: str, share: float) -> str:
-    """Return another category, more likely the more common it is (by table 7's trials)."""
-    others = [c for c in published_rates.PHILLY if c.category != category and c.category not in _NOT_FROM_LOGS]
+def choose_wrong_category(category: str, share: float, *, harmless: bool = False) -> str:
+    """Return another category, more likely the more common it is (by table 7's trials).
+
+    `harmless`: one that leads to the same decision, if there is one; else one that leads to another decision.
+    """
+    known = [c for c in published_rates.PHILLY if c.category != category and c.category not in _NOT_FROM_LOGS]
+    decision = CATEGORIES[category].decision
+    others = [c for c in known if (CATEGORIES[c.category].decision == decision) is harmless] or known
     left = share * sum(cause.trials for cause in others)
     for cause in others:
         left -= cause.trials
@@ -237,10 +245,14 @@ class _ArmSimulation:
             return self._end_without_run(failing_job.category, 0.0)
         if failing_job is not None and job.submit_s <= self.in_hand.get(failing_job.chain, -inf):
             return self._spare(job, failing_job)
-        if not self.arm.trial or not self._gets_prerun(job, failing_job):
+        if not self.arm.trial:
             return True
+        if not self._gets_prerun(job, failing_job):
+            return not (
+                self.settings.checks_every_job and failing_job is not None and self._stop_by_check(failing_job, job)
+            )
         fails_s = failing_job.run_s if failing_job is not None and failing_job.category else job.work_s
-        trial_s = min(self.settings.trial_s, fails_s)
+        trial_s = min(self.settings.trial_s + self.settings.rehearsal_s, fails_s)
         self.account.trials += trial_s
         self._charge(job, trial_s)
         if failing_job is not None and failing_job.shown:
@@ -254,6 +266,14 @@ class _ArmSimulation:
         if sound and self.world.chance(job, Purpose.FALSE_FAIL) < self.settings.false_fails:
             self.account.false_stops += 1
             return self._end_without_run("", trial_s)
+        return True
+
+    def _stop_by_check(self, failing_job: FailingJob, job: SimJob) -> bool:
+        """Stop a job without a pre-run whose inputs were read and found broken; return whether it was stopped."""
+        if not failing_job.checked:
+            return False
+        self._block(failing_job, job.submit_s)
+        self._end_without_run(failing_job.category, 0.0)
         return True
 
     def _gets_prerun(self, job: SimJob, failing_job: FailingJob | None) -> bool:
@@ -280,7 +300,7 @@ class _ArmSimulation:
         case = PrerunCase(
             gpus=job.gpus,
             time_limit_s=job.limit_s or max(drawn, _SHORTEST_LIMIT_S),
-            history=ScriptHistory(prerun_s=self.settings.trial_s),
+            history=ScriptHistory(prerun_s=self.settings.trial_s + self.settings.rehearsal_s),
             starts_now=not self._waits(job),
             wait_weight=self.world.config.prerun.wait_weight,
         )

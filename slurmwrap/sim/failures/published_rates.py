@@ -39,8 +39,11 @@ NODE_CAUSES: Mapping[str, float] = MappingProxyType(
     {"gpu": 28.2, "dimm": 20.5, "pcie": 15.4, "eud": 10.3, "bios": 7.7, "nic": 7.7, "psu": 5.1, "optics": 2.6}
 )
 GPU_CAUSES = ("gpu", "pcie")
-# docs/diagnosis-rounds.md: rounds of unseen logs before anything was fixed on them, (logs, right categories).
-CLASSIFIED = ((110, 95), (110, 86), (110, 86), (110, 99), (110, 92), (110, 101))
+# docs/diagnosis-rounds.md: rounds of unseen logs before anything was fixed on them, (logs, right categories, right
+# decisions).
+CLASSIFIED = (
+    (110, 95, 101), (110, 86, 98), (110, 86, 98), (110, 99, 103), (110, 92, 96), (110, 101, 103),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,33 @@ class PrerunRound:
 PRERUN_ROUNDS = (
     PrerunRound(sound=32, failed=0, visible=58, stopped=54),
     PrerunRound(sound=29, failed=1, visible=58, stopped=55),
+    PrerunRound(sound=33, failed=0, visible=66, stopped=61),
+)
+# Rounds of bugs in code that a rehearsal executes after the third step. Empty until they are measured: until then
+# ASSUMED_LATE_SEEN takes their place.
+LATE_ROUNDS: tuple[PrerunRound, ...] = ()
+ASSUMED_LATE_SEEN = 0.8
+# Public threads about a program that failed long after its start, by its own fault and with a known cause, and whether
+# a shortened epoch with validation, checkpoint and a second epoch would have executed the failing code with the same
+# outcome. Found by questions about late failures that name no cause; read and judged by one person. Code that others
+# use already has few bugs at the end of an epoch, so the share is rather too low for new scripts.
+LATE_THREADS: Mapping[str, bool] = MappingProxyType(
+    {
+        "slideflow/slideflow#63": True,  # a metric that is missing at the end of an epoch
+        "qqwweee/keras-yolo3#432": True,  # the file name of a checkpoint names a metric that does not exist
+        "huggingface/transformers#9": True,  # evaluation at the end
+        "ewrfcas/QANet_keras#6": False,  # an index that depends on the number of examples
+        "pengzhiliang/MAE-pytorch#82": False,  # the last step of the schedule
+        "VinAIResearch/ISBNet#7": False,  # a rare batch in epoch 259
+        "rkfg/gpt-2#10": False,  # a sample every 100 epochs
+        "NVIDIA/sentiment-discovery#5": False,  # the data of a later epoch
+        "facebookresearch/mmf#144": False,  # diverged after 2,000 steps
+        "ARCC-RACE/deepracer-for-dummies#48": False,  # NaN
+        "jaungiers/LSTM-Neural-Network-for-Time-Series-Prediction#101": False,  # the data of epoch 17
+        "orrzohar/PROB#68": False,  # the next stage after 110 epochs
+        "pclucas14/pixel-cnn-pp#17": False,  # the first checkpoint after ten epochs
+        "eldar/pose-tensorflow#71": False,  # the first checkpoint at step 60,000
+    }
 )
 
 
@@ -146,7 +176,24 @@ def get_demand_column(gpus: int) -> int:
 
 def compute_misread_share() -> float:
     """Return the share of logs whose category the classifier got wrong at first sight, all rounds together."""
-    return 1 - sum(right for _, right in CLASSIFIED) / sum(count for count, _ in CLASSIFIED)
+    return 1 - sum(right for _, right, _ in CLASSIFIED) / sum(count for count, _, _ in CLASSIFIED)
+
+
+def compute_harmless_share() -> float:
+    """Return for which share of these the decision was right nevertheless."""
+    count, right, decided = (sum(row[at] for row in CLASSIFIED) for at in range(3))
+    return (decided - right) / (count - right)
+
+
+def compute_late_seen_share() -> float:
+    """Return which share of the late bugs that it executes a rehearsal stopped at first sight."""
+    visible = sum(one.visible for one in LATE_ROUNDS)
+    return sum(one.stopped for one in LATE_ROUNDS) / visible if visible else ASSUMED_LATE_SEEN
+
+
+def compute_rehearsed_share() -> float:
+    """Return the share of late failures whose code a shortened epoch executes."""
+    return sum(LATE_THREADS.values()) / len(LATE_THREADS)
 
 
 def compute_seen_share() -> float:
@@ -156,4 +203,5 @@ def compute_seen_share() -> float:
 
 def compute_false_fail_share() -> float:
     """Return which share of the sound jobs the pre-run stopped at first sight."""
-    return sum(one.failed for one in PRERUN_ROUNDS) / sum(one.sound for one in PRERUN_ROUNDS)
+    rounds = (*PRERUN_ROUNDS, *LATE_ROUNDS)
+    return sum(one.failed for one in rounds) / sum(one.sound for one in rounds)

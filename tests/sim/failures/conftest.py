@@ -19,7 +19,9 @@ from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 # Only the failures that a test adds: no node fails, no log is misread, and every job gets a pre-run.
 ALL = replace(Config(), prerun=replace(Config().prerun, select="all", min_gpus=1))
-QUIET = FailureSettings(node_failures_per_day=0.0, misread=0.0, own_read=0.0, one_gpu_waits=1.0, checkpoint_s=None)
+QUIET = FailureSettings(
+    node_failures_per_day=0.0, misread=0.0, own_read=0.0, one_gpu_waits=1.0, checkpoint_s=None, rehearsal_s=0.0
+)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ SERVERS = make_equal_servers(20, gpus=8, cpus=24, mem_gb=500)
 DEFAULT = FailureSettings()
 # Every job has a pre-run, whether it is worth it or not.
 ALL = replace(Config(), prerun=replace(Config().prerun, select="all", min_gpus=1))
-SURE = FailureSettings(misread=0.0, own_read=1.0)
+SURE = FailureSettings(misread=0.0, own_read=1.0, rehearsal_s=0.0)
 
 
 def make_job(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.config.load_config import Config
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.play_failures import choose_wrong_category, play_arm
 from slurmwrap.sim.failures.sim_nodes import Hardware
@@ -59,6 +60,23 @@ def test_a_pre_run_stops_a_permanent_failure_at_the_cost_of_one_gpu(trace: MakeT
 def test_every_successful_job_pays_for_its_pre_run(trace: MakeTrace, world: MakeWorld) -> None:
     found = play(world(trace(3, gpus=(8,), work_s=(3600.0, 60.0)), trial_s=180.0), "pre-run")
     assert (found.trials, found.completed) == (180.0 + 60.0 + 180.0, 3)
+
+
+def test_a_rehearsal_takes_longer_and_stops_a_late_failure_after_all_its_time(
+    trace: MakeTrace, world: MakeWorld
+) -> None:
+    late = replace(WRONG, run_s=7200.0)
+    found = play(world(trace(2, gpus=(8,)), late, trial_s=180.0, rehearsal_s=120.0), "pre-run")
+    assert (found.trials, found.wasted, found.stopped_by_trial, found.completed) == (600.0, 0.0, 1, 1)
+
+
+@pytest.mark.parametrize(("every_job", "refused"), [(False, 0), (True, 1)])
+def test_a_job_without_a_pre_run_is_stopped_only_if_its_inputs_are_read_as_well(
+    trace: MakeTrace, world: MakeWorld, every_job: bool, refused: int
+) -> None:
+    broken = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=7200.0, fault=0, shown=True, checked=True)
+    found = play(world(trace(1), broken, one_gpu_waits=0.0, checks_every_job=every_job), "pre-run")
+    assert (found.trials, found.unsuccessful, found.runs) == (0.0, 1, 1 - refused)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +231,14 @@ def test_a_wrong_category_is_neither_the_true_one_nor_one_from_slurm() -> None:
     found = {choose_wrong_category("semantic_error", at / 100) for at in range(100)}
     assert found.isdisjoint({"semantic_error", "cpu_oom", "job_preempted"})
     assert "incorrect_inputs" in found
+
+
+def test_a_harmless_wrong_category_leads_to_the_same_decision() -> None:
+    for category in ("semantic_error", "checkpoint_error"):
+        for harmless in (False, True):
+            found = {choose_wrong_category(category, at / 100, harmless=harmless) for at in range(100)}
+            decisions = {CATEGORIES[one].decision == CATEGORIES[category].decision for one in found}
+            assert category not in found and decisions == {harmless}
 
 
 def test_arms_of_a_dump_have_no_blind_retries() -> None:

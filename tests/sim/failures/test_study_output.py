@@ -62,7 +62,7 @@ def test_assumptions_are_listed_with_the_values_used() -> None:
     assumptions = " ".join(
         list_assumptions(FailureSettings(trial_s=300.0, blind_retries=4, checkpoint_s=None), "drawn")
     )
-    assert "one GPU for 5 min" in assumptions
+    assert "one GPU for 7 min" in assumptions and "5 min for its steps and 2 min for a shortened epoch" in assumptions
     assert "whatever the reason, 4 times" in assumptions
     assert "nothing is kept" in assumptions
 
