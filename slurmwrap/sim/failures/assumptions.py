@@ -55,9 +55,9 @@ class FailureSettings:
     rehearsed: float = published_rates.compute_rehearsed_share()
     sees_late: float = published_rates.compute_late_seen_share()
     # Assumed: of the wrong inputs that slurmwrap's own read finds (own_read), the share that is among the inputs known
-    # from the pre-run, and is read before the job starts (prerun.inputs).
-    inputs_checked: float = 0.6
-    # Whether the inputs of jobs without a pre-run are read as well. slurmwrap does not do that.
+    # from the pre-run, and is read while the job waits (prerun.inputs). A job that starts at once has no such time.
+    inputs_checked: float = 0.8
+    # Whether the inputs of every job are read, and a broken one stops it while it runs. slurmwrap does not do that.
     checks_every_job: bool = False
     # Assumed: the factor by which a time limit exceeds the run time is log-uniform between these. It is what the
     # expected value of a pre-run knows of a job's run time, if the trace has no time limits.
@@ -237,7 +237,7 @@ def _list_late_assumptions(s: FailureSettings) -> tuple[str, ...]:
     return (
         *(late if s.rehearsal_s else ()),
         f"Of the wrong inputs that slurmwrap's own read finds, {s.inputs_checked:.0%} are known from the pre-run and "
-        "read before the job starts.",
+        "read before the job starts, if it has to wait; otherwise none.",
     )
 
 

@@ -119,7 +119,7 @@ class FailingJob:
     requeued: bool = False
     # The pre-run shows the failure and stops the job.
     shown: bool = False
-    # It fails because of an input that slurmwrap's own read finds broken before the job starts.
+    # It fails because of an input that slurmwrap's own read finds broken, if it has the time.
     checked: bool = False
     killed: bool = False  # its user cancels it at the end of its run time
     # A node was at fault (dumps only; otherwise node failures are drawn separately).
@@ -236,17 +236,14 @@ class FailureDrawer:
 
     def _shown(self, job: SimJob, made: FailingJob) -> bool:
         """Return whether the pre-run shows the failure by production's rules (prerun/verdict/single_gpu_messages.py):
-        in its steps, in its shortened epoch, or because the inputs are read meanwhile.
+        in its steps or in its shortened epoch.
         """
         s = self.settings
         if made.curable or not is_shown_alone(made.category, job.gpus):
             return False
-        late = made.run_s > s.trial_s
-        if late and self._checked(job.number, made):
-            return True
         if job.gpus > 1 and self._chance(job.number, Purpose.COMPANY) < s.needs_company:
             return False
-        if not late:
+        if made.run_s <= s.trial_s:
             return self._chance(job.number, Purpose.SEEN) < s.sees
         executed = made.category in REHEARSED and self._chance(job.number, Purpose.REHEARSED) < s.rehearsed
         return executed and s.rehearsal_s > 0 and self._chance(job.number, Purpose.SEEN) < s.sees_late

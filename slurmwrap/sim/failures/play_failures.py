@@ -248,14 +248,12 @@ class _ArmSimulation:
         if not self.arm.trial:
             return True
         if not self._gets_prerun(job, failing_job):
-            return not (
-                self.settings.checks_every_job and failing_job is not None and self._stop_by_check(failing_job, job)
-            )
+            return failing_job is None or not self._stop_by_check(failing_job, job)
         fails_s = failing_job.run_s if failing_job is not None and failing_job.category else job.work_s
         trial_s = min(self.settings.trial_s + self.settings.rehearsal_s, fails_s)
         self.account.trials += trial_s
         self._charge(job, trial_s)
-        if failing_job is not None and failing_job.shown:
+        if failing_job is not None and (failing_job.shown or self._is_read_before(failing_job, job)):
             self.account.stopped_by_trial += 1
             self.account.waited_in_vain_s += self.world.waited_s.get(job.number, 0.0)
             self.passed.discard(_make_fingerprint(job))
@@ -268,9 +266,14 @@ class _ArmSimulation:
             return self._end_without_run("", trial_s)
         return True
 
+    def _is_read_before(self, failing_job: FailingJob, job: SimJob) -> bool:
+        """Return whether a broken input is found that the three steps do not reach: the job waits while it is read."""
+        late = failing_job.checked and failing_job.run_s > self.settings.trial_s
+        return late and (self.settings.checks_every_job or self._waits(job))
+
     def _stop_by_check(self, failing_job: FailingJob, job: SimJob) -> bool:
-        """Stop a job without a pre-run whose inputs were read and found broken; return whether it was stopped."""
-        if not failing_job.checked:
+        """Stop a job without a pre-run if its inputs are read as well, and one is broken; return whether it did."""
+        if not (self.settings.checks_every_job and failing_job.checked):
             return False
         self._block(failing_job, job.submit_s)
         self._end_without_run(failing_job.category, 0.0)

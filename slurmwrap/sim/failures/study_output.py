@@ -49,8 +49,8 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
         "a shortened epoch executes half of them": {"rehearsed": 0.5},
         "half of the late failures that it executes are stopped": {"sees_late": 0.5},
         "no input is read before the start": {"inputs_checked": 0.0},
-        "each input is read before the start": {"inputs_checked": 1.0},
-        "inputs are read without a pre-run, too": {"checks_every_job": True},
+        "half of the broken inputs are read before the start": {"inputs_checked": 0.5},
+        "inputs of every job are read, also while it runs": {"checks_every_job": True},
         "no log is misread": {"misread": 0.0},
         "each misread log leads to a wrong decision": {"misread_harmless": 0.0},
         "our own read finds no wrong input": {"own_read": 0.0},
@@ -159,6 +159,7 @@ def format_study_markdown(study: FailureStudy) -> str:
     if study.checks:
         parts += ["Compared with Philly's own figures (plain world):", "", *_format_checks(study), ""]
     parts += ["What each cause costs, GPU-hours (means over the seeds):", "", *_format_causes(study), ""]
+    parts += [_describe_rest(study), ""]
     parts += ["Assumptions:", "", *(f"- {sentence}" for sentence in study.assumed)]
     return "\n".join(parts) + "\n"
 
@@ -208,6 +209,22 @@ def _describe_finding(arm: ArmResult) -> str:
             f"lemons; {_format_count(arm.node_failures.mean)} runs lost to nodes"
         )
     return "; ".join(clauses) + "."
+
+
+def _describe_rest(study: FailureStudy) -> str:
+    """Return where the GPU time goes that the last arm still costs: what limits the savings."""
+    arm = study.arms[-1]
+    cost, again = arm.cost_gpu_hours.mean, arm.again_gpu_hours.mean
+    stops, trials = arm.false_stop_gpu_hours.mean, arm.trial_gpu_hours.mean
+    most = sorted(study.categories, key=lambda row: -row.cost_gpu_hours[arm.name])[:3]
+    causes = ", ".join(f"`{row.category}` {_format_count(row.cost_gpu_hours[arm.name])}" for row in most)
+    first = _format_count(cost - again - trials)
+    return (
+        f"What limits the savings: with {arm.title}, failures still cost {_format_count(cost)} GPU-hours. "
+        f"First runs that nothing stopped, with the checkpoints of jobs that were given up, are {first} of these, and no "
+        f"retry policy can save them. Further runs that failed cost {_format_count(again)}, pre-runs "
+        f"{_format_count(trials)}. False stops are {_format_count(stops)} of the whole. Most is due to {causes}."
+    )
 
 
 def _make_row(arm: ArmResult) -> tuple[str, ...]:

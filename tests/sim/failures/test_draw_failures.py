@@ -135,32 +135,28 @@ def test_which_failures_a_one_gpu_pre_run_shows(category: str, gpus: int, shown:
     assert is_shown_alone(category, gpus) is shown
 
 
-LATE = replace(DEFAULT, rehearsed=1.0, sees_late=1.0, own_read=1.0, inputs_checked=1.0, needs_company=0.0)
+LATE = replace(DEFAULT, rehearsed=1.0, sees_late=1.0, needs_company=0.0)
 
 
 @pytest.mark.parametrize(
     ("settings", "late"),
-    [
-        (replace(LATE, rehearsal_s=0.0, inputs_checked=0.0), frozenset()),
-        (replace(LATE, rehearsal_s=0.0), {"incorrect_inputs"}),
-        (replace(LATE, inputs_checked=0.0), REHEARSED),
-        (LATE, {*REHEARSED, "incorrect_inputs"}),
-    ],
-    ids=["three steps", "inputs are read", "rehearsal", "both"],
+    [(replace(LATE, rehearsal_s=0.0), frozenset()), (LATE, REHEARSED)],
+    ids=["three steps", "rehearsal"],
 )
-def test_which_late_failures_a_pre_run_shows(trace: Trace, settings: FailureSettings, late: set[str]) -> None:
+def test_which_late_failures_a_pre_run_shows(trace: Trace, settings: FailureSettings, late: frozenset[str]) -> None:
     found = inject_failures(trace(4000, gpus=(1, 4)), settings, 1)
     assert any(f.shown and f.run_s <= settings.trial_s for f in found)
     assert not [f for f in found if f.shown and f.curable]
     after = [f for f in found if f.run_s > settings.trial_s and not f.curable]
-    assert {f.category for f in after if f.shown} == {f.category for f in after} & set(late)
+    assert {f.category for f in after if f.shown} == {f.category for f in after} & late
     assert all(f.shown for f in after if f.category in late)
 
 
-def test_a_late_wrong_input_is_shown_only_if_the_file_is_broken_and_was_read(trace: Trace) -> None:
+def test_a_wrong_input_is_found_only_if_the_file_is_broken_and_read(trace: Trace) -> None:
     found = inject_failures(trace(20_000), replace(DEFAULT, own_read=0.5, inputs_checked=0.6), 1)
-    late = [f.shown for f in found if f.category == "incorrect_inputs" and f.run_s > DEFAULT.trial_s]
-    assert sum(late) / len(late) == pytest.approx(0.3, abs=4 * sqrt(0.3 * 0.7 / len(late)))
+    wrong = [f.checked for f in found if f.category == "incorrect_inputs"]
+    assert sum(wrong) / len(wrong) == pytest.approx(0.3, abs=4 * sqrt(0.3 * 0.7 / len(wrong)))
+    assert not [f for f in found if f.checked and f.category != "incorrect_inputs"]
 
 
 def test_an_empty_trace_gives_no_failures() -> None:

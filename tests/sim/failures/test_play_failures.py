@@ -70,11 +70,20 @@ def test_a_rehearsal_takes_longer_and_stops_a_late_failure_after_all_its_time(
     assert (found.trials, found.wasted, found.stopped_by_trial, found.completed) == (600.0, 0.0, 1, 1)
 
 
+@pytest.mark.parametrize(("waits", "run_s", "stopped"), [(1.0, 7200.0, 1), (0.0, 7200.0, 0), (1.0, 60.0, 0)])
+def test_a_broken_input_stops_a_job_that_waits_while_it_is_read(
+    trace: MakeTrace, world: MakeWorld, waits: float, run_s: float, stopped: int
+) -> None:
+    broken = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=run_s, fault=0, checked=True)
+    found = play(world(trace(1, gpus=(8,)), broken, one_gpu_waits=waits), "pre-run")
+    assert (found.stopped_by_trial, found.runs) == (stopped, 1 - stopped)
+
+
 @pytest.mark.parametrize(("every_job", "refused"), [(False, 0), (True, 1)])
 def test_a_job_without_a_pre_run_is_stopped_only_if_its_inputs_are_read_as_well(
     trace: MakeTrace, world: MakeWorld, every_job: bool, refused: int
 ) -> None:
-    broken = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=7200.0, fault=0, shown=True, checked=True)
+    broken = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=7200.0, fault=0, checked=True)
     found = play(world(trace(1), broken, one_gpu_waits=0.0, checks_every_job=every_job), "pre-run")
     assert (found.trials, found.unsuccessful, found.runs) == (0.0, 1, 1 - refused)
 

@@ -84,3 +84,10 @@ def test_the_unchanged_variant_equals_the_study(study: FailureStudy) -> None:
     itself = run_failure_study(JOBS[:20], servers=SERVERS, seeds=(1, 2))
     assert rows[0].all == itself.arm("all").saved_gpu_hours
     assert len(format_sensitivity_markdown(rows).splitlines()) == len(rows) + 2
+
+
+def test_the_text_says_what_limits_the_savings(study: FailureStudy) -> None:
+    arm = study.arms[-1]
+    text = format_study_markdown(study)
+    assert f"with {arm.title}, failures still cost {arm.cost_gpu_hours.mean:,.0f} GPU-hours" in text
+    assert f"pre-runs {arm.trial_gpu_hours.mean:,.1f}" in text or f"pre-runs {arm.trial_gpu_hours.mean:,.0f}" in text
