@@ -54,6 +54,7 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
         "no log is misread": {"misread": 0.0},
         "each misread log leads to a wrong decision": {"misread_harmless": 0.0},
         "our own read finds no wrong input": {"own_read": 0.0},
+        "our own read finds four of five wrong inputs": {"own_read": 0.8},
         "our own read finds each wrong input": {"own_read": 1.0},
         "no wrong input twice": {"same_fault": 0.0},
         "whoever is stopped falsely comes back": {"comes_back": True},
@@ -63,10 +64,15 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
         "memory: up to twice as much needed": {"oom_most": 2.0},
     }
     changed = {name: (replace(settings, **change), config) for name, change in own.items()}  # type: ignore[arg-type]
-    return changed | {
-        name: (settings, replace(config, prerun=replace(config.prerun, **change)))  # type: ignore[arg-type]
-        for name, change in selections.items()
-    }
+    one_gpu = replace(config, prerun=replace(config.prerun, min_gpus=1))
+    return (
+        changed
+        | {
+            name: (settings, replace(config, prerun=replace(config.prerun, **change)))  # type: ignore[arg-type]
+            for name, change in selections.items()
+        }
+        | {"one-GPU jobs too, and inputs of every job are read": (replace(settings, checks_every_job=True), one_gpu)}
+    )
 
 
 def study_sensitivity(
@@ -221,8 +227,8 @@ def _describe_rest(study: FailureStudy) -> str:
     first = _format_count(cost - again - trials)
     return (
         f"What limits the savings: with {arm.title}, failures still cost {_format_count(cost)} GPU-hours. "
-        f"First runs that nothing stopped, with the checkpoints of jobs that were given up, are {first} of these, and no "
-        f"retry policy can save them. Further runs that failed cost {_format_count(again)}, pre-runs "
+        f"First runs that nothing stopped, with the checkpoints of jobs that were given up, are {first} of these, and "
+        f"no retry policy can save them. Further runs that failed cost {_format_count(again)}, pre-runs "
         f"{_format_count(trials)}. False stops are {_format_count(stops)} of the whole. Most is due to {causes}."
     )
 

@@ -76,7 +76,7 @@ def test_each_variant_changes_one_setting() -> None:
     }
     assert changed.pop("as assumed") == []
     assert all(len(names) == 1 for names in changed.values())
-    assert len(list_variants(usual, config)) == len(changed) + 4
+    assert len(list_variants(usual, config)) == len(changed) + 5
 
 
 def test_the_unchanged_variant_equals_the_study(study: FailureStudy) -> None:
