@@ -70,7 +70,11 @@ def run_failure_study(
     if not seeds or source not in _DRAWS:
         raise ValueError(f"no seed, or a source other than {' and '.join(_DRAWS)}")
     config, settings = switch_rules_on(config or Config()), settings or FailureSettings()
-    settings = replace(settings, trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)))
+    settings = replace(
+        settings,
+        trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)),
+        rehearsal_s=min(settings.rehearsal_s, float(config.prerun.rehearse_s)),
+    )
     if source == "dump":
         # The dump contains the node failures that happened. It does not show whether a user's next run resumed from a
         # checkpoint. So none is assumed: then no arm looks better because it keeps what the other arms may have kept as
