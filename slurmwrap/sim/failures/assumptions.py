@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurmwrap.config.load_config import Prerun
 from slurmwrap.prerun import expected_saving
 from slurmwrap.sim.failures import published_rates
 
@@ -134,13 +135,16 @@ class FailureSettings:
             raise ValueError(f"checkpoint_s must be positive or None, not {self.checkpoint_s}")
 
 
-def list_assumptions(settings: FailureSettings, source: str, *, waits_known: bool = False) -> tuple[str, ...]:
+def list_assumptions(
+    settings: FailureSettings, source: str, *, waits_known: bool = False, prerun: Prerun | None = None
+) -> tuple[str, ...]:
     """Return the assumptions as sentences, those that were not measured first.
 
-    `waits_known`: whether it is known how long each job of the dump waited.
+    `waits_known`: whether it is known how long each job of the dump waited. `prerun`: what selects the jobs that have a
+    pre-run; None: the defaults.
     """
     own = _list_dump_assumptions(settings) if source == "dump" else _list_draw_assumptions(settings)
-    return (*own, *_list_common_assumptions(settings, source, waits_known))
+    return (*own, *_list_common_assumptions(settings, source, waits_known, prerun or Prerun()))
 
 
 def _list_draw_assumptions(s: FailureSettings) -> tuple[str, ...]:
@@ -189,7 +193,7 @@ def _list_dump_assumptions(s: FailureSettings) -> tuple[str, ...]:
     )
 
 
-def _list_common_assumptions(s: FailureSettings, source: str, waits_known: bool) -> tuple[str, ...]:
+def _list_common_assumptions(s: FailureSettings, source: str, waits_known: bool, prerun: Prerun) -> tuple[str, ...]:
     kept = (
         "nothing is kept" if s.checkpoint_s is None else f"a checkpoint every {_format_hours(s.checkpoint_s)} is kept"
     )
@@ -201,8 +205,8 @@ def _list_common_assumptions(s: FailureSettings, source: str, waits_known: bool)
         "configured budgets except for the limit on retries per hour.",
         f"Of runs that another one can cure, {kept}; what cannot work starts anew each time.",
         f"A pre-run takes one GPU for {(s.trial_s + s.rehearsal_s) / 60:g} min, or until the job fails or ends before: "
-        f"{s.trial_s / 60:g} min for its steps{_describe_rehearsal(s)}. "
-        f"{_describe_one_gpu_jobs(s, waits_known)} {_describe_passed(s, source)}",
+        f"{s.trial_s / 60:g} min for its steps{_describe_rehearsal(s)}.",
+        f"{_describe_selection(s, prerun, waits_known)} {_describe_passed(s, source)}",
         f"Of the faults that a single rank meets in that time the pre-run stops {s.sees:.1%} (measured at first sight "
         f"on {bugs} seeded bugs in public scripts), of multi-GPU jobs {s.needs_company:.0%} fewer; "
         f"it stops {s.false_fails:.1%} of the sound jobs (measured at first sight on {sound}; the causes were fixed).",
@@ -241,10 +245,24 @@ def _list_late_assumptions(s: FailureSettings) -> tuple[str, ...]:
     )
 
 
-def _describe_one_gpu_jobs(s: FailureSettings, waits_known: bool) -> str:
-    if waits_known:
-        return f"One-GPU jobs that waited no longer than {s.at_once_s:g} s are their own pre-run."
-    return f"{s.one_gpu_waits:.0%} of the one-GPU jobs find no free GPU and get one, the others are their own pre-run."
+def _describe_selection(s: FailureSettings, prerun: Prerun, waits_known: bool) -> str:
+    """Return which jobs have a pre-run."""
+    least = f"with {prerun.min_gpus} GPUs or more " if prerun.min_gpus > 1 else ""
+    if prerun.select == "all":
+        chosen = f"Every job {least}has a pre-run."
+    else:
+        low, high = s.limit_factors
+        chosen = (
+            f"A job {least}has a pre-run if production's estimate expects that it saves more GPU time than it costs. "
+            f"The estimate knows the time limit, which is {low:g} to {high:g} times the run time (log-uniform) where "
+            "the trace has none, and no history of the user."
+        )
+    waits = (
+        f"Jobs that waited no longer than {s.at_once_s:g} s could start at once"
+        if waits_known
+        else f"{1 - s.one_gpu_waits:.0%} of the jobs could start at once"
+    )
+    return f"{chosen} {waits}; with one GPU they are their own pre-run."
 
 
 def _describe_passed(s: FailureSettings, source: str) -> str:

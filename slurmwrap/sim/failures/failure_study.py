@@ -105,7 +105,7 @@ def run_failure_study(
         arms=tuple(_make_result(arm, accounts[arm.name], plain, days, source) for arm in arms),
         categories=_list_category_means(arms, accounts),
         checks=_list_checks(played, plain) if source == "drawn" else (),
-        assumed=list_assumptions(settings, source, waits_known=bool(waited_s)),
+        assumed=list_assumptions(settings, source, waits_known=bool(waited_s), prerun=config.prerun),
         settings=settings,
     )
 
