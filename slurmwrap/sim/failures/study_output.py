@@ -75,6 +75,27 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
     )
 
 
+def list_extensions(settings: FailureSettings, config: Config) -> dict[str, tuple[FailureSettings, Config]]:
+    """Return what would save more than the defaults, each with all before it."""
+    one_gpu = replace(config, prerun=replace(config.prerun, min_gpus=1))
+    return {
+        "one-GPU jobs have a pre-run where it is worth it (`prerun.min_gpus = 1`)": (settings, one_gpu),
+        "and inputs of every job are read, also while it runs": (replace(settings, checks_every_job=True), one_gpu),
+    }
+
+
+def format_extension_row(name: str, study: FailureStudy) -> str:
+    """Return a row of format_extensions_markdown."""
+    shown = (study.arm(arm) for arm in ("pre-run", "all"))
+    cells = (f"{_format_with_span(arm.saved_gpu_hours)}, {_format_percent(arm.saved_share.mean)}" for arm in shown)
+    return f"| {' | '.join((name, *cells))} |"
+
+
+def format_extensions_markdown(rows: Sequence[str]) -> str:
+    """Return the table of what would save more."""
+    return "\n".join(("| what is changed | pre-run saves | all three save |", "|---|---:|---:|", *rows)) + "\n"
+
+
 def study_sensitivity(
     jobs: Sequence[SimJob],
     *,

@@ -10,9 +10,11 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, run_failure_study, study_of_dump
 from slurmwrap.sim.failures.assumptions import list_assumptions
 from slurmwrap.sim.failures.study_output import (
+    format_extension_row,
     format_sensitivity_markdown,
     format_study_markdown,
     format_study_table,
+    list_extensions,
     list_variants,
     study_sensitivity,
 )
@@ -91,3 +93,15 @@ def test_the_text_says_what_limits_the_savings(study: FailureStudy) -> None:
     text = format_study_markdown(study)
     assert f"with {arm.title}, failures still cost {arm.cost_gpu_hours.mean:,.0f} GPU-hours" in text
     assert f"pre-runs {arm.trial_gpu_hours.mean:,.1f}" in text or f"pre-runs {arm.trial_gpu_hours.mean:,.0f}" in text
+
+
+def test_each_extension_contains_the_one_before() -> None:
+    (_, (_, first)), (_, (settings, second)) = list_extensions(FailureSettings(), Config()).items()
+    assert first == second and first.prerun.min_gpus == 1 and settings.checks_every_job
+
+
+def test_the_row_of_an_extension_has_the_savings_of_both_arms(study: FailureStudy) -> None:
+    row = format_extension_row("more", study)
+    assert row.startswith("| more | ")
+    for name in ("pre-run", "all"):
+        assert f"{abs(study.arm(name).saved_share.mean):.1%}" in row
