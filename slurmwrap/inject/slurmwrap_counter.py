@@ -252,7 +252,9 @@ class Counter(object):
 def file_name(environ: "Any", pid: int, named: bool) -> str:
     """Return the name of the counter's file: the pid, or job, restart count, node and pid in a shared directory."""
     if not named:
-        return str(pid)
+        # Containers number their processes each from 1.
+        container = environ.get("SLURMWRAP_CONTAINER") or ""
+        return "%s%07d" % (container, pid) if container.isdigit() else str(pid)
     node = environ.get("SLURMD_NODENAME") or os.uname()[1]
     job, restart = environ.get("SLURM_JOB_ID") or "0", environ.get("SLURM_RESTART_COUNT") or "0"
     return "%s.%s.%s.%d" % (job.replace("/", "_"), restart.replace("/", "_"), node.replace("/", "_"), pid)
@@ -261,7 +263,9 @@ def file_name(environ: "Any", pid: int, named: bool) -> str:
 def _open_file(path: str) -> int:
     if not os.path.isabs(path):
         raise ValueError("a relative name would be below the program's own directory")
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # A container's user may be another than the job's. The directory is private.
+    mode = 0o644 if os.environ.get("SLURMWRAP_CONTAINER") else 0o600
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
 
 
 def _is_ours(descriptor: int) -> bool:

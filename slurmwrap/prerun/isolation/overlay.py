@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,9 @@ _MAX_SHARE = 0.8
 PROBE_S = 5.0
 _ENTER_PROGRAM = Path(overlay_enter.__file__)
 # Programs that need a set-uid helper, which gets no privileges in a user namespace that does not map root.
-_SETUID = ("sudo", "apptainer", "singularity", "shifter", "sarus", "docker", "podman", "podman-hpc", "fusermount")
+_SETUID = ("sudo", "shifter", "sarus", "docker", "nerdctl", "podman", "podman-hpc", "fusermount")
+# These work without privileges unless they are installed with a set-uid starter (Apptainer's INSTALL.md).
+_PERHAPS_SETUID = ("apptainer", "singularity")
 _SWITCHED_OFF, _NO_NAMESPACE = "switched off", "cannot work in a user namespace"
 # Errors that an overlay may cause in the user's program (measured): for a file of another group, for renaming a
 # directory of the lower layer, or when the upper layer is full.
@@ -114,13 +117,36 @@ def plan(spec: TrialSpec, environ: Mapping[str, str], *, programs: Iterable[str]
     """
     if spec.overlay == "off":
         return Overlay(reason=_SWITCHED_OFF)
-    needy = sorted(set(programs) & set(_SETUID))
+    path = environ.get("PATH", "")
+    needy = sorted(name for name in set(programs) if needs_setuid(name, shutil.which(name, path=path) or ""))
     if needy:
         return Overlay(reason=f"{needy[0]} {_NO_NAMESPACE}")
     try:
         return _plan_overlay(spec, environ)
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
         return Overlay(reason=f"it could not be tested: {error}")
+
+
+def needs_setuid(name: str, program: str) -> bool:
+    """Return whether a program needs a set-uid helper. `program`: its path; "" if it is not known.
+
+    Apptainer and Singularity do if their starter-suid has the bit. Without it, or if it is not found, they use a user
+    namespace, which the trial's own does not prevent.
+    """
+    if name in _SETUID:
+        return True
+    if name not in _PERHAPS_SETUID or not program:
+        return False
+    prefix = Path(os.path.realpath(program)).parents[1]
+    places = (prefix / "libexec", Path("/usr/libexec"), Path("/usr/local/libexec"), prefix / "lib")
+    return any(_has_setuid(place / name / "bin" / "starter-suid") for place in places)
+
+
+def _has_setuid(path: Path) -> bool:
+    try:
+        return bool(path.stat().st_mode & stat.S_ISUID)
+    except OSError:
+        return False
 
 
 def _plan_overlay(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:

@@ -27,6 +27,12 @@ from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, find_overla
 from slurmwrap.prerun.isolation.overlay_enter import is_below
 from slurmwrap.prerun.isolation.script_writes import FileWrite
 from slurmwrap.prerun.static.entry_points import compute_variables_after, list_started_programs
+from slurmwrap.prerun.trial.trial_containers import (
+    find_container_doubt,
+    find_missing_privilege,
+    list_container_logs,
+    needs_no_overlay,
+)
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 # Begins the error of a trial that the overlay or the shadow tree, not the job, made fail.
@@ -62,6 +68,7 @@ class Protection:
             "SLURMWRAP_FREE": ":".join(self.free),
             "SLURMWRAP_HELD": ":".join(self.held),
             "PYTHONDONTWRITEBYTECODE": "1",  # the guard does not see writes to __pycache__
+            "SLURMWRAP_OVERLAY": ":".join(self.overlay.roots),  # for the shims of container runtimes
             "GIT_OPTIONAL_LOCKS": "0",  # otherwise `git status` updates .git/index
             "CUDA_CACHE_PATH": f"{self.spec.trial_dir}/nv",  # otherwise the driver writes to ~/.nv
         }
@@ -83,6 +90,8 @@ class Protection:
         touched = tuple(map(str, list_forbidden_writes(self.spec.step_dir)))
         if touched:
             return replace(result, layer="supervisor", error=self.refusal(), touched=touched)
+        if self.overlay.roots and (runtime := needs_no_overlay(self.spec.step_dir)):
+            return replace(result, layer="supervisor", error=f"{BROKEN}: {runtime} cannot work in a user namespace")
         if result.layer != "exit" or (result.exit_code == 0 and not result.crashed):
             return result
         if result.exit_code == NOT_ENTERED and self.overlay.roots:
@@ -91,6 +100,8 @@ class Protection:
         symptom = find_overlay_error(text)
         if symptom and (self.overlay.roots or (Path(self.spec.trial_dir) / "outputs").exists()):
             return replace(result, layer="supervisor", error=f"{BROKEN}: {symptom}")
+        if why := self._find_container_doubt(text):
+            return replace(result, layer="supervisor", error=why)
         if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
             return replace(
                 result, layer="supervisor", error="a program that it starts does not find a file that its pre-run wrote"
@@ -99,11 +110,24 @@ class Protection:
             return replace(result, layer="supervisor", error="the script reads a file that its pre-run wrote elsewhere")
         return result
 
+    def _find_container_doubt(self, text: str) -> str:
+        trial_dir = self.spec.trial_dir
+        if self.overlay.roots and (message := find_missing_privilege(trial_dir, text)):
+            return f"{BROKEN}: {message[:160]}"
+        return find_container_doubt(
+            trial_dir,
+            self.spec.step_dir,
+            text,
+            in_overlay=bool(self.overlay.roots),
+            wrote_elsewhere=os.path.exists(f"{trial_dir}/outputs"),
+        )
+
     def logs(self) -> tuple[tuple[str, str], ...]:
         """Return (path for the user, actual path) of the newest log files that the script's programs wrote."""
         outputs = Path(self.spec.trial_dir) / "outputs"
         folders = [("/", str(outputs))]
         folders += [(root, self.overlay.upper(root) or "") for root in self.overlay.roots]
+        folders += list_container_logs(self.spec.trial_dir)
         redirected = {(path[len(str(outputs)) :], path) for path in _list_redirected(self.spec.step_dir)}
         found = [*redirected, *(pair for root, folder in folders for pair in _list_log_files(root, folder))]
         newest = sorted(dict.fromkeys(found), key=lambda pair: _get_mtime(pair[1]), reverse=True)

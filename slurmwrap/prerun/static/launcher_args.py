@@ -116,15 +116,18 @@ def _split_short_options(cluster: str, words: list[str]) -> list[tuple[str, str 
 
 
 def make_one_task_arguments(call: SrunCall, *, mount: str) -> tuple[str, ...]:
-    """Return the arguments for the real srun: one task, the container options kept, `mount` visible inside."""
+    """Return the arguments for the real srun: one task, the container options kept, `mount` visible inside.
+
+    `mount`: "" if the container's own configuration mounts what is needed.
+    """
     options = ["--nodes=1", "--ntasks=1"]
-    mounts = [f"{mount}:{mount}"]
+    mounts = [f"{mount}:{mount}"] if mount else []
     for name, value in call.options:
         if name == "container-mounts" and value:
             mounts.insert(0, value)
         elif name in _SRUN_KEPT or "container" in name:
             options.append(f"--{name}" if value is None else f"--{name}={value}")
-    options += [f"--container-mounts={','.join(mounts)}"]
+    options += [f"--container-mounts={','.join(mounts)}"] if mounts else []
     return (*options, "--", *call.command)
 
 

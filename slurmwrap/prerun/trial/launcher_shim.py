@@ -23,7 +23,6 @@ from slurmwrap.prerun.static.launcher_args import (
     MpiCall,
     SrunCall,
     count_srun_tasks_of_trial,
-    make_one_task_arguments,
     parse_export,
     parse_mpirun,
     parse_srun,
@@ -235,7 +234,7 @@ def _run_srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> 
         _exec_real_program("srun", shims, arguments)
     # Only srun's plugins can start a container, so run the real srun. The step ends with the pre-run's job.
     if call.in_container:
-        _exec_real_program("srun", shims, make_one_task_arguments(call, mount=environ["SLURMWRAP_TRIAL_DIR"]))
+        _exec_container_task(call, shims, environ)
     node = environ.get("SLURMD_NODENAME") or environ.get("SLURM_JOB_NODELIST", "localhost")
     command, chdir = _get_command(call), call.value("chdir")
     own = parse_export(call.value("export"))
@@ -250,6 +249,14 @@ def _run_srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> 
     if tasks == 1:
         _exec_command(command, {**each[0], "SLURM_TASK_PID": str(os.getpid())}, chdir)
     sys.exit(_run_tasks(command, each, chdir))
+
+
+def _exec_container_task(call: SrunCall, shims: str, environ: dict[str, str]) -> NoReturn:
+    from slurmwrap.prerun.trial.container_shim import start_srun_container
+
+    arguments, inside = start_srun_container(call, "srun", environ)
+    os.environ.update(inside)
+    _exec_real_program("srun", shims, arguments)
 
 
 def _parse_number(name: str) -> int:

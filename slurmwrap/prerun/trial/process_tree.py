@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -35,13 +35,15 @@ def become_subreaper() -> Iterator[bool]:
 class ProcessTree:
     """The descendants of this process that were started after the creation of this object."""
 
-    def __init__(self) -> None:
+    def __init__(self, list_detached: Callable[[], Iterable[int]] = tuple) -> None:
+        """`list_detached`: returns pids of the trial that are no descendants, such as those that a daemon started."""
+        self._list_detached = list_detached
         self._supervisor = psutil.Process()
         self._others = {(p.pid, p.create_time()) for p in _list_children(self._supervisor)}
 
     def processes(self) -> tuple[psutil.Process, ...]:
         """Return the trial's processes that still run, parents before children."""
-        found = _list_children(self._supervisor)
+        found = _list_children(self._supervisor) + _list_by_pid(self._list_detached())
         foreign = {pid for pid, started in self._others if psutil.pid_exists(pid)}
         return tuple(p for p in found if p.pid not in foreign and not self._is_below(p, foreign) and _is_running(p))
 
@@ -94,6 +96,14 @@ def _list_children(process: psutil.Process) -> list[psutil.Process]:
         found: list[psutil.Process] = process.children(recursive=True)
     except psutil.Error:
         return []
+    return found
+
+
+def _list_by_pid(pids: Iterable[int]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            found.append(psutil.Process(pid))
     return found
 
 

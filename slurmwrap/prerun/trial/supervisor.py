@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,7 @@ from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
 from slurmwrap.prerun.trial.rehearsal_timer import RehearsalTimer
 from slurmwrap.prerun.trial.step_detection import StepDetector, is_enough, is_using_torch
+from slurmwrap.prerun.trial.trial_containers import end_containers, list_detached_pids, needs_no_overlay
 from slurmwrap.prerun.trial.trial_environment import build_trial_environment
 from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line, put_over, write_trial_files
 from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, has_reached_steps
@@ -96,8 +98,9 @@ def _run_once(
 
 def _remove_first_try_files(spec: TrialSpec) -> None:
     """Remove the steps, marks and output of the first try, so that they are not attributed to the second."""
-    for folder in (spec.step_dir, f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"):
+    for folder in (spec.step_dir, *(f"{spec.trial_dir}/{name}" for name in ("shims", "inject", "inside"))):
         shutil.rmtree(folder, ignore_errors=True)
+    Path(spec.trial_dir, "containers").unlink(missing_ok=True)
     with suppress(OSError):
         os.truncate(spec.output, 0)
 
@@ -129,7 +132,7 @@ def _run_protected(
     with become_subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
 
         def start(spec: TrialSpec, environment: Mapping[str, str]) -> TrialResult:
-            tree = ProcessTree()
+            tree = ProcessTree(partial(list_detached_pids, spec.trial_dir))
             try:
                 script = subprocess.Popen(
                     [*command, *spec.args[len(protection.spec.args) :]],
@@ -158,6 +161,7 @@ def _run_protected(
                 return protection.after(run.supervise_script(environ))
             finally:
                 tree.end(script.pid)
+                end_containers(spec.trial_dir, environ)
                 with suppress(subprocess.TimeoutExpired):
                     script.wait(timeout=1.0)
 
@@ -349,7 +353,7 @@ class _Run:
         )
 
     def _find_ending(self, reading: StepReading, seconds: float) -> str:
-        if has_forbidden_write(self.spec.step_dir):
+        if has_forbidden_write(self.spec.step_dir) or needs_no_overlay(self.spec.step_dir):
             return "supervisor"
         if reading.parked or has_reached_steps(self.spec, reading):
             return "step"

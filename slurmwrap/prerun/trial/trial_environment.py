@@ -42,6 +42,15 @@ _LOGGERS_ELSEWHERE: Mapping[str, str] = {
     "WANDB_CACHE_DIR": "{}/loggers/wandb-cache",
     "COMET_OFFLINE_DIRECTORY": "{}/loggers/comet",
 }
+# Variables of the trial that programs inside containers get too, besides slurmwrap's own.
+PASSED_INTO_CONTAINERS = frozenset(
+    (
+        *_LOGGERS_OFF,
+        *_LOGGERS_ELSEWHERE,
+        *("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE", "CUDA_CACHE_PATH", "GIT_OPTIONAL_LOCKS"),
+        *("PET_NNODES", "PET_NPROC_PER_NODE"),
+    )
+)
 # Name of a reservation that does not exist. If a program calls the real sbatch or salloc and not the shim (an absolute
 # path in sh, a cleared PATH), Slurm itself refuses the call. Only an option overrides these variables, and hardly any
 # script names a reservation (sbatch(1), salloc(1), INPUT ENVIRONMENT VARIABLES). scancel reads its filters in the same

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurmwrap.prerun.isolation import file_effects
+from slurmwrap.prerun.static.container_calls import RUNTIMES
+from slurmwrap.prerun.trial.container_rewrite import ENTER, INSIDE
 from slurmwrap.prerun.trial.trial_environment import read_shim_environment
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
@@ -28,7 +30,8 @@ _REMOTE = (
     *("ssh", "sftp", "mail", "mailx", "sendmail", "mutt"),
     *("gcloud", "az", "azcopy", "s3cmd", "s5cmd", "globus", "hf", "huggingface-cli", "dvc"),
 )
-_SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
+_CONTAINING = tuple(RUNTIMES)
+_SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol", *_CONTAINING)
 
 
 def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
@@ -41,21 +44,22 @@ def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     for folder in (shims, inject, Path(spec.step_dir)):
         folder.mkdir(mode=0o700, exist_ok=True)
     kinds = {"relay": _RELAYED, "launch": _LAUNCHED, "refuse": _REFUSED, "scontrol": ("scontrol",), "remote": _REMOTE}
-    for kind, names in kinds.items():
+    for kind, names in {**kinds, "contain": _CONTAINING}.items():
         text = _embed_environment((package_dir / "shims" / kind).read_text(encoding="utf-8"), environment)
-        if kind == "launch" and os.access("/bin/bash", os.X_OK):
+        if kind in ("launch", "contain") and os.access("/bin/bash", os.X_OK):
             # dash drops functions that the user exports, so use bash if it is installed.
             text = f"#!/bin/bash -p\n{text.partition(chr(10))[2]}"
         for name in names:
             (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             (shims / name).chmod(0o700)
-    functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in _SHIMMED if "." not in name)
+    functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in _SHIMMED if not set(".-") & set(name))
     (shims / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
     for name in ("bash_env.sh", "remote_check"):
         shutil.copyfile(package_dir / "shims" / name, shims / name)
     for program in sorted((package_dir.parents[1] / "inject").glob("*.py")):
         shutil.copyfile(program, inject / program.name)
     _write_touch_shims(package_dir, shims)
+    _write_inside_shims(package_dir / "shims", trial / INSIDE)
     Path(spec.output).touch(mode=0o600)
 
 
@@ -70,6 +74,16 @@ def _write_touch_shims(package_dir: Path, shims: Path) -> None:
         (shims / name).chmod(0o700)
     shutil.copyfile(package_dir / "shims" / "tee", shims / "tee")
     (shims / "tee").chmod(0o700)
+
+
+def _write_inside_shims(shims: Path, folder: Path) -> None:
+    """Write the shims for the inside of containers. They need a shell, and nothing of slurmwrap's installation."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    kinds = {"relay": _RELAYED, "launch_inside": _LAUNCHED, "refuse": _REFUSED, "enter": (ENTER,)}
+    for kind, names in {**kinds, "bash_env.sh": ("bash_env.sh",)}.items():
+        for name in names:
+            shutil.copyfile(shims / kind, folder / name)
+            (folder / name).chmod(0o700)
 
 
 def _embed_environment(shim: str, environment: Mapping[str, str]) -> str:

@@ -26,6 +26,8 @@ __slurmwrap_keep() {
     case "${BASH_COMMAND%%[[:space:]]*}" in
         */srun | */mpirun | */mpiexec | */mpiexec.hydra | */orterun | */prterun | */horovodrun) ;;
         */sbatch | */salloc | */scancel | */scontrol) ;;
+        */apptainer | */singularity | */podman | */podman-hpc | */docker | */nerdctl) ;;
+        */ch-run | */bwrap | */enroot | */shifter | */sarus) ;;
         *) return 0 ;;
     esac
     local __slurmwrap_word="${BASH_COMMAND%%[[:space:]]*}"
@@ -35,7 +37,10 @@ __slurmwrap_keep() {
         "$SLURMWRAP_SHIMS"/* | *[!-A-Za-z0-9_./+]*) return 0 ;;
     esac
     [[ -x "$__slurmwrap_word" && -x "$SLURMWRAP_SHIMS/${__slurmwrap_word##*/}" ]] || return 0
-    eval "function $__slurmwrap_word { \"\$SLURMWRAP_SHIMS/${__slurmwrap_word##*/}\" \"\$@\"; }"
+    # The shim of a container runtime needs the path: the program need not be on PATH.
+    eval "function $__slurmwrap_word {
+        SLURMWRAP_CALLED=$__slurmwrap_word \"\$SLURMWRAP_SHIMS/${__slurmwrap_word##*/}\" \"\$@\"
+    }"
 }
 
 # Run the handler before each command, also in functions and subshells.

@@ -1,0 +1,265 @@
+"""Trials in containers, run by an ordinary user: an image built from the host's Python, and the runtimes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import allow
+
+# The part of torch.optim.optimizer that the step hook uses.
+FAKE_TORCH = {
+    "torch/__init__.py": "",
+    "torch/optim/__init__.py": "from .optimizer import Optimizer\nclass SGD(Optimizer):\n    pass\n",
+    "torch/optim/optimizer.py": """
+_post_hooks = []
+def register_optimizer_step_post_hook(hook):
+    _post_hooks.append(hook)
+class Optimizer:
+    def step(self):
+        for hook in _post_hooks:
+            hook(self, (), {})
+""",
+}
+# Uses a package that only the image has, by the image's own PYTHONPATH, and writes to the job's directory.
+TRAIN = """
+import os, sys, imagepackage, torch.optim
+print('world size', os.environ.get('WORLD_SIZE', '1'), 'wandb', os.environ.get('WANDB_MODE'))
+with open('started.txt', 'w') as stream:
+    stream.write('x')
+optimizer = torch.optim.SGD()
+for step in range(int(sys.argv[1])):
+    print('before step', step + 1)
+    optimizer.step()
+open('checkpoint.pt', 'w').close()
+"""
+PROGRAMS = ("/usr/bin/python3", "/bin/bash", "/bin/dash", "/bin/ls", "/bin/cat", "/usr/bin/env", "/bin/mkdir", "/bin/rm")
+RUN = """
+import json, os, sys
+from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.prerun.verdict.judge_trial import judge
+
+request = json.loads(sys.argv[1])
+spec = TrialSpec(**request["spec"])
+result = run_trial(spec, environ=request["environ"])
+verdict = judge(spec, result, diagnose_run)
+measured = result.measurement
+print(json.dumps({
+    "layer": result.layer, "exit_code": result.exit_code, "steps": result.steps, "source": result.step_source,
+    "error": result.error, "output": result.logs[0].text, "outcome": verdict.outcome.value, "reason": verdict.reason,
+    "memory": measured.mem_peak_mib if measured else None, "cpu_s": measured.cpu_s if measured else None,
+    "logs": {log.name: log.text for log in result.logs[1:]},
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A tree of files with Python, a shell and a package of its own."""
+
+    root: Path
+    images: Path
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    """The image `train`, and `bare` without Python, below a directory that every user may enter."""
+    import tempfile
+
+    images = Path(tempfile.mkdtemp(prefix="slurmwrap-images-", dir="/var/tmp"))
+    images.chmod(0o755)
+    build_image(images / "train")
+    bare = images / "bare"
+    shutil.copytree(images / "train", bare, symlinks=True)
+    for path in (bare / "usr/bin").glob("python*"):
+        path.unlink()
+    yield Image(root=images / "train", images=images)
+    shutil.rmtree(images, ignore_errors=True)
+
+
+def build_image(root: Path) -> None:
+    """Copies the host's Python with what it needs to run."""
+    for name in ("usr/bin", "usr/lib", "etc", "tmp", "dev", "proc", "sys", "root", "home", "run", "var/tmp", "work"):
+        (root / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}") if name != "lib64" else (root / name).mkdir()
+    for number in range(10):
+        (root / f"mnt/{number}").mkdir(parents=True)
+    for name in ("group", "passwd", "hosts", "resolv.conf", "nsswitch.conf"):
+        (root / "etc" / name).write_text("root:x:0:0::/root:/bin/sh\n" if name == "passwd" else "")
+    for program in PROGRAMS:
+        shutil.copy(os.path.realpath(program), root / "usr/bin" / Path(program).name)
+    (root / "usr/bin/sh").symlink_to("dash")
+    (root / "usr/bin/python").symlink_to("python3")
+    version = Path(os.path.realpath("/usr/bin/python3")).name
+    shutil.copytree(f"/usr/lib/{version}", root / "usr/lib" / version, ignore=shutil.ignore_patterns("test", "__pycache__"))
+    binaries = [*(root / "usr/bin").iterdir(), *(root / "usr/lib" / version / "lib-dynload").iterdir()]
+    for library in sorted({lib for binary in binaries for lib in list_libraries(binary)}):
+        target = root / library.removeprefix("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(os.path.realpath(library), target)
+    (root / "opt/lib").mkdir(parents=True)
+    (root / "opt/lib/imagepackage.py").write_text("")
+    (root / "image.env").write_text("PYTHONPATH=/opt/lib\nPATH=/usr/local/bin:/usr/bin:/bin\n")
+    script = root / ".singularity.d/runscript"
+    script.parent.mkdir()
+    script.write_text('#!/bin/sh\nexec python3 "$@"\n')
+    script.chmod(0o755)
+    # The kernel's way to run torchrun without the package: what it is called by is enough for the launcher's rewriting.
+    for path in root.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | 0o444 | (0o111 if path.is_dir() else 0))
+
+
+def list_libraries(binary: Path) -> list[str]:
+    done = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False)
+    return [path for path in re.findall(r"(/\S+) \(0x", done.stdout) if os.path.exists(path)]
+
+
+@dataclass
+class Site:
+    """A home with a job's directory, of an ordinary user who runs trials."""
+
+    user: str
+    home: Path
+    job: Path
+    images: Path
+    path: str
+    cgroups: tuple[str, ...] = ()
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def run(self, script: str, **spec: Any) -> dict[str, Any]:
+        """Runs a script's text as a trial of the user; returns what RUN prints."""
+        trial = self.home / ".local/state/slurmwrap/prerun/1"
+        shutil.rmtree(trial, ignore_errors=True)
+        trial.mkdir(parents=True)
+        (trial / "slurm_script").write_text(script)
+        self._give(self.home)
+        trial.chmod(0o700)
+        fields = {"trial_dir": str(trial), "script": str(trial / "slurm_script"), "chdir": str(self.job)}
+        fields |= {"script_name": "train.sbatch", "time_limit_s": allow(30.0), "gpus": 4, **spec}
+        environ = {"HOME": str(self.home), "PATH": self.path, "USER": self.user, "LANG": "C", **self.environ}
+        argv = [sys.executable, "-c", RUN, json.dumps({"spec": fields, "environ": environ})]
+        done = subprocess.run(self.as_user(argv), capture_output=True, text=True, timeout=allow(100.0), cwd="/", check=False)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    def as_user(self, argv: list[str]) -> list[str]:
+        """Returns the command line that runs `argv` as the user."""
+        if os.geteuid() != 0:
+            return argv
+        become = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--init-groups", "--"]
+        variables = [f"HOME={self.home}", f"USER={self.user}", f"PATH={self.path}", f"XDG_RUNTIME_DIR={self.home}/run"]
+        return [*self.cgroups, *become, "env", *variables, *argv]
+
+    def _give(self, folder: Path) -> None:
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", "-h", f"{self.user}:", str(folder)], check=False, capture_output=True)
+
+    def list_files(self) -> set[str]:
+        """Returns the files of the job's directory."""
+        return {str(path.relative_to(self.job)) for path in self.job.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def site(image: Image, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A site whose user's PATH has the host's programs, and below `bin` the test's own."""
+    if os.geteuid() == 0:
+        user = request.getfixturevalue("lab_users")[0]
+        home = Path(pwd.getpwnam(user).pw_dir)
+    else:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        home = request.getfixturevalue("tmp_path")
+    job = home / "job"
+    shutil.rmtree(job, ignore_errors=True)
+    for name, text in {**FAKE_TORCH, "train.py": TRAIN}.items():
+        (job / name).parent.mkdir(parents=True, exist_ok=True)
+        (job / name).write_text(text)
+    (home / "run").mkdir(exist_ok=True)
+    programs = home / "bin"
+    programs.mkdir(exist_ok=True)
+    yield Site(user=user, home=home, job=job, images=image.images, path=f"{programs}:/usr/bin:/bin")
+    for folder in (job, programs, home / ".local/state/slurmwrap/prerun/1"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def stand_in(site: Site) -> Callable[[str], None]:
+    """Puts a stand-in for a runtime on the user's PATH."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("the stand-ins run their commands by bubblewrap (Debian: apt-get install bubblewrap)")
+    program = Path(__file__).with_name("stand_in_runtime.py")
+
+    def put(name: str) -> None:
+        shim = site.home / "bin" / name
+        shim.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -I {program} {name} {site.images} "$@"\n')
+        shim.chmod(0o755)
+
+    return put
+
+
+@pytest.fixture
+def need(site: Site) -> Callable[[str], None]:
+    """Skips the test if a runtime is not installed, or cannot run as the test's user."""
+
+    def check(name: str) -> None:
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not installed")
+        probe = {
+            "bwrap": ["bwrap", "--ro-bind", "/", "/", "true"],
+            "ch-run": ["ch-run", str(site.images / "train"), "--", "ls"],
+            "podman": ["podman", "info"],
+        }[name]
+        done = subprocess.run(site.as_user(probe), capture_output=True, text=True, timeout=allow(60.0), cwd="/", check=False)
+        if done.returncode:
+            pytest.skip(f"{name} cannot run as {site.user}: {done.stderr[-200:]}")
+
+    return check
+
+
+# Rootless Podman's crun refuses a host with both versions of cgroups; there the tests see only version 2.
+ONLY_CGROUP2 = "mount --make-rprivate / && umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\""
+CONTAINERS_CONF = """[containers]
+cgroups = "disabled"
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
+
+
+@pytest.fixture
+def podman(site: Site, need: Callable[[str], None]) -> Iterator[Site]:
+    """A site whose user has the image `train` in Podman's storage."""
+    if os.geteuid() == 0 and not Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        site.cgroups = ("unshare", "--mount", "sh", "-c", ONLY_CGROUP2, "sh")
+    settings = site.home / ".config/containers/containers.conf"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(CONTAINERS_CONF)
+    site.environ["XDG_RUNTIME_DIR"] = f"{site.home}/run"
+    site._give(site.home)
+    need("podman")
+    archive = site.home / "train.tar"
+    subprocess.run(["tar", "-C", str(site.images / "train"), "-cf", str(archive), "."], check=True)
+    load = ["podman", "import", "--change", "ENV=PYTHONPATH=/opt/lib", str(archive), "train"]
+    done = subprocess.run(site.as_user(load), capture_output=True, text=True, timeout=allow(120.0), cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    try:
+        yield site
+    finally:
+        subprocess.run(
+            site.as_user(["podman", "system", "reset", "-f"]), capture_output=True, timeout=allow(60.0), cwd="/", check=False
+        )
