@@ -20,8 +20,20 @@ _GONE = ".slurmwrap-gone"
 # The original functions. slurmwrap's own code calls only these.
 _open, _os_open, _stat, _lstat, _mkdir, _rename = io.open, os.open, os.stat, os.lstat, os.mkdir, os.rename
 _unlink, _rmdir, _listdir, _scandir, _symlink = os.unlink, os.rmdir, os.listdir, os.scandir, os.symlink
-_access, _readlink, _fspath = os.access, os.readlink, os.fspath
+_plain_access, _readlink, _fspath = os.access, os.readlink, os.fspath
 _busy = _local()
+
+
+def _access(path: str, mode: int) -> bool:
+    """Return what os.access would return if the trial had bound no directory read-only into this container."""
+    if _plain_access(path, mode) or mode != os.W_OK or not any(_below(path, f) for f in _shadow.closed):
+        return _plain_access(path, mode)
+    try:
+        found, user = _stat(path), os.geteuid()
+    except OSError:
+        return False
+    shift = 6 if found.st_uid == user else 3 if found.st_gid in [os.getegid()] + os.getgroups() else 0
+    return user == 0 or bool(found.st_mode >> shift & 2)
 
 
 def _below(path: str, folder: str) -> bool:
@@ -41,6 +53,8 @@ class ShadowTrees(object):
         self.inside = self.outputs + "/"
         self.free = free + [trial_dir]
         self.held = held
+        # Directories that are read-only only in the trial (prerun/trial/container_rewrite.py).
+        self.closed = [f for f in os.environ.get("SLURMWRAP_CLOSED", "").split(":") if f]
         self.named = frozenset(self.free + held)
         # Cache of is_free() per directory, for the paths directly in it.
         self.frees: "Dict[str, bool]" = {}

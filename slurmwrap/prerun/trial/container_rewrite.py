@@ -46,7 +46,7 @@ class TrialFiles:
     # Directories that the private overlay covers.
     overlay_roots: tuple[str, ...] = ()
     # Environment of the image; None if it cannot be known.
-    image_environ: Mapping[str, str] = field(default_factory=dict)
+    image_environ: Mapping[str, str] | None = field(default_factory=dict)
     is_dir: Callable[[str], bool] = os.path.isdir
     # Returns two new directories, for what a container writes to this one: (upper, work); None: the runtime's own.
     make_layers: Callable[[str], tuple[str, str] | None] = lambda source: None
@@ -79,16 +79,18 @@ def rewrite_container_call(call: ContainerCall, files: TrialFiles) -> RewrittenC
 
 
 def make_inside_environment(
-    files: TrialFiles, bound: Sequence[BoundPath], *, own_root: bool, inside: str = ""
+    files: TrialFiles, bound: Sequence[BoundPath], *, own_root: bool, inside: str = "", closes: bool = False
 ) -> dict[str, str]:
     """Return the variables that the programs inside need.
 
     `own_root`: the container's root directory is discarded, so that only bound directories must be protected.
-    `inside`: the trial's directory as it is called inside; "" if it has the same path.
+    `inside`: the trial's directory as it is called inside; "" if it has the same path. `closes`: what must not be
+    written to is bound read-only.
     """
     environ, inside = files.environ, inside or files.trial_dir
     free, held = files.list_places()
     mapped = [(one.target, is_free(one.source, free, held)) for one in bound]
+    closed = [target for target, is_ok in mapped if closes and not is_ok]
     free = ("/" if own_root else "", *(() if own_root else free), *(p for p, is_ok in mapped if is_ok))
     held = (*(() if own_root else held), *(p for p, is_ok in mapped if not is_ok))
     found = {name: environ[name] for name in environ if _is_passed(name)}
@@ -97,6 +99,7 @@ def make_inside_environment(
         **found,
         "SLURMWRAP_FREE": ":".join(dict.fromkeys(p for p in free if p)),
         "SLURMWRAP_HELD": ":".join(dict.fromkeys(held)),
+        "SLURMWRAP_CLOSED": ":".join(closed),
         "SLURMWRAP_CONTAINER": str(files.number),
         "SLURMWRAP_SHIMS": f"{inside}/{INSIDE if own_root or files.in_overlay else 'shims'}",
         "BASH_ENV": f"{inside}/{INSIDE}/bash_env.sh",
@@ -118,7 +121,7 @@ def _enter(command: Sequence[str], inside: str) -> tuple[str, ...]:
 
 
 def _rewrite_apptainer(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPath, ...]) -> RewrittenCall:
-    inside = make_inside_environment(files, bound, own_root=False)
+    inside = make_inside_environment(files, bound, own_root=False, closes=not files.in_overlay)
     host = dict(files.environ)
     for prefix in ("APPTAINER", "SINGULARITY"):
         binds = [b for name in ("BIND", "BINDPATH") if (b := host.pop(f"{prefix}_{name}", ""))]
@@ -173,8 +176,9 @@ def _make_read_only(call: ContainerCall, files: TrialFiles) -> list[tuple[str, s
 
 def _rewrite_engine(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPath, ...]) -> RewrittenCall:
     """Rewrite a call of podman, docker or nerdctl."""
-    inside = make_inside_environment(files, () if call.runtime.kind == "podman" else bound, own_root=True)
-    given = {**files.image_environ, **_read_engine_environment(call, files.environ)}
+    is_docker = call.runtime.kind == "docker"
+    inside = make_inside_environment(files, bound if is_docker else (), own_root=True, closes=is_docker)
+    given = {**(files.image_environ or {}), **_read_engine_environment(call, files.environ)}
     paths = {
         "PATH": f"{inside['SLURMWRAP_SHIMS']}:{given.get('PATH') or _DEFAULT_PATH}",
         "PYTHONPATH": ":".join(p for p in (f"{files.trial_dir}/inject", given.get("PYTHONPATH", "")) if p),
@@ -342,11 +346,17 @@ def find_charliecloud_image(call: ContainerCall, environ: Mapping[str, str]) -> 
 
 def _rewrite_enroot(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPath, ...]) -> RewrittenCall:
     inside = make_inside_environment(files, bound, own_root=False)
-    known = files.image_environ
+    # An unpacked image may have an entry point, which gets the command; its variables can be read. A squashed one cannot
+    # be looked into, so `enter` starts the command.
+    known = files.image_environ or {}
     inside["PYTHONPATH"] = ":".join(p for p in (f"{files.trial_dir}/inject", known.get("PYTHONPATH", "")) if p)
     added = ["--mount", f"{files.trial_dir}:{files.trial_dir}"]
+    wraps = call.command and files.image_environ is None
+    if wraps:
+        inside.pop("PYTHONPATH")
     added += [word for name, value in inside.items() for word in ("--env", f"{name}={value}")]
-    return RewrittenCall(arguments=join_call(call, added=added), environ=files.environ, bound=bound)
+    command = _enter(call.command, files.trial_dir) if wraps else None
+    return RewrittenCall(arguments=join_call(call, added=added, command=command), environ=files.environ, bound=bound)
 
 
 def _rewrite_shifter(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPath, ...]) -> RewrittenCall:
@@ -385,15 +395,17 @@ _REWRITERS: Mapping[str, Callable[[ContainerCall, TrialFiles, tuple[BoundPath, .
 }
 
 
-def rewrite_srun_call(call: SrunCall, files: TrialFiles, *, bundle: str = "") -> RewrittenCall:
+def rewrite_srun_call(
+    call: SrunCall, files: TrialFiles, *, bundle: str = "", bound_by_bundle: tuple[BoundPath, ...] = ()
+) -> RewrittenCall:
     """Return the call of the real srun for one task in a container of pyxis or of an OCI bundle.
 
-    `bundle`: the copy of the bundle with the trial's mounts. slurmstepd starts the container outside of the trial's
+    `bundle`: the copy of the bundle with the trial's mounts. `bound_by_bundle`: what its own configuration binds. slurmstepd starts the container outside of the trial's
     mount namespace, so pyxis gets the user's directories read-only; what Python writes goes to the shadow tree.
     """
     mounts = split_bindings(call.value("container-mounts") or "")
-    bound = tuple(_parse_pyxis_mount(part) for part in mounts)
-    inside = make_inside_environment(files, bound, own_root=False)
+    bound = bound_by_bundle or tuple(_parse_pyxis_mount(part) for part in mounts)
+    inside = make_inside_environment(files, bound, own_root=False, closes=True)
     kept = [(name, value) for name, value in call.options if name not in _REPLACED]
     if mounts:
         kept.append(("container-mounts", ",".join(_make_mount_read_only(part, files) for part in mounts)))
@@ -435,6 +447,17 @@ def _make_mount_read_only(part: str, files: TrialFiles) -> str:
     if "ro" in kept or not source.startswith("/") or is_free(os.path.realpath(source), free, held):
         return part
     return f"{source}:{target or source}:{'+'.join([*kept, 'ro'])}"
+
+
+def list_bundle_paths(config: Mapping[str, object], bundle: str) -> tuple[BoundPath, ...]:
+    """Return what the config.json of an OCI bundle binds."""
+    found = []
+    for one in config.get("mounts") or []:  # type: ignore[attr-defined]
+        options = [str(option) for option in one.get("options") or []]
+        if {"bind", "rbind"} & set(options):
+            source = os.path.normpath(os.path.join(bundle, str(one.get("source", ""))))  # noqa: PTH118
+            found.append(BoundPath(source=source, target=str(one.get("destination")), read_only="ro" in options))
+    return tuple(found)
 
 
 def make_bundle_config(config: Mapping[str, object], files: TrialFiles, bundle: str) -> dict[str, object]:

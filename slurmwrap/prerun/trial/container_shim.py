@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from slurmwrap.prerun.isolation.overlay import needs_setuid
-from slurmwrap.prerun.static.container_calls import ContainerCall, parse_container_call
+from slurmwrap.prerun.static.container_calls import BoundPath, ContainerCall, parse_container_call
 from slurmwrap.prerun.static.launcher_args import SrunCall
 from slurmwrap.prerun.trial.container_rewrite import (
     SHARED_FOLDERS,
     RewrittenCall,
     TrialFiles,
+    list_bundle_paths,
     make_bundle_config,
     rewrite_container_call,
     rewrite_srun_call,
@@ -83,8 +84,8 @@ def start_srun_container(call: SrunCall, srun: str, environ: Mapping[str, str]) 
         trial_dir=trial_dir, environ=environ, cwd=os.getcwd(), number=os.getpid(), overlay_roots=roots
     )
     bundle = call.value("container") or ""
-    copy = _copy_bundle(bundle, files) if bundle else ""
-    rewritten = rewrite_srun_call(call, files, bundle=copy)
+    copy, bound = _copy_bundle(bundle, files) if bundle else ("", ())
+    rewritten = rewrite_srun_call(call, files, bundle=copy, bound_by_bundle=bound)
     _record("srun", srun, rewritten, trial_dir, {}, detached=True)
     return rewritten.arguments, dict(rewritten.environ)
 
@@ -106,14 +107,14 @@ def _ask_for_a_trial_without_overlay(trial_dir: str, name: str) -> NoReturn:
     sys.exit(1)
 
 
-def _read_image_environment(call: ContainerCall, program: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the image sets; {} if they are not known."""
+def _read_image_environment(call: ContainerCall, program: str, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the variables that the image sets; None if they cannot be known."""
     if call.runtime.kind in ("podman", "docker"):
         return _inspect_image(call, program, environ)
     if call.runtime.kind == "enroot" and not call.image.startswith("/"):
         data = environ.get("ENROOT_DATA_PATH") or f"{environ.get('HOME', '')}/.local/share/enroot"
         return _read_environment_file(f"{data}/{call.image}/etc/environment")
-    return {}
+    return None
 
 
 def _inspect_image(call: ContainerCall, program: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -150,11 +151,11 @@ def _parse_environment(text: str) -> dict[str, str]:
     return dict(item.partition("=")[::2] for item in listed or [] if isinstance(item, str))
 
 
-def _read_environment_file(path: str) -> dict[str, str]:
+def _read_environment_file(path: str) -> dict[str, str] | None:
     with suppress(OSError):
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
         return dict(line.partition("=")[::2] for line in lines if "=" in line and not line.startswith("#"))
-    return {}
+    return None
 
 
 class _Layers:
@@ -239,8 +240,10 @@ def _record(
     )
 
 
-def _copy_bundle(bundle: str, files: TrialFiles) -> str:
-    """Return the copy of an OCI bundle's configuration with the trial's mounts; the bundle itself if it is unreadable.
+def _copy_bundle(bundle: str, files: TrialFiles) -> tuple[str, tuple[BoundPath, ...]]:
+    """Return (copy of an OCI bundle's configuration with the trial's mounts, what the bundle itself binds).
+
+    If it is unreadable, return the bundle itself.
 
     Only config.json is copied; the root directory is that of the bundle. slurmstepd changes no file of a bundle.
     """
@@ -252,8 +255,8 @@ def _copy_bundle(bundle: str, files: TrialFiles) -> str:
         copy.mkdir(mode=0o700, exist_ok=True)
         (copy / "config.json").write_text(json.dumps(changed), encoding="utf-8")
     except (OSError, ValueError, AttributeError, TypeError):
-        return bundle
-    return str(copy)
+        return bundle, ()
+    return str(copy), list_bundle_paths(config, bundle)
 
 
 if __name__ == "__main__":

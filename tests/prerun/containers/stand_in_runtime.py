@@ -86,7 +86,7 @@ class Box:
         for entry in sorted(root.iterdir()):
             if entry.is_symlink():
                 self.arguments += ["--symlink", str(entry.readlink()), f"/{entry.name}"]
-            elif entry.is_dir() and entry.name not in ("tmp", "proc", "dev"):
+            elif entry.is_dir() and entry.name not in ("tmp", "var", "home", "proc", "dev"):
                 self.arguments += ["--ro-bind", str(entry), f"/{entry.name}"]
         self.arguments += ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev"]
 

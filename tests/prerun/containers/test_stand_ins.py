@@ -26,7 +26,7 @@ OTHERS = {
     " --container-workdir=/work --no-container-mount-home python3 train.py {steps}",
     "pyxis with little exported": "srun --export=LR --container-image=$PWD/train.sqsh --container-mounts=$PWD:/work:rw"
     " --container-workdir=/work python3 -u train.py {steps}",
-    "oci bundle": "srun --container=$PWD/bundle python3 train.py {steps}",
+    "oci bundle": "export PYTHONPATH=/opt/lib; srun --container=$PWD/bundle python3 train.py {steps}",
 }
 
 
