@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.expected_saving import SavingEstimate
 
 
-# Options of Slurm and of pyxis that run the batch script, and so the pre-run's script, in a container.
-_BATCH_CONTAINER = ("container", "container-id", "container-image")
 _FILE_CATEGORIES = ("incorrect_inputs", "permission_error")
 # Minimum seconds for the CPU curve with --prerun=profile: two rounds over about eight points (see the profiler).
 PROFILE_S = 300
@@ -271,8 +269,8 @@ def choose_prerun(
         return "wait", _PRERUN_FIRST
     if mode not in ("auto", "gate"):
         return mode, "as asked"
-    if request.own.prerun is None and (option := next((o for o in _BATCH_CONTAINER if request.setting(o)), "")):
-        return "off", f"slurmwrap need not be in the container of --{option}; --prerun=auto tries it there"
+    if request.own.prerun is None and request.setting("container-id"):
+        return "off", "only Slurm knows the container of --container-id"
     if dependency := request.value("dependency"):
         from slurmwrap.sbatch.eligibility import can_share_dependency
 

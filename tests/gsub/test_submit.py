@@ -308,12 +308,11 @@ def test_a_one_gpu_job_that_can_start_now_is_its_own_pre_run() -> None:
     assert (prepared.prerun, prepared.prerun_reason) == ("off", "a 1-GPU job that can start now is its own pre-run")
 
 
-def test_a_container_job_gets_a_pre_run_only_on_request() -> None:
+def test_a_job_in_a_container_gets_a_pre_run_unless_only_slurm_knows_the_container() -> None:
     at = context(FakeSlurm(), FakeMemory())
-    why = "slurmwrap need not be in the container of --container; --prerun=auto tries it there"
-    plain = prepare(request("--container=/bundle"), at)
-    assert (plain.prerun, plain.prerun_reason) == ("off", why)
-    assert prepare(request("--container=/bundle", "--prerun=auto"), at).prerun == "auto"
+    assert prepare(request("--container=/bundle"), at).prerun == "auto"
+    by_id = prepare(request("--container-id=c1"), at)
+    assert (by_id.prerun, by_id.prerun_reason) == ("off", "only Slurm knows the container of --container-id")
 
 
 def test_quiet_is_found_among_options_of_site_plugins() -> None:

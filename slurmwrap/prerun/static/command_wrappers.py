@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
+from slurmwrap.prerun.static.container_calls import RUNTIMES, parse_container_call
 from slurmwrap.prerun.static.launcher_args import parse_mpirun, parse_srun
 from slurmwrap.prerun.static.shell_words import UNKNOWN
 
@@ -22,17 +23,9 @@ PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "horovodrun")
 
-# (subcommands of which one must follow, options with a value, number of words to skip, whether it is a container)
+# (subcommands of which one must follow, options with a value, number of words to skip, whether it is a container). Those
+# of container runtimes are in container_calls.py.
 _Wrapper = tuple[tuple[str, ...], frozenset[str], int, bool]
-_IMAGE = _split_words(
-    """-B --bind --env --env-file -H --home --pwd --cwd -W --workdir --overlay -o --scratch -S --mount --security
-    --network --hostname --app --add-caps --drop-caps --apply-cgroups --dns --fusemount --pem-path --device"""
-)
-_DOCKER = _split_words(
-    """-v --volume -e --env --env-file --gpus --shm-size --name -w --workdir --network --net --ipc --user -u --mount
-    --ulimit --entrypoint --device --memory -m --cpus --runtime --hostname -h --pid --cap-add --security-opt -p
-    --publish --label -l --userns --tmpfs --restart --log-driver --cpuset-cpus --add-host --volumes-from"""
-)
 _CONDA = _split_words("-n -p --name --prefix --cwd")
 _WRAPPERS: Mapping[str, _Wrapper] = {
     "env": ((), _split_words("-u -C -S"), 0, False),
@@ -73,16 +66,6 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "conda": (("run",), _CONDA, 0, False),
     "mamba": (("run",), _CONDA, 0, False),
     "micromamba": (("run",), _CONDA, 0, False),
-    "apptainer": (("exec",), _IMAGE, 1, True),
-    "singularity": (("exec",), _IMAGE, 1, True),
-    "docker": (("run",), _DOCKER, 1, True),
-    "podman": (("run",), _DOCKER, 1, True),
-    "podman-hpc": (("run",), _DOCKER, 1, True),
-    "nerdctl": (("run",), _DOCKER, 1, True),
-    "enroot": (("start",), _split_words("-c --conf -e --env -m --mount --rc"), 1, True),
-    "shifter": ((), _split_words("--module --volume -V --env -e --workdir -w --entrypoint"), 0, True),
-    "sarus": (("run",), _split_words("--mount --workdir -w --entrypoint -e --env"), 1, True),
-    "ch-run": ((), _split_words("-b --bind -c --cd --set-env --unset-env"), 1, True),
     "xargs": ((), _split_words("-I -n -P -L -d -a -s --max-args --max-procs --arg-file --delimiter"), 0, False),
 }
 # These commands run the program in an environment of their own, whose packages cannot be found through PATH.
@@ -113,6 +96,11 @@ def unwrap_command(words: Sequence[str]) -> tuple[list[str], bool]:
             rest, contained = list(call.command), contained or call.in_container
         elif name in _MPI:
             rest = list(parse_mpirun(rest[1:], is_program).command)
+        elif name in RUNTIMES:
+            inside = parse_container_call(rest)
+            if inside is None:
+                break
+            rest, contained = list(inside.command), True
         elif name in _WRAPPERS:
             subcommands, valued, skipped, container = _WRAPPERS[name]
             if subcommands and (len(rest) < 2 or rest[1] not in subcommands):

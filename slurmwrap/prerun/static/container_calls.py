@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.prerun.static.shell_words import UNKNOWN
 
 
 def _split_words(text: str) -> frozenset[str]:
@@ -116,9 +117,7 @@ _APPTAINER_RUNTIME = ContainerRuntime(
     | {"o": "overlay", "S": "scratch", "W": "workdir", "u": "userns", "p": "pid", "f": "fakeroot"},
 )
 _ENGINE = {"starts": ("run", "create", "exec"), "groups": ("container",), "letters": _ENGINE_LETTERS}
-_PODMAN_RUNTIME = ContainerRuntime(
-    kind="podman", valued=_PODMAN, global_valued=_PODMAN_GLOBAL, **_ENGINE
-)  # type: ignore[arg-type]
+_PODMAN_RUNTIME = ContainerRuntime(kind="podman", valued=_PODMAN, global_valued=_PODMAN_GLOBAL, **_ENGINE)  # type: ignore[arg-type]
 _DOCKER_RUNTIME = ContainerRuntime(
     kind="docker",
     valued=_DOCKER,
@@ -202,6 +201,7 @@ def parse_container_call(words: Sequence[str]) -> ContainerCall | None:
     if rest[:1] == ["--"]:
         before = True
         rest.pop(0)
+    rest = rest[_count_unknown_options(rest) :] if runtime.has_image else rest
     if runtime.has_image and rest:
         image = rest.pop(0)
         if rest[:1] == ["--"] and runtime.kind in ("ch-run", "shifter"):
@@ -216,6 +216,19 @@ def parse_container_call(words: Sequence[str]) -> ContainerCall | None:
         command=tuple(rest),
         dashes=(before, after),
     )
+
+
+_IMAGE = re.compile(r".*\.(?:sif|simg|img|sqsh|sqfs|squashfs)|\w+://.*", re.DOTALL)
+_PROGRAM = re.compile(r"(?:python|pypy)[\d.]*|torchrun|accelerate|deepspeed|(?:ba|da|z)?sh|.*\.(?:py|sh)")
+
+
+def _count_unknown_options(words: Sequence[str]) -> int:
+    """Return how many words before the image may be options that only the shell knows: `docker run $OPTIONS IMAGE ...`."""
+    if words[:1] != [UNKNOWN] or len(words) < 2:
+        return 0
+    names = [os.path.basename(word) for word in words[1:3]]  # noqa: PTH119
+    starts_program = len(names) > 1 and _PROGRAM.fullmatch(names[1]) and not _PROGRAM.fullmatch(names[0])
+    return 1 if _IMAGE.fullmatch(words[1]) or starts_program else 0
 
 
 def _take_options(
@@ -300,7 +313,9 @@ def list_bound_paths(call: ContainerCall, cwd: str) -> tuple[BoundPath, ...]:
 
 
 def _parse_bindings(value: str, kind: str) -> list[BoundPath]:
-    parts = split_bindings(value) if kind in ("apptainer", "enroot") else value.split(";") if kind == "shifter" else [value]
+    parts = (
+        split_bindings(value) if kind in ("apptainer", "enroot") else value.split(";") if kind == "shifter" else [value]
+    )
     found = []
     for part in parts:
         source, _, rest = part.partition(":")

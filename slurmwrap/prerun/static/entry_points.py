@@ -141,6 +141,7 @@ class _CommandWalk:
             raw=command,
             targets=tuple(_join_word(expand(t.word, self.variables, self.args)) for t in command.targets),
             inner=self.depth > 0,
+            whole=tuple(words),
         )
         yield from self._list_inner(rest, contained, found, command)
         name = os.path.basename(words[0])

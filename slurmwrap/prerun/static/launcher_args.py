@@ -37,7 +37,7 @@ _SRUN_OPTIONAL = _split_words(
 _SRUN_LONG = {"A": "account", "D": "chdir", "e": "error", "i": "input", "l": "label", "o": "output", "u": "unbuffered"}
 _SRUN_LONG |= {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "w": "nodelist", "h": "help", "V": "version"}
 # Options that the real srun still gets if a container plugin needs it; sizes, placement and files are left out.
-_SRUN_KEPT = ("export", "export-file", "chdir", "mpi", "propagate", "unbuffered", "label")
+_SRUN_KEPT = ("export", "export-file", "chdir", "mpi", "propagate", "unbuffered", "label", "cpus-per-task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

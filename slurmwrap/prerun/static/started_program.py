@@ -80,6 +80,8 @@ class StartedProgram:
     targets: tuple[str, ...] = ()
     # It is in another script, or in the text of `bash -c`.
     inner: bool = False
+    # All words of the command, including srun, containers and the like.
+    whole: tuple[str, ...] = ()
 
 
 def parse_program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.python_source import read_head
@@ -87,11 +88,23 @@ def _check_shell_script(request: JobRequest, text: str, shell: str, context: Sta
     commands = list_started_programs(
         text, request.chdir, request.args, _list_known_variables(request, text, context), read_script
     )
+    if any(request.setting(option) for option in _CONTAINER_OPTIONS):
+        commands = tuple(_mark_contained(one) for one in commands)
     entries = tuple(one.entry for one in commands if one.entry)
     for finding in _guard_findings(_check_entries(entries, commands, context), context):
         if not _is_tested_by_script(finding, text):
             yield finding
     yield from _guard_findings(_check_commands(request, commands, text, context), context)
+
+
+# Options of Slurm and of pyxis that run the batch script itself in a container.
+_CONTAINER_OPTIONS = ("container", "container-id", "container-image", "container-name")
+
+
+def _mark_contained(command: StartedProgram) -> StartedProgram:
+    """Return a command of a script that runs in a container as a whole: this machine cannot tell what it finds."""
+    entry = command.entry and replace(command.entry, contained=True, certain=False, search=UNKNOWN)
+    return replace(command, entry=entry, contained=True, sure=False, search=UNKNOWN)
 
 
 def _list_known_variables(request: JobRequest, text: str, context: StaticContext) -> Mapping[str, str]:
@@ -183,6 +196,7 @@ def _check_python_script(request: JobRequest, context: StaticContext, text: str)
 def _check_commands(
     request: JobRequest, commands: Sequence[StartedProgram], text: str, context: StaticContext
 ) -> Iterator[Finding]:
+    from slurmwrap.prerun.static.container_checks import check_containers
     from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_launchers, check_mpi_types
     from slurmwrap.prerun.static.script_environment import check_script_environment
     from slurmwrap.prerun.static.shell_pitfalls import find_background_programs, find_lost_exit_codes
@@ -193,6 +207,7 @@ def _check_commands(
     yield from check_shell_commands(commands, text, context)
     yield from check_script_environment(commands, text, context)
     yield from _guard_findings(check_write_targets(commands, text, context), context)
+    yield from _guard_findings(check_containers(commands, context), context)
     yield from find_background_programs(commands, text, context)
     yield from check_launcher_options(commands, context)
     yield from check_launchers(request, commands, context)

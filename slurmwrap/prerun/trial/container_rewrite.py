@@ -101,8 +101,7 @@ def make_inside_environment(
         "SLURMWRAP_HELD": ":".join(dict.fromkeys(held)),
         "SLURMWRAP_CLOSED": ":".join(closed),
         "SLURMWRAP_CONTAINER": str(files.number),
-        "SLURMWRAP_SHIMS": f"{inside}/{INSIDE if own_root or files.in_overlay else 'shims'}",
-        "BASH_ENV": f"{inside}/{INSIDE}/bash_env.sh",
+        "SLURMWRAP_SHIMS": f"{inside}/{INSIDE if own_root or files.in_overlay or closes else 'shims'}",
     }
 
 
@@ -185,6 +184,7 @@ def _rewrite_engine(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPa
     }
     if given.get("BASH_ENV"):
         inside["SLURMWRAP_BASH_ENV"] = given["BASH_ENV"]
+    inside["BASH_ENV"] = f"{files.trial_dir}/{INSIDE}/bash_env.sh"
     added = [word for name, value in {**inside, **paths}.items() for word in ("-e", f"{name}={value}")]
     if call.subcommand == "exec":
         return RewrittenCall(arguments=join_call(call, added=added), environ=files.environ)
@@ -354,6 +354,8 @@ def _rewrite_enroot(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPa
     wraps = call.command and files.image_environ is None
     if wraps:
         inside.pop("PYTHONPATH")
+    else:
+        inside["BASH_ENV"] = f"{files.trial_dir}/{INSIDE}/bash_env.sh"
     added += [word for name, value in inside.items() for word in ("--env", f"{name}={value}")]
     command = _enter(call.command, files.trial_dir) if wraps else None
     return RewrittenCall(arguments=join_call(call, added=added, command=command), environ=files.environ, bound=bound)
@@ -378,9 +380,7 @@ def _wrap_in_site_runtime(
 ) -> RewrittenCall:
     wraps = call.command and not call.given("entrypoint")
     command = _enter(call.command, files.trial_dir) if wraps else None
-    return RewrittenCall(
-        arguments=join_call(call, added=added, command=command), environ=files.environ, bound=bound
-    )
+    return RewrittenCall(arguments=join_call(call, added=added, command=command), environ=files.environ, bound=bound)
 
 
 _REWRITERS: Mapping[str, Callable[[ContainerCall, TrialFiles, tuple[BoundPath, ...]], RewrittenCall]] = {
@@ -420,6 +420,9 @@ def rewrite_srun_call(
         kept.append(("export", ",".join((*listed, *inside))))
     elif call.given("export"):
         kept.append(("export", export))
+    if (cpus := call.value("cpus-per-task") or "").isdigit():
+        here = files.environ.get("SLURM_CPUS_ON_NODE", "")
+        kept.append(("cpus-per-task", str(min(int(cpus), int(here)) if here.isdigit() else cpus)))
     wraps = not call.given("container-entrypoint") or call.given("no-container-entrypoint")
     command = _enter(call.command, files.trial_dir) if wraps else call.command
     from slurmwrap.fast_dataclasses import replace
@@ -430,7 +433,7 @@ def rewrite_srun_call(
 
 
 # Options of srun that are set anew. What --container-save writes is an image of the user's.
-_REPLACED = ("container-mounts", "container-env", "container-save", "container", "export")
+_REPLACED = ("container-mounts", "container-env", "container-save", "container", "export", "cpus-per-task")
 
 
 def _parse_pyxis_mount(part: str) -> BoundPath:

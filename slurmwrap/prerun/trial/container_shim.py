@@ -32,7 +32,7 @@ from slurmwrap.prerun.trial.container_rewrite import (
     rewrite_container_call,
     rewrite_srun_call,
 )
-from slurmwrap.prerun.trial.trial_containers import NO_OVERLAY, record_container
+from slurmwrap.prerun.trial.trial_containers import NO_OVERLAY, UNREACHABLE, record_container
 
 # Runtimes whose daemon or Slurm starts the container outside of the trial's mount namespace.
 _DETACHED = ("docker",)
@@ -59,6 +59,10 @@ def main(argv: Sequence[str]) -> NoReturn:
     roots = tuple(p for p in environ.get("SLURMWRAP_OVERLAY", "").split(":") if p)
     if roots and needs_setuid(name, program) and call.runtime.kind not in _DETACHED:
         _ask_for_a_trial_without_overlay(trial_dir, name)
+    if remote := find_remote_engine(call, environ):
+        _record(call.runtime.kind, program, RewrittenCall(arguments=(), environ={}), trial_dir, {}, detached=True)
+        print(f"{UNREACHABLE}{name} runs it on {remote}", file=sys.stderr)
+        sys.exit(125)
     layers = _find_layers(call, program)
     files = TrialFiles(
         trial_dir=trial_dir,
@@ -76,13 +80,13 @@ def main(argv: Sequence[str]) -> NoReturn:
     os.execve(program, [name, *rewritten.arguments], dict(rewritten.environ))
 
 
-def start_srun_container(call: SrunCall, srun: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def start_srun_container(
+    call: SrunCall, srun: str, environ: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return (arguments, environment) of the real srun that starts the task in its container with the trial's files."""
     trial_dir = environ["SLURMWRAP_TRIAL_DIR"]
     roots = tuple(p for p in environ.get("SLURMWRAP_OVERLAY", "").split(":") if p)
-    files = TrialFiles(
-        trial_dir=trial_dir, environ=environ, cwd=os.getcwd(), number=os.getpid(), overlay_roots=roots
-    )
+    files = TrialFiles(trial_dir=trial_dir, environ=environ, cwd=os.getcwd(), number=os.getpid(), overlay_roots=roots)
     bundle = call.value("container") or ""
     copy, bound = _copy_bundle(bundle, files) if bundle else ("", ())
     rewritten = rewrite_srun_call(call, files, bundle=copy, bound_by_bundle=bound)
@@ -98,6 +102,17 @@ def find_real_program(name: str, shims: str, environ: Mapping[str, str]) -> str 
     own = {os.path.realpath(shims), os.path.realpath(f"{environ.get('SLURMWRAP_TRIAL_DIR', shims)}/inside")}
     folders = [f for f in environ.get("PATH", os.defpath).split(":") if f and os.path.realpath(f) not in own]
     return shutil.which(name, path=":".join(folders))
+
+
+def find_remote_engine(call: ContainerCall, environ: Mapping[str, str]) -> str:
+    """Return the other machine on which docker or podman runs containers, whose files the trial cannot protect; "" if none."""
+    variable = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}.get(call.runtime.kind, "")
+    address = environ.get(variable, "") if variable else ""
+    for at, word in enumerate(call.head[:-1]):
+        option, equals, value = word.partition("=")
+        if option in ("-H", "--host", "--url", "-c", "--connection", "--context"):
+            address = value if equals else call.head[at + 1]
+    return "" if not address or address.startswith(("unix://", "/", "fd://", "default")) else address
 
 
 def _ask_for_a_trial_without_overlay(trial_dir: str, name: str) -> NoReturn:
@@ -128,7 +143,9 @@ def _inspect_image(call: ContainerCall, program: str, environ: Mapping[str, str]
     if not answer and policy != "never" and not call.given("rootfs"):
         options = [word for name, _, words in call.options if name in _PULL_OPTIONS for word in words]
         # It prints on standard error what `run` itself would print there, and fails for the same reasons.
-        subprocess.run([*group, "pull", *options, call.image], stdout=subprocess.DEVNULL, env=dict(environ), check=False)
+        subprocess.run(
+            [*group, "pull", *options, call.image], stdout=subprocess.DEVNULL, env=dict(environ), check=False
+        )
         answer = _ask(question)
     return _parse_environment(answer)
 
@@ -136,7 +153,13 @@ def _inspect_image(call: ContainerCall, program: str, environ: Mapping[str, str]
 def _ask(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(
-            argv, capture_output=True, timeout=_INSPECT_S, stdin=subprocess.DEVNULL, text=True, errors="replace", check=False
+            argv,
+            capture_output=True,
+            timeout=_INSPECT_S,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

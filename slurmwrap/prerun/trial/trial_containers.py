@@ -21,6 +21,8 @@ from slurmwrap.prerun.static.container_calls import BoundPath, map_to_host
 
 # Mark in the directory of steps: a runtime cannot work in the private overlay. Its content is the runtime's name.
 NO_OVERLAY = "no_overlay"
+# Begins the message of a shim that does not start a container, because it would run on another machine.
+UNREACHABLE = "slurmwrap: this container cannot be tried: "
 # Mark of inside/enter: the user's command was started inside a container.
 ENTERED = "entered"
 _RECORDS = "containers"
@@ -165,6 +167,8 @@ def find_container_doubt(trial_dir: str, step_dir: str, text: str, *, in_overlay
     containers = list_containers(trial_dir)
     if not containers:
         return ""
+    if refused := next((line for line in text.splitlines() if line.startswith(UNREACHABLE)), ""):
+        return refused.removeprefix("slurmwrap: ")[:160]
     entered = os.path.exists(f"{step_dir}/{ENTERED}")
     words = (trial_dir, *(("/bin/sh",) if any(one.kind in _WITH_SHELL for one in containers) else ()))
     # A traceback that names the step counter shows that it is there.

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurmwrap.prerun.isolation import file_effects
@@ -52,8 +52,7 @@ def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
         for name in names:
             (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             (shims / name).chmod(0o700)
-    functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in _SHIMMED if not set(".-") & set(name))
-    (shims / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
+    _write_functions(shims, _SHIMMED)
     for name in ("bash_env.sh", "remote_check"):
         shutil.copyfile(package_dir / "shims" / name, shims / name)
     for program in sorted((package_dir.parents[1] / "inject").glob("*.py")):
@@ -84,6 +83,12 @@ def _write_inside_shims(shims: Path, folder: Path) -> None:
         for name in names:
             shutil.copyfile(shims / kind, folder / name)
             (folder / name).chmod(0o700)
+    _write_functions(folder, (*_RELAYED, *_LAUNCHED, *_REFUSED))
+
+
+def _write_functions(folder: Path, names: Sequence[str]) -> None:
+    functions = (f'{name}() {{ "$SLURMWRAP_SHIMS/{name}" "$@"; }}' for name in names if not set(".-") & set(name))
+    (folder / "sh_env.sh").write_text("\n".join(functions) + "\n", encoding="utf-8")
 
 
 def _embed_environment(shim: str, environment: Mapping[str, str]) -> str:
@@ -120,17 +125,24 @@ def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str,
 def make_command_line(spec: TrialSpec) -> tuple[str, ...]:
     """Return the command line of the trial: --prerun-command if given, else the script with its interpreter.
 
+    If the job's script runs in a container, the shim of srun starts it there.
+
     sh has no equivalent of BASH_ENV for scripts. So functions with the names of the shims are defined before the
     script, which is then read by `.`, so that $0, $@ and line numbers are those of the script. The functions still
     apply if the script changes PATH.
     """
+    container: tuple[str, ...] = ()
+    if spec.container:
+        cpus = (f"--cpus-per-task={spec.cpus}",) if spec.cpus else ()
+        container = (f"{spec.trial_dir}/shims/srun", *spec.container, *cpus)
     if spec.command:
-        return ("/bin/bash", "-c", spec.command, spec.script_name or "prerun-command", *spec.args)
+        return (*container, "/bin/bash", "-c", spec.command, spec.script_name or "prerun-command", *spec.args)
     interpreter, *options, script = read_interpreter_line(Path(spec.script))
     if os.path.basename(interpreter) in ("sh", "dash", "ash", "ksh") and all(_is_plain_option(o) for o in options):  # noqa: PTH119
-        read = f'. {shlex.quote(f"{spec.trial_dir}/shims/sh_env.sh")}; . "$0"'
-        return (interpreter, *options, "-c", read, script, *spec.args)
-    return (interpreter, *options, script, *spec.args)
+        functions = f"{spec.trial_dir}/{INSIDE if spec.container else 'shims'}/sh_env.sh"
+        read = f'. {shlex.quote(functions)}; . "$0"'
+        return (*container, interpreter, *options, "-c", read, script, *spec.args)
+    return (*container, interpreter, *options, script, *spec.args)
 
 
 def _is_plain_option(option: str) -> bool:

@@ -224,6 +224,8 @@ class TrialSpec:
     no_training_s: float = 40.0  # seconds to wait for an error if nothing in the program trains
     no_activity_s: float = 90.0  # seconds after which a trial that stands still is ended
     overlay: str = "auto"  # "auto": a private overlay over the user's directories if the kernel permits it; "off"
+    # srun's options for the container of the whole script, if the job has one; () if it runs on the node itself.
+    container: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()  # prerun.caches: what the trial writes to these is kept
 
     @property
@@ -433,7 +435,7 @@ def _format_gres(request: JobRequest, gpus: int) -> str:
 
 def _list_kept_options(request: JobRequest, leave_out: Collection[str]) -> list[str]:
     names = {s.option for s in request.settings} - request.plugin_options.keys() - set(leave_out)
-    chosen = [n for n in _KEPT_OPTIONS if n in names] + sorted(n for n in names if n.startswith("container"))
+    chosen = [n for n in _KEPT_OPTIONS if n in names]
     options = []
     for name in chosen:
         value = request.value(name)
@@ -442,7 +444,23 @@ def _list_kept_options(request: JobRequest, leave_out: Collection[str]) -> list[
             continue
         options.append(spell(name, value))
     # Pass every occurrence of a plugin's option in sbatch's order: the plugin decides how to treat repeated options.
-    return options + [spell(s.option, s.value) for s in request.settings if s.option in request.plugin_options]
+    plugins = (s for s in request.settings if s.option in request.plugin_options and not _is_of_container(s.option))
+    return options + [spell(s.option, s.value) for s in plugins]
+
+
+def list_container_options(request: JobRequest) -> tuple[str, ...]:
+    """Return srun's options for the container in which the job's script runs; () if there is none.
+
+    They are Slurm's own (--container) or pyxis's. The pre-run's job runs on the node itself, where slurmwrap is, and
+    starts the script in the container.
+    """
+    found = [spell(s.option, s.value) for s in request.settings if _is_of_container(s.option)]
+    starts = any(request.setting(option) for option in ("container", "container-image", "container-name"))
+    return tuple(dict.fromkeys(found)) if starts else ()
+
+
+def _is_of_container(option: str) -> bool:
+    return option.startswith(("container", "no-container"))
 
 
 def _export(request: JobRequest) -> list[str]:

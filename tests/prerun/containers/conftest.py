@@ -43,7 +43,16 @@ for step in range(int(sys.argv[1])):
     optimizer.step()
 open('checkpoint.pt', 'w').close()
 """
-PROGRAMS = ("/usr/bin/python3", "/bin/bash", "/bin/dash", "/bin/ls", "/bin/cat", "/usr/bin/env", "/bin/mkdir", "/bin/rm")
+PROGRAMS = (
+    "/usr/bin/python3",
+    "/bin/bash",
+    "/bin/dash",
+    "/bin/ls",
+    "/bin/cat",
+    "/usr/bin/env",
+    "/bin/mkdir",
+    "/bin/rm",
+)
 RUN = """
 import json, os, sys
 from slurmwrap.diagnosis.classifier import diagnose_run
@@ -104,7 +113,9 @@ def build_image(root: Path) -> None:
     (root / "usr/bin/sh").symlink_to("dash")
     (root / "usr/bin/python").symlink_to("python3")
     version = Path(os.path.realpath("/usr/bin/python3")).name
-    shutil.copytree(f"/usr/lib/{version}", root / "usr/lib" / version, ignore=shutil.ignore_patterns("test", "__pycache__"))
+    shutil.copytree(
+        f"/usr/lib/{version}", root / "usr/lib" / version, ignore=shutil.ignore_patterns("test", "__pycache__")
+    )
     binaries = [*(root / "usr/bin").iterdir(), *(root / "usr/lib" / version / "lib-dynload").iterdir()]
     for library in sorted({lib for binary in binaries for lib in list_libraries(binary)}):
         target = root / library.removeprefix("/")
@@ -152,7 +163,9 @@ class Site:
         fields |= {"script_name": "train.sbatch", "time_limit_s": allow(30.0), "gpus": 4, **spec}
         environ = {"HOME": str(self.home), "PATH": self.path, "USER": self.user, "LANG": "C", **self.environ}
         argv = [sys.executable, "-c", RUN, json.dumps({"spec": fields, "environ": environ})]
-        done = subprocess.run(self.as_user(argv), capture_output=True, text=True, timeout=allow(100.0), cwd="/", check=False)
+        done = subprocess.run(
+            self.as_user(argv), capture_output=True, text=True, timeout=allow(100.0), cwd="/", check=False
+        )
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
@@ -223,7 +236,9 @@ def need(site: Site) -> Callable[[str], None]:
             "ch-run": ["ch-run", str(site.images / "train"), "--", "ls"],
             "podman": ["podman", "info"],
         }[name]
-        done = subprocess.run(site.as_user(probe), capture_output=True, text=True, timeout=allow(60.0), cwd="/", check=False)
+        done = subprocess.run(
+            site.as_user(probe), capture_output=True, text=True, timeout=allow(60.0), cwd="/", check=False
+        )
         if done.returncode:
             pytest.skip(f"{name} cannot run as {site.user}: {done.stderr[-200:]}")
 
@@ -231,7 +246,9 @@ def need(site: Site) -> Callable[[str], None]:
 
 
 # Rootless Podman's crun refuses a host with both versions of cgroups; there the tests see only version 2.
-ONLY_CGROUP2 = "mount --make-rprivate / && umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\""
+ONLY_CGROUP2 = (
+    'mount --make-rprivate / && umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+)
 CONTAINERS_CONF = """[containers]
 cgroups = "disabled"
 netns = "host"
@@ -255,11 +272,17 @@ def podman(site: Site, need: Callable[[str], None]) -> Iterator[Site]:
     archive = site.home / "train.tar"
     subprocess.run(["tar", "-C", str(site.images / "train"), "-cf", str(archive), "."], check=True)
     load = ["podman", "import", "--change", "ENV=PYTHONPATH=/opt/lib", str(archive), "train"]
-    done = subprocess.run(site.as_user(load), capture_output=True, text=True, timeout=allow(120.0), cwd="/", check=False)
+    done = subprocess.run(
+        site.as_user(load), capture_output=True, text=True, timeout=allow(120.0), cwd="/", check=False
+    )
     assert done.returncode == 0, done.stderr
     try:
         yield site
     finally:
         subprocess.run(
-            site.as_user(["podman", "system", "reset", "-f"]), capture_output=True, timeout=allow(60.0), cwd="/", check=False
+            site.as_user(["podman", "system", "reset", "-f"]),
+            capture_output=True,
+            timeout=allow(60.0),
+            cwd="/",
+            check=False,
         )

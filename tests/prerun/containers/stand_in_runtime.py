@@ -78,7 +78,10 @@ class Box:
 
     def __init__(self, root: Path, environ: dict[str, str]) -> None:
         if not root.is_dir():
-            fail(f"FATAL:   could not open image {root}: failed to retrieve path for {root}: no such file or directory", 255)
+            fail(
+                f"FATAL:   could not open image {root}: failed to retrieve path for {root}: no such file or directory",
+                255,
+            )
         self.root, self.environ, self.cwd = root, environ, ""
         self.arguments = ["--unshare-user", "--die-with-parent"]
         # Mount points below a read-only root cannot be created, so the root is a tmpfs with the image's directories.
@@ -92,7 +95,10 @@ class Box:
 
     def bind(self, source: str, target: str = "", *, read_only: bool = False) -> None:
         if not os.path.exists(source):
-            fail(f"FATAL:   container creation failed: mount {source}->{target}: mount source {source} doesn't exist", 255)
+            fail(
+                f"FATAL:   container creation failed: mount {source}->{target}: mount source {source} doesn't exist",
+                255,
+            )
         self.arguments += ["--ro-bind" if read_only else "--bind", source, target or source]
 
     def run(self, command: list[str]) -> NoReturn:
@@ -158,7 +164,9 @@ def run_docker(images: Path, words: list[str]) -> NoReturn:
     options, rest = parse("docker", words, DOCKER)
     root = images / rest.pop(0).partition(":")[0]
     if not root.is_dir():
-        fail(f"Unable to find image '{root.name}:latest' locally\ndocker: Error response from daemon: pull access denied for {root.name}")
+        fail(
+            f"Unable to find image '{root.name}:latest' locally\ndocker: Error response from daemon: pull access denied for {root.name}"
+        )
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", **read_environment(root / "image.env")}
     for name, value in options:
         if name == "env":
@@ -183,7 +191,11 @@ def run_enroot(images: Path, words: list[str]) -> NoReturn:
         fail("enroot: invalid command")
     options, rest = parse("enroot", words, ENROOT)
     root = images / Path(rest.pop(0)).name.removesuffix(".sqsh")
-    environ = {"HOME": os.environ["HOME"], "PATH": "/usr/local/bin:/usr/bin:/bin", **read_environment(root / "image.env")}
+    environ = {
+        "HOME": os.environ["HOME"],
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        **read_environment(root / "image.env"),
+    }
     box = Box(root, environ)
     for name, value in options:
         if name == "env":
@@ -220,7 +232,13 @@ def run_srun(images: Path, words: list[str]) -> NoReturn:
     box.run(rest)
 
 
-RUN = {"apptainer": run_apptainer, "singularity": run_apptainer, "docker": run_docker, "enroot": run_enroot, "srun": run_srun}
+RUN = {
+    "apptainer": run_apptainer,
+    "singularity": run_apptainer,
+    "docker": run_docker,
+    "enroot": run_enroot,
+    "srun": run_srun,
+}
 
 if __name__ == "__main__":
     RUN[sys.argv[1]](Path(sys.argv[2]), sys.argv[3:])

@@ -23,7 +23,9 @@ def test_a_training_in_bubblewrap_parks_in_its_third_step(site: Any, need: Calla
     need("bwrap")
     before = site.list_files()
     found = site.run(BWRAP.format(images=site.images, steps=9))
-    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), json.dumps(found, indent=1)
+    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), (
+        json.dumps(found, indent=1)
+    )
     assert "wandb disabled" in found["output"]
     assert site.list_files() == before
 
@@ -32,7 +34,9 @@ def test_a_training_in_charliecloud_parks_in_its_third_step(site: Any, need: Cal
     need("ch-run")
     before = site.list_files()
     found = site.run(CH_RUN.format(images=site.images, steps=9))
-    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), json.dumps(found, indent=1)
+    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), (
+        json.dumps(found, indent=1)
+    )
     assert "wandb disabled" in found["output"]
     assert site.list_files() == before
 
@@ -40,7 +44,9 @@ def test_a_training_in_charliecloud_parks_in_its_third_step(site: Any, need: Cal
 def test_a_training_in_podman_parks_in_its_third_step_and_leaves_nothing(podman: Any) -> None:
     before = podman.list_files()
     found = podman.run(PODMAN.format(steps=9))
-    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), json.dumps(found, indent=1)
+    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), (
+        json.dumps(found, indent=1)
+    )
     assert "wandb disabled" in found["output"]
     assert podman.list_files() == before
     left = subprocess.run(podman.as_user(["podman", "ps", "-aq"]), capture_output=True, text=True, cwd="/", check=False)

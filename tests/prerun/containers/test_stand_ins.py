@@ -34,7 +34,11 @@ def put_runtimes(site: Any, stand_in: Callable[[str], None]) -> None:
     for name in ("apptainer", "singularity", "docker", "enroot", "srun"):
         stand_in(name)
     mounts = [{"destination": "/work", "source": str(site.job), "options": ["rbind", "rw"]}]
-    config = {"root": {"path": str(site.images / "train")}, "process": {"cwd": "/work", "args": ["sh"]}, "mounts": mounts}
+    config = {
+        "root": {"path": str(site.images / "train")},
+        "process": {"cwd": "/work", "args": ["sh"]},
+        "mounts": mounts,
+    }
     (site.job / "bundle").mkdir()
     (site.job / "bundle/config.json").write_text(json.dumps(config))
 
@@ -47,6 +51,8 @@ def test_a_training_in_a_container_parks_in_its_third_step(
     before = site.list_files()
     found = site.run(f"#!/bin/bash\n{ {**APPTAINER, **OTHERS}[name].format(steps=9) }\n")
     shown = json.dumps(found, indent=1)
-    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), shown
+    assert (found["outcome"], found["layer"], found["steps"], found["source"]) == ("pass", "step", 3, "optimizer"), (
+        shown
+    )
     assert "wandb disabled" in found["output"]
     assert site.list_files() == before

@@ -177,8 +177,20 @@ def test_what_a_colleague_owns_in_the_group_directory_stays_closed_to_the_trial(
 
 
 def test_a_program_that_needs_setuid_runs_without_an_overlay(home: Path) -> None:
-    found = run_in_planned_overlay(home, "true", "bash", "apptainer")
-    assert (found["roots"], found["reason"]) == ([], "apptainer cannot work in a user namespace")
+    found = run_in_planned_overlay(home, "true", "bash", "podman")
+    assert (found["roots"], found["reason"]) == ([], "podman cannot work in a user namespace")
+
+
+@pytest.mark.parametrize(("mode", "needs"), [(0o755, False), (0o4755, True)])
+def test_apptainer_needs_setuid_if_its_starter_has_the_bit(mode: int, needs: bool, tmp_path: Path) -> None:
+    program, starter = tmp_path / "bin/apptainer", tmp_path / "libexec/apptainer/bin/starter-suid"
+    for path in (program, starter):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    starter.chmod(mode)
+    assert overlay.needs_setuid("apptainer", str(program)) is needs
+    assert not overlay.needs_setuid("apptainer", "")
+    assert not overlay.needs_setuid("bwrap", str(program))
 
 
 def test_an_overlay_that_is_off_leaves_the_command_unchanged(tmp_path: Path) -> None:

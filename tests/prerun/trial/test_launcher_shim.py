@@ -57,12 +57,12 @@ def test_a_missing_program_fails_as_under_slurm(real: Path) -> None:
 
 
 def test_a_container_is_started_by_the_real_srun(real: Path) -> None:
-    output = run_shim(real, "srun", "-N4", "-n32", "--container-image=I", "python", "a.py", "-n", "2")
-    assert output == (
-        0,
-        "real --nodes=1 --ntasks=1 --container-image=I --container-mounts=/t:/t -- python a.py -n 2\n",
-        "",
-    )
+    code, output, errors = run_shim(real, "srun", "-N4", "-n32", "--container-image=I", "python", "a.py", "-n", "2")
+    start, _, passed = output.partition(" --container-env=")
+    names, _, rest = passed.partition(" ")
+    assert (code, errors, start) == (0, "", "real --nodes=1 --ntasks=1 --container-image=I")
+    assert {"SLURMWRAP_TRIAL_DIR", "SLURMWRAP_INJECT", "SLURMWRAP_SHIMS"} <= set(names.split(","))
+    assert rest == "--container-mounts=/t:/t -- /bin/sh /t/inside/enter python a.py -n 2\n"
 
 
 @pytest.mark.parametrize("question", ["--version", "--help", "-V"])

@@ -88,7 +88,7 @@ def test_sizes_and_options_of_the_real_job_only_are_left_out() -> None:
     assert make_options(job_request) == BASE
 
 
-def test_account_partition_and_container_options_are_kept() -> None:
+def test_account_and_partition_are_kept_and_the_container_is_that_of_the_script() -> None:
     job_request = make_request(
         job_name="bert",
         account="a",
@@ -105,8 +105,9 @@ def test_account_partition_and_container_options_are_kept() -> None:
         *BASE[1:],
         "--partition=gpu",
         *("--account=a", "--qos=q", "--constraint=a100&ib", "--reservation=r", "--exclude=n7"),
-        *("--container-image=docker://x", "--container-mounts=/a:/b"),
     )
+    assert list_container_options(job_request) == ("--container-image=docker://x", "--container-mounts=/a:/b")
+    assert list_container_options(make_request(container_mounts="/a:/b")) == ()
 
 
 def test_options_of_a_site_plugin_are_kept_in_order() -> None:
