@@ -34,8 +34,11 @@ from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.trial_result import TrialProgress, TrialResult
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
+from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_containers import map_paths
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
+from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.prerun.verdict.judge_trial import judge
 from slurmwrap.protocols import Slurm
@@ -490,17 +493,18 @@ def _run_and_judge(trial: PrerunFiles, began: float, early: EarlyRelease | None)
     try:
         watch.look()
         report = _ProgressWriter(trial.directory, watch)
+        looks = [map_paths(spec.trial_dir, look) for look in (job_inputs.inspect, python_traceback.read)]
 
         def release(steps: TrialResult) -> None:
             if early is not None:
-                early(judge(spec, steps, classify))
+                early(judge(spec, steps, classify, *looks))
                 watch.released = early.record is not None
 
         result = run_trial(spec, environ=_read_slurm_environment(), on_progress=report, on_steps=release)
-        verdict = judge(spec, result, classify)
+        verdict = judge(spec, result, classify, *looks)
         if verdict.outcome is not Outcome.FAIL:
             return Judged(verdict, delay=spec.delay)
-        if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify)
+        if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify, *looks)
         return Judged(verdict, replace(if_delayed, measurement=None))
     except PrerunTerminated:
         if early is not None and early.record is not None and early.verdict is not None:

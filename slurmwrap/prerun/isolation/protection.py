@@ -31,6 +31,7 @@ from slurmwrap.prerun.trial.trial_containers import (
     find_container_doubt,
     find_missing_privilege,
     list_container_logs,
+    map_inside_path,
     needs_no_overlay,
 )
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -130,6 +131,11 @@ class Protection:
         folders += list_container_logs(self.spec.trial_dir)
         redirected = {(path[len(str(outputs)) :], path) for path in _list_redirected(self.spec.step_dir)}
         found = [*redirected, *(pair for root, folder in folders for pair in _list_log_files(root, folder))]
+        # The shadow tree has the paths inside containers.
+        found = [
+            (map_inside_path(self.spec.trial_dir, name) if path.startswith(f"{outputs}/") else name, path)
+            for name, path in found
+        ]
         newest = sorted(dict.fromkeys(found), key=lambda pair: _get_mtime(pair[1]), reverse=True)
         return tuple(newest[:_MAX_LOGS])
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.prerun.static.launcher_args import parse_srun
 from slurmwrap.prerun.static.shell_words import UNKNOWN
 
 
@@ -197,6 +198,11 @@ def parse_container_call(words: Sequence[str]) -> ContainerCall | None:
         head.append(subcommand)
     options, taken = _take_options(rest, runtime.valued, runtime.arity, runtime.letters)
     rest = rest[taken:]
+    while len(rest) > 1 and rest[0] == UNKNOWN and (rest[1] == UNKNOWN or rest[1].startswith("-")):
+        # `docker run $OPTIONS -v /data:/data IMAGE`
+        options.append((UNKNOWN, None, (rest.pop(0),)))
+        more, taken = _take_options(rest, runtime.valued, runtime.arity, runtime.letters)
+        options, rest = [*options, *more], rest[taken:]
     before, after, image = False, False, ""
     if rest[:1] == ["--"]:
         before = True
@@ -312,10 +318,35 @@ def list_bound_paths(call: ContainerCall, cwd: str) -> tuple[BoundPath, ...]:
     )
 
 
+def find_container_view(words: Sequence[str], cwd: str) -> tuple[tuple[BoundPath, ...], str]:
+    """Return (what is bound, working directory inside or "") of the container that a command starts."""
+    bound: list[BoundPath] = []
+    workdir = ""
+    for at, word in enumerate(words):
+        name = os.path.basename(word)  # noqa: PTH119
+        if name == "srun":
+            call = parse_srun(words[at + 1 :])
+            if call.in_container:
+                bound += map(parse_pyxis_mount, split_bindings(call.value("container-mounts") or ""))
+                workdir = call.value("container-workdir") or workdir
+        elif name in RUNTIMES and (inside := parse_container_call(words[at:])):
+            bound += list_bound_paths(inside, cwd)
+            workdir = (inside.values("workdir", "pwd", "cwd", "cd", "chdir") or [workdir])[-1]
+            if inside.runtime.kind == "apptainer" and inside.values("workdir"):
+                workdir = (inside.values("pwd", "cwd") or [""])[-1]
+            break
+    return tuple(bound), workdir
+
+
+def parse_pyxis_mount(part: str) -> BoundPath:
+    """Return what one part of srun's --container-mounts binds."""
+    source, _, rest = part.partition(":")
+    target, _, flags = rest.partition(":")
+    return BoundPath(source=source, target=target or source, read_only="ro" in flags.split("+"))
+
+
 def _parse_bindings(value: str, kind: str) -> list[BoundPath]:
-    parts = (
-        split_bindings(value) if kind in ("apptainer", "enroot") else value.split(";") if kind == "shifter" else [value]
-    )
+    parts = split_bindings(value) if kind == "apptainer" else value.split(";") if kind == "shifter" else [value]
     found = []
     for part in parts:
         source, _, rest = part.partition(":")

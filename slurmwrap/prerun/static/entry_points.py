@@ -21,6 +21,7 @@ from slurmwrap.prerun.static.command_wrappers import (
     is_installing,
     unwrap_command,
 )
+from slurmwrap.prerun.static.container_calls import BoundPath, find_container_view, map_to_host
 from slurmwrap.prerun.static.search_path import apply_search_path_change, make_search_path
 from slurmwrap.prerun.static.shell_parser import parse_commands
 from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess, RawCommand, RawWord, expand, split_shell_assignment
@@ -165,8 +166,10 @@ class _CommandWalk:
         inner.devices, inner.file = self.devices, file or self.file
         inner.surely = self.surely and command.sure and not contained
         first = next((w.line for w in command.words if expand(w, self.variables, self.args) == (text,)), command.line)
+        bound, _ = find_container_view(found.whole if found else self._expand(command), self.cwd or UNKNOWN)
         for one in inner.commands(text):
-            entry = one.entry and _place_in_outer_script(one.entry, first, bool(file), contained)
+            entry = one.entry and _move_to_host(one.entry, bound if contained else ())
+            entry = entry and _place_in_outer_script(one.entry, first, bool(file), contained)
             moved = one.line if file else first + one.line - 1
             yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None)
         self.files_known = inner.files_known
@@ -207,9 +210,12 @@ class _CommandWalk:
 
     def _make_entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
         rest, contained = unwrap_command(words)
-        found = parse_program(rest, self.cwd) or self._make_given_entry(rest, command)
+        bound, workdir = find_container_view(words, self.cwd or UNKNOWN) if contained else ((), "")
+        cwd = (map_to_host(workdir, bound) if workdir else "") or self.cwd
+        found = parse_program(rest, cwd) or self._make_given_entry(rest, command)
         if found is None:
             return None
+        found = _move_to_host(found, bound)
         sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
         # After `||` the script itself handles a failure, so the program need not succeed.
         sure = sure and command.then != "||"
@@ -228,6 +234,9 @@ class _CommandWalk:
             devices=self.devices,
             file=self.file,
         )
+
+    def _expand(self, command: RawCommand) -> list[str]:
+        return [text for word in command.words for text in self._expand_word(word)]
 
     def _is_unset(self, name: str) -> bool:
         return name not in self.variables or self.variables[name] == ""
@@ -271,6 +280,12 @@ class _CommandWalk:
         if len(reads) == 1:
             return make_file_entry("python", [reads[0], *rest[at:]], self.cwd, rest[0])
         return None
+
+
+def _move_to_host(entry: EntryPoint, bound: Sequence[BoundPath]) -> EntryPoint:
+    """Return the entry point with the host's path of a file that a container has by a bound directory."""
+    mapped = map_to_host(entry.path, bound) if entry.path and UNKNOWN not in entry.path else ""
+    return replace(entry, path=mapped) if mapped and UNKNOWN not in mapped else entry
 
 
 def _join_word(words: Sequence[str]) -> str:

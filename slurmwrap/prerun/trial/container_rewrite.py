@@ -18,6 +18,7 @@ from slurmwrap.prerun.static.container_calls import (
     join_call,
     list_bound_paths,
     map_to_host,
+    parse_pyxis_mount,
     split_bindings,
 )
 from slurmwrap.prerun.static.launcher_args import SrunCall, make_one_task_arguments
@@ -404,7 +405,7 @@ def rewrite_srun_call(
     mount namespace, so pyxis gets the user's directories read-only; what Python writes goes to the shadow tree.
     """
     mounts = split_bindings(call.value("container-mounts") or "")
-    bound = bound_by_bundle or tuple(_parse_pyxis_mount(part) for part in mounts)
+    bound = bound_by_bundle or tuple(map(parse_pyxis_mount, mounts))
     inside = make_inside_environment(files, bound, own_root=False, closes=True)
     kept = [(name, value) for name, value in call.options if name not in _REPLACED]
     if mounts:
@@ -434,12 +435,6 @@ def rewrite_srun_call(
 
 # Options of srun that are set anew. What --container-save writes is an image of the user's.
 _REPLACED = ("container-mounts", "container-env", "container-save", "container", "export", "cpus-per-task")
-
-
-def _parse_pyxis_mount(part: str) -> BoundPath:
-    source, _, rest = part.partition(":")
-    target, _, flags = rest.partition(":")
-    return BoundPath(source=source, target=target or source, read_only="ro" in flags.split("+"))
 
 
 def _make_mount_read_only(part: str, files: TrialFiles) -> str:

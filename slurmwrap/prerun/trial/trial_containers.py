@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,11 @@ def find_missing_privilege(trial_dir: str, text: str) -> str:
 def list_container_logs(trial_dir: str) -> tuple[tuple[str, str], ...]:
     """Return (path on the host as the user knows it, directory with the container's writes to it)."""
     return tuple(dict.fromkeys(pair for one in list_containers(trial_dir) for pair in one.layers.items()))
+
+
+def map_paths(trial_dir: str, look: Callable[[str], str | None]) -> Callable[[str], str | None]:
+    """Return `look` for paths as the programs of the trial print them, also inside containers."""
+    return lambda path: look(map_inside_path(trial_dir, path))
 
 
 def map_inside_path(trial_dir: str, path: str) -> str:

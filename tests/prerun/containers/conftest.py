@@ -57,13 +57,17 @@ RUN = """
 import json, os, sys
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.static import job_inputs
+from slurmwrap.prerun.trial.trial_containers import map_paths
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.judge_trial import judge
 
 request = json.loads(sys.argv[1])
 spec = TrialSpec(**request["spec"])
 result = run_trial(spec, environ=request["environ"])
-verdict = judge(spec, result, diagnose_run)
+looks = [map_paths(spec.trial_dir, look) for look in (job_inputs.inspect, python_traceback.read)]
+verdict = judge(spec, result, diagnose_run, *looks)
 measured = result.measurement
 print(json.dumps({
     "layer": result.layer, "exit_code": result.exit_code, "steps": result.steps, "source": result.step_source,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -56,3 +57,119 @@ def test_a_training_in_a_container_parks_in_its_third_step(
     )
     assert "wandb disabled" in found["output"]
     assert site.list_files() == before
+
+
+DETACHED = {
+    "docker": "docker run --rm -v $PWD:/work -w /work train",
+    "pyxis": "srun --container-image=train.sqsh --container-mounts=$PWD:/work --container-workdir=/work",
+}
+
+
+@pytest.mark.parametrize("runtime", DETACHED)
+def test_a_shell_that_writes_where_no_overlay_is_proves_nothing_and_changes_nothing(
+    runtime: str, site: Any, stand_in: Callable[[str], None]
+) -> None:
+    put_runtimes(site, stand_in)
+    before = site.list_files()
+    found = site.run(f"#!/bin/bash\n{DETACHED[runtime]} sh -c 'rm train.py && echo x > new'\n")
+    assert found["outcome"] == "inconclusive", json.dumps(found, indent=1)
+    assert "ead-only file system" in found["output"]
+    assert site.list_files() == before
+
+
+@pytest.mark.parametrize("runtime", DETACHED)
+def test_python_may_write_where_no_overlay_is_and_reads_it_back(
+    runtime: str, site: Any, stand_in: Callable[[str], None]
+) -> None:
+    put_runtimes(site, stand_in)
+    before = site.list_files()
+    (site.job / "train.py").write_text(
+        "import os\nos.makedirs('out', exist_ok=True)\nopen('out/a.log', 'w').write('1')\n"
+        "print(open('out/a.log').read(), os.listdir('/work/out'))\n"
+    )
+    found = site.run(f"#!/bin/bash\n{DETACHED[runtime]} python3 train.py\n")
+    assert (found["exit_code"], found["output"]) == (0, "1 ['a.log']\n"), json.dumps(found, indent=1)
+    assert found["logs"] == {f"{site.job}/out/a.log": "1"}
+    assert site.list_files() == before
+
+
+def test_a_missing_package_in_the_image_fails_with_the_line(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    (site.job / "train.py").write_text("import torch.optim\nimport transformers\n")
+    found = site.run("#!/bin/bash\napptainer exec --nv train.sif python3 train.py\n")
+    assert found["outcome"] == "fail", json.dumps(found, indent=1)
+    assert "train.py:2: ModuleNotFoundError: No module named 'transformers'" in found["reason"]
+
+
+def test_a_missing_image_fails(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    found = site.run("#!/bin/bash\napptainer exec --nv none.sif python3 train.py\n")
+    assert found["outcome"] == "fail", json.dumps(found, indent=1)
+
+
+def test_a_script_whose_whole_job_is_in_a_container_is_tried_there(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    before = site.list_files()
+    container = ("--container-image=train.sqsh", f"--container-mounts={site.job}:/work", "--container-workdir=/work")
+    script = "#!/bin/bash\n[ -e /opt/lib/imagepackage.py ] || exit 9\npython train.py $1\n"
+    found = site.run(script, container=container, args=["9"])
+    assert (found["outcome"], found["steps"]) == ("pass", 3), json.dumps(found, indent=1)
+    assert site.list_files() == before
+
+
+def test_an_absolute_path_of_a_runtime_is_replaced_by_its_shim(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    away = site.home / "opt"
+    away.mkdir(exist_ok=True)
+    (site.home / "bin/apptainer").rename(away / "apptainer")
+    found = site.run(f"#!/bin/bash\n{away}/apptainer exec --containall -B $PWD --pwd $PWD train.sif python3 train.py 9\n")
+    assert (found["outcome"], found["steps"]) == ("pass", 3), json.dumps(found, indent=1)
+
+
+def test_torchrun_inside_starts_one_process(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    (site.job / "torch/distributed").mkdir()
+    (site.job / "torch/distributed/__init__.py").write_text("")
+    (site.job / "torch/distributed/run.py").write_text("import sys\nprint('run', *sys.argv[1:])\n")
+    found = site.run(
+        "#!/bin/bash\nsrun -N4 singularity exec --cleanenv -B $PWD:/w --pwd /w train.sif"
+        " python3 -m torch.distributed.run --nnodes 4 --nproc_per_node 8 --rdzv_backend=c10d train.py 9\n"
+    )
+    assert "run --standalone --nnodes=1 --nproc_per_node=1 train.py 9" in found["output"], json.dumps(found, indent=1)
+
+
+def test_mpirun_inside_starts_one_rank(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    mpirun = site.job / "mpi/mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text("#!/bin/sh\necho 16 ranks\n")
+    mpirun.chmod(0o755)
+    inside = "PATH=$PATH:$PWD/mpi; mpirun -np 16 --bind-to none python3 train.py 9"
+    found = site.run(f"#!/bin/bash\napptainer exec --nv train.sif sh -c '{inside}'\n")
+    assert (found["outcome"], found["steps"]) == ("pass", 3), json.dumps(found, indent=1)
+
+
+def test_a_set_uid_apptainer_is_tried_without_an_overlay_and_changes_nothing(
+    site: Any, stand_in: Callable[[str], None]
+) -> None:
+    put_runtimes(site, stand_in)
+    starter = site.home / "libexec/apptainer/bin/starter-suid"
+    starter.parent.mkdir(parents=True, exist_ok=True)
+    starter.touch()
+    starter.chmod(0o4755)
+    before = site.list_files()
+    # The name is known only when the script runs, so the overlay is given up in the middle of the trial.
+    call = 'R=appt; "${R}ainer" exec --nv -B $PWD:/work --pwd /work train.sif'
+    try:
+        found = site.run(f"#!/bin/bash\n{call} python3 train.py 9\n")
+    finally:
+        shutil.rmtree(site.home / "libexec")
+    assert (found["outcome"], found["steps"]) == ("pass", 3), json.dumps(found, indent=1)
+    assert site.list_files() == before
+
+
+def test_docker_on_another_machine_is_not_tried(site: Any, stand_in: Callable[[str], None]) -> None:
+    put_runtimes(site, stand_in)
+    found = site.run(f"#!/bin/bash\nexport DOCKER_HOST=tcp://gpu7:2376\n{DETACHED['docker']} python3 train.py 9\n")
+    assert found["outcome"] == "inconclusive"
+    assert "this container cannot be tried: docker runs it on tcp://gpu7:2376" in found["reason"]
