@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from slurmwrap.model.cluster import Snapshot
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.package_files import make_sandbox_environment, shipped
 from slurmwrap.sbatch.command_line import CommandLine, build_names, parse_own_options, split_command_line
+from slurmwrap.sbatch.container_launch import LAUNCHED, PYXIS, ContainerLaunch, choose_runtime, make_container_launch
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.launch_templates import (
     TASKS,
@@ -154,6 +156,8 @@ gsub new writes a batch script for a program, from one of the launch templates; 
   gsub new --template torchrun -G 16 train.py --lr 3e-4     writes train.sbatch
   gsub new --template srun -G 16 -t 8:00:00 -o big.sbatch train.py
   gsub new --template array -G 1 --values 1e-4,3e-4%2 train.py --lr {}
+  gsub new --container nvcr.io/nvidia/pytorch:25.01-py3 -G 8 train.py
+                                                            in a container, by the runtime that the site has
   gsub new --list                                           the templates, one line each
 
 -o names the file that is written (- for stdout), --output the job's output. A file that is there is never overwritten.
@@ -199,6 +203,8 @@ def write_new_script(words: Sequence[str], environ: Mapping[str, str], console: 
         return 0
     if list(words) == ["--list"] or _has_template_list_option(words):
         return show_list(configuration.load(environ), environ)
+    if not any(one.option == "template" for one in parse_own_options(words)) and _has_container_option(words):
+        words = ["--template=torchrun", *words]
     if not any(one.option == "template" for one in parse_own_options(words)):
         names = ", ".join(sorted(find_templates(list_template_folders(configuration.load(environ), environ))))
         raise UsageError(
@@ -217,6 +223,10 @@ def write_new_script(words: Sequence[str], environ: Mapping[str, str], console: 
     _write(path, made.content)
     process_env.write_stdout(f"Wrote {path}. {made.summary}\nRead it, then: gsub {quote_for_bash(str(path))}\n")
     return 0
+
+
+def _has_container_option(words: Sequence[str]) -> bool:
+    return any(one.option == "container" for one in split_command_line(words).given)
 
 
 def _format_example_call(words: Sequence[str]) -> str:
@@ -260,7 +270,11 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
     kinds = _list_node_kinds(snapshot, request)
     layout = compute_job_layout(request.shape, found.tasks, kinds)
     check_partition_capacity(layout, kinds, request.value("partition") or snapshot.default_partition)
-    content = render_template(found, build_template_variables(command, request, layout, name, found.tasks), folders)
+    container = _find_container_launch(request, environ)
+    variables = build_template_variables(command, request, layout, name, found.tasks, container)
+    content = render_template(found, variables, folders)
+    if container is not None and container.prefix + container.options not in content.decode(errors="surrogateescape"):
+        raise UsageError(f"template {name} starts no container", hint=f"Add {{{{ contain }}}} to {found.path}.")
     return GeneratedScript(
         content=content,
         words=list_submission_words(command, environ),
@@ -269,6 +283,29 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
         notes=(*unknown, *_list_script_notes(command, found.origin, str(found.path))),
         request=request,
     )
+
+
+def _find_container_launch(request: JobRequest, environ: Mapping[str, str]) -> ContainerLaunch | None:
+    """Return how to start the program in the image of --container by a runtime of the site; None without an image.
+
+    An OCI bundle, a directory with a config.json, is left to Slurm, whose own option --container is.
+    """
+    image = request.value("container")
+    if not image:
+        return None
+    folder = Path(request.chdir) / image
+    if (folder / "config.json").is_file():
+        return None
+    if image.startswith(("/", ".")) and not folder.exists():
+        raise ScriptError(f"{image}: no such image", hint=_suggest_path(folder))
+    path = environ.get("PATH", os.defpath)
+    available = [name for name in LAUNCHED if name != PYXIS and shutil.which(name, path=path)]
+    from slurmwrap.slurm.plugin_options import PluginOptions
+
+    if "container-image" in PluginOptions(environ).names:
+        available.append(PYXIS)
+    runtime = choose_runtime(image, available, is_directory=folder.is_dir())
+    return make_container_launch(runtime, image, request.shape.gpu_type or "")
 
 
 def show_list(config: Config, environ: Mapping[str, str]) -> int:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.sbatch.command_line import CommandLine
+from slurmwrap.sbatch.container_launch import ContainerLaunch
 from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, Origin, ResourceShape
 from slurmwrap.sbatch.option_table import BY_NAME, COMMAND_LINE_ONLY, MAKING
 from slurmwrap.sbatch.script_directives import quote_word
@@ -183,9 +184,14 @@ def _compute_cpus_per_task(gpus: int, tasks: int, kinds: Sequence[NodeKind]) -> 
 
 
 def build_template_variables(
-    command: CommandLine, request: JobRequest, layout: JobLayout, template: str, tasks: str
+    command: CommandLine,
+    request: JobRequest,
+    layout: JobLayout,
+    template: str,
+    tasks: str,
+    container: ContainerLaunch | None = None,
 ) -> Mapping[str, object]:
-    """Return the variables of a template (docs/templates.md lists them).
+    """Return the variables of a template (docs/templates.md lists them). `container`: what starts the program in one.
 
     Raises UsageError for a call that no template can handle.
     """
@@ -224,7 +230,10 @@ def build_template_variables(
         "values": tuple(quote_for_bash(value) for value in values),
         "placed": placed,
         "array": array,
-        "directives": tuple(_list_directives(request, layout, array)),
+        "directives": tuple(_list_directives(request, layout, array, leave_out={"container"} if container else set())),
+        "container": container.runtime if container else "",
+        "container_options": container.options if container else "",
+        "contain": container.prefix if container else "",
         "summary": format_layout_summary(template, layout),
     }
 
@@ -286,7 +295,9 @@ def _parse_signal(request: JobRequest) -> str:
     return found["name"].upper().removeprefix("SIG")
 
 
-def _list_directives(request: JobRequest, layout: JobLayout, array: str) -> Iterator[str]:
+def _list_directives(
+    request: JobRequest, layout: JobLayout, array: str, *, leave_out: Collection[str] = ()
+) -> Iterator[str]:
     """Yield the script's #SBATCH lines: the job's name and layout, then all other options of the command line."""
     stem = posixpath.basename(request.script.word or "job").removesuffix(".py")
     own = {s.option: s.value for s in request.settings if s.origin is Origin.COMMAND_LINE}
@@ -303,7 +314,7 @@ def _list_directives(request: JobRequest, layout: JobLayout, array: str) -> Iter
         own.pop("array", None)
         lines["array"] = array
     lines["output"] = own.pop("output", None) or ("%x-%A_%a.out" if array else "%x-%j.out")
-    rest = {name: value for name, value in own.items() if name not in _LAYOUT_OPTIONS | _CALL_OPTIONS}
+    rest = {name: value for name, value in own.items() if name not in {*_LAYOUT_OPTIONS, *_CALL_OPTIONS, *leave_out}}
     for name, value in {**lines, **rest}.items():
         yield _format_directive(name, value)
 

@@ -301,3 +301,66 @@ def test_the_error_names_the_cause_and_not_its_consequences(gsub, words: list[st
 def test_an_unreadable_path_entry_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["gsub"])
     assert is_new_command(["new", "-G", "4", "train.py"], {"PATH": f"/{'x' * 300}:/nosuch"})
+
+
+SBATCH_WITH_PYXIS = "#!/bin/sh\necho\necho 'Options provided by plugins:'\necho '      --container-image=IMAGE  [pyxis] the image'\n"
+CONTAINERS = {
+    ("apptainer", "train.sif"): 'srun --kill-on-bad-exit=1 apptainer exec --nv --bind "$PWD" --pwd "$PWD" train.sif torchrun \\',
+    ("apptainer", "nvcr.io/nvidia/pytorch:25.01-py3"): 'srun --kill-on-bad-exit=1 apptainer exec --nv --bind "$PWD" --pwd "$PWD"'
+    " docker://nvcr.io/nvidia/pytorch:25.01-py3 torchrun \\",
+    ("podman-hpc", "org/img:1"): 'srun --kill-on-bad-exit=1 podman-hpc run --rm --gpu --network=host --ipc=host -v "$PWD:$PWD"'
+    " -w \"$PWD\" -e 'SLURM_*' -e 'PYTHON*' -e MASTER_ADDR -e MASTER_PORT -e WORLD_SIZE -e RANK -e LOCAL_RANK"
+    " org/img:1 torchrun \\",
+    ("ch-run", "img"): 'srun --kill-on-bad-exit=1 ch-run --bind="$PWD:/mnt/0" --cd=/mnt/0 img -- torchrun \\',
+    ("sbatch", "nvcr.io/nvidia/pytorch:25.01-py3"): "srun --kill-on-bad-exit=1"
+    " --container-image='nvcr.io#nvidia/pytorch:25.01-py3' --container-mounts=\"$PWD:$PWD\""
+    ' --container-workdir="$PWD" torchrun \\',
+}
+
+
+@pytest.mark.parametrize(("program", "image"), CONTAINERS)
+def test_new_starts_the_program_in_a_container_by_the_runtime_of_the_site(
+    gsub, environ: dict[str, str], tmp_path: Path, program: str, image: str
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / program).write_text(SBATCH_WITH_PYXIS if program == "sbatch" else "#!/bin/sh\n")
+    (programs / program).chmod(0o755)
+    for name in ("train.sif",):
+        (tmp_path / "work" / name).touch()
+    words = ("new", "-o", "-", "--container", image, "-N2", "-G16", "train.py", "--lr", "1e-3")
+    done = gsub(*words, PATH=f"{programs}:{Path(sys.executable).parent}")
+    assert done.returncode == 0, done.stderr
+    assert CONTAINERS[program, image] in done.stdout.splitlines()
+    assert "#SBATCH --container" not in done.stdout
+    (tmp_path / "made.sh").write_text(done.stdout)
+    assert subprocess.run(["bash", "-n", str(tmp_path / "made.sh")], timeout=allow(60)).returncode == 0
+    (entry,) = [one for one in list_entry_points(done.stdout, str(tmp_path / "work"), (), {}, lambda _: None)]
+    assert (entry.path, entry.argv, entry.contained) == (str(tmp_path / "work/train.py"), ("--lr", "1e-3"), True)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_template_starts_its_program_in_the_container(gsub, tmp_path: Path, name: str) -> None:
+    (tmp_path / "apptainer").write_text("#!/bin/sh\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    shape = ("-G1", "--array=0-3") if name == "array" else ("-N2", "-G16")
+    words = ("new", "-o", "-", "--template", name, *shape, "--container=docker://img:1", "train.py")
+    done = gsub(*words, PATH=f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stderr
+    (entry,) = list_entry_points(done.stdout, str(tmp_path / "work"), (), {}, lambda _: None)
+    assert (entry.path, entry.contained) == (str(tmp_path / "work/train.py"), True)
+
+
+def test_an_image_that_no_runtime_of_the_site_can_start_is_refused(gsub, tmp_path: Path) -> None:
+    (tmp_path / "work/train.sif").touch()
+    done = gsub("new", "--container", "train.sif", "-N2", "-G16", "train.py", PATH=str(Path(sys.executable).parent))
+    assert (done.returncode, done.stdout) == (255, "")
+    assert "--container=train.sif: none of apptainer, singularity is on this machine's PATH" in done.stderr
+    missing = gsub("new", "--container", "./none.sif", "-N2", "-G16", "train.py")
+    assert "./none.sif: no such image" in missing.stderr
+
+
+def test_an_oci_bundle_is_left_to_slurm(gsub, tmp_path: Path) -> None:
+    (tmp_path / "work/bundle").mkdir()
+    (tmp_path / "work/bundle/config.json").write_text("{}")
+    assert "#SBATCH --container=bundle" in generate(gsub, "--container=bundle", "--template=srun", "-N2", "-G16", "train.py")

@@ -161,15 +161,15 @@ class _CommandWalk:
             text, args = get_inline_shell(rest)
         if text is None:
             return
-        inner = _CommandWalk(self.cwd, tuple(args), self.variables, self.read)
+        bound, workdir = find_container_view(self._expand(command), self.cwd or UNKNOWN) if contained else ((), "")
+        inner = _CommandWalk(workdir or self.cwd, tuple(args), self.variables, self.read)
         inner.depth, inner.files_known, inner.installs = self.depth + 1, self.files_known, self.installs
         inner.devices, inner.file = self.devices, file or self.file
         inner.surely = self.surely and command.sure and not contained
         first = next((w.line for w in command.words if expand(w, self.variables, self.args) == (text,)), command.line)
-        bound, _ = find_container_view(found.whole if found else self._expand(command), self.cwd or UNKNOWN)
         for one in inner.commands(text):
-            entry = one.entry and _move_to_host(one.entry, bound if contained else ())
-            entry = entry and _place_in_outer_script(one.entry, first, bool(file), contained)
+            entry = one.entry and _move_to_host(one.entry, bound)
+            entry = entry and _place_in_outer_script(entry, first, bool(file), contained)
             moved = one.line if file else first + one.line - 1
             yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None)
         self.files_known = inner.files_known
@@ -211,10 +211,11 @@ class _CommandWalk:
     def _make_entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
         rest, contained = unwrap_command(words)
         bound, workdir = find_container_view(words, self.cwd or UNKNOWN) if contained else ((), "")
-        cwd = (map_to_host(workdir, bound) if workdir else "") or self.cwd
-        found = parse_program(rest, cwd) or self._make_given_entry(rest, command)
+        moved = map_to_host(workdir, bound) if workdir else ""
+        found = parse_program(rest, moved or self.cwd) or self._make_given_entry(rest, command)
         if found is None:
             return None
+        found = replace(found, bound=bool(moved and _is_below(found.path, moved)))
         found = _move_to_host(found, bound)
         sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
         # After `||` the script itself handles a failure, so the program need not succeed.
@@ -285,7 +286,11 @@ class _CommandWalk:
 def _move_to_host(entry: EntryPoint, bound: Sequence[BoundPath]) -> EntryPoint:
     """Return the entry point with the host's path of a file that a container has by a bound directory."""
     mapped = map_to_host(entry.path, bound) if entry.path and UNKNOWN not in entry.path else ""
-    return replace(entry, path=mapped) if mapped and UNKNOWN not in mapped else entry
+    return replace(entry, path=mapped, bound=True) if mapped and UNKNOWN not in mapped else entry
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _join_word(words: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, suggest_path
+from slurmwrap.prerun.static.container_calls import RUNTIMES
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
 from slurmwrap.prerun.static.code_errors import find_code_errors
@@ -210,7 +211,7 @@ def _check_file(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     except OSError:
         exists_here = False
     if not exists_here:
-        if not (entry.contained and _is_inside_container(entry)):
+        if not entry.contained or entry.bound or not _is_inside_container(entry):
             yield make_missing_program_finding(entry, context)
     elif not os.access(path, os.R_OK):
         yield Finding(
@@ -225,10 +226,19 @@ def _check_file(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
         yield from _check_source(entry, context.source(entry.path), context)
 
 
+# The images of these runtimes have a working directory of their own.
+_OWN_DIRECTORY = ("docker", "podman", "podman-hpc", "nerdctl", "enroot", "sarus")
+
+
 def _is_inside_container(entry: EntryPoint) -> bool:
-    """Return whether the path is the container's own: absolute, or in a working directory that its options set."""
+    """Return whether the path may be the container's own.
+
+    It is if it is absolute, in a working directory that the container's options set, or in a script that runs inside.
+    """
+    if not any(os.path.basename(w) in RUNTIMES or w.startswith("--container") for w in entry.whole):  # noqa: PTH119
+        return True
     given = next((w for w in reversed(entry.whole) if entry.path.endswith(w.removeprefix("./")) and w), "")
-    moved = ("-w", "--workdir", "--pwd", "--cwd", "--container-workdir", "--cd", "docker", "podman")
+    moved = ("-w", "--workdir", "--pwd", "--cwd", "--container-workdir", "--cd", *_OWN_DIRECTORY)
     return given.startswith("/") or any(w.split("=")[0] in moved for w in entry.whole)
 
 

@@ -43,6 +43,8 @@ class EntryPoint:
     module: str = ""
     # It runs in a container, which has its own paths and packages.
     contained: bool = False
+    # A container has `path`, which is the host's, in a directory that its command line binds.
+    bound: bool = False
     # Its PATH; parts that are not known are UNKNOWN, a conda environment is CONDA + its name.
     search: str = UNKNOWN
     # Its PYTHONPATH; UNKNOWN if it is not known.
