@@ -1,6 +1,7 @@
 """How a generated batch script starts its program in a container: the site's runtime, its options and the image. Pure.
 
-`gsub new --container IMAGE` uses it. Sources of the options: pyxis's README, apptainer-exec(1), podman-run(1), ch-run(1).
+`gsub new --container IMAGE` uses it. Sources of the options: pyxis's README, apptainer-exec(1), podman-run(1) and
+ch-run(1).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from slurmwrap.fast_dataclasses import dataclass
 PYXIS = "pyxis"
 # Runtimes that can be written into a script, best first.
 LAUNCHED = (PYXIS, "apptainer", "singularity", "podman-hpc", "podman", "ch-run")
-_BUNDLE = "an OCI bundle"
 _REGISTRY = re.compile(r"[\w-]+(?:\.[\w-]+)+(?::\d+)?|localhost(?::\d+)?")
 
 
@@ -31,7 +31,7 @@ class ContainerLaunch:
 
 def choose_runtime(image: str, available: Collection[str], *, is_directory: bool) -> str:
     """Return the runtime for an image, of those that the site has. Raise UsageError if none of them can start it."""
-    fitting = LAUNCHED
+    fitting: tuple[str, ...] = LAUNCHED
     if image.endswith((".sif", ".simg")):
         fitting = ("apptainer", "singularity")
     elif image.endswith((".sqsh", ".squashfs")):

@@ -61,7 +61,15 @@ PLANNING_MODULES = {
         "code_fingerprint",
     },
     "prerun.static": {
-        *("command_wrappers", "container_calls", "entry_points", "impossible_requests", "job_inputs", "launcher_args", "search_path"),
+        *(
+            "command_wrappers",
+            "container_calls",
+            "entry_points",
+            "impossible_requests",
+            "job_inputs",
+            "launcher_args",
+            "search_path",
+        ),
         *(
             "shell_parser",
             "shell_words",

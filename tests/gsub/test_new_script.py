@@ -303,12 +303,23 @@ def test_an_unreadable_path_entry_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     assert is_new_command(["new", "-G", "4", "train.py"], {"PATH": f"/{'x' * 300}:/nosuch"})
 
 
-SBATCH_WITH_PYXIS = "#!/bin/sh\necho\necho 'Options provided by plugins:'\necho '      --container-image=IMAGE  [pyxis] the image'\n"
+SBATCH_WITH_PYXIS = (
+    "#!/bin/sh\necho\necho 'Options provided by plugins:'\necho '      --container-image=IMAGE  [pyxis] the image'\n"
+)
 CONTAINERS = {
-    ("apptainer", "train.sif"): 'srun --kill-on-bad-exit=1 apptainer exec --nv --bind "$PWD" --pwd "$PWD" train.sif torchrun \\',
-    ("apptainer", "nvcr.io/nvidia/pytorch:25.01-py3"): 'srun --kill-on-bad-exit=1 apptainer exec --nv --bind "$PWD" --pwd "$PWD"'
+    (
+        "apptainer",
+        "train.sif",
+    ): 'srun --kill-on-bad-exit=1 apptainer exec --nv --bind "$PWD" --pwd "$PWD" train.sif torchrun \\',
+    (
+        "apptainer",
+        "nvcr.io/nvidia/pytorch:25.01-py3",
+    ): 'srun --kill-on-bad-exit=1 apptainer exec --nv --bind "$PWD" --pwd "$PWD"'
     " docker://nvcr.io/nvidia/pytorch:25.01-py3 torchrun \\",
-    ("podman-hpc", "org/img:1"): 'srun --kill-on-bad-exit=1 podman-hpc run --rm --gpu --network=host --ipc=host -v "$PWD:$PWD"'
+    (
+        "podman-hpc",
+        "org/img:1",
+    ): 'srun --kill-on-bad-exit=1 podman-hpc run --rm --gpu --network=host --ipc=host -v "$PWD:$PWD"'
     " -w \"$PWD\" -e 'SLURM_*' -e 'PYTHON*' -e MASTER_ADDR -e MASTER_PORT -e WORLD_SIZE -e RANK -e LOCAL_RANK"
     " org/img:1 torchrun \\",
     ("ch-run", "img"): 'srun --kill-on-bad-exit=1 ch-run --bind="$PWD:/mnt/0" --cd=/mnt/0 img -- torchrun \\',
@@ -335,7 +346,7 @@ def test_new_starts_the_program_in_a_container_by_the_runtime_of_the_site(
     assert "#SBATCH --container" not in done.stdout
     (tmp_path / "made.sh").write_text(done.stdout)
     assert subprocess.run(["bash", "-n", str(tmp_path / "made.sh")], timeout=allow(60)).returncode == 0
-    (entry,) = [one for one in list_entry_points(done.stdout, str(tmp_path / "work"), (), {}, lambda _: None)]
+    (entry,) = list_entry_points(done.stdout, str(tmp_path / "work"), (), {}, lambda _: None)
     assert (entry.path, entry.argv, entry.contained) == (str(tmp_path / "work/train.py"), ("--lr", "1e-3"), True)
 
 
@@ -363,4 +374,6 @@ def test_an_image_that_no_runtime_of_the_site_can_start_is_refused(gsub, tmp_pat
 def test_an_oci_bundle_is_left_to_slurm(gsub, tmp_path: Path) -> None:
     (tmp_path / "work/bundle").mkdir()
     (tmp_path / "work/bundle/config.json").write_text("{}")
-    assert "#SBATCH --container=bundle" in generate(gsub, "--container=bundle", "--template=srun", "-N2", "-G16", "train.py")
+    assert "#SBATCH --container=bundle" in generate(
+        gsub, "--container=bundle", "--template=srun", "-N2", "-G16", "train.py"
+    )

@@ -23,8 +23,8 @@ PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?")
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 _MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "horovodrun")
 
-# (subcommands of which one must follow, options with a value, number of words to skip, whether it is a container). Those
-# of container runtimes are in container_calls.py.
+# (subcommands of which one must follow, options with a value, number of words to skip, whether it is a container).
+# Container runtimes are in container_calls.py.
 _Wrapper = tuple[tuple[str, ...], frozenset[str], int, bool]
 _CONDA = _split_words("-n -p --name --prefix --cwd")
 _WRAPPERS: Mapping[str, _Wrapper] = {

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.prerun.static.launcher_args import parse_srun
 from slurmwrap.prerun.static.shell_words import UNKNOWN
 
@@ -117,14 +117,20 @@ _APPTAINER_RUNTIME = ContainerRuntime(
     letters={"B": "bind", "H": "home", "e": "cleanenv", "c": "contain", "C": "containall", "w": "writable"}
     | {"o": "overlay", "S": "scratch", "W": "workdir", "u": "userns", "p": "pid", "f": "fakeroot"},
 )
-_ENGINE = {"starts": ("run", "create", "exec"), "groups": ("container",), "letters": _ENGINE_LETTERS}
-_PODMAN_RUNTIME = ContainerRuntime(kind="podman", valued=_PODMAN, global_valued=_PODMAN_GLOBAL, **_ENGINE)  # type: ignore[arg-type]
-_DOCKER_RUNTIME = ContainerRuntime(
+_PODMAN_RUNTIME = ContainerRuntime(
+    kind="podman",
+    starts=("run", "create", "exec"),
+    groups=("container",),
+    valued=_PODMAN,
+    global_valued=_PODMAN_GLOBAL,
+    letters=_ENGINE_LETTERS,
+)
+_DOCKER_RUNTIME = replace(
+    _PODMAN_RUNTIME,
     kind="docker",
     valued=_DOCKER,
     global_valued=_split_words("config c context H host l log-level tlscacert tlscert tlskey n namespace address a"),
-    **_ENGINE,
-)  # type: ignore[arg-type]
+)
 _BWRAP_ARITY = {
     **dict.fromkeys(
         _split_words(
@@ -181,7 +187,7 @@ def parse_container_call(words: Sequence[str]) -> ContainerCall | None:
 
     `apptainer pull`, `podman build` and the like start none. Never fails: an unknown option is taken for a flag.
     """
-    runtime = RUNTIMES.get(os.path.basename(words[0])) if words else None  # noqa: PTH119
+    runtime = RUNTIMES.get(os.path.basename(words[0])) if words else None
     if runtime is None:
         return None
     rest, head = list(words[1:]), [words[0]]
@@ -229,10 +235,10 @@ _PROGRAM = re.compile(r"(?:python|pypy)[\d.]*|torchrun|accelerate|deepspeed|(?:b
 
 
 def _count_unknown_options(words: Sequence[str]) -> int:
-    """Return how many words before the image may be options that only the shell knows: `docker run $OPTIONS IMAGE ...`."""
+    """Return how many words before the image may be options in a variable: `docker run $OPTIONS IMAGE python ...`."""
     if words[:1] != [UNKNOWN] or len(words) < 2:
         return 0
-    names = [os.path.basename(word) for word in words[1:3]]  # noqa: PTH119
+    names = [os.path.basename(word) for word in words[1:3]]
     starts_program = len(names) > 1 and _PROGRAM.fullmatch(names[1]) and not _PROGRAM.fullmatch(names[0])
     return 1 if _IMAGE.fullmatch(words[1]) or starts_program else 0
 
@@ -312,7 +318,7 @@ def list_bound_paths(call: ContainerCall, cwd: str) -> tuple[BoundPath, ...]:
         elif name in ("bind", "volume", "mount", "home"):
             found += _parse_bindings(value, call.runtime.kind)
     return tuple(
-        BoundPath(source=os.path.normpath(os.path.join(cwd, one.source)), target=one.target, read_only=one.read_only)  # noqa: PTH118
+        BoundPath(source=os.path.normpath(os.path.join(cwd, one.source)), target=one.target, read_only=one.read_only)
         for one in found
         if call.runtime.kind not in ("podman", "docker") or one.source.startswith(("/", "."))
     )
@@ -323,7 +329,7 @@ def find_container_view(words: Sequence[str], cwd: str) -> tuple[tuple[BoundPath
     bound: list[BoundPath] = []
     workdir = ""
     for at, word in enumerate(words):
-        name = os.path.basename(word)  # noqa: PTH119
+        name = os.path.basename(word)
         if name == "srun":
             call = parse_srun(words[at + 1 :])
             if call.in_container:

@@ -1,6 +1,6 @@
 """Check the containers that a batch script starts: the image, what is bound, and whether steps can be counted inside.
 
-Pure but for looking at the image's and the bound files. Every finding is a warning: a script may create what is missing.
+Pure but for looking at the files. Every finding is a warning: a script may create what is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _list_containers(
 ) -> Iterator[tuple[str, tuple[BoundPath, ...], bool]]:
     """Yield (local image or "", bound paths, whether the command inside is to be counted)."""
     for at, word in enumerate(one.whole):
-        name = os.path.basename(word)  # noqa: PTH119
+        name = os.path.basename(word)
         rest = one.whole[at:]
         if name == "srun":
             call = parse_srun(rest[1:])
@@ -66,16 +66,16 @@ def _check_container(
     one: StartedProgram, image: str, bound: Sequence[BoundPath], needs_python: bool, context: StaticContext
 ) -> Iterator[Finding]:
     path = _find_image_path(image, one.cwd)
-    if path and context.shared(path) and not os.path.exists(path):  # noqa: PTH110
+    if path and context.shared(path) and not os.path.exists(path):
         yield _make_finding(
             one, f"{path}: no such image", f"correct the path{suggest_path(path)}, or pull it first", context
         )
-    elif path and needs_python and os.path.isdir(path) and (why := find_python_fault(path)):  # noqa: PTH112
+    elif path and needs_python and os.path.isdir(path) and (why := find_python_fault(path)):
         fix = "the pre-run cannot count steps in it; print a step number with the loss, or use --prerun=off"
         yield _make_finding(one, f"{path}: {why}", fix, context, category="")
     for source in dict.fromkeys(each.source for each in bound):
         known = source.startswith("/") and UNKNOWN not in source and not set("$*?{") & set(source)
-        if known and context.shared(source) and not os.path.exists(source):  # noqa: PTH110
+        if known and context.shared(source) and not os.path.exists(source):
             yield _make_finding(
                 one, f"{source}: no such file or directory (bound into a container)", "correct or create it", context
             )
@@ -89,15 +89,15 @@ def _find_image_path(image: str, cwd: str) -> str:
         return ""
     if not image.startswith("/") and not cwd:
         return ""
-    return os.path.normpath(os.path.join(cwd, image))  # noqa: PTH118
+    return os.path.normpath(os.path.join(cwd, image))
 
 
 def find_python_fault(root: str) -> str:
     """Return why the step counter cannot run in an image that is a directory; "" if it can, or if that is not known."""
-    if os.path.isfile(f"{root}/config.json"):  # noqa: PTH113
+    if os.path.isfile(f"{root}/config.json"):
         # An OCI bundle.
         root = f"{root}/rootfs"
-    if not os.path.isdir(f"{root}/usr") and not os.path.isdir(f"{root}/bin"):  # noqa: PTH112
+    if not os.path.isdir(f"{root}/usr") and not os.path.isdir(f"{root}/bin"):
         return ""
     releases: list[tuple[int, int] | None] = []
     for folder in _FOLDERS:

@@ -12,10 +12,10 @@ from pathlib import Path
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, suggest_path
-from slurmwrap.prerun.static.container_calls import RUNTIMES
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
 from slurmwrap.prerun.static.code_errors import find_code_errors
+from slurmwrap.prerun.static.container_calls import RUNTIMES
 from slurmwrap.prerun.static.imported_files import (
     ProgramFile,
     ProgramImports,

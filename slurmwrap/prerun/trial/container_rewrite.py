@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.prerun.isolation.writable_paths import is_free
 from slurmwrap.prerun.static.container_calls import (
     BoundPath,
@@ -130,7 +130,7 @@ def _rewrite_apptainer(call: ContainerCall, files: TrialFiles, bound: tuple[Boun
     # The image's own PATH and PYTHONPATH are known only inside, so `enter` adds to them there.
     host.pop("PYTHONPATH", None) if host.get("PYTHONPATH") == host.get("SLURMWRAP_INJECT") else None
     options = call.options if files.in_overlay else _make_read_only(call, files)
-    if call.image.startswith("instance://") or not call.command and call.subcommand not in ("run",):
+    if call.image.startswith("instance://") or (not call.command and call.subcommand not in ("run",)):
         return RewrittenCall(arguments=join_call(call, options=options), environ=host, bound=bound)
     command = list(call.command)
     head = call.head
@@ -140,15 +140,9 @@ def _rewrite_apptainer(call: ContainerCall, files: TrialFiles, bound: tuple[Boun
         command, head = ["--runscript", *command], (*call.head[:-1], "exec")
     elif call.subcommand != "exec":
         return RewrittenCall(arguments=join_call(call, options=options), environ=host, bound=bound)
-    changed = _replace_head(call, head)
+    changed = replace(call, head=head)
     arguments = join_call(changed, options=options, command=_enter(command, files.trial_dir))
     return RewrittenCall(arguments=arguments, environ=host, bound=bound)
-
-
-def _replace_head(call: ContainerCall, head: tuple[str, ...]) -> ContainerCall:
-    from slurmwrap.fast_dataclasses import replace
-
-    return replace(call, head=head)
 
 
 def _make_read_only(call: ContainerCall, files: TrialFiles) -> list[tuple[str, str | None, tuple[str, ...]]]:
@@ -165,7 +159,7 @@ def _make_read_only(call: ContainerCall, files: TrialFiles) -> list[tuple[str, s
         parts = []
         for part in split_bindings(value):
             source, _, rest = part.partition(":")
-            source = os.path.normpath(os.path.join(files.cwd, source))  # noqa: PTH118
+            source = os.path.normpath(os.path.join(files.cwd, source))
             target, _, flags = rest.partition(":")
             keeps = is_free(source, free, held) or "ro" in re.split(r"[,+]", flags)
             parts.append(part if keeps else f"{part.partition(':')[0]}:{target or source}:ro")
@@ -200,7 +194,7 @@ def _rewrite_engine(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPa
         arguments=join_call(call, options=options, added=added),
         environ=files.environ,
         bound=tuple(_redirect(one, private) for one in bound),
-        cidfile=os.path.join(files.cwd, cidfile),  # noqa: PTH118
+        cidfile=os.path.join(files.cwd, cidfile),
     )
 
 
@@ -236,7 +230,7 @@ def _list_volumes(call: ContainerCall, files: TrialFiles) -> list[tuple[int, str
         if not source or not target or {"ro", "O"} & set(flags.split(",")):
             continue
         if source.startswith(("/", ".")):
-            source = os.path.normpath(os.path.join(files.cwd, source))  # noqa: PTH118
+            source = os.path.normpath(os.path.join(files.cwd, source))
             if is_free(os.path.realpath(source), free, held):
                 continue
         found.append((at, source, target, flags))
@@ -338,7 +332,7 @@ def find_mount_point(call: ContainerCall, files: TrialFiles, bound: Sequence[Bou
 
 def find_charliecloud_image(call: ContainerCall, environ: Mapping[str, str]) -> str:
     """Return the directory of the image: a path, or a name in the storage directory (ch-image(1), STORAGE)."""
-    if call.image.startswith(("/", ".")) or "/" in call.image and os.path.exists(call.image):  # noqa: PTH110
+    if call.image.startswith(("/", ".")) or ("/" in call.image and os.path.exists(call.image)):
         return call.image.rstrip("/")
     user = environ.get("USER", "")
     storage = (call.values("storage") or [environ.get("CH_IMAGE_STORAGE", f"/var/tmp/{user}.ch")])[-1]
@@ -347,8 +341,8 @@ def find_charliecloud_image(call: ContainerCall, environ: Mapping[str, str]) -> 
 
 def _rewrite_enroot(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPath, ...]) -> RewrittenCall:
     inside = make_inside_environment(files, bound, own_root=False)
-    # An unpacked image may have an entry point, which gets the command; its variables can be read. A squashed one cannot
-    # be looked into, so `enter` starts the command.
+    # An unpacked image may have an entry point, which gets the command; its variables can be read. A squashed one
+    # cannot be looked into, so `enter` starts the command.
     known = files.image_environ or {}
     inside["PYTHONPATH"] = ":".join(p for p in (f"{files.trial_dir}/inject", known.get("PYTHONPATH", "")) if p)
     added = ["--mount", f"{files.trial_dir}:{files.trial_dir}"]
@@ -401,8 +395,9 @@ def rewrite_srun_call(
 ) -> RewrittenCall:
     """Return the call of the real srun for one task in a container of pyxis or of an OCI bundle.
 
-    `bundle`: the copy of the bundle with the trial's mounts. `bound_by_bundle`: what its own configuration binds. slurmstepd starts the container outside of the trial's
-    mount namespace, so pyxis gets the user's directories read-only; what Python writes goes to the shadow tree.
+    `bundle`: the copy of the bundle with the trial's mounts. `bound_by_bundle`: what its own configuration binds.
+    slurmstepd starts the container outside of the trial's mount namespace, so it gets the user's directories read-only;
+    what Python writes goes to the shadow tree.
     """
     mounts = split_bindings(call.value("container-mounts") or "")
     bound = bound_by_bundle or tuple(map(parse_pyxis_mount, mounts))
@@ -426,8 +421,6 @@ def rewrite_srun_call(
         kept.append(("cpus-per-task", str(min(int(cpus), int(here)) if here.isdigit() else cpus)))
     wraps = not call.given("container-entrypoint") or call.given("no-container-entrypoint")
     command = _enter(call.command, files.trial_dir) if wraps else call.command
-    from slurmwrap.fast_dataclasses import replace
-
     changed = replace(call, options=tuple(kept), command=command)
     arguments = make_one_task_arguments(changed, mount="" if bundle else files.trial_dir)
     return RewrittenCall(arguments=arguments, environ={**files.environ, **inside}, bound=bound)
@@ -453,7 +446,7 @@ def list_bundle_paths(config: Mapping[str, object], bundle: str) -> tuple[BoundP
     for one in config.get("mounts") or []:  # type: ignore[attr-defined]
         options = [str(option) for option in one.get("options") or []]
         if {"bind", "rbind"} & set(options):
-            source = os.path.normpath(os.path.join(bundle, str(one.get("source", ""))))  # noqa: PTH118
+            source = os.path.normpath(os.path.join(bundle, str(one.get("source", ""))))
             found.append(BoundPath(source=source, target=str(one.get("destination")), read_only="ro" in options))
     return tuple(found)
 
@@ -466,19 +459,14 @@ def make_bundle_config(config: Mapping[str, object], files: TrialFiles, bundle: 
     free, held = files.list_places()
     found = dict(config)
     root = dict(found.get("root") or {})  # type: ignore[call-overload]
-    root["path"] = os.path.normpath(os.path.join(bundle, str(root.get("path", "rootfs"))))  # noqa: PTH118
+    root["path"] = os.path.normpath(os.path.join(bundle, str(root.get("path", "rootfs"))))
     mounts = []
     for one in found.get("mounts") or []:  # type: ignore[attr-defined]
         mount = dict(one)
         options = [str(option) for option in mount.get("options") or []]
-        source = os.path.normpath(os.path.join(bundle, str(mount.get("source", ""))))  # noqa: PTH118
+        source = os.path.normpath(os.path.join(bundle, str(mount.get("source", ""))))
         if {"bind", "rbind"} & set(options) and "ro" not in options and not is_free(source, free, held):
             mount["options"] = [*(option for option in options if option != "rw"), "ro"]
         mounts.append(mount)
     own = {"destination": files.trial_dir, "type": "none", "source": files.trial_dir, "options": ["rbind", "rw"]}
     return {**found, "root": root, "mounts": [*mounts, own]}
-
-
-def map_log_path(path: str, bound: Sequence[BoundPath]) -> str:
-    """Return the host's path of a file that a container wrote; the path itself if nothing is bound there."""
-    return map_to_host(path, bound) or path

@@ -105,7 +105,7 @@ def find_real_program(name: str, shims: str, environ: Mapping[str, str]) -> str 
 
 
 def find_remote_engine(call: ContainerCall, environ: Mapping[str, str]) -> str:
-    """Return the other machine on which docker or podman runs containers, whose files the trial cannot protect; "" if none."""
+    """Return the other machine on which docker or podman runs containers, with files of its own; "" if none."""
     variable = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}.get(call.runtime.kind, "")
     address = environ.get(variable, "") if variable else ""
     for at, word in enumerate(call.head[:-1]):

@@ -1,7 +1,7 @@
 """The containers of a trial: what its shims recorded, their processes, and what must be ended after the trial.
 
-Adapter: files of the trial, /proc, and the runtime's own `rm`. The shims write one line per container, in JSON, to a file
-in the trial's directory, which the user's programs can change; it is read as their claim, with the user's rights.
+Adapter: files of the trial, /proc, and the runtime's own `rm`. The shims write one line per container, in JSON, to a
+file in the trial's directory, which the user's programs can change; it is read as their claim, with their rights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{12,64}")
 # What runtimes print if they miss privileges that they have outside of a user namespace (the sources of Apptainer's
 # starter, Podman's pkg/rootless and shadow's newuidmap).
 _NO_PRIVILEGES = re.compile(
-    r"(?i)newuidmap|newgidmap|starter-suid|setuid|set[ug]id: Operation not permitted|not allowed to create new namespace"
+    r"(?i)newuidmap|newgidmap|starter-suid|\bset[ug]id\b|not allowed to create new namespace"
     r"|(?:failed|error|cannot|can't).{0,80}user namespace|fusermount3?: mount failed: Operation not permitted"
 )
 _MISSING = re.compile(r"No such file or directory|FileNotFoundError|not found|does not exist|Read-only file system")
@@ -199,7 +199,7 @@ def _has_entries(folder: str) -> bool:
 
 
 def find_missing_privilege(trial_dir: str, text: str) -> str:
-    """Return the message by which a runtime missed its privileges in the trial's user namespace; "" if there is none."""
+    """Return the message of a runtime that missed its privileges in the trial's user namespace; "" if there is none."""
     if not any(not one.detached for one in list_containers(trial_dir)):
         return ""
     return next((line.strip() for line in text.splitlines() if _NO_PRIVILEGES.search(line)), "")

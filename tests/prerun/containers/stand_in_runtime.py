@@ -19,20 +19,24 @@ APPTAINER = {
     **{f"--{n}": (n, True) for n in ("bind", "env", "env-file", "pwd", "cwd", "home", "workdir", "overlay", "mount")},
     **{f"--{n}": (n, False) for n in ("nv", "rocm", "cleanenv", "contain", "containall", "no-home", "userns")},
     **{f"--{n}": (n, False) for n in ("writable-tmpfs", "fakeroot", "pid", "ipc", "compat")},
-    **{"-B": ("bind", True), "-H": ("home", True), "-W": ("workdir", True), "-e": ("cleanenv", False)},
-    **{"-c": ("contain", False), "-C": ("containall", False), "-u": ("userns", False), "-p": ("pid", False)},
+    "-B": ("bind", True), "-H": ("home", True), "-W": ("workdir", True), "-e": ("cleanenv", False),
+    "-c": ("contain", False), "-C": ("containall", False), "-u": ("userns", False), "-p": ("pid", False),
 }  # fmt: skip
 DOCKER = {
     **{f"--{n}": (n, True) for n in ("volume", "env", "env-file", "workdir", "user", "name", "gpus", "shm-size")},
     **{f"--{n}": (n, True) for n in ("ipc", "network", "mount", "entrypoint", "cidfile", "ulimit", "runtime", "pull")},
     **{f"--{n}": (n, False) for n in ("rm", "interactive", "tty", "privileged", "init")},
-    **{"-v": ("volume", True), "-e": ("env", True), "-w": ("workdir", True), "-u": ("user", True)},
-    **{"-i": ("interactive", False), "-t": ("tty", False)},
+    "-v": ("volume", True), "-e": ("env", True), "-w": ("workdir", True), "-u": ("user", True),
+    "-i": ("interactive", False), "-t": ("tty", False),
 }  # fmt: skip
 ENROOT = {
     **{f"--{n}": (n, True) for n in ("conf", "env", "mount", "rc")},
     **{f"--{n}": (n, False) for n in ("root", "rw")},
-    **{"-c": ("conf", True), "-e": ("env", True), "-m": ("mount", True), "-r": ("root", False), "-w": ("rw", False)},
+    "-c": ("conf", True),
+    "-e": ("env", True),
+    "-m": ("mount", True),
+    "-r": ("root", False),
+    "-w": ("rw", False),
 }
 SRUN = {
     **{f"--{n}": (n, True) for n in ("nodes", "ntasks", "export", "mpi", "container-image", "container-mounts")},
@@ -165,7 +169,8 @@ def run_docker(images: Path, words: list[str]) -> NoReturn:
     root = images / rest.pop(0).partition(":")[0]
     if not root.is_dir():
         fail(
-            f"Unable to find image '{root.name}:latest' locally\ndocker: Error response from daemon: pull access denied for {root.name}"
+            f"Unable to find image '{root.name}:latest' locally\n"
+            f"docker: Error response from daemon: pull access denied for {root.name}"
         )
     environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", **read_environment(root / "image.env")}
     for name, value in options:

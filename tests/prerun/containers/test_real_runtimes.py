@@ -58,7 +58,9 @@ def test_a_training_in_podman_parks_in_its_third_step_and_leaves_nothing(podman:
 WRITE = "sh -c 'echo new > /work/new.txt && rm -f /work/train.py && ls /work'"
 
 
-@pytest.mark.parametrize("call", ["bwrap --ro-bind {images}/train / --bind $PWD /work", "ch-run -b $PWD:/work {images}/train --"])
+@pytest.mark.parametrize(
+    "call", ["bwrap --ro-bind {images}/train / --bind $PWD /work", "ch-run -b $PWD:/work {images}/train --"]
+)
 def test_writes_of_any_program_in_a_container_are_discarded(call: str, site: Any, need: Callable[[str], None]) -> None:
     need(call.split()[0])
     before = site.list_files()

@@ -15,13 +15,15 @@ APPTAINER = {
     "cleaned environment": "singularity exec --cleanenv -B $PWD train.sif python3 train.py {steps}",
     "contained": "apptainer exec --containall --no-home -B $PWD:/work --pwd /work train.sif python3 train.py {steps}",
     "runscript": "apptainer run --nv train.sif train.py {steps}",
-    "variable and launcher": "IMG=$PWD/train.sif; srun --gpus=1 singularity exec -eC -B .:/work --pwd /work $IMG bash -c"
+    "variable and launcher": "I=$PWD/train.sif; srun --gpus=1 singularity exec -eC -B .:/work --pwd /work $I bash -c"
     " 'python train.py {steps}'",
     "own PYTHONPATH": "apptainer exec --env PYTHONPATH=/opt/lib:. train.sif python3 train.py {steps}",
 }
 OTHERS = {
-    "docker": "docker run --rm --gpus all --ipc=host -it -v $PWD:/work -w /work -e LR=0.1 train:latest python3 train.py {steps}",
-    "docker with an entry point": "docker run --rm -v$PWD:/work --workdir=/work --entrypoint python3 train train.py {steps}",
+    "docker": "docker run --rm --gpus all --ipc=host -it -v $PWD:/work -w /work -e LR=0.1 train:latest"
+    " python3 train.py {steps}",
+    "docker with an entry point": "docker run --rm -v$PWD:/work --workdir=/work --entrypoint python3 train"
+    " train.py {steps}",
     "enroot": "enroot start --rw -m $PWD:/work train sh -c 'cd /work && python3 train.py {steps}'",
     "pyxis": "srun -N 2 --ntasks-per-node=8 --container-image=train.sqsh --container-mounts=$PWD:/work"
     " --container-workdir=/work --no-container-mount-home python3 train.py {steps}",
@@ -122,7 +124,9 @@ def test_an_absolute_path_of_a_runtime_is_replaced_by_its_shim(site: Any, stand_
     away = site.home / "opt"
     away.mkdir(exist_ok=True)
     (site.home / "bin/apptainer").rename(away / "apptainer")
-    found = site.run(f"#!/bin/bash\n{away}/apptainer exec --containall -B $PWD --pwd $PWD train.sif python3 train.py 9\n")
+    found = site.run(
+        f"#!/bin/bash\n{away}/apptainer exec --containall -B $PWD --pwd $PWD train.sif python3 train.py 9\n"
+    )
     assert (found["outcome"], found["steps"]) == ("pass", 3), json.dumps(found, indent=1)
 
 

@@ -50,7 +50,9 @@ def test_the_image_and_the_command_inside_are_found_and_the_call_can_be_joined_a
     assert unwrap_command(words) == (shlex.split(CALLS[line][1]), True)
 
 
-@pytest.mark.parametrize("line", ["apptainer pull x.sif docker://x", "podman build .", "docker ps", "singularity", "ls"])
+@pytest.mark.parametrize(
+    "line", ["apptainer pull x.sif docker://x", "podman build .", "docker ps", "singularity", "ls"]
+)
 def test_calls_that_start_no_container_are_left_alone(line: str) -> None:
     words = shlex.split(line)
     assert parse_container_call(words) is None
@@ -92,7 +94,11 @@ def test_bound_paths_have_absolute_sources_and_no_named_volume_is_among_them(lin
 
 
 def test_a_path_inside_is_mapped_by_the_longest_bound_directory() -> None:
-    bound = (BoundPath(source="/h", target="/"), BoundPath(source="/h/p", target="/w"), BoundPath(source="/x", target="/w/o"))
+    bound = (
+        BoundPath(source="/h", target="/"),
+        BoundPath(source="/h/p", target="/w"),
+        BoundPath(source="/x", target="/w/o"),
+    )
     paths = ("/w/train.py", "/w", "/w/o/1.log", "/etc/x")
     assert [map_to_host(p, bound) for p in paths] == ["/h/p/train.py", "/h/p", "/x/1.log", "/h/etc/x"]
     assert map_to_host("/opt/x", bound[1:]) == ""
@@ -101,7 +107,10 @@ def test_a_path_inside_is_mapped_by_the_longest_bound_directory() -> None:
 @pytest.mark.parametrize(
     ("line", "view"),
     [
-        ("srun -N2 --container-image=i --container-mounts=/h:/w:ro --container-workdir=/w python t.py", ("/h", "/w", "/w")),
+        (
+            "srun -N2 --container-image=i --container-mounts=/h:/w:ro --container-workdir=/w python t.py",
+            ("/h", "/w", "/w"),
+        ),
         ("srun apptainer exec --pwd /w -W /scratch -B /h:/w i.sif python t.py", ("/h", "/w", "/w")),
         ("srun --mpi=pmix docker run -w /w -v /h:/w i python t.py", ("/h", "/w", "/w")),
     ],
@@ -120,5 +129,9 @@ def test_the_options_with_a_value_are_those_of_the_installed_program(program: st
     rows = re.findall(r"^ +(?:-(\w), )?--([\w-]+)(?: ([\w<\[]\S*))?(?:  |\n)", text, re.MULTILINE)
     assert len(rows) > 80
     table = RUNTIMES[name].valued
-    wrong = {long for short, long, value in rows if (long in table) != bool(value) or (short and (short in table) != bool(value))}
+    wrong = {
+        long
+        for short, long, value in rows
+        if (long in table) != bool(value) or (short and (short in table) != bool(value))
+    }
     assert wrong == set()

@@ -53,10 +53,12 @@ def test_a_sound_container_has_no_finding(script: str, job: Path) -> None:
 FAULTY = {
     "apptainer exec --nv $PWD/tarin.sif python train.py": "DIR/tarin.sif: no such image",
     "srun --container-image=./none.sqsh python /w/x.py": "DIR/none.sqsh: no such image",
-    "podman run -v $PWD/dta:/data lab/img:1 python /opt/x.py": "DIR/dta: no such file or directory (bound into a container)",
+    "podman run -v $PWD/dta:/data lab/img:1 python /opt/x.py": "DIR/dta"
+    ": no such file or directory (bound into a container)",
     "ch-run ./bare -- python train.py": "DIR/bare: there is no Python in this image",
     "docker run -v $PWD:/w lab/img:1 python /w/tarin.py": "DIR/tarin.py: no such file (started by python)",
-    "srun --container-image=i --container-mounts=$PWD:/w bash -c 'cd /w; python tarin.py'": "DIR/tarin.py: no such file (started by python)",
+    "srun --container-image=i --container-mounts=$PWD:/w bash -c 'cd /w; python tarin.py'": "DIR/tarin.py"
+    ": no such file (started by python)",
 }
 
 

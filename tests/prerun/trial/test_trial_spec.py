@@ -106,8 +106,11 @@ def test_account_and_partition_are_kept_and_the_container_is_that_of_the_script(
         "--partition=gpu",
         *("--account=a", "--qos=q", "--constraint=a100&ib", "--reservation=r", "--exclude=n7"),
     )
-    assert list_container_options(job_request) == ("--container-image=docker://x", "--container-mounts=/a:/b")
-    assert list_container_options(make_request(container_mounts="/a:/b")) == ()
+    assert trial_spec.list_container_options(job_request) == (
+        "--container-image=docker://x",
+        "--container-mounts=/a:/b",
+    )
+    assert trial_spec.list_container_options(make_request(container_mounts="/a:/b")) == ()
 
 
 def test_options_of_a_site_plugin_are_kept_in_order() -> None:
