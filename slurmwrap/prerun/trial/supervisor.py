@@ -37,7 +37,12 @@ from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
 from slurmwrap.prerun.trial.rehearsal_timer import RehearsalTimer
 from slurmwrap.prerun.trial.step_detection import StepDetector, is_enough, is_using_torch
-from slurmwrap.prerun.trial.trial_containers import end_containers, list_detached_pids, needs_no_overlay
+from slurmwrap.prerun.trial.trial_containers import (
+    end_containers,
+    list_detached_pids,
+    needs_no_overlay,
+    remove_container_layers,
+)
 from slurmwrap.prerun.trial.trial_environment import build_trial_environment
 from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line, put_over, write_trial_files
 from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, has_reached_steps
@@ -94,6 +99,7 @@ def _run_once(
         return result, protection.has_overlay_failed(result)
     finally:
         protection.remove()
+        remove_container_layers(spec.trial_dir, environ)
 
 
 def _remove_first_try_files(spec: TrialSpec) -> None:

@@ -120,11 +120,15 @@ def _read_id(cidfile: str) -> str:
 
 
 def end_containers(trial_dir: str, environ: Mapping[str, str]) -> None:
-    """Remove the containers that the trial left, so that none goes on and none keeps its name, and their layers."""
-    containers = list_containers(trial_dir)
-    for one in containers:
-        if (container := _read_id(one.cidfile)) and os.path.basename(one.program) != "":
+    """Remove the containers that the trial left, so that none goes on and none keeps its name."""
+    for one in list_containers(trial_dir):
+        if one.program and (container := _read_id(one.cidfile)):
             _run([one.program, "rm", "-f", container], environ)
+
+
+def remove_container_layers(trial_dir: str, environ: Mapping[str, str]) -> None:
+    """Remove what containers wrote to the temporary overlays of their volumes."""
+    containers = list_containers(trial_dir)
     layers = Path(trial_dir, "layers")
     folder = layers.read_text(encoding="utf-8").strip() if layers.is_file() else ""
     if os.path.basename(folder).startswith("slurmwrap-overlay-"):

@@ -79,7 +79,8 @@ def _write_inside_shims(shims: Path, folder: Path) -> None:
     """Write the shims for the inside of containers. They need a shell, and nothing of slurmwrap's installation."""
     folder.mkdir(mode=0o700, exist_ok=True)
     kinds = {"relay": _RELAYED, "launch_inside": _LAUNCHED, "refuse": _REFUSED, "enter": (ENTER,)}
-    for kind, names in {**kinds, "bash_env.sh": ("bash_env.sh",)}.items():
+    kinds["remote"] = (*_REMOTE, "scp", "curl", "wget", "aria2c", "rsync", "aws", "gsutil", "rclone", "git")
+    for kind, names in {**kinds, **{name: (name,) for name in ("bash_env.sh", "remote_check")}}.items():
         for name in names:
             shutil.copyfile(shims / kind, folder / name)
             (folder / name).chmod(0o700)
