@@ -129,3 +129,27 @@ def test_another_user_of_the_image_can_count_steps_too(podman: Any) -> None:
     podman.job.chmod(0o755)
     found = podman.run("#!/bin/bash\npodman run --rm -u 1000 -v $PWD:/work:ro -w /work train python3 train.py\n")
     assert (found["outcome"], found["steps"]) == ("pass", 3), json.dumps(found, indent=1)
+
+
+LATE_BUG = """
+import torch.optim
+optimizer = torch.optim.SGD()
+for epoch in range(2):
+    for step in range(50):
+        optimizer.step()
+open('final.txt', 'w').write('x')
+print(undefined_name)
+"""
+
+
+@pytest.mark.parametrize("runtime", ["bwrap", "ch-run"])
+def test_a_bug_after_the_training_is_found_inside_by_the_rehearsal(
+    runtime: str, site: Any, need: Callable[[str], None]
+) -> None:
+    need(runtime)
+    (site.job / "train.py").write_text(LATE_BUG)
+    script = {"bwrap": BWRAP, "ch-run": CH_RUN}[runtime].format(images=site.images, steps=1)
+    found = site.run(script, rehearse_s=60.0)
+    assert found["outcome"] == "fail", json.dumps(found, indent=1)
+    assert found["reason"].startswith("/work/train.py:8: NameError")
+    assert not (site.job / "final.txt").exists()
