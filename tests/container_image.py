@@ -1,4 +1,4 @@
-"""An image for containers, as a tree of files, built from the host's own Python: it needs no registry and no network."""
+"""An image for containers, as a tree of files, built from the host's own Python: no registry and no network needed."""
 
 from __future__ import annotations
 
