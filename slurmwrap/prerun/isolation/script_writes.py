@@ -74,9 +74,13 @@ def find_touched_files(
     return tuple(dict.fromkeys(one for one in found if not (covered and one.command == ">" and not one.path)))
 
 
+# Containers of these runtimes have the user's directories at the paths of the host, and writable.
+_SHOWS_HOME = ("apptainer", "shifter", "sarus")
+
+
 def _list_inner_redirections(program: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
     """Return the redirections of other scripts and of `bash -c`, of which no copy is made."""
-    if not program.inner or program.contained:
+    if not program.inner or (program.contained and program.runtime not in _SHOWS_HOME):
         return []
     files = (word for word in program.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
     paths = [make_absolute(word, program.cwd) for word in files]

@@ -344,6 +344,12 @@ def find_container_view(words: Sequence[str], cwd: str) -> tuple[tuple[BoundPath
     return tuple(bound), workdir
 
 
+def find_runtime(words: Sequence[str]) -> str:
+    """Return the kind of the runtime that a command starts, through wrappers; "" if it starts none."""
+    calls = (parse_container_call(words[at:]) for at, w in enumerate(words) if os.path.basename(w) in RUNTIMES)
+    return next((call.runtime.kind for call in calls if call), "")
+
+
 def parse_pyxis_mount(part: str) -> BoundPath:
     """Return what one part of srun's --container-mounts binds."""
     source, _, rest = part.partition(":")

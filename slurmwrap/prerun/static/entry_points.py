@@ -21,7 +21,7 @@ from slurmwrap.prerun.static.command_wrappers import (
     is_installing,
     unwrap_command,
 )
-from slurmwrap.prerun.static.container_calls import BoundPath, find_container_view, map_to_host
+from slurmwrap.prerun.static.container_calls import BoundPath, find_container_view, find_runtime, map_to_host
 from slurmwrap.prerun.static.search_path import apply_search_path_change, make_search_path
 from slurmwrap.prerun.static.shell_parser import parse_commands
 from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess, RawCommand, RawWord, expand, split_shell_assignment
@@ -143,6 +143,7 @@ class _CommandWalk:
             targets=tuple(_join_word(expand(t.word, self.variables, self.args)) for t in command.targets),
             inner=self.depth > 0,
             whole=tuple(words),
+            runtime=find_runtime(words) if contained else "",
         )
         yield from self._list_inner(rest, contained, found, command)
         name = os.path.basename(words[0])
@@ -171,7 +172,8 @@ class _CommandWalk:
             entry = one.entry and _move_to_host(one.entry, bound)
             entry = entry and _place_in_outer_script(entry, first, bool(file), contained)
             moved = one.line if file else first + one.line - 1
-            yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None)
+            runtime = one.runtime or (find_runtime(self._expand(command)) if contained else "")
+            yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None, runtime=runtime)
         self.files_known = inner.files_known
 
     def _assign(self, command: RawCommand) -> tuple[list[str], dict[str, str | None]]:

@@ -84,6 +84,8 @@ class StartedProgram:
     inner: bool = False
     # All words of the command, including srun, containers and the like.
     whole: tuple[str, ...] = ()
+    # The kind of the container's runtime (container_calls.py); "" if it is in none, or Slurm starts the container.
+    runtime: str = ""
 
 
 def parse_program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:

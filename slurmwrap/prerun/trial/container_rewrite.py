@@ -102,7 +102,8 @@ def make_inside_environment(
         "SLURMWRAP_HELD": ":".join(dict.fromkeys(held)),
         "SLURMWRAP_CLOSED": ":".join(closed),
         "SLURMWRAP_CONTAINER": str(files.number),
-        "SLURMWRAP_SHIMS": f"{inside}/{INSIDE if own_root or files.in_overlay or closes else 'shims'}",
+        # Where the home directory may be writable without an overlay, rm, cp and the like are checked as outside.
+        "SLURMWRAP_SHIMS": f"{inside}/{INSIDE if own_root or files.in_overlay else 'shims'}",
     }
 
 
@@ -302,10 +303,9 @@ def _rewrite_ch_run(call: ContainerCall, files: TrialFiles, bound: tuple[BoundPa
     if not place or not call.command:
         return RewrittenCall(arguments=join_call(call), environ=files.environ, bound=bound)
     inside = make_inside_environment(files, bound, own_root=False, inside=place)
-    # ch-run expands a `$` at the start of a value or after a colon unless it is told not to.
-    added = [f"--bind={files.trial_dir}:{place}", "--env-no-expand"]
-    if not call.given("env-no-expand") and any("$" in value for value in call.values("set-env")):
-        added.pop()
+    added = [f"--bind={files.trial_dir}:{place}"]
+    # ch-run expands a `$` in a value; switching that off would change the user's own --set-env too.
+    inside = {name: value for name, value in inside.items() if "$" not in value}
     added += [f"--set-env={name}={value}" for name, value in inside.items()]
     arguments = join_call(call, added=added, command=_enter(call.command, place))
     return RewrittenCall(arguments=arguments, environ=files.environ, bound=bound)
