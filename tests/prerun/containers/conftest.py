@@ -47,7 +47,8 @@ verdict = judge(spec, result, diagnose_run, *looks)
 measured = result.measurement
 print(json.dumps({
     "layer": result.layer, "exit_code": result.exit_code, "steps": result.steps, "source": result.step_source,
-    "error": result.error, "output": result.logs[0].text if result.logs else "", "outcome": verdict.outcome.value, "reason": verdict.reason,
+    "error": result.error, "output": result.logs[0].text if result.logs else "",
+    "outcome": verdict.outcome.value, "reason": verdict.reason,
     "memory": measured.mem_peak_mib if measured else None, "cpu_s": measured.cpu_s if measured else None,
     "logs": {log.name: log.text for log in result.logs[1:]},
 }))
