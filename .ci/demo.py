@@ -1,8 +1,8 @@
 """Show the life of jobs on a real Slurm (`make demo`). Runs as root and removes everything that it creates.
 
-(a) A bug in the training step is found on one GPU. (b) The fixed 16-GPU job is tuned, placed and run. (c) A GPU falls
-off the bus: the job is retried elsewhere and the node is drained. (d) A corrupt input is blocked. (e) The night report
-shows all of this.
+(a) A bug in the training step is found on one GPU, and so is one in the validation after an epoch. (b) The fixed
+16-GPU job is tuned, placed and run. (c) A GPU falls off the bus: the job is retried elsewhere and the node is drained.
+(d) A corrupt input is blocked. (e) The night report shows all of this.
 """
 
 from __future__ import annotations
@@ -177,6 +177,17 @@ def bug(demo: Demo) -> None:
     expect(re.search(r"train\.py:\d+|train\.py\", line \d+", why), "the reason names the line")
 
 
+def late_bug(demo: Demo) -> None:
+    heading("(a2) A bug in the validation, after an epoch of hours: the pre-run rehearses the end of the epoch")
+    note("--prerun=gate: the job waits for the whole pre-run; by default it may start after the three steps")
+    job = demo.submit("--prerun=gate", "examples/late_bug/train.sbatch")
+    demo.wait(job, "CANCELLED")
+    expect(demo.field(job, "RunTime") == "00:00:00", "the 16-GPU job never started")
+    why = demo.user("slurmwrap", "why", str(job))
+    expect("KeyError" in why and "after 3 optimizer steps" in why, "the reason is the key that validate() reads")
+    expect(re.search(r"train\.py:\d+|train\.py\", line \d+", why), "and names the line")
+
+
 def good(demo: Demo) -> None:
     heading("(b) The mended job: passes, is tuned by its own pre-run, runs on two nodes of one switch")
     note("it asks for 8 CPUs and 2 GB per node, a guess; nothing is known of it yet")
@@ -275,7 +286,7 @@ def main() -> int:
     try:
         heading("A real Slurm: 8 nodes with 8 GPUs each, two switches, slurmwrap's hooks and reconciler")
         demo.up()
-        for step in (bug, good, hardware, corrupt, report):
+        for step in (bug, late_bug, good, hardware, corrupt, report):
             step(demo)
     except (DemoFailed, subprocess.SubprocessError) as error:
         failed = str(error)
