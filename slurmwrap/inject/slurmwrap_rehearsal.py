@@ -4,8 +4,9 @@ The counter calls begin() in the step in which the program would otherwise stop,
 on loaders end after a few batches (slurmwrap_short_epochs), and the loops around the step are ended at their next
 iteration: the loop over batches at once, the loops around it after the second epoch has made a step. So the end of an
 epoch, validation, checkpoints, the next epoch and the end of the program run within a minute. A `for` loop is ended by
-exhausting its iterator, a `while` loop by jumping to the statement after it, both from a trace function, so that the
-program's code is not changed. New connections to other machines are refused, because an upload cannot be undone.
+exhausting its iterator, a `while` loop by jumping to the statement after it, and a block that runs only every N
+iterations (`if step % save_every == 0:`) is entered by a jump: all from a trace function, so that the program's code is
+not changed. New connections to other machines are refused, because an upload cannot be undone.
 
 The file `rehearsal` in the step directory records what happened, one event per line. Python 3.6 syntax, standard
 library; the counter ignores all exceptions. Sources: Objects/frameobject.c and Include/internal/pycore_frame.h of
@@ -26,6 +27,8 @@ BATCHES = 2
 # Steps and seconds without any loop that ends, after which the program is parked.
 STILL_STEPS = 20
 STILL_S = 5.0
+# How often a block that runs only every N iterations is entered.
+ENTRIES = 2
 # Packages whose loops are not the program's own. Trainers among them are shortened by slurmwrap_short_epochs.
 _FRAMEWORKS = frozenset(
     "accelerate apex deepspeed flax functorch jax jaxlib keras lightning lightning_fabric numpy optax"
@@ -141,6 +144,10 @@ class LoopEndings(object):
         self.epoch_began = False
         self.loops = {}  # type: Any
         self.failed = set()  # type: Any
+        # (file, line of `if`) -> how often its block was entered.
+        self.entered = {}  # type: Any
+        # (id of the frame, line of `if`) -> first line of its block.
+        self.intervals = {}  # type: Any
 
     def add(self, loop: "Loop", watched: bool = False) -> None:
         key = loop.key()
@@ -151,6 +158,8 @@ class LoopEndings(object):
         if sys.gettrace() not in (None, _trace_nothing):
             return
         self.loops[key] = (loop, watched)
+        for line, block in list_intervals(loop.node):
+            self.intervals[(id(loop.frame), line)] = block
         loop.frame.f_trace = self._make_tracer(loop.frame)
         sys.settrace(_trace_nothing)
 
@@ -172,6 +181,8 @@ class LoopEndings(object):
         return trace
 
     def _reach(self, frame: "Any", line: int, before: int) -> None:
+        if (id(frame), line) in self.intervals and self._enter(frame, line):
+            return
         # Inner loops come later in the source.
         mine = sorted((key for key in self.loops if key[0] == id(frame)), reverse=True)
         for key in mine:
@@ -189,10 +200,26 @@ class LoopEndings(object):
             self._stop_if_done(frame)
             return
 
+    def _enter(self, frame: "Any", line: int) -> bool:
+        """Enter a block that runs only every N iterations, and return whether that was possible and is still due."""
+        import warnings
+
+        place = (frame.f_code.co_filename, line)
+        if self.entered.get(place, 0) >= ENTRIES:
+            return False
+        self.entered[place] = self.entered.get(place, 0) + 1
+        # Since Python 3.12 a jump sets unbound variables to None and warns of it.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            frame.f_lineno = self.intervals[(id(frame), line)]
+        note("interval %s:%d" % (os.path.abspath(place[0]), line))
+        return True
+
     def _forget(self, frame: "Any") -> None:
         for key in [key for key in self.loops if key[0] == id(frame)]:
             del self.loops[key]
         self.failed = set(key for key in self.failed if key[0] != id(frame))
+        self.intervals = dict(pair for pair in self.intervals.items() if pair[0][0] != id(frame))
         self._stop_if_done(frame)
 
     def _stop_if_done(self, frame: "Any") -> None:
@@ -291,6 +318,60 @@ def _list_loops(scope: "Any") -> "Any":
             for handler in getattr(node, "handlers", None) or []:
                 todo.append((handler.body, 0))
     return sorted(found, key=lambda pair: pair[0].lineno)
+
+
+def list_intervals(loop: "Any") -> "Any":
+    """Return (line of `if`, first line of its block) for the blocks in a loop that run only every N iterations.
+
+    A block that makes an optimizer step is left out: it belongs to gradient accumulation.
+    """
+    import ast
+
+    found = []
+    todo = list(loop.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.If):
+            block = node.body[0].lineno
+            if block > _find_last_line(node.test) and _is_interval(node.test) and not _makes_step(node.body):
+                found.append((node.lineno, block))
+        for field in ("body", "orelse", "finalbody"):
+            todo += getattr(node, field, None) or []
+    return found
+
+
+def _is_interval(test: "Any") -> bool:
+    """Return whether a condition contains `x % n == y` or `not x % n`."""
+    import ast
+
+    for node in ast.walk(test):
+        value = None  # type: Any
+        if isinstance(node, ast.Compare) and all(isinstance(one, ast.Eq) for one in node.ops):
+            value = node.left
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            value = node.operand
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod) and not hasattr(value.left, "s"):
+            return True
+    return False
+
+
+def _makes_step(body: "Any") -> bool:
+    import ast
+
+    for part in body:
+        for node in ast.walk(part):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            if name in ("zero_grad", "backward", "optimizer", "optim", "opt", "scaler", "accumulate"):
+                return True
+    return False
+
+
+def is_repeated(frame: "Any") -> bool:
+    """Return whether the running line is in a `while` loop: a generator of that kind starts its loader again."""
+    scope = _find_scope(frame.f_code.co_filename, frame.f_globals, frame.f_lineno)
+    return any(type(node).__name__ == "While" and _is_inside(node, frame.f_lineno) for node, _ in _list_loops(scope))
 
 
 def is_stop_handled(frame: "Any") -> bool:

@@ -93,22 +93,38 @@ def _shorten_length(kind: "Any", rehearsal: "Any") -> None:
 
 # Instructions that take StopIteration as the end: of a `for` loop and of `yield from`.
 _ENDING = ("FOR_ITER", "YIELD_FROM", "SEND", "FOR_LOOP")
+_GENERATOR = 0x20
 
 
 def _may_end(frame: "Any") -> bool:
-    """Return whether the code that asks for the next batch expects that there is none."""
-    try:
-        import opcode
+    """Return whether the code that asks for the next batch expects that there is none.
 
-        code = frame.f_code.co_code
-        if opcode.opname[code[frame.f_lasti]] in _ENDING:
-            return True
+    A generator passes the end on to the code that asked it, unless it starts its loader again.
+    """
+    try:
         layer = sys.modules["slurmwrap_rehearsal"]
-        if "-packages/" in frame.f_code.co_filename or not layer.is_own(frame):
-            return True
-        return bool(layer.is_stop_handled(frame))
+        while frame is not None and _accepts_end(frame, layer):
+            if not frame.f_code.co_flags & _GENERATOR or layer.is_repeated(frame):
+                return True
+            frame = frame.f_back
     except Exception:
-        return False
+        pass
+    return False
+
+
+def _accepts_end(frame: "Any", layer: "Any") -> bool:
+    import linecache
+    import opcode
+
+    if opcode.opname[frame.f_code.co_code[frame.f_lasti]] in _ENDING:
+        return True
+    if "-packages/" in frame.f_code.co_filename or not layer.is_own(frame):
+        return True
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    # sum(batches), list(batches): whatever takes all of them.
+    if line and "next" not in line:
+        return True
+    return bool(layer.is_stop_handled(frame))
 
 
 # --- trainers -------------------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class Rehearsal:
     stopped_by: str = ""
     # Whether the script was started a second time, as Slurm does after a requeue.
     resumed: bool = False
+    # How many blocks that run only every N iterations were entered.
+    intervals: int = 0
+    # Files that the trial wrote into the overlay, by their paths for the user; at most some thousand.
+    written: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

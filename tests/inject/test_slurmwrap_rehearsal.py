@@ -114,6 +114,26 @@ LOOPS = {
         """,
         ["final"],
     ),
+    "blocks that run every N iterations": (
+        """
+        def train():
+            for step in range(10 ** 9):
+                o.step()
+                if (step + 1) % 1000 == 0 and step:
+                    print("saves", step)
+                if step % 4 == 3:
+                    o.zero_grad()
+                elif not step % 500:
+                    print("logs", step)
+                print("%d" % step)
+        for epoch in range(1000):
+            train()
+            if epoch % 10 == 9:
+                print("validates", epoch)
+        print("final")
+        """,
+        "logs 0,0,1,saves 2,logs 2,2,validates 0,saves 0,logs 0,0,validates 1,final".split(","),
+    ),
     "a sorted dictionary, reversed, and chained iterators": (
         """
         for name in dict.fromkeys(range(1000)):
@@ -243,6 +263,15 @@ def by_next():
         step(next(batches))
     print("final", at)
 
+def by_generator():
+    def give():
+        for batch in data:
+            yield batch
+    batches = give()
+    for at in range(50):
+        step(next(batches))
+    print("final", at)
+
 def again():
     batches = iter(data)
     for at in range(10 ** 9):
@@ -262,6 +291,7 @@ eval(__import__("sys").argv[1])()
     [
         ("epochs", ["before 100 100", "epoch 0 evaluates 2 of 2", "epoch 1 evaluates 2 of 2", "final 2"]),
         ("by_next", ["final 4"]),
+        ("by_generator", ["final 4"]),
         ("again", ["final 4"]),
     ],
 )

@@ -139,6 +139,17 @@ class Protection:
         newest = sorted(dict.fromkeys(found), key=lambda pair: _get_mtime(pair[1]), reverse=True)
         return tuple(newest[:_MAX_LOGS])
 
+    def list_written_files(self) -> tuple[str, ...]:
+        """Return the files that the trial wrote into the overlay, by their paths for the user; at most _MAX_FILES."""
+        found: list[str] = []
+        for root in self.overlay.roots:
+            folder = self.overlay.upper(root) or ""
+            for at, _, names in os.walk(folder):
+                found += [os.path.join(root, os.path.relpath(os.path.join(at, name), folder)) for name in names]
+                if len(found) > _MAX_FILES:
+                    return tuple(found[:_MAX_FILES])
+        return tuple(found)
+
     def has_overlay_failed(self, result: TrialResult) -> bool:
         """Return whether the overlay, not the script, made this trial fail, so that it can be tried without an overlay.
 

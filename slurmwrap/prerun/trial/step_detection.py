@@ -111,6 +111,7 @@ def read_rehearsal(step_dir: str) -> Rehearsal | None:
         return None
     return Rehearsal(
         endings=sum(event.split(" ")[0] in ("loader", "loop", "epoch_end") for event in events),
+        intervals=sum(event.startswith("interval ") for event in events),
         next_epoch="epoch" in events or events.count("epoch_end") > 1,
         refused=tuple(dict.fromkeys(event[8:] for event in events if event.startswith("refused "))),
     )

@@ -172,7 +172,10 @@ def _run_protected(
                     script.wait(timeout=1.0)
 
         result = start(spec, environment)
-        return _resume(spec, environment, result, start) if spec.resumes else result
+        result = _resume(spec, environment, result, start) if spec.resumes else result
+        if result.rehearsal is None or result.layer != "exit":
+            return result
+        return replace(result, rehearsal=replace(result.rehearsal, written=protection.list_written_files()))
 
 
 def _resume(

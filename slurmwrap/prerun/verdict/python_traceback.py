@@ -14,8 +14,8 @@ from slurmwrap.fast_dataclasses import dataclass
 
 TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\[rank ?\d+\]: ?|\d+: |\[\w+\d+\]: ?)")
-# A progress bar, which does not end its line, may precede the header.
-_HEADER = re.compile(r"^(\s*)(?:\S.{0,400}[\]%|] ?(?:\[rank ?\d+\]: ?)?)?Traceback \(most recent call last\)")
+# A progress bar, which does not end its line, may precede the header. "Original" precedes that of a worker process.
+_HEADER = re.compile(r"^(\s*)(?!Original )(?:\S.{0,400})?Traceback \(most recent call last\)")
 _BLANKS = re.compile(r"(\s*)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.*))?$')
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")

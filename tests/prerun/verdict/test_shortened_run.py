@@ -101,6 +101,53 @@ OWN_ERRORS = {
         "usage: eval.py [-h]\neval.py: error: unrecognized arguments: --chekpoint x\n",
         "",
     ),
+    "a name that only a later line sets": (
+        crash(
+            "UnboundLocalError: cannot access local variable 'stats' where it is not associated with a value",
+            "print(stats)",
+        ),
+        "def main():\n    loss = 1\n    print(stats)\n    stats = evaluate()\n",
+    ),
+    "a name that another function sets": (
+        crash("NameError: name 'epoch' is not defined", "print(epoch)"),
+        "def save():\n    other = 1\n    print(epoch)\ndef main():\n    epoch = 1\n",
+    ),
+    "a name that an argument of that name follows": (
+        crash("NameError: name 'found' is not defined", "log(metrics=found, step=1)"),
+        "def main():\n    total = 1\n    log(metrics=found, step=1)\n",
+    ),
+    "a list that append() made None": (
+        crash("AttributeError: 'NoneType' object has no attribute 'append'", "losses = losses.append(loss)"),
+        "losses = []\nfor batch in loader:\n    losses = losses.append(loss)\n",
+    ),
+    "None instead of a call": (
+        crash("TypeError: cannot unpack non-iterable NoneType object", "loss, found = None"),
+        "def main():\n    loss = 1\n    loss, found = None\n",
+    ),
+    "a tuple that is too short": (
+        crash("IndexError: tuple index out of range", "os.path.splitext(path)[10]"),
+        "import os\n\nos.path.splitext(path)[10]\n",
+    ),
+    "a dimension that a tensor does not have": (
+        crash(
+            "IndexError: Dimension out of range (expected to be in range of [-2, 1], but got 4)",
+            "torch.max(outputs, 4)",
+        ),
+        "",
+    ),
+    "a call without its argument": (
+        crash("TypeError: len() takes exactly one argument (0 given)", "total / len()"),
+        "",
+    ),
+    "a sum of a text and a number": (
+        crash('TypeError: can only concatenate str (not "int") to str', "total += correct"),
+        "",
+    ),
+    "an error behind an unfinished progress bar": (
+        "[Epoch 1/2] [Batch 2/2] ETA: 0:00:01"
+        + crash("TypeError: save() missing 1 required positional argument: 'f'", "save()"),
+        "",
+    ),
     "a format that the value does not have": (
         crash("ValueError: Unknown format code 'd' for object of type 'float'", "print(f'{loss:d}')"),
         "",
@@ -140,7 +187,11 @@ FEW_BATCHES = {
     ),
     "a value that is still None": (
         crash("TypeError: unsupported format string passed to NoneType.__format__", "print(f'{best:.3f}')"),
-        "",
+        "best = None\nif score > 0: best = score\nprint(f'{best:.3f}')\n",
+    ),
+    "an attribute that is still None": (
+        crash("AttributeError: 'NoneType' object has no attribute 'items'", "for name in self.best.items():"),
+        "def start(self): self.best = None\ndef better(self): self.best = {}\nfor name in self.best.items():\n    pass\n",
     ),
     "a key that a later batch adds": (
         crash("KeyError: 'val_loss'", "print(history['val_loss'])"),
@@ -219,6 +270,12 @@ def test_a_refused_connection_and_a_killed_process_are_inconclusive() -> None:
     assert (found.outcome, "192.0.2.1" in found.reason) == (Outcome.INCONCLUSIVE, True)
     killed = judge_log("epoch 0\n", exit_code=None, signal=9)
     assert killed.outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_checkpoint_that_was_written_elsewhere_is_the_programs_own_error() -> None:
+    text, _ = FEW_BATCHES["a checkpoint that only some epochs write"]
+    found = judge_log(text, rehearsal=Rehearsal(written=("/w/runs/best_model.pth",)))
+    assert found.outcome is Outcome.FAIL
 
 
 def test_the_same_errors_within_the_steps_are_judged_as_before() -> None:
