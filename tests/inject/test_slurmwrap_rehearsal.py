@@ -132,7 +132,7 @@ LOOPS = {
                 print("validates", epoch)
         print("final")
         """,
-        "logs 0,0,1,saves 2,logs 2,2,validates 0,saves 0,logs 0,0,validates 1,final".split(","),
+        ["logs 0", "0", "1", "saves 2", "logs 2", "2", "validates 0", "saves 0", "logs 0", "0", "validates 1", "final"],
     ),
     "a sorted dictionary, reversed, and chained iterators": (
         """
