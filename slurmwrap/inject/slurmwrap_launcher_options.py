@@ -143,6 +143,7 @@ def launcher(argv: "List[str]", module: "Optional[str]" = None) -> "Optional[Tup
 def split(kind: str, arguments: "List[str]") -> "Tuple[List[Tuple[str, List[str]]], List[str]]":
     """Return ([(option, its words)], the script or module with its own arguments)."""
     options: "List[Tuple[str, List[str]]]" = []
+    arguments = _move_options_first(kind, arguments)
     at = 0
     while at < len(arguments):
         word = arguments[at]
@@ -159,6 +160,24 @@ def split(kind: str, arguments: "List[str]") -> "Tuple[List[Tuple[str, List[str]
         options.append((name, arguments[at : at + length]))
         at += length
     return options, arguments[at:]
+
+
+# Kind -> options with a value that the launcher takes from behind the script as well, as click does by default.
+_ANYWHERE = {"fabric": _words("accelerator strategy devices num_nodes node_rank main_address main_port precision")}
+
+
+def _move_options_first(kind: str, arguments: "List[str]") -> "List[str]":
+    """Return the arguments with the launcher's own options in front of the script."""
+    own: "List[str]" = []
+    rest: "List[str]" = []
+    at = 0
+    while at < len(arguments) and arguments[at] != "--":
+        name, equals, _ = arguments[at].partition("=")
+        known = name.startswith("--") and name[2:].replace("-", "_") in _ANYWHERE.get(kind, ())
+        length = 2 if known and not equals else 1
+        (own if known else rest).extend(arguments[at : at + length])
+        at += length
+    return own + rest + arguments[at:]
 
 
 def _is_script(word: str) -> bool:

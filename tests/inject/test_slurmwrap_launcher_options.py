@@ -69,8 +69,8 @@ ACCELERATE = (
             "a.py -n 3",
         ),
         (
-            "fabric run --strategy ddp --devices=8 --num-nodes 2 --main-address n1 a.py --devices 4",
-            "fabric run --devices=1 --num_nodes=1 --main_port=29 --strategy ddp a.py --devices 4",
+            "fabric run --strategy ddp --devices=8 --num-nodes 2 --main-address n1 a.py --devices 4 --lr 1",
+            "fabric run --devices=1 --num_nodes=1 --main_port=29 --strategy ddp a.py --lr 1",
         ),
         (
             "colossalai run --nproc_per_node 8 --hostfile h a.py --plugin gemini",
