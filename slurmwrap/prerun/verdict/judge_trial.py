@@ -88,10 +88,26 @@ def _diagnose_traceback(
     Lines before the traceback are left out if one of them blames the node, or if commands of the script failed and
     the script went on, because it survived those lines (`nvidia-smi || :`, `module: command not found`).
     """
+    if found is not None and result.rehearsal is not None:
+        # Later commands of the script may fail because this one did.
+        return classify(_make_evidence(spec, replace(result, logs=tuple(map(_keep_first_traceback, result.logs)))))
     whole = classify(_make_evidence(spec, result))
     if found is None or (whole.category not in ELSEWHERE and not result.failed_commands):
         return whole
     return classify(_make_evidence(spec, replace(result, logs=tuple(map(_cut_at_traceback, result.logs)))))
+
+
+# Between the tracebacks of one error.
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+def _keep_first_traceback(log: LogTail) -> LogTail:
+    """Return the log from its first traceback up to that of the next error."""
+    cut = _cut_at_traceback(log)
+    end = cut.text.find(TRACEBACK, len(TRACEBACK))
+    while end >= 0 and any(words in cut.text[max(0, end - 200) : end] for words in _CHAINED):
+        end = cut.text.find(TRACEBACK, end + len(TRACEBACK))
+    return cut if end < 0 else replace(cut, text=cut.text[:end])
 
 
 def _cut_at_traceback(log: LogTail) -> LogTail:

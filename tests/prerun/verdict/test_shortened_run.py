@@ -272,6 +272,15 @@ def test_a_refused_connection_and_a_killed_process_are_inconclusive() -> None:
     assert killed.outcome is Outcome.INCONCLUSIVE
 
 
+def test_later_failures_of_the_script_do_not_hide_the_first_one() -> None:
+    first = crash("NameError: name 'epoch_idx' is not defined", "save(epoch_idx)")
+    later = crash("FileNotFoundError: [Errno 2] No such file or directory: 'checkpoint.pth.tar'", "torch.load(path)")
+    verdict = judge_log(first + later, "def main():\n    epoch = 1\n    save(epoch_idx)\n")
+    assert (verdict.outcome, "epoch_idx" in verdict.reason) == (Outcome.FAIL, True)
+    chained = f"{later}\nDuring handling of the above exception, another exception occurred:\n\n{first}"
+    assert judge_log(chained).outcome is Outcome.INCONCLUSIVE
+
+
 def test_a_checkpoint_that_was_written_elsewhere_is_the_programs_own_error() -> None:
     text, _ = FEW_BATCHES["a checkpoint that only some epochs write"]
     found = judge_log(text, rehearsal=Rehearsal(written=("/w/runs/best_model.pth",)))
