@@ -230,11 +230,14 @@ def _describe_rehearsal(s: FailureSettings) -> str:
 def _list_late_assumptions(s: FailureSettings) -> tuple[str, ...]:
     """Return what is assumed about failures after the steps of the pre-run."""
     threads, rounds = published_rates.LATE_THREADS, published_rates.LATE_ROUNDS
+    low, high = published_rates.compute_rehearsed_interval()
+    known = threads.rehearsed + threads.other
     bugs = sum(one.visible for one in rounds)
     source = f"measured at first sight on {bugs} late bugs" if rounds else "assumed, until it is measured"
     late = (
         f"Of the late semantic, syntax, import and permission errors and tracebacks a shortened epoch executes "
-        f"{s.rehearsed:.0%} ({sum(threads.values())} of {len(threads)} public threads about late failures), and "
+        f"{s.rehearsed:.0%} ({threads.rehearsed} of {known} public threads about late Python errors; "
+        f"{low:.0%} to {high:.0%}; {threads.unclear} more do not tell), and "
         f"{s.sees_late:.1%} of these are stopped ({source}). Late crashes, memory, CUDA and MPI errors need the time "
         "or the data of the real run.",
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.placement.demand import Server
+from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.failure_study import MOST_JOBS, run_failure_study
 from slurmwrap.sim.failures.study_arms import PLAIN
@@ -39,6 +40,7 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
         "one-GPU jobs are pre-run where it is worth it": {"min_gpus": 1},
         "all jobs are pre-run": {"select": "all", "min_gpus": 1},
     }
+    low, high = published_rates.compute_rehearsed_interval()
     own = {
         "as assumed": {},
         "trials of 2 min": {"trial_s": 120.0},
@@ -46,7 +48,8 @@ def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[
         "no job finds free GPUs": {"one_gpu_waits": 1.0},
         "a pre-run ends after its steps": {"rehearsal_s": 0.0},
         "a shortened epoch executes no late failure": {"rehearsed": 0.0},
-        "a shortened epoch executes half of them": {"rehearsed": 0.5},
+        f"a shortened epoch executes {low:.0%} of them, the low end of the interval": {"rehearsed": low},
+        f"a shortened epoch executes {high:.0%} of them, the high end": {"rehearsed": high},
         "half of the late failures that it executes are stopped": {"sees_late": 0.5},
         "no input is read before the start": {"inputs_checked": 0.0},
         "half of the broken inputs are read before the start": {"inputs_checked": 0.5},

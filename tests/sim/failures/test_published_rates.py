@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
+from prerun_rounds.binomial import compute_interval
 
 from slurmwrap.diagnosis.taxonomy import FAILURES
+from slurmwrap.sim.failures.assumptions import REHEARSED
 from slurmwrap.sim.failures.published_rates import (
     CLASSIFIED,
     FAILING_JOBS,
+    LATE_THREADS,
     PHILLY,
     PRERUN_ROUNDS,
+    LateThreads,
     PrerunRound,
+    compute_rehearsed_interval,
     get_demand_column,
 )
 
@@ -69,3 +75,19 @@ def test_the_rounds_of_the_pre_run_that_the_study_uses_are_the_first_in_the_docu
     rows = read_results("prerun-rounds.md")
     found = [PrerunRound(sound=int(r[2]), failed=int(r[4]), visible=int(r[5]), stopped=int(r[6])) for r in rows]
     assert len(PRERUN_ROUNDS) >= 2 and found[: len(PRERUN_ROUNDS)] == list(PRERUN_ROUNDS)
+
+
+def test_the_late_threads_are_the_python_errors_of_the_list() -> None:
+    path = Path(__file__).parents[2] / "data" / "failures" / "late_threads.csv"
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    assert len({row["thread"] for row in rows}) == len(rows)
+    labels = [row["label"] for row in rows if row["category"] in REHEARSED]
+    rehearsed, unclear = labels.count("rehearsal"), labels.count("unclear")
+    other = len(labels) - rehearsed - unclear
+    assert LateThreads(rehearsed=rehearsed, other=other, unclear=unclear) == LATE_THREADS
+
+
+def test_the_interval_of_the_rehearsed_share_is_the_exact_one() -> None:
+    number = LATE_THREADS.rehearsed + LATE_THREADS.other
+    assert compute_rehearsed_interval() == pytest.approx(compute_interval(LATE_THREADS.rehearsed, number), abs=1e-6)
