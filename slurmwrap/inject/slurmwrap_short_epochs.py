@@ -99,12 +99,12 @@ _GENERATOR = 0x20
 def _may_end(frame: "Any") -> bool:
     """Return whether the code that asks for the next batch expects that there is none.
 
-    A generator passes the end on to the code that asked it, unless it starts its loader again.
+    A generator passes the end on to the code that asked it, unless it is one of the program that starts its loader again.
     """
     try:
         layer = sys.modules["slurmwrap_rehearsal"]
         while frame is not None and _accepts_end(frame, layer):
-            if not frame.f_code.co_flags & _GENERATOR or layer.is_repeated(frame):
+            if not frame.f_code.co_flags & _GENERATOR or (layer.is_own(frame) and layer.is_repeated(frame)):
                 return True
             frame = frame.f_back
     except Exception:
