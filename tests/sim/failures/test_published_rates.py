@@ -77,15 +77,34 @@ def test_the_rounds_of_the_pre_run_that_the_study_uses_are_the_first_in_the_docu
     assert len(PRERUN_ROUNDS) >= 2 and found[: len(PRERUN_ROUNDS)] == list(PRERUN_ROUNDS)
 
 
-def test_the_late_threads_are_the_python_errors_of_the_list() -> None:
+def read_late_threads() -> list[dict[str, str]]:
     path = Path(__file__).parents[2] / "data" / "failures" / "late_threads.csv"
     with path.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
+        return list(csv.DictReader(lines))
+
+
+def test_the_late_threads_are_the_python_errors_of_the_list() -> None:
+    rows = read_late_threads()
     assert len({row["thread"] for row in rows}) == len(rows)
     labels = [row["label"] for row in rows if row["category"] in REHEARSED]
     rehearsed, unclear = labels.count("rehearsal"), labels.count("unclear")
     other = len(labels) - rehearsed - unclear
     assert LateThreads(rehearsed=rehearsed, other=other, unclear=unclear) == LATE_THREADS
+
+
+def test_only_threads_about_code_that_is_due_later_changed_their_label_and_say_how_they_are_reached() -> None:
+    rows = read_late_threads()
+    changed = [row for row in rows if row["first_label"]]
+    assert {(row["first_label"], row["label"], row["place"]) for row in changed} == {
+        ("time-or-scale", "rehearsal", "interval")
+    }
+    assert {row["reached_by"] for row in changed} == {"interval block", "after the loop"}
+    assert [row["thread"] for row in rows if row["reached_by"] and not row["first_label"]] == []
+    # The numbers that the comment on LATE_THREADS tells.
+    errors = [row for row in rows if row["category"] in REHEARSED]
+    first = [row["first_label"] or row["label"] for row in errors]
+    due = [row["label"] for row in errors if row["place"] == "interval"]
+    assert (first.count("rehearsal"), len(due), due.count("rehearsal")) == (15, 20, 5)
 
 
 def test_the_interval_of_the_rehearsed_share_is_the_exact_one() -> None:
