@@ -20,7 +20,7 @@ from slurmwrap.config import load_config as configuration
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmError
 from slurmwrap.escape import comment
-from slurmwrap.fast_dataclasses import asdict, dataclass, field
+from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.gsub.apply_verdict import find_waiting_job
 from slurmwrap.gsub.input_check import RESULT, SAME_ARGUMENTS
 from slurmwrap.gsub.prerun_job import (
@@ -66,7 +66,7 @@ class _InputCheck:
     context: SubmitContext
     console: Console
     opened: OpenedFiles
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
     # Why the real job is no longer pending; "" while it is.
     gone: str = ""
     # Whether a fault was acted upon.
@@ -91,7 +91,7 @@ def _run_input_check(directory: Path, console: Console) -> int:
     context = open_submit_context(configuration.load(), os.environ, console)
     settings, state_dir = context.config.prerun, str(configuration.find_user_state_dir(os.environ))
     opened = read_opened_files(spec.trial_dir, leave_out=(spec.trial_dir, state_dir))
-    check = _InputCheck(trial, context, console, opened)
+    check = _InputCheck(trial, context, console, opened, threading.Event())
     watcher = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     _look(check, watcher, settings.inputs)
     if check.stop.is_set():

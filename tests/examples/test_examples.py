@@ -56,7 +56,9 @@ def get_verdict(directory: Path, script: str, *args: str, gpus: int, **fields: o
 
 
 def test_every_example_has_a_test() -> None:
-    assert [f"{name}/train.sbatch" for name in ("buggy", "corrupt_input", "ddp", "gpu_fault", "single")] == SCRIPTS
+    assert [
+        f"{name}/train.sbatch" for name in ("buggy", "corrupt_input", "ddp", "gpu_fault", "late_bug", "single")
+    ] == SCRIPTS
 
 
 def test_the_static_stage_finds_nothing_in_the_examples() -> None:
@@ -68,6 +70,13 @@ def test_the_static_stage_finds_nothing_in_the_examples() -> None:
         assert static_stage.check(request, run=run, environ=environ, node_local=()) == (), script
         (entry,) = list_entry_points(content.decode(), request.chdir, ())
         assert entry.path == str(EXAMPLES / Path(script).parent / "train.py")
+
+
+def test_the_bug_in_the_validation_is_found_after_the_steps(tmp_path: Path) -> None:
+    assert get_verdict(tmp_path / "steps", "late_bug/train.sbatch", gpus=16).outcome is Outcome.PASS
+    found = get_verdict(tmp_path / "rehearsal", "late_bug/train.sbatch", gpus=16, rehearse_s=allow(60.0))
+    assert (found.outcome, found.layer) == (Outcome.FAIL, "exit")
+    assert found.reason == "examples/late_bug/train.py:31: KeyError: 'total' (after 3 optimizer steps)"
 
 
 def test_ddp_passes_with_its_measured_needs(tmp_path: Path) -> None:
