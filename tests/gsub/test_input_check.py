@@ -202,7 +202,7 @@ def test_a_job_that_may_not_need_the_file_as_it_is_is_not_cancelled(
     spec = TrialSpec(trial_dir=str(tmp_path), script="script", real_job="7", chdir=str(tmp_path), **spec_more)  # type: ignore[arg-type]
     trial = SimpleNamespace(spec=spec, request=request("--gres=gpu:8"), job=None)
     context = SimpleNamespace(slurm=slurm, clock=FakeClock(), say=print, user="alice")
-    check = input_check_job._InputCheck(trial, context, None, OpenedFiles())  # type: ignore[arg-type]
+    check = input_check_job._InputCheck(trial, context, None, OpenedFiles(), threading.Event())  # type: ignore[arg-type]
     assert input_check_job._find_reason_not_to_cancel(check) == expected
     check.gone = "job 7 started"
     assert input_check_job._find_reason_not_to_cancel(check) == "job 7 started"
