@@ -131,8 +131,11 @@ class Spool(Protocol):
 class Logs(Protocol):
     """Reader of a job's output, where slurmwrap may read it (user mode, or root that became the user)."""
 
-    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
-        """Return the ends of stdout and stderr; empty when they cannot be read."""
+    def tails(self, run: JobRun, named: Sequence[str] = ()) -> tuple[LogTail, ...]:
+        """Return the ends of stdout, stderr and, of `named` (Submission.logs), those that this run wrote.
+
+        Empty when they cannot be read.
+        """
 
 
 class Store(Protocol):

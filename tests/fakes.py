@@ -222,7 +222,7 @@ class FakeLogs:
     def __init__(self, texts: dict[int, str] | None = None) -> None:
         self.texts = texts or {}
 
-    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+    def tails(self, run: JobRun, named: Sequence[str] = ()) -> tuple[LogTail, ...]:
         text = self.texts.get(run.attempt.job_id)
         return () if text is None else (LogTail(name=run.std_out, text=text),)
 

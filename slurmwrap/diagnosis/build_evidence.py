@@ -141,7 +141,7 @@ def join(
     earlier: Sequence[Observation] = (),
     requeued: bool = False,
 ) -> Evidence:
-    """Return all facts of one run. `logs`: tails that the caller read; used if no Epilog recorded any.
+    """Return all facts of one run. `logs`: tails that the caller read; those of files that an Epilog sent are not used.
 
     `earlier`: observations of earlier runs of the job, whose output must be removed from this run's. `requeued`: Slurm
     shows the next run already, so 0:0 from a hook does not mean success.
@@ -149,7 +149,9 @@ def join(
     epilogs = [o for o in observations if o.context is Context.EPILOG]
     from_epilogs = tuple(tail for o in epilogs for tail in _parse_tails(o.facts.get("logs")))
     old = [tail for o in earlier if o.context is Context.EPILOG for tail in _parse_tails(o.facts.get("logs"))]
-    tails = tuple(cut_earlier_output(tail, old) for tail in from_epilogs or tuple(logs))
+    sent = {tail.name for tail in from_epilogs}
+    others = (tail for tail in logs if tail.name not in sent)
+    tails = tuple(cut_earlier_output(tail, old) for tail in (*from_epilogs, *others))
     is_ending_unknown = not job.state and not job.exit_code and (requeued or _is_interrupted(tails, observations))
     return Evidence(
         attempt=attempt,

@@ -104,6 +104,7 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         profile_key=key,
         fingerprint=mark,
         inputs=inputs,
+        logs=context.trials.log_files(request),
         warnings=(
             *(_make_override_warning(text) for text in forced),
             *(f for f in findings if f.severity is Severity.WARNING),

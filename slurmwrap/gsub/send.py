@@ -290,6 +290,7 @@ def _build_submission(
         prerun_job_id=trial.job_id if trial else sent.attached_to or None,
         fingerprint=prepared.fingerprint,
         inputs=prepared.inputs,
+        logs=prepared.logs,
         output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
         plan=asdict(_get_plan_in_force(prepared.plan, sent.batch)),
         changes=tuple(asdict(change) for change in sent.batch.changes),

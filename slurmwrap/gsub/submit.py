@@ -322,6 +322,7 @@ def _make_prerun_checks(environ: Mapping[str, str], config: Config) -> PrerunChe
     return PrerunChecks(
         check=check,
         named_files=lambda request: job_inputs.list_named_files(request, select_passed_on(request, environ, cwd)),
+        log_files=lambda request: _find_log_files(request, select_passed_on(request, environ, cwd)),
         digest=_digest,
         entry_files=lambda request: _read_entry_files(request, select_passed_on(request, environ, cwd)),
         holder=lambda request: _find_holder(request, select_passed_on(request, environ, cwd), config),
@@ -343,6 +344,12 @@ def _list_files(folder: str) -> tuple[str, ...]:
         return tuple(islice(os.listdir(folder), _MAX_NAMES))
     except OSError:
         return ()
+
+
+def _find_log_files(request: JobRequest, environ: Mapping[str, str]) -> Mapping[str, list[int | str]]:
+    from slurmwrap.prerun.static import job_logs
+
+    return job_logs.find_log_ends(job_logs.list_log_files(request, environ), os.geteuid())
 
 
 def _digest(path: str) -> str | None:

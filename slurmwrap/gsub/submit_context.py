@@ -29,6 +29,8 @@ class PrerunChecks:
     named_files: Callable[[JobRequest], tuple[str, ...]]
     digest: Callable[[str], str | None]  # of a file's content; None: it cannot be read
     entry_files: Callable[[JobRequest], Mapping[str, bytes]]  # path -> content of the programs the script starts
+    # Log files of its programs, with what they hold already (job_logs.find_log_ends).
+    log_files: Callable[[JobRequest], Mapping[str, Any]] = lambda request: {}
     # The known server or tool, if the script starts nothing else; else "".
     holder: Callable[[JobRequest], str] = lambda request: ""
     # The newer of mtime and ctime, Unix seconds; None: the file does not exist.
@@ -82,6 +84,7 @@ class PreparedJob:
     forced: tuple[str, ...] = ()  # refusals that --force overrode
     # Digest of script, code, environment and options. Jobs with the same one may share a pre-run; "": no sharing.
     group: str = ""
+    logs: Mapping[str, Any] = field(default_factory=dict)  # as in Submission
     profile_s: float = 0.0  # seconds of the pre-run that are spent on the CPU curve
     job_environ: Mapping[str, str] = field(default_factory=dict)  # added to the environment of the real job only
     step_dir: str = ""  # directory in which the real job counts its steps; "" when it does not

@@ -78,12 +78,12 @@ DEADLINE_S = 3.0
 
 
 class UserLogs:
-    """Implements `protocols.Logs`: stdout and stderr of a run, read with the rights of its user only."""
+    """Implements `protocols.Logs`: the logs of a run, read with the rights of its user only."""
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
 
-    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+    def tails(self, run: JobRun, named: Sequence[str] = ()) -> tuple[LogTail, ...]:
         """Return the last 64 KiB that this run wrote to each; empty if they cannot be read, or not in time."""
         if not may_become(run.uid):  # type: ignore[no-untyped-call]
             return ()
@@ -94,8 +94,18 @@ class UserLogs:
         paths = tuple(dict.fromkeys(os.fsencode(path) for path in (run.std_out, run.std_err) if path))
         begins = {name: list(begin) for name, begin in run.output_begins.items()}
         deadline = time.monotonic() + self._deadline_s
-        answer = log_tails.read(paths, user.pw_name, run.uid, user.pw_gid, deadline, begins)
+        logs = tuple(filter(None, map(_encode_path, named)))
+        since = None if run.start_time is None else float(run.start_time)
+        answer = log_tails.read(paths, user.pw_name, run.uid, user.pw_gid, deadline, begins, logs, since)
         return tuple(LogTail(**log) for log in answer["logs"])
+
+
+def _encode_path(path: str) -> bytes:
+    """Return the path in bytes; b"" for text of a user's record that cannot be a path."""
+    try:
+        return os.fsencode(path)
+    except UnicodeEncodeError:
+        return b""
 
 
 # Seconds without reads for a user whose directory did not answer: a hung mount may hold many of their jobs.

@@ -38,6 +38,8 @@ class Submission:
     # Digest of script, arguments, code and environment; it identifies programs that passed a pre-run already.
     fingerprint: str = ""
     inputs: tuple[str, ...] = ()  # files that the job names
+    # Log file of its programs, or directory that ends with "/" -> [bytes, mark] before the job; [] without a file.
+    logs: Mapping[str, Any] = field(default_factory=dict)
     output_appends: bool = False  # a retry may append to the same output file
     plan: Mapping[str, Any] = field(default_factory=dict)  # PlacementPlan as JSON
     changes: tuple[Mapping[str, Any], ...] = ()  # OptionChange as JSON

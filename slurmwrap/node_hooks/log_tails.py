@@ -198,6 +198,33 @@ def _read(paths, uid):
     return found, skipped
 
 
+# The third part reads the log files that the user's submission names (prerun/static/job_logs.py): a program's log
+# elsewhere, perhaps written by a container. Like all other content it is the user's claim about their own job.
+
+LOG_SUFFIXES = (".log", ".out", ".err", "log.txt", "stdout", "stderr")
+# Files that are read, and files that are read of one directory: those that were written last.
+NAMED_LOGS = 8
+LOGS_OF_DIRECTORY = 4
+
+
+def list_logs_of(path, uid, since):
+    """Return the log files (bytes) that `path` means: itself, or if it ends with "/" the newest logs below it.
+
+    Only files that `uid` wrote since Unix time `since` count. The directories below are not searched.
+    """
+    if b"\0" in path:
+        return []
+    if not path.endswith(b"/"):
+        return [path] if _write_time(path, uid, since) is not None else []
+    suffixes = tuple(suffix.encode("ascii") for suffix in LOG_SUFFIXES)
+    try:
+        names = [name for name in user_files.listed(path, NAMED) if name.endswith(suffixes)]
+    except (user_files.Unreadable, OSError):
+        return []
+    written = [(_write_time(path + name, uid, since), path + name) for name in names]
+    return [one for _, one in sorted((at, one) for at, one in written if at is not None)[-LOGS_OF_DIRECTORY:]]
+
+
 # Bytes that are read of each of the job's output files.
 TAIL = 64 * 1024
 # Most bytes that the child may send: both tails as JSON, every byte escaped.
@@ -224,17 +251,24 @@ def tails(environ, started_at, deadline):
     return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of)
 
 
-def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
+def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict, named=(), since=None) -> dict:
     """Return the same facts for known `paths` (bytes, absolute). The caller may also be a process of that user.
 
     `begins`: name -> [bytes, mark] of the file at the end of an earlier run. Each log then also has `size`, `mark`,
-    `first_line` and `modified`.
+    `first_line` and `modified`. `named`: further logs as in list_logs_of, which count only if they were written since
+    Unix time `since`; None: they are not read.
     """
-    files = [(path, [[part for part in path.split(b"/") if part]]) for path in paths if path.startswith(b"/")]
-    return _as_user([one for one in files if one[0] != b"/dev/null"], user, uid, gid, None, deadline, begins)
+    files = [(path, [_parts(path)]) for path in paths if path.startswith(b"/")]
+    files = [one for one in files if one[0] != b"/dev/null"]
+    named = [path for path in named if path.startswith(b"/")] if since is not None else []
+    return _as_user(files, user, uid, gid, since, deadline, begins, named=named)
 
 
-def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None):
+def _parts(path):
+    return [part for part in path.split(b"/") if part]
+
+
+def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None, named=()):
     def look(send):
         steps_directory = step_counts.home_of(uid) if ranks_of is not None else None
         user_files.become(user, uid, gid, send.descriptor)
@@ -243,6 +277,11 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
             path, log = _read_output_file(name, readings, uid, started_at, begins)
             send(json.dumps(log).encode("utf-8") + b"\n")
             read += [path] if path else []
+        own = len(read)
+        for path in [one for name in named[:NAMED] for one in list_logs_of(name, uid, started_at)]:
+            if path not in read and len(read) < own + NAMED_LOGS:
+                send(json.dumps(_read_output_file(path, [_parts(path)], uid, started_at, begins)[1]).encode() + b"\n")
+                read.append(path)
         if ranks_of is not None:
             job_id, work_dir, of_array = ranks_of
             place = os.path.dirname(read[0]) if read else work_dir

@@ -91,8 +91,10 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     run = ended(complete_run_from_hooks(run, seen), slurm_record, build_measurement(slurm_record, seen))
     if overwritten and not run.state:
         run = replace(run, state=REQUEUED)
-    run = replace(run, output_begins=_read_output_ends(before))
-    logs = _select_own_tails(_read_tails(run, seen, this_pass), slurm_record)
+    submission = find_submission(run, this_pass)
+    named = submission.logs if submission is not None else {}
+    run = replace(run, output_begins={**_read_first_ends(named), **_read_output_ends(before)})
+    logs = _select_own_tails(_read_tails(run, seen, tuple(named), this_pass), run, slurm_record)
     # Only before the next run starts: afterwards it may have appended to the same files.
     if not overwritten or job is None or job.pending:
         ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
@@ -105,7 +107,6 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     evidence = join(run.attempt, slurm_record, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _add_lost_node(this_pass.services.classify(evidence), run, this_pass)
     diagnosis = mark_requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
-    submission = find_submission(run, this_pass)
     run = replace(
         _add_counted_steps(run, submission, slurm_record, this_pass), waited=_compute_wait(run, submission, this_pass)
     )
@@ -201,22 +202,32 @@ def _is_node_down(run: JobRun, this_pass: ReconcilePass) -> bool:
     return any(name in nodes and nodes[name].state == "DOWN" for name in run.nodes)
 
 
-def _read_tails(run: JobRun, seen: Sequence[Observation], this_pass: ReconcilePass) -> tuple[LogTail, ...]:
+def _read_tails(
+    run: JobRun, seen: Sequence[Observation], named: Sequence[str], this_pass: ReconcilePass
+) -> tuple[LogTail, ...]:
+    """Return the logs that can be read here: of a run whose output an Epilog sent, only those that gsub recorded."""
     if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
-        return ()
-    return this_pass.services.logs.tails(run)
+        return this_pass.services.logs.tails(replace(run, std_out="", std_err=""), named) if named else ()
+    return this_pass.services.logs.tails(run, named)
 
 
-def _select_own_tails(logs: Sequence[LogTail], job: JobRecord) -> tuple[LogTail, ...]:
+def _select_own_tails(logs: Sequence[LogTail], run: JobRun, job: JobRecord) -> tuple[LogTail, ...]:
     """Return the log tails that belong to this run.
 
-    For a run that Slurm calls COMPLETED, drop files that were written after its end. A later job may write to a file of
-    the same name, and its error must not be attributed to this run.
+    Drop files that were written after its end: of a run that Slurm calls COMPLETED all of them, else those that are not
+    its own output. A later job may write to a file of the same name, and its error must not be attributed to this run.
     """
-    if job.state != "COMPLETED" or job.derived_exit_code or job.end_time is None:
+    if job.end_time is None:
         return tuple(logs)
     latest = job.end_time + _CLOCK_SKEW_S
-    return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
+    completed_well = job.state == "COMPLETED" and not job.derived_exit_code
+    own = () if completed_well else (run.std_out, run.std_err)
+    return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest or tail.name in own)
+
+
+def _read_first_ends(named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return where the named logs ended before the job, as gsub recorded it. A user can record anything."""
+    return {path: end for path, end in named.items() if isinstance(end, list | tuple) and len(end) == 2}
 
 
 def _read_output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:

@@ -67,6 +67,7 @@ PLANNING_MODULES = {
             "entry_points",
             "impossible_requests",
             "job_inputs",
+            "job_logs",
             "launcher_args",
             "search_path",
         ),

@@ -12,6 +12,7 @@ import pytest
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.model.evidence import LogTail, RunKey
 from slurmwrap.model.job_run import JobRun
+from slurmwrap.prerun.static.job_logs import find_log_ends
 
 USER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
@@ -100,3 +101,56 @@ def test_an_ordinary_user_can_read_the_output_of_the_own_job(home: Path) -> None
         os.setresuid(USER, USER, USER)
         os._exit(0 if read_texts(attempt(path)) == [(str(path), "text")] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def read_named(run: JobRun, *named: str) -> list[tuple[str, str]]:
+    return [(tail.name, tail.text) for tail in UserLogs().tails(run, named)]
+
+
+def started_at(run: JobRun, start: float) -> JobRun:
+    return replace(run, start_time=int(start))
+
+
+def test_logs_that_the_submission_names_are_read_if_this_run_wrote_them(home: Path) -> None:
+    (home / "o").mkdir()
+    os.chown(home / "o", USER, USER)
+    out, log = write_user_file(home / "out", "out"), write_user_file(home / "t.log", "KeyError")
+    inside, old = write_user_file(home / "o" / "a.log", "in"), write_user_file(home / "o" / "old.log", "old")
+    write_user_file(home / "o" / "weights.bin", "no log")
+    start = log.stat().st_mtime
+    os.utime(old, (start - 100, start - 100))
+    run = started_at(attempt(out), start)
+    assert read_named(run, str(log), f"{home}/o/", str(old)) == [
+        (str(out), "out"),
+        (str(log), "KeyError"),
+        (str(inside), "in"),
+    ]
+    assert read_named(attempt(out), str(log)) == [(str(out), "out")], "the start of the run is not known"
+
+
+def test_a_log_holds_only_what_was_appended_since_the_submission(home: Path) -> None:
+    log = write_user_file(home / "t.log", "CUDA out of memory\n")
+    end = find_log_ends([str(log)], USER)
+    write_user_file(log, "CUDA out of memory\nstep 1\n")
+    run = replace(started_at(attempt(""), log.stat().st_mtime), output_begins=end)
+    assert read_named(run, *end) == [(str(log), "step 1\n")]
+
+
+def test_a_submission_cannot_name_what_its_user_may_not_read_or_does_not_own(home: Path, open_dir: Path) -> None:
+    roots = open_dir / "roots.log"
+    roots.write_text("readable, but root's")
+    secret = open_dir / "secret"
+    secret.mkdir(mode=0o700)
+    write_user_file(secret / "a.log", "its name, in a directory of root")
+    (home / "link.log").symlink_to(roots)
+    log = write_user_file(home / "t.log", "own")
+    run = started_at(attempt(""), log.stat().st_mtime)
+    named = [str(roots), f"{open_dir}/", f"{secret}/", f"{secret}/a.log", f"{home}/link.log", "t.log", "a\0b", "\ud800"]
+    assert read_named(run, *named, "/dev/zero", "/etc/", str(log)) == [(str(log), "own")]
+
+
+def test_only_a_few_of_many_named_logs_are_read(home: Path) -> None:
+    logs = [write_user_file(home / f"{number}.log", "x") for number in range(20)]
+    run = started_at(attempt(""), logs[0].stat().st_mtime)
+    assert len(read_named(run, *map(str, logs))) == 8
+    assert len(read_named(run, f"{home}/")) == 4

@@ -901,7 +901,7 @@ class AppendedLogs(FakeLogs):
         super().__init__()
         self.begins: list[object] = []
 
-    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+    def tails(self, run: JobRun, named: Sequence[str] = ()) -> tuple[LogTail, ...]:
         self.begins.append(dict(run.output_begins))
         size = 100 * len(self.begins)
         return (LogTail(name=run.std_out, text=BUG, size=size, mark=f"m{size}"),)
@@ -962,7 +962,7 @@ class WrittenLogs(FakeLogs):
         super().__init__()
         self.modified = modified
 
-    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+    def tails(self, run: JobRun, named: Sequence[str] = ()) -> tuple[LogTail, ...]:
         return (LogTail(name=run.std_out, text=BUG, modified=self.modified),)
 
 

@@ -31,7 +31,7 @@ from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
-from slurmwrap.node_hooks import step_counts
+from slurmwrap.node_hooks import log_tails, step_counts
 from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
@@ -73,13 +73,15 @@ class Output:
         return age if age > max(SILENT_S, SILENT_TIMES * self.usual_gap_s) else None
 
 
-def read_output(record: JobRecord, before: Output | None = None) -> Output | None:
-    """Return the newer of the output and error file of a running job; None if neither can be read.
+def read_output(record: JobRecord, before: Output | None = None, named: Sequence[str] = ()) -> Output | None:
+    """Return the newest of the output, the error file and the logs of a running job; None if none can be read.
 
-    `before`: the result of the previous call. It serves to find the longest gap between two writes.
+    `named`: its programs' logs, as in Submission.logs. `before`: the result of the previous call. It serves to find the longest gap between two writes.
     """
     start = float(record.start_time or 0)
-    found = [_read_output_file(path, start) for path in dict.fromkeys((record.std_out, record.std_err)) if path]
+    logs = [path for one in named for path in log_tails.list_logs_of(os.fsencode(one), record.uid, start)]
+    paths = dict.fromkeys((record.std_out, record.std_err, *map(os.fsdecode, logs)))
+    found = [_read_output_file(path, start) for path in paths if path]
     newest = max((one for one in found if one is not None), key=lambda one: (not one.empty, one.at), default=None)
     if newest is None or before is None or before.at < start:
         return newest
@@ -286,7 +288,8 @@ class JobStatusReader:
     def _add_owner_facts(self, status: JobStatus, trial_row: WatchedJob | None) -> JobStatus:
         record = status.record
         if record.state == "RUNNING" and not status.array:
-            self._output = read_output(record, self._output)
+            named = tuple(self._submission.logs) if self._submission is not None else ()
+            self._output = read_output(record, self._output, named)
             status = replace(status, output=self._output)
         if self._submission is None:
             return status

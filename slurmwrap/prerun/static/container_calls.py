@@ -324,8 +324,16 @@ def list_bound_paths(call: ContainerCall, cwd: str) -> tuple[BoundPath, ...]:
     )
 
 
-def find_container_view(words: Sequence[str], cwd: str) -> tuple[tuple[BoundPath, ...], str]:
-    """Return (what is bound, working directory inside or "") of the container that a command starts."""
+_BIND_VARIABLES = ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH")
+
+
+def find_container_view(
+    words: Sequence[str], cwd: str, variables: Mapping[str, str | None] | None = None
+) -> tuple[tuple[BoundPath, ...], str]:
+    """Return (what is bound, working directory inside or "") of the container that a command starts.
+
+    `variables`: the command's environment; apptainer adds what APPTAINER_BIND names to what its options bind.
+    """
     bound: list[BoundPath] = []
     workdir = ""
     for at, word in enumerate(words):
@@ -337,6 +345,10 @@ def find_container_view(words: Sequence[str], cwd: str) -> tuple[tuple[BoundPath
                 workdir = call.value("container-workdir") or workdir
         elif name in RUNTIMES and (inside := parse_container_call(words[at:])):
             bound += list_bound_paths(inside, cwd)
+            if inside.runtime.kind == "apptainer" and variables:
+                named = (variables.get(name) or "" for name in _BIND_VARIABLES)
+                parts = (one for value in named for one in _parse_bindings(value, "apptainer"))
+                bound += [replace(one, source=os.path.normpath(os.path.join(cwd, one.source))) for one in parts]
             workdir = (inside.values("workdir", "pwd", "cwd", "cd", "chdir") or [workdir])[-1]
             if inside.runtime.kind == "apptainer" and inside.values("workdir"):
                 workdir = (inside.values("pwd", "cwd") or [""])[-1]

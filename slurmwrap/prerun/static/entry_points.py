@@ -128,6 +128,7 @@ class _CommandWalk:
     def _list_started(self, words: list[str], command: RawCommand) -> Iterator[StartedProgram]:
         found = self._make_entry(words, command)
         rest, contained = unwrap_command(words)
+        bound, workdir = self._find_view(words) if contained else ((), "")
         reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
         yield StartedProgram(
             words=tuple(rest),
@@ -144,6 +145,8 @@ class _CommandWalk:
             inner=self.depth > 0,
             whole=tuple(words),
             runtime=find_runtime(words) if contained else "",
+            bound=bound,
+            workdir=workdir,
         )
         yield from self._list_inner(rest, contained, found, command)
         name = os.path.basename(words[0])
@@ -162,7 +165,7 @@ class _CommandWalk:
             text, args = get_inline_shell(rest)
         if text is None:
             return
-        bound, workdir = find_container_view(self._expand(command), self.cwd or UNKNOWN) if contained else ((), "")
+        bound, workdir = self._find_view(self._expand(command)) if contained else ((), "")
         inner = _CommandWalk(workdir or self.cwd, tuple(args), self.variables, self.read)
         inner.depth, inner.files_known, inner.installs = self.depth + 1, self.files_known, self.installs
         inner.devices, inner.file = self.devices, file or self.file
@@ -173,7 +176,16 @@ class _CommandWalk:
             entry = entry and _place_in_outer_script(entry, first, bool(file), contained)
             moved = one.line if file else first + one.line - 1
             runtime = one.runtime or (find_runtime(self._expand(command)) if contained else "")
-            yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None, runtime=runtime)
+            yield replace(
+                one,
+                entry=entry,
+                line=moved,
+                contained=contained or one.contained,
+                raw=None,
+                runtime=runtime,
+                bound=one.bound or bound,
+                inside=contained or one.inside,
+            )
         self.files_known = inner.files_known
 
     def _assign(self, command: RawCommand) -> tuple[list[str], dict[str, str | None]]:
@@ -212,7 +224,7 @@ class _CommandWalk:
 
     def _make_entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
         rest, contained = unwrap_command(words)
-        bound, workdir = find_container_view(words, self.cwd or UNKNOWN) if contained else ((), "")
+        bound, workdir = self._find_view(words) if contained else ((), "")
         moved = map_to_host(workdir, bound) if workdir else ""
         found = parse_program(rest, moved or self.cwd) or self._make_given_entry(rest, command)
         if found is None:
@@ -240,6 +252,9 @@ class _CommandWalk:
 
     def _expand(self, command: RawCommand) -> list[str]:
         return [text for word in command.words for text in self._expand_word(word)]
+
+    def _find_view(self, words: Sequence[str]) -> tuple[tuple[BoundPath, ...], str]:
+        return find_container_view(words, self.cwd or UNKNOWN, self.variables)
 
     def _is_unset(self, name: str) -> bool:
         return name not in self.variables or self.variables[name] == ""

@@ -62,7 +62,7 @@ def list_named_files(request: JobRequest, environ: Mapping[str, str] | None = No
     text = request.script.content.decode("utf-8", "surrogateescape")
     commands = list_started_programs(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
     given = [(request.args, request.chdir), *((_list_read_words(one), one.cwd or request.chdir) for one in commands)]
-    pairs = ((name, _resolve_path(value, cwd)) for argv, cwd in given for name, value in _list_named_values(argv))
+    pairs = ((name, _resolve_path(value, cwd)) for argv, cwd in given for name, value in list_named_values(argv))
     paths = (path for name, path in pairs if path and not re.search(_WRITTEN, name))
     kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _MAX_WORDS)
     return tuple(path for path in kept if _is_file(path))
@@ -93,7 +93,7 @@ def _is_creating_archive(words: Sequence[str]) -> bool:
 
 def list_missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """Yield (option, absolute path) of arguments that are certainly paths to read but do not exist."""
-    for name, value in _list_named_values(argv):
+    for name, value in list_named_values(argv):
         path = _resolve_path(value, cwd)
         if path and _is_surely_path(value, cwd) and not re.search(_OUTPUT, name) and not os.path.lexists(path):
             yield name, path
@@ -101,13 +101,13 @@ def list_missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str
 
 def list_given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """Yield (option, absolute path) of arguments that are existing data files to read."""
-    for name, value in _list_named_values(argv):
+    for name, value in list_named_values(argv):
         path = _resolve_path(value, cwd)
         if path and re.search(_DATA, path) and not re.search(_OUTPUT, name) and _is_file(path):
             yield name, path
 
 
-def _list_named_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def list_named_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (option, value) of `--option value`, `--option=value` and `key=value`; option "" for a separate word."""
     option = ""
     for word in argv:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.inject import slurmwrap_launcher_options
 from slurmwrap.prerun.static.command_wrappers import PYTHON, SHELLS, skip
+from slurmwrap.prerun.static.container_calls import BoundPath
 from slurmwrap.prerun.static.shell_words import UNKNOWN, Guess, RawCommand
 
 
@@ -86,6 +87,11 @@ class StartedProgram:
     whole: tuple[str, ...] = ()
     # The kind of the container's runtime (container_calls.py); "" if it is in none, or Slurm starts the container.
     runtime: str = ""
+    # What its container binds, and the working directory inside; "" if its command line names none.
+    bound: tuple[BoundPath, ...] = ()
+    workdir: str = ""
+    # A shell in the container starts it, so `cwd` and `targets` are paths inside.
+    inside: bool = False
 
 
 def parse_program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
