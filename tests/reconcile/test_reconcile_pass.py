@@ -980,6 +980,48 @@ def test_output_that_a_later_job_wrote_does_not_count_for_a_completed_job(
     assert world.store.strikes(since=0) == ()
 
 
+class NamedLogs(FakeLogs):
+    """A log that a container wrote to a path elsewhere, with an error. It records what each read named."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__()
+        self.after_s = after_s
+        self.reads: list[tuple[str, tuple[str, ...], object]] = []
+
+    def tails(self, run: JobRun, named: Sequence[str] = ()) -> tuple[LogTail, ...]:
+        self.reads.append((run.std_out, tuple(named), dict(run.output_begins)))
+        modified = (run.end_time or 0) + self.after_s
+        return tuple(LogTail(name=name, text=BUG, modified=modified) for name in named)
+
+
+@pytest.mark.parametrize("epilog_sent", [True, False])
+@pytest.mark.parametrize(("after_s", "is_found"), [(0, True), (600, False)])
+def test_an_error_in_a_log_that_the_submission_names_is_found_unless_a_later_job_wrote_it(
+    world: World, epilog_sent: bool, after_s: float, is_found: bool
+) -> None:
+    failed = job(81)
+    world.logs = logs = NamedLogs(after_s)
+    world.add(failed)
+    sent = submission(81, logs={"/scratch/run1/t.log": [7, "0a"], "/scratch/run1/": []})
+    world.spool_observations(submission_observation(sent), *hooks(failed, log="started\n" if epilog_sent else ""))
+    world.run()
+    std_out = "" if epilog_sent else failed.std_out
+    assert logs.reads == [(std_out, ("/scratch/run1/t.log", "/scratch/run1/"), {"/scratch/run1/t.log": [7, "0a"]})]
+    assert (category_and_decision_of(world, failed)[0] == "traceback_from_crash") is is_found
+
+
+@pytest.mark.parametrize("uid", [1001, 1002])
+def test_the_logs_that_a_submission_names_are_read_only_for_a_job_of_its_sender(world: World, uid: int) -> None:
+    failed = job(81)
+    world.logs = logs = NamedLogs(0)
+    world.add(failed)
+    sent = submission(81, uid=uid, logs={"/scratch/t.log": "forged", "/b": {"x": 1}, "/c": [1], "/d": None})
+    world.spool_observations(submission_observation(sent, uid=uid))
+    world.run()
+    named = ("/scratch/t.log", "/b", "/c", "/d") if uid == failed.uid else ()
+    assert logs.reads == [(failed.std_out, named, {})]
+
+
 class FullSpool(MemorySpool):
     """A spool whose files cannot be removed, as on a read-only file system."""
 

@@ -70,3 +70,34 @@ def test_a_bug_inside_a_container_stops_the_job_before_it_is_submitted(lab: Lab,
     assert done.returncode == 3, done.stderr
     assert "NameError: name 'misspelt' is not defined" in done.stderr
     assert not (job / "checkpoint.txt").exists()
+
+FAILING = """
+import logging, sys
+logging.basicConfig(filename=sys.argv[2], level='INFO')
+try:
+    logging.info('step 1')
+    {'loss': 1}['lost']
+except KeyError:
+    logging.exception('training failed')
+    sys.exit(1)
+"""
+
+
+def test_an_error_in_a_log_that_only_the_container_wrote_elsewhere_is_explained(lab: Lab, job: Path) -> None:
+    """The log is appended to, and an earlier job left another error in it. The job's own output is empty."""
+    out = job.parent / "scratch"
+    (job / "train.py").write_text(FAILING)
+    script = SCRIPT.replace("-b $PWD:/work", "-b $PWD:/work -b $HOME/scratch:/mnt/0").replace(
+        "train.py", "train.py --log-file /mnt/0/train.log"
+    )
+    images = (job / "job.sbatch").read_text().partition("IMG=")[2].partition("/train\n")[0]
+    (job / "job.sbatch").write_text(script.format(images=images))
+    lab.run(["sh", "-c", f"mkdir -p {out} && echo 'RuntimeError: CUDA out of memory' > {out}/train.log"], user=ALICE)
+    done = lab.run(["gsub", "--prerun=off", "job.sbatch"], user=ALICE, cwd=job)
+    assert done.returncode == 0, done.stderr
+    number = done.stdout.split()[-1]
+    lab.wait_job(int(number), {"FAILED"}, timeout=120)
+    why = lab.run(["slurmwrap", "why", number], user=ALICE).stdout
+    assert "KeyError: 'lost'" in why, why
+    assert f"{out}/train.log" in why and "out of memory" not in why, why
+    lab.run(["rm", "-rf", str(out)], user=ALICE)
