@@ -109,6 +109,7 @@ class TrialResult:
     no_training: str = ""  # why no training step is expected any more
     last_line: str = ""  # the last line of the output when it stood still
     unproven: str = ""  # why a script that ended with exit code 0 proved nothing
+    uncounted: str = ""  # why the steps of a program that the script starts cannot be counted
     failed_commands: tuple[FailedCommand, ...] = ()  # commands of the script that failed, as its shell reported them
     error: str = ""  # why the trial could not be run at all, "" if it could
     rehearsal: Rehearsal | None = None  # None: the trial did not go beyond its steps

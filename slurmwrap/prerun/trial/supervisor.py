@@ -29,6 +29,7 @@ from slurmwrap.model.verdict import FailedCommand
 from slurmwrap.prerun.inputs.opened_files import OpenFileSampler
 from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_write, set_up_protection
 from slurmwrap.prerun.static.entry_points import list_started_programs
+from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_detection
 from slurmwrap.prerun.trial.activity import InactivityDetector, ask_for_stacks, take_activity_sample
@@ -49,7 +50,7 @@ from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, has_reached_ste
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
-from slurmwrap.prerun.verdict.unproven_programs import find_unproven_reason
+from slurmwrap.prerun.verdict.unproven_programs import find_uncounted_reason, find_unproven_reason
 
 # Seconds between two checks of the step files and of the script's exit.
 POLL_S = 0.05
@@ -286,7 +287,8 @@ class _Run:
         profile.close()
         gpus.close()
         exit_code = self.script.returncode if layer == "exit" else None
-        unproven = self._find_unproven_programs() if exit_code == 0 else ""
+        commands = self._list_commands() if layer != "step" else ()
+        unproven = self._find_unproven_programs(commands) if exit_code == 0 else ""
         self.tree.end(self.script.pid)
         seconds = self.clock() - started
         reading = step_detection.read_steps(self.spec.step_dir)
@@ -309,6 +311,7 @@ class _Run:
             no_training=no_training,
             last_line=last_line,
             unproven=unproven,
+            uncounted=find_uncounted_reason(commands) if not shown.count else "",
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
             rehearsal=rehearsal.result(),
             error="the files that it writes would fill the node's disk, where they are kept" if is_filling_disk else "",
@@ -351,12 +354,14 @@ class _Run:
             size = _get_size(self.spec.output)
             time.sleep(POLL_S)
 
-    def _find_unproven_programs(self) -> str:
-        """Return why exit code 0 does not prove that the script's programs ran; "" if it does."""
-        alive = {process.pid for process in self.tree.processes()}
-        commands = list_started_programs(
+    def _list_commands(self) -> tuple[StartedProgram, ...]:
+        return list_started_programs(
             self._read_script(), self.spec.chdir, self.spec.args, self.environment, python_traceback.read
         )
+
+    def _find_unproven_programs(self, commands: Sequence[StartedProgram]) -> str:
+        """Return why exit code 0 does not prove that the script's programs ran; "" if it does."""
+        alive = {process.pid for process in self.tree.processes()}
         return find_unproven_reason(
             commands, step_detection.list_starts(self.spec.step_dir), alive, read_tail(self.spec.output).text
         )

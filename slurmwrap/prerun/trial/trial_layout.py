@@ -24,6 +24,8 @@ _LAUNCHED = (
     *("srun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun", "horovodrun", "jsrun", "aprun"),
     *(f"{name}.{kind}" for name in ("mpirun", "mpiexec") for kind in ("mpich", "openmpi")),
 )
+# The shim of env, and what it starts.
+_ENVIRONMENT = ("env", "with_counter")
 _REFUSED = ("sbatch", "salloc", "scancel")
 # Programs that send something to other machines; those that also change files have the shim `touch`.
 _REMOTE = (
@@ -44,6 +46,7 @@ def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     for folder in (shims, inject, Path(spec.step_dir)):
         folder.mkdir(mode=0o700, exist_ok=True)
     kinds = {"relay": _RELAYED, "launch": _LAUNCHED, "refuse": _REFUSED, "scontrol": ("scontrol",), "remote": _REMOTE}
+    kinds |= {name: (name,) for name in _ENVIRONMENT}
     for kind, names in {**kinds, "contain": _CONTAINING}.items():
         text = _embed_environment((package_dir / "shims" / kind).read_text(encoding="utf-8"), environment)
         if kind in ("launch", "contain") and os.access("/bin/bash", os.X_OK):

@@ -246,7 +246,11 @@ def _describe_timeout(spec: TrialSpec, result: TrialResult, found: TracebackSumm
     seen = f"{result.steps} of {spec.steps} optimizer steps" if result.steps else "no optimizer step"
     seen = f"no optimizer step was seen; {_describe_count(result)}" if result.step_source in SIGNS else seen
     wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else "nothing failed"
-    return f"{seen} within {result.seconds:.0f} s; {wrong}"
+    return f"{seen} within {result.seconds:.0f} s; {wrong}{_describe_uncounted(result)}"
+
+
+def _describe_uncounted(result: TrialResult) -> str:
+    return f"; {result.uncounted}" if result.uncounted and not result.steps else ""
 
 
 def _describe_stopped_rehearsal(spec: TrialSpec, result: TrialResult, rehearsal: Rehearsal) -> str:
@@ -262,7 +266,7 @@ def _describe_success(spec: TrialSpec, result: TrialResult) -> str:
         return f"{_describe_count(result)} on {_format_gpus(spec)}, {told}"
     seen = f"{_describe_count(result)}" if result.steps else "no optimizer step was seen"
     left_out = f"; '{result.refused[0]}' was left out" if result.refused else ""
-    return f"the script ran to its end; {seen}{left_out}"
+    return f"the script ran to its end; {seen}{left_out}{_describe_uncounted(result)}"
 
 
 def _select_layer(result: TrialResult) -> str:
@@ -272,7 +276,7 @@ def _select_layer(result: TrialResult) -> str:
 def _describe_no_training(result: TrialResult, found: TracebackSummary | None) -> str:
     quiet = f"nothing failed within {result.seconds:.0f} s"
     wrong = f"a traceback was printed: {found.error[:200]}" if found and result.crashed else quiet
-    return f"no optimizer step will come: {result.no_training}; {wrong}"
+    return f"no optimizer step will come: {result.no_training}; {wrong}{_describe_uncounted(result)}"
 
 
 def _describe_no_activity(spec: TrialSpec, result: TrialResult, found: TracebackSummary | None) -> str:

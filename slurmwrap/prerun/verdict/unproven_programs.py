@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from itertools import takewhile
 
-from slurmwrap.prerun.static.command_wrappers import HARMLESS
+from slurmwrap.prerun.static.command_wrappers import HARMLESS, PYTHON
 from slurmwrap.prerun.static.shell_words import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 
@@ -63,10 +63,35 @@ def _can_be_seen(program: StartedProgram) -> bool:
 
     It does not in a container or with `python -I`, `-E`, `-S` or `env -i`.
     """
-    options = takewhile(lambda word: word.startswith("-"), program.words[1:])
-    isolated = any(re.fullmatch(r"-[A-Za-z]*[IES][A-Za-z]*", word) for word in options)
+    isolated = bool(_find_isolating_option(program))
     whole = program.entry.whole if program.entry is not None else ()
     return not (program.contained or isolated or ("env" in whole and "-i" in whole))
+
+
+def _find_isolating_option(program: StartedProgram) -> str:
+    """Return the option with which Python does not read PYTHONPATH or imports no sitecustomize; "" if none is given."""
+    if not program.words or not PYTHON.fullmatch(os.path.basename(program.words[0])):  # noqa: PTH119
+        return ""
+    options = takewhile(lambda word: word.startswith("-") and word not in ("-c", "-m"), program.words[1:])
+    found = (re.fullmatch(r"-[bBdOPqRsuvx]*([IES])[A-Za-z]*", word) for word in options)
+    return next((f"-{match[1]}" for match in found if match), "")
+
+
+def find_uncounted_reason(commands: Sequence[StartedProgram]) -> str:
+    """Return why the steps of the script's first program of this kind cannot be counted; "" if there is none.
+
+    The step counter is found by PYTHONPATH and begins as sitecustomize.
+    """
+    found = ((one, _find_isolating_option(one)) for one in commands if one.entry is not None)
+    return next(
+        (
+            f"with {option}, Python does not load the step counter ({_format_program(one)}): leave {option} out,"
+            " or print the number of the step with the loss"
+            for one, option in found
+            if option
+        ),
+        "",
+    )
 
 
 def _find_failed_redirections(commands: Sequence[StartedProgram], output: str) -> dict[int, str]:
