@@ -9,6 +9,8 @@ from slurmwrap.protocols import Published
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slurmwrap.config.load_config import Config
     from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.finding import Finding

@@ -207,7 +207,7 @@ NAMED_LOGS = 8
 LOGS_OF_DIRECTORY = 4
 
 
-def list_logs_of(path, uid, since):
+def list_logs_of(path: bytes, uid: int, since: float) -> list:
     """Return the log files (bytes) that `path` means: itself, or if it ends with "/" the newest logs below it.
 
     Only files that `uid` wrote since Unix time `since` count. The directories below are not searched.

@@ -71,6 +71,7 @@ def test_a_bug_inside_a_container_stops_the_job_before_it_is_submitted(lab: Lab,
     assert "NameError: name 'misspelt' is not defined" in done.stderr
     assert not (job / "checkpoint.txt").exists()
 
+
 FAILING = """
 import logging, sys
 logging.basicConfig(filename=sys.argv[2], level='INFO')

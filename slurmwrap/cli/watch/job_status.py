@@ -76,7 +76,8 @@ class Output:
 def read_output(record: JobRecord, before: Output | None = None, named: Sequence[str] = ()) -> Output | None:
     """Return the newest of the output, the error file and the logs of a running job; None if none can be read.
 
-    `named`: its programs' logs, as in Submission.logs. `before`: the result of the previous call. It serves to find the longest gap between two writes.
+    `named`: its programs' logs, as in Submission.logs. `before`: the result of the previous call. It serves to find the
+    longest gap between two writes.
     """
     start = float(record.start_time or 0)
     logs = [path for one in named for path in log_tails.list_logs_of(os.fsencode(one), record.uid, start)]

@@ -1,4 +1,4 @@
-"""List the log files that a script's programs write besides the job's output, and where each of them ends now (adapter).
+"""List the log files that a script's programs write besides the job's output, and where each ends now (adapter).
 
 Such files are named by redirections, by tee, and by options such as --log-file and --output_dir. A path inside a
 container is mapped to the host's path by what the container's command line binds.
@@ -27,7 +27,9 @@ _LOG_SUFFIXES = (".log", ".out", ".err", "log.txt", "stdout", "stderr")
 _MOST = 8
 # Options that name a log file, and options that name a directory in which programs write logs.
 _FILE_OPTION = re.compile(r"(?i)log")
-_FOLDER_OPTION = re.compile(r"(?i)[\w.-]*(?:out(?:put)?|log(?:ging|s)?|save|run|work|exp\w*|results?|default_root)[-_.]?dir\w*")
+_FOLDER_OPTION = re.compile(
+    r"(?i)[\w.-]*(?:out(?:put)?|log(?:ging|s)?|save|run|work|exp\w*|results?|default_root)[-_.]?dir\w*"
+)
 # Runtimes that mount the home and the working directory although the command line does not bind them; "": Slurm's own.
 _MOUNTS_HOME = ("apptainer", "shifter", "sarus", "")
 

@@ -71,7 +71,7 @@ def test_a_log_that_stays_in_the_container_is_not_named() -> None:
 
 @pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND", "APPTAINER_BINDPATH"])
 @pytest.mark.parametrize("exported", [True, False])
-def test_what_a_variable_of_apptainer_binds_is_mapped_to_the_host(name: str, exported: bool) -> None:  # noqa: FBT001
+def test_what_a_variable_of_apptainer_binds_is_mapped_to_the_host(name: str, exported: bool) -> None:
     call = "srun apptainer exec -B /data a.sif python t.py --log /out/t.log"
     value = "/ref,$SCRATCH/r:/out:rw" if exported else "/ref,/scratch/ada/r:/out:rw"
     found = logs_of(f"export {name}={value}\n{call}") if exported else logs_of(call, {name: value})

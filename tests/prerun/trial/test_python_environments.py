@@ -96,9 +96,7 @@ def places(job: Path, tmp_path: Path, environment: Path) -> dict[str, str]:
     return {"env": str(environment), "tools": str(tools), "extra": str(extra)}
 
 
-def run(
-    trial: Callable[..., TrialResult], places: dict[str, str], lines: str, **fields: object
-) -> TrialResult:
+def run(trial: Callable[..., TrialResult], places: dict[str, str], lines: str, **fields: object) -> TrialResult:
     for name, place in places.items():
         lines = lines.replace("{" + name + "}", place)
     environ = {"PATH": f"{places['tools']}:/usr/bin:/bin"}
@@ -128,7 +126,7 @@ def run(
         "env -i PATH=$PATH {env}/bin/python -u train.py 9",
         "/usr/bin/env -u PYTHONPATH --chdir=. -- {env}/bin/python3 train.py 9",
         "srun env -C . PATH={env}/bin:$PATH PYTHONPATH= python train.py 9",
-        "A=b PYTHONPATH=\"$PWD:{extra}\" {env}/bin/python -u train.py 9 | cat",
+        'A=b PYTHONPATH="$PWD:{extra}" {env}/bin/python -u train.py 9 | cat',
         "PYTHONPATH=.; A=1 B=2; X='a b=c' true; export PYTHONPATH=; {env}/bin/python train.py 9",
         "set -e; PY={env}/bin/python; if PYTHONPATH=. A= $PY train.py 9; then echo; fi",
         "{env}/bin/python -s -B train.py 9",
