@@ -17,6 +17,7 @@ from slurmwrap.store.user_state_files import SPOOL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.expected_saving import ScriptOutcome
     from slurmwrap.store.user_state_files import UserState
 
-# Step directories are removed after this time, which is longer than a job waits, runs and is retried.
+# Step directories and names of logs are removed after this time, which is longer than a job waits, runs and is retried.
 _STEPS_KEPT_S = 180 * 86400.0
-# Minimum seconds between two searches for old step directories.
+# Minimum seconds between two searches for old ones.
 _STEPS_CLEANUP_S = 86400.0
 
 
@@ -138,7 +139,22 @@ class UserStateStore:
         from slurmwrap.gsub.submission_records import leave_submission
 
         self._remember_picked(submission.plan)
-        leave_submission(submission, self.uid, self._spool, self._get_site_report())
+        report = self._get_site_report()
+        if report is not None and submission.logs:
+            # First, because the job may end soon. Where no site has an Epilog, the submission names them.
+            with suppress(OSError, UnicodeError):
+                self._name_logs(submission)
+        leave_submission(submission, self.uid, self._spool, report)
+
+    def _name_logs(self, submission: Submission) -> None:
+        """Write the names of the job's logs for the Epilog, which reads them as the user (node_hooks/log_tails.py)."""
+        import json
+
+        folder = self._make_private_directory("job_logs")
+        self._remove_old(folder, os.unlink)
+        named = {"cluster": submission.cluster, "logs": submission.logs}
+        with open(folder / str(submission.job_id), "w", encoding="utf-8", opener=_open_private) as stream:
+            json.dump(named, stream)
 
     def remember_prerun(self, record: PrerunRecord) -> None:
         """Write the pre-run to the user's spool and to the site's, and set the mark that there are unread records."""
@@ -194,15 +210,17 @@ class UserStateStore:
         """
         from shutil import rmtree
 
-        folder = self._make_private_directory("steps")
-        looked = folder.parent / "steps_looked"
+        self._remove_old(self._make_private_directory("steps"), lambda old: rmtree(old, ignore_errors=True))
+        return str(self._make_private_directory("steps", _make_unique_name()))
+
+    def _remove_old(self, folder: Path, remove: Callable[[Path], object]) -> None:
+        looked = folder.with_name(f"{folder.name}_looked")
         with suppress(OSError):
             if not looked.exists() or abs(time() - looked.stat().st_mtime) > _STEPS_CLEANUP_S:
                 looked.touch(mode=0o600)
                 for old in folder.iterdir():
-                    if time() - old.stat().st_mtime > _STEPS_KEPT_S:
-                        rmtree(old, ignore_errors=True)
-        return str(self._make_private_directory("steps", _make_unique_name()))
+                    if time() - old.lstat().st_mtime > _STEPS_KEPT_S:
+                        remove(old)
 
     def keep_counter(self) -> str:
         """Copy the step counter to counter/<digest> in the state directory, and return that path.
@@ -243,6 +261,10 @@ def touch(path: str) -> None:
     """Create a file with mode 0600, or set its times to now. Raise OSError if that fails."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     os.utime(path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _make_unique_name() -> str:

@@ -205,6 +205,7 @@ LOG_SUFFIXES = (".log", ".out", ".err", "log.txt", "stdout", "stderr")
 # Files that are read, and files that are read of one directory: those that were written last.
 NAMED_LOGS = 8
 LOGS_OF_DIRECTORY = 4
+NAMES_SIZE = 64 * 1024  # bytes of the file that names them
 
 
 def list_logs_of(path: bytes, uid: int, since: float) -> list:
@@ -248,7 +249,8 @@ def tails(environ, started_at, deadline):
     work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
     files = [(name, readings(name, values, work_dir)) for name in wanted]
     ranks_of = hook_environment.job_id(environ), work_dir, _is_named_by_task(wanted)
-    return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of)
+    cluster = hook_environment.text(environ, "SLURM_CLUSTER_NAME")
+    return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of, cluster=cluster)
 
 
 def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict, named=(), since=None) -> dict:
@@ -268,9 +270,9 @@ def _parts(path):
     return [part for part in path.split(b"/") if part]
 
 
-def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None, named=()):
+def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=None, named=(), cluster=""):
     def look(send):
-        steps_directory = step_counts.home_of(uid) if ranks_of is not None else None
+        state = step_counts.home_of(uid) if ranks_of is not None else None
         user_files.become(user, uid, gid, send.descriptor)
         read = []
         for name, readings in files:
@@ -285,8 +287,10 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
         if ranks_of is not None:
             job_id, work_dir, of_array = ranks_of
             place = os.path.dirname(read[0]) if read else work_dir
+            logs = named_logs(state, cluster, job_id, uid) if state is not None and started_at is not None else {}
+            read += _send_named_logs(logs, uid, started_at, set(read), send)
             _send_rank_files(place, job_id, uid, started_at, set(read), of_array, send)
-            steps = step_counts.below(steps_directory, job_id, uid, started_at)
+            steps = step_counts.below(state and os.path.join(state, b"steps"), job_id, uid, started_at)
             send(json.dumps({"steps": steps}).encode("utf-8") + b"\n")
 
     answer = deadline_child.call(look, deadline, ANSWER)
@@ -301,6 +305,44 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
         why = "the file system did not answer in time" if answer.late else "not readable"
         facts["log_error"] = "; ".join(filter(None, [facts.get("log_error"), why]))
     return facts
+
+
+def _send_named_logs(named, uid, started_at, known, send):
+    """Send the logs that gsub named for this job (see named_logs) and that are not `known`; return their paths."""
+    found = [path for name in list(named)[:NAMED] for path in list_logs_of(name, uid, started_at)]
+    paths = [path for path in sorted(set(found), key=found.index) if path not in known][:NAMED_LOGS]
+    for path in paths:
+        try:
+            log = user_files.span(path, uid, RANK_TAIL, named.get(path))
+        except (user_files.Unreadable, OSError):
+            continue
+        cut = log["start"] > log["first"]
+        text = _whole_lines(log["data"], cut).decode("utf-8", "replace")
+        send(json.dumps([_text(path), text, cut, "", {"named": True}]).encode("utf-8") + b"\n")
+    return paths
+
+
+def named_logs(state, cluster, job_id, uid):
+    """Return {path (bytes): [bytes, mark] before the job, or None} that gsub wrote to job_logs/<job id> below `state`.
+
+    {} when there is none, or that of a job of another cluster. Whatever the user wrote there instead, the result has
+    these types. `cluster`: "" when unknown.
+    """
+    try:
+        path = os.path.join(state, b"job_logs", b"%d" % job_id)
+        record = json.loads(user_files.tail(path, uid, NAMES_SIZE)[0].decode("utf-8"))
+        if cluster and record["cluster"] != cluster:
+            return {}
+        found = dict((os.fsencode(name), end) for name, end in record["logs"].items() if name.startswith("/"))
+    except (user_files.Unreadable, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+    valid = dict((name, end) for name, end in found.items() if _is_end(end))
+    return dict((name, valid.get(name)) for name in found)
+
+
+def _is_end(end):
+    is_pair = isinstance(end, list) and len(end) == 2
+    return is_pair and type(end[0]) is int and 0 <= end[0] < 1 << 62 and isinstance(end[1], str)
 
 
 def _send_rank_files(directory, job_id, uid, started_at, known, of_array, send):

@@ -11,7 +11,7 @@ import stat
 
 from . import user_files
 
-BELOW_HOME = b".local/state/slurmwrap/steps"
+BELOW_HOME = b".local/state/slurmwrap"
 # Limits: directories of submissions that are searched (the newest), names read in one directory, and names read in all
 # directories (about 0.2 s on a local disk).
 DIRECTORIES = 512
@@ -28,7 +28,7 @@ _NAME = re.compile(rb"([0-9]{1,10})\.([0-9]{1,6})\.[A-Za-z0-9._-]{1,200}\.[0-9]{
 
 
 def home_of(uid):
-    """Return the user's default directory of step counts; None without a home directory.
+    """Return slurmwrap's default directory in the user's home; None without a home directory.
 
     The user may have set XDG_STATE_HOME, which root cannot know.
     """
@@ -42,7 +42,7 @@ def home_of(uid):
 def below(place, job_id, uid, since):
     """Search the directories of one user's submissions, newest first, and return the first result as from `counted`.
 
-    {} when no steps of the job were counted.
+    `place`: the directory of all step counts. {} when no steps of the job were counted.
     """
     if place is None or since is None:
         return {}

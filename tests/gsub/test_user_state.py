@@ -12,6 +12,7 @@ from slurmwrap.config.load_config import Config, SiteSection
 from slurmwrap.gsub.user_state import UserStateStore
 from slurmwrap.host import munge
 from slurmwrap.model.submission import Submission
+from slurmwrap.node_hooks import log_tails
 from slurmwrap.store.user_state_files import SPOOL, UserState
 
 OLD_TIME = time.time() - 200 * 86400
@@ -36,6 +37,22 @@ def test_old_step_directories_are_removed_once_a_day_without_following_links(tmp
     os.utime(tmp_path / "steps_looked", (OLD_TIME, OLD_TIME))
     memory.step_dir()
     assert not later.exists()
+
+
+def test_the_logs_of_a_job_are_named_for_the_epilog_of_a_site_and_old_names_are_removed(tmp_path: Path) -> None:
+    memory, named = UserStateStore(UserState(tmp_path), os.getuid(), Config()), tmp_path / "job_logs"
+    sent = replace(submission(), logs={"/a.log": [7, "0a"], "/o/": []})
+    memory.remember_submission(sent)
+    assert not named.exists()  # nothing of a site is there
+    memory._get_site_report = lambda: lambda note: ""  # type: ignore[method-assign]
+    make_old_directory(named)
+    (named / "6").touch()
+    os.utime(named / "6", (OLD_TIME, OLD_TIME))
+    memory.remember_submission(sent)
+    assert [path.name for path in named.iterdir()] == ["7"]
+    state = os.fsencode(tmp_path)
+    assert log_tails.named_logs(state, "lab", 7, os.getuid()) == {b"/a.log": [7, "0a"], b"/o/": None}
+    assert log_tails.named_logs(state, "other", 7, os.getuid()) == {}
 
 
 def submission(**plan: object) -> Submission:

@@ -173,6 +173,26 @@ def test_output_files_of_ranks_are_read_in_addition_to_the_jobs_output(lab: Lab)
     assert found[f"{job}_1.err"] == ("rank 1\nValueError: boom\n", True)
 
 
+LOGS_ELSEWHERE = """#!/bin/bash
+bwrap --dev-bind / / --bind $HOME/elsewhere /mnt bash -c '
+    echo "KeyError: lost" > /mnt/train.log
+    exit 3
+'
+"""
+
+
+def test_an_epilog_reads_the_log_that_a_container_of_a_gsub_job_wrote_elsewhere(lab: Lab) -> None:
+    home = Path(pwd.getpwnam(ALICE).pw_dir)
+    lab.run(["sh", "-c", "mkdir -p elsewhere; cat > contained.sbatch"], user=ALICE, cwd=home, stdin=LOGS_ELSEWHERE)
+    sent = lab.run(["gsub", "--prerun=off", "--gpus=1", "contained.sbatch"], user=ALICE, cwd=home)
+    assert sent.returncode == 0, sent.stderr
+    job = sent.stdout.split()[-1]
+    lab.wait_job(job, ("FAILED",))
+    (epilog,) = wait_for_observations(lab, job, nodes=1).epilog
+    found = {log["name"]: log["text"] for log in epilog.facts["logs"] if log.get("named")}
+    assert found == {f"{home}/elsewhere/train.log": "KeyError: lost\n"}
+
+
 @pytest.fixture
 def gate(lab: Lab) -> Iterator[Lab]:
     """The lab with its Prolog gate on. slurmctld and the reconciler, which own these files, run as user slurm."""
