@@ -99,16 +99,24 @@ def find_log_ends(paths: Sequence[str], uid: int) -> dict[str, list[int | str]]:
 
     The files of a directory are listed as well. A job that appends to a log is then not blamed for earlier lines.
     """
-    if not paths:
-        return {}
+    found: dict[str, list[int | str]] = {path: [] for path in paths}
+    there = [path for path in paths if _exists(path)]
+    if not there:
+        # Most jobs write new files: gsub then need not load what follows.
+        return found
     from slurmwrap.node_hooks import log_tails
 
-    found: dict[str, list[int | str]] = {}
-    for path in paths:
-        found[path] = _find_log_end(path, uid)
-        for name in log_tails.list_logs_of(os.fsencode(path), uid, 0.0) if path.endswith("/") else ():
+    for path in there:
+        for name in log_tails.list_logs_of(os.fsencode(path), uid, 0.0):
             found[os.fsdecode(name)] = _find_log_end(os.fsdecode(name), uid)
     return found
+
+
+def _exists(path: str) -> bool:
+    try:
+        return os.path.exists(path)
+    except ValueError:
+        return False
 
 
 def _find_log_end(path: str, uid: int) -> list[int | str]:
