@@ -47,8 +47,9 @@ class Rehearsal(object):
         self.active = False
         # Whether an epoch after the first one has begun, so that all loops may end.
         self.is_second_epoch = False
-        # Whether a loader gave a batch since the last step, and whether one has ended since begin().
-        self.fetched = self.loader_ended = False
+        # Whether a loader gave a batch since the last step, whether one has ended since begin(), and whether one began
+        # after that. A loader that is read ahead ends while its last batch is still to be used.
+        self.fetched = self.loader_ended = self.loader_began = False
         # Batches that the loader in use has given, and after how many batches loaders end.
         self.batches, self.limit = 0, BATCHES
         self.steps = 0
@@ -67,7 +68,7 @@ class Rehearsal(object):
     def step(self) -> bool:
         """Note one more step of the program. Return whether to park it because no end can be reached."""
         self.steps += 1
-        if not self.is_second_epoch and (self.endings.epoch_began or self.loader_ended):
+        if not self.is_second_epoch and (self.endings.epoch_began or self.loader_began):
             self.is_second_epoch = True
             note("epoch")
         self._end_loops(sys._getframe(1))
@@ -80,15 +81,14 @@ class Rehearsal(object):
         self.fetched = False
         if not loops:
             return
-        if not by_loader:
-            self.endings.add(loops[0])
+        self.endings.add(loops[0], ENTER if by_loader else END)
         if len(loops) == 1:
             self.is_second_epoch = True
         elif self.is_second_epoch:
             for loop in loops[1:]:
-                self.endings.add(loop)
+                self.endings.add(loop, END)
         else:
-            self.endings.add(loops[1], watched=True)
+            self.endings.add(loops[1], WATCH)
 
     def note_end(self, what: str) -> None:
         """Record that a loop, a loader or an epoch of a framework was ended."""
@@ -136,8 +136,12 @@ class Loop(object):
         return id(self.frame), self.node.lineno
 
 
+# What is done with a loop: its blocks are entered; besides, its next iteration is noted; the loop is ended then.
+ENTER, WATCH, END = range(3)
+
+
 class LoopEndings(object):
-    """The loops that are to be ended, or only watched, when their next iteration begins."""
+    """The loops that are to be ended or watched when their next iteration begins."""
 
     def __init__(self, rehearsal: "Rehearsal") -> None:
         self.rehearsal = rehearsal
@@ -149,15 +153,15 @@ class LoopEndings(object):
         # (id of the frame, line of `if`) -> first line of its block.
         self.intervals = {}  # type: Any
 
-    def add(self, loop: "Loop", watched: bool = False) -> None:
+    def add(self, loop: "Loop", purpose: int) -> None:
         key = loop.key()
         known = self.loops.get(key)
-        if key in self.failed or (known is not None and known[1] <= watched):
+        if key in self.failed or (known is not None and known[1] >= purpose):
             return
         # The tracer of a debugger or of coverage stays.
         if sys.gettrace() not in (None, _trace_nothing):
             return
-        self.loops[key] = (loop, watched)
+        self.loops[key] = (loop, purpose)
         for line, block in list_intervals(loop.node):
             self.intervals[(id(loop.frame), line)] = block
         loop.frame.f_trace = self._make_tracer(loop.frame)
@@ -186,11 +190,11 @@ class LoopEndings(object):
         # Inner loops come later in the source.
         mine = sorted((key for key in self.loops if key[0] == id(frame)), reverse=True)
         for key in mine:
-            loop, watched = self.loops[key]
-            if not loop.is_iteration(line, before):
+            loop, purpose = self.loops[key]
+            if purpose == ENTER or not loop.is_iteration(line, before):
                 continue
             del self.loops[key]
-            if watched:
+            if purpose == WATCH:
                 self.epoch_began = True
             elif end_loop(loop):
                 where = "%s:%d" % (os.path.abspath(frame.f_code.co_filename), loop.node.lineno)

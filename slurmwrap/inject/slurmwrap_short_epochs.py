@@ -68,6 +68,7 @@ def _shorten_iterator(kind: "Any", rehearsal: "Any") -> None:
                     _quietly(rehearsal.note_end, "loader")
                     raise StopIteration
             batch = plain(self)
+            rehearsal.loader_began = rehearsal.loader_began or (rehearsal.loader_ended and not count)
             state["_slurmwrap_batches"] = count + 1
             rehearsal.fetched, rehearsal.batches = True, count + 1
             return batch

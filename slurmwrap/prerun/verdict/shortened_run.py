@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.model.trial_result import Rehearsal, TrialResult
 from slurmwrap.prerun.verdict.python_traceback import TracebackSummary
@@ -49,7 +49,9 @@ _COUNT_MESSAGES = _any(
     r"\bnever\b|ran out of|exhausted|finished",
 )
 # Messages about the form of a tensor, which no count changes, although they name numbers.
-_FORM_MESSAGES = _any(r"dimension out of range|\btuple index\b|too many indices|expected \w+ to be \w+, but")
+_FORM_MESSAGES = _any(
+    r"dimension out of range|values to unpack|\btuple index\b|too many indices|expected \w+ to be \w+, but"
+)
 # Messages about None, which a value may still be that the missing batches would have set.
 _NONE_MESSAGES = re.compile(r"\bNone(?:Type)?\b")
 _MISSING_NAME = re.compile(
@@ -130,10 +132,18 @@ def _is_name_set_before(name: str, found: TracebackSummary, sources: Mapping[str
     if tree is None:
         return True
     scope = _find_scope(tree, found.own.line)
-    places = {tree} if found.kind == "NameError" else {scope}
-    lines = [line for place in places for line in _list_lines_that_set(name, place)]
-    # A function is called after the whole module has run.
-    return any(line < found.own.line or scope not in places for line in lines)
+    if found.kind == "NameError":
+        # A function is called after the whole module has run.
+        return any(line < found.own.line or scope is not tree for line in _list_lines_that_set(name, tree))
+    # The variables of a function are new in each call, so only a loop or a condition about a number can matter.
+    blocks = [
+        (node.lineno, node.end_lineno or 0)
+        for node in _walk_scope(scope)
+        if isinstance(node, ast.For | ast.While)
+        or (isinstance(node, ast.If) and any(isinstance(one, ast.Compare | ast.BinOp) for one in ast.walk(node.test)))
+    ]
+    lines = [line for line in _list_lines_that_set(name, scope) if line < found.own.line]
+    return any(first <= line <= last for line in lines for first, last in blocks)
 
 
 def _list_lines_that_set(name: str, scope: ast.AST) -> list[int]:
@@ -199,18 +209,16 @@ def _doubt_none(found: TracebackSummary, rehearsal: Rehearsal, sources: Mapping[
     if tree is None:
         return "a value is None that later batches may set"
     scope = _find_scope(tree, found.own.line)
-    used = {
-        ast.unparse(node)
+    here = [
+        node
         for node in _walk_scope(scope)
-        if isinstance(node, ast.Name | ast.Attribute)
-        and isinstance(node.ctx, ast.Load)
-        and node.lineno <= found.own.line <= (node.end_lineno or node.lineno)
-    }
-    for name in sorted(used):
+        if isinstance(node, ast.expr) and node.lineno <= found.own.line <= (node.end_lineno or node.lineno)
+    ]
+    for name in sorted(_list_possible_nones(here, found.message)):
         # Attributes may be set in any function of the file.
         values = list(_list_assigned_values(name, tree if "." in name else scope, found.own.line))
         begins = any(_is_none(value) for value in values) and not all(_is_none(value) for value in values)
-        if begins or (rehearsal.intervals and _is_set_conditionally(name, scope)):
+        if begins or (rehearsal.intervals and _is_set_conditionally(name, scope, found.own.line)):
             return f"'{name}' is None until a batch that was left out may set it"
     return ""
 
@@ -232,9 +240,28 @@ def _list_assigned_values(name: str, scope: ast.AST, line: int) -> Iterator[ast.
                     yield each
 
 
-def _is_set_conditionally(name: str, scope: ast.AST) -> bool:
+def _list_possible_nones(nodes: Sequence[ast.expr], message: str) -> set[str]:
+    """Return the names and attributes in these expressions that may be the None of an error message."""
+    attribute = re.search(r"has no attribute '(\w+)'", message)
+    if attribute is not None:
+        found = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == attribute[1]]
+    elif "not subscriptable" in message or "item assignment" in message:
+        found = [node.value for node in nodes if isinstance(node, ast.Subscript)]
+    elif "not callable" in message:
+        found = [node.func for node in nodes if isinstance(node, ast.Call)]
+    else:
+        found = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Load)]
+    return {ast.unparse(node) for node in found if isinstance(node, ast.Name | ast.Attribute)}
+
+
+def _is_set_conditionally(name: str, scope: ast.AST, failed_line: int) -> bool:
+    """Return whether all lines that set the name are in conditional blocks, of which none contains the failed line."""
     lines = _list_lines_that_set(name, scope)
-    blocks = [(one.lineno, one.end_lineno or 0) for one in _walk_scope(scope) if isinstance(one, ast.If)]
+    blocks = [
+        (node.lineno, node.end_lineno or 0)
+        for node in _walk_scope(scope)
+        if isinstance(node, ast.If) and not node.lineno <= failed_line <= (node.end_lineno or 0)
+    ]
     return bool(lines) and all(any(first < line <= last for first, last in blocks) for line in lines)
 
 

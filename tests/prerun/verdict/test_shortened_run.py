@@ -124,6 +124,21 @@ OWN_ERRORS = {
         crash("TypeError: cannot unpack non-iterable NoneType object", "loss, found = None"),
         "def main():\n    loss = 1\n    loss, found = None\n",
     ),
+    "a name that hides a function in one branch": (
+        crash(
+            "UnboundLocalError: cannot access local variable 'sample' where it is not associated with a value",
+            "x = sample(x)",
+        ),
+        "def main(): \n  if self.split: sample = sample(y)\n  else: x = sample(x)\n",
+    ),
+    "a list that append() made None beside a value that begins as None": (
+        crash("AttributeError: 'NoneType' object has no attribute 'append'", "values = values.append(metric)"),
+        "metric, values = None, []\nmetric = compute()\nvalues = values.append(metric)\n",
+    ),
+    "a batch that has fewer parts": (
+        crash("ValueError: not enough values to unpack (expected 3, got 2)", "for data, target, _ in loader:"),
+        "",
+    ),
     "a tuple that is too short": (
         crash("IndexError: tuple index out of range", "os.path.splitext(path)[10]"),
         "import os\n\nos.path.splitext(path)[10]\n",
@@ -180,6 +195,13 @@ FEW_BATCHES = {
             "print(average)",
         ),
         "def main():\n    if step % 100 == 0: average = 1\n    print(average)\n",
+    ),
+    "a name that a loop sets": (
+        crash(
+            "UnboundLocalError: cannot access local variable 'average' where it is not associated with a value",
+            "print(average)",
+        ),
+        "def main():\n    for step in steps: average = 1\n    print(average)\n",
     ),
     "an attribute that a later epoch sets": (
         crash("AttributeError: 'Trainer' object has no attribute 'best'", "print(self.best)"),
