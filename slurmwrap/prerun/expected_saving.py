@@ -25,11 +25,11 @@ LATE_FAILURES = (0.050, 0.064, 0.057)
 # Mean run time of an early failure, and of a late one in a job that would run so long (seconds -> seconds).
 EARLY_LOSS_S = 43.0
 LATE_LOSS_S = ((180, 180), (600, 538), (1800, 1312), (3600, 2225), (14400, 5849), (86400, 16675), (604800, 34024))
-# Which share of these a pre-run stops: the early ones as measured at first sight (docs/prerun-rounds.md). Assumed: half
-# of the late ones show in a shortened epoch (the others need the data or the length of the real run), and a fifth of
-# the failures of a job with several GPUs needs several processes.
+# Which share of these a pre-run stops, as measured at first sight (docs/prerun-rounds.md). The late ones: the share of
+# public threads whose code a rehearsal executes (tests/data/failures/README.md), times that of the late bugs that it
+# stopped. Assumed: a fifth of the failures of a job with several GPUs needs several processes.
 SEEN_EARLY = 0.94
-SEEN_LATE = 0.5
+SEEN_LATE = 0.26
 NEEDS_COMPANY = 0.2
 # Assumed: the user's own history weighs as much as the prior after so many scripts.
 PRIOR_SCRIPTS = 20.0

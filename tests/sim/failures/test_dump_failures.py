@@ -193,7 +193,7 @@ def test_a_program_that_passed_a_pre_run_gets_no_second_one(reuse: float, trials
 
 
 def test_an_array_gets_one_pre_run() -> None:
-    jobs = [replace(make_job(at, "COMPLETED", 3600.0), job=f"77_{at}") for at in range(50)]
+    jobs = [replace(make_job(at, "COMPLETED", 36_000.0), job=f"77_{at}") for at in range(50)]
     done = study_of_dump(jobs, servers=SERVERS, settings=SURE, seeds=(1,))
     assert done.arm("pre-run").trial_gpu_hours.mean == pytest.approx(180 / 3600)
 

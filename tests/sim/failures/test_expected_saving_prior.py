@@ -10,7 +10,13 @@ import pytest
 
 from slurmwrap.prerun import expected_saving
 from slurmwrap.sim.failures.draw_failures import curve_of, is_shown_alone
-from slurmwrap.sim.failures.published_rates import FAILING_JOBS, PHILLY, compute_seen_share
+from slurmwrap.sim.failures.published_rates import (
+    FAILING_JOBS,
+    PHILLY,
+    compute_late_seen_share,
+    compute_rehearsed_share,
+    compute_seen_share,
+)
 from slurmwrap.sim.trace.read_trace import read_load
 
 TRACE = Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz"
@@ -61,3 +67,4 @@ def test_the_run_times_are_those_of_philly() -> None:
 
 def test_the_share_that_is_seen_early_is_the_measured_one() -> None:
     assert abs(expected_saving.SEEN_EARLY - compute_seen_share()) < 0.01
+    assert abs(expected_saving.SEEN_LATE - compute_rehearsed_share() * compute_late_seen_share()) < 0.01
