@@ -39,7 +39,7 @@ _LIBRARY = os.path.dirname(os.path.abspath(os.__file__))
 _step_dir = os.environ.get("SLURMWRAP_STEP_DIR", "")
 
 
-class Rehearsal(object):
+class ProgramShortening(object):
     """The shortened rest of the program in this process."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ ENTER, WATCH, END = range(3)
 class LoopEndings(object):
     """The loops that are to be ended or watched when their next iteration begins."""
 
-    def __init__(self, rehearsal: "Rehearsal") -> None:
+    def __init__(self, rehearsal: "ProgramShortening") -> None:
         self.rehearsal = rehearsal
         self.epoch_began = False
         self.loops = {}  # type: Any
@@ -550,4 +550,4 @@ def is_on_this_machine(host: "Any") -> bool:
     return True
 
 
-rehearsal = Rehearsal()
+rehearsal = ProgramShortening()

@@ -46,6 +46,7 @@ from slurmwrap.store.sqlite_connection import (
     translate_sqlite_errors,
 )
 from slurmwrap.store.sqlite_session import Session
+from slurmwrap.store.user_state_files import CLOCK_TOLERANCE_S, is_fault_of_script
 
 _UNSEEN_SQL = """
 SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
@@ -142,8 +143,8 @@ class UserReportTables(Session):
 
     def script_outcomes(self, limit: int) -> tuple[ScriptOutcome, ...]:
         """Return what became of the newest submissions of all users, oldest first; keys begin with the uid."""
-        rows = self._rows(make_outcomes_sql(limit), {})
-        return tuple(outcome_from_row(row, by_user=True) for row in rows)
+        rows = self._rows(make_outcomes_sql(limit, CLOCK_TOLERANCE_S), {})
+        return tuple(outcome_from_row(row, own=is_fault_of_script(row), by_user=True) for row in rows)
 
     def profile_uses(self) -> tuple[ProfileUse, ...]:
         """Return the profile keys that submissions name, each with its newest script, in no particular order."""

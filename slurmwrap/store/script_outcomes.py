@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurmwrap.prerun.expected_saving import ScriptOutcome
-from slurmwrap.store.user_state_files import CLOCK_TOLERANCE_S, DETERMINISTIC, DOMAINS_NOT_OF_SCRIPT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,19 +19,20 @@ LEFT JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.subm
 WHERE s.fingerprint <> '' AND s.profile_key <> '' ORDER BY s.at, a.submit_time"""
 
 
-def make_outcomes_sql(limit: int) -> str:
-    """Return the query for the newest `limit` submissions, oldest first."""
-    return _OUTCOMES_SQL.format(limit=limit, clocks_s=CLOCK_TOLERANCE_S)
+def make_outcomes_sql(limit: int, clocks_s: float) -> str:
+    """Return the query for the newest `limit` submissions, oldest first. `clocks_s`: tolerated difference of clocks."""
+    return _OUTCOMES_SQL.format(limit=limit, clocks_s=clocks_s)
 
 
-def outcome_from_row(row: Mapping[str, Any], *, by_user: bool = False) -> ScriptOutcome:
-    """Return the outcome of one run with its pre-run. `by_user`: the key begins with the uid.
+def outcome_from_row(row: Mapping[str, Any], *, own: bool, by_user: bool = False) -> ScriptOutcome:
+    """Return the outcome of one run with its pre-run. `own`: it failed by a fault of the script (is_fault_of_script()).
+
+    `by_user`: the key begins with the uid.
 
     A pre-run shows itself whether it stops the script. Without one, the run's end tells: it completed, or failed by a
     fault of the script; any other end is not known.
     """
     completed = row["diagnosis_category"] == "success"
-    own = row["diagnosis_decision"] in DETERMINISTIC and row["diagnosis_domain"] not in DOMAINS_NOT_OF_SCRIPT
     failed: bool | None = row["verdict_outcome"] == "fail"
     if row["verdict_outcome"] is None:
         failed = own if own or completed else None

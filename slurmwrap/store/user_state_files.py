@@ -49,6 +49,11 @@ _SPOOL_BYTES = 1 << 20
 CLOCK_TOLERANCE_S = 300.0
 
 
+def is_fault_of_script(row: Mapping[str, Any]) -> bool:
+    """Return whether the diagnosis in a row of `attempts` blames the script for a failure that will happen again."""
+    return row["diagnosis_decision"] in DETERMINISTIC and row["diagnosis_domain"] not in DOMAINS_NOT_OF_SCRIPT
+
+
 class UserState:
     """State in `directory` (config.user_state_dir). A missing database gives empty answers, a bad one StoreError."""
 
@@ -244,8 +249,8 @@ class UserState:
             return ()
         from slurmwrap.store.script_outcomes import make_outcomes_sql, outcome_from_row
 
-        with self._read_rows(make_outcomes_sql(_OUTCOMES)) as rows:
-            return tuple(outcome_from_row(row) for row in rows)
+        with self._read_rows(make_outcomes_sql(_OUTCOMES, CLOCK_TOLERANCE_S)) as rows:
+            return tuple(outcome_from_row(row, own=is_fault_of_script(row)) for row in rows)
 
     def failed_before(
         self,
