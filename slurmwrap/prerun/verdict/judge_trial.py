@@ -262,8 +262,8 @@ def _describe_stopped_rehearsal(spec: TrialSpec, result: TrialResult, rehearsal:
 
 def _describe_success(spec: TrialSpec, result: TrialResult) -> str:
     if result.rehearsal is not None:
-        told = describe_rehearsal(result.rehearsal, is_complete=True)
-        return f"{_describe_count(result)} on {_format_gpus(spec)}, {told}"
+        rest = describe_rehearsal(result.rehearsal, is_complete=True)
+        return f"{_describe_count(result)} on {_format_gpus(spec)}, {rest}"
     seen = f"{_describe_count(result)}" if result.steps else "no optimizer step was seen"
     left_out = f"; '{result.refused[0]}' was left out" if result.refused else ""
     return f"the script ran to its end; {seen}{left_out}{_describe_uncounted(result)}"

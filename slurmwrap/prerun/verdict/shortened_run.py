@@ -3,7 +3,7 @@
 A rehearsal ends loops and loaders after a few batches, so counts differ from those of the job: fewer predictions than
 labels, a metric without one of the classes, a file that is only written every tenth epoch. A failure counts as the
 job's own only if no count can cause it: a name, attribute, key or argument that does not exist anywhere, shapes inside
-the model, a directory that nobody creates.
+the model, a directory that no line creates.
 """
 
 from __future__ import annotations

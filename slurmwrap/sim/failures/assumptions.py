@@ -237,7 +237,7 @@ def _list_late_assumptions(s: FailureSettings) -> tuple[str, ...]:
     late = (
         f"Of the late semantic, syntax, import and permission errors and tracebacks a shortened epoch executes "
         f"{s.rehearsed:.0%} ({threads.rehearsed} of {known} public threads about late Python errors; "
-        f"{low:.0%} to {high:.0%}; {threads.unclear} more do not tell), and "
+        f"{low:.0%} to {high:.0%}; {threads.unclear} more do not show it), and "
         f"{s.sees_late:.1%} of these are stopped ({source}). Late crashes, memory, CUDA and MPI errors need the time "
         "or the data of the real run.",
     )

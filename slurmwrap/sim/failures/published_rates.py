@@ -76,7 +76,7 @@ class LateThreads:
 
     rehearsed: int  # in code that a rehearsal executes, with the same outcome
     other: int  # known to need the time, the data or the number of steps of the real run
-    unclear: int  # stage or cause are not told
+    unclear: int  # stage or cause are not known
 
 
 # 71 public threads with a semantic, syntax, import or permission error or a traceback, collected on 2026-11-26. They
