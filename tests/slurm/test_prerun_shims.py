@@ -27,7 +27,7 @@ def run_prerun(lab: Lab, script: str, *options: str) -> tuple[subprocess.Complet
     run_as(ALICE, ["mkdir", "-p", work])
     run_as(ALICE, ["tee", work / "work.py"], stdin=WORK)
     run_as(ALICE, ["tee", work / "job.sh"], stdin=HEAD + script)
-    words = ("--prerun=only", "--json", *options, "job.sh")
+    words = ("--prerun=only", "--rehearse=off", "--json", *options, "job.sh")
     done = lab.run([sys.executable, "-m", "slurmwrap.gsub.gsub_main", *words], ALICE, work)
     return done, json.loads(done.stdout) if done.stdout.startswith("{") else {}
 

@@ -42,6 +42,14 @@ WRITERS_FILE = "results_of_another_job.csv"
 _NOT_THE_USERS = (".local/state/slurmwrap", ".cache")
 
 
+def find_layer(verdict: Mapping[str, Any]) -> str:
+    """What counted the steps, also if the script then ran to its end with shortened epochs."""
+    reason = str(verdict.get("reason", ""))
+    if "shortened epochs" in reason or " ran on one GPU, then " in reason:
+        return "explicit" if re.match(r"\d+ steps? ran", reason) else "optimizer"
+    return str(verdict.get("layer", ""))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """The expected result of the pre-run."""
@@ -108,7 +116,7 @@ class Answer:
         outcome = found.get("verdict") or found.get(
             "outcome", ""
         )  # of gsub --json, or of the verdict file of the pre-run
-        return Expected(verdict=outcome, steps=found.get("steps", 0), layer=found.get("layer", ""))
+        return Expected(verdict=outcome, steps=found.get("steps", 0), layer=find_layer(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
