@@ -114,7 +114,7 @@ def test_the_reason_shows_the_terms_of_the_comparison() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "starts_now", "minutes"),
-    [(2, True, 445), (4, True, 155), (8, True, 67), (16, True, 22), (2, False, 155), (4, False, 56), (8, False, 22)],
+    [(2, True, 446), (4, True, 155), (8, True, 67), (16, True, 23), (2, False, 155), (4, False, 56), (8, False, 23)],
 )
 def test_the_shortest_time_limits_with_a_pre_run_are_those_of_the_page(
     gpus: int, starts_now: bool, minutes: int
