@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pwd
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from realslurm import USERS, Lab
 from waiting import wait_for
+
+from slurmwrap.slurm.response_cache import find_cache_folder
 
 ALICE, BOB = USERS[:2]
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
@@ -43,6 +46,8 @@ def fillers(lab: Lab) -> Iterator[list[str]]:
     jobs = [lab.submit("-w", node, f"--gres=gpu:{n}", *options, user=BOB, script=SLEEP) for node, n in shares]
     for job in jobs:
         lab.wait_job(job, {"RUNNING"})
+    # An answer of Slurm that an earlier gsub kept would still show free GPUs.
+    shutil.rmtree(find_cache_folder({}, pwd.getpwnam(ALICE).pw_uid), ignore_errors=True)
     yield jobs
     lab.clear()
 
