@@ -15,7 +15,7 @@ import pytest
 from doctor_page import PAGE, with_checks
 from in_process import Runner
 from smtp_server import Server
-from waiting import allow, wait_until
+from waiting import allow, wait_for, wait_until
 
 from slurmwrap.cli.doctor import database_checks, doctor_command, node_checks, site_checks
 from slurmwrap.cli.doctor.check_records import (
