@@ -493,7 +493,8 @@ def _read_stack(frame: "Any") -> "Any":
     import ctypes
 
     offsets = _OFFSETS.get(sys.version_info[:2])
-    is_default = sys.implementation.name == "cpython" and not hasattr(sys, "abiflags") or "t" not in sys.abiflags
+    # In PyPy id() is no address; debug and free-threaded builds have other structures.
+    is_default = sys.implementation.name == "cpython" and not getattr(sys, "abiflags", "")
     if offsets is None or not is_default or ctypes.sizeof(ctypes.c_void_p) != 8:
         return []
     code, owner, depth, variables = offsets
@@ -524,8 +525,12 @@ def refuse_connections() -> None:
 
     def wrap(plain: "Any") -> "Any":
         def connect(self: "Any", address: "Any") -> "Any":
-            if self.family in (socket.AF_INET, socket.AF_INET6) and not is_on_this_machine(address[0]):
+            # Programs connect datagram sockets to find their own address; that sends nothing.
+            sends = self.family in (socket.AF_INET, socket.AF_INET6) and self.type == socket.SOCK_STREAM
+            if sends and not is_on_this_machine(address[0]):
                 note("refused %s" % (address[0],))
+                if plain.__name__ == "connect_ex":
+                    return errno.ENETUNREACH
                 raise OSError(errno.ENETUNREACH, "a slurmwrap pre-run makes no new connections after its steps")
             return plain(self, address)
 

@@ -218,7 +218,7 @@ def test_connections_to_other_machines_are_refused_after_the_steps_only(
     tmp_path: Path, run_rehearsed: Rehearsed
 ) -> None:
     code = """
-    import socket
+    import errno, socket
     server = socket.socket()
     server.bind(("127.0.0.1", 0))
     server.listen(5)
@@ -230,8 +230,11 @@ def test_connections_to_other_machines_are_refused_after_the_steps_only(
         socket.create_connection(("192.0.2.1", 80), timeout=5)
     except OSError as error:
         print("slurmwrap" in str(error))
+    print(socket.socket().connect_ex(("192.0.2.1", 80)) == errno.ENETUNREACH)
+    finder = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    print("datagram", finder.connect_ex(("127.0.0.1", 9)))
     """
-    assert run_rehearsed(HEAD + textwrap.dedent(code)) == ["local True", "True"]
+    assert run_rehearsed(HEAD + textwrap.dedent(code)) == ["local True", "True", "True", "datagram 0"]
     found = step_detection.read_rehearsal(str(tmp_path / "steps"))
     assert found is not None
     assert found.refused == ("192.0.2.1",)
