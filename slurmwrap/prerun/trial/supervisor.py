@@ -195,6 +195,8 @@ def _resume(
         return first
     shutil.rmtree(spec.step_dir, ignore_errors=True)
     Path(spec.step_dir).mkdir(mode=0o700, exist_ok=True)
+    # A training that is complete ends at once, and the script goes on. Its uploads are left out (shims/remote_check).
+    Path(spec.step_dir, "rehearsal").touch(mode=0o600)
     with suppress(OSError):
         os.truncate(spec.output, 0)
     restarts = str(int(environment.get("SLURM_RESTART_COUNT") or "0") + 1)

@@ -88,6 +88,18 @@ def test_the_program_is_started_again_and_finds_its_checkpoint(trial: Trial, mak
     assert judge_result(make_spec, result).reason.endswith("; started again, it resumed")
 
 
+def test_the_second_run_sends_nothing_away_either(trial: Trial, tmp_path: Path, job: Path) -> None:
+    write_program(job, resume="raise SystemExit(0)")
+    tool = job / "tools" / "ssh"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\necho $* >> {tmp_path}/sent\n")
+    tool.chmod(0o755)
+    result = trial(f"{SCRIPT}PATH={tool.parent}:$PATH\nssh host upload\n", rehearse_s=60.0, resumes=True)
+    assert result.rehearsal is not None
+    assert result.rehearsal.resumed
+    assert not (tmp_path / "sent").exists()
+
+
 def test_an_error_after_a_restart_stops_the_job(trial: Trial, make_spec: MakeSpec, job: Path) -> None:
     write_program(job, resume="optimizer.load_state_dict({})")
     result = trial(SCRIPT, rehearse_s=60.0, resumes=True)
