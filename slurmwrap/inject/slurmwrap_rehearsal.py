@@ -523,21 +523,24 @@ def refuse_connections() -> None:
     import errno
     import socket
 
-    def wrap(plain: "Any") -> "Any":
+    def wrap(name: str, plain: "Any") -> "Any":
         def connect(self: "Any", address: "Any") -> "Any":
             # Programs connect datagram sockets to find their own address; that sends nothing.
             sends = self.family in (socket.AF_INET, socket.AF_INET6) and self.type == socket.SOCK_STREAM
             if sends and not is_on_this_machine(address[0]):
                 note("refused %s" % (address[0],))
-                if plain.__name__ == "connect_ex":
+                if name == "connect_ex":
                     return errno.ENETUNREACH
                 raise OSError(errno.ENETUNREACH, "a slurmwrap pre-run makes no new connections after its steps")
             return plain(self, address)
 
+        connect.refuses = True  # type: ignore[attr-defined]
         return connect
 
     for name in ("connect", "connect_ex"):
-        setattr(socket.socket, name, wrap(getattr(socket.socket, name)))
+        plain = getattr(socket.socket, name)
+        if not hasattr(plain, "refuses"):
+            setattr(socket.socket, name, wrap(name, plain))
 
 
 def is_on_this_machine(host: "Any") -> bool:

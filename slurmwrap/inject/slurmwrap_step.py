@@ -192,6 +192,16 @@ def install() -> None:
 
         sys.excepthook = excepthook
         _record_exits()
+        _refuse_connections_after_training()
+
+
+def _refuse_connections_after_training() -> None:
+    """Refuse connections to other machines in a program that starts after the training: it may upload results."""
+    try:
+        if os.path.exists(os.path.join(_step_dir, "rehearsal")):
+            _layer("slurmwrap_rehearsal").refuse_connections()
+    except Exception:
+        pass
 
 
 def _record_exits() -> None:

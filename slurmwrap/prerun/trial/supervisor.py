@@ -204,7 +204,9 @@ def _resume(
     again["SLURMWRAP_PARK_AFTER"] = str(spec.steps)
     args = (*spec.args, *spec.resume_args)
     second = start(replace(spec, args=args, time_limit_s=left, profile_s=0.0, rehearse_s=0.0), again)
-    resumed = replace(rehearsal, resumed=True)
+    again_refused = step_detection.read_rehearsal(spec.step_dir)
+    refused = (*rehearsal.refused, *(again_refused.refused if again_refused is not None else ()))
+    resumed = replace(rehearsal, resumed=True, refused=refused)
     if second.layer == "exit" and (second.exit_code or second.signal or second.crashed):
         return replace(second, steps=first.steps, step_source=first.step_source, rehearsal=resumed)
     return replace(first, seconds=first.seconds + second.seconds, rehearsal=resumed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def test_the_program_is_started_again_and_finds_its_checkpoint(trial: Trial, mak
     assert result.rehearsal is not None
     assert result.rehearsal.resumed
     assert judge_result(make_spec, result).reason.endswith("; started again, it resumed")
+
+
+def test_a_program_after_the_training_cannot_connect_to_another_machine(trial: Trial, job: Path) -> None:
+    write_program(job)
+    upload = "import socket; print(socket.socket().connect_ex(('192.0.2.1', 80)))"
+    (job / "upload.py").write_text(upload + "\nsocket.create_connection(('192.0.2.1', 80), timeout=5)\n")
+    result = trial("#!/bin/bash\npython train.py\npython upload.py\n", rehearse_s=60.0)
+    assert f"{errno.ENETUNREACH}\n" in result.logs[0].text
+    assert "a slurmwrap pre-run makes no new connections" in result.logs[0].text
+    assert result.rehearsal is not None
+    assert result.rehearsal.refused == ("192.0.2.1",)
 
 
 def test_the_second_run_sends_nothing_away_either(trial: Trial, tmp_path: Path, job: Path) -> None:
