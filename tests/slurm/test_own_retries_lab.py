@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -42,12 +44,22 @@ def find_retry_jobs(lab: Lab, job_id: str) -> dict[str, str]:
     return {number: state for number, state, command in found if "retry_job.sh" in command and f" {job_id} " in command}
 
 
+def read_submit_time(lab: Lab, job_id: str) -> float:
+    shown = lab.run(["squeue", "-h", "-t", "all", "-j", job_id, "-o", "%V"]).stdout.strip()
+    return datetime.fromisoformat(shown).timestamp() if shown else time.time()
+
+
 def wait_until_settled(lab: Lab, job_id: str, timeout: float = 120) -> list[str]:
     """Waits until the job and its retry jobs have ended. Returns the states of the job."""
 
     def look() -> list[str]:
-        states = [*lab.states(job_id), *find_retry_jobs(lab, job_id).values()]
-        lab.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])  # no test waits for the delay of a retry
+        retry_jobs = find_retry_jobs(lab, job_id)
+        states = [*lab.states(job_id), *retry_jobs.values()]
+        # No test waits for the delay of a retry. It is ended when the retry job of the next run waits, because then the
+        # job is no longer being requeued, and in a later second: Slurm revokes credentials by seconds.
+        waiting = [number for number, state in retry_jobs.items() if state == "PENDING"]
+        if any(time.time() - read_submit_time(lab, number) >= 2 for number in waiting):
+            lab.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
         return states
 
     left = wait_for(look, lambda states: bool(states) and set(states) <= set(FINAL), timeout, pause=0.5)
@@ -110,9 +122,7 @@ def test_three_retries_of_one_cause_are_the_most(lab: Lab, nothing: dict[str, st
     job = submit(lab, nothing, f"echo '{NCCL}' >&2; exit 1", "--retry")
     assert wait_until_settled(lab, job, 240) == ["FAILED"]
     runs = why(lab, nothing, job)["attempts"]
-    # On a busy machine a run may be judged before its output is readable, and then for another cause.
-    blamed = [run for run in runs if run["diagnosis"]["category"] == "nccl_error"]
-    assert [run["decision"] for run in blamed] == ["retry", "retry", "retry", "stop"], runs
+    assert [run["decision"] for run in runs] == ["retry", "retry", "retry", "stop"]
     assert runs[-1]["decision_reason"] == "failed 4 times of nccl_error; the limit is 3 retries"
 
 
@@ -142,4 +152,4 @@ def test_watch_reports_the_failure_and_follows_the_next_run(lab: Lab, nothing: d
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"gpu_ecc_error: .*uncorrectable ECC error", done.stdout), done.stdout
     assert "it runs again by itself" in done.stdout
-    assert "completed on" in done.stdout.rstrip().splitlines()[-1], done.stdout
+    assert re.search(r"completed (?:after .+ )?on ", done.stdout.rstrip().splitlines()[-1]), done.stdout
