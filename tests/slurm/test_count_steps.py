@@ -5,6 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +63,9 @@ def test_counted_steps_show_the_progress_of_a_job_that_resumes_after_a_requeue(l
     requeued = lab.run(["scontrol", "requeue", job_id], ALICE)
     assert requeued.returncode == 0, requeued.stderr
     wait_until(lambda: lab.states(job_id) == ["PENDING"], "Slurm requeues it", pause=0.3)
+    # Slurm revokes the credential of the run that ended, by seconds: a run that starts in the same one is killed.
+    requeued_at = time.time()
+    wait_until(lambda: time.time() - requeued_at >= 2, "a later second", pause=0.3)
     lab.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
     lab.wait_job(job_id, ("FAILED",))
     both = wait_for(
