@@ -40,6 +40,7 @@ from slurmwrap.lab.lab_state import down
 from slurmwrap.sbatch.option_table import Release
 
 _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
+_LEFTOVERS_LOCK = Path("/run/slurmwrap-test-leftovers.lock")
 
 
 @pytest.fixture(scope="session")
@@ -178,17 +179,23 @@ def _why_users_cannot_run() -> str:
 
 
 def _remove_leftovers() -> None:
-    """Remove labs, directories and accounts of sessions that no longer run."""
-    for scratch in SCRATCH.glob("slurmwrap-test-*"):
-        pid = scratch.name.rpartition("-")[2]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
-            _remove_scratch(scratch)
+    """Remove labs, directories and accounts of sessions that no longer run.
+
+    Each worker has accounts of its own, but the directories are everybody's: one worker at a time removes them.
+    """
+    with _LEFTOVERS_LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for scratch in SCRATCH.glob("slurmwrap-test-*"):
+            pid = scratch.name.rpartition("-")[2]
+            if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+                _remove_scratch(scratch)
     for user in (*USERS, *MORE_USERS):
         remove_user(user)
 
 
 def _remove_scratch(scratch: Path) -> None:
-    for directory in scratch.iterdir():
+    """Remove a session's directory, which its own session may just have removed."""
+    for directory in scratch.glob("*"):
         with contextlib.suppress(LabError):
             down(LabDirectories(directory))
     shutil.rmtree(scratch, ignore_errors=True)
