@@ -1,0 +1,130 @@
+"""The order of pending jobs: an index per job, about six classes by index, and what Slurm is given for a class. Pure.
+
+reconcile/order_pending.py and the simulator (sim/) both call `classify_jobs`.
+
+    shortest   predicted median run time x GPUs                     (shortest predicted service first, Helios, SC 2021)
+    gittins    1 / Gittins index of the predicted distribution      (Tiresias, NSDI 2019, 2D-Gittins)
+    las        service of earlier runs of the same job              (Tiresias, 2D-LAS; run times are not needed)
+    srtf       predicted remaining run time x GPUs, for jobs that resume; others as with `shortest`
+
+Every index is in GPU-seconds, the smallest comes first. Only measured run times count, nothing that a user claims.
+Within one class Slurm's own order stays. A job that has waited `most_wait_s` is in the first class.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.run_time import QUANTILE_LEVELS, RunTimeEstimate
+
+INDEXES = ("shortest", "gittins", "las", "srtf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOrder:
+    """One pending job. `attained_s`: seconds that its earlier runs held its GPUs, after requeues."""
+
+    job: str
+    gpus: int
+    waited_s: float  # since it became eligible
+    estimate: RunTimeEstimate | None = None  # None: nothing is known about jobs of its size
+    attained_s: float = 0.0
+    resumes: bool = False  # its earlier run resumed from a checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSettings:
+    """`thresholds`: upper limits of all classes but the last, in GPU-seconds, ascending."""
+
+    index: str
+    thresholds: tuple[float, ...]
+    most_wait_s: float
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes; class 0 starts first."""
+        return len(self.thresholds) + 1
+
+
+def classify_jobs(jobs: Iterable[PendingOrder], settings: OrderSettings) -> Mapping[str, int]:
+    """Return the class of each job, 0 first. Jobs of which nothing is known get the middle class."""
+    return {job.job: classify_job(job, settings) for job in jobs}
+
+
+def classify_job(job: PendingOrder, settings: OrderSettings) -> int:
+    """Return the class of one job, 0 first."""
+    if job.waited_s >= settings.most_wait_s:
+        return 0
+    index = compute_index(job, settings.index)
+    return settings.classes // 2 if index is None else bisect_right(settings.thresholds, index)
+
+
+def compute_index(job: PendingOrder, index: str) -> float | None:
+    """Return the job's index in GPU-seconds; None if it is unknown. ValueError for an unknown index."""
+    gpus = max(1, job.gpus)
+    if index == "las":
+        return job.attained_s * gpus
+    if job.estimate is None:
+        return None
+    if index == "shortest":
+        return job.estimate.p50_s * gpus
+    if index == "srtf":
+        return _predict_remaining_s(job, job.estimate) * gpus
+    if index == "gittins":
+        attained = job.attained_s if job.resumes else 0.0
+        return compute_gittins_s(job.estimate, attained) * gpus
+    raise ValueError(f"there is no order '{index}': {', '.join(INDEXES)}")
+
+
+def _predict_remaining_s(job: PendingOrder, estimate: RunTimeEstimate) -> float:
+    """Return the predicted remaining run time. A job that outran all earlier ones is expected to take its p90 again."""
+    if not job.resumes:
+        return estimate.p50_s
+    remaining = estimate.expect_remaining_s(job.attained_s)
+    return estimate.p90_s if remaining is None else remaining
+
+
+def compute_gittins_s(estimate: RunTimeEstimate, attained_s: float = 0.0) -> float:
+    """Return the inverse of the Gittins index for a run that has had `attained_s`, in seconds:
+
+        1 / G(a) = min over D of E[min(S - a, D) | S > a] / P(S - a <= D | S > a)
+
+    S takes the estimate's quantiles, each with the probability around it.
+    """
+    points = [(time - attained_s, weight) for time, weight in _list_weighted_times(estimate) if time > attained_s]
+    if not points:
+        return estimate.p90_s
+    total = sum(weight for _, weight in points)
+    least, ended, served = float("inf"), 0.0, 0.0
+    for rest, weight in points:
+        ended += weight
+        served += weight * rest
+        least = min(least, (served + (total - ended) * rest) / ended)
+    return least
+
+
+def _list_weighted_times(estimate: RunTimeEstimate) -> list[tuple[float, float]]:
+    borders = (0.0, *((a + b) / 2 for a, b in zip(QUANTILE_LEVELS, QUANTILE_LEVELS[1:], strict=False)), 1.0)
+    widths = (after - before for before, after in zip(borders, borders[1:], strict=False))
+    return list(zip(estimate.quantiles_s, widths, strict=True))
+
+
+def choose_thresholds(services: Sequence[float], classes: int) -> tuple[float, ...]:
+    """Return the limits between `classes` classes for a site whose jobs had these services in GPU-seconds; () if none.
+
+    The limits are evenly spaced on a log scale between the 10th and the 90th percentile.
+    """
+    ordered = sorted(service for service in services if service > 0)
+    if not ordered or classes < 2:
+        return ()
+    low, high = (ordered[int(share * (len(ordered) - 1))] for share in (0.1, 0.9))
+    step = log(max(high / low, 1.0)) / max(1, classes - 2)
+    return tuple(low * exp(step * number) for number in range(classes - 1))
+
+
+def spread_over_band(order_class: int, classes: int, band: int) -> int:
+    """Return the priority that a class adds: `band` for class 0, 0 for the last class."""
+    return round(band * (classes - 1 - order_class) / max(1, classes - 1))
