@@ -12,13 +12,16 @@ from slurmwrap.fast_dataclasses import dataclass, field, replace
 
 # Rules that act for a user's own jobs by default: the user's consent to retries is their switch.
 OWN_RULES = ("retry", "retry_elsewhere", "resize")
-RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune")
+RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune", "order", "limit")
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
 INPUT_CHECKS = ("auto", "all", "off")
 POLICIES = ("graded", "tune", "proportional")
 ADAPTERS = ("auto", "commands", "pyslurm")
 LOGS = ("auto", "stderr", "journal")
+ORDER_INDEXES = ("shortest", "gittins", "las", "srtf")
+ORDER_WITHIN = ("partition", "account", "user")
+LIMIT_AT_START = ("restore", "keep")
 PRERUN_SELECT = ("value", "all")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # Smallest and largest value that makes sense. Outside them gsub would send Slurm impossible requests, or tuning would
@@ -48,6 +51,12 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "tuning.memory_floor_mib": (0, 1 << 30),
     "tuning.runs_before_shrink": (1, 1_000_000),
     "tuning.assumed_run_s": (0, 30 * 86400),
+    "order.classes": (2, 20),
+    "order.band": (0, 1_000_000_000),
+    "order.most_wait_s": (60, 366 * 86400),
+    "limit.runs": (2, 1000),
+    "limit.factor": (1.1, 100),
+    "limit.least_s": (60, 366 * 86400),
     "retry.per_root_cause": (0, 1000),
     "retry.confirmations": (0, 1000),
     "retry.resize_memory_factor": (1, 100),
@@ -85,6 +94,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "prerun.overlay": OVERLAYS,
     "prerun.inputs": INPUT_CHECKS,
     "tuning.policy": POLICIES,
+    "order.index": ORDER_INDEXES,
+    "order.within": ORDER_WITHIN,
+    "limit.at_start": LIMIT_AT_START,
     "slurm.adapter": ADAPTERS,
     "log.to": LOGS,
     **{f"rules.{rule}": MODES for rule in RULES},
@@ -173,6 +185,27 @@ class Tuning:
     runs_before_shrink: int = 3
     policy: str = "graded"
     assumed_run_s: float = 13_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The order of pending jobs by predicted run times, rule `order` (docs/scheduling.md)."""
+
+    index: str = "shortest"
+    within: str = "partition"
+    classes: int = 6
+    band: int = 0
+    most_wait_s: float = 43_200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Time limits of pending jobs by earlier runs, rule `limit` (docs/scheduling.md)."""
+
+    runs: int = 5
+    factor: float = 1.5
+    least_s: float = 1800.0
+    at_start: str = "restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +330,8 @@ class Config:
     prerun: Prerun = field(default_factory=Prerun)
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
+    order: Order = field(default_factory=Order)
+    limit: Limit = field(default_factory=Limit)
     retry: Retry = field(default_factory=Retry)
     site: SiteSection = field(default_factory=SiteSection)
     slurm: SlurmAccess = field(default_factory=SlurmAccess)

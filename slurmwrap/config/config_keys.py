@@ -24,6 +24,8 @@ SECTIONS: Mapping[str, str] = {
     "prerun": "The pre-run of a job on one GPU (docs/prerun.md).",
     "placement": "Where jobs go (docs/placement.md).",
     "tuning": "CPUs and memory from resource profiles (docs/placement.md, docs/profile.md).",
+    "order": "The order of waiting jobs by predicted run times: rule `order` (docs/scheduling.md).",
+    "limit": "Time limits of waiting jobs by their earlier runs: rule `limit` (docs/scheduling.md).",
     "retry": "Retries of failed jobs and their limits (docs/retries.md).",
     "site": "What the administrator installed. Where these are empty, slurmwrap works for each user's own jobs only.",
     "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md). gsub always uses the commands.",
@@ -207,6 +209,34 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             half of the time that they would save; 0: it never waits for them.""",
         ),
     },
+    "order": {
+        "index": (
+            _R,
+            "",
+            """By what waiting jobs are ordered: shortest: predicted run time times GPUs; gittins: the Gittins index of
+            the predicted distribution; las: what earlier runs of a requeued job used; srtf: shortest, with the time
+            that is left for jobs that resume.""",
+        ),
+        "within": (_R, "", "Which waiting jobs are compared: those of one partition, one account or one user."),
+        "classes": (_R, "classes", "Number of classes of the order; a job changes its priority only with its class."),
+        "band": (
+            _R,
+            "priority points",
+            "By how much the order may change a priority; 0: a tenth of the sum of the site's PriorityWeight settings.",
+        ),
+        "most_wait_s": (_R, "seconds", "A job that has waited so long enters the first class."),
+    },
+    "limit": {
+        "runs": (_R, "runs", "Complete runs of a job's key that are needed before its time limit is lowered."),
+        "factor": (_R, "factor", "The limit of a waiting job, as a multiple of the predicted 90th percentile."),
+        "least_s": (_R, "seconds", "No time limit is set below this."),
+        "at_start": (
+            _R,
+            "",
+            """What happens when such a job starts: restore: it gets its user's limit back; keep: the limit is extended
+            in steps, up to its user's.""",
+        ),
+    },
     "retry": {
         "default": (_G, "", "Whether a job that was submitted with neither --retry nor --no-retry is retried."),
         "per_root_cause": (_R, "retries", "Retries of one job for one root cause."),
@@ -333,6 +363,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "gate": (_S, "", "Permit the nodes' Prolog to refuse a node with a conclusive fault (docs/hooks.md)."),
         "relax": (_R, "", "Relax the locality that a waiting job asks for."),
         "tune": (_R, "", "Change CPUs and memory of waiting jobs by their present resource profiles."),
+        "order": (_R, "", "Order waiting jobs of gsub by their predicted run times, within a band of the priority."),
+        "limit": (_R, "", "Lower the time limits of waiting jobs to what their earlier runs needed."),
     },
 }
 

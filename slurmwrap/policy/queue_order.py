@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import exp, log
 
 from slurmwrap.fast_dataclasses import dataclass
@@ -107,8 +108,8 @@ def compute_gittins_s(estimate: RunTimeEstimate, attained_s: float = 0.0) -> flo
 
 
 def _list_weighted_times(estimate: RunTimeEstimate) -> list[tuple[float, float]]:
-    borders = (0.0, *((a + b) / 2 for a, b in zip(QUANTILE_LEVELS, QUANTILE_LEVELS[1:], strict=False)), 1.0)
-    widths = (after - before for before, after in zip(borders, borders[1:], strict=False))
+    borders = (0.0, *((a + b) / 2 for a, b in pairwise(QUANTILE_LEVELS)), 1.0)
+    widths = (after - before for before, after in pairwise(borders))
     return list(zip(estimate.quantiles_s, widths, strict=True))
 
 
