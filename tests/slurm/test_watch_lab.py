@@ -207,9 +207,11 @@ def test_the_state_of_the_pre_run_and_the_last_output_line_are_shown(lab: Lab, u
     assert progress["reason_words"] in ("it waits for its pre-run", next_in_line)
     line = lab.run([*WATCH, job, "--once"], user=user).stdout
     assert f"; pre-run (job {prerun}) waits for a free GPU" in line
-    lab.run(["scancel", full, str(prerun)])
+    # The cluster stays full: without it the job would start at once, since it keeps its place.
+    lab.run(["scancel", str(prerun)])
     left = lab.run([*WATCH, job, "--once"], user=user).stdout
     assert f"pre-run (job {prerun}) cancelled; it left no verdict" in left or "pre-run inconclusive" in left
+    lab.run(["scancel", full])
     lab.run(["scontrol", "update", f"jobid={job}", "StartTime=now"], user=user)
     lab.wait_job(job, ("RUNNING",))
     output = wait_for(
