@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
+    from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeRecord
 else:
     Protocol = object  # only type checkers look
 
@@ -178,6 +179,12 @@ class Store(Protocol):
 
     def settle(self, run: JobRun) -> None:
         """Mark a stored run as reconciled. Of its other fields only those without a column of their own are written."""
+
+    def save_run_time(self, record: RunTimeRecord) -> bool:
+        """Store the run time of one run. Return False if it is stored already, or if the run was a pre-run."""
+
+    def run_times(self, cluster: str, group: RunTimeGroup) -> GroupRuns:
+        """Return the newest KEPT_RUNS runs of a group, oldest first."""
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
         """Store an action as intended and return its id.

@@ -15,7 +15,7 @@ from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.gsub.planning_inputs import keep
 from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, get_last_line
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
-from slurmwrap.profiling.job_key import derive_variant
+from slurmwrap.profiling.job_key import derive_length, derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
 from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
@@ -285,6 +285,7 @@ def _build_submission(
         retry=prepared.retry,
         profile_key=prepared.profile_key,
         profile_variant=derive_variant(request),
+        length=derive_length(request, context.environ),
         step_dir=prepared.step_dir,
         prerun_mode=prepared.prerun,
         prerun_job_id=trial.job_id if trial else sent.attached_to or None,

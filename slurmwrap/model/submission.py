@@ -30,7 +30,9 @@ class Submission:
     nodes: int = 0
     retry: bool = False
     profile_key: str = ""
-    profile_variant: str = ""  # profiling.key.derive_variant()
+    profile_variant: str = ""  # profiling.job_key.derive_variant()
+    # Settings that say how long it trains, name and value: profiling.job_key.derive_length().
+    length: tuple[tuple[str, str], ...] = ()
     # Directory to which the step counter writes (--count-steps); "" if it does not.
     step_dir: str = ""
     prerun_mode: str = "off"

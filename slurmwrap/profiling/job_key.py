@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import replace
@@ -49,6 +49,55 @@ _WORD = re.compile(r"""[^\s"'();&|]+""")
 # Bytes of a script that are searched.
 _SCRIPT_CAP = 1 << 18
 
+# Names of settings that say how long a job trains: counts, for example "num_train_epochs" and "MAX_STEPS", and names of
+# what it trains on. A count twice as large takes twice as long.
+_COUNT_NAME = re.compile(
+    r"epoch|(?:^|-)(?:n|num|max|total|train|training|min|optim|update|global)-(?:[a-z]+-)?(?:steps?|iters?|iterations?|updates?"
+    r"|batches|samples|tokens|timesteps|examples|episodes|rounds|frames|generations)$"
+    r"|^(?:steps?|iters?|iterations?|updates|niter|nepochs?|timesteps|episodes|rounds|frames|generations)$"
+)
+_CONTENT_NAME = re.compile(r"(?:^|-)(?:dataset|data|corpus|task|split|fold|config|recipe|experiment)(?:$|-)|dataset")
+# Settings of the same words that do not change the amount of work, such as "save-steps" and "warmup-epochs".
+_NOT_LENGTH_NAME = re.compile(
+    r"save|log|eval|valid|test|print|report|display|warm|start|resume|initial|last|checkpoint|ckpt|interval|every|freq|decay"
+    r"|patience|accum|cooldown|milestone|restart|worker|output|seed|port|collator|loader|parallel|type|per-node"
+)
+_CONFIG_FILE = re.compile(r"[^=]+\.(?:ya?ml|toml|json|cfg|ini|gin|hocon|jsonnet)")
+# Lines without any of these words, in lower case, have no such setting.
+_LENGTH_WORDS = (
+    *(
+        b"epoch",
+        b"step",
+        b"iter",
+        b"update",
+        b"batches",
+        b"sample",
+        b"token",
+        b"example",
+        b"episode",
+        b"round",
+        b"frame",
+    ),
+    *(
+        b"generation",
+        b"data",
+        b"corpus",
+        b"task",
+        b"split",
+        b"fold",
+        b"config",
+        b"recipe",
+        b"experiment",
+        b".yaml",
+        b".yml",
+    ),
+    *(b".toml", b".json", b".cfg", b".ini", b".gin", b".hocon"),
+)
+_LENGTH_WORD = re.compile(r"[^\s();&|]+")
+_REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}$]*))?\})")
+# Bounds of what is stored of them.
+_MOST_LENGTHS, _LONGEST_NAME, _LONGEST_VALUE = 8, 40, 40
+
 
 def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:
     """Return the profile key, such as "train-a100x8-3f2a91c04be7": program, GPU type, GPUs per node, and a digest.
@@ -79,6 +128,106 @@ def derive_variant(request: JobRequest) -> str:
     words = [_substitute_arguments(word, request.args) for word in _WORD.findall(body)]
     found = set(_list_shaping_settings([*words, "--", *request.args]))
     return _digest(sorted(found))[:12] if found else ""
+
+
+def derive_length(request: JobRequest, environ: Mapping[str, str] | None = None) -> tuple[tuple[str, str], ...]:
+    """Return the settings that say how long the job trains as sorted pairs of name and value: ("epochs", "90").
+
+    They are taken from the command line and the script, as the settings of derive_variant(): numbers of epochs, steps
+    or samples, names of data sets, configuration files ("config"). Variables are replaced by what the script assigns
+    or, without that, by `environ`; a value that stays unknown is left out. A long value is replaced by its digest.
+    """
+    content = request.script.content[:_SCRIPT_CAP]
+    known = {str(place): arg for place, arg in enumerate(request.args, 1)}
+
+    def find_value(name: str) -> str | None:
+        if name.isdecimal():
+            return known.get(name)
+        if name not in known:
+            assigned = re.findall(rb"^[ \t]*(?:export[ \t]+)?%b=(\S*)" % name.encode(), content, re.MULTILINE)
+            # Also ends the search if the value refers to itself: EPOCHS=${EPOCHS:-90}.
+            known[name] = (environ or {}).get(name, "") or f"${name}"
+            if assigned:
+                given = _strip_quotes(assigned[-1].decode("utf-8", "replace"))
+                known[name] = _replace_variables(given, find_value)
+        return known[name] if not known[name].startswith("$") else None
+
+    words = [
+        word for line in _list_length_lines(content) for word in (*_LENGTH_WORD.findall(_strip_quotes(line)), "--")
+    ]
+    found = {
+        (name[:_LONGEST_NAME], short)
+        for name, value in _list_length_settings([*words, *request.args])
+        if (short := _shorten_value(_replace_variables(value, find_value)))
+    }
+    return tuple(sorted(found)[:_MOST_LENGTHS])
+
+
+def _list_length_lines(content: bytes) -> list[str]:
+    """Return the lines of a script that may have a setting of derive_length(), in their order."""
+    lower, starts = content.lower(), set[int]()
+    for word in _LENGTH_WORDS:
+        at = lower.find(word)
+        while at >= 0:
+            starts.add(lower.rfind(b"\n", 0, at) + 1)
+            end = lower.find(b"\n", at)
+            at = lower.find(word, end) if end >= 0 else -1
+    lines = (content[start : end if (end := content.find(b"\n", start)) >= 0 else None] for start in sorted(starts))
+    return [line.decode("utf-8", "replace") for line in lines if not line.lstrip().startswith(b"#")]
+
+
+def _strip_quotes(text: str) -> str:
+    return text.replace('"', "").replace("'", "")
+
+
+def is_count_name(name: str) -> bool:
+    """Return whether a name of derive_length() is that of a count, so that the run time grows with its value."""
+    return bool(_COUNT_NAME.search(name))
+
+
+def limit_length(claimed: object) -> tuple[tuple[str, str], ...]:
+    """Return the length options that a user's record claims, within the bounds of derive_length(); () if malformed."""
+    if not isinstance(claimed, list | tuple) or len(claimed) > _MOST_LENGTHS:
+        return ()
+    pairs = [tuple(one) for one in claimed if isinstance(one, list | tuple)]
+    fits = all(
+        len(p) == 2 and all(isinstance(t, str) and len(t) <= max(_LONGEST_NAME, _LONGEST_VALUE) for t in p)
+        for p in pairs
+    )
+    return tuple(sorted((str(name), str(value)) for name, value in pairs)) if fits else ()
+
+
+def _list_length_settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each setting in `words` that changes how long the job trains."""
+    for word, following in zip(words, [*words[1:], "--"], strict=False):
+        name, equals, value = word.partition("=")
+        dashed = name.startswith("-")
+        bare = name.lstrip("-+").rpartition(".")[2].replace("_", "-").lower()
+        if dashed or equals:
+            counts = _COUNT_NAME.search(bare) or _CONTENT_NAME.search(bare)
+            if counts and not _NOT_LENGTH_NAME.search(bare):
+                yield bare, value if equals else "" if following.startswith("-") else following
+        elif _CONFIG_FILE.fullmatch(word):
+            yield "config", word
+
+
+def _replace_variables(value: str, find_value: Callable[[str], str | None]) -> str:
+    """Return `value` with the variables that are known replaced: $N, ${N} and ${N:-default}."""
+    if "$" not in value:
+        return value
+
+    def replace_one(match: re.Match[str]) -> str:
+        found = find_value(match[1] or match[2])
+        return (match[0] if match[3] is None else match[3]) if found is None else found
+
+    return _REFERENCE.sub(replace_one, value)
+
+
+def _shorten_value(value: str) -> str:
+    """Return a value as it is stored; "" for an unknown one."""
+    if "$" in value or "`" in value:
+        return ""
+    return value if len(value) <= _LONGEST_VALUE and value.isprintable() else f"#{_digest(value)[:12]}"
 
 
 def _substitute_arguments(word: str, args: Sequence[str]) -> str:

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import exp, log, sqrt
 
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run_time import (
     FROM_ACCOUNT,
     FROM_OTHER_RUNS,
@@ -31,6 +32,12 @@ from slurmwrap.model.run_time import (
     RunTimeEstimate,
     RunTimeSample,
 )
+from slurmwrap.profiling.job_key import is_count_name, limit_length
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.model.job_run import JobRun
+    from slurmwrap.model.submission import Submission
 
 # Newest runs of one level that count, and after how many newer runs the weight of a run is halved.
 KEPT_RUNS = 40
@@ -147,8 +154,8 @@ def _compute_quantiles(points: list[tuple[float, float]]) -> tuple[float, ...]:
 class RunTimeQuery:
     """What is known about a job before it runs. Strings are "" and numbers None where they are unknown.
 
-    `length`: its options that say how long it trains, name to value ("epochs" -> "90"), as job_key.derive_length()
-    returns them.
+    `user`: in slurmwrap's own records the uid as text; any name that identifies the user will do. `length`: its options
+    that say how long it trains, name to value ("epochs" -> "90"), as job_key.derive_length() returns them.
     """
 
     user: str = ""
@@ -160,42 +167,105 @@ class RunTimeQuery:
     partition: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimeRecord:
+    """One ended run as it is stored (table `run_times`)."""
+
+    attempt: RunKey
+    uid: int
+    end_time: int  # Unix seconds
+    job: RunTimeQuery
+    sample: RunTimeSample
+
+
+# (job, run) of one group, oldest first.
+GroupRuns = Sequence[tuple[RunTimeQuery, RunTimeSample]]
+# ("user", name, GPUs), ("account", name, GPUs), ("partition", name, GPUs), or ("key", user, profile key).
+RunTimeGroup = tuple[str, str, int | str]
+# Groups that are kept in memory. Each has up to KEPT_RUNS runs.
+_MOST_GROUPS = 16_384
+
+
 @dataclass(slots=True, kw_only=True)
 class RunTimeHistory:
-    """Ended runs of many jobs, indexed for predictions. Add them in the order in which they ended."""
+    """Ended runs of many jobs, indexed for predictions. Add them in the order in which they ended.
 
-    _runs: dict[Hashable, deque[tuple[RunTimeQuery, RunTimeSample]]] = field(default_factory=dict)
+    `read`: returns the stored runs of a group; each group is read when it is first needed. Without it, the history has
+    only what is added.
+    """
+
+    read: Callable[[RunTimeGroup], GroupRuns] | None = None
+    _runs: dict[RunTimeGroup, deque[tuple[RunTimeQuery, RunTimeSample]]] = field(default_factory=dict)
+    # Number of runs added to each group, and estimates with the counts of the groups that they were made from.
+    _added: dict[RunTimeGroup, int] = field(default_factory=dict)
+    _known: dict[
+        tuple[RunTimeQuery, float | None], tuple[RunTimeEstimate | None, tuple[tuple[RunTimeGroup, int], ...]]
+    ] = field(default_factory=dict)
 
     def add(self, job: RunTimeQuery, sample: RunTimeSample) -> None:
-        """Add one run that completed or was cut off. Never pass a failed one."""
+        """Add one run that completed or was cut off. Never pass a failed one. With `read`, store it before."""
         for group in list_groups(job):
-            self._runs.setdefault(group, deque(maxlen=KEPT_RUNS)).append((job, sample))
+            if self.read is None:
+                self._runs.setdefault(group, deque(maxlen=KEPT_RUNS)).append((job, sample))
+            elif group in self._runs:
+                self._runs[group].append((job, sample))
+            if group in self._added:
+                self._added[group] += 1
 
     def estimate(self, job: RunTimeQuery, prerun_s: float | None = None) -> RunTimeEstimate | None:
         """Return the expected run time of `job`; None if nothing is known.
 
-        `prerun_s`: run time by the steps per second of its pre-run and its total number of steps.
+        `prerun_s`: run time by the steps per second of its pre-run and its total number of steps. The result is kept
+        until a run is added to a group that it was made from.
         """
-        return estimate_run_time(self._list_levels(job, prerun_s))
+        known = self._known.get((job, prerun_s))
+        if known is not None and all(self._added.get(group) == added for group, added in known[1]):
+            return known[0]
+        if len(self._known) >= _MOST_GROUPS or (self.read is not None and len(self._runs) >= _MOST_GROUPS):
+            self._known.clear()
+            self._added.clear()
+            # What is stored can be read again.
+            if self.read is not None:
+                self._runs.clear()
+        used = list[RunTimeGroup]()
+        found = estimate_run_time(self._list_levels(job, prerun_s, used))
+        self._known[(job, prerun_s)] = found, tuple((group, self._added.setdefault(group, 0)) for group in used)
+        return found
 
-    def _list_levels(self, job: RunTimeQuery, prerun_s: float | None) -> Iterator[RunTimeLevel]:
+    def runs(self, group: RunTimeGroup) -> GroupRuns:
+        """Return the newest runs of a group, oldest first."""
+        found = self._runs.get(group)
+        if found is None and self.read is not None:
+            found = self._runs[group] = deque(self.read(group), maxlen=KEPT_RUNS)
+        return found or ()
+
+    def _list_levels(
+        self, job: RunTimeQuery, prerun_s: float | None, used: list[RunTimeGroup]
+    ) -> Iterator[RunTimeLevel]:
+        """Yield the levels, most specific first; append to `used` the groups that were read."""
+
+        def runs(group: RunTimeGroup) -> GroupRuns:
+            used.append(group)
+            return self.runs(group)
+
         groups = list_groups(job)
-        if job.key:
-            same = self._runs.get(groups[-1], ())
-            yield from split_by_length(job, same)
-            if prerun_s is not None:
-                yield RunTimeLevel(source=FROM_PRERUN, samples=(RunTimeSample(run_s=prerun_s),))
-            others = [sample for other, sample in same if not _is_comparable(job, other)]
-            yield RunTimeLevel(source=FROM_OTHER_RUNS, samples=others)
-        elif prerun_s is not None:
+        same = runs(groups[-1]) if job.key else ()
+        yield from split_by_length(job, same)
+        if prerun_s is not None:
             yield RunTimeLevel(source=FROM_PRERUN, samples=(RunTimeSample(run_s=prerun_s),))
+        others = [sample for other, sample in same if not _is_comparable(job, other)]
+        yield RunTimeLevel(source=FROM_OTHER_RUNS, samples=others)
         for source, group in zip((FROM_USER, FROM_ACCOUNT, FROM_PARTITION), groups, strict=False):
-            yield RunTimeLevel(source=source, samples=[sample for _, sample in self._runs.get(group, ())])
+            yield RunTimeLevel(source=source, samples=[sample for _, sample in runs(group)])
 
 
-def list_groups(job: RunTimeQuery) -> tuple[Hashable, ...]:
+def list_groups(job: RunTimeQuery) -> tuple[RunTimeGroup, ...]:
     """Return the groups to which a job belongs: user, account and partition with its GPUs; last its key, if any."""
-    groups = (("user", job.user, job.gpus), ("account", job.account, job.gpus), ("partition", job.partition, job.gpus))
+    groups: tuple[RunTimeGroup, ...] = (
+        ("user", job.user, job.gpus),
+        ("account", job.account, job.gpus),
+        ("partition", job.partition, job.gpus),
+    )
     return (*groups, ("key", job.user, job.key)) if job.key else groups
 
 
@@ -223,7 +293,7 @@ def _is_comparable(job: RunTimeQuery, other: RunTimeQuery) -> bool:
 def find_length_factor(job: RunTimeQuery, other: RunTimeQuery) -> float | None:
     """Return how many times as long `job` takes as `other`, by their length options; None if they do not compare.
 
-    They compare if variant and options are the same, or if exactly one option differs and both values are numbers.
+    They compare if variant and options are the same, or if exactly one count differs ("epochs", not "dataset").
     """
     if job.variant != other.variant:
         return None
@@ -231,13 +301,63 @@ def find_length_factor(job: RunTimeQuery, other: RunTimeQuery) -> float | None:
         return 1.0
     if [name for name, _ in job.length] != [name for name, _ in other.length]:
         return None
+    names = [name for name, _ in job.length]
     differing = [
-        (mine, theirs) for (_, mine), (_, theirs) in zip(job.length, other.length, strict=True) if mine != theirs
+        (name, mine, theirs)
+        for (name, mine), (_, theirs) in zip(job.length, other.length, strict=True)
+        if mine != theirs
     ]
-    if len(differing) != 1:
+    # The same option twice belongs to two programs of one script; the share of each is not known.
+    if len(differing) != 1 or names.count(differing[0][0]) != 1 or not is_count_name(differing[0][0]):
         return None
     try:
-        mine, theirs = float(differing[0][0]), float(differing[0][1])
+        mine, theirs = float(differing[0][1]), float(differing[0][2])
     except ValueError:
         return None
     return mine / theirs if mine > 0 and theirs > 0 and mine / theirs < float("inf") else None
+
+
+# Longest text of a user's record that is stored.
+_LONGEST_TEXT = 200
+_CUT_OFF_STATES = frozenset({"TIMEOUT", "CANCELLED", "REQUEUED"})
+
+
+def make_run_time_query(
+    uid: int, gpus: int, account: str, partition: str, submission: Submission | None = None
+) -> RunTimeQuery:
+    """Return the query for a job of Slurm's record, with key, variant and length options that its submission claims.
+
+    Only runs of the same user are compared by them. Of several partitions the first one counts.
+    """
+    claimed = submission if submission is not None and len(submission.profile_key) <= _LONGEST_TEXT else None
+    variant = claimed.profile_variant if claimed is not None else ""
+    return RunTimeQuery(
+        user=str(uid),
+        key=claimed.profile_key if claimed is not None else "",
+        variant=variant if len(variant) <= _LONGEST_TEXT else "",
+        length=limit_length(claimed.length) if claimed is not None else (),
+        gpus=gpus,
+        account=account,
+        partition=partition.partition(",")[0],
+    )
+
+
+def make_run_time_record(run: JobRun, submission: Submission | None) -> RunTimeRecord | None:
+    """Return an ended, diagnosed run as evidence of run times; None if it is none.
+
+    Evidence are runs that completed, and runs that their time limit or a person cut off, which would have taken longer.
+    A failure says nothing about the run time. A run that resumed from a checkpoint did only a part of the work.
+    """
+    diagnosis = run.diagnosis
+    if diagnosis is None or diagnosis.resumed or run.uid < 0 or run.end_time is None or run.run_s < SHORTEST_S:
+        return None
+    complete = run.state == "COMPLETED" and diagnosis.category == "success"
+    if not complete and not (run.state in _CUT_OFF_STATES and diagnosis.category in ("time_limit", "cancelled")):
+        return None
+    return RunTimeRecord(
+        attempt=run.attempt,
+        uid=run.uid,
+        end_time=run.end_time,
+        job=make_run_time_query(run.uid, run.gpus, run.account, run.partition, submission),
+        sample=RunTimeSample(run_s=run.run_s, complete=complete),
+    )

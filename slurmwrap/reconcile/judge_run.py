@@ -37,8 +37,10 @@ from slurmwrap.policy.run_from_slurm import (
     submitted_id,
 )
 from slurmwrap.policy.strikes import Fleet, find_down_node, make_fleet
+from slurmwrap.profiling.run_time import make_run_time_record
 from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
+from slurmwrap.reconcile.run_time_lookup import add_run_time
 from slurmwrap.reconcile.slurmdbd_lookup import add_slurmdbd_record, completed, find_slurmdbd_record, is_gone
 
 # The wait status that slurmctld gives a run that lost a node, since 24.11. Older versions leave 0.
@@ -126,6 +128,10 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     with store.transaction():
         store.save_judged(run, decision, this_pass.now)
         _update_profile(run, submission, this_pass)
+        record = make_run_time_record(run, submission)
+        stored = record is not None and store.save_run_time(record)
+    if record is not None and stored:
+        add_run_time(record, this_pass)
     if run.retry_at is not None and this_pass.book.starts is not None:
         this_pass.book.starts.append(run.retry_at)
     this_pass.dirty |= bool(decision.strikes or decision.blocked)

@@ -20,6 +20,7 @@ from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
 from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
+from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
 from slurmwrap.protocols import Accounting, Clock, Logs, Publisher, Slurm, Spool, Store
 
 T = TypeVar("T")
@@ -160,6 +161,8 @@ class ReconcilerState:
     muted: dict[int, float] = field(default_factory=dict)
     profile_keys: dict[RunKey, str] = field(default_factory=dict)  # of running jobs; "": none is known
     delays: dict[RunKey, QueueDelay] | None = None  # of the pending jobs; None: not read yet
+    run_times: RunTimeHistory | None = None  # reads from the store what is asked; None: not asked yet
+    run_time_queries: dict[RunKey, RunTimeQuery] = field(default_factory=dict)  # of pending and running jobs
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
 
 

@@ -28,6 +28,7 @@ from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.queue_delay import count_delays
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
+from slurmwrap.reconcile.run_time_lookup import forget_changed_queries
 from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.tune_pending import tune_waiting
 
@@ -191,6 +192,7 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
 
 def _run_pass(this_pass: ReconcilePass) -> None:
     this_pass.summary.ingested = ingest(this_pass.services, this_pass.book.cluster, this_pass.words)
+    forget_changed_queries(this_pass)
     open_incidents.open_pass(this_pass)
     # Before the ended runs are judged, because their waiting time belongs to their record.
     _run_step(count_delays, this_pass)

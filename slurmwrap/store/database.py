@@ -29,8 +29,9 @@ from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
 from slurmwrap.prerun.expected_saving import ScriptOutcome
+from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeRecord
 from slurmwrap.protocols import Clock
-from slurmwrap.store import record_rows
+from slurmwrap.store import record_rows, run_time_rows
 from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
 from slurmwrap.store.list_queries import list_clusters
 from slurmwrap.store.migrations import VERSION
@@ -228,6 +229,26 @@ def make_failure(row: Mapping[str, Any]) -> NodeFailure:
 OF_ATTEMPT = "cluster = :cluster AND job_id = :job_id AND submit_time = :submit_time"
 
 
+class RunTimeTable(Session):
+    """Run times of ended runs, from which those of later jobs are predicted (profiling/run_time.py)."""
+
+    def save_run_time(self, record: RunTimeRecord) -> bool:
+        """Store the run time of one run. Return False if it is stored already, or if the run was a pre-run."""
+        row = run_time_rows.row_from_run_time(record)
+        with self.transaction():
+            for name in {row["cluster"], row["account"], row["partition"]}:
+                self._write(run_time_rows.ADD_NAME, {"name": name})
+            return self._write(run_time_rows.ADD_RUN_TIME, row)
+
+    def run_times(self, cluster: str, group: RunTimeGroup) -> GroupRuns:
+        """Return the newest KEPT_RUNS runs of a group, oldest first. () for a file of an older version."""
+        # A file that was opened read-only is not migrated, so the table may be missing.
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'run_times'"):
+            return ()
+        sql, values = run_time_rows.make_group_query(cluster, group)
+        return tuple(run_time_rows.run_times_from_rows(group, self._rows(sql, values)))
+
+
 class FaultTables(Session):
     """Strikes, repairs and removals of nodes, incidents, and blocked inputs."""
 
@@ -321,7 +342,7 @@ class FaultTables(Session):
         return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": encode_sql_text(digest)})
 
 
-class Database(UserReportTables, FaultTables):
+class Database(UserReportTables, RunTimeTable, FaultTables):
     """An open database. Use `Database.open`, as a context manager if it must be closed early."""
 
     @classmethod

@@ -30,7 +30,62 @@ def split_statements(script: str) -> Iterator[str]:
             statement = ""
 
 
+_RUN_TIMES = """
+CREATE TABLE run_times ( -- run times of jobs that completed or were cut off; later ones are predicted from them
+    cluster INTEGER NOT NULL, -- names.id of the cluster
+    job_id INTEGER NOT NULL, -- raw job id
+    submit_time INTEGER NOT NULL, -- Unix seconds: SubmitTime
+    uid INTEGER NOT NULL, -- uid of the job's owner
+    key TEXT NOT NULL, -- profile key without the uid; empty: not submitted with gsub
+    variant TEXT NOT NULL, -- digest of batch size, model and other settings; empty: none
+    length TEXT NOT NULL, -- JSON list of [name, value]: settings that say how long it trains
+    gpus INTEGER NOT NULL, -- GPUs of the whole job
+    account INTEGER NOT NULL, -- names.id of the Slurm account
+    partition INTEGER NOT NULL, -- names.id of the partition
+    end_time INTEGER NOT NULL, -- Unix seconds
+    run_s REAL NOT NULL, -- seconds from start to end
+    complete INTEGER NOT NULL -- 1: it completed; 0: its time limit or a person cut it off
+);
+INSERT OR IGNORE INTO names (name)
+    SELECT cluster FROM attempts UNION SELECT account FROM attempts UNION SELECT partition FROM attempts;
+
+-- The same choice as profiling.run_time.make_run_time_record() makes. Of several submissions with the job's id the last
+-- one before the run counts, with the clocks' tolerance of user_state_files.py. "77_2" was submitted as 77.
+INSERT INTO run_times
+    SELECT c.id, a.job_id, a.submit_time, a.uid, coalesce(s.profile_key, ''),
+        coalesce(json_extract(s.more, '$.profile_variant'), ''), '[]', a.gpus, n.id, p.id, a.end_time,
+        a.end_time - a.start_time, a.state = 'COMPLETED'
+    FROM attempts a
+    JOIN names c ON c.name = a.cluster
+    JOIN names n ON n.name = a.account
+    JOIN names p ON p.name = a.partition
+    LEFT JOIN submissions s ON s.cluster = a.cluster AND s.uid = a.uid AND length(s.profile_key) <= 200
+        AND s.job_id = CAST(substr(a.address, 1, instr(a.address || '_', '_') - 1) AS INTEGER)
+        AND s.at = (SELECT max(m.at) FROM submissions m
+            WHERE m.cluster = a.cluster AND m.job_id = s.job_id AND m.at <= a.submit_time + 300)
+        AND (a.restarts > 0 OR a.submit_time - s.at <= 3600)
+    WHERE a.end_time - a.start_time >= 1 AND a.uid >= 0 AND coalesce(a.diagnosis_resumed, 0) = 0
+    AND (a.state = 'COMPLETED' AND a.diagnosis_category = 'success'
+        OR a.state IN ('TIMEOUT', 'CANCELLED', 'REQUEUED') AND a.diagnosis_category IN ('time_limit', 'cancelled'))
+    AND NOT EXISTS (SELECT 1 FROM preruns r WHERE r.cluster = a.cluster AND r.prerun_job_id = a.job_id)
+    AND NOT EXISTS (SELECT 1 FROM submissions r WHERE r.prerun_job_id = a.job_id AND r.cluster = a.cluster);
+
+-- One covering index for each question. Unique, so that a run that is judged once more is stored once.
+CREATE UNIQUE INDEX run_times_by_user ON run_times (
+    uid, gpus, end_time, job_id, submit_time, cluster, run_s, complete);
+CREATE INDEX run_times_by_key ON run_times (uid, key, end_time, cluster, variant, length, run_s, complete)
+    WHERE key <> '';
+CREATE INDEX run_times_by_account ON run_times (account, gpus, end_time, cluster, run_s, complete);
+CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, cluster, run_s, complete);
+"""
+
+
+def add_run_times() -> tuple[str, ...]:
+    """Return the statements that add the table `run_times` and fill it from the stored runs."""
+    return tuple(split_statements(_RUN_TIMES))
+
+
 # Step N (from 1) migrates a database from version N-1 to version N. A released step is never changed: append a new
 # function that returns the statements.
-MIGRATIONS: tuple[Callable[[], tuple[str, ...]], ...] = (read_baseline,)
+MIGRATIONS: tuple[Callable[[], tuple[str, ...]], ...] = (read_baseline, add_run_times)
 VERSION = len(MIGRATIONS)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from slurmwrap.config.load_config import Retention
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.profiling.run_time import KEPT_RUNS
 from slurmwrap.store.sqlite_connection import connect, translate_os_errors, translate_sqlite_errors
 
 
@@ -104,10 +105,17 @@ _DIGEST = """CASE WHEN :digest = 64 OR prerun_job_id IS NOT NULL OR holdout_grou
         AND a.diagnosis_category NOT IN ('success', 'cancelled')) THEN substr({}, 1, :digest) ELSE '' END"""
 _TRIAL = """EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = t.cluster AND p.prerun_job_id = t.job_id)"""
 _MORE_OF_RUN = "json_remove(more, '$.planned', '$.waited', '$.output_begins', '$.output_ends', '$.resize_refused')"
-_MORE_OF_CALL = (
-    "json_remove(more, '$.shape', '$.own', '$.step_dir', '$.logs', '$.profile_variant', '$.tune', '$.place')"
-)
+_MORE_OF_CALL = """json_remove(
+    more, '$.shape', '$.own', '$.step_dir', '$.logs', '$.profile_variant', '$.length', '$.tune', '$.place')"""
 _STEPS_KEPT = "('requeuehold', 'requeue', 'drain', 'block input')"
+
+
+def _format_superseded_sql(group: str, where: str = "true") -> str:
+    """Return SQL that is true if a run in `run_times` has KEPT_RUNS newer ones of its group."""
+    ranked = f"""SELECT rowid AS run, row_number() OVER (PARTITION BY {group} ORDER BY end_time DESC) AS place
+        FROM run_times WHERE {where}"""
+    return f"rowid IN (SELECT run FROM ({ranked}) WHERE place > {KEPT_RUNS})"
+
 
 KINDS: tuple[RetentionKind, ...] = (
     _make_removal_kind(
@@ -260,6 +268,15 @@ KINDS: tuple[RetentionKind, ...] = (
     _make_removal_kind(
         "measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"
     ),
+    # Only the newest runs of a group are ever read. The groups of an account or a partition are larger than a user's.
+    _make_removal_kind(
+        "run_times (superseded)",
+        "brief",
+        "rowid",
+        f"""end_time < :before AND {_format_superseded_sql("uid, gpus")}
+        AND (key = '' OR {_format_superseded_sql("uid, key", "key <> ''")})""",
+        "120",
+    ),
     # Runs and everything that refers to them.
     _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
     _make_removal_kind("delays", "keep", _RUN, "seen_at < :before AND over = 1"),
@@ -281,6 +298,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND (o.done_at IS NULL OR o.intended_at >= :before))""",
         "300",
     ),
+    _make_removal_kind("run_times", "keep", "rowid", "end_time < :before", "120"),
     _make_removal_kind("strikes", "keep", "strike_id", "at < :before"),
     _make_removal_kind("removals", "keep", "node, began", "ended < :before"),
     _make_removal_kind("repairs", "keep", "node, at, kind", "at < :before"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.profiling.job_key import compute_fingerprint, derive_key, derive_variant
+from slurmwrap.profiling.job_key import compute_fingerprint, derive_key, derive_length, derive_variant, limit_length
 from slurmwrap.sbatch.job_request import GsubOptions, JobRequest, Origin, ResourceShape, SbatchSetting, Script
 from slurmwrap.sbatch.option_table import REQUIRED
 
@@ -185,3 +185,52 @@ def test_a_variable_counts_only_if_the_script_or_program_reads_it(line: str, cod
     job = make_request(line)
     marks = {compute_fingerprint(job, {"train.py": code}, {"LR": value, "TERM": value}) for value in ("1", "2")}
     assert (len(marks) == 2) is counts
+
+
+def with_script(text: str, *args: str) -> JobRequest:
+    return replace(ASKED, script=replace(ASKED.script, content=f"#!/bin/sh\n{text}\n".encode()), args=args)
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "length"),
+    [
+        ("python train.py --epochs 90 --lr 0.1", (), (("epochs", "90"),)),
+        ("python train.py --num_train_epochs=3 --save_steps 500", (), (("num-train-epochs", "3"),)),
+        ("srun python train.py $1 $2", ("--max-steps", "1000"), (("max-steps", "1000"),)),
+        ("python train.py trainer.max_epochs=10 +data=cifar", (), (("data", "cifar"), ("max-epochs", "10"))),
+        ('EPOCHS="${EPOCHS:-90}"\npython train.py --epochs "$EPOCHS"', (), (("epochs", "90"),)),
+        ("N=7\npython train.py --iterations ${N}", (), (("iterations", "7"),)),
+        ("python train.py --epochs ${1:-20}", ("30",), (("epochs", "30"),)),
+        ("python train.py --epochs ${1:-20}", (), (("epochs", "20"),)),
+        ("python train.py --epochs $UNKNOWN", (), ()),
+        ("python train.py --epochs $(cat n)", (), ()),
+        ("python train.py --warmup-epochs 5 --eval-steps 10 --start-epoch 3 --log-interval 9", (), ()),
+        ("# python train.py --epochs 90", (), ()),
+        ("python train.py configs/resnet.yaml", (), (("config", "configs/resnet.yaml"),)),
+        ("python train.py", ("--n-epochs", "4"), (("n-epochs", "4"),)),
+    ],
+)
+def test_length_options_come_from_script_and_arguments(
+    script: str, args: tuple[str, ...], length: tuple[tuple[str, str], ...]
+) -> None:
+    assert derive_length(with_script(script, *args)) == length
+
+
+def test_a_variable_that_the_script_does_not_set_comes_from_the_environment() -> None:
+    job = with_script("EPOCHS=${EPOCHS:-90}\npython train.py --epochs $EPOCHS --max-steps $STEPS")
+    assert derive_length(job, {"EPOCHS": "5", "STEPS": "70"}) == (("epochs", "5"), ("max-steps", "70"))
+
+
+def test_length_options_are_few_and_short() -> None:
+    many = " ".join(f"--epochs-{n} {n}" for n in range(50)) + f" --dataset {'d' * 500}"
+    found = derive_length(with_script(f"python train.py {many}"))
+    assert len(found) == 8
+    assert all(len(name) <= 40 and len(value) <= 40 for name, value in found)
+    assert limit_length(found) == found
+
+
+@pytest.mark.parametrize(
+    "claimed", [None, "epochs", [["epochs"]], [["epochs", 9]], [["e" * 99, "9"]], [["e", "9"]] * 9]
+)
+def test_malformed_length_options_of_a_record_are_dropped(claimed: object) -> None:
+    assert limit_length(claimed) == ()

@@ -1,0 +1,129 @@
+"""The reconciler stores the run times of ended runs and finds the expected ones of pending and running jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import START, job
+from test_reconcile_pass import World, hooks, submission, submission_observation
+
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.run_time import FROM_RUNS, FROM_USER, RunTimeEstimate
+from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, SlurmJobs
+from slurmwrap.reconcile.reconcile_pass import reconcile_once
+from slurmwrap.reconcile.run_time_lookup import find_run_time
+
+KEY = "train-a100x2-0"
+
+
+def completed(job_id: int, run_s: int = 3600, **changes: object) -> JobRecord:
+    """A job that waited for ten minutes and completed after `run_s`."""
+    times = {"submit_time": START - 100, "start_time": START + 500, "end_time": START + 500 + run_s}
+    return job(job_id, **{"state": "COMPLETED", "reason": "None", "exit_code": 0, **times, **changes})
+
+
+def pending(job_id: int, **changes: object) -> JobRecord:
+    return job(
+        job_id,
+        **{"state": "PENDING", "reason": "Priority", "start_time": None, "end_time": None, "nodes": (), **changes},
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def run_pass(world: World, book: ReconcilerState) -> None:
+    world.clock.sleep(100_000)
+    reconcile_once(world.services(), book)
+
+
+def look(world: World, book: ReconcilerState, record: JobRecord) -> RunTimeEstimate | None:
+    """Look the run time up as a step of the next pass would."""
+    jobs = SlurmJobs(ask=lambda: world.slurm.jobs())
+    this_pass = ReconcilePass(
+        services=world.services(), book=book, words=jobs, summary=PassSummary(), now=world.clock.now()
+    )
+    return find_run_time(record, this_pass)
+
+
+def submit(world: World, *job_ids: int) -> None:
+    calls = [submission(job_id, profile_key=KEY, length=(("epochs", "9"),)) for job_id in job_ids]
+    world.spool_observations(*map(submission_observation, calls))
+
+
+def test_ended_runs_predict_a_pending_job_of_the_same_key(world: World) -> None:
+    book = ReconcilerState()
+    ended = [completed(81 + n) for n in range(5)]
+    world.add(*ended, pending(90), pending(91))
+    submit(world, *range(81, 86), 90)
+    world.spool_observations(*(one for record in ended for one in hooks(record)))
+    run_pass(world, book)
+    mine, other = look(world, book, pending(90)), look(world, book, pending(91))
+    assert mine is not None and other is not None
+    assert (mine.source, mine.n, round(mine.p50_s)) == (FROM_RUNS, 5, 3600)
+    # Submitted without gsub: only the user's jobs with as many GPUs are known.
+    assert (other.source, other.n) == (FROM_USER, 5)
+
+
+def test_a_run_that_ends_later_changes_the_estimate_and_survives_a_restart(world: World) -> None:
+    book = ReconcilerState()
+    world.add(completed(81), pending(90))
+    submit(world, 81, 90)
+    run_pass(world, book)
+    first = look(world, book, pending(90))
+    assert first is not None and first.n == 1
+    world.add(completed(82, 7200))
+    submit(world, 82)
+    run_pass(world, book)
+    second = look(world, book, pending(90))
+    assert second is not None and second.n == 2 and second.p50_s > first.p50_s
+    assert look(world, ReconcilerState(cluster="lab"), pending(90)) == second
+
+
+def test_jobs_outside_gsub_count_for_their_user(world: World) -> None:
+    book = ReconcilerState()
+    world.add(completed(81), completed(82), pending(90))
+    run_pass(world, book)
+    found = look(world, book, pending(90))
+    assert found is not None and (found.source, found.n) == (FROM_USER, 2)
+
+
+def test_failures_and_other_users_keys_are_no_evidence_for_a_key(world: World) -> None:
+    book = ReconcilerState()
+    world.add(job(81), completed(82, user="bob", uid=1002), pending(90))
+    submit(world, 81, 90)
+    claim = submission(82, profile_key=KEY, uid=1002, user="bob", length=(("epochs", "9"),))
+    world.spool_observations(submission_observation(claim, uid=1002))
+    run_pass(world, book)
+    assert world.store.run_times("lab", ("key", "1002", KEY))
+    assert not world.store.run_times("lab", ("key", "1001", KEY))
+    found = look(world, book, pending(90))
+    assert found is not None and not found.specific
+
+
+def test_a_submission_that_arrives_after_its_job_is_used(world: World) -> None:
+    book = ReconcilerState()
+    world.add(completed(81), pending(90))
+    submit(world, 81)
+    run_pass(world, book)
+    before = look(world, book, pending(90))
+    assert before is not None and before.source == FROM_USER
+    submit(world, 90)
+    run_pass(world, book)
+    after = look(world, book, pending(90))
+    assert after is not None and after.source == FROM_RUNS
+
+
+def test_jobs_that_left_the_queue_are_forgotten(world: World) -> None:
+    book = ReconcilerState()
+    world.add(pending(90))
+    run_pass(world, book)
+    look(world, book, pending(90))
+    assert len(book.run_time_queries) == 1
+    world.add(replace(pending(90), state="CANCELLED", end_time=START))
+    run_pass(world, book)
+    assert book.run_time_queries == {}
