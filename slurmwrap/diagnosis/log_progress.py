@@ -162,13 +162,35 @@ _REMAINING_NOT_TRAINING = re.compile(
 )
 
 
+_ONE_EPOCH = re.compile(r"epoch\W{0,3}\d", re.IGNORECASE)
+# A bar whose training is not known to be the whole run must have been drawn for this share of the run.
+_WHOLE_RUN_SHARE = 0.5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bar:
     """A progress bar as it was drawn last. Times in seconds."""
 
     name: str  # text before the bar
+    done: int
+    total: int
     elapsed_s: float
     left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownProgress:
+    """How far a run had come when its output ended, by the output: the user's claim."""
+
+    done: int = 0  # of `total`; both are 0 if the output shows only a time
+    total: int = 0
+    unit: str = "step"  # "step" | "epoch", of `done` and `total`
+    left_s: float | None = None  # seconds that were left; None: not known
+
+    @property
+    def share(self) -> float | None:
+        """Return the completed share of the run, 0 to 1; None if it is not known."""
+        return self.done / self.total if self.total else None
 
 
 def find_remaining(logs: Sequence[LogRows], run_s: float | None, *, resumed: bool = False) -> float | None:
@@ -176,14 +198,22 @@ def find_remaining(logs: Sequence[LogRows], run_s: float | None, *, resumed: boo
 
     `run_s`: how long the run lasted.
     """
+    shown = find_shown_progress(logs, run_s, resumed=resumed)
+    return shown.left_s if shown is not None else None
+
+
+def find_shown_progress(logs: Sequence[LogRows], run_s: float | None, *, resumed: bool = False) -> ShownProgress | None:
+    """Return the progress that the end of the output shows, of several logs the one with most left; None if none does.
+
+    `run_s`: how long the run had lasted. `resumed`: it did not begin with the first step.
+    """
     found = [
-        left for log in logs if (left := _estimate_from_rows(log.rows[-_END_ROWS:], run_s, resumed=resumed)) is not None
+        shown for log in logs if (shown := _read_progress(log.rows[-_END_ROWS:], run_s, resumed=resumed)) is not None
     ]
-    left = max(found, default=None)
-    return left if left is not None and 0 <= left <= _LONGEST_S else None
+    return max(found, key=lambda shown: -1.0 if shown.left_s is None else shown.left_s, default=None)
 
 
-def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bool) -> float | None:
+def _read_progress(rows: Iterable[str], run_s: float | None, *, resumed: bool) -> ShownProgress | None:
     bars: dict[str, _Bar] = {}
     eta = step = epoch = None
     for row in (row[:_CAP] for row in rows):
@@ -196,13 +226,35 @@ def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bo
         elif at := _ETA.search(row):
             eta = _parse_seconds(at.groups())
     if bars:
-        longest = max(bars.values(), key=lambda bar: bar.left_s)
-        return longest.left_s + _estimate_further_epochs(longest, epoch, run_s)
-    if eta is not None:
-        return eta
-    if run_s is None or resumed:
+        by_bar = _read_bar(max(bars.values(), key=lambda bar: bar.left_s), epoch, run_s)
+        if by_bar is not None:
+            return by_bar
+    part, unit = (step, "step") if step else (_count_done_epochs(epoch), "epoch")
+    left = eta if eta is not None or run_s is None or resumed else _estimate_in_proportion(part, run_s)
+    if part is None:
+        return None if left is None else ShownProgress(left_s=_check_left(left))
+    return ShownProgress(done=part[0], total=part[1], unit=unit, left_s=_check_left(left))
+
+
+def _read_bar(bar: _Bar, epoch: tuple[int, int] | None, run_s: float | None) -> ShownProgress | None:
+    """Return the progress by a bar; None if the bar is that of an epoch and nothing says how many epochs follow."""
+    later_s = _estimate_further_epochs(bar, epoch, run_s)
+    if later_s and epoch is not None:
+        done, total = epoch[0] - 1, epoch[1]
+        return ShownProgress(done=done, total=total, unit="epoch", left_s=_check_left(bar.left_s + later_s))
+    # "Epoch 3: 45%", or a bar that began anew in the middle of the run.
+    if epoch is None and (_ONE_EPOCH.search(bar.name) or _is_part_of_run(bar, run_s)):
         return None
-    return _estimate_in_proportion(step, run_s) if step else _estimate_in_proportion(_count_done_epochs(epoch), run_s)
+    unit = "epoch" if "epoch" in bar.name.lower() else "step"
+    return ShownProgress(done=bar.done, total=bar.total, unit=unit, left_s=_check_left(bar.left_s))
+
+
+def _is_part_of_run(bar: _Bar, run_s: float | None) -> bool:
+    return run_s is not None and bar.elapsed_s < _WHOLE_RUN_SHARE * run_s
+
+
+def _check_left(left_s: float | None) -> float | None:
+    return left_s if left_s is not None and 0 <= left_s <= _LONGEST_S else None
 
 
 def _parse_bar(row: str) -> _Bar | None:
@@ -210,7 +262,13 @@ def _parse_bar(row: str) -> _Bar | None:
     if found is None:
         return None
     elapsed = _parse_seconds((None, None, *_split_clock(found[4])))
-    return _Bar(name=found[1].strip(), elapsed_s=elapsed, left_s=_parse_seconds(found.groups()[4:]))
+    return _Bar(
+        name=found[1].strip(),
+        done=int(found[2]),
+        total=int(found[3]),
+        elapsed_s=elapsed,
+        left_s=_parse_seconds(found.groups()[4:]),
+    )
 
 
 def _split_clock(text: str) -> tuple[str | None, str, str]:

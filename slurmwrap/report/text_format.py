@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -223,6 +224,13 @@ def format_hms(seconds: float) -> str:
     whole = max(0, int(seconds))
     days = f"{whole // 86400}-" if whole >= 86400 else ""
     return f"{days}{whole // 3600 % 24}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def format_slurm_time(seconds: float) -> str:
+    """Format a time limit for --time, rounded up to whole minutes: "05:00:00", "2-12:30:00"."""
+    days, minutes = divmod(math.ceil(seconds / 60), 1440)
+    rest = f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+    return f"{days}-{rest}" if days else rest
 
 
 def clock(at: float, now: float, zone: tzinfo | None, *, seconds: bool = False) -> str:

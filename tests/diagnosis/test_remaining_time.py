@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run
-from slurmwrap.diagnosis.log_progress import find_remaining
+from slurmwrap.diagnosis.log_progress import ShownProgress, find_remaining, find_shown_progress
 from slurmwrap.diagnosis.log_rows import read_log
 from slurmwrap.model.evidence import Evidence, LogTail
 
@@ -27,10 +27,32 @@ OUTER = "Epochs:  30%|###| 3/10 [1:00:00<2:20:00, 1200s/it]\n"
         ("  6%|# | 308/5000 [01:03<?, ?it/s]\n", 60, None),
         ("step 100/1000 loss 1\n", None, None),
         ("", 60, None),
+        # Bars of one epoch each, and nothing that says how many there are.
+        ("Epoch 3:  45%|#| 450/1000 [00:10<00:12, 44it/s]\n", 14, None),
+        ("  45%|#| 450/1000 [00:10<00:12, 44it/s]\n", 100, None),
     ],
 )
 def test_the_remaining_time_is_read_from_progress_lines(text: str, run_s: float | None, left: float | None) -> None:
     assert find_remaining([read_log(LogTail(name="out", text=text))], run_s) == left
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("  6%|# | 308/5000 [01:03<16:18,  4.80it/s]\n", ShownProgress(done=308, total=5000, left_s=978)),
+        (
+            "Epoch 3/10:  45%|#| 450/1000 [00:10<00:12, 44it/s]\n",
+            ShownProgress(done=2, total=10, unit="epoch", left_s=12 + 7 * 22),
+        ),
+        (OUTER, ShownProgress(done=3, total=10, unit="epoch", left_s=8400)),
+        ("step 100/1000 loss 1\n", ShownProgress(done=100, total=1000, left_s=540)),
+        ("eta: 1:00:00 step 100/1000\n", ShownProgress(done=100, total=1000, left_s=3600)),
+        ("eta: 1:00:00\n", ShownProgress(left_s=3600)),
+        ("Epoch 1/10 loss 1\n", None),
+    ],
+)
+def test_the_completed_part_is_read_too(text: str, shown: ShownProgress | None) -> None:
+    assert find_shown_progress([read_log(LogTail(name="out", text=text))], 60) == shown
 
 
 def test_the_completed_share_of_a_resumed_run_gives_no_remaining_time() -> None:

@@ -18,6 +18,8 @@ from slurmwrap.cli.record_access import RecordSource, find_record_source, read_j
 from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.config.load_config import Config, find_user_state_dir
+from slurmwrap.diagnosis.log_progress import ShownProgress, find_last_progress, find_shown_progress
+from slurmwrap.diagnosis.log_rows import read_log
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.gsub.follow_prerun import (
@@ -27,6 +29,7 @@ from slurmwrap.gsub.follow_prerun import (
     read_wanted_steps,
     take_prerun_snapshot,
 )
+from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.submission import Submission
@@ -34,6 +37,7 @@ from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import log_tails, step_counts
 from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
+from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, forecast_end
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.slurm.commands import SlurmCommands
@@ -48,8 +52,8 @@ SILENT_S = 600.0
 SILENT_TIMES = 5
 # How often and in which intervals the user's own reconciler is tried at the end of a job, if another one runs.
 _JUDGE_TRIES, _JUDGE_PAUSE_S = 5, 2.0
-# Number of bytes that are read from the end of the output.
-_TAIL_BYTES = 4096
+# Number of bytes that are read from the end of the output, and from its start, where a program says that it resumes.
+_TAIL_BYTES, _HEAD_BYTES = 64 * 1024, 8 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,7 @@ class Output:
     mean_gap_s: float = 0.0  # between lines of this run, estimated from the size of its last ones; 0: too few
     longest_gap_s: float = 0.0  # seen while watching
     empty: bool = False  # nothing was written in this run
+    shown: ShownProgress | None = None  # its progress, by this output; None: it shows none
 
     @property
     def usual_gap_s(self) -> float:
@@ -82,7 +87,7 @@ def read_output(record: JobRecord, before: Output | None = None, named: Sequence
     start = float(record.start_time or 0)
     logs = [path for one in named for path in log_tails.list_logs_of(os.fsencode(one), record.uid, start)]
     paths = dict.fromkeys((record.std_out, record.std_err, *map(os.fsdecode, logs)))
-    found = [_read_output_file(path, start) for path in paths if path]
+    found = [_read_output_file(path, start, resumed=record.restarts > 0) for path in paths if path]
     newest = max((one for one in found if one is not None), key=lambda one: (not one.empty, one.at), default=None)
     if newest is None or before is None or before.at < start:
         return newest
@@ -90,7 +95,7 @@ def read_output(record: JobRecord, before: Output | None = None, named: Sequence
     return replace(newest, longest_gap_s=max(before.longest_gap_s, gap))
 
 
-def _read_output_file(path: str, start: float) -> Output | None:
+def _read_output_file(path: str, start: float, *, resumed: bool) -> Output | None:
     # Only regular files are read, and no symbolic links: the job's user chose the path.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -100,6 +105,7 @@ def _read_output_file(path: str, start: float) -> Output | None:
         status = os.fstat(file.fileno())
         if not S_ISREG(status.st_mode):
             return None
+        head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
         file.seek(max(0, status.st_size - _TAIL_BYTES))
         text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
     # A carriage return counts as the end of a line, since a progress bar rewrites its own line.
@@ -107,8 +113,11 @@ def _read_output_file(path: str, start: float) -> Output | None:
     filled = [line for line in lines if line]
     count = status.st_size * len(filled) / len(text.encode()) if text else 0.0
     written = max(status.st_mtime, start)
+    resumed = resumed or find_last_progress([read_log(LogTail(name=path, text=head))]).resumed
+    tail = read_log(LogTail(name=path, text=text))
     return Output(
         at=written,
+        shown=find_shown_progress([tail], written - start if start else None, resumed=resumed),
         last_line=filled[-1] if filled else "",
         mean_gap_s=(written - start) / count if start and count > 1 else 0.0,
         empty=not filled or status.st_mtime < start,
@@ -155,6 +164,7 @@ class JobStatus:
     steps: CountedSteps | None = None
     rates: tuple[float, ...] = ()  # steps per second between two reads, the newest last
     output: Output | None = None  # of the running job; None: not known
+    end: EndForecast | None = None  # when the running job is expected to end; None: not known
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
     gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
     gpu_use: JobGpuUse | None = None
@@ -204,6 +214,8 @@ class JobStatusReader:
         self._rates: list[float] = []
         self._before: CountedSteps | None = None
         self._output: Output | None = None
+        # The first look at the output of a run: its start, when it was written, and what it showed.
+        self._first_shown: tuple[float, float, ShownProgress] | None = None
 
     def look(self, now: float) -> JobStatus:
         """Return the present status; it has no rows if Slurm has forgotten the job. Raise SlurmError."""
@@ -292,17 +304,45 @@ class JobStatusReader:
             named = tuple(self._submission.logs) if self._submission is not None else ()
             self._output = read_output(record, self._output, named)
             status = replace(status, output=self._output)
+        steps = self._read_steps(record) if not status.array else None
+        status = replace(status, steps=steps, end=self._forecast_end(status, steps))
         if self._submission is None:
             return status
-        steps = self._read_steps(record) if not status.array else None
         return replace(
             status,
             plan=_read_plan(self._submission),
             counts_steps=bool(self._submission.step_dir),
             trial=self._read_prerun(self._submission, trial_row, status),
-            steps=steps,
             rates=tuple(self._rates),
         )
+
+    def _forecast_end(self, status: JobStatus, steps: CountedSteps | None) -> EndForecast | None:
+        record, output = status.record, status.output
+        if record.state != "RUNNING" or status.array or not record.start_time:
+            return None
+        progress = None
+        if output is not None and output.shown is not None:
+            progress = RunProgress(
+                at=output.at,
+                shown=output.shown,
+                seen_per_s=self._measure_rate(float(record.start_time), output),
+            )
+            if steps is not None:
+                progress = replace(progress, count=steps.count, count_at=steps.at, count_per_s=steps.per_s)
+        return forecast_end(
+            now=status.at, start=float(record.start_time), limit_s=record.time_limit_s, progress=progress
+        )
+
+    def _measure_rate(self, start: float, output: Output) -> float | None:
+        """Return the steps or epochs per second since the first look at this run's output; None if there were none."""
+        shown, first = output.shown, self._first_shown
+        if shown is None or not shown.total:
+            return None
+        if first is None or first[0] != start or (first[2].unit, first[2].total) != (shown.unit, shown.total):
+            self._first_shown = (start, output.at, shown)
+            return None
+        done, seconds = shown.done - first[2].done, output.at - first[1]
+        return done / seconds if done > 0 and seconds > 0 else None
 
     def _find_submission(self, record: JobRecord) -> Submission | None:
         ids = {record.job_id, record.array_job_id}

@@ -15,15 +15,19 @@ from slurmwrap.cli.watch.pending_reasons import ReasonMeaning, describe_prerun, 
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.run_time import FROM_USER
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.relaxation import find_due_level
+from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
+from slurmwrap.profiling.progress_estimate import EndForecast
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import (
     bar,
     clock,
     flat,
     format_hms,
+    format_slurm_time,
     format_state,
     format_step_rate,
     row,
@@ -41,6 +45,7 @@ _LOG_LABELS = (
     "pre-run",
     "Slurm",
     "steps",
+    "ends",
     "task",
     "GPU use",
     "GPU mem",
@@ -86,7 +91,7 @@ def make_change_key(status: JobStatus) -> tuple[object, ...]:
     The clock is not part of it. Of Slurm's forecast only changes of ten minutes count.
     """
     waiting, trial, level = status.waiting, status.trial, _find_locality(status)
-    forecast = waiting.expected_start if waiting else None
+    forecast, end = waiting.expected_start if waiting else None, _get_end(status)
     return (
         tuple(sorted(_count_states(status).items())),
         waiting.record.reason if waiting else "",
@@ -95,6 +100,7 @@ def make_change_key(status: JobStatus) -> tuple[object, ...]:
         _make_prerun_key(trial) if trial else (),
         level[0] if level else "",
         _compute_silent_s(status) is not None,
+        end is not None and end.share_at_limit is not None,
         bool(status.silent),
         _make_gpu_key(status),
     )
@@ -112,6 +118,11 @@ def _compute_silent_s(status: JobStatus) -> float | None:
         return None
     silent = status.output.silent_s(status.at)
     return None if silent is None or (status.steps is not None and not _are_steps_late(status)) else silent
+
+
+def _get_end(status: JobStatus) -> EndForecast | None:
+    """Return when the job is expected to end. None for a silent job: it may hang, and then nothing is known."""
+    return None if _compute_silent_s(status) is not None else status.end
 
 
 def _are_steps_late(status: JobStatus) -> bool:
@@ -148,6 +159,7 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "start": record.start_time,
         "time_limit_s": record.time_limit_s,
         "end": record.end_time,
+        "expected_end": None if (end := _get_end(status)) is None else _end_to_json_dict(end),
         "exit_code": record.exit_code if record.ended else None,
         "locality": None if level is None else {"now": level[0], "next": level[1], "next_at": level[2]},
         "prerun": None if trial is None else _prerun_to_json_dict(trial),
@@ -173,6 +185,21 @@ def _prerun_to_json_dict(trial: WatchedPrerun) -> dict[str, Any]:
         "steps_wanted": seen.steps_wanted if seen else None,
         "reason": verdict.reason if verdict else None,
         "failed_commands": [asdict(one) for one in verdict.failed_commands] if verdict else [],
+    }
+
+
+def _end_to_json_dict(end: EndForecast) -> dict[str, Any]:
+    """Return the JSON object of a forecast. `share_at_limit`: null if the job's time limit comes later."""
+    shown = end.progress if end.progress is not None and end.progress.total else None
+    return {
+        "at": round(end.at),
+        "by": round(end.by),
+        "source": end.source,
+        "runs": end.n or None,
+        "done": None if shown is None else shown.done,
+        "total": None if shown is None else shown.total,
+        "unit": None if shown is None else shown.unit,
+        "share_at_limit": None if end.share_at_limit is None else round(end.share_at_limit, 3),
     }
 
 
@@ -367,12 +394,42 @@ def _list_running_rows(status: JobStatus, record: JobRecord, style: ScreenStyle)
         yield "steps", f"{status.steps.count:,}{rate}  {sparkline(status.rates, style.unicode)}".rstrip() + late, ""
     elif status.counts_steps:
         yield "steps", "none counted yet", ""
+    if (end := _get_end(status)) is not None:
+        yield from _list_end_rows(status, end, style)
     if status.gpu_use is not None:
         yield from format_gpu_rows(status.gpu_use, style.unicode)
     elif status.gpus is False and record.gpus:
         yield "GPU use", "--gpus measures it, by a small step in the job", "dim"
     if status.output is not None:
         yield from _list_output_rows(status, status.output, style)
+
+
+def _list_end_rows(status: JobStatus, end: EndForecast, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    """Yield when the job is expected to end, and a warning if its time limit comes first."""
+    latest = "" if end.progress is not None else f", nine of ten by {clock(end.by, status.at, style.zone)}"
+    yield "ends", f"about {_format_moment(end.at, status, style)}{latest}, {_describe_basis(end)}", ""
+    if end.share_at_limit is None:
+        return
+    share = min(99.0, 100 * end.share_at_limit)
+    yield "warning", f"its time limit comes first: about {share:.0f} % will be done by then", "yellow"
+    limit_at = (status.record.start_time or 0) + (status.record.time_limit_s or 0)
+    whole = format_slurm_time(compute_time_needed_s(end.needs_s, 0.0))
+    yield (
+        "",
+        f"let it write a checkpoint before {clock(limit_at, status.at, style.zone)}, or ask your administrators for "
+        f"more time; from its beginning it needs --time={whole}",
+        "dim",
+    )
+
+
+def _describe_basis(end: EndForecast) -> str:
+    """Return what a forecast rests on: "by its progress: step 1,200 of 4,000"."""
+    if end.progress is not None:
+        shown = end.progress
+        part = f": {shown.unit} {shown.done:,} of {shown.total:,}" if shown.total else ""
+        return f"by its progress{part}"
+    runs = "run" if end.n == 1 else f"{end.n} runs"
+    return f"by your last {runs} with as many GPUs" if end.source == FROM_USER else f"by its earlier {runs}"
 
 
 def _list_output_rows(status: JobStatus, output: Output, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:

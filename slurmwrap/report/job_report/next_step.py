@@ -20,7 +20,7 @@ from slurmwrap.policy.retry_decision import REQUEUED_ALREADY
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import REQUEUES, format_scontrol_line
 from slurmwrap.report.job_report.timeline import JobTimeline, failed, is_stopped_by_prerun, list_tasks
-from slurmwrap.report.text_format import duration
+from slurmwrap.report.text_format import duration, format_slurm_time
 
 _GIB = 1024
 # Factor on the memory or time that was not enough.
@@ -180,12 +180,12 @@ def _suggest_for_time(timeline: JobTimeline, last: JobRun, limit_s: int) -> Next
     if cap is not None and wanted > cap:
         need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"
         sentence = f"{need} its partition allows {duration(cap)}: write checkpoints, and continue in a chain of jobs."
-        option = f"--dependency=singleton --time={_format_slurm_time(cap)}"
+        option = f"--dependency=singleton --time={format_slurm_time(cap)}"
         return _suggest_submit(timeline, f"{sentence} Submit this several times:", option)
     again = "it starts from its checkpoint only if the program resumes" if wanted > limit_s else ""
     sentence = f"{why}: submit it again with more time" if why else "Submit it again with more time"
     return _suggest_submit(
-        timeline, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_format_slurm_time(wanted)}"
+        timeline, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={format_slurm_time(wanted)}"
     )
 
 
@@ -278,12 +278,6 @@ def suggest_memory(run: JobRun) -> str:
 
 def _format_gib(mib: float) -> str:
     return f"{math.ceil(mib / _GIB)}G" if mib >= _GIB else f"{math.ceil(mib)}M"
-
-
-def _format_slurm_time(seconds: float) -> str:
-    days, minutes = divmod(math.ceil(seconds / 60), 1440)
-    clock = f"{minutes // 60:02d}:{minutes % 60:02d}:00"
-    return f"{days}-{clock}" if days else clock
 
 
 def _suggest_submit(timeline: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:

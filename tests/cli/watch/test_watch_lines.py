@@ -20,11 +20,13 @@ from slurmwrap.cli.watch.watch_output import (
     make_change_key,
     status_to_json_dict,
 )
+from slurmwrap.diagnosis.log_progress import ShownProgress
 from slurmwrap.errors import UsageError
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
+from slurmwrap.profiling.progress_estimate import EndForecast
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
 from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -76,6 +78,64 @@ def test_a_running_job_shows_time_steps_and_output() -> None:
         "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
         "steps    12,340  8.2/s  =@*@",
     ]
+
+
+END = EndForecast(
+    at=NOW + 2100, by=NOW + 2400, source="progress", progress=ShownProgress(done=1200, total=4000), needs_s=2960.0
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "rows"),
+    [
+        (END, ["ends     about 17:28, in 35 min, by its progress: step 1,200 of 4,000"]),
+        (replace(END, progress=ShownProgress(left_s=2100)), ["ends     about 17:28, in 35 min, by its progress"]),
+        (
+            replace(END, source="runs", n=14, progress=None),
+            ["ends     about 17:28, in 35 min, nine of ten by 17:33, by its earlier 14 runs"],
+        ),
+        (
+            replace(END, source="user", n=1, progress=None),
+            ["ends     about 17:28, in 35 min, nine of ten by 17:33, by your last run with as many GPUs"],
+        ),
+        (
+            replace(END, share_at_limit=0.62, at=NOW + 45_000, needs_s=45_860.0),
+            [
+                "ends     about 11-22 05:23, in 12 h 30 min, by its progress: step 1,200 of 4,000",
+                "warning  its time limit comes first: about 62 % will be done by then",
+                "         let it write a checkpoint before 11-22 00:39, or ask your administrators for more time; "
+                "from its beginning it needs --time=16:00:00",
+            ],
+        ),
+    ],
+)
+def test_the_expected_end_of_a_running_job_is_shown(end: EndForecast, rows: list[str]) -> None:
+    running = make_status(RUNNING, end=end)
+    assert format_screen(running, replace(UTC_STYLE, columns=200))[2:] == rows
+    assert ("; its time limit comes first" in format_log_line(running, UTC_STYLE)) == (len(rows) > 1)
+    assert (make_change_key(running) != make_change_key(make_status(RUNNING))) == (len(rows) > 1)
+
+
+def test_the_expected_end_is_an_object_in_json_and_unknown_for_a_silent_job() -> None:
+    assert status_to_json_dict(make_status(RUNNING, end=replace(END, share_at_limit=0.6249)))["expected_end"] == {
+        "at": int(NOW) + 2100, "by": int(NOW) + 2400, "source": "progress", "runs": None, "done": 1200, "total": 4000,
+        "unit": "step", "share_at_limit": 0.625,
+    }  # fmt: skip
+    silent = make_status(RUNNING, end=END, output=Output(at=NOW - 700, last_line="step 1200 of 4000", mean_gap_s=1.0))
+    assert status_to_json_dict(silent)["expected_end"] is None
+    assert not [line for line in format_screen(silent, UTC_STYLE) if line.startswith("ends")]
+
+
+def test_progress_is_read_from_the_output_of_this_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    job = replace(RUNNING, std_out=str(out), std_err=str(out))
+    out.write_text("loading data\n" + "x" * 100 + "\n" + "step 100/1000 loss 1\n")
+    os.utime(out, (NOW - 60, NOW - 60))
+    assert read_output(job).shown == ShownProgress(done=100, total=1000, left_s=7200.0)
+    # A run that began at a later step: the time it took for all steps is not known.
+    assert read_output(replace(job, restarts=1)).shown == ShownProgress(done=100, total=1000)
+    out.write_text("Resumed from checkpoint at step 90\n" + "x" * 99_000 + "\nstep 100/1000 loss 1\n")
+    assert read_output(job).shown == ShownProgress(done=100, total=1000)
 
 
 def test_a_narrow_terminal_shows_all_words_within_its_width() -> None:
@@ -273,7 +333,7 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
     assert status_to_json_dict(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "expected_start": None, "nodes": [], "gpus": 16,
-        "start": None, "time_limit_s": 28800, "end": None, "exit_code": None, "locality": None,
+        "start": None, "time_limit_s": 28800, "end": None, "expected_end": None, "exit_code": None, "locality": None,
         "prerun": {
             "job": 82, "state": "PENDING", "pending_reason": "Resources", "expected_start": int(NOW) + 2280,
             "start": None, "stage": "waiting for one GPU", "steps": 0, "steps_wanted": 3, "verdict": None,
