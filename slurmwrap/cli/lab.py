@@ -56,6 +56,9 @@ def up(
     accounting: Annotated[
         bool, typer.Option("--accounting", help="slurmdbd and its own MariaDB; limits are enforced.")
     ] = False,
+    priority: Annotated[
+        str, typer.Option(help="Slurm's priority plugin: basic or multifactor (with --accounting: with fair share).")
+    ] = "basic",
     reconcile: Annotated[bool, typer.Option("--reconcile/--no-reconcile", help="Run slurmwrap's reconciler.")] = True,
     hooks: Annotated[bool, typer.Option("--hooks/--no-hooks", hidden=True)] = True,
 ) -> None:
@@ -67,7 +70,7 @@ def up(
     spec = LabSpec(
         directory=lab_directory, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
         switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
-        cluster=cluster or cluster_of(lab_directory), accounting=accounting,
+        cluster=cluster or cluster_of(lab_directory), accounting=accounting, priority=priority,
     )  # fmt: skip
     began = time.monotonic()
     # Exit normally on SIGTERM, so that the processes started so far are stopped.

@@ -14,6 +14,7 @@ ROOTS_PLACE = Path("/var/lib/slurmwrap-lab")  # directory of root's lab, which a
 ACCOUNT = "lab"  # Slurm account of all users, with --accounting
 HIGHEST_PORT = 32767  # the kernel assigns higher ports as ephemeral ports (net.ipv4.ip_local_port_range)
 TOPOLOGIES = ("tree", "none")  # TopologyPlugin: topology/tree, or none
+PRIORITIES = ("basic", "multifactor")  # PriorityType
 _CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld converts it to lower case; slurmdbd's tables contain it
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
 # Size of sun_path of a UNIX socket (unix(7)) without its final NUL.
@@ -39,6 +40,7 @@ class LabSpec:
     cluster: str = "lab"  # ClusterName
     # Run slurmdbd with its own database, and enforce limits of QOS and association.
     accounting: bool = False
+    priority: str = "basic"  # one of PRIORITIES; fair share needs `accounting`
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -102,6 +104,8 @@ def checked(spec: LabSpec) -> LabSpec:
         raise UsageError(f"--cpus={spec.cpus} is not a multiple of --threads={spec.threads}")
     if spec.topology not in TOPOLOGIES:
         raise UsageError(f"--topology must be {' or '.join(TOPOLOGIES)}, not '{spec.topology}'")
+    if spec.priority not in PRIORITIES:
+        raise UsageError(f"--priority must be {' or '.join(PRIORITIES)}, not '{spec.priority}'")
     if not _CLUSTER.match(spec.cluster):
         raise UsageError(
             f"--cluster '{spec.cluster}' is no name of a cluster",

@@ -6,7 +6,6 @@ The jobs in Slurm afterwards are those that the calls reported: none is lost, su
 from __future__ import annotations
 
 import contextlib
-import os
 import pwd
 import random
 import re
@@ -21,11 +20,9 @@ from pathlib import Path
 
 import pytest
 from interrupting import calls_of, interrupting
-from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_user, started
+from realslurm import MORE_USERS, USERS, Lab, command_environment, living, make_user, restart_controller, started
 from waiting import SLOWNESS, allow, wait_for, wait_until
 
-from slurmwrap.lab import daemons, machine
-from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.store.user_state_files import UserState
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
@@ -102,21 +99,6 @@ def start_call(
         cwd=place, env=environ, user=account.pw_uid, group=account.pw_gid, extra_groups=[],
     )  # fmt: skip
     return Call(name, user, process)
-
-
-def restart_controller(lab: Lab) -> None:
-    """As `systemctl restart` does: SIGTERM, then a new slurmctld with the saved state.
-
-    After SIGKILL, slurmctld 22.05.8 does not know the jobs of its last seconds and uses their ids again.
-    """
-    layout = LabDirectories(lab.dir)
-    pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
-    os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")
-    argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
-    user = None if lab.slurm_user == "root" else lab.slurm_user
-    _, process = daemons.start("slurmctld", argv, layout, user=user)
-    process.returncode = 0  # it keeps running and ends with its lab
 
 
 def wait_for_jobs_to_end(lab: Lab, prefix: str) -> list[Job]:
