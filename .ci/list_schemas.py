@@ -19,6 +19,7 @@ from slurmwrap.cli.spool import SpoolFiles
 from slurmwrap.json_output import SCHEMA
 from slurmwrap.model.job_run import Incident, JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run_time import SOURCES as RUN_TIME_SOURCES
 from slurmwrap.policy.node_history import Repair
 from slurmwrap.policy.node_score import ScoreTerm
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
@@ -129,13 +130,22 @@ _ESTIMATE = describe_object(
         "scripts": {**WHOLE, "description": "the user's earlier scripts that changed the probability"},
         "site_scripts": {**WHOLE, "description": "the same of all users, as the site publishes them"},
         "run_s": {**NUMBER, "description": "expected run time, seconds"},
-        "run_source": {"enum": ["history", "time limit", "Philly"]},
+        "run_source": {"enum": ["history", "similar jobs", "time limit", "Philly"]},
         "lost_s": {**NUMBER, "description": "run time that such a failure loses, seconds"},
         "prerun_s": {**NUMBER, "description": "expected duration of the pre-run, seconds"},
         "saving": {**NUMBER, "description": "GPU-seconds"},
         "prerun_cost": {**NUMBER, "description": "GPU-seconds"},
         "delay_cost": {**NUMBER, "description": "GPU-seconds"},
         "worthwhile": FLAG,
+    }
+)
+_RUN_TIME = describe_object(
+    {
+        "p10_s": {**WHOLE, "description": "one run in ten stays below, seconds"},
+        "p50_s": {**WHOLE, "description": "median, seconds"},
+        "p90_s": {**WHOLE, "description": "nine runs in ten stay below, seconds"},
+        "source": {"enum": list(RUN_TIME_SOURCES)},
+        "runs": {**WHOLE, "description": "number of runs of that source; 0: it is not made of runs"},
     }
 )
 _SUBMISSION = {
@@ -153,6 +163,7 @@ _SUBMISSION = {
             "estimate": maybe(_ESTIMATE) | {"description": "null: another reason than the expected value decided"},
         }
     ),
+    "run_time": maybe(_RUN_TIME) | {"description": "expected run time; null: no earlier run says anything"},
     "changes": {
         "type": "array",
         "items": describe_object({"option": TEXT, "old": maybe(TEXT), "new": maybe(TEXT), "reason": TEXT}),

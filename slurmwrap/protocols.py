@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
-    from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeRecord
+    from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
 else:
     Protocol = object  # only type checkers look
 
@@ -186,6 +186,9 @@ class Store(Protocol):
     def run_times(self, cluster: str, group: RunTimeGroup) -> GroupRuns:
         """Return the newest KEPT_RUNS runs of a group, oldest first."""
 
+    def run_time_jobs(self, cluster: str, limit: int) -> Iterable[tuple[RunTimeQuery, int]]:
+        """Return the `limit` different jobs of which a run ended last, each with that end in Unix seconds."""
+
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
         """Store an action as intended and return its id.
 
@@ -311,6 +314,12 @@ class Memory(Protocol):
     def outcomes(self) -> tuple[ScriptOutcome, ...]:
         """Return what became of the user's newest submissions, oldest first."""
 
+    def has_runs(self) -> bool:
+        """Return whether the user's own database exists, so that run_times() may return runs."""
+
+    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> Mapping[RunTimeGroup, GroupRuns]:
+        """Return the newest runs of each group in the user's own database, oldest first; {} if there are none."""
+
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return deterministic failures of the same script, code and arguments since its last success, newest first."""
 
@@ -368,6 +377,9 @@ class Published:
     # a pre-run stopped it or would have stopped it (store/script_outcomes.py).
     new_scripts: tuple[int, int] = (0, 0)
     changed_scripts: tuple[int, int] = (0, 0)
+    # Expected run times of groups of jobs, one line each (profiling/published_run_times.py). As text, since gsub reads
+    # one line of thousands.
+    run_times: str = ""
     # Whether the site's reconciler relaxes the constraints of waiting jobs; gsub may then ask for stricter ones.
     relaxing: bool = False
 

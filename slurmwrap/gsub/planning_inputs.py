@@ -13,12 +13,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from slurmwrap.gsub.submit_context import SubmitContext
+    from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.model.run_time import RunTimeEstimate
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 def find_known_profile(key: str, context: SubmitContext) -> ResourceProfile | None:
     """Return the resource profile under `key` for the user who submits; None if there is none."""
     return choose_profile(key, context.uid, context.memory.profile(key), context.published.profiles)
+
+
+def find_run_time(request: JobRequest, key: str, snapshot: Snapshot, context: SubmitContext) -> RunTimeEstimate | None:
+    """Return the expected run time of the job by earlier runs; None if none is known."""
+    if not context.published.run_times and not context.memory.has_runs():
+        return None
+    # Imported here because without earlier runs nothing is known.
+    from slurmwrap.gsub.expected_run_time import find_expected_run_time
+
+    return find_expected_run_time(request, key, snapshot, context)
 
 
 def choose_profile(
@@ -50,17 +63,23 @@ def keep(write: Callable[[], None], context: SubmitContext) -> None:
 PICK_PAUSE_S = 60.0
 
 
-def read_planning_facts(context: SubmitContext, *, starts_now: bool) -> PlanningFacts:
+def read_planning_facts(
+    context: SubmitContext, *, starts_now: bool, run_time: RunTimeEstimate | None = None
+) -> PlanningFacts:
     """Return the facts about nodes and queue for a plan. `starts_now`: the job is eligible as soon as it is submitted.
+
+    What other jobs with as many GPUs took is no reason to wait less for good nodes, so only a specific run time counts.
 
     Constraints that must be relaxed later are allowed only if the reconciler runs and learns of the job; otherwise
     nothing would ever relax them.
     """
     now = context.clock.now()
     alone = starts_now and now - context.memory.picked_at() >= PICK_PAUSE_S
+    run_s = run_time.p50_s if run_time is not None and run_time.specific else None
     if not context.published.fresh(now):
-        return PlanningFacts(starts_now=alone)
+        return PlanningFacts(starts_now=alone, run_s=run_s)
     return PlanningFacts(
+        run_s=run_s,
         loads={load.node: load for load in context.published.loads},
         relaxing=context.published.relaxing and context.memory.site_listens(),
         starts_now=alone,

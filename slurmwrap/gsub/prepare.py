@@ -14,7 +14,7 @@ from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import SlurmError, StaticFailed
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import refusals
-from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
+from slurmwrap.gsub.planning_inputs import find_known_profile, find_run_time, keep, read_planning_facts
 from slurmwrap.gsub.refusals import find_blocked_inputs, find_impossible_request, find_repeated_failures
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.finding import Finding, Severity
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.model.run_time import RunTimeEstimate
     from slurmwrap.model.verdict import Verdict
     from slurmwrap.prerun.expected_saving import SavingEstimate
 
@@ -78,16 +79,19 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     has_free_gpus = find_free_gpus(request, snapshot)
+    run_time = find_run_time(request, key, snapshot, context)
     prerun, reason = choose_prerun(request, context, mark, group, has_free_gpus=has_free_gpus)
     estimate = None
     if not reason:
-        prerun, reason, estimate = weigh_prerun(prerun, request, context, key, starts_now=has_free_gpus and not delay)
+        prerun, reason, estimate = weigh_prerun(
+            prerun, request, context, key, run_time, starts_now=has_free_gpus and not delay
+        )
     holdout_group, held_out = "", False
     if context.config.prerun.holdout > 0:
         holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     # A heterogeneous job is not changed: a change in one component may not fit the others.
-    chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context)
+    chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context, run_time)
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
     added = _make_retry_options(request) if retry and not request.hetjob else ()
@@ -121,6 +125,7 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         held_out=held_out,
         delay=delay,
         estimate=estimate,
+        run_time=run_time,
         keeps_place=prerun == "auto" and not has_free_gpus and not delay,
     )
 
@@ -135,12 +140,17 @@ def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: S
 
 
 def _make_plan(
-    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, context: SubmitContext
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    snapshot: Snapshot,
+    prerun: str,
+    context: SubmitContext,
+    run_time: RunTimeEstimate | None,
 ) -> PlacementPlan:
     """Plan the job. With the mode `wait`, the plan is made again after the pre-run, and then the job starts at once."""
     # A cached snapshot does not show the job of the call that it was taken for, so its nodes do not count as free.
     at_once = prerun in ("off", "wait") and not snapshot.kept and not any(request.setting(o) for o in LATER)
-    seen = read_planning_facts(context, starts_now=at_once)
+    seen = read_planning_facts(context, starts_now=at_once, run_time=run_time)
     return plan(request, profile, snapshot, context.published.health, context.config, seen)
 
 
@@ -325,7 +335,13 @@ def find_free_gpus(request: JobRequest, snapshot: Snapshot) -> bool:
 
 
 def weigh_prerun(
-    mode: str, request: JobRequest, context: SubmitContext, key: str, *, starts_now: bool
+    mode: str,
+    request: JobRequest,
+    context: SubmitContext,
+    key: str,
+    run_time: RunTimeEstimate | None = None,
+    *,
+    starts_now: bool,
 ) -> tuple[str, str, SavingEstimate]:
     """Return (mode or "off", reason, estimate) by what the pre-run is expected to save and to cost."""
     from slurmwrap.prerun.expected_saving import (
@@ -341,6 +357,7 @@ def weigh_prerun(
         gpus=request.shape.gpus,
         time_limit_s=request.shape.time_limit_s,
         history=summarize_history(context.memory.outcomes(), key),
+        run_time=run_time,
         site=ScriptHistory(new=site.new_scripts, changed=site.changed_scripts),
         starts_now=starts_now,
         wait_weight=context.config.prerun.wait_weight,

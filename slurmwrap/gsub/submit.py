@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.console import Console
     from slurmwrap.gsub.submit_context import SubmitResult, TrialJob
     from slurmwrap.model.finding import Finding
+    from slurmwrap.model.run_time import RunTimeEstimate
     from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import SbatchResult
     from slurmwrap.sbatch.job_request import JobRequest
@@ -155,6 +156,10 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     own = prepared.request.own
     if own.explain:
         console.block(_format_explanation(prepared, console))
+        if prepared.run_time is not None:
+            from slurmwrap.report.run_time_text import describe_run_time
+
+            console.say(f"it {describe_run_time(prepared.run_time, prepared.request.shape.gpus)}")
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")
     if own.dry_run:
@@ -425,6 +430,7 @@ def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster:
             "keeps_place": prepared.keeps_place,
             "estimate": None if prepared.estimate is None else _estimate_to_json_dict(prepared.estimate),
         },
+        "run_time": None if prepared.run_time is None else _run_time_to_json_dict(prepared.run_time),
         "changes": [
             {"option": c.option, "old": c.old, "new": c.new, "reason": c.reason}
             for c in sent.batch.changes
@@ -440,6 +446,12 @@ def _estimate_to_json_dict(estimate: SavingEstimate) -> dict[str, Any]:
     from slurmwrap.fast_dataclasses import asdict
 
     return {**asdict(estimate), "worthwhile": estimate.worthwhile}
+
+
+def _run_time_to_json_dict(found: RunTimeEstimate) -> dict[str, Any]:
+    """Return the expected run time in seconds, and where it comes from."""
+    times = {"p10_s": found.p10_s, "p50_s": found.p50_s, "p90_s": found.p90_s}
+    return {**{name: round(time) for name, time in times.items()}, "source": found.source, "runs": found.n}
 
 
 def _finding_to_json_dict(one: Finding) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.limits import Quotas
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.model.run_time import RunTimeEstimate
     from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
     from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
@@ -94,6 +95,7 @@ class PreparedJob:
     held_out: bool = False  # whether that draw selected the job to run without a pre-run
     delay: str = ""  # why the job's own request delays its start; "": it may start at once
     estimate: SavingEstimate | None = None  # why it has a pre-run or none; None: another reason decided
+    run_time: RunTimeEstimate | None = None  # by earlier runs; None: none is known
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 

@@ -17,7 +17,7 @@ from slurmwrap.store.user_state_files import SPOOL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.submission import Submission
     from slurmwrap.prerun.expected_saving import ScriptOutcome
+    from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup
     from slurmwrap.store.user_state_files import UserState
 
 # Step directories and names of logs are removed after this time, which is longer than a job waits, runs and is retried.
@@ -82,6 +83,14 @@ class UserStateStore:
     def outcomes(self) -> tuple[ScriptOutcome, ...]:
         """Return what became of the user's newest submissions, oldest first, by their own reconcile and pre-runs."""
         return self.state.outcomes()
+
+    def has_runs(self) -> bool:
+        """Return whether the user's own database exists."""
+        return self.state.has_database()
+
+    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> Mapping[RunTimeGroup, GroupRuns]:
+        """Return the newest runs of each group that the user's own reconcile knows, oldest first."""
+        return self.state.run_times(cluster, groups)
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return the failures of the user's own reconcile and of the site's diagnoses, newest first."""

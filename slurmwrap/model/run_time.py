@@ -24,6 +24,10 @@ FROM_OTHER_RUNS = "other runs"  # runs of the same key with other settings
 FROM_USER = "user"  # the user's runs with as many GPUs
 FROM_ACCOUNT = "account"  # the account's runs with as many GPUs
 FROM_PARTITION = "partition"  # the partition's runs with as many GPUs
+SOURCES = (
+    *(FROM_PROGRESS, FROM_RUNS, FROM_SCALED_RUNS, FROM_PRERUN),
+    *(FROM_OTHER_RUNS, FROM_USER, FROM_ACCOUNT, FROM_PARTITION),
+)
 # Sources that say something about this very job, not only about jobs of its size.
 SPECIFIC_SOURCES = frozenset((FROM_PROGRESS, FROM_RUNS, FROM_SCALED_RUNS, FROM_PRERUN, FROM_OTHER_RUNS))
 

@@ -205,7 +205,8 @@ UNKNOWN = 0.5  # keenness if the skew was not measured
 AT_LIMIT = 0.5  # keenness of a skew just above the limit
 FULL_SIZE_LOG2 = 3  # 2^3 nodes have the full wait
 HOPELESS = 0.25  # fraction of the wait that remains if no domain has free capacity
-SHARE_OF_TIME = 0.1  # of the job's time limit: a job never waits longer than this for locality
+# Of the job's expected run time, or of its time limit if that is unknown: a job never waits longer for locality.
+SHARE_OF_TIME = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,17 +222,18 @@ class LocalityDelay:
 
 
 def compute_locality_delay(
-    *, skew: float | None, limit: float, nodes: int, room: float, base_s: int, time_limit_s: int | None
+    *, skew: float | None, limit: float, nodes: int, room: float, base_s: int, run_s: float | None
 ) -> LocalityDelay:
     """Return the delay of a job on (or spread over) `nodes` nodes.
 
     `room`: the part of the job, 0 to 1, that fits into one domain now. `base_s`: placement.switch_wait_s.
+    `run_s`: the expected run time, or the time limit; None if both are unknown.
     """
     keen = compute_keenness(skew, limit)
     size = min(1.0, (1 + log2(max(1, nodes))) / (1 + FULL_SIZE_LOG2))
     wait = base_s * keen * size * (HOPELESS + (1 - HOPELESS) * max(0.0, min(1.0, room)))
-    if time_limit_s is not None:
-        wait = min(wait, SHARE_OF_TIME * time_limit_s)
+    if run_s is not None:
+        wait = min(wait, SHARE_OF_TIME * run_s)
     return LocalityDelay(
         wait_s=int(wait), firm=skew is not None and skew > limit, reason=_explain_low_skew(skew, limit)
     )

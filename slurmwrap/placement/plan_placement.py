@@ -64,8 +64,13 @@ def make_levels(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
     return (*levels, Level(name=last, wait_s=0, updates=updates, reason=reason))
 
 
-def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Config) -> tuple[LocalityStep, ...]:
-    """Return the step that sets raised CPUs and memory back to the request after the job waited too long for them."""
+def make_tuned_step(
+    request: JobRequest, tuned: Sequence[OptionChange], longest_s: float | None, config: Config
+) -> tuple[LocalityStep, ...]:
+    """Return the step that sets raised CPUs and memory back to the request after the job waited too long for them.
+
+    `longest_s`: expected run time, else the time limit; None if both are unknown.
+    """
     if not tuned:
         return ()
     # Imported here because only a job with a profile is tuned.
@@ -73,8 +78,8 @@ def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: 
 
     updates = list_restoring_updates(tuned, request)
     wait = config.placement.switch_wait_s
-    if request.shape.time_limit_s is not None:
-        wait = min(wait, int(SHARE_OF_TIME * request.shape.time_limit_s))
+    if longest_s is not None:
+        wait = min(wait, int(SHARE_OF_TIME * longest_s))
     if not updates:
         return ()
     return (
@@ -202,7 +207,8 @@ def plan(
     rank = _make_ranking(field.need, profile, outlook)
     known = avoidance.readable and not has_opaque_node_choice(request)
     choice = choose(field, avoidance.nodes, rank) if known else NodeChoice()
-    delay = _compute_delay(request, profile, field, avoidance, config)
+    longest_s = _find_longest_run(request, outlook)
+    delay = _compute_delay(longest_s, profile, field, avoidance, config)
     context = PlacementContext(
         request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=delay, snapshot=snapshot,
         outlook=outlook, config=config,
@@ -216,7 +222,7 @@ def plan(
         candidates=choice.nodes,
         switch=choice.domain,
         locality=_name_locality(choice),
-        levels=make_levels((*asked.steps, *make_tuned_step(request, wishes, config))),
+        levels=make_levels((*asked.steps, *make_tuned_step(request, wishes, longest_s, config))),
         cpus_per_gpu=None if tuned is None or tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
         mem_mib_per_gpu=None if tuned is None else tuned.given.mem_mib_per_gpu,
         profile_key=profile.key if profile else "",
@@ -274,8 +280,13 @@ def _find_tuned_candidates(
     return candidates if need is None else find_candidate_nodes(changed, need, snapshot, like=candidates)
 
 
+def _find_longest_run(request: JobRequest, outlook: PlanningFacts) -> float | None:
+    """Return the expected run time if it is known, at most the time limit; None if neither is known."""
+    return min((s for s in (outlook.run_s, request.shape.time_limit_s) if s is not None), default=None)
+
+
 def _compute_delay(
-    request: JobRequest,
+    longest_s: float | None,
     profile: ResourceProfile | None,
     candidates: CandidateNodes,
     avoidance: Avoidance,
@@ -288,7 +299,7 @@ def _compute_delay(
         nodes=max(2, candidates.fewest),
         room=compute_fullest_domain(candidates, avoidance.nodes),
         base_s=config.placement.switch_wait_s,
-        time_limit_s=request.shape.time_limit_s,
+        run_s=longest_s,
     )
     return replace(found, firm=found.firm and avoidance.readable)
 

@@ -37,6 +37,7 @@ class PlanningFacts:
     account: str = ""
     # The job is eligible at once: no pre-run, --begin, --hold or dependency delays it.
     starts_now: bool = False
+    run_s: float | None = None  # expected run time by earlier runs of the same job; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

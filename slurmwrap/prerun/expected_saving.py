@@ -16,6 +16,7 @@ from itertools import pairwise
 from math import exp, log
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.run_time import FROM_USER, RunTimeEstimate
 
 # Shares of jobs with 1, 2 to 4, and more than 4 GPUs that fail within EARLY_S, and later, of a cause that a single GPU
 # shows and that no other run cures.
@@ -41,7 +42,7 @@ LIMIT_FACTORS = (1.2, 10.0)
 LIMIT_SHARE = (1 / LIMIT_FACTORS[0] - 1 / LIMIT_FACTORS[1]) / log(LIMIT_FACTORS[1] / LIMIT_FACTORS[0])
 # Duration of a pre-run without history: three steps and a short rehearsal.
 PRERUN_S = 60.0
-# Runs of one key whose median counts as the expected run time, and pre-runs whose median as the expected duration.
+# Pre-runs of one key whose median counts as the expected duration.
 _NEWEST = 5
 
 
@@ -52,7 +53,6 @@ class ScriptOutcome:
     key: str  # profiling.job_key.derive_key()
     fingerprint: str
     failed: bool | None = None
-    run_s: float = 0.0  # of a run that completed; 0: none
     prerun_s: float = 0.0  # of its pre-run; 0: none
 
 
@@ -64,7 +64,6 @@ class ScriptHistory:
     changed: tuple[int, int] = (0, 0)  # later versions of a key
     own: tuple[int, int] = (0, 0)  # all versions of this job's key
     seen: bool = False  # whether there is an earlier version of this job's key
-    run_s: float | None = None  # median of this key's newest completed runs; None: none
     prerun_s: float | None = None  # median of this key's newest pre-runs; None: none
 
 
@@ -75,6 +74,7 @@ class PrerunCase:
     gpus: int
     time_limit_s: float | None = None
     history: ScriptHistory = ScriptHistory()
+    run_time: RunTimeEstimate | None = None  # by earlier runs (profiling/run_time.py); None: none is known
     site: ScriptHistory = ScriptHistory()  # of all users; only `new` and `changed` count
     starts_now: bool = False  # whether it could start now, so that the pre-run delays it
     wait_weight: float = 1.0  # GPU-seconds that one second of delay counts
@@ -89,7 +89,7 @@ class SavingEstimate:
     scripts: int  # known earlier scripts of the user that changed the probability
     site_scripts: int  # the same of all users; both 0: Philly's table alone
     run_s: float
-    run_source: str  # "history", "time limit" or "Philly"
+    run_source: str  # "history", "similar jobs", "time limit" or "Philly"
     lost_s: float  # run time that such a failure loses
     prerun_s: float
     saving: float
@@ -108,7 +108,7 @@ def estimate_saving(case: PrerunCase) -> SavingEstimate:
     company = 1 - NEEDS_COMPANY if case.gpus > 1 else 1.0
     early = EARLY_FAILURES[column] * SEEN_EARLY * company
     late = LATE_FAILURES[column] * SEEN_LATE * company
-    run_s, run_source = estimate_run_time(case)
+    run_s, run_source = _choose_run_time(case)
     lost_s = (early * min(EARLY_LOSS_S, run_s) + late * interpolate_late_loss(run_s)) / (early + late)
     # A script with earlier versions is compared with others' changes, then the user's own, then its own versions.
     site = case.site.changed if history.seen else case.site.new
@@ -142,12 +142,17 @@ def update_probability(prior: float, failed: int, known: int) -> float:
     return (prior * PRIOR_SCRIPTS + failed) / (PRIOR_SCRIPTS + known)
 
 
-def estimate_run_time(case: PrerunCase) -> tuple[float, str]:
-    """Return the expected run time in seconds, and its source: earlier runs, the time limit, or Philly's jobs."""
-    if case.history.run_s is not None:
-        return case.history.run_s, "history"
-    if case.time_limit_s:
-        return case.time_limit_s * LIMIT_SHARE, "time limit"
+def _choose_run_time(case: PrerunCase) -> tuple[float, str]:
+    """Return the expected run time in seconds, and its source: earlier runs, the time limit, or Philly's jobs.
+
+    The user's own time limit says more than the jobs of other users.
+    """
+    known, limit_s = case.run_time, case.time_limit_s
+    if known is not None and (known.specific or known.source == FROM_USER or not limit_s):
+        run_s = known.p50_s if not limit_s else min(known.p50_s, limit_s)
+        return run_s, "history" if known.specific else "similar jobs"
+    if limit_s:
+        return limit_s * LIMIT_SHARE, "time limit"
     return PHILLY_RUN_S[get_gpu_class(case.gpus)], "Philly"
 
 
@@ -178,7 +183,6 @@ def summarize_history(outcomes: Sequence[ScriptOutcome], key: str) -> ScriptHist
         changed=_count_failed(later),
         own=_count_failed(versions.get(key, {}).values()),
         seen=bool(own),
-        run_s=_find_median([one.run_s for one in own if one.run_s]),
         prerun_s=_find_median([one.prerun_s for one in own if one.prerun_s]),
     )
 
@@ -211,6 +215,7 @@ def describe_estimate(estimate: SavingEstimate) -> str:
 
 _RUN_SOURCES: Mapping[str, str] = {
     "history": "its earlier runs",
+    "similar jobs": "jobs with as many GPUs",
     "time limit": "the time limit",
     "Philly": "Philly's jobs",
 }

@@ -256,6 +256,9 @@ class RunTimeHistory:
         others = [sample for other, sample in same if not _is_comparable(job, other)]
         yield RunTimeLevel(source=FROM_OTHER_RUNS, samples=others)
         for source, group in zip((FROM_USER, FROM_ACCOUNT, FROM_PARTITION), groups, strict=False):
+            # An unknown account or user is no group.
+            if not group[1]:
+                continue
             yield RunTimeLevel(source=source, samples=[sample for _, sample in runs(group)])
 
 

@@ -163,6 +163,8 @@ class ReconcilerState:
     delays: dict[RunKey, QueueDelay] | None = None  # of the pending jobs; None: not read yet
     run_times: RunTimeHistory | None = None  # reads from the store what is asked; None: not asked yet
     run_time_queries: dict[RunKey, RunTimeQuery] = field(default_factory=dict)  # of pending and running jobs
+    run_time_news: dict[RunTimeQuery, int] | None = None  # jobs whose lines are to be made -> end of their last run
+    run_time_lines: dict[str, tuple[int, str]] = field(default_factory=dict)  # digest -> end of last run, line
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
 
 

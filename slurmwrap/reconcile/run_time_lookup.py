@@ -70,6 +70,9 @@ def get_run_time_history(this_pass: ReconcilePass) -> RunTimeHistory:
 
 
 def add_run_time(record: RunTimeRecord, this_pass: ReconcilePass) -> None:
-    """Add a run that was just stored to the history, if that is in use. Call it after the transaction was committed."""
-    if this_pass.book.run_times is not None:
-        this_pass.book.run_times.add(record.job, record.sample)
+    """Add a run that was just stored to what is in use of the history. Call it after the transaction was committed."""
+    book = this_pass.book
+    if book.run_times is not None:
+        book.run_times.add(record.job, record.sample)
+    if book.run_time_news is not None:
+        book.run_time_news[record.job] = record.end_time

@@ -45,6 +45,7 @@ from slurmwrap.reconcile.pending_job_updates import (
     make_changes,
 )
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
+from slurmwrap.reconcile.run_time_lookup import find_run_time
 from slurmwrap.sbatch.job_request import MemUnit, ResourceShape
 
 
@@ -417,12 +418,13 @@ def _make_demand(job: JobRecord, waiting: PendingGsubJob | None, this_pass: Reco
 
 
 def _estimate_run_s(job: JobRecord, this_pass: ReconcilePass) -> float:
-    """Return the assumed run time in seconds, at most the time limit.
+    """Return the median of the expected run time in seconds, at most the time limit; the assumed one if unknown.
 
     It limits what can be saved, and so how long the job waits for more.
     """
-    assumed = this_pass.services.config.tuning.assumed_run_s
-    return assumed if job.time_limit_s is None else min(assumed, float(job.time_limit_s))
+    known = find_run_time(job, this_pass)
+    expected = known.p50_s if known is not None else this_pass.services.config.tuning.assumed_run_s
+    return expected if job.time_limit_s is None else min(expected, float(job.time_limit_s))
 
 
 def _find_profile(waiting: PendingGsubJob, this_pass: ReconcilePass) -> ResourceProfile | None:

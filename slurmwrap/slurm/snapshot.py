@@ -174,6 +174,7 @@ def build_snapshot(
         max_switch_wait_s=parse_max_switch_wait_s(config or {}),
         release=get_slurm_release(config or {}),
         preempts=(config or {}).get("PreemptType", "") not in _NEVER_PREEMPTS,
+        private_jobs="jobs" in (config or {}).get("PrivateData", "").split(","),
     )
     return snapshot, config
 

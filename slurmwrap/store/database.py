@@ -29,7 +29,7 @@ from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
 from slurmwrap.prerun.expected_saving import ScriptOutcome
-from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeRecord
+from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
 from slurmwrap.protocols import Clock
 from slurmwrap.store import record_rows, run_time_rows
 from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
@@ -247,6 +247,11 @@ class RunTimeTable(Session):
             return ()
         sql, values = run_time_rows.make_group_query(cluster, group)
         return tuple(run_time_rows.run_times_from_rows(group, self._rows(sql, values)))
+
+    def run_time_jobs(self, cluster: str, limit: int) -> tuple[tuple[RunTimeQuery, int], ...]:
+        """Return the `limit` different jobs of which a run ended last, each with that end in Unix seconds."""
+        rows = self._rows(run_time_rows.JOBS, {"cluster": encode_sql_text(cluster), "limit": limit})
+        return tuple(map(run_time_rows.job_from_row, rows))
 
 
 class FaultTables(Session):

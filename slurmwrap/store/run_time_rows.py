@@ -41,6 +41,12 @@ _OF_GROUP = {
         WHERE uid = ? AND key = ? AND key <> '' AND {_CLUSTER} {_NEWEST}""",
 }
 
+JOBS = """SELECT r.uid, r.key, r.variant, r.length, r.gpus, a.name AS account, p.name AS partition,
+    max(r.end_time) AS end_time
+    FROM run_times r JOIN names a ON a.id = r.account JOIN names p ON p.id = r.partition
+    WHERE r.cluster = (SELECT id FROM names WHERE name = :cluster)
+    GROUP BY r.uid, r.key, r.variant, r.length, r.gpus, r.account, r.partition ORDER BY end_time DESC LIMIT :limit"""
+
 
 def row_from_run_time(record: RunTimeRecord) -> dict[str, Any]:
     """Return the values of ADD_RUN_TIME."""
@@ -56,6 +62,20 @@ def row_from_run_time(record: RunTimeRecord) -> dict[str, Any]:
         "run_s": record.sample.run_s,
         "complete": int(record.sample.complete),
     }
+
+
+def job_from_row(row: dict[str, Any]) -> tuple[RunTimeQuery, int]:
+    """Return a job of JOBS and the end of its last run."""
+    job = RunTimeQuery(
+        user=str(row["uid"]),
+        key=_decode(row["key"]),
+        variant=_decode(row["variant"]),
+        length=_read_length(row["length"]),
+        gpus=row["gpus"],
+        account=_decode(row["account"]),
+        partition=_decode(row["partition"]),
+    )
+    return job, row["end_time"]
 
 
 def make_group_query(cluster: str, group: RunTimeGroup) -> tuple[str, list[Any]]:
@@ -75,9 +95,12 @@ def run_times_from_rows(
         mark = (row.get("variant", ""), row.get("length", ""))
         job = known.get(mark)
         if job is None:
-            length = limit_length(json.loads(mark[1])) if mark[1] else ()
-            job = known[mark] = RunTimeQuery(user=user, key=key, variant=_decode(mark[0]), length=length)
+            job = known[mark] = RunTimeQuery(user=user, key=key, variant=_decode(mark[0]), length=_read_length(mark[1]))
         yield job, RunTimeSample(run_s=float(row["run_s"]), complete=bool(row["complete"]))
+
+
+def _read_length(text: str | bytes) -> tuple[tuple[str, str], ...]:
+    return limit_length(json.loads(text)) if len(text) > len("[]") else ()
 
 
 def _decode(value: str | bytes) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _OUTCOMES_SQL = """SELECT s.uid, s.profile_key, s.fingerprint, p.verdict_outcome, p.verdict_seconds,
-    a.diagnosis_category, a.diagnosis_decision, a.diagnosis_domain, a.end_time - a.start_time AS run_s
+    a.diagnosis_category, a.diagnosis_decision, a.diagnosis_domain
 FROM (SELECT cluster, job_id, at, uid, profile_key, fingerprint, prerun_job_id FROM submissions
     ORDER BY at DESC LIMIT {limit:d}) s
 LEFT JOIN preruns p ON p.cluster = s.cluster AND p.prerun_job_id = s.prerun_job_id AND p.job_id = s.job_id
@@ -40,6 +40,5 @@ def outcome_from_row(row: Mapping[str, Any], *, own: bool, by_user: bool = False
         key=f"{row['uid']} {row['profile_key']}" if by_user else row["profile_key"],
         fingerprint=row["fingerprint"],
         failed=failed,
-        run_s=float(row["run_s"] or 0.0) if completed else 0.0,
         prerun_s=float(row["verdict_seconds"] or 0.0),
     )

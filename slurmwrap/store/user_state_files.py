@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.submission import Submission
     from slurmwrap.prerun.expected_saving import ScriptOutcome
+    from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup
 
 DATABASE = "user.db"
 SPOOL = "spool"
@@ -39,6 +40,9 @@ _COMPLETED_KEPT = 500
 DOMAINS_NOT_OF_SCRIPT = ("IF", "RS")
 # Decisions of the taxonomy for failures that will happen again in the same way.
 DETERMINISTIC = ("stop", "blacklist_input")
+
+# Version of the schema that brought the table `run_times`.
+_WITH_RUN_TIMES = 2
 
 _BUSY_S = 0.25  # gsub continues without the database rather than wait longer
 _SPOOL_FILES = 200  # newest files that are read: each costs an open
@@ -72,6 +76,10 @@ class UserState:
     def database(self) -> Path:
         """Path of the user's own database, which need not exist."""
         return self.directory / DATABASE
+
+    def has_database(self) -> bool:
+        """Return whether the user has a database of their own."""
+        return os.path.exists(f"{self.place}/{DATABASE}")
 
     @property
     def spool(self) -> Path:
@@ -245,12 +253,26 @@ class UserState:
 
     def outcomes(self) -> tuple[ScriptOutcome, ...]:
         """Return what became of the newest submissions with a fingerprint, oldest first."""
-        if not os.path.exists(f"{self.place}/{DATABASE}"):
+        if not self.has_database():
             return ()
         from slurmwrap.store.script_outcomes import make_outcomes_sql, outcome_from_row
 
         with self._read_rows(make_outcomes_sql(_OUTCOMES, CLOCK_TOLERANCE_S)) as rows:
             return tuple(outcome_from_row(row, own=is_fault_of_script(row)) for row in rows)
+
+    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> dict[RunTimeGroup, GroupRuns]:
+        """Return the newest runs of each group, oldest first; {} without a database, or for one of an older version."""
+        if not self.has_database():
+            return {}
+        from slurmwrap.store.run_time_rows import make_group_query, run_times_from_rows
+
+        found: dict[RunTimeGroup, GroupRuns] = {}
+        with self._open() as connection:
+            if connection is not None and connection.execute("PRAGMA user_version").fetchone()[0] >= _WITH_RUN_TIMES:
+                for group in groups:
+                    sql, values = make_group_query(cluster, group)
+                    found[group] = tuple(run_times_from_rows(group, _fetch(connection, sql, tuple(values))))
+        return found
 
     def failed_before(
         self,
@@ -333,11 +355,21 @@ class UserState:
 
     @contextmanager
     def _read_rows(self, query: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
-        if not os.path.exists(f"{self.place}/{DATABASE}"):
+        if not self.has_database():
             yield []
             return
         import sqlite3
 
+        with self._open() as connection:
+            rows = _fetch(connection, query, values) if connection is not None else []
+        try:
+            yield rows
+        except (ValueError, sqlite3.Error) as error:
+            raise StoreError(f"database {self.database}: {error}", hint="restore a backup, or move it away") from error
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection | None]:
+        """Return the database, opened for reading; None if it is empty. Errors of SQLite become StoreError."""
         from slurmwrap.store.sqlite_connection import (
             connect_readonly,
             read_version,
@@ -348,13 +380,9 @@ class UserState:
         with translate_os_errors(self.database), translate_sqlite_errors(self.database):
             connection = connect_readonly(self.database, busy_s=_BUSY_S)
             try:
-                rows = _fetch(connection, query, values) if read_version(connection, self.database) else []
+                yield connection if read_version(connection, self.database) else None
             finally:
                 connection.close()
-        try:
-            yield rows
-        except (ValueError, sqlite3.Error) as error:
-            raise StoreError(f"database {self.database}: {error}", hint="restore a backup, or move it away") from error
 
 
 _SUCCESS = "success"

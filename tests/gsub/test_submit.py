@@ -35,6 +35,7 @@ from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.prerun.expected_saving import ScriptOutcome
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
+from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeHistory
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.option_table import REQUIRED, SbatchOption
@@ -126,6 +127,7 @@ class FakeMemory:
     completed_at: list[float] = field(default_factory=list)  # end times of runs that Slurm reported as completed
     past_failures: tuple[PastFailure, ...] = ()
     past_outcomes: tuple[ScriptOutcome, ...] = ()
+    past_runs: RunTimeHistory | None = None
     submissions: list[Submission] = field(default_factory=list)
     preruns: list[PrerunRecord] = field(default_factory=list)
     listening: bool = True
@@ -154,6 +156,13 @@ class FakeMemory:
 
     def outcomes(self) -> tuple[ScriptOutcome, ...]:
         return self.past_outcomes
+
+    def has_runs(self) -> bool:
+        return self.past_runs is not None
+
+    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> Mapping[RunTimeGroup, GroupRuns]:
+        assert self.past_runs is not None
+        return {group: self.past_runs.runs(group) for group in groups}
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         return self.past_failures

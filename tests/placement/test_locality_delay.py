@@ -12,7 +12,7 @@ from slurmwrap.placement.locality import LocalityDelay, compute_keenness, comput
 def compute_delay(
     skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None
 ) -> LocalityDelay:
-    return compute_locality_delay(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, time_limit_s=time_s)
+    return compute_locality_delay(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, run_s=time_s)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_reason_names_skew_and_limit() -> None:
 def test_the_wait_stays_within_its_bounds(
     skew: float | None, limit: float, nodes: int, room: float, base: int, time: int | None
 ) -> None:
-    found = compute_locality_delay(skew=skew, limit=limit, nodes=nodes, room=room, base_s=base, time_limit_s=time)
+    found = compute_locality_delay(skew=skew, limit=limit, nodes=nodes, room=room, base_s=base, run_s=time)
     assert 0 <= found.wait_s <= min(base, base if time is None else time / 10)
     assert found.firm == (skew is not None and skew > limit)
     assert 0 <= compute_keenness(skew, limit) <= 1

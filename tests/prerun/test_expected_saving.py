@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurmwrap.model.run_time import FROM_PARTITION, FROM_RUNS, FROM_USER, QUANTILE_LEVELS, RunTimeEstimate
 from slurmwrap.prerun import expected_saving
 from slurmwrap.prerun.expected_saving import (
     PrerunCase,
@@ -24,8 +25,12 @@ HOUR_S = 3600.0
 
 
 def estimate(gpus: int = 8, hours: float = 4.0, **changes: object) -> expected_saving.SavingEstimate:
-    case = PrerunCase(gpus=gpus, history=ScriptHistory(run_s=hours * HOUR_S))
+    case = PrerunCase(gpus=gpus, run_time=expect(hours * HOUR_S))
     return estimate_saving(replace(case, **changes))  # type: ignore[arg-type]
+
+
+def expect(run_s: float, source: str = FROM_RUNS) -> RunTimeEstimate:
+    return RunTimeEstimate(quantiles_s=(run_s,) * len(QUANTILE_LEVELS), source=source, n=5)
 
 
 @given(st.sampled_from((2, 5, 8)), st.floats(0.01, 500), st.floats(1.01, 100))
@@ -55,7 +60,15 @@ def test_the_late_loss_is_the_tables_at_its_points() -> None:
 @pytest.mark.parametrize(
     ("case", "run_s", "source"),
     [
-        (PrerunCase(gpus=8, time_limit_s=7200, history=ScriptHistory(run_s=60)), 60, "history"),
+        (PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60)), 60, "history"),
+        (PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(9000)), 7200, "history"),
+        (PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60, FROM_USER)), 60, "similar jobs"),
+        (
+            PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60, FROM_PARTITION)),
+            7200 * expected_saving.LIMIT_SHARE,
+            "time limit",
+        ),
+        (PrerunCase(gpus=8, run_time=expect(60, FROM_PARTITION)), 60, "similar jobs"),
         (PrerunCase(gpus=8, time_limit_s=7200), 7200 * expected_saving.LIMIT_SHARE, "time limit"),
         (PrerunCase(gpus=8), expected_saving.PHILLY_RUN_S[2], "Philly"),
     ],
@@ -86,16 +99,15 @@ def test_a_version_that_failed_once_counts_as_failed_also_if_it_completed_later(
     assert summarize_history(past, "a").own == (1, 1)
 
 
-def test_the_newest_runs_and_pre_runs_of_the_same_key_are_the_expectation() -> None:
-    past = [ScriptOutcome(key="a", fingerprint=str(n), run_s=n * 100.0, prerun_s=n * 10.0) for n in range(1, 10)]
-    other = ScriptOutcome(key="b", fingerprint="x", run_s=9e9, prerun_s=9e9)
-    found = summarize_history([*past, other], "a")
-    assert (found.run_s, found.prerun_s) == (700.0, 70.0)
+def test_the_newest_pre_runs_of_the_same_key_are_the_expectation() -> None:
+    past = [ScriptOutcome(key="a", fingerprint=str(n), prerun_s=n * 10.0) for n in range(1, 10)]
+    other = ScriptOutcome(key="b", fingerprint="x", prerun_s=9e9)
+    assert summarize_history([*past, other], "a").prerun_s == 70.0
 
 
 def test_a_changed_script_is_judged_by_changes_and_by_its_own_versions() -> None:
     prior = estimate().failure_probability
-    sound_changes = ScriptHistory(run_s=4 * HOUR_S, seen=True, changed=(0, 40), new=(40, 40))
+    sound_changes = ScriptHistory(seen=True, changed=(0, 40), new=(40, 40))
     assert estimate(history=sound_changes).failure_probability < prior
     assert estimate(history=replace(sound_changes, seen=False)).failure_probability > prior
     own = replace(sound_changes, own=(20, 20))
@@ -129,7 +141,7 @@ def test_the_sites_scripts_shift_the_risk_before_the_users_own() -> None:
     broken = ScriptHistory(new=(1000, 1000), changed=(1000, 1000))
     alone = estimate().failure_probability
     assert estimate(site=sound).failure_probability < alone < estimate(site=broken).failure_probability
-    own = ScriptHistory(run_s=4 * HOUR_S, new=(0, 100))
+    own = ScriptHistory(new=(0, 100))
     assert estimate(site=broken, history=own).failure_probability < 0.2
     text = describe_estimate(estimate(site=sound, history=own))
     assert "risk from Philly's failures and 1000 scripts of this site and 100 of yours" in text

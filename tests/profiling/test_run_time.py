@@ -199,6 +199,12 @@ def test_the_history_names_the_most_specific_source_that_has_runs() -> None:
     assert sources == [FROM_PARTITION, FROM_ACCOUNT, FROM_USER, FROM_OTHER_RUNS, FROM_SCALED_RUNS, FROM_RUNS]
 
 
+def test_jobs_of_unknown_account_are_no_group() -> None:
+    history = RunTimeHistory()
+    history.add(replace(JOB, user="2", account="", partition="cpu", key=""), sample(10))
+    assert history.estimate(replace(JOB, account="", key="")) is None
+
+
 def test_runs_of_another_user_with_the_same_key_are_not_of_the_same_job() -> None:
     history = RunTimeHistory()
     history.add(replace(JOB, user="2"), sample(10))

@@ -11,6 +11,9 @@ from test_reconcile_pass import World, hooks, submission, submission_observation
 
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_RUNS, FROM_USER, RunTimeEstimate
+from slurmwrap.profiling.published_run_times import find_published_run_time
+from slurmwrap.profiling.run_time import RunTimeQuery
+from slurmwrap.reconcile import publish_run_times
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, SlurmJobs
 from slurmwrap.reconcile.reconcile_pass import reconcile_once
 from slurmwrap.reconcile.run_time_lookup import find_run_time
@@ -38,7 +41,7 @@ def world(tmp_path: Path) -> World:
 
 def run_pass(world: World, book: ReconcilerState) -> None:
     world.clock.sleep(100_000)
-    reconcile_once(world.services(), book)
+    assert reconcile_once(world.services(), book).errors == []
 
 
 def look(world: World, book: ReconcilerState, record: JobRecord) -> RunTimeEstimate | None:
@@ -127,3 +130,66 @@ def test_jobs_that_left_the_queue_are_forgotten(world: World) -> None:
     world.add(replace(pending(90), state="CANCELLED", end_time=START))
     run_pass(world, book)
     assert book.run_time_queries == {}
+
+
+# --- what is published -----------------------------------------------------------------------------------------------
+
+JOB = RunTimeQuery(user="1001", key=KEY, length=(("epochs", "9"),), gpus=2, partition="gpu")
+
+
+def find_published(world: World, job: RunTimeQuery = JOB) -> RunTimeEstimate | None:
+    assert world.publisher.published is not None
+    return find_published_run_time(world.publisher.published.run_times, "lab", job)
+
+
+def test_the_expected_run_times_are_published_and_made_anew_after_a_run(world: World) -> None:
+    book = ReconcilerState()
+    world.add(completed(81))
+    submit(world, 81)
+    run_pass(world, book)
+    first = find_published(world)
+    assert first is not None and (first.source, first.n) == (FROM_RUNS, 1)
+    world.add(completed(82, 7200))
+    submit(world, 82)
+    run_pass(world, book)
+    second = find_published(world)
+    assert second is not None and second.n == 2 and second.p50_s > first.p50_s
+    wide = find_published(world, replace(JOB, key=""))
+    assert wide is not None and (wide.source, wide.n) == (FROM_USER, 2)
+    restarted = ReconcilerState()
+    run_pass(world, restarted)
+    assert find_published(world) == second
+
+
+def test_a_site_that_hides_jobs_publishes_no_run_times(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = world.slurm.snapshot
+    world.slurm.snapshot = lambda: replace(plain(), private_jobs=True)  # type: ignore[method-assign]
+    world.add(completed(81))
+    run_pass(world, ReconcilerState())
+    assert world.publisher.published is not None
+    assert world.publisher.published.run_times == ""
+
+
+def test_only_the_newest_groups_are_published(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_run_times, "_MOST_LINES", 3)
+    book = ReconcilerState()
+    for number in range(4):
+        world.add(completed(81 + number, account=f"a{number}", uid=1001 + number, user=f"u{number}"))
+        run_pass(world, book)
+    assert world.publisher.published is not None
+    assert len(world.publisher.published.run_times.split(";")) == 3 + 1
+    assert find_published(world, replace(JOB, user="1004", key="")) is not None
+    old = RunTimeQuery(user="1001", gpus=2)
+    assert find_published(world, old) is None
+
+
+def test_one_pass_makes_a_limited_number_of_lines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_run_times, "_MOST_JOBS", 2)
+    book = ReconcilerState()
+    world.add(*(completed(81 + n, account=f"a{n}", uid=1001 + n, user=f"u{n}", gpus=n) for n in range(5)))
+    run_pass(world, book)
+    seen = [len(book.run_time_lines)]
+    for _ in range(2):
+        run_pass(world, book)
+        seen.append(len(book.run_time_lines))
+    assert seen == [6, 12, 15]

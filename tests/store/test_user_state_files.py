@@ -17,9 +17,11 @@ from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.past_failure import PastFailure
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run_time import RunTimeSample
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.expected_saving import ScriptOutcome
+from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord, list_groups
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.user_state_files import UserState
@@ -269,11 +271,28 @@ def test_outcomes_join_submissions_with_their_pre_runs_and_runs_oldest_first(sta
         database.save_attempt(replace(broken_node, start_time=100))
         database.save_attempt(replace(make_run(87, 600, "semantic_error", "stop"), start_time=100))
     assert state.outcomes() == (
-        ScriptOutcome(key="train", fingerprint="v1", failed=False, run_s=300.0, prerun_s=50.0),
+        ScriptOutcome(key="train", fingerprint="v1", failed=False, prerun_s=50.0),
         ScriptOutcome(key="train", fingerprint="v2", failed=True),
         ScriptOutcome(key="train", fingerprint="v3"),
         ScriptOutcome(key="train", fingerprint="v4", failed=True),
     )
+
+
+def test_run_times_of_the_own_database_are_read_by_group(state: UserState, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = RunTimeQuery(user="1001", key="train", gpus=8, account="vision", partition="gpu")
+    assert not state.has_database()
+    assert state.run_times("lab", list_groups(job)) == {}
+    sample = RunTimeSample(run_s=60.0)
+    key = RunKey(cluster="lab", job_id=81, submit_time=1)
+    with Database.open(state.database) as database:
+        database.save_run_time(RunTimeRecord(attempt=key, uid=1001, end_time=70, job=job, sample=sample))
+    assert state.has_database()
+    found = state.run_times("lab", list_groups(job))
+    assert [[one for _, one in found[group]] for group in list_groups(job)] == [[sample]] * 4
+    assert not any(state.run_times("other", list_groups(job)).values())
+    # gsub does not migrate: a database of version 1 has no such table yet.
+    monkeypatch.setattr("slurmwrap.store.user_state_files._WITH_RUN_TIMES", 99)
+    assert state.run_times("lab", list_groups(job)) == {}
 
 
 def test_a_failure_that_the_pre_run_did_not_show_is_none_that_it_stops(state: UserState) -> None:
