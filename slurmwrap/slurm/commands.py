@@ -227,12 +227,19 @@ class SlurmCommands:
 
         An array has one row for each started task and one for all others. () when Slurm has forgotten the jobs.
         """
-        from slurmwrap.slurm.squeue_parser import make_watched_format, parse_watched
-
         if not addresses or not all(JOB_ADDRESS.fullmatch(address) for address in addresses):
             raise SlurmError(f"{' '.join(addresses)!r} is not a job id or array task address")
+        return self._read_watched("--states=all", "-j", ",".join(addresses))
+
+    def queue(self) -> tuple[WatchedJob, ...]:
+        """Return the jobs of all users that run or wait, as far as this user may see them; rows as in `watched`."""
+        return self._read_watched()
+
+    def _read_watched(self, *selection: str) -> tuple[WatchedJob, ...]:
+        from slurmwrap.slurm.squeue_parser import make_watched_format, parse_watched
+
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
-        argv = ["squeue", "--noheader", "--all", "--states=all", "-j", ",".join(addresses)]
+        argv = ["squeue", "--noheader", "--all", *selection]
         formats = {"SQUEUE_FORMAT2": make_watched_format(separator)}
         return _parse_known_jobs(lambda: parse_watched(self._read(argv, environs=(formats,))[0], separator))
 

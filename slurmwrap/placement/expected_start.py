@@ -1,0 +1,125 @@
+"""Turn Slurm's queue into the input of start_forecast.py, and its result into the expected start of one job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import ceil, inf
+
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.cluster import Node
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.run_time import RunTimeEstimate
+from slurmwrap.placement.start_forecast import NodeGpus, QueuedJob, RunningJob, forecast_starts
+from slurmwrap.sbatch.passthrough import count_array_tasks
+
+# Jobs ahead that are considered at most, as Slurm's bf_max_job_test; beyond that there is no forecast.
+MOST_AHEAD = 500
+# Reasons with which a job waits for resources only, or soon will.
+_WAITS = frozenset(("None", "Priority", "Resources", "BeginTime", "SchedDefer", "Cleaning"))
+# States in which a job holds its GPUs, and how long a job that ended still holds them.
+_HOLDS = frozenset(("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "STAGE_OUT", "RESIZING"))
+_COMPLETING_S = 60.0
+# Share of the allocated GPUs whose jobs are not shown (PrivateData), above which there is no forecast.
+_MOST_HIDDEN = 0.1
+# A pending job that is expected to start within so many seconds waits for something that is not modelled.
+_AT_ONCE_S = 60.0
+
+EstimateOf = Callable[[JobRecord], RunTimeEstimate | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedStart:
+    """When a pending job is expected to start, in Unix seconds."""
+
+    at: float  # median
+    by: float  # nine of ten such jobs start by then
+    jobs: int  # running jobs and jobs ahead of it that were considered
+    predicted: int  # of them: those whose end was predicted; the others run until their time limit
+
+
+def find_expected_start(
+    job: JobRecord | QueuedJob,
+    nodes: Sequence[Node],
+    jobs: Iterable[JobRecord],
+    estimate_of: EstimateOf,
+    now: float,
+    slurm_start: float | None = None,
+) -> ExpectedStart | None:
+    """Return when `job` starts, or None if only Slurm's own forecast is known.
+
+    `job`: a pending job of `jobs`, or one that is not submitted yet, which then comes last. `jobs`: all jobs of the
+    cluster that run or wait. `estimate_of`: run time of a job without progress of its own. `slurm_start`: Slurm's
+    forecast, in Unix seconds; its start is never expected later.
+    """
+    jobs = tuple(jobs)
+    running = [one for one in jobs if one.state in _HOLDS and one.gpus and one.nodes]
+    if _find_hidden_share(nodes, running) > _MOST_HIDDEN:
+        return None
+    largest = max((node.gpus for node in nodes), default=0)
+    ahead = sorted(
+        (one for one in jobs if one.pending and one.gpus and one.priority and one.reason in _WAITS),
+        key=lambda one: (-one.priority, one.job_id),
+    )
+    wanted = "" if isinstance(job, QueuedJob) else job.address
+    if wanted:
+        places = [place for place, one in enumerate(ahead) if one.address == wanted]
+        if not places:
+            return None
+        ahead = ahead[: places[0]]
+    queue = [task for one in ahead for task in _list_tasks(one, estimate_of(one), largest, now)]
+    if len(queue) > MOST_AHEAD:
+        return None
+    queue.append(job if isinstance(job, QueuedJob) else _make_queued(job, None, largest, now))
+    found = forecast_starts(
+        [NodeGpus(node=node.name, partitions=node.partitions, free=node.gpus_free) for node in nodes if node.usable],
+        [_make_running(one, estimate_of(one), now) for one in running],
+        queue,
+    )[queue[-1].job]
+    considered = len(running) + len(queue) - 1
+    predicted = round(found.predicted * considered)
+    if found.p50_s == inf or not predicted or (wanted and found.p50_s < _AT_ONCE_S):
+        return None
+    latest = inf if slurm_start is None else slurm_start
+    return ExpectedStart(
+        at=min(now + found.p50_s, latest),
+        by=min(now + found.p90_s, latest),
+        jobs=considered,
+        predicted=predicted,
+    )
+
+
+def _find_hidden_share(nodes: Iterable[Node], running: Iterable[JobRecord]) -> float:
+    """Return the share of the allocated GPUs that no job of `running` holds."""
+    used = sum(node.gpus_used for node in nodes)
+    return max(0.0, 1 - sum(one.gpus for one in running) / used) if used else 0.0
+
+
+def _make_running(job: JobRecord, estimate: RunTimeEstimate | None, now: float) -> RunningJob:
+    per_node = ceil(job.gpus / len(job.nodes))
+    gpus = tuple((node, per_node) for node in job.nodes)
+    if job.state == "COMPLETING":
+        return RunningJob(gpus=gpus, elapsed_s=0.0, limit_s=_COMPLETING_S)
+    elapsed_s = max(0.0, now - (job.start_time or now))
+    return RunningJob(gpus=gpus, elapsed_s=elapsed_s, limit_s=job.time_limit_s, estimate=estimate)
+
+
+def _list_tasks(job: JobRecord, estimate: RunTimeEstimate | None, largest: int, now: float) -> Iterable[QueuedJob]:
+    """Return a job, or each task of a pending array."""
+    one = _make_queued(job, estimate, largest, now)
+    tasks = min(count_array_tasks(job.array_tasks), MOST_AHEAD + 1)
+    return [replace(one, job=f"{one.job}.{number}") for number in range(tasks)] if tasks else [one]
+
+
+def _make_queued(job: JobRecord, estimate: RunTimeEstimate | None, largest: int, now: float) -> QueuedJob:
+    nodes = max(1, job.num_nodes)
+    begins = job.eligible_time if job.reason == "BeginTime" else None
+    return QueuedJob(
+        job=str(job.job_id),
+        gpus=job.gpus,
+        # Slurm shows the least number of nodes; a job that asked for GPUs in sum may get more.
+        nodes=None if job.gpus > nodes * largest else nodes,
+        partitions=tuple(job.partition.split(",")) if job.partition else (),
+        begins_s=max(0.0, begins - now) if begins else 0.0,
+        limit_s=job.time_limit_s,
+        estimate=estimate,
+    )
