@@ -195,6 +195,21 @@ def full() -> r.NightReport:
             r.RequestRow(user="haas", name="eval-loop", runs=2, cpus_asked=32, cpus_used=None, mem_mib_asked=None,
                          mem_mib_peak=9000, cpu_hours_unused=0.0, gib_hours_unused=0.0),
         ),
+        limits=r.TimeLimits(
+            runs=812,
+            used_share=0.183,
+            gpu_hours_unused=48_120.0,
+            jobs=(
+                r.LimitRow(user="okoye", account="vision", name="vit-sweep", runs=48, limit_s=604_800, median_run_s=9000,
+                           longest_run_s=12_800, used_share=0.015, fits_s=18_000, gpu_hours_unused=31_100.0),
+                r.LimitRow(user="haas", account="speech", name="eval-loop", runs=2, limit_s=86_400, median_run_s=300,
+                           longest_run_s=410, used_share=0.003, fits_s=None, gpu_hours_unused=95.0),
+            ),
+            accounts=(
+                r.AccountLimitRow(account="vision", runs=610, used_share=0.12, gpu_hours_unused=44_000.0),
+                r.AccountLimitRow(account="speech", runs=202, used_share=0.41, gpu_hours_unused=4120.0),
+            ),
+        ),
         locality=(
             r.LocalityRow(where="one switch", runs=210, gpu_hours=4100.0, failed=17),
             r.LocalityRow(where="several switches", runs=31, gpu_hours=2104.0, failed=8),

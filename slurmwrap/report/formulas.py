@@ -137,6 +137,11 @@ _TERMS_OF_SECTION = {
     "saved": {
         "interval": "The range that holds the true figure in about 95 of 100 such periods; none below 20 cases.",
     },
+    "limits": {
+        "limit used": "Run time over the time limit, of runs that completed; the median of several runs.",
+        "GPU-h beyond": "GPUs of completed runs times the part of their time limit that they did not use. No job holds "
+        "them, but backfill plans as if each run took all of its limit.",
+    },
     "nodes": {
         "strike": "A fault of a node that the kernel, NVML or Slurm reported; never a log.",
         "suspect, lemon": "Nodes with clearly more faults than the fleet over 28 days (Kokolis et al., 2024).",

@@ -128,6 +128,7 @@ def _list_figures(report: NightReport) -> tuple[Figure, ...]:
         _make_saved_figure(report),
         _make_retried_figure(report),
         _make_wrong_figure(report),
+        _make_limits_figure(report),
     )
     return tuple(figure for figure in (*found, _make_ettr_figure(report)) if figure is not None)
 
@@ -275,6 +276,22 @@ def _make_wrong_figure(report: NightReport) -> Figure | None:
         value=f"{errors:,}",
         detail=f"of {spoke:,}",
         number=errors,
+    )
+
+
+def _make_limits_figure(report: NightReport) -> Figure | None:
+    used = report.limits
+    if report.own or used.used_share is None:
+        return None
+    return Figure(
+        key="limits",
+        label="of time limits used",
+        value=text_format.percent(used.used_share),
+        detail=(
+            f"median of {text_format.count(used.runs, 'completed run')}; "
+            f"{format_hours(used.gpu_hours_unused)} GPU-hours asked for beyond the need"
+        ),
+        number=used.used_share,
     )
 
 

@@ -279,6 +279,46 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRow:
+    """The time limits of the completed runs under one user's job name. Seconds."""
+
+    user: str
+    account: str
+    name: str
+    runs: int
+    limit_s: float  # median of what was asked for
+    median_run_s: float
+    longest_run_s: float
+    # Median share of the limit that a run used, 0..1; None without runs.
+    used_share: float | None
+    # A limit that would have held all of them with a margin; None: too few runs, or it is hardly less.
+    fits_s: float | None
+    # GPUs times the part of the limits that the runs did not use.
+    gpu_hours_unused: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountLimitRow:
+    """The same of all completed runs of one account."""
+
+    account: str
+    runs: int
+    used_share: float | None
+    gpu_hours_unused: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimits:
+    """What completed runs used of their time limits."""
+
+    runs: int = 0
+    used_share: float | None = None
+    gpu_hours_unused: float = 0.0
+    jobs: tuple[LimitRow, ...] = ()
+    accounts: tuple[AccountLimitRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityRow:
     """Runs on more than one node by where they ran: "one switch", "several switches", "not known"."""
 
@@ -512,6 +552,7 @@ class NightReport:
     drains: tuple[OwnDrain, ...] = ()
     idle: tuple[IdleRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()
+    limits: TimeLimits = field(default_factory=TimeLimits)
     locality: tuple[LocalityRow, ...] = ()
     large: tuple[LargeJob, ...] = ()
     users: tuple[ShareRow, ...] = ()

@@ -174,6 +174,16 @@ class RequestedAndUsed(NamedTuple):
     gib_hours_unused: float
 
 
+class TimeAskedFor(NamedTuple):
+    """The completed runs with GPUs and a time limit under one user's job name and account."""
+
+    user: str
+    account: str
+    name: str
+    # (Time limit in seconds, run time in seconds, GPUs) of each run.
+    runs: Sequence[tuple[int, int, int]]
+
+
 class MultiNodeRun(NamedTuple):
     """A run on several nodes."""
 
@@ -276,6 +286,7 @@ class Figures:
     # Number of runs whose GPU use is known.
     gpu_measured: int = 0
     asked: Sequence[RequestedAndUsed] = ()
+    limits: Sequence[TimeAskedFor] = ()
     spread: Sequence[MultiNodeRun] = ()
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport, ShareRow
-from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow, format_duration
+from slurmwrap.report.report_page import (
+    Column,
+    ColumnKind,
+    ReportTable,
+    Section,
+    TableRow,
+    format_duration,
+    format_hours,
+)
 
 
 def list_site_sections(report: NightReport) -> tuple[Section, ...]:
@@ -14,6 +22,7 @@ def list_site_sections(report: NightReport) -> tuple[Section, ...]:
     return (
         _make_idle_section(report),
         _make_requests_section(report),
+        _make_limits_section(report),
         _make_queueing_section(report),
         _make_large_jobs_section(report),
         _make_share_section("users", "Users", "user", report.users),
@@ -113,6 +122,79 @@ def _make_requests_section(report: NightReport) -> Section:
                         )
                     )
                     for one in report.requests
+                ),
+            ),
+        ),
+    )
+
+
+def _make_limits_section(report: NightReport) -> Section:
+    used = report.limits
+    lead = ""
+    if used.used_share is not None:
+        lead = (
+            f"Half of the completed runs used {text_format.percent(used.used_share)} of their time limit or less. What "
+            f"was asked for beyond the need adds up to {format_hours(used.gpu_hours_unused)} GPU-hours. No job held "
+            "them, but Slurm's backfill planned with them."
+        )
+    columns = (
+        Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+        Column(key="used", head="limit used", kind=ColumnKind.SHARE),
+        Column(key="gpu_hours_unused", head="GPU-h beyond", kind=ColumnKind.HOURS),
+    )
+    return Section(
+        key="limits",
+        title="Time limits",
+        lead=(lead,),
+        tables=(
+            ReportTable(
+                key="time_limits",
+                title="Time limits beyond the need",
+                lead=(
+                    "Of completed runs. fits: 1.5 times what nine of ten runs needed, at least the longest run; from "
+                    "five runs on."
+                ),
+                columns=(
+                    Column(key="user", head="user", kind=ColumnKind.USER),
+                    Column(key="account", head="account", kind=ColumnKind.USER, narrow=False),
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    *columns,
+                    Column(key="limit_s", head="asked", kind=ColumnKind.TIME),
+                    Column(key="median_run_s", head="median", kind=ColumnKind.TIME, group="ran", alone="ran"),
+                    Column(
+                        key="longest_run_s",
+                        head="longest",
+                        kind=ColumnKind.TIME,
+                        group="ran",
+                        alone="longest",
+                        narrow=False,
+                    ),
+                    Column(key="fits_s", head="fits", kind=ColumnKind.TIME),
+                ),
+                rows=tuple(
+                    TableRow(
+                        (
+                            one.user,
+                            one.account,
+                            one.name,
+                            one.runs,
+                            one.used_share,
+                            one.gpu_hours_unused,
+                            one.limit_s,
+                            one.median_run_s,
+                            one.longest_run_s,
+                            one.fits_s,
+                        )
+                    )
+                    for one in used.jobs
+                ),
+            ),
+            ReportTable(
+                key="time_limits_accounts",
+                title="Time limits by account",
+                columns=(Column(key="account", head="account", kind=ColumnKind.USER), *columns),
+                rows=tuple(
+                    TableRow((one.account, one.runs, one.used_share, one.gpu_hours_unused)) for one in used.accounts
                 ),
             ),
         ),

@@ -29,6 +29,7 @@ from slurmwrap.report.report_inputs import (
     RequestedAndUsed,
     RetriedRun,
     RunGroup,
+    TimeAskedFor,
 )
 from slurmwrap.report.usage_totals import LEAST_S, LOW
 from slurmwrap.store import record_rows
@@ -90,6 +91,7 @@ def read(
     tuned = reader.ask(sql.TUNED, "s", detail=detail) if database._rows(sql.CURVES) else None
     idle = reader.parts(sql.IDLE, "r", since, until, low=LOW, least=LEAST_S)
     asked = reader.ask(sql.ASKED, "a", recent=recent, least=LEAST_S)
+    limits = reader.ask(sql.TIME_LIMITS, "r", recent=recent)
     spread = reader.ask(sql.SPREAD, "r", detail=detail)
     large = reader.ask(sql.LARGE, "r")
     delays = reader.ask(sql.DELAYS, "d", since=recent)
@@ -164,6 +166,10 @@ def read(
         idle=[rows_as.make_idle_run(row, reader.names) for part in idle for row in part.result()],
         gpu_measured=measured_runs,
         asked=[RequestedAndUsed(decode_text(row[0]), decode_text(row[1]), *row[2:]) for row in asked.result()],
+        limits=[
+            TimeAskedFor(reader.names[user], reader.names[account], decode_text(name), json.loads(runs_of_job))
+            for user, account, name, runs_of_job in limits.result()
+        ],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
@@ -175,13 +181,13 @@ def _list_notes(since: float, recent: float, detail: float, cells: Sequence[RunG
     if detail > since:
         notes.append(
             "Of the newest 28 days alone: inputs, what rules did, locality, pre-runs that missed and false refusals; "
-            "of the newest 7 days: the wait in queues, over-requests, counted steps, what placement saved and how "
-            "often rules were right."
+            "of the newest 7 days: the wait in queues, over-requests, time limits, counted steps, what placement saved "
+            "and how often rules were right."
         )
     elif recent > since:
         notes.append(
-            "Of the newest 7 days alone: the wait in queues, over-requests, counted steps, what placement saved, how "
-            "often rules were right."
+            "Of the newest 7 days alone: the wait in queues, over-requests, time limits, counted steps, what placement "
+            "saved, how often rules were right."
         )
     if cells and not measured:
         notes.append(

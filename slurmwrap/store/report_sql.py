@@ -293,6 +293,15 @@ FROM (
     )
 ) WHERE run_s >= :least AND (used IS NOT NULL OR peak_mib IS NOT NULL) GROUP BY user, name
 """
+# Completed runs with GPUs and their time limits; one JSON list for each user's job name and account.
+TIME_LIMITS = f"""
+SELECT r.user, r.account, j.name, json_group_array(json_array(a.time_limit_s, r.run_s, r.gpus))
+FROM runs r JOIN job_names j ON j.id = r.name JOIN attempts a
+    ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id
+    AND a.submit_time = r.submit_time
+WHERE r.end_time >= :recent AND {_IN_PERIOD} AND r.outcome = 1 AND r.gpus > 0 AND r.run_s > 0 AND a.time_limit_s > 0
+GROUP BY r.user, r.account, r.name
+"""
 SPREAD = f"""
 SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
     ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id
