@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
     from slurmwrap.model.past_failure import PastFailure
+    from slurmwrap.model.queue_priority import PriorityScheme
     from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
@@ -94,6 +95,15 @@ class Slurm(Protocol):
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """Return all jobs that Slurm still knows, of one user or of all users."""
+
+    def priority_scheme(self) -> PriorityScheme:
+        """Return how Slurm orders its queue at present."""
+
+    def priority_terms(self, key: str, user: str | None = None) -> Mapping[int, int]:
+        """Return `key` ("Nice" or "SiteFactor") of the pending jobs of one user or of all users, by raw job id.
+
+        For SiteFactor jobs may be missing: Slurm does not show it while a job is held, not eligible or just changed.
+        """
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         """Carry out one action, with `owner` on behalf of that uid if allowed. SlurmError when Slurm refuses.
@@ -188,6 +198,9 @@ class Store(Protocol):
 
     def run_time_jobs(self, cluster: str, limit: int) -> Iterable[tuple[RunTimeQuery, int]]:
         """Return the `limit` different jobs of which a run ended last, each with that end in Unix seconds."""
+
+    def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
+        """Return GPUs times run time of the runs with GPUs that completed or reached their time limit since then."""
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
         """Store an action as intended and return its id.

@@ -15,6 +15,7 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
+from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 
@@ -81,6 +82,8 @@ class FakeSlurm:
     submitted: list[SbatchCall] = field(default_factory=list)
     away: bool = False
     topology: Topology = field(default_factory=Topology)
+    scheme: PriorityScheme = field(default_factory=PriorityScheme)
+    terms: dict[str, dict[int, int]] = field(default_factory=lambda: {"Nice": {}, "SiteFactor": {}})
 
     def add(self, *jobs: JobRecord) -> None:
         """Add jobs to those that the controller knows."""
@@ -110,6 +113,16 @@ class FakeSlurm:
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         self._answer()
         return tuple(job for job in self.records.values() if user in (None, job.user))
+
+    def priority_scheme(self) -> PriorityScheme:
+        self._answer()
+        return self.scheme
+
+    def priority_terms(self, key: str, user: str | None = None) -> dict[int, int]:
+        self._answer()
+        waiting = [job for job in self.records.values() if job.pending and user in (None, job.user)]
+        shown = [job for job in waiting if key == "Nice" or job.priority]
+        return {job.job_id: self.terms[key].get(job.job_id, 0) for job in shown}
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         for one in (action, *also):
@@ -188,6 +201,12 @@ class FakeSlurm:
             "TimeLimit": lambda: {"time_limit_s": int(value) * 60},
             "Comment": lambda: {"comment": value},
         }
+        if action.key in self.terms:
+            gained = int(value) - self.terms[action.key].get(found.job_id, 0)
+            self.terms[action.key][found.job_id] = int(value)
+            if action.key == "Nice":
+                gained = -gained if found.priority or self.scheme.plugin == "multifactor" else 2
+            return replace(found, priority=found.priority + gained)
         if action.key not in change:
             raise SlurmError(f"Update of this parameter is not supported: {action.key}={value}")
         return replace(found, **change[action.key]())

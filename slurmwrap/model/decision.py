@@ -34,6 +34,7 @@ class SlurmAction:
     target: str
     key: str = ""  # for UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
     value: str = ""  # the value of the key for UPDATE_JOB, the Reason for DRAIN
+    own: str = ""  # for UPDATE_JOB: what the key had before slurmwrap first changed it; "" if it is not recorded
     reason: str = ""
 
 

@@ -15,7 +15,7 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Verdict
 
 # Rules that change a pending job. Their actions are void when it starts.
-WAITING_RULES = ("relax", "tune")
+WAITING_RULES = ("relax", "tune", "order")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,9 @@ class JobRun:
     retry_at: float | None = None  # Unix seconds at which slurmwrap's retry may start; None if there is none
     longest_s: int | None = None  # for a run that reached its time limit: the longest limit that its partition allows
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
+    # Jobs not submitted with gsub that it passed when it started, although their priority was higher without the rule
+    # `order`.
+    passed: int = 0
     resize_refused: bool = False  # Slurm refused the larger request for the next run
     waited: QueueDelay | None = None  # only for a job that was submitted with gsub
     reconciled: bool = False  # every intended action is done or given up
@@ -118,6 +121,7 @@ class ActionRecord:
     intended_at: float
     done_at: float | None = None
     error: str = ""  # "" if it succeeded or is not done yet
+    own: str = ""  # what the key had before slurmwrap first changed it; "" if it is not recorded
 
 
 def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, action_id: int = 0) -> ActionRecord:
@@ -134,6 +138,7 @@ def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float,
         value=action.value,
         reason=action.reason,
         intended_at=at,
+        own=action.own,
     )
 
 

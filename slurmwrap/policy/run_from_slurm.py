@@ -74,6 +74,7 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
         planned=before.planned,
         retry_at=before.retry_at,
         incident=before.incident,
+        passed=before.passed,
         reconciled=before.reconciled,
     )
 

@@ -33,9 +33,11 @@ from slurmwrap.sbatch.begin import select_later_begin
 UNDONE = "the update was refused, so what it had is put back"
 # Largest difference between the clocks of the user's host and the controller.
 _CLOCKS_S = 600.0
+# Rules that change the head of the queue in its owners' names.
+_OF_THE_HEAD = ("relax", "tune")
 # Keys that are never put back after a refusal (see _undo).
 _NEVER_PUT_BACK = frozenset(("ReqNodeList", "NumNodes"))
-_NO_LONGER_PENDING = re.compile(r"no longer pending|already finished|Invalid job id", re.IGNORECASE)
+NO_LONGER_PENDING = re.compile(r"no longer pending|already finished|Invalid job id", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +174,11 @@ def make_changes(
         recorded = {(known.key, known.value) for known in waiting.known if known.rule == rule}
         for action in left:
             if (action.key, action.value) not in recorded:
-                _store_intention(action, rule, mode, waiting, this_pass)
+                store_intention(action, rule, mode, waiting.record, this_pass)
         return True
     if is_muted(waiting.record.uid, this_pass):
         return True
-    if not _take_tokens(len(left), this_pass):
+    if not take_tokens(len(left), this_pass):
         return False
     _apply_changes(left, rule, back, waiting, this_pass)
     return True
@@ -187,7 +189,8 @@ def _is_own_node_list(job: JobRecord, this_pass: ReconcilePass) -> bool:
     return not this_pass.book.submitted[run_key_from_job(job, this_pass.book.cluster)].own.get("nodelist")
 
 
-def _take_tokens(count: int, this_pass: ReconcilePass) -> bool:
+def take_tokens(count: int, this_pass: ReconcilePass) -> bool:
+    """Return True if so many updates may be made now; False, and count it, if the rate limit holds them back."""
     if this_pass.unheard:
         return False
     per_s = this_pass.services.config.placement.relax_updates_per_s
@@ -210,12 +213,12 @@ def _make_pending_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJo
         submission=submission,
         plan=plan,
         attempt=key,
-        known=_list_known_actions(key, job, submission, this_pass),
+        known=list_known_actions(key, job, submission, this_pass),
     )
     return None if _finish_begun_changes(waiting, this_pass) else waiting
 
 
-def _list_known_actions(
+def list_known_actions(
     key: RunKey, job: JobRecord, submission: Submission, this_pass: ReconcilePass
 ) -> tuple[ActionRecord, ...]:
     """Return the earlier actions on this job: also of earlier runs, and of the array from which a task was split.
@@ -238,7 +241,11 @@ def _finish_begun_changes(waiting: PendingGsubJob, this_pass: ReconcilePass) -> 
     That changes nothing if Slurm had accepted it. If Slurm refuses it now, the submitted values are restored. Nothing
     else of the job is changed in this pass.
     """
-    begun = [a for a in waiting.known if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt]
+    begun = [
+        a
+        for a in waiting.known
+        if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt and a.rule in _OF_THE_HEAD
+    ]
     begun = [
         a
         for a in begun
@@ -248,7 +255,7 @@ def _finish_begun_changes(waiting: PendingGsubJob, this_pass: ReconcilePass) -> 
         actions = complete_cpu_updates(
             [_to_slurm_action(a) for a in begun if a.rule == rule], waiting.asked.shape, waiting.record
         )
-        if _take_tokens(len(actions), this_pass):
+        if take_tokens(len(actions), this_pass):
             _apply_changes(actions, rule, list_submitted_values(waiting.asked, waiting.record), waiting, this_pass)
     return bool(begun)
 
@@ -297,17 +304,14 @@ def _list_undone_actions(actions: Sequence[SlurmAction], rule: str, waiting: Pen
     return tuple(action for action in actions if last.get(action.key) != action.value)
 
 
-def _store_intention(
-    action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, this_pass: ReconcilePass
-) -> int:
-    store = this_pass.services.store
+def store_intention(action: SlurmAction, rule: str, mode: str, record: JobRecord, this_pass: ReconcilePass) -> int:
+    """Store a change of a pending job as intended, with its run if that is new, and return the action's id."""
+    store, attempt = this_pass.services.store, run_key_from_job(record, this_pass.book.cluster)
     with store.transaction():
-        if store.attempt(waiting.attempt) is None:
-            store.save_attempt(record_of(waiting.record, waiting.attempt.cluster))
+        if store.attempt(attempt) is None:
+            store.save_attempt(record_of(record, attempt.cluster))
         # The value may repeat: 6 CPUs, 12, and 6 once more are three changes, and the third one may be interrupted too.
-        return store.intend(
-            waiting.attempt, PlannedAction(rule=rule, action=action), mode, this_pass.now, again=mode == "act"
-        )
+        return store.intend(attempt, PlannedAction(rule=rule, action=action), mode, this_pass.now, again=mode == "act")
 
 
 def _apply_changes(
@@ -322,20 +326,20 @@ def _apply_changes(
     A refusal ends the sequence. It is marked only after everything was put back: then a reconciler killed in between
     cannot leave in Slurm what Slurm refused.
     """
-    rows = [_store_intention(action, rule, "act", waiting, this_pass) for action in actions]
+    rows = [store_intention(action, rule, "act", waiting.record, this_pass) for action in actions]
     made = 0
     for call in group_calls(actions):
         error = _apply_to_slurm(call, waiting, this_pass)
         if error is None:
             return
         made += len(call)
-        if error and not _NO_LONGER_PENDING.search(error):
+        if error and not NO_LONGER_PENDING.search(error):
             _undo(actions[:made], rule, back, waiting, this_pass)
         for row, action in zip(rows[made - len(call) : made], call, strict=True):
-            _mark_done(row, action, rule, error, waiting, this_pass)
+            mark_done(row, action, rule, error, waiting.record, this_pass)
         if error:
             for row, left in zip(rows[made:], actions[made:], strict=True):
-                _mark_done(row, left, rule, f"not made: {call[0].key} was refused", waiting, this_pass)
+                mark_done(row, left, rule, f"not made: {call[0].key} was refused", waiting.record, this_pass)
             return
 
 
@@ -360,11 +364,11 @@ def _undo(
         if action.key not in _NEVER_PUT_BACK and back.get(action.key) not in (None, action.value)
     ]
     for call in group_calls(undone):
-        rows = [_store_intention(again, rule, "act", waiting, this_pass) for again in call]
+        rows = [store_intention(again, rule, "act", waiting.record, this_pass) for again in call]
         error = _apply_to_slurm(call, waiting, this_pass)
         if error is not None:
             for row, again in zip(rows, call, strict=True):
-                _mark_done(row, again, rule, error, waiting, this_pass)
+                mark_done(row, again, rule, error, waiting.record, this_pass)
 
 
 def _apply_to_slurm(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_pass: ReconcilePass) -> str | None:
@@ -386,12 +390,14 @@ def _apply_to_slurm(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_p
     return ""
 
 
-def _mark_done(
-    number: int, action: SlurmAction, rule: str, error: str, waiting: PendingGsubJob, this_pass: ReconcilePass
+def mark_done(
+    number: int, action: SlurmAction, rule: str, error: str, record: JobRecord, this_pass: ReconcilePass
 ) -> None:
+    """Mark a change of a pending job as done. `error`: Slurm's refusal, "" if there was none."""
     now = this_pass.services.clock.now()
     this_pass.services.store.done(number, now, error)
-    begun = intended(waiting.attempt, PlannedAction(rule=rule, action=action), "act", this_pass.now, action_id=number)
+    attempt = run_key_from_job(record, this_pass.book.cluster)
+    begun = intended(attempt, PlannedAction(rule=rule, action=action), "act", this_pass.now, action_id=number)
     done = replace(begun, done_at=now, error=error)
     (this_pass.summary.given_up if error else this_pass.summary.applied).append(done)
 

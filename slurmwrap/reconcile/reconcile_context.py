@@ -14,6 +14,7 @@ from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
+from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
@@ -79,6 +80,8 @@ class Services:
     # Whether this process may change nodes, CPUs and memory of other users' pending jobs.
     may_resize: Callable[[], bool] = lambda: True
     say: Callable[[str], None] = lambda line: None
+    # Whether this process makes one pass after the other, so that it undoes in time what it changes for a while.
+    lasting: bool = True
 
 
 @dataclass(slots=True)
@@ -142,6 +145,20 @@ class PassSummary:
 
 
 @dataclass(slots=True)
+class OrderState:
+    """State of the rule `order` between passes."""
+
+    scheme: PriorityScheme | None = None  # None: not read yet
+    scheme_at: float = 0.0
+    thresholds: tuple[float, ...] = ()
+    thresholds_at: float = 0.0
+    known: dict[RunKey, tuple[ActionRecord, ...]] = field(default_factory=dict)  # of the pending jobs
+    # Pending jobs with a raised priority -> (priority, what the rule added), at the last pass.
+    ahead: dict[RunKey, tuple[int, int]] = field(default_factory=dict)
+    refused: bool = False  # this process may not change priorities
+
+
+@dataclass(slots=True)
 class ReconcilerState:
     """State that one process keeps between passes to save reads. All of it can be derived again."""
 
@@ -165,6 +182,7 @@ class ReconcilerState:
     run_time_queries: dict[RunKey, RunTimeQuery] = field(default_factory=dict)  # of pending and running jobs
     run_time_news: dict[RunTimeQuery, int] | None = None  # jobs whose lines are to be made -> end of their last run
     run_time_lines: dict[str, tuple[int, str]] = field(default_factory=dict)  # digest -> end of last run, line
+    order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
 
 

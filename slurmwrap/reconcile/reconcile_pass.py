@@ -24,6 +24,7 @@ from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
+from slurmwrap.reconcile.order_pending import order_waiting
 from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.publish_run_times import format_published_run_times, update_run_time_lines
 from slurmwrap.reconcile.queue_delay import count_delays
@@ -209,7 +210,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
             this_pass.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     open_incidents.end(this_pass)
     release_gates(this_pass)
-    for look in (relax_waiting, tune_waiting, update_run_time_lines):
+    for look in (relax_waiting, tune_waiting, order_waiting, update_run_time_lines):
         _run_step(look, this_pass)
     _publish(this_pass)
     _renew_gate_permit(this_pass)

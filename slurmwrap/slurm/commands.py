@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.cluster import Node, Snapshot
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.limits import Quotas
+    from slurmwrap.model.queue_priority import PriorityScheme
     from slurmwrap.protocols import Clock, SbatchCall, SbatchResult
     from slurmwrap.slurm.response_cache import ResponseCache
     from slurmwrap.slurm.site_topology import Network
@@ -246,6 +247,24 @@ class SlurmCommands:
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """Return all jobs that Slurm still knows, including ended ones, of one user or of all."""
         return self._read_jobs(*([] if user is None else [f"--user={user}"]))
+
+    def priority_scheme(self) -> PriorityScheme:
+        """Return how Slurm orders its queue, read anew: weights change without a restart of this service."""
+        from slurmwrap.slurm.priority_parser import parse_priority_scheme
+        from slurmwrap.slurm.scontrol_parser import parse_config
+
+        return parse_priority_scheme(parse_config(self._read(["scontrol", "show", "config"])[0]))
+
+    def priority_terms(self, key: str, user: str | None = None) -> Mapping[int, int]:
+        """Return Nice (from squeue) or SiteFactor (from sprio, which alone shows it) of pending jobs by raw job id."""
+        from slurmwrap.slurm.priority_parser import parse_priority_terms
+
+        selection = [] if user is None else [f"--user={user}"]
+        if key == "Nice":
+            argv = ["squeue", "--noheader", "--all", "--states=PENDING", "--Format=JobID:20,Nice:20", *selection]
+        else:
+            argv = ["sprio", "--noheader", "--format=%i %S", *selection]
+        return parse_priority_terms(self._read(argv)[0])
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         """Carry out one action. SlurmError when Slurm refuses, or when the node's state was not set by slurmwrap.

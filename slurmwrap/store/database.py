@@ -517,6 +517,14 @@ class Database(UserReportTables, RunTimeTable, FaultTables):
         row = record_rows.row_from_record(record_rows.ATTEMPTS, JobRun(attempt=attempt))
         self._write(record_rows.insert(record_rows.ATTEMPTS, "OR IGNORE"), row)
 
+    def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
+        """Return GPUs times run time of the newest 20,000 runs that completed or timed out since then, no pre-runs."""
+        sql = """SELECT gpus * (end_time - start_time) AS service FROM attempts AS run
+            WHERE cluster = ? AND end_time >= ? AND state IN ('COMPLETED', 'TIMEOUT') AND gpus > 0
+            AND NOT EXISTS (SELECT 1 FROM submissions WHERE prerun_job_id = run.job_id AND cluster = run.cluster)
+            ORDER BY end_time DESC LIMIT 20000"""
+        return tuple(float(row["service"] or 0) for row in self._rows(sql, (cluster, since)))
+
     # Actions
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
@@ -526,20 +534,20 @@ class Database(UserReportTables, RunTimeTable, FaultTables):
         only an unfinished action counts as the same, because a node may be drained again next month. When this method
         returns, the row and everything written before it are on disk.
         """
+        record = intended(attempt, ruled, mode, at)
+        row = {**record_rows.row_from_record(record_rows.ACTIONS, record), "action_id": None}
         with self._write_durably(), self.transaction():
             action_id = self._find_same_action(attempt, ruled)
             if action_id is not None:
                 if again:
                     self._write(
-                        "UPDATE actions SET mode = :mode, intended_at = :at, done_at = NULL, error = '' "
-                        "WHERE action_id = :id",
-                        {"id": action_id, "mode": mode, "at": at},
+                        "UPDATE actions SET mode = :mode, reason = :reason, intended_at = :intended_at, "
+                        "done_at = NULL, error = '', more = :more WHERE action_id = :action_id",
+                        {**row, "action_id": action_id},
                     )
                 return action_id
             if attempt is not None:
                 self._ensure(attempt)
-            record = intended(attempt, ruled, mode, at)
-            row = {**record_rows.row_from_record(record_rows.ACTIONS, record), "action_id": None}
             with translate_sqlite_errors(self.path):
                 cursor = self.connection.execute(record_rows.insert(record_rows.ACTIONS), row)
             return int(cursor.lastrowid or 0)

@@ -5,8 +5,7 @@ The facts part is the table in docs/scheduling.md, "Queue order"; it checks the 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -148,7 +147,11 @@ def _measure(lab: Lab, event: str) -> tuple[int, int | None]:
         if "hold" in event:
             wait_for(lambda: lab.run(["scontrol", "release", task]).returncode, lambda code: code == 0, timeout=60)
         update(lab, task, "StartTime=now")
-    site = wait_for(lambda: read_site_factor(lab, job), lambda found: found is not None, timeout=15) if _has_sprio(lab) else None
+    site = (
+        wait_for(lambda: read_site_factor(lab, job), lambda found: found is not None, timeout=15)
+        if _has_sprio(lab)
+        else None
+    )
     return read_row(lab, job)[1], site
 
 

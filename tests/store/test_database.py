@@ -74,7 +74,7 @@ ATTEMPT = JobRun(
     planned=(PlannedAction(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value=UGLY)),),
     retry_at=4_700.5,
     incident="i1",
-    resize_refused=True,
+    resize_refused=True, passed=3,
     longest_s=86_400,
     waited=QueueDelay(attempt=KEY, address="77_2", gpus=16, eligible_at=1_010.0, fragmentation_s=9.5, over=True),
     reconciled=True,

@@ -15,6 +15,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.parse_request import parse_request
@@ -291,6 +292,14 @@ class SlurmByPySlurm:
     def job(self, address: str) -> JobRecord | None:
         """Return the job from the commands."""
         return self._commands.job(address)
+
+    def priority_scheme(self) -> PriorityScheme:
+        """Return how Slurm orders its queue."""
+        return self._commands.priority_scheme()
+
+    def priority_terms(self, key: str, user: str | None = None) -> Mapping[int, int]:
+        """Return Nice or SiteFactor of pending jobs by raw job id."""
+        return self._commands.priority_terms(key, user)
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """Return the jobs from the commands."""

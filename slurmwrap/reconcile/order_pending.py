@@ -1,0 +1,386 @@
+"""The queue's order by predicted run times (rule `order`), in each pass of the site's or a user's own reconciler.
+
+Each pending gsub job is in one of a few classes (policy/queue_order.py). The class is written as SiteFactor with
+priority/multifactor and as Nice with priority/basic, both of which leave the priority itself to Slurm. The site's
+reconciler asks as root or SlurmUser; a user's own orders that user's jobs by Nice >= 0.
+
+- What a job had before slurmwrap changed it is stored with each change, before Slurm is asked (ActionRecord.own). If
+  the value in force is one that slurmwrap set, that is still the job's own; any other value was set by its user or an
+  administrator since, or by `scontrol release`, which resets Nice, and becomes the job's own. So the order is applied
+  again after each reset, and a reconciler killed at any instruction can put everything back.
+- When the rule does not act any more, all jobs get back what they had. withdraw_order() does that for a reconciler
+  that has stopped (`slurmwrap hooks watchdog`).
+- Under priority/basic, setting Nice of a held job releases it (measured). So the job is read again just before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from slurmwrap.errors import SlurmError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.decision import SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import ActionRecord
+from slurmwrap.model.queue_priority import MAX_PRIORITY, NICE, PriorityScheme
+from slurmwrap.placement.relaxation import is_waiting, may_be_touched
+from slurmwrap.policy.queue_order import (
+    OrderSettings,
+    PendingOrder,
+    choose_band,
+    choose_thresholds,
+    classify_jobs,
+    compute_additions,
+)
+from slurmwrap.policy.run_from_slurm import run_key_from_job
+from slurmwrap.reconcile.pending_job_updates import (
+    NO_LONGER_PENDING,
+    list_known_actions,
+    list_pending_gsub_jobs,
+    mark_done,
+    store_intention,
+    take_tokens,
+)
+from slurmwrap.reconcile.reconcile_context import (
+    PassSummary,
+    ReconcilePass,
+    ReconcilerState,
+    Services,
+    SlurmJobs,
+    run_for_each_job,
+)
+from slurmwrap.reconcile.run_time_lookup import find_run_time
+from slurmwrap.report.order_text import format_order_class
+
+RULE = "order"
+# Seconds between reads of Slurm's weights, and between reads of the runs from which the limits of the classes follow.
+_SCHEME_S, _THRESHOLDS_S = 600.0, 3600.0
+# The runs from which the limits of the classes follow: those of so many seconds, and how many are needed.
+_RUNS_S, _FEWEST_RUNS = 30 * 86400.0, 20
+_BACK = "the rule order does not act: back to what it had"
+_OVERTAKEN = "not made: another value is right by now"
+# Reasons of squeue(1), "JOB REASON CODES", with which a job waits only for its turn.
+_READY_REASONS = frozenset({"Resources", "Priority", "None", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedJob:
+    """One pending job with what is added to its priority; the text says why."""
+
+    record: JobRecord
+    order_class: int
+    added: int
+    text: str
+
+
+def get_order_mode(services: Services) -> str:
+    """Return the mode of the rule.
+
+    "": a user's own reconciler does nothing. It only acts, and only where the site's reconciler does not order the
+    queue.
+    """
+    mode = services.config.mode_of(RULE)
+    if services.scope.user is None:
+        return mode
+    return mode if mode == "act" and services.lasting and not services.config.site.published else ""
+
+
+def order_waiting(this_pass: ReconcilePass) -> None:
+    """Order the pending gsub jobs as far as the rule's mode and the rate limit allow; undo it if it does not act."""
+    state, mode = this_pass.book.order, get_order_mode(this_pass.services)
+    jobs = list_pending_gsub_jobs(this_pass)
+    _count_passed_jobs(this_pass)
+    keys = {run_key_from_job(job, this_pass.book.cluster) for job in jobs}
+    for gone in state.known.keys() - keys:
+        del state.known[gone]
+    if not jobs:
+        return
+    scheme = find_priority_scheme(this_pass)
+    ordered = _order_jobs(jobs, scheme, this_pass) if mode and scheme.key else ()
+    if mode == "act":
+        _apply_order(jobs, ordered, scheme, this_pass)
+    else:
+        _apply_order(jobs, (), scheme, this_pass)
+        _record_advice(ordered, mode, scheme, this_pass)
+
+
+def withdraw_order(services: Services, patience_s: float = 60.0) -> tuple[int, bool]:
+    """Give the jobs of a reconciler that has stopped back what they had, at the usual rate.
+
+    Return the number of updates, and whether all are done; False if `patience_s` seconds were not enough.
+    """
+    book = ReconcilerState(cluster=services.slurm.cluster_name())
+    until = services.clock.now() + patience_s
+    updates = 0
+    while True:
+        this_pass = ReconcilePass(
+            services=services,
+            book=book,
+            words=SlurmJobs(ask=lambda: services.slurm.jobs(services.scope.user)),
+            summary=PassSummary(),
+            now=services.clock.now(),
+        )
+        jobs = list_pending_gsub_jobs(this_pass)
+        _apply_order(jobs, (), find_priority_scheme(this_pass), this_pass)
+        updates += sum(not action.error for action in this_pass.summary.applied)
+        if not this_pass.summary.held_back or services.clock.now() >= until:
+            return updates, not this_pass.summary.held_back
+        services.clock.sleep(1.0)
+
+
+def find_priority_scheme(this_pass: ReconcilePass) -> PriorityScheme:
+    """Return how Slurm orders its queue, read at most every ten minutes."""
+    state = this_pass.book.order
+    if state.scheme is None or not 0 <= this_pass.now - state.scheme_at < _SCHEME_S:
+        state.scheme, state.scheme_at = this_pass.services.slurm.priority_scheme(), this_pass.now
+    return state.scheme
+
+
+def get_term(scheme: PriorityScheme, services: Services) -> str:
+    """Return the key that is updated: SITE_FACTOR or NICE (all that a user may set); "" if the plugin is unknown."""
+    return NICE if scheme.key and services.scope.user is not None else scheme.key
+
+
+def find_order_settings(this_pass: ReconcilePass) -> OrderSettings:
+    """Return the settings, with the limits between the classes from the runs of the last month, read every hour."""
+    state, config = this_pass.book.order, this_pass.services.config.order
+    if not 0 <= this_pass.now - state.thresholds_at < _THRESHOLDS_S:
+        services = this_pass.services.store.gpu_seconds(this_pass.book.cluster, this_pass.now - _RUNS_S)
+        enough = len(services) >= _FEWEST_RUNS
+        state.thresholds = choose_thresholds(services, config.classes) if enough else ()
+        state.thresholds_at = this_pass.now
+    return OrderSettings(index=config.index, thresholds=state.thresholds, most_wait_s=config.most_wait_s)
+
+
+def _order_jobs(jobs: Sequence[JobRecord], scheme: PriorityScheme, this_pass: ReconcilePass) -> tuple[OrderedJob, ...]:
+    """Return the eligible jobs with what is added to their priority, first class first; () if there is no order yet."""
+    settings, config = find_order_settings(this_pass), this_pass.services.config.order
+    band = choose_band(config.band, scheme)
+    if settings.classes < 2 or not band:
+        return ()
+    records = {job.waiting_address: job for job in jobs if may_be_touched(job, this_pass.now)}
+    found = (
+        run_for_each_job(job, this_pass, partial(make_pending_order, job, this_pass), None) for job in records.values()
+    )
+    pending = {one.job: one for one in found if one is not None}
+    classes = classify_jobs(pending.values(), settings)
+    groups = {job: _get_group(records[job], this_pass) for job in pending}
+    own_only = this_pass.services.scope.user is not None or config.within != "partition"
+    added = compute_additions(classes, settings.classes, band, groups if own_only else None)
+    ordered = [
+        OrderedJob(
+            record=records[job],
+            order_class=classes[job],
+            added=added[job],
+            text=format_order_class(pending[job], classes[job], settings),
+        )
+        for job in pending
+    ]
+    return tuple(sorted(ordered, key=lambda one: (one.order_class, -one.record.priority, one.record.job_id)))
+
+
+def _get_group(job: JobRecord, this_pass: ReconcilePass) -> str:
+    return job.account if this_pass.services.config.order.within == "account" else str(job.uid)
+
+
+def make_pending_order(job: JobRecord, this_pass: ReconcilePass) -> PendingOrder:
+    """Return what the order takes into account of one pending job."""
+    store, cluster = this_pass.services.store, this_pass.book.cluster
+    runs = store.attempts(cluster=cluster, job_id=job.job_id) if job.restarts else ()
+    before = [run for run in runs if run.uid == job.uid and run.restarts < job.restarts]
+    return PendingOrder(
+        job=job.waiting_address,
+        gpus=job.gpus,
+        waited_s=max(0.0, this_pass.now - float(job.eligible_time or this_pass.now)),
+        estimate=find_run_time(job, this_pass),
+        attained_s=sum(run.run_s for run in before),
+        resumes=any(run.diagnosis is not None and run.diagnosis.resumed for run in before),
+    )
+
+
+def _apply_order(
+    jobs: Sequence[JobRecord], ordered: Sequence[OrderedJob], scheme: PriorityScheme, this_pass: ReconcilePass
+) -> None:
+    """Update what differs: the terms of `ordered`, and of all other jobs those that slurmwrap set."""
+    state = this_pass.book.order
+    if state.refused:
+        return
+    term = get_term(scheme, this_pass.services)
+    keyed = {one.record.job_id: one for one in ordered}
+    others = [job for job in jobs if job.job_id not in keyed]
+    terms: dict[str, Mapping[int, int]] = {}
+    todo: list[tuple[JobRecord, str, OrderedJob | None]] = [(one.record, term, one) for one in ordered]
+    # A term that slurmwrap set before Slurm's plugin was changed is put back for every job.
+    todo += [(job, key, None) for job in others for key in _list_changed_keys(job, this_pass)]
+    todo += [(one.record, key, None) for one in ordered for key in _list_changed_keys(one.record, this_pass) - {term}]
+    for job, key, wanted in todo:
+        if key not in terms:
+            terms[key] = this_pass.services.slurm.priority_terms(key, this_pass.services.scope.user)
+        update = partial(_update_term, job, key, terms[key].get(job.job_id), wanted, scheme, this_pass)
+        if not run_for_each_job(job, this_pass, update, True):
+            return
+
+
+def _list_changed_keys(job: JobRecord, this_pass: ReconcilePass) -> set[str]:
+    """Return the keys that slurmwrap set and that may not have the job's own value yet."""
+    last = {action.key: action for action in _list_changes(job, this_pass)}
+    return {key for key, action in last.items() if action.value != action.own or action.done_at is None}
+
+
+def _update_term(
+    job: JobRecord,
+    key: str,
+    present: int | None,
+    wanted: OrderedJob | None,
+    scheme: PriorityScheme,
+    this_pass: ReconcilePass,
+) -> bool:
+    """Give one job the term that its class asks for, or its own. Return False if the rest must wait.
+
+    `present`: None if Slurm does not show it. Then only what slurmwrap set is put back: its own last value is assumed.
+    """
+    changes = _list_changes(job, this_pass, key)
+    if present is None:
+        if wanted is not None or not changes:
+            return True
+        present = int(changes[-1].value)
+    own = find_own_value(present, changes)
+    value = own if wanted is None else own + (-wanted.added if key == NICE else wanted.added)
+    _settle_begun_changes(job, present, value, changes, this_pass)
+    if value == present or any(_is_refusal(action) and action.value == str(value) for action in changes):
+        return True
+    action = SlurmAction(
+        verb=Verb.UPDATE_JOB,
+        target=job.waiting_address or job.address,
+        key=key,
+        value=str(value),
+        reason=wanted.text if wanted is not None else _BACK,
+        own=str(own),
+    )
+    if not take_tokens(1, this_pass):
+        return False
+    if scheme.plugin == "basic" and not _is_safe_under_basic(job, present - value, this_pass):
+        return True
+    return _make_change(action, job, this_pass)
+
+
+def find_own_value(present: int, changes: Iterable[ActionRecord]) -> int:
+    """Return what the job had before slurmwrap changed it: `present`, unless slurmwrap set that.
+
+    `changes`: those of slurmwrap, oldest first.
+    """
+    for action in reversed(tuple(changes)):
+        if not _is_refusal(action) and action.value == str(present):
+            return int(action.own)
+    return present
+
+
+def _is_refusal(action: ActionRecord) -> bool:
+    return bool(action.error) and action.error != _OVERTAKEN and not NO_LONGER_PENDING.search(action.error)
+
+
+def _is_safe_under_basic(job: JobRecord, gained: int, this_pass: ReconcilePass) -> bool:
+    """Return whether Nice may be set now: the job is not held at this moment, and its priority does not wrap around."""
+    shown = this_pass.services.slurm.job(job.address)
+    return shown is not None and is_waiting(shown, this_pass.now) and 1 < shown.priority + gained <= MAX_PRIORITY
+
+
+def _make_change(action: SlurmAction, job: JobRecord, this_pass: ReconcilePass) -> bool:
+    number = store_intention(action, RULE, "act", job, this_pass)
+    this_pass.book.order.known.pop(run_key_from_job(job, this_pass.book.cluster), None)
+    try:
+        # SlurmUnreachable leaves the action open. The next pass compares it with what Slurm shows.
+        this_pass.services.slurm.apply(action)
+        error = ""
+    except SlurmError as refused:
+        error = str(refused) or "refused"
+    mark_done(number, action, RULE, error, job, this_pass)
+    if "denied" in error and not NO_LONGER_PENDING.search(error):
+        this_pass.book.order.refused = True
+        this_pass.summary.errors.append(f"the queue's order is not applied: job {action.target}: {error}")
+        return False
+    return True
+
+
+def _settle_begun_changes(
+    job: JobRecord, present: int, value: int, changes: Sequence[ActionRecord], this_pass: ReconcilePass
+) -> None:
+    """Complete the records of changes that were begun and not marked, because the reconciler was killed in between."""
+    attempt = run_key_from_job(job, this_pass.book.cluster)
+    for begun in changes:
+        if begun.done_at is not None or begun.attempt != attempt:
+            continue
+        made = begun.value == str(present)
+        if made or begun.value != str(value):
+            action = SlurmAction(
+                verb=Verb.UPDATE_JOB, target=begun.target, key=begun.key, value=begun.value, reason=begun.reason
+            )
+            mark_done(begun.action_id, action, RULE, "" if made else _OVERTAKEN, job, this_pass)
+            this_pass.book.order.known.pop(attempt, None)
+
+
+def _list_changes(job: JobRecord, this_pass: ReconcilePass, key: str = "") -> tuple[ActionRecord, ...]:
+    """Return slurmwrap's changes of the job's priority in the order in which they were made."""
+    return tuple(a for a in _list_actions(job, this_pass) if a.mode == "act" and key in ("", a.key))
+
+
+def _find_added(job: JobRecord, this_pass: ReconcilePass) -> int:
+    """Return what the rule has added to the job's priority at present."""
+    done = [action for action in _list_changes(job, this_pass) if action.done_at is not None and not action.error]
+    if not done:
+        return 0
+    added = int(done[-1].value) - int(done[-1].own)
+    return -added if done[-1].key == NICE else added
+
+
+def _list_actions(job: JobRecord, this_pass: ReconcilePass) -> tuple[ActionRecord, ...]:
+    known, attempt = this_pass.book.order.known, run_key_from_job(job, this_pass.book.cluster)
+    if attempt not in known:
+        found = list_known_actions(attempt, job, this_pass.book.submitted[attempt], this_pass)
+        # A value that is set once more keeps its first number.
+        known[attempt] = tuple(sorted((a for a in found if a.rule == RULE), key=lambda a: (a.intended_at, a.action_id)))
+    return known[attempt]
+
+
+def _record_advice(ordered: Iterable[OrderedJob], mode: str, scheme: PriorityScheme, this_pass: ReconcilePass) -> None:
+    """Record once for each job and class what the rule would have set. Own values are not read: Nice counts from 0."""
+    term = get_term(scheme, this_pass.services)
+    for one in ordered:
+        value = str(-one.added if term == NICE else one.added)
+        seen = {(action.key, action.value) for action in _list_actions(one.record, this_pass)}
+        if (term, value) not in seen:
+            target = one.record.waiting_address
+            action = SlurmAction(verb=Verb.UPDATE_JOB, target=target, key=term, value=value, reason=one.text)
+            store_intention(action, RULE, mode, one.record, this_pass)
+            this_pass.book.order.known.pop(run_key_from_job(one.record, this_pass.book.cluster), None)
+
+
+def _count_passed_jobs(this_pass: ReconcilePass) -> None:
+    """Store for each gsub job that started since the last pass which jobs of others it passed by the rule alone.
+
+    A job of others was passed if it was ready, waits in the same partition, and had the higher priority without what
+    the rule added. Priorities are those of this pass and the last one, so the number may differ a little.
+    """
+    state, book = this_pass.book.order, this_pass.book
+    words, ours = this_pass.words.first.values(), {job.job_id for job in list_pending_gsub_jobs(this_pass)}
+    ahead, state.ahead = state.ahead, {}
+    started = {key: job for job in words if not job.pending and (key := run_key_from_job(job, book.cluster)) in ahead}
+    if started:
+        others = [job for job in words if job.job_id not in ours and job.reason in _READY_REASONS]
+        others = [job for job in others if is_waiting(job, this_pass.now)]
+        for key, job in started.items():
+            priority, added = ahead[key]
+            names = set(job.partition.split(","))
+            passed = sum(
+                priority - added < other.priority < priority and not names.isdisjoint(other.partition.split(","))
+                for other in others
+            )
+            run = this_pass.services.store.attempt(key)
+            if passed and run is not None:
+                this_pass.services.store.save_attempt(replace(run, passed=passed))
+    for job in (job for job in words if job.job_id in ours):
+        added = _find_added(job, this_pass)
+        if added > 0:
+            state.ahead[run_key_from_job(job, book.cluster)] = (job.priority, added)
