@@ -200,7 +200,7 @@ class Store(Protocol):
         """Return the `limit` different jobs of which a run ended last, each with that end in Unix seconds."""
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
-        """Return GPUs times run time of the runs with GPUs that completed or reached their time limit since then."""
+        """Return GPUs times run time of the runs with GPUs that completed or were cut off since then."""
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
         """Store an action as intended and return its id.

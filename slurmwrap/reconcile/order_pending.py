@@ -19,12 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from slurmwrap.errors import SlurmError
+from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord
 from slurmwrap.model.queue_priority import MAX_PRIORITY, NICE, PriorityScheme
+from slurmwrap.model.run_time import FROM_RUNS
 from slurmwrap.placement.relaxation import is_waiting, may_be_touched
 from slurmwrap.policy.queue_order import (
     OrderSettings,
@@ -35,6 +36,7 @@ from slurmwrap.policy.queue_order import (
     compute_additions,
 )
 from slurmwrap.policy.run_from_slurm import run_key_from_job
+from slurmwrap.profiling.run_time import RunTimeLevel, estimate_run_time, find_length_factor
 from slurmwrap.reconcile.pending_job_updates import (
     NO_LONGER_PENDING,
     list_known_actions,
@@ -51,7 +53,7 @@ from slurmwrap.reconcile.reconcile_context import (
     SlurmJobs,
     run_for_each_job,
 )
-from slurmwrap.reconcile.run_time_lookup import find_run_time
+from slurmwrap.reconcile.run_time_lookup import find_run_time, find_run_time_query, get_run_time_history
 from slurmwrap.report.order_text import format_order_class
 
 RULE = "order"
@@ -195,9 +197,24 @@ def make_pending_order(job: JobRecord, this_pass: ReconcilePass) -> PendingOrder
         gpus=job.gpus,
         waited_s=max(0.0, this_pass.now - float(job.eligible_time or this_pass.now)),
         estimate=find_run_time(job, this_pass),
+        overran=_has_overrun(job, this_pass),
         attained_s=sum(run.run_s for run in before),
         resumes=any(run.diagnosis is not None and run.diagnosis.resumed for run in before),
     )
+
+
+def _has_overrun(job: JobRecord, this_pass: ReconcilePass) -> bool:
+    """Return whether the newest comparable run of the job's key took longer than nine in ten were expected to take.
+
+    So a key whose jobs have become longer, or that its user used for short jobs first, gains nothing by that.
+    """
+    query = find_run_time_query(job, this_pass)
+    if not query.key:
+        return False
+    runs = get_run_time_history(this_pass).runs(("key", query.user, query.key))
+    same = [run for other, run in runs if find_length_factor(query, other) == 1]
+    before = estimate_run_time([RunTimeLevel(source=FROM_RUNS, samples=same[:-1])])
+    return before is not None and same[-1].run_s > before.p90_s
 
 
 def _apply_order(
@@ -224,9 +241,7 @@ def _apply_order(
 
 
 def _list_changed_keys(job: JobRecord, this_pass: ReconcilePass) -> set[str]:
-    """Return the keys that slurmwrap set and that may not have the job's own value yet."""
-    last = {action.key: action for action in _list_changes(job, this_pass)}
-    return {key for key, action in last.items() if action.value != action.own or action.done_at is None}
+    return {action.key for action in _list_changes(job, this_pass)}
 
 
 def _update_term(
@@ -291,9 +306,11 @@ def _make_change(action: SlurmAction, job: JobRecord, this_pass: ReconcilePass) 
     number = store_intention(action, RULE, "act", job, this_pass)
     this_pass.book.order.known.pop(run_key_from_job(job, this_pass.book.cluster), None)
     try:
-        # SlurmUnreachable leaves the action open. The next pass compares it with what Slurm shows.
         this_pass.services.slurm.apply(action)
         error = ""
+    except SlurmUnreachable:
+        # The action stays open. The next pass compares it with what Slurm shows.
+        raise
     except SlurmError as refused:
         error = str(refused) or "refused"
     mark_done(number, action, RULE, error, job, this_pass)

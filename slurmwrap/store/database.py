@@ -518,12 +518,10 @@ class Database(UserReportTables, RunTimeTable, FaultTables):
         self._write(record_rows.insert(record_rows.ATTEMPTS, "OR IGNORE"), row)
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
-        """Return GPUs times run time of the newest 20,000 runs that completed or timed out since then, no pre-runs."""
-        sql = """SELECT gpus * (end_time - start_time) AS service FROM attempts AS run
-            WHERE cluster = ? AND end_time >= ? AND state IN ('COMPLETED', 'TIMEOUT') AND gpus > 0
-            AND NOT EXISTS (SELECT 1 FROM submissions WHERE prerun_job_id = run.job_id AND cluster = run.cluster)
-            ORDER BY end_time DESC LIMIT 20000"""
-        return tuple(float(row["service"] or 0) for row in self._rows(sql, (cluster, since)))
+        """Return GPUs times run time of the runs with GPUs that completed or were cut off since then."""
+        sql = """SELECT gpus * run_s AS service FROM run_times
+            WHERE cluster = (SELECT id FROM names WHERE name = ?) AND end_time >= ? AND gpus > 0"""
+        return tuple(float(row["service"]) for row in self._rows(sql, (cluster, since)))
 
     # Actions
 
