@@ -17,7 +17,10 @@ from slurmwrap.reconcile import event_log
 
 
 def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], str]:
-    """Return what is overdue, and the text for people. Raise UsageError if no site is configured."""
+    """Return what is overdue, and the text for people. Raise UsageError if no site is configured.
+
+    If the reconciler makes no passes, give pending jobs back the priority that they had without it.
+    """
     config = load(os.environ)
     if not config.site.state_dir:
         raise UsageError("no site is configured", hint="The watchdog is the site's: it needs site.state_dir.")
@@ -25,6 +28,8 @@ def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], 
     reports = Path(config.report.directory) if config.report.directory else state_dir / "reports"
     late = look(state_dir, reports, now, since=since(state_dir, now))
     text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
+    if any(one.what == "reconciler" for one in late):
+        text += _withdraw_order(config, state_dir, console)
     change = news(state_dir, late, now)
     # As a service, write log records with a priority, so that filters by priority show them.
     if is_our_stderr(os.environ):
@@ -34,6 +39,27 @@ def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], 
     if change:
         _send_mail(config, "late" if change == "late" else "well again", _format_mail(late, text), console)
     return [asdict(one) for one in late], text
+
+
+def _withdraw_order(config: Config, state_dir: Path, console: Console) -> str:
+    """Return what was done as lines of text. An error is printed, and the next call tries again."""
+    from slurmwrap.gsub.prefetch import make_slurm_commands
+    from slurmwrap.reconcile.order_pending import withdraw_order
+    from slurmwrap.reconcile.wire_adapters import make_site_services
+    from slurmwrap.store.database import Database
+
+    path = state_dir / "site.db"
+    if not path.exists():
+        return ""
+    try:
+        with Database.open(path) as store:
+            commands = make_slurm_commands(config, os.environ, console)
+            updates, complete = withdraw_order(make_site_services(config, commands, store, console.say))
+    except SlurmwrapError as error:
+        console.error(error)
+        return ""
+    rest = "" if complete else "; the others follow"
+    return f"\n{updates} pending jobs have their own priority again{rest}" if updates or not complete else ""
 
 
 def _format_mail(late: tuple[OverdueState, ...], text: str) -> str:

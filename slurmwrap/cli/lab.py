@@ -59,6 +59,9 @@ def up(
     priority: Annotated[
         str, typer.Option(help="Slurm's priority plugin: basic or multifactor (with --accounting: with fair share).")
     ] = "basic",
+    act: Annotated[
+        str, typer.Option(metavar="RULES", help="Of the rules order and limit, those that act: order,limit.")
+    ] = "",
     reconcile: Annotated[bool, typer.Option("--reconcile/--no-reconcile", help="Run slurmwrap's reconciler.")] = True,
     hooks: Annotated[bool, typer.Option("--hooks/--no-hooks", hidden=True)] = True,
 ) -> None:
@@ -71,6 +74,7 @@ def up(
         directory=lab_directory, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
         switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
         cluster=cluster or cluster_of(lab_directory), accounting=accounting, priority=priority,
+        act=tuple(filter(None, act.split(","))),
     )  # fmt: skip
     began = time.monotonic()
     # Exit normally on SIGTERM, so that the processes started so far are stopped.

@@ -16,7 +16,7 @@ from slurmwrap.cli.reconcile_maintenance import ReconcilerMaintenance
 from slurmwrap.config import load_config as configuration
 from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
-from slurmwrap.errors import UsageError
+from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.host.lock import hold_exclusive_lock
@@ -24,12 +24,14 @@ from slurmwrap.install.service_watchdog import beat
 from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
+from slurmwrap.reconcile.order_pending import withdraw_order
 from slurmwrap.reconcile.wire_adapters import make_site_services, make_user_services
 from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
+_WITHDRAW_S = 20.0
 
 
 def reconcile(
@@ -63,7 +65,7 @@ def reconcile(
             if site
             else make_user_services(config, commands, store, console.say, state_dir)
         )
-        services = replace(services, slurm=slurm, say=log.note)
+        services = replace(services, slurm=slurm, say=log.note, lasting=site or watch)
         maintenance = ReconcilerMaintenance(database, config, site=site, say=log.note)
         if watch:
             _run_service(
@@ -73,12 +75,22 @@ def reconcile(
                 log,
                 maintenance,
             )
+            if not site:
+                _withdraw_own_order(services, log)
         else:
             summary = reconcile_once(services)
             log.tell_all(_list_pass_events(summary))
             maintenance.after(summary, time.time())
     if not site:
         _clean_up_preruns(config, console)
+
+
+def _withdraw_own_order(services: Services, log: EventLog) -> None:
+    """Give the user's jobs back the Nice that they had: no watchdog does it. The site's reconciler has one."""
+    try:
+        withdraw_order(services, _WITHDRAW_S)
+    except SlurmwrapError as error:
+        log.note(f"the order of your pending jobs stays: {error}")
 
 
 def _clean_up_preruns(config: Config, console: Console) -> None:

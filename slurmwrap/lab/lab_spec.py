@@ -15,6 +15,7 @@ ACCOUNT = "lab"  # Slurm account of all users, with --accounting
 HIGHEST_PORT = 32767  # the kernel assigns higher ports as ephemeral ports (net.ipv4.ip_local_port_range)
 TOPOLOGIES = ("tree", "none")  # TopologyPlugin: topology/tree, or none
 PRIORITIES = ("basic", "multifactor")  # PriorityType
+QUEUE_RULES = ("order", "limit")  # rules that only advise unless `act` names them
 _CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld converts it to lower case; slurmdbd's tables contain it
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
 # Size of sun_path of a UNIX socket (unix(7)) without its final NUL.
@@ -41,6 +42,7 @@ class LabSpec:
     # Run slurmdbd with its own database, and enforce limits of QOS and association.
     accounting: bool = False
     priority: str = "basic"  # one of PRIORITIES; fair share needs `accounting`
+    act: tuple[str, ...] = ()  # of QUEUE_RULES: those that act
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -106,6 +108,8 @@ def checked(spec: LabSpec) -> LabSpec:
         raise UsageError(f"--topology must be {' or '.join(TOPOLOGIES)}, not '{spec.topology}'")
     if spec.priority not in PRIORITIES:
         raise UsageError(f"--priority must be {' or '.join(PRIORITIES)}, not '{spec.priority}'")
+    if unknown := [rule for rule in spec.act if rule not in QUEUE_RULES]:
+        raise UsageError(f"--act must name {' or '.join(QUEUE_RULES)}, not '{unknown[0]}'")
     if not _CLUSTER.match(spec.cluster):
         raise UsageError(
             f"--cluster '{spec.cluster}' is no name of a cluster",

@@ -111,7 +111,13 @@ def _from_json(data: dict[str, Any]) -> LabState:
         raise ValueError(f"version {data['version']}")
     means = {**data["means"], "release": tuple(data["means"]["release"])}
     return LabState(
-        spec=LabSpec(**{**data["spec"], "directory": Path(data["spec"]["directory"])}),
+        spec=LabSpec(
+            **{
+                **data["spec"],
+                "directory": Path(data["spec"]["directory"]),
+                "act": tuple(data["spec"].get("act", ())),
+            }
+        ),
         means=Means(**means),
         daemons=tuple(Daemon(**daemon) for daemon in data["daemons"]),
         notes=tuple(data["notes"]),

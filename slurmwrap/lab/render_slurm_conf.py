@@ -14,7 +14,7 @@ from typing import Any
 from slurmwrap.config.load_config import RULES
 from slurmwrap.errors import LabError
 from slurmwrap.lab.lab_directories import LabDirectories
-from slurmwrap.lab.lab_spec import LabSpec
+from slurmwrap.lab.lab_spec import QUEUE_RULES, LabSpec
 from slurmwrap.package_files import make_template_environment
 
 CGROUP_DISABLED_SINCE = (23, 2)
@@ -95,6 +95,7 @@ def _values(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPath
         "prerun_partition": PRERUN_PARTITION,
         "database": DATABASE,
         "rules": RULES,
+        "advised": [rule for rule in QUEUE_RULES if rule not in spec.act],
         # On a small lab the default cap of a tenth would be rounded down to no node.
         "exclude_cap": max(0.1, round(1.0 / spec.nodes + 0.125, 3)) if spec.nodes > 1 else 0.1,
     }

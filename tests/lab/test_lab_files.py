@@ -159,7 +159,22 @@ def test_the_site_configuration_is_valid_for_slurmwrap() -> None:
         munge_socket="/srv/lab/run/munge/munge.socket", slurm_user="root",
     )  # fmt: skip
     assert merged.prerun.partition == "prerun"
-    assert {rule: merged.mode_of(rule) for rule in config.RULES} == dict.fromkeys(config.RULES, "act")
+    acting = dict.fromkeys(config.RULES, "act")
+    assert {rule: merged.mode_of(rule) for rule in config.RULES} == {**acting, "order": "advise", "limit": "advise"}
+
+
+def test_rules_of_the_queue_act_if_asked_for() -> None:
+    text = render(replace(SPEC, act=("order",)), LAYOUT, FULL, None)["slurmwrap/config.toml"]
+    merged = config.merge(config.Config(), tomllib.loads(text), "lab")
+    assert (merged.mode_of("order"), merged.mode_of("limit")) == ("act", "advise")
+
+
+def test_multifactor_priorities_have_fair_share_only_with_accounting() -> None:
+    assert settings(render(SPEC, LAYOUT, FULL, None)["slurm.conf"])["PriorityType"] == "priority/basic"
+    plain = settings(render(replace(SPEC, priority="multifactor"), LAYOUT, FULL, None)["slurm.conf"])
+    assert plain["PriorityType"] == "priority/multifactor" and "PriorityWeightFairshare" not in plain
+    shared = replace(SPEC, priority="multifactor", accounting=True)
+    assert "PriorityWeightFairshare" in settings(render(shared, LAYOUT, FULL, None)["slurm.conf"])
 
 
 @pytest.mark.parametrize("nodes", [2, 4, 8, 64])

@@ -52,6 +52,8 @@ def test_ports_follow_the_base_port() -> None:
         ({"cpus": 31, "threads": 2}, "--cpus=31 is not a multiple of --threads=2"),
         ({"switches": 9}, "--switches"),
         ({"topology": "ring"}, "--topology must be tree or none"),
+        ({"priority": "own"}, "--priority must be basic or multifactor"),
+        ({"act": ("order", "tune")}, "--act must name order or limit, not 'tune'"),
         ({"mem_mib": 0}, "--mem-mib"),
         ({"base_port": 32760}, "--base-port"),  # the last node would reach 32768, where ephemeral ports begin
         ({"base_port": 32759, "accounting": True}, "--base-port"),  # and slurmdbd's port is the next one
