@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, TypeVar
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
+from slurmwrap.gsub.expected_run_time import find_expected_run_time
 from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
 from slurmwrap.gsub.waiting_job import has_user_changed_start_time, is_as_given, is_eligible, start_action
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_run import PrerunRecord
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.retune import make_retune_actions, undo
 from slurmwrap.profiling.job_key import derive_variant
 from slurmwrap.profiling.merge_profiles import merge
+from slurmwrap.profiling.run_time import compute_run_s_by_prerun
 
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitContext
@@ -89,7 +92,9 @@ def apply_verdict(
     elif released is not None:
         return record
     else:
-        chosen, applied, starts = _plan_again(waiting, read_measured_profile(waiting, verdict, context), context)
+        chosen, applied, starts = _plan_again(
+            waiting, read_measured_profile(waiting, verdict, context), verdict.measurement, context
+        )
         final = replace(record, plan=asdict(chosen), changes=applied, released=starts)
     keep(lambda: context.memory.remember_prerun(final), context)
     return final
@@ -201,7 +206,7 @@ def _read_job_record(job_id: int, context: SubmitContext) -> JobRecord | None:
 
 
 def _plan_again(
-    waiting: HeldJob, profile: ResourceProfile | None, context: SubmitContext
+    waiting: HeldJob, profile: ResourceProfile | None, measurement: Measurement | None, context: SubmitContext
 ) -> tuple[PlacementPlan, Applied, bool]:
     """Plan again with the measurement and a new snapshot, apply the changes one key per call, then set StartTime.
 
@@ -222,7 +227,7 @@ def _plan_again(
             context.say(f"job {target} keeps the start time that its user has set meanwhile")
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
-            chosen, applied = _apply_second_plan(waiting, profile, record, context)
+            chosen, applied = _apply_second_plan(waiting, profile, measurement, record, context)
     except (SlurmError, ValueError) as error:
         # The job passed its pre-run, so a failure to plan must not keep it waiting.
         context.say(f"not tuned again: {error}")
@@ -248,17 +253,24 @@ def _release_rest_of_array(waiting: HeldJob, context: SubmitContext) -> tuple[Ap
 
 
 def _apply_second_plan(
-    waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, context: SubmitContext
+    waiting: HeldJob,
+    profile: ResourceProfile | None,
+    measurement: Measurement | None,
+    record: JobRecord,
+    context: SubmitContext,
 ) -> tuple[PlacementPlan, Applied]:
     # All tasks of an array would get the same nodes, so only a job that is no array is planned as starting at once.
     alone = record.array_job_id is None
     at_once = (
         alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _DELAYING_OPTIONS)
     )
-    known = read_planning_facts(context, starts_now=at_once)
+    snapshot = context.slurm.snapshot()
+    prerun_s = compute_run_s_by_prerun(measurement, waiting.request.shape.gpus) if measurement is not None else None
+    run_time = find_expected_run_time(waiting.request, waiting.profile_key, snapshot, context, prerun_s)
+    known = read_planning_facts(context, starts_now=at_once, run_time=run_time)
     seen = replace(known, qos=record.qos, account=record.account)
     second = plan(
-        *(waiting.request, profile, context.slurm.snapshot(), context.published.health, context.config, seen),
+        *(waiting.request, profile, snapshot, context.published.health, context.config, seen),
         before=waiting.plan,
     )
     updates = make_retune_actions(waiting.plan, second, waiting.request, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.errors import StoreError
+from slurmwrap.model.run_time import FROM_RUNS, FROM_SCALED_RUNS
 from slurmwrap.profiling.job_key import derive_length, derive_variant
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery, list_groups
 
@@ -31,18 +32,17 @@ def find_expected_run_time(
         account=request.value("account") or "",
         partition=partition.partition(",")[0],
     )
-    if context.published.run_times and prerun_s is None:
+    found = None
+    if context.published.run_times:
         from slurmwrap.profiling.published_run_times import find_published_run_time
 
         found = find_published_run_time(context.published.run_times, context.cluster, job)
-        if found is not None and found.specific:
+        if found is not None and found.source in (FROM_RUNS, FROM_SCALED_RUNS):
             return found
-    else:
-        found = None
     try:
-        runs = context.memory.run_times(context.cluster, list_groups(job))
+        runs = context.memory.run_times(context.cluster, list_groups(job)) if context.memory.has_runs() else {}
     except StoreError:
         # The estimate is optional. What else needs the database reports its fault.
-        return found
-    own = RunTimeHistory(read=lambda group: runs.get(group, ())).estimate(job, prerun_s) if runs else None
-    return own if own is not None and (own.specific or found is None) else found
+        runs = {}
+    own = RunTimeHistory(read=lambda group: runs.get(group, ())).estimate(job, prerun_s)
+    return own if own is not None and (found is None or (own.specific and not found.specific)) else found

@@ -2,8 +2,8 @@
 
 Each process has a file in $SLURMWRAP_STEP_DIR, named by its pid. It holds 69 bytes of text in fixed columns, so that
 one pwrite replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB)
-and `parked`. The file `<pid>.model` holds the bytes of all parameters, those of the largest one, and the world size.
-With $SLURMWRAP_PARK_AFTER=N the process sleeps forever ("parks") inside step N: no later line runs, no checkpoint is
+and `parked`. The file `<pid>.model` holds the bytes of all parameters, those of the largest one, and the world size;
+in a pre-run `<pid>.total` holds the steps of the whole training (slurmwrap_total_steps). With $SLURMWRAP_PARK_AFTER=N the process sleeps forever ("parks") inside step N: no later line runs, no checkpoint is
 written, and the supervisor kills it. With $SLURMWRAP_REHEARSE it goes on with shortened epochs instead
 (slurmwrap_rehearsal), and its record stays as it was in step N. Python 3.6 syntax, standard library; the callers ignore all exceptions.
 """
@@ -160,14 +160,30 @@ class Counter(object):
                     parks = begins = 0 < self.park_after <= count or self._is_rehearsal_requested()
                 parks = parks and _settled()
                 begins = begins and parks and self.rehearse in ("1", "on_request")
+                now = self.clock()
                 if parks or (count == 3 and rank > RANKS["backward"]):
                     self.memory = _gpu_memory_mib()
-                self._reached(rank, source, count, parks and not begins)
+                if parks:
+                    self._note_total(count)
+                self._reached(rank, source, count, parks and not begins, now)
         if begins:
             self._begin_rehearsal(count)
         # All threads that count a step are parked too.
         while self.parked:
             _sleep_for_good(self.sleep)
+
+    def _note_total(self, steps: int) -> None:
+        """Write how many steps the whole training has, if the program shows it. Only a pre-run parks, and only once."""
+        try:
+            total = sys.modules["slurmwrap_step"]._layer("slurmwrap_total_steps").find_total(steps)
+            if total is not None:
+                descriptor = _open_file(self.path + ".total")
+                try:
+                    _pwrite(descriptor, ("%20d %d\n" % total).encode("ascii"), 0)
+                finally:
+                    os.close(descriptor)
+        except Exception:
+            pass
 
     def _is_rehearsal_requested(self) -> bool:
         return self.rehearse == "on_request" and os.path.exists(os.path.join(self.step_dir, "rehearse"))
@@ -196,8 +212,7 @@ class Counter(object):
         self.parked = True
         self.flush()
 
-    def _reached(self, rank: int, source: str, count: int, parks: bool) -> None:
-        now = self.clock()
+    def _reached(self, rank: int, source: str, count: int, parks: bool, now: float) -> None:
         if rank > self.rank or not self.first:
             self.first = now
         self.rank, self.source, self.count, self.last = rank, source, count, now

@@ -28,6 +28,10 @@ class Measurement:
     seconds: float = 0.0
     steps: int | None = None
     steps_per_s: float | None = None
+    # Steps of the whole training in one process, where the program shows it in a pre-run.
+    total_steps: int | None = None
+    # Whether several processes divide these steps among them, because their number comes from the data; None: unknown.
+    total_is_shared: bool | None = None
     steps_until_s: float | None = None  # from the start of the run to its last counted step
     cpu_s: float | None = None  # user + system CPU time
     cpus_used: float | None = None  # mean number of busy cores in the measured window

@@ -25,6 +25,9 @@ class StepReading:
     model_mib: float | None = None  # size of the optimizers' parameters, as far as this process holds them
     largest_tensor_mib: float | None = None  # size of the largest of them
     world: int = 1  # number of processes of torch.distributed
+    # Measurement.total_steps and total_is_shared: steps of the whole training.
+    total: int | None = None
+    total_is_shared: bool | None = None
 
     @property
     def exact(self) -> bool:

@@ -37,6 +37,7 @@ from slurmwrap.profiling.job_key import is_count_name, limit_length
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.job_run import JobRun
+    from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.submission import Submission
 
 # Newest runs of one level that count, and after how many newer runs the weight of a run is halved.
@@ -318,6 +319,18 @@ def find_length_factor(job: RunTimeQuery, other: RunTimeQuery) -> float | None:
     except ValueError:
         return None
     return mine / theirs if mine > 0 and theirs > 0 and mine / theirs < float("inf") else None
+
+
+def compute_run_s_by_prerun(measurement: Measurement, gpus: int) -> float | None:
+    """Return the run time by the steps per second of a pre-run and the steps of the whole training; None if unknown.
+
+    Assumed: one process for each of the job's GPUs, and a step takes as long as with a single process.
+    """
+    total, rate = measurement.total_steps, measurement.steps_per_s
+    processes = max(1, gpus)
+    if not total or not rate or (measurement.total_is_shared is None and processes > 1):
+        return None
+    return max(SHORTEST_S, total / rate / (processes if measurement.total_is_shared else 1))
 
 
 # Longest text of a user's record that is stored.

@@ -10,11 +10,12 @@ import pytest
 from test_submit import FakeMemory, FakeSlurm, context, request, trial
 
 from slurmwrap.console import Console
+from slurmwrap.gsub.expected_run_time import find_expected_run_time
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
 from slurmwrap.gsub.submit import run
 from slurmwrap.gsub.submit_context import PreparedJob
-from slurmwrap.model.run_time import FROM_RUNS, FROM_USER, RunTimeSample
+from slurmwrap.model.run_time import FROM_PRERUN, FROM_RUNS, FROM_USER, RunTimeEstimate, RunTimeSample
 from slurmwrap.profiling.published_run_times import format_line, join_lines, list_published_groups
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
 from slurmwrap.protocols import Published
@@ -85,6 +86,24 @@ def test_a_job_waits_for_locality_by_its_own_runs_and_not_by_those_of_other_jobs
     unknown, short = wait_for_locality(None), wait_for_locality(make_history(125.0))
     assert (unknown > 12, short) == (True, 12)
     assert wait_for_locality(make_history(125.0, replace(job(), key=""))) == unknown
+
+
+def test_a_pre_run_counts_unless_runs_of_the_job_are_known() -> None:
+    def find(own: RunTimeHistory | None, published: Published) -> RunTimeEstimate | None:
+        at = context(FakeSlurm(), FakeMemory(past_runs=own), published=published)
+        asked = request(script=SCRIPT)
+        return find_expected_run_time(asked, job().key, FakeSlurm().snapshot(), at, prerun_s=900.0)
+
+    other = replace(job(), key="")
+    for own, published, source in (
+        (None, Published(), FROM_PRERUN),
+        (None, publish(make_history(60.0, other), other), FROM_PRERUN),
+        (make_history(60.0, other), Published(), FROM_PRERUN),
+        (make_history(60.0), Published(), FROM_RUNS),
+        (None, publish(make_history(60.0)), FROM_RUNS),
+    ):
+        found = find(own, published)
+        assert found is not None and found.source == source
 
 
 def test_explain_shows_the_expected_run_time_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:

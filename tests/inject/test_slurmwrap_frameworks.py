@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import allow, wait_for
 
 from slurmwrap.inject import slurmwrap_step
 from slurmwrap.prerun.trial import step_detection
@@ -116,3 +117,41 @@ def test_the_step_count_equals_the_frameworks_own_count(tmp_path: Path, name: st
     assert done.returncode == 0, done.stderr
     reading = step_detection.read_steps(str(tmp_path / "steps"))
     assert (reading.source, reading.count) == (source, int(done.stdout.split()[-1]))
+
+
+# Steps of the whole training, as the uninterrupted programs print them, and whether more processes would divide them.
+TOTALS = {
+    "Keras on torch": (14, False),
+    "Keras on JAX in groups": (14, False),
+    "Lightning accumulating": (6, True),
+    "transformers accumulating": (12, True),
+}
+
+
+@pytest.mark.frameworks
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TOTALS)
+def test_a_pre_run_finds_the_steps_of_the_whole_training(tmp_path: Path, name: str) -> None:
+    needs, _, program = PROGRAMS[name]
+    for package in needs.split():
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed (pip install 'slurmwrap[frameworks]')")
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "program.py").write_text(program)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "SLURMWRAP_PARK_AFTER": "2"}
+    environ |= {"PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": str(tmp_path / "steps")}
+    environ |= {"KERAS_BACKEND": needs.rpartition(" ")[2]}
+    argv = [sys.executable, "-W", "ignore", "program.py"]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(argv, env=environ, cwd=tmp_path, stdout=said, stderr=said)
+        try:
+            reading = wait_for(
+                lambda: step_detection.read_steps(str(tmp_path / "steps")),
+                lambda seen: seen.parked or process.poll() is not None,
+                timeout=allow(60),
+            )
+        finally:
+            process.kill()
+            process.wait()
+    assert reading.parked, (tmp_path / "said").read_text()
+    assert (reading.total, reading.total_is_shared) == TOTALS[name]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run_time import (
     FROM_ACCOUNT,
     FROM_OTHER_RUNS,
@@ -32,6 +33,7 @@ from slurmwrap.profiling.run_time import (
     RunTimeLevel,
     RunTimeQuery,
     _redistribute_cut_off,
+    compute_run_s_by_prerun,
     estimate_run_time,
     find_length_factor,
     list_groups,
@@ -328,3 +330,23 @@ def test_what_a_user_claims_is_limited() -> None:
         assert found is not None
         assert found.job.length == ()
         assert len(found.job.key) <= 200
+
+
+@pytest.mark.parametrize(
+    ("total", "shared", "rate", "gpus", "run_s"),
+    [
+        (9000, False, 2.0, 8, 4500.0),
+        (9000, True, 2.0, 8, 562.5),
+        (9000, True, 2.0, 0, 4500.0),
+        (9000, None, 2.0, 1, 4500.0),
+        (9000, None, 2.0, 8, None),
+        (None, True, 2.0, 8, None),
+        (9000, True, None, 8, None),
+        (4, True, 2.0, 8, 1.0),
+    ],
+)
+def test_the_run_time_by_a_pre_run_follows_from_its_speed_and_the_steps_of_the_training(
+    total: int | None, shared: bool | None, rate: float | None, gpus: int, run_s: float | None
+) -> None:
+    measured = Measurement(steps=3, steps_per_s=rate, total_steps=total, total_is_shared=shared)
+    assert compute_run_s_by_prerun(measured, gpus) == run_s

@@ -97,6 +97,8 @@ class Sampler:
             seconds=round(seconds, 3),
             steps=steps.steps or None,
             steps_per_s=profiled.full_speed or (steps.per_s if steps.exact else None),
+            total_steps=steps.total * (steps.world if steps.total_is_shared else 1) if steps.total else None,
+            total_is_shared=steps.total_is_shared,
             cpu_curve=profiled.curve,
             cpu_curve_end=profiled.end,
             loader_workers=profiled.workers,

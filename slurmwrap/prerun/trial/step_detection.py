@@ -14,6 +14,7 @@ from pathlib import Path
 
 from slurmwrap.inject.slurmwrap_counter import RANKS
 from slurmwrap.inject.slurmwrap_torch import WEAK_STEPS
+from slurmwrap.inject.slurmwrap_total_steps import FIXED, SHARED
 from slurmwrap.model.trial_result import ExitCall, Rehearsal, StepReading
 from slurmwrap.prerun.trial import printed_progress
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
@@ -53,7 +54,8 @@ def _select_best(step_dir: str, names: Iterable[str]) -> StepReading:
     if not found:
         return StepReading()
     name, best = max(found.items(), key=lambda item: (item[1].parked, RANKS.get(item[1].source, 0), item[1].count))
-    return _add_model_size(best, _read(Path(step_dir, f"{name}.model"), 128))
+    best = _add_model_size(best, _read(Path(step_dir, f"{name}.model"), 128))
+    return _add_total(best, _read(Path(step_dir, f"{name}.total"), 128))
 
 
 def _add_model_size(reading: StepReading, text: str) -> StepReading:
@@ -64,6 +66,16 @@ def _add_model_size(reading: StepReading, text: str) -> StepReading:
     return dataclasses.replace(
         reading, model_mib=round(model / _MIB, 6), largest_tensor_mib=round(largest / _MIB, 6), world=world
     )
+
+
+def _add_total(reading: StepReading, text: str) -> StepReading:
+    try:
+        total, scale = map(int, text.split())
+    except ValueError:
+        return reading
+    if total <= reading.count or not reading.exact:
+        return reading
+    return dataclasses.replace(reading, total=total, total_is_shared={FIXED: False, SHARED: True}.get(scale))
 
 
 def parse_record(text: str) -> StepReading | None:
