@@ -148,6 +148,14 @@ _RUN_TIME = describe_object(
         "runs": {**WHOLE, "description": "number of runs of that source; 0: it is not made of runs"},
     }
 )
+_START = describe_object(
+    {
+        "at": {**WHOLE, "description": "median, Unix seconds"},
+        "by": {**WHOLE, "description": "nine of ten such jobs start by then, Unix seconds"},
+        "jobs": {**WHOLE, "description": "running jobs and jobs ahead of it that were considered"},
+        "predicted": {**WHOLE, "description": "of them: whose end was predicted; the others run until their limit"},
+    }
+)
 _SUBMISSION = {
     "job_id": maybe(WHOLE) | {"description": "null where Slurm refused the job, or its answer was lost: see `error`"},
     "cluster": TEXT,
@@ -163,6 +171,8 @@ _SUBMISSION = {
             "estimate": maybe(_ESTIMATE) | {"description": "null: another reason than the expected value decided"},
         }
     ),
+    "start": maybe(_START)
+    | {"description": "with --explain: when it is expected to start; null: it may start now, or it is not known"},
     "run_time": maybe(_RUN_TIME) | {"description": "expected run time; null: no earlier run says anything"},
     "changes": {
         "type": "array",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitResult, TrialJob
     from slurmwrap.model.finding import Finding
     from slurmwrap.model.run_time import RunTimeEstimate
+    from slurmwrap.placement.expected_start import ExpectedStart
     from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import SbatchResult
     from slurmwrap.sbatch.job_request import JobRequest
@@ -72,6 +73,7 @@ def open_submit_context(
         say=console.say,
         flights=PrerunRegistry(find_state_dir(environ)),
         quotas=slurm.quotas,
+        queue=slurm.queue,
     )
 
 
@@ -160,6 +162,7 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
             from slurmwrap.report.run_time_text import describe_run_time
 
             console.say(f"it {describe_run_time(prepared.run_time, prepared.request.shape.gpus)}")
+        prepared = _explain_start(prepared, context, console)
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")
     if own.dry_run:
@@ -199,6 +202,17 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     release_orphans(context)
     timing.reached("look after pre-runs")
     return code
+
+
+def _explain_start(prepared: PreparedJob, context: SubmitContext, console: Console) -> PreparedJob:
+    """Print when a job that cannot start at once is expected to start, and return it with that."""
+    from slurmwrap.gsub.explain_start import describe_expected_start, find_start_of_new_job, is_start_forecast
+
+    if not is_start_forecast(prepared, context):
+        return prepared
+    start = find_start_of_new_job(prepared, context)
+    console.say(describe_expected_start(start, context.clock.now()))
+    return replace(prepared, start=start)
 
 
 def _describe_mode(prepared: PreparedJob) -> str:
@@ -430,6 +444,7 @@ def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster:
             "keeps_place": prepared.keeps_place,
             "estimate": None if prepared.estimate is None else _estimate_to_json_dict(prepared.estimate),
         },
+        "start": None if prepared.start is None else _start_to_json_dict(prepared.start),
         "run_time": None if prepared.run_time is None else _run_time_to_json_dict(prepared.run_time),
         "changes": [
             {"option": c.option, "old": c.old, "new": c.new, "reason": c.reason}
@@ -446,6 +461,11 @@ def _estimate_to_json_dict(estimate: SavingEstimate) -> dict[str, Any]:
     from slurmwrap.fast_dataclasses import asdict
 
     return {**asdict(estimate), "worthwhile": estimate.worthwhile}
+
+
+def _start_to_json_dict(start: ExpectedStart) -> dict[str, Any]:
+    """Return when the job is expected to start, in Unix seconds."""
+    return {"at": round(start.at), "by": round(start.by), "jobs": start.jobs, "predicted": start.predicted}
 
 
 def _run_time_to_json_dict(found: RunTimeEstimate) -> dict[str, Any]:

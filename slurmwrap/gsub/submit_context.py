@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.protocols import Published
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.run_time import RunTimeEstimate
+    from slurmwrap.placement.expected_start import ExpectedStart
     from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
     from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
+    from slurmwrap.slurm.squeue_parser import WatchedJob
     from slurmwrap.store.prerun_registry import PrerunRegistry
 
 
@@ -59,6 +61,8 @@ class SubmitContext:
     flights: PrerunRegistry | None = None
     # Asks Slurm for current quotas; None: snapshots of this Slurm never contain cached quotas.
     quotas: Callable[[], Quotas] | None = None
+    # Asks Slurm for the jobs of all users that run or wait; None: start times are not forecast.
+    queue: Callable[[], Sequence[WatchedJob]] | None = None
 
     @property
     def cluster(self) -> str:
@@ -96,6 +100,7 @@ class PreparedJob:
     delay: str = ""  # why the job's own request delays its start; "": it may start at once
     estimate: SavingEstimate | None = None  # why it has a pre-run or none; None: another reason decided
     run_time: RunTimeEstimate | None = None  # by earlier runs; None: none is known
+    start: ExpectedStart | None = None  # only found for --explain; None: it may start now, or it is not known
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 

@@ -17,6 +17,7 @@ from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import RecordSource, find_record_source, read_job_records
 from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
+from slurmwrap.cli.watch.job_forecaster import JobForecaster
 from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.diagnosis.log_progress import ShownProgress, find_last_progress, find_shown_progress
 from slurmwrap.diagnosis.log_rows import read_log
@@ -35,6 +36,7 @@ from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import log_tails, step_counts
+from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, forecast_end
@@ -164,6 +166,9 @@ class JobStatus:
     steps: CountedSteps | None = None
     rates: tuple[float, ...] = ()  # steps per second between two reads, the newest last
     output: Output | None = None  # of the running job; None: not known
+    start: ExpectedStart | None = (
+        None  # when the pending job is expected to start; None: only Slurm's forecast is known
+    )
     end: EndForecast | None = None  # when the running job is expected to end; None: not known
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
     gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
@@ -214,6 +219,7 @@ class JobStatusReader:
         self._rates: list[float] = []
         self._before: CountedSteps | None = None
         self._output: Output | None = None
+        self._forecaster = JobForecaster(slurm, places[0], config, self._find_submission)
         # The first look at the output of a run: its start, when it was written, and what it showed.
         self._first_shown: tuple[float, float, ShownProgress] | None = None
 
@@ -227,6 +233,8 @@ class JobStatusReader:
         facts = JobStatus(
             at=now, address=self._address, rows=own, relaxes=self._relaxes, gone=self._list_forgotten_tasks(own)
         )
+        if facts.waiting is not None:
+            facts = replace(facts, start=self._forecaster.find_start(facts.waiting, now))
         if facts.record.uid != os.geteuid():
             return facts
         self._submission = self._submission or self._find_submission(facts.record)
@@ -330,7 +338,12 @@ class JobStatusReader:
             if steps is not None:
                 progress = replace(progress, count=steps.count, count_at=steps.at, count_per_s=steps.per_s)
         return forecast_end(
-            now=status.at, start=float(record.start_time), limit_s=record.time_limit_s, progress=progress
+            now=status.at,
+            start=float(record.start_time),
+            limit_s=record.time_limit_s,
+            progress=progress,
+            # A run after a requeue may resume, and then needs less than a whole run.
+            history=self._forecaster.find_run_time(record) if not record.restarts else None,
         )
 
     def _measure_rate(self, start: float, output: Output) -> float | None:

@@ -17,6 +17,7 @@ from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER
 from slurmwrap.model.verdict import Outcome
+from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import find_due_level
 from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
@@ -25,6 +26,7 @@ from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import (
     bar,
     clock,
+    count,
     flat,
     format_hms,
     format_slurm_time,
@@ -39,6 +41,8 @@ from slurmwrap.slurm.squeue_parser import WatchedJob
 
 # Number of failed array tasks that are named.
 _MOST_NAMED_TASKS = 3
+# Slurm's forecast is shown in addition if it is so much later.
+_FORECASTS_DIFFER_S = 60
 # Labels of the rows that are written to a log.
 _LOG_LABELS = (
     "reason",
@@ -154,12 +158,13 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "reason": waiting.record.reason if waiting else None,
         "reason_words": _explain_waiting(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
+        "forecast_start": None if status.start is None else _start_to_json_dict(status.start),
         "nodes": list(record.nodes),
         "gpus": record.gpus,
         "start": record.start_time,
         "time_limit_s": record.time_limit_s,
         "end": record.end_time,
-        "expected_end": None if (end := _get_end(status)) is None else _end_to_json_dict(end),
+        "forecast_end": None if (end := _get_end(status)) is None else _end_to_json_dict(end),
         "exit_code": record.exit_code if record.ended else None,
         "locality": None if level is None else {"now": level[0], "next": level[1], "next_at": level[2]},
         "prerun": None if trial is None else _prerun_to_json_dict(trial),
@@ -186,6 +191,11 @@ def _prerun_to_json_dict(trial: WatchedPrerun) -> dict[str, Any]:
         "reason": verdict.reason if verdict else None,
         "failed_commands": [asdict(one) for one in verdict.failed_commands] if verdict else [],
     }
+
+
+def _start_to_json_dict(start: ExpectedStart) -> dict[str, Any]:
+    """Return the JSON object of a forecast; times in Unix seconds."""
+    return {"at": round(start.at), "by": round(start.by), "jobs": start.jobs, "predicted": start.predicted}
 
 
 def _end_to_json_dict(end: EndForecast) -> dict[str, Any]:
@@ -325,13 +335,25 @@ def _list_start_rows(status: JobStatus, waiting: WatchedJob, style: ScreenStyle)
 
     A job that waits for its pre-run has no such row: the pre-run's row has the time.
     """
-    begins = waiting.record.eligible_time or 0
+    begins, start = waiting.record.eligible_time or 0, status.start
+    if start is not None:
+        latest = f", nine of ten by {clock(start.by, status.at, style.zone)}" if start.by - start.at >= 60 else ""
+        basis = f"{start.predicted} of {count(start.jobs, 'job')}"
+        yield (
+            "start",
+            f"expected {_format_moment(start.at, status, style)}{latest}, by run times of {basis} before it",
+            "",
+        )
     if waiting.record.reason == "BeginTime":
         if begins > status.at and (status.trial is None or status.trial.verdict is not None):
             yield "start", f"not before {_format_moment(begins, status, style)}", ""
     elif waiting.expected_start and waiting.expected_start > status.at:
         where = f", on {flat(waiting.expected_nodes)}" if waiting.expected_nodes else ""
-        yield "start", f"expected {_format_moment(waiting.expected_start, status, style)}{where}; Slurm's forecast", ""
+        slurms = f"{_format_moment(waiting.expected_start, status, style)}{where}; Slurm's forecast"
+        if status.start is None:
+            yield "start", f"expected {slurms}", ""
+        elif waiting.expected_start - status.start.at >= _FORECASTS_DIFFER_S:
+            yield "", f"if all jobs use their time limits: {slurms}", "dim"
 
 
 def _format_moment(at: float, status: JobStatus, style: ScreenStyle) -> str:

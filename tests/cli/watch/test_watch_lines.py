@@ -117,12 +117,12 @@ def test_the_expected_end_of_a_running_job_is_shown(end: EndForecast, rows: list
 
 
 def test_the_expected_end_is_an_object_in_json_and_unknown_for_a_silent_job() -> None:
-    assert status_to_json_dict(make_status(RUNNING, end=replace(END, share_at_limit=0.6249)))["expected_end"] == {
+    assert status_to_json_dict(make_status(RUNNING, end=replace(END, share_at_limit=0.6249)))["forecast_end"] == {
         "at": int(NOW) + 2100, "by": int(NOW) + 2400, "source": "progress", "runs": None, "done": 1200, "total": 4000,
         "unit": "step", "share_at_limit": 0.625,
     }  # fmt: skip
     silent = make_status(RUNNING, end=END, output=Output(at=NOW - 700, last_line="step 1200 of 4000", mean_gap_s=1.0))
-    assert status_to_json_dict(silent)["expected_end"] is None
+    assert status_to_json_dict(silent)["forecast_end"] is None
     assert not [line for line in format_screen(silent, UTC_STYLE) if line.startswith("ends")]
 
 
@@ -332,8 +332,8 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
     )
     assert status_to_json_dict(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
-        "reason_words": "it waits for its pre-run", "expected_start": None, "nodes": [], "gpus": 16,
-        "start": None, "time_limit_s": 28800, "end": None, "expected_end": None, "exit_code": None, "locality": None,
+        "reason_words": "it waits for its pre-run", "expected_start": None, "forecast_start": None, "nodes": [], "gpus": 16,
+        "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "locality": None,
         "prerun": {
             "job": 82, "state": "PENDING", "pending_reason": "Resources", "expected_start": int(NOW) + 2280,
             "start": None, "stage": "waiting for one GPU", "steps": 0, "steps_wanted": 3, "verdict": None,

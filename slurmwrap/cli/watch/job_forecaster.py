@@ -1,0 +1,87 @@
+"""Forecast the start of a pending job and the end of a running one from run times of earlier jobs (adapter)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from slurmwrap.cli.record_access import RecordSource
+from slurmwrap.config.load_config import Config
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.gsub.queue_run_times import QueueRunTimes
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.run_time import FROM_USER, RunTimeEstimate
+from slurmwrap.model.submission import Submission
+from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start
+from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeHistory
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.squeue_parser import WatchedJob
+from slurmwrap.store.database import Database
+from slurmwrap.store.published_files import list_trusted_uids, read_published
+
+# The queue and the nodes are read again after this time, or when Slurm's forecast or the reason changes.
+REFRESH_S = 120.0
+# Reasons with which a job waits for the GPUs of other jobs.
+_WAITS_FOR_GPUS = frozenset(("None", "Priority", "Resources"))
+
+
+class JobForecaster:
+    """Forecasts for one job that is watched. What cannot be read is left out: forecasts are optional."""
+
+    def __init__(
+        self,
+        slurm: SlurmCommands,
+        place: RecordSource,
+        config: Config,
+        find_submission: Callable[[JobRecord], Submission | None],
+    ) -> None:
+        self._slurm, self._place, self._config = slurm, place, config
+        self._find_submission = find_submission
+        self._run_times: QueueRunTimes | None = None
+        self._found: ExpectedStart | None = None
+        self._read_at = 0.0
+        self._key: tuple[object, ...] = ()
+
+    def find_start(self, waiting: WatchedJob, now: float) -> ExpectedStart | None:
+        """Return when a pending job is expected to start; None if only Slurm's own forecast is known."""
+        record = waiting.record
+        if record.reason not in _WAITS_FOR_GPUS or not record.gpus or record.het_job_id:
+            return None
+        key = (record.job_id, record.reason, waiting.expected_start, record.priority)
+        if key != self._key or now - self._read_at >= REFRESH_S:
+            self._key, self._read_at, self._found = key, now, None
+            with suppress(SlurmwrapError, OSError):
+                nodes, jobs = self._slurm.snapshot().nodes, [one.record for one in self._slurm.queue()]
+                known = self._get_run_times()
+                self._found = find_expected_start(record, nodes, jobs, known.estimate, now, waiting.expected_start)
+        return self._found
+
+    def find_run_time(self, record: JobRecord) -> RunTimeEstimate | None:
+        """Return the expected run time of a job by its own earlier runs or its user's; None if there are none."""
+        with suppress(SlurmwrapError, OSError):
+            found = self._get_run_times().estimate(record)
+            if found is not None and (found.specific or found.source == FROM_USER):
+                return found
+        return None
+
+    def _get_run_times(self) -> QueueRunTimes:
+        if self._run_times is None:
+            config, place = self._config, self._place
+            directory = config.site.published
+            published = read_published(directory, list_trusted_uids(config)) if directory else None
+            cluster = self._slurm.cluster_name()
+            self._run_times = QueueRunTimes(
+                cluster=cluster,
+                published=published.run_times if published is not None else "",
+                history=RunTimeHistory(read=lambda group: _read_runs(place, cluster, group)),
+                uid=None if place.site else place.uid,
+                find_submission=self._find_submission,
+            )
+        return self._run_times
+
+
+def _read_runs(place: RecordSource, cluster: str, group: RunTimeGroup) -> GroupRuns:
+    if not place.database.exists():
+        return ()
+    with Database.open(place.database, readonly=True) as database:
+        return database.run_times(cluster, group)

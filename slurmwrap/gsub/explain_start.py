@@ -1,0 +1,61 @@
+"""When a job that gsub is about to submit is expected to start, for --explain."""
+
+from __future__ import annotations
+
+from slurmwrap.errors import SlurmError, StoreError
+from slurmwrap.gsub.prepare import find_free_gpus
+from slurmwrap.gsub.queue_run_times import QueueRunTimes
+from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start
+from slurmwrap.placement.start_forecast import QueuedJob
+from slurmwrap.profiling.run_time import RunTimeHistory
+from slurmwrap.report.text_format import count, span
+from slurmwrap.sbatch.job_request import ResourceShape
+
+
+def is_start_forecast(prepared: PreparedJob, context: SubmitContext) -> bool:
+    """Return whether the job must wait for GPUs of other jobs, so that its start can be forecast."""
+    request = prepared.request
+    waits = request.shape.gpus > 0 and not request.hetjob and not prepared.delay and not request.setting("hold")
+    return waits and context.queue is not None and not find_free_gpus(request, prepared.snapshot)
+
+
+def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> ExpectedStart | None:
+    """Return when the job would start if it came last in the queue; None if too little is known."""
+    request, snapshot, memory, cluster = prepared.request, prepared.snapshot, context.memory, context.cluster
+    history = RunTimeHistory(read=lambda group: memory.run_times(cluster, (group,)).get(group, ()))
+    known = QueueRunTimes(cluster=cluster, published=context.published.run_times, history=history, uid=context.uid)
+    partition = request.value("partition") or snapshot.default_partition
+    job = QueuedJob(
+        job="",
+        gpus=request.shape.gpus,
+        nodes=_count_nodes(request.shape),
+        partitions=tuple(partition.split(",")) if partition else (),
+        limit_s=request.shape.time_limit_s,
+        estimate=prepared.run_time,
+    )
+    try:
+        jobs = [one.record for one in context.queue()] if context.queue is not None else []
+        return find_expected_start(job, snapshot.nodes, jobs, known.estimate, context.clock.now())
+    except (SlurmError, StoreError):
+        # The forecast is optional. What else needs Slurm or the database reports its fault.
+        return None
+
+
+def _count_nodes(shape: ResourceShape) -> int | None:
+    """Return the number of nodes on which the job's GPUs must be; None if Slurm may spread them."""
+    if shape.gpus_per_node:
+        return max(1, shape.gpus // shape.gpus_per_node)
+    return 1 if shape.gpus == 1 else shape.nodes
+
+
+def describe_expected_start(start: ExpectedStart | None, now: float) -> str:
+    """Return the sentence about the expected start of a new job."""
+    if start is None:
+        return (
+            "it is not known when it starts: too few run times of the jobs before it are known. slurmwrap watch shows "
+            "Slurm's own forecast"
+        )
+    within = f" (nine of ten within {span(start.by - now)})" if start.by - start.at >= 60 else ""
+    basis = f"by the expected run times of {start.predicted} of {count(start.jobs, 'job')} before it"
+    return f"expected start in {span(start.at - now)}{within}, {basis}"
