@@ -4,27 +4,52 @@ from __future__ import annotations
 
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.gsub.prepare import find_free_gpus
-from slurmwrap.gsub.queue_run_times import QueueRunTimes
+from slurmwrap.gsub.queue_run_times import QueueRunTimes, list_submitted_ids
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.gsub.user_state import UserStateStore
 from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start
 from slurmwrap.placement.start_forecast import QueuedJob
 from slurmwrap.profiling.run_time import RunTimeHistory
 from slurmwrap.report.text_format import count, span
 from slurmwrap.sbatch.job_request import ResourceShape
 
+# A start that is expected so soon is no news.
+_AT_ONCE_S = 60.0
 
-def is_start_forecast(prepared: PreparedJob, context: SubmitContext) -> bool:
-    """Return whether the job must wait for GPUs of other jobs, so that its start can be forecast."""
-    request = prepared.request
-    waits = request.shape.gpus > 0 and not request.hetjob and not prepared.delay and not request.setting("hold")
-    return waits and context.queue is not None and not find_free_gpus(request, prepared.snapshot)
+
+def explain_start(prepared: PreparedJob, context: SubmitContext) -> tuple[ExpectedStart | None, str]:
+    """Return when the job is expected to start, and a sentence about it; (None, "") if it may start at once."""
+    request, snapshot = prepared.request, prepared.snapshot
+    if not request.shape.gpus or request.hetjob or prepared.delay or request.setting("hold"):
+        return None, ""
+    waits = not find_free_gpus(request, snapshot)
+    # A snapshot that was kept for some seconds may show GPUs as free that the user's last job holds now.
+    if not waits and not snapshot.kept:
+        return None, ""
+    start, now = find_start_of_new_job(prepared, context), context.clock.now()
+    if start is None:
+        return None, describe_expected_start(None, now) if waits else ""
+    return (start, describe_expected_start(start, now)) if start.at - now >= _AT_ONCE_S else (None, "")
 
 
 def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> ExpectedStart | None:
     """Return when the job would start if it came last in the queue; None if too little is known."""
     request, snapshot, memory, cluster = prepared.request, prepared.snapshot, context.memory, context.cluster
     history = RunTimeHistory(read=lambda group: memory.run_times(cluster, (group,)).get(group, ()))
-    known = QueueRunTimes(cluster=cluster, published=context.published.run_times, history=history, uid=context.uid)
+    try:
+        jobs = [one.record for one in context.queue()] if context.queue is not None else []
+        ids = list_submitted_ids(jobs, context.uid)
+        submissions = memory.state.submissions_of(cluster, ids) if isinstance(memory, UserStateStore) else {}
+    except (SlurmError, StoreError):
+        # The forecast is optional. What else needs Slurm or the database reports its fault.
+        return None
+    known = QueueRunTimes(
+        cluster=cluster,
+        published=context.published.run_times,
+        history=history,
+        uid=context.uid,
+        submissions=submissions,
+    )
     partition = request.value("partition") or snapshot.default_partition
     job = QueuedJob(
         job="",
@@ -35,10 +60,8 @@ def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> Expe
         estimate=prepared.run_time,
     )
     try:
-        jobs = [one.record for one in context.queue()] if context.queue is not None else []
         return find_expected_start(job, snapshot.nodes, jobs, known.estimate, context.clock.now())
-    except (SlurmError, StoreError):
-        # The forecast is optional. What else needs Slurm or the database reports its fault.
+    except StoreError:
         return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.job_record import JobRecord
@@ -11,20 +11,31 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.profiling.published_run_times import find_published_run_time
 from slurmwrap.profiling.run_time import RunTimeHistory, make_run_time_query
 
+# Tolerated difference between the clocks of the controller and of the host of a submission.
+_CLOCKS_S = 60.0
+# Newest jobs of one user, or of a site, whose submissions are read.
+_MOST_SUBMISSIONS = 1000
+
+
+def list_submitted_ids(jobs: Iterable[JobRecord], uid: int | None) -> list[int]:
+    """Return the ids under which the jobs of a user were submitted, None: of all users; the newest ones."""
+    found = {job.array_job_id or job.job_id for job in jobs if job.gpus and uid in (None, job.uid)}
+    return sorted(found)[-_MOST_SUBMISSIONS:]
+
 
 @dataclass(slots=True, kw_only=True)
 class QueueRunTimes:
     """Finds the expected run time of a job by what the site publishes, and by the runs that `history` knows.
 
-    `uid`: the user whose runs `history` knows; None: it knows those of all users. `find_submission`: returns gsub's
-    record of a job of this user, so that runs of the same job are compared; None if there is none.
+    `uid`: the user whose runs `history` knows; None: it knows those of all users. `submissions`: gsub's records of jobs
+    in the queue by the submitted job id, so that runs of the same job are compared.
     """
 
     cluster: str
     published: str  # Published.run_times
     history: RunTimeHistory
     uid: int | None
-    find_submission: Callable[[JobRecord], Submission | None] = field(default=lambda job: None)
+    submissions: Mapping[int, Submission] = field(default_factory=dict)
     _known: dict[tuple[int, int], RunTimeEstimate | None] = field(default_factory=dict)
 
     def estimate(self, job: JobRecord) -> RunTimeEstimate | None:
@@ -36,7 +47,10 @@ class QueueRunTimes:
 
     def _find(self, job: JobRecord) -> RunTimeEstimate | None:
         own = self.uid is None or job.uid == self.uid
-        submission = self.find_submission(job) if own else None
+        submission = self.submissions.get(job.array_job_id or job.job_id) if own else None
+        # Job ids are used again.
+        if submission is not None and (submission.uid != job.uid or submission.at > job.submit_time + _CLOCKS_S):
+            submission = None
         query = make_run_time_query(job.uid, job.gpus, job.account, job.partition, submission)
         found = find_published_run_time(self.published, self.cluster, query) if self.published else None
         if not own or (found is not None and found.specific):

@@ -206,12 +206,11 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
 
 def _explain_start(prepared: PreparedJob, context: SubmitContext, console: Console) -> PreparedJob:
     """Print when a job that cannot start at once is expected to start, and return it with that."""
-    from slurmwrap.gsub.explain_start import describe_expected_start, find_start_of_new_job, is_start_forecast
+    from slurmwrap.gsub.explain_start import explain_start
 
-    if not is_start_forecast(prepared, context):
-        return prepared
-    start = find_start_of_new_job(prepared, context)
-    console.say(describe_expected_start(start, context.clock.now()))
+    start, sentence = explain_start(prepared, context)
+    if sentence:
+        console.say(sentence)
     return replace(prepared, start=start)
 
 

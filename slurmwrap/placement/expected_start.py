@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, inf
 
@@ -70,11 +71,8 @@ def find_expected_start(
     if len(queue) > MOST_AHEAD:
         return None
     queue.append(job if isinstance(job, QueuedJob) else _make_queued(job, None, largest, now))
-    found = forecast_starts(
-        [NodeGpus(node=node.name, partitions=node.partitions, free=node.gpus_free) for node in nodes if node.usable],
-        [_make_running(one, estimate_of(one), now) for one in running],
-        queue,
-    )[queue[-1].job]
+    held = [_make_running(one, estimate_of(one), now) for one in running]
+    found = forecast_starts(_list_node_gpus(nodes, held), held, queue)[queue[-1].job]
     considered = len(running) + len(queue) - 1
     predicted = round(found.predicted * considered)
     if found.p50_s == inf or not predicted or (wanted and found.p50_s < _AT_ONCE_S):
@@ -86,6 +84,18 @@ def find_expected_start(
         jobs=considered,
         predicted=predicted,
     )
+
+
+def _list_node_gpus(nodes: Iterable[Node], running: Iterable[RunningJob]) -> list[NodeGpus]:
+    """Return the nodes that take jobs. The queue may be newer than `nodes`, so it decides what is free."""
+    held = Counter[str]()
+    for one in running:
+        held.update(dict(one.gpus))
+    return [
+        NodeGpus(node=node.name, partitions=node.partitions, free=max(0, node.gpus - held[node.name]))
+        for node in nodes
+        if node.usable
+    ]
 
 
 def _find_hidden_share(nodes: Iterable[Node], running: Iterable[JobRecord]) -> float:

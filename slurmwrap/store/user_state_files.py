@@ -222,6 +222,14 @@ class UserState:
         submissions += self._list_fresh_submissions(script_sha256)
         return tuple({(s.cluster, s.job_id, s.at): s for s in submissions}.values())
 
+    def submissions_of(self, cluster: str, job_ids: Collection[int]) -> dict[int, Submission]:
+        """Return this user's newest submission of each of these jobs, from database and spool, by the submitted id."""
+        query = """SELECT * FROM submissions WHERE cluster = ? AND job_id IN (SELECT value FROM json_each(?))
+            ORDER BY at"""
+        found: list[Submission] = self._read("SUBMISSIONS", query, cluster, json.dumps(sorted(job_ids)))
+        found += [one for one in self._list_fresh_submissions("") if one.cluster == cluster and one.job_id in job_ids]
+        return {one.job_id: one for one in sorted(found, key=lambda one: one.at)}
+
     def submitted_ids(self, script_sha256: str, fingerprint: str) -> tuple[int, ...]:
         """Return job ids of this user's newest submissions of the same program, newest first, without the records."""
         submit_times = self._list_submit_times(script_sha256, fingerprint)
@@ -324,13 +332,14 @@ class UserState:
         return [record for record in found if record is not None and record.fingerprint == fingerprint]
 
     def _list_fresh_submissions(self, script_sha256: str) -> list[Submission]:
+        """Return the submissions in the spool of one script; "": of all scripts."""
         contents = self._list_fresh_files("submit", script_sha256)
         if not contents:
             return []
         from slurmwrap.store.user_spool import parse_submission
 
         found = map(parse_submission, contents)
-        return [one for one in found if one is not None and one.script_sha256 == script_sha256]
+        return [one for one in found if one is not None and script_sha256 in ("", one.script_sha256)]
 
     def fresh(self, context: str) -> list[bytes]:
         """Return the newest files of one context in the spool, newest first."""

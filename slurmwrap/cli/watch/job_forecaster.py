@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.gsub.queue_run_times import QueueRunTimes
+from slurmwrap.gsub.queue_run_times import QueueRunTimes, list_submitted_ids
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER, RunTimeEstimate
 from slurmwrap.model.submission import Submission
@@ -18,6 +18,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.database import Database
 from slurmwrap.store.published_files import list_trusted_uids, read_published
+from slurmwrap.store.user_state_files import UserState
 
 # The queue and the nodes are read again after this time, or when Slurm's forecast or the reason changes.
 REFRESH_S = 120.0
@@ -28,19 +29,13 @@ _WAITS_FOR_GPUS = frozenset(("None", "Priority", "Resources"))
 class JobForecaster:
     """Forecasts for one job that is watched. What cannot be read is left out: forecasts are optional."""
 
-    def __init__(
-        self,
-        slurm: SlurmCommands,
-        place: RecordSource,
-        config: Config,
-        find_submission: Callable[[JobRecord], Submission | None],
-    ) -> None:
+    def __init__(self, slurm: SlurmCommands, place: RecordSource, config: Config) -> None:
         self._slurm, self._place, self._config = slurm, place, config
-        self._find_submission = find_submission
-        self._run_times: QueueRunTimes | None = None
-        self._found: ExpectedStart | None = None
-        self._read_at = 0.0
-        self._key: tuple[object, ...] = ()
+        self._start: ExpectedStart | None = None
+        self._start_key: tuple[object, ...] = ()
+        self._start_at = 0.0
+        self._run_time: RunTimeEstimate | None = None
+        self._run_time_key: tuple[object, ...] = ()
 
     def find_start(self, waiting: WatchedJob, now: float) -> ExpectedStart | None:
         """Return when a pending job is expected to start; None if only Slurm's own forecast is known."""
@@ -48,36 +43,37 @@ class JobForecaster:
         if record.reason not in _WAITS_FOR_GPUS or not record.gpus or record.het_job_id:
             return None
         key = (record.job_id, record.reason, waiting.expected_start, record.priority)
-        if key != self._key or now - self._read_at >= REFRESH_S:
-            self._key, self._read_at, self._found = key, now, None
+        if key != self._start_key or now - self._start_at >= REFRESH_S:
+            self._start_key, self._start_at, self._start = key, now, None
             with suppress(SlurmwrapError, OSError):
                 nodes, jobs = self._slurm.snapshot().nodes, [one.record for one in self._slurm.queue()]
-                known = self._get_run_times()
-                self._found = find_expected_start(record, nodes, jobs, known.estimate, now, waiting.expected_start)
-        return self._found
+                known = self._read_run_times(jobs)
+                self._start = find_expected_start(record, nodes, jobs, known.estimate, now, waiting.expected_start)
+        return self._start
 
     def find_run_time(self, record: JobRecord) -> RunTimeEstimate | None:
         """Return the expected run time of a job by its own earlier runs or its user's; None if there are none."""
-        with suppress(SlurmwrapError, OSError):
-            found = self._get_run_times().estimate(record)
-            if found is not None and (found.specific or found.source == FROM_USER):
-                return found
-        return None
+        key = (record.job_id, record.submit_time)
+        if key != self._run_time_key:
+            self._run_time_key, self._run_time = key, None
+            with suppress(SlurmwrapError, OSError):
+                found = self._read_run_times([record]).estimate(record)
+                if found is not None and (found.specific or found.source == FROM_USER):
+                    self._run_time = found
+        return self._run_time
 
-    def _get_run_times(self) -> QueueRunTimes:
-        if self._run_times is None:
-            config, place = self._config, self._place
-            directory = config.site.published
-            published = read_published(directory, list_trusted_uids(config)) if directory else None
-            cluster = self._slurm.cluster_name()
-            self._run_times = QueueRunTimes(
-                cluster=cluster,
-                published=published.run_times if published is not None else "",
-                history=RunTimeHistory(read=lambda group: _read_runs(place, cluster, group)),
-                uid=None if place.site else place.uid,
-                find_submission=self._find_submission,
-            )
-        return self._run_times
+    def _read_run_times(self, jobs: Iterable[JobRecord]) -> QueueRunTimes:
+        config, place, cluster = self._config, self._place, self._slurm.cluster_name()
+        directory = config.site.published
+        published = read_published(directory, list_trusted_uids(config)) if directory else None
+        uid = None if place.site else place.uid
+        return QueueRunTimes(
+            cluster=cluster,
+            published=published.run_times if published is not None else "",
+            history=RunTimeHistory(read=lambda group: _read_runs(place, cluster, group)),
+            uid=uid,
+            submissions=_read_submissions(place, cluster, list_submitted_ids(jobs, uid)),
+        )
 
 
 def _read_runs(place: RecordSource, cluster: str, group: RunTimeGroup) -> GroupRuns:
@@ -85,3 +81,11 @@ def _read_runs(place: RecordSource, cluster: str, group: RunTimeGroup) -> GroupR
         return ()
     with Database.open(place.database, readonly=True) as database:
         return database.run_times(cluster, group)
+
+
+def _read_submissions(place: RecordSource, cluster: str, job_ids: list[int]) -> dict[int, Submission]:
+    if not place.site:
+        return UserState(place.database.parent).submissions_of(cluster, job_ids)
+    with Database.open(place.database, readonly=True) as database:
+        found = [one for job_id in job_ids for one in database.submissions_of(job_id) if one.cluster == cluster]
+    return {one.job_id: one for one in sorted(found, key=lambda one: one.at)}

@@ -219,7 +219,7 @@ class JobStatusReader:
         self._rates: list[float] = []
         self._before: CountedSteps | None = None
         self._output: Output | None = None
-        self._forecaster = JobForecaster(slurm, places[0], config, self._find_submission)
+        self._forecaster = JobForecaster(slurm, places[0], config)
         # The first look at the output of a run: its start, when it was written, and what it showed.
         self._first_shown: tuple[float, float, ShownProgress] | None = None
 
