@@ -200,8 +200,9 @@ def full() -> r.NightReport:
             used_share=0.183,
             gpu_hours_unused=48_120.0,
             jobs=(
-                r.LimitRow(user="okoye", account="vision", name="vit-sweep", runs=48, limit_s=604_800, median_run_s=9000,
-                           longest_run_s=12_800, used_share=0.015, fits_s=18_000, gpu_hours_unused=31_100.0),
+                r.LimitRow(user="okoye", account="vision", name="vit-sweep", runs=48, limit_s=604_800,
+                           median_run_s=9000, longest_run_s=12_800, used_share=0.015, fits_s=18_000,
+                           gpu_hours_unused=31_100.0),
                 r.LimitRow(user="haas", account="speech", name="eval-loop", runs=2, limit_s=86_400, median_run_s=300,
                            longest_run_s=410, used_share=0.003, fits_s=None, gpu_hours_unused=95.0),
             ),

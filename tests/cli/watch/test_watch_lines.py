@@ -26,6 +26,7 @@ from slurmwrap.gsub.follow_prerun import PrerunSnapshot
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
+from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.profiling.progress_estimate import EndForecast
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
@@ -78,6 +79,23 @@ def test_a_running_job_shows_time_steps_and_output() -> None:
         "time     0:14:20 of 8:00:00 [----------] ends by 11-22 00:39",
         "steps    12,340  8.2/s  =@*@",
     ]
+
+
+def test_the_expected_start_by_run_times_comes_before_slurms_forecast() -> None:
+    start = ExpectedStart(at=NOW + 1500, by=NOW + 7000, jobs=9, predicted=8)
+    both = make_status(expected_start=int(NOW) + 82_280, expected_nodes="n[2-3]", start=start)
+    assert format_screen(both, replace(UTC_STYLE, columns=200))[3:] == [
+        "start    expected 17:18, in 25 min, nine of ten by 18:50, by run times of 8 of 9 jobs before it",
+        "         if all jobs use their time limits: 11-22 15:44, in 22 h 51 min, on n[2-3]; Slurm's forecast",
+    ]
+    # Slurm's forecast adds nothing.
+    same = make_status(expected_start=int(NOW) + 1500, start=replace(start, by=NOW + 1500))
+    assert format_screen(same, UTC_STYLE)[4:] == [
+        "start    expected 17:18, in 25 min, by run times of 8 of 9 jobs before it"
+    ]
+    assert status_to_json_dict(both)["forecast_start"] == {
+        "at": int(NOW) + 1500, "by": int(NOW) + 7000, "jobs": 9, "predicted": 8,
+    }  # fmt: skip
 
 
 END = EndForecast(
@@ -332,7 +350,8 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
     )
     assert status_to_json_dict(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
-        "reason_words": "it waits for its pre-run", "expected_start": None, "forecast_start": None, "nodes": [], "gpus": 16,
+        "reason_words": "it waits for its pre-run", "expected_start": None, "forecast_start": None,
+        "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "locality": None,
         "prerun": {
             "job": 82, "state": "PENDING", "pending_reason": "Resources", "expected_start": int(NOW) + 2280,
