@@ -211,6 +211,10 @@ def full() -> r.NightReport:
                 r.AccountLimitRow(account="speech", runs=202, used_share=0.41, gpu_hours_unused=4120.0),
             ),
         ),
+        predictions=(
+            r.PredictionRow(source="runs", runs=320, within_factor_2=0.912, within_p90=0.894, median_ratio=1.02),
+            r.PredictionRow(source="user", runs=88, within_factor_2=0.568, within_p90=0.852, median_ratio=0.91),
+        ),
         locality=(
             r.LocalityRow(where="one switch", runs=210, gpu_hours=4100.0, failed=17),
             r.LocalityRow(where="several switches", runs=31, gpu_hours=2104.0, failed=8),

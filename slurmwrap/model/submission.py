@@ -33,6 +33,10 @@ class Submission:
     profile_variant: str = ""  # profiling.job_key.derive_variant()
     # Settings that say how long it trains, name and value: profiling.job_key.derive_length().
     length: tuple[tuple[str, str], ...] = ()
+    # Expected run time when it was submitted, in seconds: median, bound of nine in ten runs; RunTimeEstimate.source.
+    expected_p50_s: float | None = None
+    expected_p90_s: float | None = None
+    expected_source: str = ""
     # Directory to which the step counter writes (--count-steps); "" if it does not.
     step_dir: str = ""
     prerun_mode: str = "off"

@@ -10,7 +10,7 @@ from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Prerun
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
 from slurmwrap.report.savings import compute_holdout, list_savings, make_locality_rows
-from slurmwrap.report.time_limits import compute_time_limits
+from slurmwrap.report.time_limits import compare_predictions, compute_time_limits
 from slurmwrap.report.usage_totals import compute_ettr, count_false_decisions, count_retries, list_large_jobs
 
 
@@ -61,6 +61,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         idle=usage_totals.list_idle_rows(figures),
         requests=usage_totals.list_over_requests(figures.asked),
         limits=compute_time_limits(figures.limits),
+        predictions=compare_predictions(figures.predicted),
         locality=make_locality_rows(figures.spread, figures.switch_of),
         users=usage_totals.users(figures),
         accounts=usage_totals.accounts(figures),

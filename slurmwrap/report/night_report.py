@@ -319,6 +319,21 @@ class TimeLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionRow:
+    """Run times that were predicted at submission, against those of the completed runs."""
+
+    # What the prediction rested on: RunTimeEstimate.source.
+    source: str
+    runs: int
+    # Share of the runs that took between half and twice the predicted median, 0..1.
+    within_factor_2: float
+    # Share that ended within the bound that nine of ten should.
+    within_p90: float
+    # Median of run time over predicted median.
+    median_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityRow:
     """Runs on more than one node by where they ran: "one switch", "several switches", "not known"."""
 
@@ -553,6 +568,7 @@ class NightReport:
     idle: tuple[IdleRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     limits: TimeLimits = field(default_factory=TimeLimits)
+    predictions: tuple[PredictionRow, ...] = ()
     locality: tuple[LocalityRow, ...] = ()
     large: tuple[LargeJob, ...] = ()
     users: tuple[ShareRow, ...] = ()

@@ -184,6 +184,15 @@ class TimeAskedFor(NamedTuple):
     runs: Sequence[tuple[int, int, int]]
 
 
+class PredictedRun(NamedTuple):
+    """A completed run of a gsub job whose run time was predicted at submission. Seconds."""
+
+    source: str  # RunTimeEstimate.source
+    p50_s: float
+    p90_s: float
+    run_s: float
+
+
 class MultiNodeRun(NamedTuple):
     """A run on several nodes."""
 
@@ -287,6 +296,7 @@ class Figures:
     gpu_measured: int = 0
     asked: Sequence[RequestedAndUsed] = ()
     limits: Sequence[TimeAskedFor] = ()
+    predicted: Sequence[PredictedRun] = ()
     spread: Sequence[MultiNodeRun] = ()
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slurmwrap.model.run_time import (
+    FROM_ACCOUNT,
+    FROM_OTHER_RUNS,
+    FROM_PARTITION,
+    FROM_PRERUN,
+    FROM_RUNS,
+    FROM_SCALED_RUNS,
+    FROM_USER,
+)
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport, ShareRow
 from slurmwrap.report.report_page import (
@@ -144,7 +153,7 @@ def _make_limits_section(report: NightReport) -> Section:
     )
     return Section(
         key="limits",
-        title="Time limits",
+        title="Run times and time limits",
         lead=(lead,),
         tables=(
             ReportTable(
@@ -191,12 +200,45 @@ def _make_limits_section(report: NightReport) -> Section:
             ),
             ReportTable(
                 key="time_limits_accounts",
-                title="Time limits by account",
+                title="Time limits, by account",
                 columns=(Column(key="account", head="account", kind=ColumnKind.USER), *columns),
                 rows=tuple(
                     TableRow((one.account, one.runs, one.used_share, one.gpu_hours_unused)) for one in used.accounts
                 ),
             ),
+            _make_predictions_table(report),
+        ),
+    )
+
+
+_SOURCES = {
+    FROM_RUNS: "runs of the job",
+    FROM_SCALED_RUNS: "runs of the job, scaled",
+    FROM_PRERUN: "its pre-run",
+    FROM_OTHER_RUNS: "runs of the program",
+    FROM_USER: "the user's jobs",
+    FROM_ACCOUNT: "the account's jobs",
+    FROM_PARTITION: "the partition's jobs",
+}
+
+
+def _make_predictions_table(report: NightReport) -> ReportTable:
+    return ReportTable(
+        key="run_time_predictions",
+        title="Run times predicted at submission",
+        lead="Of completed runs of gsub's jobs. Nine of ten should end within the bound.",
+        columns=(
+            Column(key="source", head="by"),
+            Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+            Column(key="within_factor_2", head="within a factor of 2", kind=ColumnKind.SHARE),
+            Column(key="within_p90", head="within the bound", kind=ColumnKind.SHARE),
+            Column(key="median_ratio", head="ran / predicted", kind=ColumnKind.NUMBER),
+        ),
+        rows=tuple(
+            TableRow(
+                (_SOURCES.get(one.source, "other"), one.runs, one.within_factor_2, one.within_p90, one.median_ratio)
+            )
+            for one in report.predictions
         ),
     )
 

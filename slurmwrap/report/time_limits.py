@@ -1,4 +1,4 @@
-"""What completed runs asked for as their time limit, and how long they took. Pure."""
+"""How long completed runs took, against their time limits and against what was predicted at submission. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import ceil, fsum
 from statistics import median
 
 from slurmwrap.report.failure_counts import group_by
-from slurmwrap.report.night_report import AccountLimitRow, LimitRow, TimeLimits
-from slurmwrap.report.report_inputs import TimeAskedFor
+from slurmwrap.report.night_report import AccountLimitRow, LimitRow, PredictionRow, TimeLimits
+from slurmwrap.report.report_inputs import PredictedRun, TimeAskedFor
 
 # Completed runs of one job from which a limit that fits is derived, and what is needed beyond the slowest tenth: as the
 # rule `limit` (policy/time_limit.py).
@@ -89,3 +89,18 @@ def _find_fitting_limit(times: Sequence[float], limit_s: float) -> float | None:
     p90, longest = times[ceil(0.9 * len(times)) - 1], times[-1]
     fits = ceil(max(_FACTOR * p90, longest) / 60) * 60.0
     return fits if fits < _WORTH * limit_s else None
+
+
+def compare_predictions(predicted: Sequence[PredictedRun]) -> tuple[PredictionRow, ...]:
+    """Return how good the predictions were, by what they rested on, most runs first."""
+    rows = [
+        PredictionRow(
+            source=source,
+            runs=len(group),
+            within_factor_2=sum(one.p50_s / 2 <= one.run_s <= one.p50_s * 2 for one in group) / len(group),
+            within_p90=sum(one.run_s <= one.p90_s for one in group) / len(group),
+            median_ratio=median(one.run_s / max(1.0, one.p50_s) for one in group),
+        )
+        for source, group in group_by(predicted, lambda one: one.source).items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.runs, row.source)))

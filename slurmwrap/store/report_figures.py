@@ -26,6 +26,7 @@ from slurmwrap.report.report_inputs import (
     Key,
     Often,
     Passed,
+    PredictedRun,
     RequestedAndUsed,
     RetriedRun,
     RunGroup,
@@ -92,6 +93,7 @@ def read(
     idle = reader.parts(sql.IDLE, "r", since, until, low=LOW, least=LEAST_S)
     asked = reader.ask(sql.ASKED, "a", recent=recent, least=LEAST_S)
     limits = reader.ask(sql.TIME_LIMITS, "r", recent=recent)
+    predicted = reader.ask(sql.PREDICTED, "s", recent=recent)
     spread = reader.ask(sql.SPREAD, "r", detail=detail)
     large = reader.ask(sql.LARGE, "r")
     delays = reader.ask(sql.DELAYS, "d", since=recent)
@@ -170,6 +172,7 @@ def read(
             TimeAskedFor(reader.names[user], reader.names[account], decode_text(name), json.loads(runs_of_job))
             for user, account, name, runs_of_job in limits.result()
         ],
+        predicted=[PredictedRun(str(source), *times) for source, *times in predicted.result()],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),

@@ -302,6 +302,15 @@ FROM runs r JOIN job_names j ON j.id = r.name JOIN attempts a
 WHERE r.end_time >= :recent AND {_IN_PERIOD} AND r.outcome = 1 AND r.gpus > 0 AND r.run_s > 0 AND a.time_limit_s > 0
 GROUP BY r.user, r.account, r.name
 """
+# First runs of gsub's jobs that completed, with the run time that was expected at submission.
+PREDICTED = """
+SELECT json_extract(s.more, '$.expected_source'), CAST(json_extract(s.more, '$.expected_p50_s') AS REAL),
+    CAST(json_extract(s.more, '$.expected_p90_s') AS REAL), a.end_time - a.start_time
+FROM submissions s JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.submit_time >= s.at - 60
+WHERE s.at >= :recent AND s.at < :until AND s.slim = 0 AND json_extract(s.more, '$.expected_p90_s') > 0
+AND a.uid = s.uid AND a.end_time >= :since AND a.end_time < :until AND a.end_time > a.start_time
+AND a.state = 'COMPLETED' AND a.diagnosis_category = 'success' AND coalesce(a.diagnosis_resumed, 0) = 0{mine}
+"""
 SPREAD = f"""
 SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
     ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id

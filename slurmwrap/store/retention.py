@@ -106,7 +106,8 @@ _DIGEST = """CASE WHEN :digest = 64 OR prerun_job_id IS NOT NULL OR holdout_grou
 _TRIAL = """EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = t.cluster AND p.prerun_job_id = t.job_id)"""
 _MORE_OF_RUN = "json_remove(more, '$.planned', '$.waited', '$.output_begins', '$.output_ends', '$.resize_refused')"
 _MORE_OF_CALL = """json_remove(
-    more, '$.shape', '$.own', '$.step_dir', '$.logs', '$.profile_variant', '$.length', '$.tune', '$.place')"""
+    more, '$.shape', '$.own', '$.step_dir', '$.logs', '$.profile_variant', '$.length', '$.tune', '$.place',
+    '$.expected_p50_s', '$.expected_p90_s', '$.expected_source')"""
 _STEPS_KEPT = "('requeuehold', 'requeue', 'drain', 'block input')"
 
 

@@ -119,7 +119,7 @@ def test_a_full_night_has_every_section() -> None:
         ("inputs", ["inputs"]),
         ("idle", ["idle"]),
         ("requests", ["requests"]),
-        ("limits", ["time_limits", "time_limits_accounts"]),
+        ("limits", ["time_limits", "time_limits_accounts", "run_time_predictions"]),
         ("queueing", ["waits", "longest_waits", "locality"]),
         ("large", ["large_jobs"]),
         ("users", ["users"]),

@@ -10,11 +10,12 @@ from night_figures import night_of
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun, PrerunRecord
+from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.headline import build_page
-from slurmwrap.report.night_report import AccountLimitRow, LimitRow, TimeLimits
-from slurmwrap.report.report_inputs import TimeAskedFor
-from slurmwrap.report.time_limits import compute_time_limits
+from slurmwrap.report.night_report import AccountLimitRow, LimitRow, PredictionRow, TimeLimits
+from slurmwrap.report.report_inputs import PredictedRun, TimeAskedFor
+from slurmwrap.report.time_limits import compare_predictions, compute_time_limits
 
 DAY, HOUR = 86_400, 3600
 UNTIL = 1_700_200_000
@@ -98,6 +99,34 @@ def test_completed_runs_with_gpus_and_a_limit_are_read_from_the_database() -> No
         ("bob", "bio", 1, 9 * 4, None),
     ]
     assert (report.limits.runs, report.limits.used_share) == (6, pytest.approx(0.1))
+
+
+def test_predictions_at_submission_are_compared_with_the_runs() -> None:
+    runs = [(90.0, "runs"), (130.0, "runs"), (210.0, "runs"), (30.0, "runs"), (100.0, "user")]
+    found = compare_predictions([PredictedRun(source, 100.0, 150.0, run_s) for run_s, source in runs])
+    assert found == (
+        PredictionRow(source="runs", runs=4, within_factor_2=0.5, within_p90=0.75, median_ratio=1.1),
+        PredictionRow(source="user", runs=1, within_factor_2=1.0, within_p90=1.0, median_ratio=1.0),
+    )
+
+
+def test_predictions_are_read_with_the_first_run_of_each_job() -> None:
+    runs = tuple(make_run(number) for number in range(1, 6))
+    sent = [
+        Submission(
+            cluster="lab", job_id=number, uid=1, user="ada", at=float(run.attempt.submit_time), expected_p50_s=3000,
+            expected_p90_s=3200, expected_source="runs",
+        )
+        for number, run in enumerate(runs, start=1)
+    ]  # fmt: skip
+    resumed = replace(runs[1].diagnosis, resumed=True)
+    failed = replace(runs[2].diagnosis, category="gpu_oom")
+    attempts = (runs[0], replace(runs[1], diagnosis=resumed), replace(runs[2], diagnosis=failed), *runs[3:])
+    submissions = (*sent[:3], replace(sent[3], expected_p90_s=None), replace(sent[4], uid=2))
+    report = night_of(attempts=attempts, submissions=submissions, since=UNTIL - DAY, until=UNTIL)
+    assert report.predictions == (
+        PredictionRow(source="runs", runs=1, within_factor_2=1.0, within_p90=0.0, median_ratio=1.2),
+    )
 
 
 def test_the_headline_has_the_share_of_time_limits_that_was_used() -> None:
