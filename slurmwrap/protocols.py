@@ -13,6 +13,7 @@ from slurmwrap.fast_dataclasses import dataclass, field
 # Published is read back from JSON by its annotations, so the types of its fields must be importable at run time.
 from slurmwrap.model.cluster import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.decision import BlockedInput
+from slurmwrap.model.queue_priority import PublishedOrder
 from slurmwrap.model.resource_profile import ResourceProfile
 
 TYPE_CHECKING = False
@@ -393,6 +394,7 @@ class Published:
     # Expected run times of groups of jobs, one line each (profiling/published_run_times.py). As text, since gsub reads
     # one line of thousands.
     run_times: str = ""
+    order: PublishedOrder | None = None  # None: the queue is not ordered
     # Whether the site's reconciler relaxes the constraints of waiting jobs; gsub may then ask for stricter ones.
     relaxing: bool = False
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import terminal
+from slurmwrap.cli.queue_class import describe_queue_class
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_job_records
 from slurmwrap.cli.run_selection import find_last_failure_records
@@ -153,7 +154,8 @@ def _add_slurm_state(timeline: JobTimeline, source: RecordSource, config: Config
     with suppress(SlurmError):
         job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(timeline.address)
         if job is not None and (source.site or source.uid in (0, job.uid)):
-            return replace(timeline, slurm_says=_format_slurm_state(job))
+            order = describe_queue_class(job, timeline.submission, config, time.time())
+            return replace(timeline, slurm_says=_format_slurm_state(job), queue_order=order)
     return timeline
 
 

@@ -57,8 +57,8 @@ class JobRun:
     longest_s: int | None = None  # for a run that reached its time limit: the longest limit that its partition allows
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
     # Jobs not submitted with gsub that it passed when it started, although their priority was higher without the rule
-    # `order`.
-    passed: int = 0
+    # `order`. None: it was not raised.
+    passed: int | None = None
     resize_refused: bool = False  # Slurm refused the larger request for the next run
     waited: QueueDelay | None = None  # only for a job that was submitted with gsub
     reconciled: bool = False  # every intended action is done or given up

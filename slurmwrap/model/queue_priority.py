@@ -1,4 +1,4 @@
-"""How Slurm orders its queue (PriorityScheme): which plugin, how large its terms are, and which term slurmwrap may set.
+"""How Slurm orders its queue (PriorityScheme), and how slurmwrap does within that (PublishedOrder).
 
 Measured on 22.05, 24.11 and 26.05 (docs/scheduling.md, "Queue order"; tests/slurm/test_order_lab.py).
 """
@@ -26,3 +26,16 @@ class PriorityScheme:
         if self.plugin == "multifactor":
             return NICE if self.site_factor_plugin else SITE_FACTOR
         return NICE if self.plugin == "basic" else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedOrder:
+    """What users may know of the rule `order`: with it and a job's expected run time the job's class can be told.
+
+    `index`, `thresholds` and `most_wait_s` are those of policy.queue_order.OrderSettings.
+    """
+
+    acts: bool  # False: the rule only advises
+    index: str
+    thresholds: tuple[float, ...]
+    most_wait_s: float

@@ -24,7 +24,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord
-from slurmwrap.model.queue_priority import MAX_PRIORITY, NICE, PriorityScheme
+from slurmwrap.model.queue_priority import MAX_PRIORITY, NICE, PriorityScheme, PublishedOrder
 from slurmwrap.model.run_time import FROM_RUNS
 from slurmwrap.placement.relaxation import is_waiting, may_be_touched
 from slurmwrap.policy.queue_order import (
@@ -154,6 +154,20 @@ def find_order_settings(this_pass: ReconcilePass) -> OrderSettings:
         state.thresholds = choose_thresholds(services, config.classes) if enough else ()
         state.thresholds_at = this_pass.now
     return OrderSettings(index=config.index, thresholds=state.thresholds, most_wait_s=config.most_wait_s)
+
+
+def make_published_order(this_pass: ReconcilePass) -> PublishedOrder | None:
+    """Return what users may know of the order; None if there is none."""
+    mode, scheme = get_order_mode(this_pass.services), this_pass.book.order.scheme
+    settings = find_order_settings(this_pass) if mode in ("act", "advise") else None
+    if settings is None or settings.classes < 2 or scheme is None or not scheme.key:
+        return None
+    return PublishedOrder(
+        acts=mode == "act" and not this_pass.book.order.refused,
+        index=settings.index,
+        thresholds=tuple(round(limit, 1) for limit in settings.thresholds),
+        most_wait_s=settings.most_wait_s,
+    )
 
 
 def _order_jobs(jobs: Sequence[JobRecord], scheme: PriorityScheme, this_pass: ReconcilePass) -> tuple[OrderedJob, ...]:
@@ -343,15 +357,6 @@ def _list_changes(job: JobRecord, this_pass: ReconcilePass, key: str = "") -> tu
     return tuple(a for a in _list_actions(job, this_pass) if a.mode == "act" and key in ("", a.key))
 
 
-def _find_added(job: JobRecord, this_pass: ReconcilePass) -> int:
-    """Return what the rule has added to the job's priority at present."""
-    done = [action for action in _list_changes(job, this_pass) if action.done_at is not None and not action.error]
-    if not done:
-        return 0
-    added = int(done[-1].value) - int(done[-1].own)
-    return -added if done[-1].key == NICE else added
-
-
 def _list_actions(job: JobRecord, this_pass: ReconcilePass) -> tuple[ActionRecord, ...]:
     known, attempt = this_pass.book.order.known, run_key_from_job(job, this_pass.book.cluster)
     if attempt not in known:
@@ -375,29 +380,38 @@ def _record_advice(ordered: Iterable[OrderedJob], mode: str, scheme: PrioritySch
 
 
 def _count_passed_jobs(this_pass: ReconcilePass) -> None:
-    """Store for each gsub job that started since the last pass which jobs of others it passed by the rule alone.
+    """Store for each gsub job that has started which jobs of others it passed by the rule alone.
 
-    A job of others was passed if it was ready, waits in the same partition, and had the higher priority without what
-    the rule added. Priorities are those of this pass and the last one, so the number may differ a little.
+    A job of others was passed if it is ready, waits in the same partition, and had the higher priority without what the
+    rule added. They are counted when the job is first seen running, so one that started meanwhile is missed.
     """
-    state, book = this_pass.book.order, this_pass.book
-    words, ours = this_pass.words.first.values(), {job.job_id for job in list_pending_gsub_jobs(this_pass)}
-    ahead, state.ahead = state.ahead, {}
-    started = {key: job for job in words if not job.pending and (key := run_key_from_job(job, book.cluster)) in ahead}
-    if started:
-        others = [job for job in words if job.job_id not in ours and job.reason in _READY_REASONS]
-        others = [job for job in others if is_waiting(job, this_pass.now)]
-        for key, job in started.items():
-            priority, added = ahead[key]
-            names = set(job.partition.split(","))
-            passed = sum(
-                priority - added < other.priority < priority and not names.isdisjoint(other.partition.split(","))
-                for other in others
-            )
-            run = this_pass.services.store.attempt(key)
-            if passed and run is not None:
-                this_pass.services.store.save_attempt(replace(run, passed=passed))
-    for job in (job for job in words if job.job_id in ours):
-        added = _find_added(job, this_pass)
-        if added > 0:
-            state.ahead[run_key_from_job(job, book.cluster)] = (job.priority, added)
+    counted, cluster = this_pass.book.order.counted, this_pass.book.cluster
+    started = {run_key_from_job(job, cluster): job for job in this_pass.words.first.values() if job.state == "RUNNING"}
+    counted &= started.keys()
+    ours = {job.job_id for job in list_pending_gsub_jobs(this_pass)}
+    others = [job for job in this_pass.words.first.values() if job.reason in _READY_REASONS]
+    others = [job for job in others if job.job_id not in ours and is_waiting(job, this_pass.now)]
+    store = this_pass.services.store
+    for key, job in started.items():
+        if key in counted:
+            continue
+        counted.add(key)
+        run, added = store.attempt(key), _find_added(store.actions(key))
+        if run is None or added <= 0 or run.passed is not None:
+            continue
+        names = set(job.partition.split(","))
+        passed = sum(
+            job.priority - added < other.priority < job.priority and not names.isdisjoint(other.partition.split(","))
+            for other in others
+        )
+        store.save_attempt(replace(run, passed=passed))
+
+
+def _find_added(actions: Iterable[ActionRecord]) -> int:
+    """Return what the rule had added to the priority of a job when it started."""
+    done = [a for a in actions if a.rule == RULE and a.mode == "act" and a.done_at is not None and not a.error]
+    if not done:
+        return 0
+    last = max(done, key=lambda action: action.intended_at)
+    added = int(last.value) - int(last.own)
+    return -added if last.key == NICE else added

@@ -153,8 +153,7 @@ class OrderState:
     thresholds: tuple[float, ...] = ()
     thresholds_at: float = 0.0
     known: dict[RunKey, tuple[ActionRecord, ...]] = field(default_factory=dict)  # of the pending jobs
-    # Pending jobs with a raised priority -> (priority, what the rule added), at the last pass.
-    ahead: dict[RunKey, tuple[int, int]] = field(default_factory=dict)
+    counted: set[RunKey] = field(default_factory=set)  # running jobs of which it is known whom they passed
     refused: bool = False  # this process may not change priorities
 
 

@@ -24,7 +24,7 @@ from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
-from slurmwrap.reconcile.order_pending import order_waiting
+from slurmwrap.reconcile.order_pending import make_published_order, order_waiting
 from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.publish_run_times import format_published_run_times, update_run_time_lines
 from slurmwrap.reconcile.queue_delay import count_delays
@@ -317,6 +317,7 @@ def _publish(this_pass: ReconcilePass) -> None:
         changed_scripts=scripts.changed,
         relaxing=is_relaxing(this_pass.services),
         run_times=format_published_run_times(this_pass),
+        order=make_published_order(this_pass),
     )
     try:
         publisher.publish(published)

@@ -5,12 +5,23 @@ The facts part is the table in docs/scheduling.md, "Queue order"; it checks the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import pwd
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab, exists, restart_controller, started
+from site_records import site, site_rows
 from waiting import wait_for, wait_until
+
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord
+from slurmwrap.store.database import Database
 
 pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
@@ -162,3 +173,147 @@ def _has_sprio(lab: Lab) -> bool:
 def find_raw_id(lab: Lab, task: str) -> str:
     """The raw job id of an array task or job."""
     return lab.run(["squeue", "-h", "-t", "all", "-O", "JobID:20", "-j", task]).stdout.split()[0]
+
+
+# The rule.
+
+# Profile key -> run time and number of runs of alice. With one GPU, the classes end at 60 to 3,000 GPU-seconds.
+RUNS = {"short": (30.0, 2), "a": (60.0, 40), "medium": (300.0, 40), "b": (3000.0, 40), "long": (90_000.0, 2)}
+PASSED = "SELECT json_extract(more, '$.passed') AS passed FROM attempts WHERE job_id = ?"
+TERMS = {"basic": ("Nice", 1000), "multifactor": ("SiteFactor", 100)}
+
+
+@pytest.fixture(scope="module", params=["basic", "multifactor"])
+def ordered_lab(lab_scratch: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Lab, str]]:
+    """A lab of one GPU with the rule `order` and a history of runs."""
+    options = ("--nodes=1", "--gpus=1", "--switches=1", "--no-hooks", "--priority", request.param, "--act=order")
+    with started(lab_scratch / f"rule-{request.param}", *options) as running:
+        running.reconcile_once()
+        teach(running)
+        yield running, request.param
+
+
+def teach(lab: Lab, user: str = ALICE) -> None:
+    """Stores runs of the user in the site's database."""
+    uid, now = pwd.getpwnam(user).pw_uid, int(time.time())
+    with Database.open(Path(site(lab)["state_dir"]) / "site.db") as store:
+        for place, (key, (run_s, count)) in enumerate(RUNS.items()):
+            for number in range(count):
+                at = now - 1000 + number
+                store.save_run_time(
+                    RunTimeRecord(
+                        attempt=RunKey(cluster=lab.cluster, job_id=90_000 + 100 * place + number, submit_time=at - 10),
+                        uid=uid,
+                        end_time=at,
+                        job=RunTimeQuery(user=str(uid), key=key, gpus=1, partition="gpu"),
+                        sample=RunTimeSample(run_s=run_s),
+                    )
+                )
+
+
+def gsub(lab: Lab, key: str, *options: str, user: str = ALICE) -> str:
+    """Submits a job with gsub under a profile key and returns its id."""
+    argv = ["gsub", "--prerun=off", f"--resource-profile={key}", "--gres=gpu:1", "--output=/dev/null", *options]
+    home = Path(pwd.getpwnam(user).pw_dir)
+    script = home / "order.sbatch"
+    lab.run(["tee", script], user, stdin=SLEEP)
+    done = lab.run([*argv, str(script)], user)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.findall(r"Submitted batch job (\d+)", done.stdout)[0]
+
+
+def occupy(lab: Lab) -> str:
+    job = lab.submit("--gres=gpu:1", "--output=/dev/null", user=BOB, script=SLEEP)
+    lab.wait_job(job, ("RUNNING",))
+    return job
+
+
+def reconcile(lab: Lab, **settings: str) -> None:
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
+    done = lab.run(argv, env={f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def read_term(lab: Lab, term: str, job: str) -> int | None:
+    return read_row(lab, job)[1] if term == "Nice" else read_site_factor(lab, job)
+
+
+def list_terms(lab: Lab, term: str, jobs: Sequence[str]) -> list[int | None]:
+    """The term of each job, when Slurm shows it for all of them."""
+    return wait_for(lambda: [read_term(lab, term, job) for job in jobs], lambda found: None not in found, timeout=20)
+
+
+def reconcile_until(lab: Lab, term: str, expected: dict[str, int], **settings: str) -> None:
+    """Reconciles until these jobs have these terms. sprio shows a job some time after it was submitted or changed."""
+
+    def look() -> list[int | None]:
+        reconcile(lab, **settings)
+        return list_terms(lab, term, list(expected))
+
+    assert wait_for(look, lambda found: found == [*expected.values()], timeout=20) == [*expected.values()]
+
+
+def test_short_jobs_of_gsub_start_first_and_the_order_is_undone(ordered_lab: tuple[Lab, str]) -> None:
+    lab, plugin = ordered_lab
+    term, band = TERMS[plugin]
+    sign = -1 if term == "Nice" else 1
+    lab.reset()
+    blocker = occupy(lab)
+    long, other, short = gsub(lab, "long"), submit_plain(lab), gsub(lab, "short", "--nice=5")
+    own = 5 if term == "Nice" else 0
+    reconcile_until(lab, term, {long: 0, other: 0, short: own + sign * band})
+    page = lab.slurmwrap("why", short, user=ALICE)
+    assert re.search(r"Queue: in class 1 of 6: usually runs 30 s on\s+1 GPU\.", page.stdout), page.stdout + page.stderr
+    # Switched off, and on again.
+    reconcile_until(lab, term, {long: 0, other: 0, short: own}, rules_order="advise")
+    reconcile_until(lab, term, {short: own + sign * band})
+    # `release` resets Nice, also the user's own.
+    control(lab, "release", short)
+    reconcile_until(lab, term, {short: sign * band})
+    lab.run(["scancel", blocker])
+    lab.wait_job(short, ("RUNNING",))
+    assert lab.states(other) == lab.states(long) == ["PENDING"]
+    reconcile(lab)
+    assert [row["passed"] for row in site_rows(lab, PASSED, int(short))] == [1]
+    # Requeued, it gets its class again; Nice and SiteFactor survive, so nothing has to be changed.
+    control(lab, "requeue", short)
+    lab.wait_job(short, ("PENDING",))
+    reconcile(lab)
+    assert list_terms(lab, term, (other,)) == [0]
+    changed = "SELECT DISTINCT job_id FROM actions WHERE rule = 'order' AND mode = 'act'"
+    assert int(other) not in {row["job_id"] for row in site_rows(lab, changed)}
+
+
+def submit_plain(lab: Lab) -> str:
+    return lab.submit("--gres=gpu:1", "--output=/dev/null", user=BOB, script=SLEEP)
+
+
+def test_a_job_held_by_its_user_stays_held_and_an_array_is_changed_as_a_whole(ordered_lab: tuple[Lab, str]) -> None:
+    lab, plugin = ordered_lab
+    term, band = TERMS[plugin]
+    added = -band if term == "Nice" else band
+    lab.reset()
+    occupy(lab)
+    held, array = gsub(lab, "short"), gsub(lab, "short", "--array=1-3")
+    control(lab, "hold", held, ALICE)
+    reconcile_until(lab, term, {array: added})
+    assert read_row(lab, held) == (0, 0)
+    control(lab, "release", held, ALICE)
+    reconcile_until(lab, term, {held: added})
+
+
+def test_the_watchdog_undoes_the_order_of_a_reconciler_that_is_gone(ordered_lab: tuple[Lab, str]) -> None:
+    lab, plugin = ordered_lab
+    term, band = TERMS[plugin]
+    lab.reset()
+    occupy(lab)
+    short = gsub(lab, "short")
+    reconcile_until(lab, term, {short: -band if term == "Nice" else band})
+    heartbeat = Path(site(lab)["state_dir"]) / "heartbeat"
+    heartbeat.touch()
+    done = lab.slurmwrap("hooks", "watchdog")
+    assert list_terms(lab, term, (short,)) != [0], done.stdout
+    os.utime(heartbeat, (time.time() - 3600,) * 2)
+    done = lab.slurmwrap("hooks", "watchdog")
+    assert "1 pending jobs have their own priority again" in done.stdout, done.stdout + done.stderr
+    assert list_terms(lab, term, (short,)) == [0]

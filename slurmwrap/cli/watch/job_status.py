@@ -13,6 +13,7 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import Any
 
+from slurmwrap.cli.queue_class import describe_queue_class
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import RecordSource, find_record_source, read_job_records
 from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
@@ -161,6 +162,7 @@ class JobStatus:
     plan: PlacementPlan = field(default_factory=PlacementPlan)
     # The site's reconciler relaxes the locality of waiting jobs.
     relaxes: bool = False
+    queue_order: str = ""  # "in class 2 of 6: usually runs 20 min on 4 GPUs"; "" if it is not known or does not wait
     counts_steps: bool = False
     trial: WatchedPrerun | None = None
     steps: CountedSteps | None = None
@@ -319,6 +321,9 @@ class JobStatusReader:
         return replace(
             status,
             plan=_read_plan(self._submission),
+            queue_order=""
+            if status.waiting is None
+            else describe_queue_class(status.waiting.record, self._submission, self._config, status.at),
             counts_steps=bool(self._submission.step_dir),
             trial=self._read_prerun(self._submission, trial_row, status),
             rates=tuple(self._rates),

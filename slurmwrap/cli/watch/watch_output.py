@@ -159,6 +159,7 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "reason_words": _explain_waiting(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
         "forecast_start": None if status.start is None else _start_to_json_dict(status.start),
+        "queue_order": status.queue_order or None,
         "nodes": list(record.nodes),
         "gpus": record.gpus,
         "start": record.start_time,
@@ -326,6 +327,8 @@ def _list_waiting_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[
     if status.trial is not None:
         yield "pre-run", describe_prerun(status, status.trial, style.zone), ""
         yield from (("", sentence, "yellow") for sentence in _describe_failed_commands(status))
+    if status.queue_order:
+        yield "queue", status.queue_order, ""
     yield from _list_start_rows(status, waiting, style)
     yield from _list_locality_rows(status, style)
 

@@ -32,6 +32,8 @@ class JobTimeline:
     incidents: tuple[Incident, ...] = ()
     # Slurm's present state of a job that has not ended: "PENDING (Priority)".
     slurm_says: str = ""
+    # Its class in the queue's order while it waits: "in class 2 of 6: usually runs 20 min on 4 GPUs".
+    queue_order: str = ""
     # (file, line) of a finding -> text of that line.
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
