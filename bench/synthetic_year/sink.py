@@ -10,6 +10,7 @@ from typing import Any
 
 from slurmwrap.store import record_rows
 from slurmwrap.store.database import Database
+from slurmwrap.store.migrations import fill_run_times
 from slurmwrap.store.sqlite_connection import connect
 
 _ALSO = {"strikes": ("cluster", "submit_time")}
@@ -49,5 +50,7 @@ class Sink:
 
     def close(self) -> None:
         self.flush()
+        for statement in fill_run_times():
+            self._connection.execute(statement)
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()

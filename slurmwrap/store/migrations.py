@@ -46,6 +46,8 @@ CREATE TABLE run_times ( -- run times of jobs that completed or were cut off; la
     run_s REAL NOT NULL, -- seconds from start to end
     complete INTEGER NOT NULL -- 1: it completed; 0: its time limit or a person cut it off
 );
+"""
+_FILL_RUN_TIMES = """
 INSERT OR IGNORE INTO names (name)
     SELECT cluster FROM attempts UNION SELECT account FROM attempts UNION SELECT partition FROM attempts;
 
@@ -69,7 +71,8 @@ INSERT INTO run_times
         OR a.state IN ('TIMEOUT', 'CANCELLED', 'REQUEUED') AND a.diagnosis_category IN ('time_limit', 'cancelled'))
     AND NOT EXISTS (SELECT 1 FROM preruns r WHERE r.cluster = a.cluster AND r.prerun_job_id = a.job_id)
     AND NOT EXISTS (SELECT 1 FROM submissions r WHERE r.prerun_job_id = a.job_id AND r.cluster = a.cluster);
-
+"""
+_INDEXES_OF_RUN_TIMES = """
 -- One covering index for each question. Unique, so that a run that is judged once more is stored once.
 CREATE UNIQUE INDEX run_times_by_user ON run_times (
     uid, gpus, end_time, job_id, submit_time, cluster, run_s, complete);
@@ -82,7 +85,12 @@ CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, clu
 
 def add_run_times() -> tuple[str, ...]:
     """Return the statements that add the table `run_times` and fill it from the stored runs."""
-    return tuple(split_statements(_RUN_TIMES))
+    return tuple(split_statements(_RUN_TIMES + _FILL_RUN_TIMES + _INDEXES_OF_RUN_TIMES))
+
+
+def fill_run_times() -> tuple[str, ...]:
+    """Return the statements that fill the table `run_times` from the stored runs, in a file in which it is empty."""
+    return tuple(split_statements(_FILL_RUN_TIMES))
 
 
 # Step N (from 1) migrates a database from version N-1 to version N. A released step is never changed: append a new

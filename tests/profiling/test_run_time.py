@@ -121,9 +121,9 @@ def test_quantiles_ascend_and_stay_near_the_runs(levels: tuple[list[RunTimeSampl
         return
     assert found is not None
     assert list(found.quantiles_s) == sorted(found.quantiles_s)
-    # Spread: e^1 to either side at most, and a half for the longest that was cut off.
-    assert min(one.run_s for one in everything) / 3 <= found.quantiles_s[0]
-    assert found.quantiles_s[-1] <= 5 * max(one.run_s for one in everything)
+    # Spread: e^1.5 to either side at most, and a half for the longest that was cut off.
+    assert min(one.run_s for one in everything) / 4.5 <= found.quantiles_s[0] or found.quantiles_s[0] == 1
+    assert found.quantiles_s[-1] <= 1.5 * 4.5 * max(one.run_s for one in everything)
 
 
 @given(samples.filter(lambda found: any(one.complete for one in found)), st.floats(min_value=1, max_value=1e6))
