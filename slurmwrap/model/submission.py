@@ -33,10 +33,9 @@ class Submission:
     profile_variant: str = ""  # profiling.job_key.derive_variant()
     # Settings that say how long it trains, name and value: profiling.job_key.derive_length().
     length: tuple[tuple[str, str], ...] = ()
-    # Expected run time when it was submitted, in seconds: median, bound of nine in ten runs; RunTimeEstimate.source.
-    expected_p50_s: float | None = None
-    expected_p90_s: float | None = None
-    expected_source: str = ""
+    expected_p50_s: float | None = None  # expected run time at submission, median; None: it was not known
+    expected_p90_s: float | None = None  # the run time that nine of ten such runs stay below
+    expected_source: str = ""  # RunTimeEstimate.source of both
     # Directory to which the step counter writes (--count-steps); "" if it does not.
     step_dir: str = ""
     prerun_mode: str = "off"

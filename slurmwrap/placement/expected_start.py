@@ -22,8 +22,6 @@ _HOLDS = frozenset(("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPE
 _COMPLETING_S = 60.0
 # Share of the allocated GPUs whose jobs are not shown (PrivateData), above which there is no forecast.
 _MOST_HIDDEN = 0.1
-# A pending job that is expected to start within so many seconds waits for something that is not modelled.
-_AT_ONCE_S = 60.0
 
 EstimateOf = Callable[[JobRecord], RunTimeEstimate | None]
 
@@ -75,7 +73,8 @@ def find_expected_start(
     found = forecast_starts(_list_node_gpus(nodes, held), held, queue)[queue[-1].job]
     considered = len(running) + len(queue) - 1
     predicted = round(found.predicted * considered)
-    if found.p50_s == inf or not predicted or (wanted and found.p50_s < _AT_ONCE_S):
+    # A job that waits although its GPUs are free waits for something else: CPUs, memory, a limit.
+    if found.p50_s == inf or not predicted or (wanted and found.p50_s <= 0):
         return None
     latest = inf if slurm_start is None else slurm_start
     return ExpectedStart(

@@ -25,7 +25,8 @@ def compute_time_limits(asked: Sequence[TimeAskedFor]) -> TimeLimits:
     runs = [run for one in asked for run in one.runs]
     rows = [_make_row(one) for one in asked]
     rows = [row for row in rows if row.gpu_hours_unused >= _LEAST_GPU_HOURS]
-    accounts = group_by(asked, lambda one: one.account)
+    # Without slurmdbd jobs have no account.
+    accounts = group_by((one for one in asked if one.account), lambda one: one.account)
     return TimeLimits(
         runs=len(runs),
         used_share=_find_used_share(runs),

@@ -76,6 +76,13 @@ def test_a_job_that_is_not_submitted_yet_comes_last() -> None:
     assert find(new) == ExpectedStart(at=NOW + 11 * HOUR, by=NOW + 11 * HOUR, jobs=2, predicted=1)
 
 
+def test_a_job_that_outran_its_estimate_may_end_at_any_moment() -> None:
+    late = replace(RUNNING, start_time=NOW - 2 * HOUR + 5)
+    found = find_expected_start(PENDING, (NODE,), (late, PENDING), estimate, float(NOW))
+    assert found is not None
+    assert round(found.at) == NOW + 5
+
+
 def test_a_completing_job_soon_frees_its_gpus() -> None:
     jobs = (replace(RUNNING, state="COMPLETING"), PENDING, replace(RUNNING, job_id=9, nodes=("n1",)))
     two = (NODE, replace(NODE, name="n1", partitions=("other",)))

@@ -175,7 +175,9 @@ def _suggest_for_time(timeline: JobTimeline, last: JobRun, limit_s: int) -> Next
     """Suggest the time that the job needs by its own progress, with a margin; otherwise half as much again."""
     left = last.diagnosis.remaining_s if last.diagnosis is not None else None
     wanted = float(compute_time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _INCREASE
-    why = f"Its output says that {duration(left)} were left" if left is not None else ""
+    why = ""
+    if left is not None:
+        why = f"Its output says that {duration(left)} were left, of about {duration((last.run_s or limit_s) + left)}"
     cap = last.longest_s
     if cap is not None and wanted > cap:
         need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"

@@ -213,14 +213,14 @@ def make_timeout(left: float | None, cap: int | None = None) -> JobRun:
         (
             make_timeout(978),
             "--time=00:25:00",
-            "Its output says that 16 min were left: submit it again with more time; ",
+            "Its output says that 16 min were left, of about 17 min: submit it again with more time; ",
         ),
         (make_timeout(None), "--time=00:02:00", "Submit it again with more time; "),
         (
             make_timeout(978, cap=1200),
             "--dependency=singleton --time=00:20:00",
-            "Its output says that 16 min were left: it needs about 25 min in all, and its partition allows 20 min: "
-            "write checkpoints, and continue in a chain of jobs.",
+            "Its output says that 16 min were left, of about 17 min: it needs about 25 min in all, and its partition "
+            "allows 20 min: write checkpoints, and continue in a chain of jobs.",
         ),
     ],
 )
