@@ -340,11 +340,19 @@ def compute_run_s_by_prerun(measurement: Measurement, gpus: int) -> float | None
 
     Assumed: one process for each of the job's GPUs, and a step takes as long as with a single process.
     """
-    total, rate = measurement.total_steps, measurement.steps_per_s
+    total, rate = compute_steps_per_process(measurement, gpus), measurement.steps_per_s
+    return max(SHORTEST_S, total / rate) if total and rate else None
+
+
+def compute_steps_per_process(measurement: Measurement, gpus: int) -> float | None:
+    """Return the steps of the whole training in each process of a job with one process for each GPU; None if unknown.
+
+    `measurement`: of its pre-run.
+    """
     processes = max(1, gpus)
-    if not total or not rate or (measurement.total_is_shared is None and processes > 1):
+    if not measurement.total_steps or (measurement.total_is_shared is None and processes > 1):
         return None
-    return max(SHORTEST_S, total / rate / (processes if measurement.total_is_shared else 1))
+    return measurement.total_steps / (processes if measurement.total_is_shared else 1)
 
 
 # Longest text of a user's record that is stored.

@@ -41,6 +41,7 @@ from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, forecast_end
+from slurmwrap.profiling.run_time import compute_steps_per_process
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.slurm.commands import SlurmCommands
@@ -148,6 +149,16 @@ class CountedSteps:
     count: int
     at: float
     per_s: float | None
+
+
+def find_counted_progress(trial: WatchedPrerun | None, gpus: int, steps: CountedSteps) -> RunProgress | None:
+    """Return the progress by counted steps, if the pre-run found how many there are; None if it did not."""
+    measurement = trial.verdict.measurement if trial is not None and trial.verdict is not None else None
+    total = compute_steps_per_process(measurement, gpus) if measurement is not None else None
+    if total is None or not steps.per_s or steps.count > total:
+        return None
+    shown = ShownProgress(done=steps.count, total=round(total), left_s=(total - steps.count) / steps.per_s)
+    return RunProgress(at=steps.at, shown=shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,12 +325,11 @@ class JobStatusReader:
             named = tuple(self._submission.logs) if self._submission is not None else ()
             self._output = read_output(record, self._output, named)
             status = replace(status, output=self._output)
-        steps = self._read_steps(record) if not status.array else None
-        status = replace(status, steps=steps, end=self._forecast_end(status, steps))
         if self._submission is None:
-            return status
-        return replace(
+            return replace(status, end=self._forecast_end(status))
+        status = replace(
             status,
+            steps=self._read_steps(record) if not status.array else None,
             plan=_read_plan(self._submission),
             queue_order=""
             if status.waiting is None
@@ -328,9 +338,10 @@ class JobStatusReader:
             trial=self._read_prerun(self._submission, trial_row, status),
             rates=tuple(self._rates),
         )
+        return replace(status, end=self._forecast_end(status))
 
-    def _forecast_end(self, status: JobStatus, steps: CountedSteps | None) -> EndForecast | None:
-        record, output = status.record, status.output
+    def _forecast_end(self, status: JobStatus) -> EndForecast | None:
+        record, output, steps = status.record, status.output, status.steps
         if record.state != "RUNNING" or status.array or not record.start_time:
             return None
         progress = None
@@ -342,6 +353,8 @@ class JobStatusReader:
             )
             if steps is not None:
                 progress = replace(progress, count=steps.count, count_at=steps.at, count_per_s=steps.per_s)
+        elif steps is not None and not record.restarts:
+            progress = find_counted_progress(status.trial, record.gpus, steps)
         return forecast_end(
             now=status.at,
             start=float(record.start_time),

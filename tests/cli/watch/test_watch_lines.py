@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.cli.terminal import paint
-from slurmwrap.cli.watch.job_status import CountedSteps, JobStatus, Output, WatchedPrerun, read_output
+from slurmwrap.cli.watch.job_status import (
+    CountedSteps,
+    JobStatus,
+    Output,
+    WatchedPrerun,
+    find_counted_progress,
+    read_output,
+)
 from slurmwrap.cli.watch.pending_reasons import explain_reason
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
@@ -25,9 +32,10 @@ from slurmwrap.errors import UsageError
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.placement.expected_start import ExpectedStart
-from slurmwrap.profiling.progress_estimate import EndForecast
+from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
 from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -142,6 +150,30 @@ def test_the_expected_end_is_an_object_in_json_and_unknown_for_a_silent_job() ->
     silent = make_status(RUNNING, end=END, output=Output(at=NOW - 700, last_line="step 1200 of 4000", mean_gap_s=1.0))
     assert status_to_json_dict(silent)["forecast_end"] is None
     assert not [line for line in format_screen(silent, UTC_STYLE) if line.startswith("ends")]
+
+
+@pytest.mark.parametrize(
+    ("measurement", "gpus", "total"),
+    [
+        (Measurement(total_steps=1000, total_is_shared=False), 4, 1000),
+        (Measurement(total_steps=1000, total_is_shared=True), 4, 250),
+        (Measurement(total_steps=1000), 1, 1000),
+        (Measurement(total_steps=1000), 4, None),
+        (Measurement(total_steps=100, total_is_shared=False), 4, None),  # more were counted
+        (Measurement(), 1, None),
+    ],
+)
+def test_counted_steps_are_progress_if_the_pre_run_found_their_total(
+    measurement: Measurement, gpus: int, total: int | None
+) -> None:
+    verdict = Verdict(outcome=Outcome.PASS, layer="optimizer", reason="", measurement=measurement)
+    steps = CountedSteps(count=200, at=NOW, per_s=2.0)
+    found = find_counted_progress(WatchedPrerun(job_id=82, verdict=verdict), gpus, steps)
+    if total is None:
+        assert found is None
+        return
+    shown = ShownProgress(done=200, total=total, left_s=(total - 200) / 2)
+    assert found == RunProgress(at=NOW, shown=shown)
 
 
 def test_progress_is_read_from_the_output_of_this_run(tmp_path: Path) -> None:
@@ -350,7 +382,7 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
     )
     assert status_to_json_dict(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
-        "reason_words": "it waits for its pre-run", "expected_start": None, "forecast_start": None,
+        "reason_words": "it waits for its pre-run", "queue_order": None, "expected_start": None, "forecast_start": None,
         "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "locality": None,
         "prerun": {
