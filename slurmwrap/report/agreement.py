@@ -11,6 +11,8 @@ has happened yet, the case is open and is not counted as right or wrong. A rule'
     stop             the very same ran again and failed again: agree; succeeded: disagree
     drain            a person took the node out, or another job failed there of hardware within a week: agree;
                      three other jobs ran well there: disagree
+    order            of the jobs of other classes in the sample, more took longer if their class is later, or shorter if
+                     it is earlier (run time x GPUs): agree; fewer: disagree
     block_input      the very same ran again and failed of its input: agree; succeeded with it: disagree
 """
 
@@ -25,6 +27,7 @@ from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Agreement
+from slurmwrap.report.order_text import parse_predicted_class
 
 WEEK_S = 7 * 86400.0
 # Number of other jobs that must run well on a node to show that a drain was wrong.
@@ -77,12 +80,15 @@ def compare_rules_with_outcomes(
     same = _group_same_jobs(submissions)
     history = _History(tuple(strikes), _group_by_node(records), _group_by_job(records, same), same)
     by_key = {record.attempt: record for record in records}
+    actions = tuple(actions)
     taken = frozenset(out_of_service)
     found: dict[str, list[str]] = {}
     for rule, record, node in _list_applied_rules(actions, by_key):
         found.setdefault(rule, []).append(
             _compare_drain(history, record, node, taken) if rule == "drain" else _COMPARISONS[rule](history, record)
         )
+    if ordered := _compare_orders(actions, by_key):
+        found["order"] = ordered
     stopped = [record for record in records if record.decision == "stop" and _is_stopped_by_itself(record)]
     if stopped:
         found["stop"] = [_compare_stop(history, record) for record in stopped]
@@ -108,6 +114,35 @@ def _list_applied_rules(
         record = by_key.get(attempt) if attempt is not None else None
         if record is not None and record.diagnosis is not None:
             yield rule, record, node
+
+
+def _compare_orders(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun]) -> list[str]:
+    """Compare the last class of each run with how much it used. A failed run says nothing, nor does one that waits."""
+    classes: dict[RunKey, int] = {}
+    for action in sorted(actions, key=lambda action: action.intended_at):
+        found = parse_predicted_class(action.reason) if action.rule == "order" else None
+        if found is not None and action.attempt is not None:
+            classes[action.attempt] = found
+    used = {key: run.run_s * max(1, run.gpus) for key, run in by_key.items() if key in classes and _is_complete(run)}
+    return [
+        _compare_order(classes[key], used[key], [(classes[other], used[other]) for other in used])
+        if key in used
+        else OPEN
+        for key in classes
+    ]
+
+
+def _compare_order(order_class: int, used: float, others: Iterable[tuple[int, float]]) -> str:
+    right = wrong = 0
+    for other_class, other_used in others:
+        if other_class != order_class and other_used != used:
+            as_expected = (other_class > order_class) == (other_used > used)
+            right, wrong = right + as_expected, wrong + (not as_expected)
+    return OPEN if right == wrong else AGREE if right > wrong else DISAGREE
+
+
+def _is_complete(run: JobRun) -> bool:
+    return _get_category(run) in ("success", "time_limit")
 
 
 def _compare_retry(history: _History, run: JobRun) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.config.load_config import Nodes
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report import failure_counts, lemon_nodes, usage_totals
 from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
@@ -57,7 +58,11 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         to_do=(*lemon_nodes.list_nodes_to_drain(judged, drained), *list_advised_actions(figures.drains)),
         counted=compute_ettr(figures.counting, since=since, until=until),
         large=list_large_jobs(figures.large),
-        queueing=compute_queueing(figures.delays, since=since, until=until),
+        queueing=replace(
+            compute_queueing(figures.delays, since=since, until=until),
+            passing=figures.overtaken[0],
+            passed=figures.overtaken[1],
+        ),
         idle=usage_totals.list_idle_rows(figures),
         requests=usage_totals.list_over_requests(figures.asked),
         limits=compute_time_limits(figures.limits),

@@ -490,6 +490,9 @@ class Queueing:
     # GPUs asked for multiplied by the wait.
     gpu_hours: float = 0.0
     longest: tuple[WaitedLongest, ...] = ()
+    # Ended runs that had passed waiting jobs not submitted with gsub by the rule `order` alone, and how many in all.
+    passing: int = 0
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,13 @@
-"""Texts about a job's class in the queue order (rule `order`): made for actions, `why` and `watch`, and read back."""
+"""The text about a class in the queue order (rule `order`): for actions, `why` and `watch`, and read back. Pure."""
 
 from __future__ import annotations
 
 import re
 
-from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.policy.queue_order import OrderSettings, PendingOrder
 from slurmwrap.report.text_format import duration
 
-_CLASS = re.compile(r"class ([0-9]+) of ([0-9]+)")
+_PREDICTED_CLASS = re.compile(r"class ([0-9]+) of [0-9]+: (?:usually runs|probably runs|its (?:last|earlier) run)")
 
 
 def format_order_class(job: PendingOrder, order_class: int, settings: OrderSettings) -> str:
@@ -26,15 +25,11 @@ def _explain_class(job: PendingOrder, settings: OrderSettings) -> str:
         return "nothing is known about its run time"
     if job.overran:
         return f"its last run took longer than expected; 9 of 10 take less than {duration(job.estimate.p90_s)} {on}"
-    return f"{format_source(job.estimate)} {duration(job.estimate.p50_s)} {on}"
+    verb = "usually runs" if job.estimate.specific else "probably runs"
+    return f"{verb} {duration(job.estimate.p50_s)} {on}"
 
 
-def format_source(estimate: RunTimeEstimate) -> str:
-    """Return who usually runs so long: the job itself, or jobs of its size."""
-    return "usually runs" if estimate.specific else f"jobs of its {estimate.source} usually run"
-
-
-def parse_order_class(text: str) -> tuple[int, int] | None:
-    """Return (class, number of classes) of a text of format_order_class(), 0 for the first class; None without one."""
-    match = _CLASS.search(text)
-    return (int(match[1]) - 1, int(match[2])) if match else None
+def parse_predicted_class(text: str) -> int | None:
+    """Return the class, 0 for the first, in a text of format_order_class(); None unless it follows from run times."""
+    match = _PREDICTED_CLASS.match(text)
+    return int(match[1]) - 1 if match else None

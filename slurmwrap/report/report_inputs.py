@@ -284,6 +284,8 @@ class Figures:
     spoken: Sequence[ActionRecord] = ()
     submitted: Sequence[Submission] = ()
     delays: Sequence[QueueDelay] = ()
+    # Runs that passed jobs of others by the rule `order` alone, and how often they did.
+    overtaken: tuple[int, int] = (0, 0)
     blocked: Sequence[BlockedInput] = ()
     # uid -> user name, of users with blocked inputs.
     names: Mapping[int, str] = field(default_factory=dict)

@@ -254,7 +254,7 @@ def _make_queueing_section(report: NightReport) -> Section:
     return Section(
         key="queueing",
         title="Waiting and locality",
-        lead=(_describe_wait(report),),
+        lead=(_describe_wait(report), _describe_passed(report)),
         tables=(_make_waits_table(report), _make_longest_waits_table(report), _make_locality_table(report)),
     )
 
@@ -266,6 +266,15 @@ def _describe_wait(report: NightReport) -> str:
     blind = f"; for {format_duration(wait.unknown_s)} of it the cause was not observed" if wait.unknown_s >= 60 else ""
     together = f"{text_format.hours(wait.gpu_hours)} GPU-hours together{blind}"
     return f"{text_format.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
+
+
+def _describe_passed(report: NightReport) -> str:
+    """Say how often jobs not submitted with gsub were passed; "" if none was."""
+    wait = report.queueing
+    if not wait.passed:
+        return ""
+    jobs, times = text_format.count(wait.passing, "job"), text_format.count(wait.passed, "time")
+    return f"By the queue's order {jobs} of gsub passed waiting jobs of others, {times} in all, each within order.band."
 
 
 def _make_waits_table(report: NightReport) -> ReportTable:

@@ -96,6 +96,7 @@ def read(
     predicted = reader.ask(sql.PREDICTED, "s", recent=recent)
     spread = reader.ask(sql.SPREAD, "r", detail=detail)
     large = reader.ask(sql.LARGE, "r")
+    overtaken = reader.ask(sql.OVERTAKEN, "a")
     delays = reader.ask(sql.DELAYS, "d", since=recent)
     spoken = _read_newest_actions(database, reader, recent)
     period_lasted, runtimes = rows_as.collect_failure_times(times_to_failure.result(), reader.names)
@@ -160,6 +161,7 @@ def read(
         if site and not restricted
         else None,
         **spoken,
+        overtaken=(int(overtaken.result()[0][0]), int(overtaken.result()[0][1])),
         delays=[rows_as.make_queue_delay(row) for row in delays.result()],
         blocked=[one for one in blocked if not restricted or one.uid in (-1, reader.uid)],
         names=_find_names(database, blocked),

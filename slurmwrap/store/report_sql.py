@@ -336,11 +336,17 @@ AND json_extract(a.measurement, '$.steps') > 0{mine} ORDER BY a.end_time DESC LI
 
 # Queries for whole records, read with Session._read.
 DRAINS = "SELECT * FROM actions x WHERE x.intended_at >= :since AND x.intended_at < :until AND verb = 'drain'{mine}"
+# Jobs that passed others by the rule `order` alone, and how many they passed.
+OVERTAKEN = """
+SELECT count(*), total(json_extract(a.more, '$.passed')) FROM attempts a
+WHERE a.end_time >= :since AND a.end_time < :until AND a.more LIKE '%"passed":%'
+AND json_extract(a.more, '$.passed') > 0{mine}
+"""
 SPOKEN = """
 SELECT * FROM (
     SELECT x.*, row_number() OVER (PARTITION BY rule ORDER BY intended_at DESC) AS number FROM actions x
     WHERE x.intended_at >= :recent AND x.intended_at < :until AND submit_time IS NOT NULL
-    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain'){mine}
+    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order'){mine}
 ) WHERE number <= :sample ORDER BY action_id
 """
 STOPPED = """

@@ -129,6 +129,7 @@ def test_json_has_every_field(slurmwrap: Run, tmp_path: Path) -> None:
         "delays": [],
         "incidents": [],
         "slurm_says": "",
+        "queue_order": "",
         "lines": [],
         "next": {"sentence": "It has not ended.", "command": "slurmwrap watch 81", "also": []},
     }

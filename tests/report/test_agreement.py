@@ -203,3 +203,19 @@ def test_a_decision_with_several_actions_counts_once_and_unknown_runs_do_not_cou
     assert compare_rules_with_outcomes((FIRST,), (*steps, stray, replace(stray, attempt=None)), (), ()) == (
         Agreement(rule="retry", open=1),
     )
+
+
+def make_order(run: JobRun, order_class: int, text: str = "usually runs 20 min on 2 GPUs", at: int = 0) -> ActionRecord:
+    reason = f"class {order_class + 1} of 6: {text}"
+    return replace(make_action(run, "order"), reason=reason, intended_at=START + at)
+
+
+def test_the_order_is_compared_with_how_long_jobs_took() -> None:
+    hour, day, crashed = make_run(81, 0, "success"), make_run(82, 0, "time_limit", gpus=48), make_run(83, 0, "gpu_oom")
+    right = (make_order(hour, 5, at=-9), make_order(hour, 1), make_order(day, 4), make_order(crashed, 0))
+    wrong = (make_order(hour, 4), make_order(day, 1))
+    unknown = (make_order(hour, 0, "it has waited 12 h"), make_order(day, 3, "nothing is known about its run time"))
+    runs = (hour, day, crashed)
+    assert compare_rules_with_outcomes(runs, right, (), ()) == (Agreement(rule="order", agree=2, open=1),)
+    assert compare_rules_with_outcomes(runs, wrong, (), ()) == (Agreement(rule="order", disagree=2),)
+    assert compare_rules_with_outcomes(runs, unknown, (), ()) == ()
