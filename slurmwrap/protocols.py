@@ -329,10 +329,10 @@ class Memory(Protocol):
         """Return what became of the user's newest submissions, oldest first."""
 
     def has_runs(self) -> bool:
-        """Return whether the user's own database exists, so that run_times() may return runs."""
+        """Return whether the user's own database exists, so that open_run_times() may give runs."""
 
-    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> Mapping[RunTimeGroup, GroupRuns]:
-        """Return the newest runs of each group in the user's own database, oldest first; {} if there are none."""
+    def open_run_times(self, cluster: str) -> AbstractContextManager[Callable[[RunTimeGroup], GroupRuns]]:
+        """Return a function that returns the newest runs of a group in the user's own database, oldest first."""
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return deterministic failures of the same script, code and arguments since its last success, newest first."""

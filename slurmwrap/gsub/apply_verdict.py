@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.expected_run_time import find_expected_run_time
-from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
+from slurmwrap.gsub.planning_inputs import find_known_profile, find_run_time, keep, read_planning_facts
 from slurmwrap.gsub.waiting_job import has_user_changed_start_time, is_as_given, is_eligible, start_action
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_run import PrerunRecord
@@ -22,7 +21,7 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.retune import make_retune_actions, undo
-from slurmwrap.profiling.job_key import derive_variant
+from slurmwrap.profiling.job_key import derive_length, derive_variant
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import compute_run_s_by_prerun
 
@@ -266,7 +265,8 @@ def _apply_second_plan(
     )
     snapshot = context.slurm.snapshot()
     prerun_s = compute_run_s_by_prerun(measurement, waiting.request.shape.gpus) if measurement is not None else None
-    run_time = find_expected_run_time(waiting.request, waiting.profile_key, snapshot, context, prerun_s)
+    variant, length = derive_variant(waiting.request), derive_length(waiting.request, context.environ)
+    run_time = find_run_time(waiting.request, waiting.profile_key, variant, length, snapshot, context, prerun_s)
     known = read_planning_facts(context, starts_now=at_once, run_time=run_time)
     seen = replace(known, qos=record.qos, account=record.account)
     second = plan(

@@ -35,21 +35,6 @@ def explain_start(prepared: PreparedJob, context: SubmitContext) -> tuple[Expect
 def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> ExpectedStart | None:
     """Return when the job would start if it came last in the queue; None if too little is known."""
     request, snapshot, memory, cluster = prepared.request, prepared.snapshot, context.memory, context.cluster
-    history = RunTimeHistory(read=lambda group: memory.run_times(cluster, (group,)).get(group, ()))
-    try:
-        jobs = [one.record for one in context.queue()] if context.queue is not None else []
-        ids = list_submitted_ids(jobs, context.uid)
-        submissions = memory.state.submissions_of(cluster, ids) if isinstance(memory, UserStateStore) else {}
-    except (SlurmError, StoreError):
-        # The forecast is optional. What else needs Slurm or the database reports its fault.
-        return None
-    known = QueueRunTimes(
-        cluster=cluster,
-        published=context.published.run_times,
-        history=history,
-        uid=context.uid,
-        submissions=submissions,
-    )
     partition = request.value("partition") or snapshot.default_partition
     job = QueuedJob(
         job="",
@@ -60,8 +45,20 @@ def find_start_of_new_job(prepared: PreparedJob, context: SubmitContext) -> Expe
         estimate=prepared.run_time,
     )
     try:
-        return find_expected_start(job, snapshot.nodes, jobs, known.estimate, context.clock.now())
-    except StoreError:
+        jobs = [one.record for one in context.queue()] if context.queue is not None else []
+        ids = list_submitted_ids(jobs, context.uid)
+        submissions = memory.state.submissions_of(cluster, ids) if isinstance(memory, UserStateStore) else {}
+        with memory.open_run_times(cluster) as read:
+            known = QueueRunTimes(
+                cluster=cluster,
+                published=context.published.run_times,
+                history=RunTimeHistory(read=read),
+                uid=context.uid,
+                submissions=submissions,
+            )
+            return find_expected_start(job, snapshot.nodes, jobs, known.estimate, context.clock.now())
+    except (SlurmError, StoreError):
+        # The forecast is optional. What else needs Slurm or the database reports its fault.
         return None
 
 

@@ -24,14 +24,36 @@ def find_known_profile(key: str, context: SubmitContext) -> ResourceProfile | No
     return choose_profile(key, context.uid, context.memory.profile(key), context.published.profiles)
 
 
-def find_run_time(request: JobRequest, key: str, snapshot: Snapshot, context: SubmitContext) -> RunTimeEstimate | None:
-    """Return the expected run time of the job by earlier runs; None if none is known."""
-    if not context.published.run_times and not context.memory.has_runs():
+def find_run_time(
+    request: JobRequest,
+    key: str,
+    variant: str,
+    length: tuple[tuple[str, str], ...],
+    snapshot: Snapshot,
+    context: SubmitContext,
+    prerun_s: float | None = None,
+) -> RunTimeEstimate | None:
+    """Return the expected run time of the job; None if no earlier run says anything.
+
+    `variant`, `length`: by derive_variant() and derive_length(). `prerun_s`: run time by its pre-run.
+    """
+    if not context.published.run_times and not context.memory.has_runs() and prerun_s is None:
         return None
     # Imported here because without earlier runs nothing is known.
     from slurmwrap.gsub.expected_run_time import find_expected_run_time
+    from slurmwrap.model.run_time import RunTimeQuery
 
-    return find_expected_run_time(request, key, snapshot, context)
+    partition = request.value("partition") or snapshot.default_partition
+    job = RunTimeQuery(
+        user=str(context.uid),
+        key=key,
+        variant=variant,
+        length=length,
+        gpus=request.shape.gpus,
+        account=request.value("account") or "",
+        partition=partition.partition(",")[0],
+    )
+    return find_expected_run_time(job, context, prerun_s)
 
 
 def choose_profile(

@@ -24,7 +24,13 @@ from slurmwrap.placement.candidates import LATER
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.prerun.code_fingerprint import SETTINGS
 from slurmwrap.prerun.static.impossible_requests import find_impossible_requests
-from slurmwrap.profiling.job_key import compute_fingerprint, compute_sweep_group, derive_key, derive_variant
+from slurmwrap.profiling.job_key import (
+    compute_fingerprint,
+    compute_sweep_group,
+    derive_key,
+    derive_length,
+    derive_variant,
+)
 from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
 
@@ -64,13 +70,14 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
+    variant, length = derive_variant(request), derive_length(request, context.environ)
     profile = find_known_profile(key, context)
     # Adapt the profile to its age and to this job's variant (for example its batch size).
     if profile is not None:
         from slurmwrap.profiling.merge_profiles import adapt_profile
 
         kind = request.shape.gpu_type or ""
-        profile = adapt_profile(profile, context.clock.now(), variant=derive_variant(request), gpu_type=kind)
+        profile = adapt_profile(profile, context.clock.now(), variant=variant, gpu_type=kind)
         snapshot = _refresh_quotas(snapshot, context)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     # Several clusters may share one home directory, so the cluster is part of the digest.
@@ -79,7 +86,7 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     has_free_gpus = find_free_gpus(request, snapshot)
-    run_time = find_run_time(request, key, snapshot, context)
+    run_time = find_run_time(request, key, variant, length, snapshot, context)
     prerun, reason = choose_prerun(request, context, mark, group, has_free_gpus=has_free_gpus)
     estimate = None
     if not reason:
@@ -106,6 +113,8 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         added=added,
         profile=profile,
         profile_key=key,
+        profile_variant=variant,
+        length=length,
         fingerprint=mark,
         inputs=inputs,
         logs=context.trials.log_files(request),

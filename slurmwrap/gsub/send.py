@@ -15,7 +15,6 @@ from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.gsub.planning_inputs import keep
 from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, get_last_line
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
-from slurmwrap.profiling.job_key import derive_length, derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
 from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
@@ -284,8 +283,8 @@ def _build_submission(
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
         retry=prepared.retry,
         profile_key=prepared.profile_key,
-        profile_variant=derive_variant(request),
-        length=derive_length(request, context.environ),
+        profile_variant=prepared.profile_variant,
+        length=prepared.length,
         expected_p50_s=None if prepared.run_time is None else round(prepared.run_time.p50_s),
         expected_p90_s=None if prepared.run_time is None else round(prepared.run_time.p90_s),
         expected_source="" if prepared.run_time is None else prepared.run_time.source,

@@ -88,6 +88,8 @@ class PreparedJob:
     prerun: str
     prerun_reason: str
     retry: bool
+    profile_variant: str = ""  # by job_key.derive_variant()
+    length: tuple[tuple[str, str], ...] = ()  # by job_key.derive_length()
     forced: tuple[str, ...] = ()  # refusals that --force overrode
     # Digest of script, code, environment and options. Jobs with the same one may share a pre-run; "": no sharing.
     group: str = ""

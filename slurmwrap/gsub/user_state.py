@@ -17,7 +17,8 @@ from slurmwrap.store.user_state_files import SPOOL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
 
@@ -88,9 +89,9 @@ class UserStateStore:
         """Return whether the user's own database exists."""
         return self.state.has_database()
 
-    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> Mapping[RunTimeGroup, GroupRuns]:
-        """Return the newest runs of each group that the user's own reconcile knows, oldest first."""
-        return self.state.run_times(cluster, groups)
+    def open_run_times(self, cluster: str) -> AbstractContextManager[Callable[[RunTimeGroup], GroupRuns]]:
+        """Return a function that returns the newest runs of a group that the user's own reconcile knows."""
+        return self.state.open_run_times(cluster)
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Return the failures of the user's own reconcile and of the site's diagnoses, newest first."""

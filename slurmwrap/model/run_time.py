@@ -1,4 +1,5 @@
-"""Run-time records: what is known about ended runs (RunTimeSample), and what is expected of a job (RunTimeEstimate).
+"""Run-time records: what is known about ended runs (RunTimeSample), about a job before it runs
+(RunTimeQuery), and what is expected of it (RunTimeEstimate).
 
 Times in seconds. A run time is the time from start to end, without queueing.
 """
@@ -100,6 +101,23 @@ class RunTimeEstimate:
         if elapsed_s >= self.quantiles_s[-1]:
             return None
         return max(0.0, self.quantile_s(gone + (1 - gone) / 2) - elapsed_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimeQuery:
+    """What is known about a job before it runs. Strings are "" and numbers None where they are unknown.
+
+    `user`: in slurmwrap's own records the uid as text; any name that identifies the user will do. `length`: its options
+    that say how long it trains, name to value ("epochs" -> "90"), as job_key.derive_length() returns them.
+    """
+
+    user: str = ""
+    key: str = ""  # profile key
+    variant: str = ""
+    length: tuple[tuple[str, str], ...] = ()
+    gpus: int = 0
+    account: str = ""
+    partition: str = ""
 
 
 def scale_estimate(estimate: RunTimeEstimate, factor: float) -> RunTimeEstimate:

@@ -12,9 +12,15 @@ from collections.abc import Iterable, Iterator
 
 from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.run_time import FROM_SCALED_RUNS, QUANTILE_LEVELS, SOURCES, RunTimeEstimate, scale_estimate
+from slurmwrap.model.run_time import (
+    FROM_SCALED_RUNS,
+    QUANTILE_LEVELS,
+    SOURCES,
+    RunTimeEstimate,
+    RunTimeQuery,
+    scale_estimate,
+)
 from slurmwrap.profiling.job_key import is_count_name
-from slurmwrap.profiling.run_time import RunTimeQuery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from slurmwrap.model.run_time import (
     RunTimeEstimate,
     RunTimeSample,
 )
+from slurmwrap.model.run_time import RunTimeQuery as RunTimeQuery
 from slurmwrap.profiling.job_key import is_count_name, limit_length
 
 TYPE_CHECKING = False
@@ -54,7 +55,7 @@ _WIDE_SPREAD = 1.0
 # show the whole spread. With it 87 to 90 % of the runs end within p90 (bench/run_time.py --keys).
 _SPREAD_FACTOR, _MOST_SPREAD = 3.0, 1.5
 # Remaining probability that is not worth a further level.
-_NEGLIGIBLE = 0.01
+_NEGLIGIBLE = 0.03
 # A level whose longest run was cut off: how much longer that run would have taken.
 _CUT_OFF_FACTOR = 1.5
 # Weight, in runs, of an estimate from a pre-run.
@@ -163,23 +164,6 @@ def _compute_quantiles(points: list[tuple[float, float]]) -> tuple[float, ...]:
         part = (level - middles[at - 1]) / (middles[at] - middles[at - 1])
         found.append(lower + part * (upper - lower))
     return tuple(max(SHORTEST_S, exp(one)) for one in found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTimeQuery:
-    """What is known about a job before it runs. Strings are "" and numbers None where they are unknown.
-
-    `user`: in slurmwrap's own records the uid as text; any name that identifies the user will do. `length`: its options
-    that say how long it trains, name to value ("epochs" -> "90"), as job_key.derive_length() returns them.
-    """
-
-    user: str = ""
-    key: str = ""  # profile key
-    variant: str = ""
-    length: tuple[tuple[str, str], ...] = ()
-    gpus: int = 0
-    account: str = ""
-    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

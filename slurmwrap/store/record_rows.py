@@ -29,6 +29,8 @@ from slurmwrap.policy.node_history import Removal, Repair
 from slurmwrap.sbatch.job_request import ResourceShape
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict, to_json_value
+from slurmwrap.store.sql_text import dump as dump
+from slurmwrap.store.sql_text import encode_sql_text as encode_sql_text
 
 T = TypeVar("T")
 SqlValue = str | int | float | bytes | None
@@ -253,18 +255,6 @@ def insert(table: RecordTable, how: str = "", *, conflict: bool = False, also: t
     return f"{sql} ON CONFLICT ({', '.join(table.key)}) DO UPDATE SET {changed}"
 
 
-def dump(value: Any) -> str:
-    """Return JSON text that SQLite can store: UTF-8, but ASCII escapes if a path's invalid bytes became surrogates."""
-    if not value and isinstance(value, dict | list):  # most of them
-        return "[]" if isinstance(value, list) else "{}"
-    text = _READABLE.encode(value)
-    return text if _is_encodable(text) else _ESCAPED.encode(value)
-
-
-_READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
-_ESCAPED = json.JSONEncoder(separators=(",", ":"))
-
-
 def _flatten(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in plain.items():
@@ -310,18 +300,3 @@ def _convert_from_column(table: RecordTable, name: str, value: Any) -> Any:
     if value is not None and name in table.boolean:
         return bool(value)
     return value
-
-
-def encode_sql_text(text: str) -> str | bytes:
-    """Return text as SQLite can store it: as bytes if it has surrogates from an invalid path, which TEXT refuses."""
-    return text if _is_encodable(text) else text.encode("utf-8", "surrogatepass")
-
-
-def _is_encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from slurmwrap.model.run_time import RunTimeSample
 from slurmwrap.profiling.job_key import limit_length
 from slurmwrap.profiling.run_time import KEPT_RUNS, RunTimeGroup, RunTimeQuery
-from slurmwrap.store.record_rows import dump, encode_sql_text
+from slurmwrap.store.sql_text import dump, encode_sql_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from slurmwrap.errors import StoreError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -268,19 +269,27 @@ class UserState:
         with self._read_rows(make_outcomes_sql(_OUTCOMES, CLOCK_TOLERANCE_S)) as rows:
             return tuple(outcome_from_row(row, own=is_fault_of_script(row)) for row in rows)
 
-    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> dict[RunTimeGroup, GroupRuns]:
-        """Return the newest runs of each group, oldest first; {} without a database, or for one of an older version."""
+    @contextmanager
+    def open_run_times(self, cluster: str) -> Iterator[Callable[[RunTimeGroup], GroupRuns]]:
+        """Return a function that returns the newest runs of a group, oldest first.
+
+        It returns () without a database, and for one of an older version.
+        """
         if not self.has_database():
-            return {}
+            yield lambda group: ()
+            return
         from slurmwrap.store.run_time_rows import make_group_query, run_times_from_rows
 
-        found: dict[RunTimeGroup, GroupRuns] = {}
         with self._open() as connection:
-            if connection is not None and connection.execute("PRAGMA user_version").fetchone()[0] >= _WITH_RUN_TIMES:
-                for group in groups:
-                    sql, values = make_group_query(cluster, group)
-                    found[group] = tuple(run_times_from_rows(group, _fetch(connection, sql, tuple(values))))
-        return found
+            known = connection is not None and connection.execute("PRAGMA user_version").fetchone()[0]
+
+            def read(group: RunTimeGroup) -> GroupRuns:
+                if connection is None or known < _WITH_RUN_TIMES:
+                    return ()
+                sql, values = make_group_query(cluster, group)
+                return tuple(run_times_from_rows(group, _fetch(connection, sql, tuple(values))))
+
+            yield read
 
     def failed_before(
         self,
@@ -404,9 +413,9 @@ def _make_record(table: str, row: Mapping[str, Any]) -> Any:
 
 
 def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
-    from slurmwrap.store import record_rows
+    from slurmwrap.store.sql_text import encode_sql_text
 
-    cursor = connection.execute(query, [record_rows.encode_sql_text(v) if isinstance(v, str) else v for v in values])
+    cursor = connection.execute(query, [encode_sql_text(v) if isinstance(v, str) else v for v in values])
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 

@@ -91,8 +91,7 @@ def test_a_job_waits_for_locality_by_its_own_runs_and_not_by_those_of_other_jobs
 def test_a_pre_run_counts_unless_runs_of_the_job_are_known() -> None:
     def find(own: RunTimeHistory | None, published: Published) -> RunTimeEstimate | None:
         at = context(FakeSlurm(), FakeMemory(past_runs=own), published=published)
-        asked = request(script=SCRIPT)
-        return find_expected_run_time(asked, job().key, FakeSlurm().snapshot(), at, prerun_s=900.0)
+        return find_expected_run_time(job(), at, prerun_s=900.0)
 
     other = replace(job(), key="")
     for own, published, source in (

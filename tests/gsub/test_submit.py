@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -160,9 +161,9 @@ class FakeMemory:
     def has_runs(self) -> bool:
         return self.past_runs is not None
 
-    def run_times(self, cluster: str, groups: Sequence[RunTimeGroup]) -> Mapping[RunTimeGroup, GroupRuns]:
+    def open_run_times(self, cluster: str) -> AbstractContextManager[Callable[[RunTimeGroup], GroupRuns]]:
         assert self.past_runs is not None
-        return {group: self.past_runs.runs(group) for group in groups}
+        return nullcontext(self.past_runs.runs)
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         return self.past_failures

@@ -281,18 +281,19 @@ def test_outcomes_join_submissions_with_their_pre_runs_and_runs_oldest_first(sta
 def test_run_times_of_the_own_database_are_read_by_group(state: UserState, monkeypatch: pytest.MonkeyPatch) -> None:
     job = RunTimeQuery(user="1001", key="train", gpus=8, account="vision", partition="gpu")
     assert not state.has_database()
-    assert state.run_times("lab", list_groups(job)) == {}
     sample = RunTimeSample(run_s=60.0)
     key = RunKey(cluster="lab", job_id=81, submit_time=1)
     with Database.open(state.database) as database:
         database.save_run_time(RunTimeRecord(attempt=key, uid=1001, end_time=70, job=job, sample=sample))
     assert state.has_database()
-    found = state.run_times("lab", list_groups(job))
-    assert [[one for _, one in found[group]] for group in list_groups(job)] == [[sample]] * 4
-    assert not any(state.run_times("other", list_groups(job)).values())
+    with state.open_run_times("lab") as read:
+        assert [[one for _, one in read(group)] for group in list_groups(job)] == [[sample]] * 4
+    with state.open_run_times("other") as read:
+        assert not any(map(read, list_groups(job)))
     # gsub does not migrate: a database of version 1 has no such table yet.
     monkeypatch.setattr("slurmwrap.store.user_state_files._WITH_RUN_TIMES", 99)
-    assert state.run_times("lab", list_groups(job)) == {}
+    with state.open_run_times("lab") as read:
+        assert not any(map(read, list_groups(job)))
 
 
 def test_a_failure_that_the_pre_run_did_not_show_is_none_that_it_stops(state: UserState) -> None:
