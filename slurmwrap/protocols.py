@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         QueueDelay,
         StrikeRecord,
     )
+    from slurmwrap.model.lowered_limit import LoweredLimit
     from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.queue_priority import PriorityScheme
@@ -118,6 +119,16 @@ class Accounting(Protocol):
 
     def runs(self, job_ids: Collection[int]) -> tuple[JobRecord, ...]:
         """Return all runs of these raw job ids, also those that ended by a requeue; () without slurmdbd."""
+
+
+class LimitStore(Protocol):
+    """The time limits that are lowered at present. Raises StoreError."""
+
+    def read(self) -> tuple[LoweredLimit, ...]:
+        """Return all of them."""
+
+    def write(self, lowered: Sequence[LoweredLimit]) -> None:
+        """Replace all of them; after a crash there are the old or the new ones."""
 
 
 class Clock(Protocol):

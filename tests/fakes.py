@@ -14,6 +14,7 @@ from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun
+from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.model.topology import Topology
@@ -132,6 +133,8 @@ class FakeSlurm:
         self._answer()
         self.calls.append(action)
         self.owners.append(owner)
+        if action.key == "TimeLimit" and owner is not None:
+            self._refuse_to_raise(action)
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._node(action)
             return
@@ -157,9 +160,34 @@ class FakeSlurm:
             return replace(found, reason="None")
         if action.verb is Verb.CANCEL:
             return replace(found, state="CANCELLED")
-        if not found.pending:
+        if not found.pending and (found.ended or action.key not in _RUNNING_KEYS):
             raise SlurmError(f"Job has already finished for job {action.target}")
         return self._updated(found, action)
+
+    def _refuse_to_raise(self, action: SlurmAction) -> None:
+        """The owner of a running job may lower its time limit, not raise it (22.05.8)."""
+        found = self.job(action.target)
+        if found is not None and not found.pending and int(action.value) * 60 > (found.time_limit_s or 0):
+            raise SlurmError(f"Access/permission denied for job {action.target}")
+
+    def start(self, job_id: int) -> None:
+        """Start a pending job."""
+        now = int(self.clock.now())
+        self.records[job_id] = replace(
+            self.records[job_id], state="RUNNING", reason="None", start_time=now, priority=0, nodes=("n1",)
+        )
+
+    def end_jobs(self, run_s: Callable[[JobRecord], float]) -> None:
+        """End the running jobs that completed after `run_s`, or reached their time limit before."""
+        for found in [one for one in self.records.values() if one.state == "RUNNING"]:
+            assert found.start_time is not None and found.time_limit_s is not None
+            lasts = min(run_s(found), found.time_limit_s)
+            if self.clock.now() - found.start_time >= lasts:
+                state = "TIMEOUT" if lasts < run_s(found) else "COMPLETED"
+                end = found.start_time + int(lasts)
+                self.records[found.job_id] = replace(
+                    found, state=state, reason="TimeLimit" if state == "TIMEOUT" else "None", exit_code=0, end_time=end
+                )
 
     def _requeued(self, found: JobRecord, *, held: bool) -> JobRecord:
         if found.pending:
@@ -210,6 +238,23 @@ class FakeSlurm:
         if action.key not in change:
             raise SlurmError(f"Update of this parameter is not supported: {action.key}={value}")
         return replace(found, **change[action.key]())
+
+
+# What `scontrol update` may change of a running job.
+_RUNNING_KEYS = ("TimeLimit", "Comment")
+
+
+class MemoryLimits:
+    """The lowered time limits, in memory."""
+
+    def __init__(self) -> None:
+        self.lowered: tuple[LoweredLimit, ...] = ()
+
+    def read(self) -> tuple[LoweredLimit, ...]:
+        return self.lowered
+
+    def write(self, lowered: Sequence[LoweredLimit]) -> None:
+        self.lowered = tuple(lowered)
 
 
 class MemorySpool:
@@ -271,7 +316,7 @@ class Killed(BaseException):
     """Raised where a Fuse kills the process."""
 
 
-_CHANGES = ("apply", "done", "intend", "ingest", "settle", "save", "discard", "publish", "tell")
+_CHANGES = ("apply", "done", "intend", "ingest", "settle", "save", "discard", "publish", "tell", "write")
 
 
 class Fuse:

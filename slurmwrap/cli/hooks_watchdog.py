@@ -12,22 +12,28 @@ from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict
 from slurmwrap.host.journal import is_our_stderr
 from slurmwrap.host.mail import Mailer
-from slurmwrap.install.service_watchdog import OverdueState, look, news, since
+from slurmwrap.install.service_watchdog import OverdueState, is_beating, look, news, since
 from slurmwrap.reconcile import event_log
+from slurmwrap.reconcile.restore_limits import restore_all_limits
+from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.store.lowered_limits import LIMITS_FILE, LoweredLimitFile
 
 
 def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], str]:
     """Return what is overdue, and the text for people. Raise UsageError if no site is configured.
 
-    If the reconciler makes no passes, give pending jobs back the priority that they had without it.
+    If the reconciler makes no passes, restore the time limits that it lowered, and give pending jobs back the priority
+    that they had without it.
     """
     config = load(os.environ)
     if not config.site.state_dir:
         raise UsageError("no site is configured", hint="The watchdog is the site's: it needs site.state_dir.")
     state_dir = Path(config.site.state_dir)
     reports = Path(config.report.directory) if config.report.directory else state_dir / "reports"
+    restored = _restore_limits(config, state_dir, now, console)
     late = look(state_dir, reports, now, since=since(state_dir, now))
-    text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
+    lines = [f"{one.text}\n  {one.hint}" for one in late] or ["the reconciler and the night report are on time"]
+    text = "\n".join((*lines, *restored))
     if any(one.what == "reconciler" for one in late):
         text += _withdraw_order(config, state_dir, console)
     change = news(state_dir, late, now)
@@ -39,6 +45,23 @@ def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], 
     if change:
         _send_mail(config, "late" if change == "late" else "well again", _format_mail(late, text), console)
     return [asdict(one) for one in late], text
+
+
+def _restore_limits(config: Config, state_dir: Path, now: float, console: Console) -> list[str]:
+    """Return what was restored. Errors are printed, and the next call tries again."""
+    if is_beating(state_dir, now):
+        return []
+    try:
+        lowered = LoweredLimitFile(state_dir / LIMITS_FILE).read()
+        if not lowered:
+            return []
+        done, errors = restore_all_limits(SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), lowered)
+    except SlurmwrapError as error:
+        console.error(error)
+        return []
+    for text in errors:
+        console.say(text)
+    return done
 
 
 def _withdraw_order(config: Config, state_dir: Path, console: Console) -> str:

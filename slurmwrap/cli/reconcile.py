@@ -20,11 +20,12 @@ from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.host.lock import hold_exclusive_lock
-from slurmwrap.install.service_watchdog import beat
+from slurmwrap.install.service_watchdog import beat, is_watched
 from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
 from slurmwrap.reconcile.order_pending import withdraw_order
+from slurmwrap.reconcile.restore_limits import restore_all_limits
 from slurmwrap.reconcile.wire_adapters import make_site_services, make_user_services
 from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.store.database import Database
@@ -68,6 +69,7 @@ def reconcile(
         services = replace(services, slurm=slurm, say=log.note, lasting=site or watch)
         maintenance = ReconcilerMaintenance(database, config, site=site, say=log.note)
         if watch:
+            services = replace(services, is_watched=lambda now: site and is_watched(state_dir, now))
             _run_service(
                 services,
                 state_dir / "controller" / "wake",
@@ -134,7 +136,19 @@ def _run_service(
         stopped=lambda: bool(stopping),
         report=lambda summary: _report_pass(summary, log, wake.parent.parent, maintenance),
     )
+    _restore_limits(services, log)
     log.tell(Event(kind=EventKind.STOPPED, text="stopped"))
+
+
+def _restore_limits(services: Services, log: EventLog) -> None:
+    """Restore all lowered time limits before the service ends: no pass would do it any more."""
+    try:
+        done, errors = restore_all_limits(services.slurm, services.limits.read())
+    except SlurmwrapError as error:
+        done, errors = [], [f"{error}: the watchdog restores the lowered time limits"]
+    for text in done:
+        log.note(text)
+    log.tell_all(tuple(map(event_log.make_error_event, errors)))
 
 
 def _report_pass(summary: PassSummary, log: EventLog, state_dir: Path, maintenance: ReconcilerMaintenance) -> None:

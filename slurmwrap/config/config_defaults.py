@@ -57,6 +57,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "limit.runs": (2, 1000),
     "limit.factor": (1.1, 100),
     "limit.least_s": (60, 366 * 86400),
+    "limit.extend_s": (0, 7 * 86400),
     "retry.per_root_cause": (0, 1000),
     "retry.confirmations": (0, 1000),
     "retry.resize_memory_factor": (1, 100),
@@ -206,6 +207,7 @@ class Limit:
     factor: float = 1.5
     least_s: float = 1800.0
     at_start: str = "restore"
+    extend_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -236,6 +236,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             """What happens when such a job starts: restore: it gets its user's limit back; keep: the limit is extended
             in steps, up to its user's.""",
         ),
+        "extend_s": (
+            _R,
+            "seconds",
+            """By how much the time limit of a running job that resumes from checkpoints may be extended beyond its
+            user's, once, up to its next checkpoint. 0: never; such a job ends after its last checkpoint.""",
+        ),
     },
     "retry": {
         "default": (_G, "", "Whether a job that was submitted with neither --retry nor --no-retry is retried."),

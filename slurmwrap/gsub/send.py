@@ -14,6 +14,7 @@ from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.gsub.planning_inputs import keep
 from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, get_last_line
+from slurmwrap.gsub.time_request import make_time_request
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
@@ -304,6 +305,7 @@ def _build_submission(
         # A job in a reservation does not compete for the resources that the reconciler distributes.
         tune=request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
+        time=make_time_request(request),
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.policy.time_limit import HEARTBEAT_LATE_S, WATCHDOG_EVERY_S
 from slurmwrap.store.atomic_write import replace_file
 
 HEARTBEAT, MEMORY, STATE, LAST = "heartbeat", "watchdog.json", "watchdog.late", "last"
@@ -75,6 +76,20 @@ def look(state_dir: Path, reports: Path, now: float, *, since: float = 0.0) -> t
 def last_beat(state_dir: Path) -> float:
     """Return when the reconciler last completed a pass, in Unix seconds; 0.0: never."""
     return _time(state_dir / HEARTBEAT)
+
+
+def is_watched(state_dir: Path, now: float) -> bool:
+    """Return True if the reconciler is on time, and the watchdog would notice soon if it stopped.
+
+    Then what the reconciler has changed for a while will be put back, even if it is killed.
+    """
+    watchdog = _time(state_dir / MEMORY)
+    return is_beating(state_dir, now) and 0 <= now - watchdog < 2 * WATCHDOG_EVERY_S
+
+
+def is_beating(state_dir: Path, now: float) -> bool:
+    """Return True if the reconciler completed a pass a short time ago."""
+    return -HEARTBEAT_LATE_S < now - last_beat(state_dir) < HEARTBEAT_LATE_S
 
 
 def last_report(reports: Path) -> float:

@@ -15,7 +15,7 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Verdict
 
 # Rules that change a pending job. Their actions are void when it starts.
-WAITING_RULES = ("relax", "tune", "order")
+WAITING_RULES = ("relax", "tune", "order", "limit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Finding
+from slurmwrap.model.lowered_limit import TimeRequest
 from slurmwrap.sbatch.job_request import ResourceShape
 
 TYPE_CHECKING = False
@@ -56,6 +57,8 @@ class Submission:
     own: Mapping[str, Any] = field(default_factory=dict)
     tune: bool = False  # slurmwrap may change CPUs and memory while the job is pending
     place: bool = False  # slurmwrap may change its node list and locality while it is pending
+    # Whether its time limit may be lowered while it is pending. None: an older version wrote the record.
+    time: TimeRequest | None = None
     # Id of the random draw (prerun.holdout) in which it took part; submissions of one draw share it. "": none.
     holdout_group: str = ""
     # The draw selected it to run without a pre-run.

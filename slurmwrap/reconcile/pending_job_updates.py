@@ -160,16 +160,18 @@ def make_changes(
     rule: str,
     actions: Sequence[SlurmAction],
     back: Mapping[str, str],
+    *,
+    mode: str = "",
 ) -> bool:
     """Make changes that belong together, all or none of them. Return False if they must wait for a later pass.
 
     If the rule's mode is not `act`, they are recorded once as observed or advised. What was done or refused before is
-    not repeated. `back`: key -> value to restore when Slurm refuses one of them.
+    not repeated. `back`: key -> value to restore when Slurm refuses one of them. `mode`: "" for the rule's own one.
     """
     left = _list_undone_actions(actions, rule, waiting)
     if not left:
         return True
-    mode = this_pass.services.config.mode_of(rule)
+    mode = mode or this_pass.services.config.mode_of(rule)
     if mode != "act":
         recorded = {(known.key, known.value) for known in waiting.known if known.rule == rule}
         for action in left:
@@ -202,19 +204,22 @@ def take_tokens(count: int, this_pass: ReconcilePass) -> bool:
     return True
 
 
-def _make_pending_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJob | None:
+def make_unplanned_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJob | None:
+    """Return a pending job for a rule that needs no plan, so that jobs without GPUs have one too."""
     key = run_key_from_job(job, this_pass.book.cluster)
     submission = _find_submission(key, job, this_pass)
-    plan = _plan_in_force(submission, this_pass) if submission is not None else None
-    if submission is None or submission.shape is None or plan is None:
+    if submission is None:
         return None
-    waiting = PendingGsubJob(
-        record=job,
-        submission=submission,
-        plan=plan,
-        attempt=key,
-        known=list_known_actions(key, job, submission, this_pass),
-    )
+    known = list_known_actions(key, job, submission, this_pass)
+    return PendingGsubJob(record=job, submission=submission, plan=PlacementPlan(), attempt=key, known=known)
+
+
+def _make_pending_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJob | None:
+    waiting = make_unplanned_job(job, this_pass)
+    plan = _plan_in_force(waiting.submission, this_pass) if waiting is not None else None
+    if waiting is None or waiting.submission.shape is None or plan is None:
+        return None
+    waiting = replace(waiting, plan=plan)
     return None if _finish_begun_changes(waiting, this_pass) else waiting
 
 

@@ -14,6 +14,7 @@ from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
+from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
@@ -22,7 +23,7 @@ from slurmwrap.policy.incident import Incident, Mounts, get_first_component
 from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
-from slurmwrap.protocols import Accounting, Clock, Logs, Publisher, Slurm, Spool, Store
+from slurmwrap.protocols import Accounting, Clock, LimitStore, Logs, Publisher, Slurm, Spool, Store
 
 T = TypeVar("T")
 # How long no change is requested in a user's name after Slurm could not be reached in it.
@@ -56,6 +57,18 @@ class NoAccounting:
         return ()
 
 
+class NoLimits:
+    """LimitStore of a reconciler that lowers no limits."""
+
+    def read(self) -> tuple[LoweredLimit, ...]:
+        """Return none."""
+        return ()
+
+    def write(self, lowered: Sequence[LoweredLimit]) -> None:
+        """Refuse: a limit that is not remembered could not be restored."""
+        raise StoreError("lowered time limits are remembered only by the site's reconciler")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The adapters and settings with which the reconciler works."""
@@ -79,6 +92,11 @@ class Services:
     steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}
     # Whether this process may change nodes, CPUs and memory of other users' pending jobs.
     may_resize: Callable[[], bool] = lambda: True
+    limits: LimitStore = field(default_factory=NoLimits)
+    # Whether this process may raise the time limit of other users' running jobs.
+    may_extend: Callable[[], bool] = lambda: False
+    # Argument: Unix seconds. Whether limits would be restored if this process ended now.
+    is_watched: Callable[[float], bool] = lambda now: False
     say: Callable[[str], None] = lambda line: None
     # Whether this process makes one pass after the other, so that it undoes in time what it changes for a while.
     lasting: bool = True
@@ -145,6 +163,17 @@ class PassSummary:
 
 
 @dataclass(slots=True)
+class CheckpointWatch:
+    """The checkpoints of one running job, as its output shows them (reconcile/limit_running.py)."""
+
+    named: tuple[str, ...] | None  # further logs of its programs; None: the job is left alone
+    extended: bool = False  # its limit was extended once already
+    looked_at: float = 0.0
+    step: int = -1  # of the newest checkpoint; -1: none was seen
+    saves: list[float] = field(default_factory=list)  # when further ones were first seen, Unix seconds
+
+
+@dataclass(slots=True)
 class OrderState:
     """State of the rule `order` between passes."""
 
@@ -183,6 +212,8 @@ class ReconcilerState:
     run_time_lines: dict[str, tuple[int, str]] = field(default_factory=dict)  # digest -> end of last run, line
     order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
+    checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
+    fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
 
 
 @dataclass(slots=True)

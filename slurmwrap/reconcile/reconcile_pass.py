@@ -24,12 +24,15 @@ from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
+from slurmwrap.reconcile.limit_pending import limit_waiting
+from slurmwrap.reconcile.limit_running import limit_running
 from slurmwrap.reconcile.order_pending import make_published_order, order_waiting
 from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.publish_run_times import format_published_run_times, update_run_time_lines
 from slurmwrap.reconcile.queue_delay import count_delays
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
+from slurmwrap.reconcile.restore_limits import restore_limits
 from slurmwrap.reconcile.run_time_lookup import forget_changed_queries
 from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.tune_pending import tune_waiting
@@ -193,6 +196,8 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
 
 
 def _run_pass(this_pass: ReconcilePass) -> None:
+    # Before anything that could fail or take long: a job must never reach a limit that slurmwrap lowered.
+    _run_step(restore_limits, this_pass)
     this_pass.summary.ingested = ingest(this_pass.services, this_pass.book.cluster, this_pass.words)
     forget_changed_queries(this_pass)
     open_incidents.open_pass(this_pass)
@@ -210,7 +215,10 @@ def _run_pass(this_pass: ReconcilePass) -> None:
             this_pass.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     open_incidents.end(this_pass)
     release_gates(this_pass)
-    for look in (relax_waiting, tune_waiting, order_waiting, update_run_time_lines):
+    for look in (
+        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running),
+        update_run_time_lines,
+    ):
         _run_step(look, this_pass)
     _publish(this_pass)
     _renew_gate_permit(this_pass)

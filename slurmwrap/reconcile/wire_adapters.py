@@ -11,6 +11,7 @@ from pathlib import Path
 from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host import munge
 from slurmwrap.host.mounts import find_mount_point
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
@@ -22,6 +23,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import OptionalSacct, Sacct
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.lowered_limits import LIMITS_FILE, LoweredLimitFile
 from slurmwrap.store.published_files import FilePublisher
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.user_state_files import SPOOL
@@ -43,7 +45,9 @@ def make_site_services(config: Config, slurm: SlurmCommands, store: Database, sa
         sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
         publisher = make_site_publisher(sealed, config, say, store.attempts_of)
     scope = Scope(trusted=trusted | {-1})
-    return _make_services(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
+    services = _make_services(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
+    limits = LoweredLimitFile(Path(site.state_dir) / LIMITS_FILE)
+    return replace(services, limits=limits, may_extend=slurm.may_extend)
 
 
 def make_user_services(

@@ -306,6 +306,11 @@ class SlurmCommands:
         enforced = self.config().get("AccountingStorageEnforce", "none").split(",")
         return os.geteuid() == 0 or {"limits", "qos", "safe", "all"}.isdisjoint(enforced)
 
+    def may_extend(self) -> bool:
+        """Return whether `apply` may raise the time limit of other users' running jobs: as root or SlurmUser."""
+        match = re.search(r"\((\d+)\)", self.config().get("SlurmUser", ""))
+        return os.geteuid() in (0, int(match[1]) if match else 0)
+
     def _keep_limits(self, action: SlurmAction) -> None:
         """Refuse changes that would bypass limits: SlurmUser is an administrator and not the job's owner."""
         if action.key in _LIMITED_KEYS and not self.may_resize():

@@ -19,11 +19,14 @@ def write_output_file(path: Path, content: str | bytes, mode: int | None = None)
         replace_file(path, content, mode)
 
 
-def replace_file(path: Path, content: str | bytes | Iterable[str], mode: int | None = None) -> None:
+def replace_file(
+    path: Path, content: str | bytes | Iterable[str], mode: int | None = None, *, durable: bool = False
+) -> None:
     """Write a temporary file and rename it to `path`.
 
-    `content` may be an iterable whose pieces are made while they are written. `mode` None: as the umask says. Raises
-    OSError and what making a piece raises; the temporary file is removed then.
+    `content` may be an iterable whose pieces are made while they are written. `mode` None: as the umask says.
+    `durable`: the content is on the disk before the function returns. Raises OSError and what making a piece raises;
+    the temporary file is removed then.
     """
     # The temporary name must not end in .prom: node_exporter reads all such files, even incomplete ones.
     descriptor, temporary = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])
@@ -32,11 +35,24 @@ def replace_file(path: Path, content: str | bytes | Iterable[str], mode: int | N
             for piece in (content,) if isinstance(content, str | bytes) else content:
                 file.write(_to_bytes(piece))
             os.fchmod(file.fileno(), _get_new_mode() if mode is None else mode)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         Path(temporary).replace(path)
+        if durable:
+            _sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             Path(temporary).unlink()
         raise
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _to_bytes(content: str | bytes) -> bytes:

@@ -235,7 +235,7 @@ KINDS: tuple[RetentionKind, ...] = (
         "actions (waiting)",
         "detail",
         "action_id",
-        "intended_at < :before AND done_at IS NOT NULL AND error = '' AND rule IN ('relax', 'tune')",
+        "intended_at < :before AND done_at IS NOT NULL AND error = '' AND rule IN ('relax', 'tune', 'limit')",
         "200",
     ),
     RetentionKind(

@@ -1,0 +1,157 @@
+"""Running jobs that resume from checkpoints: end them after their last one, or extend them to the next (rule `limit`).
+
+Only jobs whose user consented to retries (gsub --retry) and whose output shows that they resume: ended at their time
+limit, such a job would be requeued as well (policy/retry_decision.py), only later. Of their output, the reconciler
+reads the end about once a minute in the second half of their time limit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from slurmwrap.diagnosis.log_progress import find_last_progress, find_remaining
+from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.submission import Submission
+from slurmwrap.policy.checkpoint_limit import ENDED, EXTENDED, CheckpointRun, LimitChange, choose_checkpoint_limit
+from slurmwrap.policy.resize import get_longest_time_limit_s
+from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, run_key_from_job
+from slurmwrap.policy.time_limit import is_lowered, select_jobs_of
+from slurmwrap.reconcile.reconcile_context import CheckpointWatch, ReconcilePass, is_muted, mute_user, run_for_each_job
+
+# Seconds between two looks at the output of a job, and most jobs per pass.
+_LOOK_S, _LOOKS = 60.0, 20
+# Share of the limit after which its output is read: at the end some intervals between checkpoints must be known.
+_FROM = 0.5
+
+
+def limit_running(this_pass: ReconcilePass) -> None:
+    """Look at the checkpoints of the jobs that resume, and change the limits that would lose work."""
+    services, watches = this_pass.services, this_pass.book.checkpoints
+    mode = services.config.mode_of("limit")
+    if services.scope.user is not None or mode == "observe":
+        return
+    running = {
+        run_key_from_job(job, this_pass.book.cluster): job
+        for job in this_pass.words.first.values()
+        if job.state == "RUNNING" and job.restarts and _is_in_second_part(job, this_pass.now)
+    }
+    for gone in watches.keys() - running.keys():
+        del watches[gone]
+    for key, job in running.items():
+        if key not in watches:
+            found = run_for_each_job(job, this_pass, partial(_find_watched_submission, job, this_pass), None)
+            watches[key] = CheckpointWatch(
+                named=tuple(found.logs) if found is not None else None,
+                extended=found is not None and EXTENDED in _list_reasons(job, this_pass),
+            )
+    due = sorted(
+        (watches[key].looked_at, key.job_id, job)
+        for key, job in running.items()
+        if watches[key].named is not None and not 0 <= this_pass.now - watches[key].looked_at < _LOOK_S
+    )
+    for _, _, job in due[:_LOOKS]:
+        run_for_each_job(job, this_pass, partial(_look, job, mode, this_pass), None)
+
+
+def _is_in_second_part(job: JobRecord, now: float) -> bool:
+    return (
+        job.start_time is not None and job.time_limit_s is not None and now - job.start_time > _FROM * job.time_limit_s
+    )
+
+
+def _find_watched_submission(job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
+    """Return the job's submission if it consents to retries, and nothing speaks against another limit; else None."""
+    store, cluster = this_pass.services.store, this_pass.book.cluster
+    found = store.submission(cluster, job.job_id if job.array_job_id is None else job.array_job_id)
+    if found is None or not is_submission_of_run(found, record_of(job, cluster)):
+        return None
+    fits = found.retry and job.requeue and found.time is not None and not (found.time.fixed or found.time.warn_s)
+    return found if fits and ENDED not in _list_reasons(job, this_pass) else None
+
+
+def _list_reasons(job: JobRecord, this_pass: ReconcilePass) -> tuple[str, ...]:
+    """Return the reasons of what rule `limit` did or advised for this run."""
+    actions = this_pass.services.store.actions(run_key_from_job(job, this_pass.book.cluster))
+    return tuple(action.reason for action in actions if action.rule == "limit")
+
+
+def _look(job: JobRecord, mode: str, this_pass: ReconcilePass) -> None:
+    services, now = this_pass.services, this_pass.services.clock.now()
+    watch = this_pass.book.checkpoints[run_key_from_job(job, this_pass.book.cluster)]
+    watch.looked_at = now
+    if any(is_lowered(one, low) for low in services.limits.read() for one in select_jobs_of(low, (job,))):
+        return
+    run = services.store.attempt(run_key_from_job(job, this_pass.book.cluster)) or record_of(
+        job, this_pass.book.cluster
+    )
+    logs = [read_log(tail) for tail in services.logs.tails(run, watch.named or ())]
+    shown = find_last_progress(logs)
+    if shown.checkpoint_step is not None and shown.checkpoint_step > watch.step:
+        # The first one may have been written at any time before.
+        watch.saves = [*watch.saves, now] if watch.step >= 0 else []
+        watch.step = shown.checkpoint_step
+    if not shown.resumed or job.start_time is None or job.time_limit_s is None:
+        return
+    # Steps of earlier runs count here as if this run had made them: so this is the least time that may be left.
+    remaining = find_remaining(logs, now - job.start_time)
+    change = choose_checkpoint_limit(
+        CheckpointRun(
+            start=job.start_time,
+            limit_s=job.time_limit_s,
+            saves=watch.saves,
+            remaining_s=remaining,
+            longest_s=0.0 if watch.extended else _find_longest_limit_s(job, this_pass),
+        ),
+        now,
+    )
+    if change is not None and _change(job, change, mode, this_pass):
+        watch.extended = True
+        watch.named = None if change.ends else watch.named
+
+
+def _find_longest_limit_s(job: JobRecord, this_pass: ReconcilePass) -> float:
+    """Return up to which limit the job may be extended: the site's maximum, its partition's, and no reservation."""
+    extension = this_pass.services.config.limit.extend_s
+    if not extension or job.start_time is None or not this_pass.services.may_extend():
+        return 0.0
+    snapshot = this_pass.snapshot()
+    partitions = [one for one in snapshot.partitions if one.name == job.partition]
+    begins = [
+        one.start - job.start_time
+        for one in snapshot.reservations
+        if one.start > this_pass.now and not set(job.nodes).isdisjoint(one.nodes)
+    ]
+    return min(((job.time_limit_s or 0) + extension, get_longest_time_limit_s(partitions) or float("inf"), *begins))
+
+
+def _change(job: JobRecord, change: LimitChange, mode: str, this_pass: ReconcilePass) -> bool:
+    """Set the limit, or record it as advice. Return False if it must wait.
+
+    The owner may lower the limit of their running job, only an administrator may raise it.
+    """
+    services, key = this_pass.services, run_key_from_job(job, this_pass.book.cluster)
+    if mode == "act" and change.ends and is_muted(job.uid, this_pass):
+        return False
+    action = SlurmAction(
+        verb=Verb.UPDATE_JOB, target=job.address, key="TimeLimit", value=str(change.limit_s // 60), reason=change.reason
+    )
+    number = services.store.intend(key, PlannedAction(rule="limit", action=action), mode, this_pass.now)
+    if mode != "act":
+        return True
+    error = ""
+    try:
+        services.slurm.apply(action, owner=job.uid if change.ends else None)
+    except SlurmUnreachable as away:
+        # Raises SlurmUnreachable if the controller itself does not answer.
+        services.slurm.job(job.address)
+        mute_user(job.uid, this_pass)
+        this_pass.summary.errors.append(f"job {job.address}: {away}")
+        return False
+    except SlurmError as refused:
+        error = str(refused)
+    services.store.done(number, this_pass.now, error)
+    services.say(f"job {job.address}: {change.reason}{f', refused: {error}' if error else ''}")
+    return True

@@ -1,0 +1,154 @@
+"""Restore the time limits that rule `limit` lowered: first thing in each pass, when the service ends, by the watchdog.
+
+What was lowered is in a file of its own (store/lowered_limits.py), so none of this needs the database.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import ceil
+
+from slurmwrap.errors import SlurmError, SlurmUnreachable, StoreError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import ActionRecord, intended
+from slurmwrap.model.lowered_limit import LoweredLimit
+from slurmwrap.policy.requeue import COMMENT_PREFIX
+from slurmwrap.policy.run_from_slurm import record_of, run_key_from_job
+from slurmwrap.policy.time_limit import RESTORED, choose_running_limit, is_lowered, is_settled, select_jobs_of
+from slurmwrap.protocols import Slurm
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
+
+LIMIT_COMMENT = f"{COMMENT_PREFIX}time limit "
+_STARTED = f"it started: {RESTORED}"
+_EXTENDED = "its time limit is extended, up to its user's"
+_NOT_LOWERED = f"time limits are not lowered now: {RESTORED}"
+# Slurm's answers about a job that needs no limit any more.
+_GONE = re.compile(r"already finished|Invalid job id|being? complet", re.IGNORECASE)
+
+
+def restore_limits(this_pass: ReconcilePass) -> None:
+    """Give started jobs their user's limit, or the next step up to it; also pending jobs if limits are not lowered now.
+
+    Forget jobs that have their user's limit or one that someone else set. An error is reported and tried again in the
+    next pass.
+    """
+    services, summary = this_pass.services, this_pass.summary
+    try:
+        lowered = services.limits.read()
+    except StoreError as error:
+        summary.errors.append(str(error))
+        return
+    if not lowered:
+        return
+    lowers, kept = may_lower(services, this_pass.now), list[LoweredLimit]()
+    for one in sorted(lowered, key=lambda one: one.set_s):
+        open_ones = [
+            job
+            for job in select_jobs_of(one, this_pass.words.first.values())
+            if not _is_done(job, one, lowers, this_pass)
+        ]
+        if open_ones:
+            kept.append(one)
+    if len(kept) < len(lowered):
+        services.limits.write(kept)
+
+
+def may_lower(services: Services, now: float) -> bool:
+    """Return True if limits may be lowered: by the rule's mode, and only if they will certainly be restored."""
+    acts = services.scope.user is None and services.config.mode_of("limit") == "act"
+    return acts and services.may_extend() and services.is_watched(now)
+
+
+def _is_done(job: JobRecord, lowered: LoweredLimit, lowers: bool, this_pass: ReconcilePass) -> bool:
+    """Make what is due for one job; return True if it needs nothing any more."""
+    if job.state == "TIMEOUT" and is_lowered(job, lowered):
+        this_pass.summary.errors.append(f"job {job.address} reached a time limit that slurmwrap had lowered")
+    if is_settled(job, lowered, this_pass.now):
+        return True
+    if job.pending:
+        if lowers or not is_lowered(job, lowered):
+            return False
+        limit, reason = lowered.user_s, _NOT_LOWERED
+    else:
+        chosen = choose_running_limit(job, lowered, this_pass.now)
+        if chosen is None:
+            return False
+        limit, reason = chosen, _STARTED if chosen == lowered.user_s else _EXTENDED
+    restore_one(job, limit, reason, this_pass)
+    return False
+
+
+def restore_one(job: JobRecord, limit_s: int, reason: str, this_pass: ReconcilePass) -> bool:
+    """Set one job's limit in slurmwrap's own name, and record it. Return False if Slurm refused it."""
+    actions = make_restoring_actions(job, limit_s, reason)
+    action = actions[0]
+    try:
+        this_pass.services.slurm.apply(action, also=actions[1:])
+    except SlurmUnreachable:
+        raise
+    except SlurmError as error:
+        if not _GONE.search(str(error)):
+            this_pass.summary.errors.append(_format_error(action, error))
+        return False
+    try:
+        this_pass.summary.applied += _record(job, actions, this_pass)
+    except StoreError as error:
+        this_pass.summary.errors.append(str(error))
+    return True
+
+
+def make_restoring_actions(job: JobRecord, limit_s: int, reason: str) -> tuple[SlurmAction, ...]:
+    """Return the updates of one call. The Comment that explained the lower limit is removed, any other one stays."""
+    target = job.waiting_address or job.address if job.pending else job.address
+    limit = SlurmAction(
+        verb=Verb.UPDATE_JOB, target=target, key="TimeLimit", value=str(ceil(limit_s / 60)), reason=reason
+    )
+    explained = job.comment.startswith(LIMIT_COMMENT)
+    return (limit, replace(limit, key="Comment", value="")) if explained else (limit,)
+
+
+def _record(job: JobRecord, actions: Sequence[SlurmAction], this_pass: ReconcilePass) -> list[ActionRecord]:
+    key, store, now = run_key_from_job(job, this_pass.book.cluster), this_pass.services.store, this_pass.now
+    made = list[ActionRecord]()
+    with store.transaction():
+        if store.attempt(key) is None:
+            store.save_attempt(record_of(job, key.cluster))
+        for action in actions:
+            ruled = PlannedAction(rule="limit", action=action)
+            number = store.intend(key, ruled, "act", now, again=True)
+            store.done(number, now)
+            made.append(replace(intended(key, ruled, "act", now, action_id=number), done_at=now))
+    return made
+
+
+def restore_all_limits(slurm: Slurm, lowered: Sequence[LoweredLimit]) -> tuple[list[str], list[str]]:
+    """Restore the limits of all these jobs, started or not, without a pass. Return what was done, and errors.
+
+    The soonest to end come first. SlurmUnreachable if the controller does not answer. The file is left as it is: the
+    next pass of the reconciler clears it.
+    """
+    jobs = slurm.jobs() if lowered else ()
+    due = [(job, one) for one in lowered for job in select_jobs_of(one, jobs) if _is_due(job, one)]
+    done, errors = list[str](), list[str]()
+    for job, one in sorted(due, key=lambda pair: (pair[0].pending, pair[0].start_time or 0, pair[1].set_s)):
+        action, *also = make_restoring_actions(job, one.user_s, _NOT_LOWERED)
+        try:
+            slurm.apply(action, also=also)
+            done.append(f"job {action.target} has its time limit of {action.value} minutes again")
+        except SlurmUnreachable:
+            raise
+        except SlurmError as error:
+            if not _GONE.search(str(error)):
+                errors.append(_format_error(action, error))
+    return done, errors
+
+
+def _format_error(action: SlurmAction, error: SlurmError) -> str:
+    return f"job {action.target}: its time limit of {action.value} minutes could not be restored: {error}"
+
+
+def _is_due(job: JobRecord, lowered: LoweredLimit) -> bool:
+    return is_lowered(job, lowered) and not job.ended and job.state != "COMPLETING"
