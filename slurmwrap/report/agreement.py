@@ -14,6 +14,7 @@ has happened yet, the case is open and is not counted as right or wrong. A rule'
     order            of the jobs of other classes in the sample, more took longer if their class is later, or shorter if
                      it is earlier (run time x GPUs): agree; fewer: disagree
     block_input      the very same ran again and failed of its input: agree; succeeded with it: disagree
+    limit            the run ran longer than the advised time limit: disagree; it succeeded within it: agree
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
+from slurmwrap.policy.checkpoint_limit import AT_CHECKPOINT
+from slurmwrap.policy.time_limit import RESTORED
 from slurmwrap.report.night_report import Agreement
 from slurmwrap.report.order_text import parse_predicted_class
 
@@ -83,6 +86,11 @@ def compare_rules_with_outcomes(
     actions = tuple(actions)
     taken = frozenset(out_of_service)
     found: dict[str, list[str]] = {}
+    limits = [
+        (record, limit_s) for key, limit_s in _find_advised_limits(actions).items() if (record := by_key.get(key))
+    ]
+    if limits:
+        found["limit"] = [_compare_limit(record, limit_s) for record, limit_s in limits]
     for rule, record, node in _list_applied_rules(actions, by_key):
         found.setdefault(rule, []).append(
             _compare_drain(history, record, node, taken) if rule == "drain" else _COMPARISONS[rule](history, record)
@@ -92,13 +100,36 @@ def compare_rules_with_outcomes(
     stopped = [record for record in records if record.decision == "stop" and _is_stopped_by_itself(record)]
     if stopped:
         found["stop"] = [_compare_stop(history, record) for record in stopped]
-    return tuple(_make_agreement(rule, found[rule]) for rule in sorted(found))
+    rows = (_make_agreement(rule, found[rule]) for rule in sorted(found))
+    return tuple(replace(row, freed_hours=_count_freed_hours(limits)) if row.rule == "limit" else row for row in rows)
 
 
 def _make_agreement(rule: str, outcomes: Sequence[str]) -> Agreement:
     return Agreement(
         rule=rule, agree=outcomes.count(AGREE), disagree=outcomes.count(DISAGREE), open=outcomes.count(OPEN)
     )
+
+
+def _find_advised_limits(actions: Iterable[ActionRecord]) -> dict[RunKey, int]:
+    """Return the time limit in seconds that rule `limit` first advised or set for each run, not those it restored."""
+    found: dict[RunKey, int] = {}
+    for action in actions:
+        advised = action.rule == "limit" and action.key == "TimeLimit" and not action.error and action.value.isdecimal()
+        if advised and action.attempt is not None and not action.reason.endswith((RESTORED, AT_CHECKPOINT)):
+            found.setdefault(action.attempt, int(action.value) * 60)
+    return found
+
+
+def _compare_limit(run: JobRun, limit_s: int) -> str:
+    if run.run_s > limit_s:
+        return DISAGREE
+    return AGREE if _is_success(run) else OPEN
+
+
+def _count_freed_hours(limits: Iterable[tuple[JobRun, int]]) -> float:
+    """Return the requested hours beyond the advised limits, of the runs for which these were long enough."""
+    right = [(run, limit_s) for run, limit_s in limits if _compare_limit(run, limit_s) == AGREE]
+    return sum(max(0, (run.time_limit_s or 0) - limit_s) for run, limit_s in right) / 3600
 
 
 def _list_applied_rules(

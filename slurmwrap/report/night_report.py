@@ -442,6 +442,8 @@ class Agreement:
     agree: int = 0
     disagree: int = 0
     open: int = 0
+    # Of rule `limit`: requested hours beyond the limits that it advised, as far as these were long enough.
+    freed_hours: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,8 +184,12 @@ def _make_agreement_table(report: NightReport) -> ReportTable:
             Column(key="right", head="right", kind=ColumnKind.COUNT),
             Column(key="wrong", head="wrong", kind=ColumnKind.COUNT),
             Column(key="open", head="not known yet", kind=ColumnKind.COUNT),
+            Column(key="freed", head="hours freed", kind=ColumnKind.HOURS, narrow=False),
         ),
-        rows=tuple(TableRow((one.rule, one.agree, one.disagree, one.open)) for one in report.agreement),
+        rows=tuple(
+            TableRow((one.rule, one.agree, one.disagree, one.open, one.freed_hours if one.rule == "limit" else None))
+            for one in report.agreement
+        ),
     )
 
 

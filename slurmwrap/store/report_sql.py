@@ -346,7 +346,7 @@ SPOKEN = """
 SELECT * FROM (
     SELECT x.*, row_number() OVER (PARTITION BY rule ORDER BY intended_at DESC) AS number FROM actions x
     WHERE x.intended_at >= :recent AND x.intended_at < :until AND submit_time IS NOT NULL
-    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order'){mine}
+    AND rule IN ('retry', 'retry_elsewhere', 'resize', 'block_input', 'drain', 'order', 'limit'){mine}
 ) WHERE number <= :sample ORDER BY action_id
 """
 STOPPED = """

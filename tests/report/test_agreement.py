@@ -219,3 +219,22 @@ def test_the_order_is_compared_with_how_long_jobs_took() -> None:
     assert compare_rules_with_outcomes(runs, right, (), ()) == (Agreement(rule="order", agree=2, open=1),)
     assert compare_rules_with_outcomes(runs, wrong, (), ()) == (Agreement(rule="order", disagree=2),)
     assert compare_rules_with_outcomes(runs, unknown, (), ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("run_s", "category", "expected"),
+    [
+        (3600, "success", Agreement(rule="limit", agree=1, freed_hours=166.0)),
+        (7200, "success", Agreement(rule="limit", agree=1, freed_hours=166.0)),
+        (7201, "success", Agreement(rule="limit", disagree=1)),  # the limit would have been too short
+        (90_000, "time_limit", Agreement(rule="limit", disagree=1)),
+        (3600, "nccl_error", Agreement(rule="limit", open=1)),
+    ],
+)
+def test_an_advised_time_limit_is_compared_with_the_run_itself(run_s: int, category: str, expected: Agreement) -> None:
+    run = make_run(81, 0, category)
+    run = replace(run, end_time=(run.start_time or 0) + run_s, time_limit_s=7 * DAY)
+    advised = replace(make_action(run, "limit"), key="TimeLimit", value="120", reason="14 runs of it")
+    comment = replace(advised, key="Comment", value="slurmwrap: time limit")
+    restored = replace(advised, value="10080", reason="it started: its user's limit again")
+    assert compare_rules_with_outcomes([run], [advised, comment, restored], (), ()) == (expected,)
