@@ -194,7 +194,7 @@ class Order:
 
     index: str = "shortest"
     within: str = "partition"
-    classes: int = 6
+    classes: int = 8
     band: int = 0
     most_wait_s: float = 43_200.0
 

@@ -224,7 +224,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "priority points",
             "By how much the order may change a priority; 0: a tenth of the sum of the site's PriorityWeight settings.",
         ),
-        "most_wait_s": (_R, "seconds", "A job that has waited so long enters the first class."),
+        "most_wait_s": (
+            _R,
+            "seconds",
+            """A job that has waited so long, and four times as long as it is predicted to run, enters the first
+            class.""",
+        ),
     },
     "limit": {
         "runs": (_R, "runs", "Complete runs of a job's key that are needed before its time limit is lowered."),

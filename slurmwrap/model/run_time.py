@@ -60,6 +60,11 @@ class RunTimeEstimate:
         return self.quantiles_s[6]
 
     @property
+    def p80_s(self) -> float:
+        """Return the run time that eight runs in ten stay below."""
+        return self.quantiles_s[9]
+
+    @property
     def p90_s(self) -> float:
         """Return the run time that nine runs in ten stay below."""
         return self.quantiles_s[10]

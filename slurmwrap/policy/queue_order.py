@@ -2,13 +2,18 @@
 
 reconcile/order_pending.py and the simulator (sim/) both call `classify_jobs`.
 
-    shortest   predicted median run time x GPUs                     (shortest predicted service first, Helios, SC 2021)
+    shortest   predicted run time x GPUs                            (shortest predicted service first, Helios, SC 2021)
     gittins    1 / Gittins index of the predicted distribution      (Tiresias, NSDI 2019, 2D-Gittins)
     las        service of earlier runs of the same job              (Tiresias, 2D-LAS; run times are not needed)
     srtf       predicted remaining run time x GPUs, for jobs that resume; others as with `shortest`
 
 Every index is in GPU-seconds, the smallest comes first. Only measured run times count, nothing that a user claims.
-Within one class Slurm's own order stays. A job that has waited `most_wait_s` is in the first class.
+Within one class Slurm's own order stays. A job that has waited `most_wait_s`, and WAIT_FACTOR times as long as it is
+predicted to run, is in the first class.
+
+The predicted run time is the 80th percentile. Where running jobs are not interrupted, the best order is by the mean
+(Rothkopf, Management Science 1966), to which long runs contribute much: the median leaves them out. The mean itself
+depends on a few runs of other jobs. bench/queue_order.py compares the indexes.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ from slurmwrap.model.queue_priority import PriorityScheme
 from slurmwrap.model.run_time import QUANTILE_LEVELS, RunTimeEstimate
 
 INDEXES = ("shortest", "gittins", "las", "srtf")
+# A long job may wait longer than `most_wait_s`: so many times as long as it is predicted to run.
+WAIT_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +42,7 @@ class PendingOrder:
     estimate: RunTimeEstimate | None = None  # None: nothing is known about jobs of its size
     attained_s: float = 0.0
     resumes: bool = False  # its earlier run resumed from a checkpoint
-    # The newest run of its key took longer than nine in ten were expected to. Then its p90 counts, not its median.
+    # The newest run of its key took longer than nine in ten were expected to. Then its p90 counts, not its p80.
     overran: bool = False
 
 
@@ -60,10 +67,24 @@ def classify_jobs(jobs: Iterable[PendingOrder], settings: OrderSettings) -> Mapp
 
 def classify_job(job: PendingOrder, settings: OrderSettings) -> int:
     """Return the class of one job, 0 first."""
-    if job.waited_s >= settings.most_wait_s:
+    if has_waited_enough(job, settings):
         return 0
     index = compute_index(job, settings.index)
     return settings.classes // 2 if index is None else bisect_right(settings.thresholds, index)
+
+
+def has_waited_enough(job: PendingOrder, settings: OrderSettings) -> bool:
+    """Return True if the job has waited so long that it is in the first class, whatever its run time."""
+    return job.waited_s >= compute_most_wait_s(job, settings)
+
+
+def compute_most_wait_s(job: PendingOrder, settings: OrderSettings) -> float:
+    """Return how many seconds the job waits before it is in the first class.
+
+    If all jobs waited longer than one fixed time, that would be the order of submission again.
+    """
+    predicted_s = 0.0 if job.estimate is None else job.estimate.p80_s
+    return max(settings.most_wait_s, WAIT_FACTOR * predicted_s)
 
 
 def compute_index(job: PendingOrder, index: str) -> float | None:
@@ -76,7 +97,7 @@ def compute_index(job: PendingOrder, index: str) -> float | None:
     if job.overran and index in INDEXES:
         return job.estimate.p90_s * gpus
     if index == "shortest":
-        return job.estimate.p50_s * gpus
+        return job.estimate.p80_s * gpus
     if index == "srtf":
         return _predict_remaining_s(job, job.estimate) * gpus
     if index == "gittins":
@@ -88,7 +109,7 @@ def compute_index(job: PendingOrder, index: str) -> float | None:
 def _predict_remaining_s(job: PendingOrder, estimate: RunTimeEstimate) -> float:
     """Return the predicted remaining run time. A job that outran all earlier ones is expected to take its p90 again."""
     if not job.resumes:
-        return estimate.p50_s
+        return estimate.p80_s
     remaining = estimate.expect_remaining_s(job.attained_s)
     return estimate.p90_s if remaining is None else remaining
 
@@ -121,12 +142,13 @@ def _list_weighted_times(estimate: RunTimeEstimate) -> list[tuple[float, float]]
 def choose_thresholds(services: Sequence[float], classes: int) -> tuple[float, ...]:
     """Return the limits between `classes` classes for a site whose jobs had these services in GPU-seconds; () if none.
 
-    The limits are evenly spaced on a log scale between the 10th and the 90th percentile.
+    The limits are evenly spaced on a log scale between the 10th and the 99th percentile: the few jobs above the 90th
+    hold most of the GPU time, so they must be distinguished.
     """
     ordered = sorted(service for service in services if service > 0)
     if not ordered or classes < 2:
         return ()
-    low, high = (ordered[int(share * (len(ordered) - 1))] for share in (0.1, 0.9))
+    low, high = (ordered[int(share * (len(ordered) - 1))] for share in (0.1, 0.99))
     step = log(max(high / low, 1.0)) / max(1, classes - 2)
     return tuple(low * exp(step * number) for number in range(classes - 1))
 

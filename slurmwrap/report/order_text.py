@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurmwrap.policy.queue_order import OrderSettings, PendingOrder
+from slurmwrap.policy.queue_order import OrderSettings, PendingOrder, has_waited_enough
 from slurmwrap.report.text_format import duration
 
 _PREDICTED_CLASS = re.compile(r"class ([0-9]+) of [0-9]+: (?:usually runs|probably runs|its (?:last|earlier) run)")
@@ -16,7 +16,7 @@ def format_order_class(job: PendingOrder, order_class: int, settings: OrderSetti
 
 
 def _explain_class(job: PendingOrder, settings: OrderSettings) -> str:
-    if job.waited_s >= settings.most_wait_s:
+    if has_waited_enough(job, settings):
         return f"it has waited {duration(job.waited_s)}"
     on = f"on {job.gpus} {'GPU' if job.gpus == 1 else 'GPUs'}" if job.gpus else "without GPUs"
     if settings.index == "las":
@@ -26,7 +26,9 @@ def _explain_class(job: PendingOrder, settings: OrderSettings) -> str:
     if job.overran:
         return f"its last run took longer than expected; 9 of 10 take less than {duration(job.estimate.p90_s)} {on}"
     verb = "usually runs" if job.estimate.specific else "probably runs"
-    return f"{verb} {duration(job.estimate.p50_s)} {on}"
+    usual, most = duration(job.estimate.p50_s), duration(job.estimate.p80_s)
+    within = "" if most == usual else f" (8 of 10 within {most})"
+    return f"{verb} {usual}{within} {on}"
 
 
 def parse_predicted_class(text: str) -> int | None:

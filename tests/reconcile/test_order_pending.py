@@ -28,11 +28,12 @@ pytestmark = pytest.mark.early
 MULTIFACTOR = PriorityScheme(plugin="multifactor", weights=10_000)
 BASIC = PriorityScheme(plugin="basic")
 FAST = Placement(relax_updates_per_s=1000)
-ACT = Config(rules={"order": "act", "relax": "observe", "tune": "observe"}, placement=FAST)
+RULES = {"order": "act", "relax": "observe", "tune": "observe"}
+ACT = Config(rules=RULES, placement=FAST, order=Order(classes=6))
 ADVISE = replace(ACT, rules={**ACT.rules, "order": "advise"})
 # Profile key -> run time and number of runs. With two GPUs each, the classes end at 2,000, 5,318, 14,142, 37,606 and
 # 100,000 GPU-seconds.
-RUNS = {"short": (100.0, 2), "a": (1_000.0, 10), "medium": (5_000.0, 10), "b": (50_000.0, 10), "long": (500_000.0, 2)}
+RUNS = {"short": (100.0, 2), "a": (1_000.0, 10), "medium": (5_000.0, 10), "b": (50_000.0, 10), "long": (500_000.0, 1)}
 
 
 def waiting(job_id: int, **changes: object) -> JobRecord:
@@ -191,12 +192,13 @@ def test_the_watchdog_keeps_the_rate_and_stops_when_its_time_is_over(tmp_path: P
 
 
 def test_a_job_that_has_waited_long_enters_the_first_class(tmp_path: Path) -> None:
-    world = world_of(tmp_path, {81: "long"})
+    world = world_of(tmp_path, {81: "medium", 82: "long"})
     book = keep_passing(world)
-    assert changes(world) == []
+    assert changes(world) == [("81", SITE_FACTOR, "600")]
     world.clock.sleep(43_200)
     reconcile_once(world.services(), book)
-    assert changes(world) == [("81", SITE_FACTOR, "1000")]
+    # The long one waits four times as long as it runs.
+    assert changes(world) == [("81", SITE_FACTOR, "600"), ("81", SITE_FACTOR, "1000")]
     assert world.store.actions()[-1].reason == "class 1 of 6: it has waited 12 h 01 min"
 
 
@@ -206,13 +208,14 @@ def test_a_key_that_overran_its_p90_is_classified_by_it(tmp_path: Path) -> None:
     keep_passing(world)
     assert changes(world) == []
     world.clock.sleep(50)
-    teach(world, "short", 100.0, 1, since=200)
+    teach(world, "short", 100.0, 10, since=200)
     keep_passing(world)
-    assert changes(world) == [("81", SITE_FACTOR, "1000")]
+    # So many short runs also move the limits of the classes: the first one ends at 200 GPU-seconds now.
+    assert changes(world) == [("81", SITE_FACTOR, "800")]
 
 
 def test_within_a_user_priority_is_only_taken_away(tmp_path: Path) -> None:
-    config = replace(ACT, order=Order(within="user"))
+    config = replace(ACT, order=Order(within="user", classes=6))
     world = world_of(tmp_path, {81: "medium", 82: "long"}, config=config)
     keep_passing(world, 2)
     assert changes(world) == [("82", SITE_FACTOR, "-600")]
