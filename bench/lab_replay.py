@@ -4,6 +4,7 @@
     bench/lab_replay.py --series           that trace and ten generated ones, three times each, on several labs
     bench/lab_replay.py --only locality    multi-GPU jobs that are slower when spread
     bench/lab_replay.py --only suspects    one bad node
+    bench/lab_replay.py --only order       the queue's order by predicted run times, with fair share
 
 `make bench` runs the first. Time is compressed: with --scale 300 one second stands for 300 of the trace. The delays of
 Slurm and slurmwrap are not compressed, so a reaction of one second counts as five minutes; nothing is subtracted for
@@ -43,6 +44,8 @@ def main() -> int:
             return replay_tuning(options, directory)
         if options.only == "locality":
             from replay.locality import replay
+        elif options.only == "order":
+            from replay.order import replay
         else:
             from replay.suspects import replay
         return replay(options, directory)
@@ -50,7 +53,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("tuning", "locality", "suspects"), default="tuning")
+    parser.add_argument("--only", choices=("tuning", "locality", "suspects", "order"), default="tuning")
     parser.add_argument("--series", action="store_true", help="the shipped trace and generated ones, repeated")
     parser.add_argument("--seeds", default="1-10", help="of the generated traces")
     parser.add_argument("--repeat", type=int, default=3)
@@ -58,6 +61,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--labs", type=int, default=4, help="side by side, in a series")
     parser.add_argument("--base-port", type=int, default=22000)
     parser.add_argument("--policy", default="graded", help="tuning.policy of the gsub arm")
+    parser.add_argument("--jobs", type=int, default=160, help="with --only order, as the following")
+    parser.add_argument("--load", type=float, default=1.3, help="GPUs that the jobs need, of those that there are")
+    parser.add_argument("--users", type=int, default=1, help="users with gsub, next to two without")
+    parser.add_argument("--sigma", type=float, default=1.0, help="error of the predictions, in the logarithm")
+    parser.add_argument("--band", type=int, default=0, help="order.band; 0: its default")
+    parser.add_argument("--seed", type=int, default=1, help="of the window and of the errors")
     parser.add_argument("--out", type=Path, help="directory for JSON and SVG")
     return parser.parse_args()
 

@@ -56,7 +56,12 @@ def submit(lab: Lab, arm: str, job: SimJob, scale: float) -> int:
 
 def submitted(lab: Lab, argv: Sequence[str]) -> int:
     """Return the id of the job that this call of sbatch or gsub submits."""
-    told = re.findall(r"^Submitted batch job (\d+)$", lab.user(argv), re.MULTILINE)
+    return submitted_by(lab, argv, USER)
+
+
+def submitted_by(lab: Lab, argv: Sequence[str], name: str) -> int:
+    """Return the id of the job that this call of sbatch or gsub by a user submits."""
+    told = re.findall(r"^Submitted batch job (\d+)$", lab.user(argv, name=name), re.MULTILINE)
     if not told:
         raise ReplayError(f"{argv[0]} submitted no job")
     return int(told[0])

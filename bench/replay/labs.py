@@ -39,11 +39,17 @@ class Lab:
     environ: Mapping[str, str]
     site: Mapping[str, str]
 
-    def user(self, argv: Sequence[str], *, stdin: str = "", check: bool = True) -> str:
-        """Run a command as the user and return its stdout."""
-        account = pwd.getpwnam(USER)
+    def user(self, argv: Sequence[str], *, stdin: str = "", check: bool = True, name: str = USER) -> str:
+        """Run a command as the user, or as another one of this name, and return its stdout."""
+        account = pwd.getpwnam(name)
+        environ, work = dict(self.environ), self.work
+        if name != USER:
+            work = self.work / name
+            work.mkdir(exist_ok=True)
+            os.chown(work, account.pw_uid, account.pw_gid)
+            environ |= {"HOME": str(work), "USER": name, "LOGNAME": name}
         done = subprocess.run(
-            argv, env=self.environ, cwd=self.work, input=stdin, capture_output=True, text=True, check=False,
+            argv, env=environ, cwd=work, input=stdin, capture_output=True, text=True, check=False,
             timeout=120, user=account.pw_uid, group=account.pw_gid, extra_groups=[],
         )  # fmt: skip
         return _said(argv, done, check)
@@ -114,6 +120,7 @@ class Wanted:
     mem_mib: int
     leaves: int = 1
     settings: Mapping[str, object] = field(default_factory=dict)
+    options: Sequence[str] = ()  # further ones of `lab up`
     poll_s: float = 1.0
 
 
@@ -124,6 +131,7 @@ def lab(wanted: Wanted) -> Iterator[Lab]:
         *("up", "--dir", str(wanted.directory), "--base-port", str(wanted.base_port), "--no-reconcile"),
         *("--nodes", str(wanted.nodes), "--gpus", str(wanted.gpus), "--cpus", str(wanted.cpus)),
         *("--mem-mib", str(wanted.mem_mib), "--switches", str(wanted.leaves)),
+        *wanted.options,
     ]
     slurmwrap_lab(argv)
     try:

@@ -61,6 +61,8 @@ RULE = "order"
 _SCHEME_S, _THRESHOLDS_S = 600.0, 3600.0
 # The runs from which the limits of the classes follow: those of so many seconds, and how many are needed.
 _RUNS_S, _FEWEST_RUNS = 30 * 86400.0, 20
+# Number of keys of which it is remembered whether they overran.
+_MOST_KEYS = 10_000
 _BACK = "the rule order does not act: back to what it had"
 _OVERTAKEN = "not made: another value is right by now"
 # Reasons of squeue(1), "JOB REASON CODES", with which a job waits only for its turn.
@@ -97,7 +99,7 @@ def order_waiting(this_pass: ReconcilePass) -> None:
     keys = {run_key_from_job(job, this_pass.book.cluster) for job in jobs}
     for gone in state.known.keys() - keys:
         del state.known[gone]
-    if not jobs:
+    if not jobs or not (mode or any(_list_changed_keys(job, this_pass) for job in jobs)):
         return
     scheme = find_priority_scheme(this_pass)
     ordered = _order_jobs(jobs, scheme, this_pass) if mode and scheme.key else ()
@@ -226,9 +228,14 @@ def _has_overrun(job: JobRecord, this_pass: ReconcilePass) -> bool:
     if not query.key:
         return False
     runs = get_run_time_history(this_pass).runs(("key", query.user, query.key))
-    same = [run for other, run in runs if find_length_factor(query, other) == 1]
-    before = estimate_run_time([RunTimeLevel(source=FROM_RUNS, samples=same[:-1])])
-    return before is not None and same[-1].run_s > before.p90_s
+    known, newest = this_pass.book.order.overran, runs[-1] if runs else None
+    if query not in known or known[query][0] is not newest:
+        same = [run for other, run in runs if find_length_factor(query, other) == 1]
+        before = estimate_run_time([RunTimeLevel(source=FROM_RUNS, samples=same[:-1])])
+        if len(known) >= _MOST_KEYS:
+            known.clear()
+        known[query] = newest, before is not None and same[-1].run_s > before.p90_s
+    return known[query][1]
 
 
 def _apply_order(
@@ -369,10 +376,12 @@ def _list_actions(job: JobRecord, this_pass: ReconcilePass) -> tuple[ActionRecor
 def _record_advice(ordered: Iterable[OrderedJob], mode: str, scheme: PriorityScheme, this_pass: ReconcilePass) -> None:
     """Record once for each job and class what the rule would have set. Own values are not read: Nice counts from 0."""
     term = get_term(scheme, this_pass.services)
-    for one in ordered:
-        value = str(-one.added if term == NICE else one.added)
-        seen = {(action.key, action.value) for action in _list_actions(one.record, this_pass)}
-        if (term, value) not in seen:
+    # One transaction: a busy queue has thousands of jobs, and advice may be lost.
+    with this_pass.services.store.transaction():
+        for one in ordered:
+            value = str(-one.added if term == NICE else one.added)
+            if (term, value) in {(action.key, action.value) for action in _list_actions(one.record, this_pass)}:
+                continue
             target = one.record.waiting_address
             action = SlurmAction(verb=Verb.UPDATE_JOB, target=target, key=term, value=value, reason=one.text)
             store_intention(action, RULE, mode, one.record, this_pass)

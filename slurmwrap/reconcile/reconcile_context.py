@@ -183,6 +183,8 @@ class OrderState:
     thresholds_at: float = 0.0
     known: dict[RunKey, tuple[ActionRecord, ...]] = field(default_factory=dict)  # of the pending jobs
     counted: set[RunKey] = field(default_factory=set)  # running jobs of which it is known whom they passed
+    # Job -> the newest run of its key, and whether that took longer than expected.
+    overran: dict[RunTimeQuery, tuple[object, bool]] = field(default_factory=dict)
     refused: bool = False  # this process may not change priorities
 
 
