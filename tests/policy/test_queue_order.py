@@ -30,7 +30,7 @@ def estimate(*times: float) -> RunTimeEstimate:
     return RunTimeEstimate(quantiles_s=tuple(steps), source=FROM_RUNS, n=3)
 
 
-JOB = PendingOrder(job="81", gpus=2, waited_s=0.0, estimate=estimate(100.0, 900.0))
+JOB = PendingOrder(job="81", gpus=2, waited_s=0.0, estimate=estimate(100.0, 1100.0))
 
 
 def test_the_class_follows_from_run_time_times_gpus() -> None:
@@ -97,6 +97,6 @@ def test_the_band_is_a_tenth_of_the_weights_or_a_number_of_jobs(
 
 
 def test_the_limits_of_classes_are_evenly_spaced_on_a_logarithmic_scale() -> None:
-    services = [10.0, *[100.0] * 10, *[10_000.0] * 10, 1e9]
+    services = [10.0, *[100.0] * 10, *[10_000.0] * 10]
     assert choose_thresholds(services, 4) == pytest.approx((100.0, 1000.0, 10_000.0))
     assert choose_thresholds([], 4) == () and choose_thresholds(services, 1) == ()

@@ -263,9 +263,7 @@ def test_short_jobs_of_gsub_start_first_and_the_order_is_undone(ordered_lab: tup
     own = 5 if term == "Nice" else 0
     reconcile_until(lab, term, {long: 0, other: 0, short: own + sign * band})
     page = lab.slurmwrap("why", short, user=ALICE)
-    assert re.search(r"Queue: in class 1 of 8: usually runs 30 s[^.]*\son\s+1 GPU\.", page.stdout), (
-        page.stdout + page.stderr
-    )
+    assert re.search(r"Queue: in class 1 of \d+: usually runs 30 s", page.stdout), page.stdout + page.stderr
     # Switched off, and on again.
     reconcile_until(lab, term, {long: 0, other: 0, short: own}, rules_order="advise")
     reconcile_until(lab, term, {short: own + sign * band})
