@@ -8,18 +8,20 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from realslurm import USERS, Lab, exists, restart_controller, started
-from site_records import site, site_rows
-from waiting import wait_for, wait_until
+from realslurm import USERS, Lab, command_environment, exists, restart_controller, started
+from site_records import report_submissions, site, site_rows
+from waiting import allow, wait_for, wait_until
 
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.model.submission import Submission
 from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord
 from slurmwrap.store.database import Database
 
@@ -193,10 +195,10 @@ def ordered_lab(lab_scratch: Path, request: pytest.FixtureRequest) -> Iterator[t
         yield running, request.param
 
 
-def teach(lab: Lab, user: str = ALICE) -> None:
-    """Stores runs of the user in the site's database."""
+def teach(lab: Lab, user: str = ALICE, path: Path | None = None) -> None:
+    """Stores runs of the user in the site's database, or in another one."""
     uid, now = pwd.getpwnam(user).pw_uid, int(time.time())
-    with Database.open(Path(site(lab)["state_dir"]) / "site.db") as store:
+    with Database.open(path or Path(site(lab)["state_dir"]) / "site.db") as store:
         for place, (key, (run_s, count)) in enumerate(RUNS.items()):
             for number in range(count):
                 at = now - 1000 + number
@@ -211,13 +213,13 @@ def teach(lab: Lab, user: str = ALICE) -> None:
                 )
 
 
-def gsub(lab: Lab, key: str, *options: str, user: str = ALICE) -> str:
+def gsub(lab: Lab, key: str, *options: str, user: str = ALICE, environ: dict[str, str] | None = None) -> str:
     """Submits a job with gsub under a profile key and returns its id."""
     argv = ["gsub", "--prerun=off", f"--resource-profile={key}", "--gres=gpu:1", "--output=/dev/null", *options]
     home = Path(pwd.getpwnam(user).pw_dir)
     script = home / "order.sbatch"
     lab.run(["tee", script], user, stdin=SLEEP)
-    done = lab.run([*argv, str(script)], user)
+    done = lab.run([*argv, str(script)], user, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return re.findall(r"Submitted batch job (\d+)", done.stdout)[0]
 
@@ -317,3 +319,75 @@ def test_the_watchdog_undoes_the_order_of_a_reconciler_that_is_gone(ordered_lab:
     done = lab.slurmwrap("hooks", "watchdog")
     assert "1 pending jobs have their own priority again" in done.stdout, done.stdout + done.stderr
     assert list_terms(lab, term, (short,)) == [0]
+
+
+OWN = {"SLURMWRAP_SITE_PUBLISHED": "", "SLURMWRAP_SITE_STATE_DIR": "", "SLURMWRAP_SITE_SPOOL": ""}
+
+
+def test_a_user_without_a_site_orders_their_own_jobs_until_their_reconciler_ends(ordered_lab: tuple[Lab, str]) -> None:
+    lab, _ = ordered_lab
+    lab.reset()
+    occupy(lab)
+    state = Path(pwd.getpwnam(ALICE).pw_dir) / ".local/state/slurmwrap"
+    environ = {**OWN, "SLURMWRAP_RULES_ORDER": "act", "SLURMWRAP_ORDER_BAND": "500"}
+    long = gsub(lab, "long", "--nice=3", environ=environ)
+    short, other = gsub(lab, "short", environ=environ), submit_plain(lab)
+    lab.slurmwrap("reconcile", user=ALICE, env=environ)
+    teach(lab, path=state / "user.db")
+    lab.slurmwrap("reconcile", user=ALICE, env=environ)  # a single pass changes nothing, since no process would undo it
+    assert [read_row(lab, job)[1] for job in (long, short, other)] == [3, 0, 0]
+    account = pwd.getpwnam(ALICE)
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll=1"]
+    process = subprocess.Popen(
+        argv, env={**command_environment(ALICE), **lab.env, **environ}, cwd=account.pw_dir, user=account.pw_uid,
+        group=account.pw_gid, extra_groups=[], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: read_row(lab, long)[1] == 503, "the longer job gets a higher Nice")
+        assert [read_row(lab, job)[1] for job in (short, other)] == [0, 0]
+    finally:
+        process.terminate()
+        process.wait(timeout=allow(60))
+    assert [read_row(lab, job)[1] for job in (long, short, other)] == [3, 0, 0]
+
+
+def test_a_reconciler_that_is_killed_again_and_again_leaves_nothing_behind(ordered_lab: tuple[Lab, str]) -> None:
+    lab, plugin = ordered_lab
+    term, band = TERMS[plugin]
+    added = -band if term == "Nice" else band
+    lab.reset()
+    occupy(lab)
+    jobs = [lab.submit("--gres=gpu:1", "--nice=2", "--output=/dev/null", user=ALICE, script=SLEEP) for _ in range(10)]
+    uid = pwd.getpwnam(ALICE).pw_uid
+    common = {"cluster": lab.cluster, "uid": uid, "user": ALICE, "at": time.time(), "profile_key": "short"}
+    report_submissions(lab, [Submission(job_id=int(job), **common) for job in jobs], ALICE)
+    own = 2 if term == "Nice" else 0
+    for mode, expected in (("act", own + added), ("advise", own)):
+        settings = {"rules_order": mode, "placement_relax_updates_per_s": "50"}
+        for share in (0.3, 0.6, 0.9):
+            _kill_during_updates(lab, term, jobs, expected, share, settings)
+        reconcile_until(lab, term, dict.fromkeys(jobs, expected), **settings)
+
+
+def _kill_during_updates(
+    lab: Lab, term: str, jobs: Sequence[str], expected: int, share: float, settings: dict[str, str]
+) -> None:
+    """Starts the service, and kills it when this share of the jobs has the expected term."""
+    environ = {f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()}
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll=1"]
+    process = subprocess.Popen(
+        argv, env={**command_environment(None), **lab.env, **environ}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: _count_with(lab, term, jobs, expected) >= share * len(jobs), "some jobs are updated")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _count_with(lab: Lab, term: str, jobs: Sequence[str], value: int) -> int:
+    columns = ["squeue", "-h", "-O", "JobID:20,Nice:20"] if term == "Nice" else ["sprio", "-h", "-o", "%i %S"]
+    rows = [line.split() for line in lab.run(columns).stdout.splitlines()]
+    return sum(row[0] in jobs and int(row[1]) == value for row in rows if len(row) == 2)
