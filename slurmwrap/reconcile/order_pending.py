@@ -178,7 +178,8 @@ def _order_jobs(jobs: Sequence[JobRecord], scheme: PriorityScheme, this_pass: Re
     band = choose_band(config.band, scheme)
     if settings.classes < 2 or not band:
         return ()
-    records = {job.waiting_address: job for job in jobs if may_be_touched(job, this_pass.now)}
+    # A job with priority 0 fits nowhere.
+    records = {job.waiting_address: job for job in jobs if job.priority and may_be_touched(job, this_pass.now)}
     found = (
         run_for_each_job(job, this_pass, partial(make_pending_order, job, this_pass), None) for job in records.values()
     )
@@ -398,6 +399,7 @@ def _count_passed_jobs(this_pass: ReconcilePass) -> None:
     started = {run_key_from_job(job, cluster): job for job in this_pass.words.first.values() if job.state == "RUNNING"}
     counted &= started.keys()
     ours = {job.job_id for job in list_pending_gsub_jobs(this_pass)}
+    ours |= {one.prerun_job_id for one in this_pass.book.submitted.values() if one.prerun_job_id is not None}
     others = [job for job in this_pass.words.first.values() if job.reason in _READY_REASONS]
     others = [job for job in others if job.job_id not in ours and is_waiting(job, this_pass.now)]
     store = this_pass.services.store
