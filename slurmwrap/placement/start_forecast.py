@@ -13,14 +13,16 @@ and associations. bench/start_forecast.py compares the forecast with Slurm's.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
+from operator import attrgetter
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.run_time import SHORTEST_S, RunTimeEstimate
 
-# Number of scenarios, a prime number (see _draw_level).
-_SCENARIOS = 19
+# Number of scenarios, prime numbers (see _draw_level): the second one for clusters with more than so many running jobs.
+_SCENARIOS, _FEW_SCENARIOS, _MANY_RUNNING = 19, 7, 2000
 _GOLDEN = 0.6180339887498949
 # What a job without a time limit is assumed to take if nothing else is known.
 _ENDLESS_S = 365 * 86400.0
@@ -76,62 +78,69 @@ def forecast_starts(
     gpus = _GpuTimes(nodes, [(one, _get_limit_s(one.limit_s, one.elapsed_s)) for one in running])
     planned = [gpus.place(one, _get_limit_s(one.limit_s)) for one in queue]
     starts: list[list[float]] = [[] for _ in queue]
-    for scenario in range(_SCENARIOS):
-        gpus = _GpuTimes(
-            nodes,
-            [
-                (one, _draw_run_time(one.estimate, one.limit_s, one.elapsed_s, _draw_level(number, scenario)))
-                for number, one in enumerate(running)
-            ],
-        )
-        for number, (one, plan, known) in enumerate(zip(queue, planned, starts, strict=True), start=len(running)):
-            run_s = _draw_run_time(one.estimate, one.limit_s, 0.0, _draw_level(number, scenario))
-            known.append(gpus.place(one, run_s, plan))
+    count = _SCENARIOS if len(running) <= _MANY_RUNNING else _FEW_SCENARIOS
+    ends = [_draw_run_times(one.estimate, one.limit_s, one.elapsed_s, n, count) for n, one in enumerate(running)]
+    lasts = [_draw_run_times(one.estimate, one.limit_s, 0.0, n, count) for n, one in enumerate(queue, len(running))]
+    for scenario in range(count):
+        gpus = _GpuTimes(nodes, [(one, left_s[scenario]) for one, left_s in zip(running, ends, strict=True)])
+        for one, plan, run_s, known in zip(queue, planned, lasts, starts, strict=True):
+            known.append(gpus.place(one, run_s[scenario], plan))
     found: dict[str, StartForecast] = {}
     predicted, jobs = sum(one.estimate is not None for one in running), len(running)
     for one, known in zip(queue, starts, strict=True):
         known.sort()
-        p50_s, p90_s = known[_SCENARIOS // 2], known[round(0.9 * (_SCENARIOS - 1))]
+        p50_s, p90_s = known[count // 2], known[round(0.9 * (count - 1))]
         found[one.job] = StartForecast(p50_s=p50_s, p90_s=p90_s, predicted=predicted / jobs if jobs else 1.0)
         predicted, jobs = predicted + (one.estimate is not None), jobs + 1
     return found
 
 
-def _draw_level(number: int, scenario: int) -> float:
+def _draw_run_times(
+    estimate: RunTimeEstimate | None, limit_s: float | None, elapsed_s: float, number: int, scenarios: int
+) -> list[float]:
+    """Return the remaining run time of a job in each scenario: quantiles of the runs longer than `elapsed_s`."""
+    most = _get_limit_s(limit_s, elapsed_s)
+    if estimate is None:
+        return [most] * scenarios
+    levels = [_draw_level(number, scenario, scenarios) for scenario in range(scenarios)]
+    if elapsed_s >= estimate.quantiles_s[-1]:
+        # It outran all that is known. The longer a job has run, the longer it will (a Pareto distribution, shape 1).
+        return [min(most, elapsed_s * level / (1 - level)) for level in levels]
+    gone = estimate.share_within(elapsed_s)
+    return [min(most, max(SHORTEST_S, estimate.quantile_s(gone + (1 - gone) * level) - elapsed_s)) for level in levels]
+
+
+def _draw_level(number: int, scenario: int, scenarios: int) -> float:
     """Return the quantile level of a job, 0 to 1: evenly spread over the scenarios, in an order of its own.
 
     Estimates of similar jobs err together, so every second job has the level of the scenario.
     """
     if number % 2:
-        return (scenario + 0.5) / _SCENARIOS
-    place = (scenario * (1 + 7 * number % (_SCENARIOS - 1)) + number) % _SCENARIOS
-    return (place + (0.5 + number * _GOLDEN) % 1.0) / _SCENARIOS
-
-
-def _draw_run_time(estimate: RunTimeEstimate | None, limit_s: float | None, elapsed_s: float, level: float) -> float:
-    """Return the remaining run time at this quantile `level` of the runs that last longer than `elapsed_s`."""
-    most = _get_limit_s(limit_s, elapsed_s)
-    if estimate is None:
-        return most
-    if elapsed_s >= estimate.quantiles_s[-1]:
-        # It outran all that is known. The longer a job has run, the longer it will (a Pareto distribution, shape 1).
-        return min(most, elapsed_s * level / (1 - level))
-    gone = estimate.share_within(elapsed_s)
-    return min(most, max(SHORTEST_S, estimate.quantile_s(gone + (1 - gone) * level) - elapsed_s))
+        return (scenario + 0.5) / scenarios
+    place = (scenario * (1 + 7 * number % (scenarios - 1)) + number) % scenarios
+    return (place + (0.5 + number * _GOLDEN) % 1.0) / scenarios
 
 
 def _get_limit_s(limit_s: float | None, elapsed_s: float = 0.0) -> float:
     return max(SHORTEST_S, (limit_s or _ENDLESS_S) - elapsed_s)
 
 
-# A GPU that is kept for a job which starts later: [when it becomes free, start of that job, the same by Slurm's plan].
-_Gap = list[float]
+@dataclass(slots=True, kw_only=True)
+class _Gap:
+    """GPUs of one node that are kept for a job that starts later."""
 
+    begin: float  # when they become free
+    start: float  # of that job
+    planned: float  # its start by Slurm's plan
+    gpus: int
 
-def _find_plan(gap: _Gap, at: float) -> float:
-    """Return the planned start of the job for which the GPU is kept, as Slurm sees it at `at`."""
-    _, start, planned = gap
-    return planned - (planned - start) * at / start
+    def fits(self, at: float, limit_s: float) -> bool:
+        """Return whether a job with this time limit may start in the gap at `at`.
+
+        As in Slurm, it must end before the planned start of the other job. The plan comes down to the real start while
+        jobs end earlier than their limits.
+        """
+        return at < self.start and at + limit_s <= self.planned - (self.planned - self.start) * at / self.start
 
 
 class _GpuTimes:
@@ -139,7 +148,7 @@ class _GpuTimes:
 
     def __init__(self, nodes: Sequence[NodeGpus], running: Sequence[tuple[RunningJob, float]]) -> None:
         """Initialize with the running jobs and the seconds that each of them has left."""
-        self._nodes = nodes
+        self._partitions = [frozenset(node.partitions) for node in nodes]
         self._times = [[0.0] * node.free for node in nodes]
         # (Partitions, number of GPUs) -> heap of (when so many are free on a node, node). Entries that no longer hold
         # are skipped when they are found.
@@ -162,12 +171,9 @@ class _GpuTimes:
         per_node = -(-job.gpus // nodes)
         taken = self._pop(job.partitions, per_node, nodes)
         start = taken[-1][0] if len(taken) == nodes else inf
-        if nodes == 1 and (gap := self._find_gap(job, per_node, max(start, job.begins_s))) is not None:
+        if nodes == 1 and (found := self._find_gap(job, per_node, max(start, job.begins_s))) is not None:
             self._put_back(job.partitions, per_node, taken)
-            at, gpus = gap
-            for one in gpus:
-                one[0] = at + run_s
-            return at
+            return self._use_gap(*found, per_node, run_s)
         if job.nodes is None and start > 0:
             self._put_back(job.partitions, per_node, taken)
             return self._place_anywhere(job, run_s, planned_s)
@@ -181,29 +187,38 @@ class _GpuTimes:
         return start
 
     def _keep(self, node: int, free_at: Iterable[float], start: float, planned_s: float | None) -> None:
-        gaps = [[at, start, max(start, planned_s or 0.0)] for at in free_at if at < start]
-        if gaps:
-            self._gaps.setdefault(node, []).extend(gaps)
+        """Note GPUs of a node that are free before a job starts on them."""
+        planned = max(start, planned_s or 0.0)
+        for at, count in Counter(at for at in free_at if at < start).items():
+            self._gaps.setdefault(node, []).append(_Gap(begin=at, start=start, planned=planned, gpus=count))
 
-    def _find_gap(self, job: QueuedJob, gpus: int, before: float) -> tuple[float, list[_Gap]] | None:
-        """Return the earliest start before jobs for which GPUs are kept, if it is before `before`, and these GPUs.
-
-        As in Slurm, the job's time limit must end before the planned start of the other job. The plan comes down to the
-        real start while jobs end earlier than their limits.
-        """
+    def _find_gap(self, job: QueuedJob, gpus: int, before: float) -> tuple[float, int, list[_Gap]] | None:
+        """Return the earliest start in gaps of one node, if it is before `before`, with node and gaps; None: none."""
         limit_s = _get_limit_s(job.limit_s)
-        best: tuple[float, list[_Gap]] | None = None
+        best: tuple[float, int, list[_Gap]] | None = None
         for node, gaps in self._gaps.items():
-            if len(gaps) < gpus or not self._allows(job.partitions, node):
+            usable = [gap for gap in gaps if gap.begin < before and gap.fits(max(gap.begin, job.begins_s), limit_s)]
+            if not usable or not self._allows(job.partitions, node):
                 continue
-            for at in sorted({max(gap[0], job.begins_s) for gap in gaps}):
-                if at >= before:
-                    break
-                fitting = [gap for gap in gaps if gap[0] <= at < gap[1] and at + limit_s <= _find_plan(gap, at)]
-                if len(fitting) >= gpus:
-                    best, before = (at, fitting[:gpus]), at
+            usable.sort(key=attrgetter("begin"))
+            for last, gap in enumerate(usable):
+                at = max(gap.begin, job.begins_s)
+                together = [one for one in usable[: last + 1] if one.fits(at, limit_s)]
+                if at < before and sum(one.gpus for one in together) >= gpus:
+                    best, before = (at, node, together), at
                     break
         return best
+
+    def _use_gap(self, at: float, node: int, gaps: Sequence[_Gap], gpus: int, run_s: float) -> float:
+        """Let a job run in these gaps, and return its start."""
+        for gap in gaps:
+            taken = min(gap.gpus, gpus)
+            gap.gpus -= taken
+            gpus -= taken
+            if taken and at + run_s < gap.start:
+                self._gaps[node].append(_Gap(begin=at + run_s, start=gap.start, planned=gap.planned, gpus=taken))
+        self._gaps[node] = [gap for gap in self._gaps[node] if gap.gpus]
+        return at
 
     def _place_anywhere(self, job: QueuedJob, run_s: float, planned_s: float | None) -> float:
         """Use one node, or the GPUs that become free first on any nodes if they are free earlier."""
@@ -236,7 +251,7 @@ class _GpuTimes:
                 heapq.heappush(heap, (times[gpus - 1], node))
 
     def _allows(self, partitions: tuple[str, ...], node: int) -> bool:
-        return not partitions or any(name in partitions for name in self._nodes[node].partitions)
+        return not partitions or not self._partitions[node].isdisjoint(partitions)
 
     def _pop(self, partitions: tuple[str, ...], gpus: int, count: int) -> list[tuple[float, int]]:
         """Remove and return the `count` nodes on which so many GPUs are free first; fewer if there are not so many."""
