@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from slurmwrap.model.run_time import FROM_RUNS, QUANTILE_LEVELS, RunTimeEstimate
+from slurmwrap.placement import start_forecast
 from slurmwrap.placement.start_forecast import NodeGpus, QueuedJob, RunningJob, forecast_starts
 
 HOUR = 3600.0
@@ -106,3 +107,13 @@ def test_a_job_that_outran_all_that_is_known_is_expected_to_run_as_long_again() 
 
 def test_a_job_without_gpus_has_no_forecast() -> None:
     assert forecast_starts([make_node(free=4)], [], [wait("1", 0)])["1"].p50_s == inf
+
+
+def test_fewer_scenarios_of_a_large_cluster_give_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    spread = RunTimeEstimate(
+        quantiles_s=tuple(HOUR * (0.5 + level) for level in QUANTILE_LEVELS), source=FROM_RUNS, n=9
+    )
+    monkeypatch.setattr(start_forecast, "_MANY_RUNNING", 0)
+    found = forecast_starts([make_node()], [run(estimate=spread)], [wait("1")])["1"]
+    assert found.p50_s == pytest.approx(HOUR, rel=0.1)
+    assert found.p90_s == pytest.approx(1.4 * HOUR, rel=0.1)
