@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import pwd
 import re
 import signal
 import struct
@@ -18,6 +19,12 @@ from pathlib import Path
 import pytest
 from realslurm import MORE_USERS, Lab, command_environment, make_user
 from waiting import allow, wait_for
+
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord
+from slurmwrap.store.database import Database
+from slurmwrap.store.user_state_files import UserState
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
@@ -220,6 +227,45 @@ def test_the_state_of_the_pre_run_and_the_last_output_line_are_shown(lab: Lab, u
         60,
     )
     assert output["last_at"] > 0 and output["silent_s"] is None
+
+
+def keep_run_times(lab: Lab, user: str, state: Path, gpus: int, run_s: float) -> None:
+    """Writes a database of the user with five runs of this length."""
+    account = pwd.getpwnam(user)
+    job = RunTimeQuery(user=str(account.pw_uid), gpus=gpus, partition="gpu")
+    state.mkdir(parents=True)
+    with Database.open(UserState(state).database) as database:
+        for number in range(1, 6):
+            database.save_run_time(
+                RunTimeRecord(
+                    attempt=RunKey(cluster=lab.cluster, job_id=number, submit_time=number),
+                    uid=account.pw_uid,
+                    end_time=10_000 + number,
+                    job=job,
+                    sample=RunTimeSample(run_s=run_s),
+                )
+            )
+    for path in (state, *state.iterdir()):
+        os.chown(path, account.pw_uid, account.pw_gid)
+
+
+def test_start_and_end_are_forecast_by_the_run_times_of_earlier_jobs(lab: Lab, user: str, open_dir: Path) -> None:
+    keep_run_times(lab, user, open_dir / "slurmwrap", gpus=64, run_s=3600.0)
+    known = {"XDG_STATE_HOME": str(open_dir)}
+    full = submit_sleep(lab, user, LONG, "--nodes=8", "--gres=gpu:8")
+    lab.wait_job(full, ("RUNNING",))
+    waiting = submit_sleep(lab, user, LONG, "--nodes=1", "--gres=gpu:1")
+    start = wait_for(
+        lambda: json.loads(lab.run([*WATCH, waiting, "--once", "--json"], user=user, env=known).stdout),
+        lambda found: found["forecast_start"] is not None,
+        90,
+    )
+    end = json.loads(lab.run([*WATCH, full, "--once", "--json"], user=user, env=known).stdout)["forecast_end"]
+    assert (start["forecast_start"]["jobs"], start["forecast_start"]["predicted"]) == (1, 1)
+    assert (end["source"], end["runs"]) == ("user", 5)
+    # Both by the same expected run time of about an hour, and not by the time limit of a day.
+    assert abs(start["forecast_start"]["at"] - end["at"]) < 600
+    assert abs(end["at"] - start["at"] - 3600) < 600
 
 
 def test_another_users_job_is_shown_with_fewer_fields(lab: Lab, lab_users: tuple[str, str], user: str) -> None:
