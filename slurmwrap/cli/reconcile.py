@@ -32,7 +32,8 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
-_WITHDRAW_S = 20.0
+# How long a service that ends gives jobs back their priority, in seconds, and how many in a second.
+_WITHDRAW_S, _WITHDRAW_PER_S = 20.0, 50.0
 
 
 def reconcile(
@@ -77,8 +78,7 @@ def reconcile(
                 log,
                 maintenance,
             )
-            if not site:
-                _withdraw_own_order(services, log)
+            _withdraw_order(services, log)
         else:
             summary = reconcile_once(services)
             log.tell_all(_list_pass_events(summary))
@@ -87,12 +87,16 @@ def reconcile(
         _clean_up_preruns(config, console)
 
 
-def _withdraw_own_order(services: Services, log: EventLog) -> None:
-    """Give the user's jobs back the Nice that they had: no watchdog does it. The site's reconciler has one."""
+def _withdraw_order(services: Services, log: EventLog) -> None:
+    """Give pending jobs back the priority that they had, before the service ends: no pass would do it any more.
+
+    What is left when the time is over follows at the next start, or by the watchdog of the site.
+    """
+    placement = replace(services.config.placement, relax_updates_per_s=_WITHDRAW_PER_S)
     try:
-        withdraw_order(services, _WITHDRAW_S)
+        withdraw_order(replace(services, config=replace(services.config, placement=placement)), _WITHDRAW_S)
     except SlurmwrapError as error:
-        log.note(f"the order of your pending jobs stays: {error}")
+        log.note(f"the order of pending jobs stays for now: {error}")
 
 
 def _clean_up_preruns(config: Config, console: Console) -> None:

@@ -58,7 +58,7 @@ from slurmwrap.report.order_text import format_order_class
 
 RULE = "order"
 # Seconds between reads of Slurm's weights, and between reads of the runs from which the limits of the classes follow.
-_SCHEME_S, _THRESHOLDS_S = 600.0, 3600.0
+_SCHEME_S, _THRESHOLDS_S, _NO_THRESHOLDS_S = 600.0, 3600.0, 60.0
 # The runs from which the limits of the classes follow: those of so many seconds, and how many are needed.
 _RUNS_S, _FEWEST_RUNS = 30 * 86400.0, 20
 # Number of keys of which it is remembered whether they overran.
@@ -148,9 +148,12 @@ def get_term(scheme: PriorityScheme, services: Services) -> str:
 
 
 def find_order_settings(this_pass: ReconcilePass) -> OrderSettings:
-    """Return the settings, with the limits between the classes from the runs of the last month, read every hour."""
+    """Return the settings, with the limits between the classes from the runs of the last month.
+
+    They are read every hour; as long as there are too few runs, every minute.
+    """
     state, config = this_pass.book.order, this_pass.services.config.order
-    if not 0 <= this_pass.now - state.thresholds_at < _THRESHOLDS_S:
+    if not 0 <= this_pass.now - state.thresholds_at < (_THRESHOLDS_S if state.thresholds else _NO_THRESHOLDS_S):
         services = this_pass.services.store.gpu_seconds(this_pass.book.cluster, this_pass.now - _RUNS_S)
         enough = len(services) >= _FEWEST_RUNS
         state.thresholds = choose_thresholds(services, config.classes) if enough else ()

@@ -352,6 +352,21 @@ def test_a_user_without_a_site_orders_their_own_jobs_until_their_reconciler_ends
     assert [read_row(lab, job)[1] for job in (long, short, other)] == [3, 0, 0]
 
 
+def test_a_service_that_ends_gives_priorities_back(ordered_lab: tuple[Lab, str]) -> None:
+    lab, plugin = ordered_lab
+    term, band = TERMS[plugin]
+    lab.reset()
+    occupy(lab)
+    short = gsub(lab, "short")
+    process = start_service(lab, {})
+    try:
+        wait_until(lambda: _count_with(lab, term, [short], -band if term == "Nice" else band), "the job is raised")
+    finally:
+        process.terminate()
+        process.wait(timeout=allow(60))
+    assert list_terms(lab, term, [short]) == [0]
+
+
 def test_a_reconciler_that_is_killed_again_and_again_leaves_nothing_behind(ordered_lab: tuple[Lab, str]) -> None:
     lab, plugin = ordered_lab
     term, band = TERMS[plugin]
@@ -374,17 +389,22 @@ def _kill_during_updates(
     lab: Lab, term: str, jobs: Sequence[str], expected: int, share: float, settings: dict[str, str]
 ) -> None:
     """Starts the service, and kills it when this share of the jobs has the expected term."""
-    environ = {f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()}
-    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll=1"]
-    process = subprocess.Popen(
-        argv, env={**command_environment(None), **lab.env, **environ}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = start_service(lab, settings)
     try:
         wait_until(lambda: _count_with(lab, term, jobs, expected) >= share * len(jobs), "some jobs are updated")
     finally:
         process.kill()
         process.wait()
+
+
+def start_service(lab: Lab, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Starts the site's reconciler as a service."""
+    environ = {f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()}
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll=1"]
+    return subprocess.Popen(
+        argv, env={**command_environment(None), **lab.env, **environ}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def _count_with(lab: Lab, term: str, jobs: Sequence[str], value: int) -> int:
