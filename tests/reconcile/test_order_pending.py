@@ -300,6 +300,20 @@ def test_without_enough_runs_or_with_an_unknown_plugin_there_is_no_order(tmp_pat
         assert changes(one) == []
 
 
+def test_the_order_begins_soon_after_there_are_enough_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, ACT)
+    world.slurm.scheme = MULTIFACTOR
+    add(world, waiting(81), "short")
+    book = keep_passing(world)
+    for key, (run_s, count) in RUNS.items():
+        teach(world, key, run_s, count)
+    # The history of the running process keeps what it read; a run that the process itself records is added to it.
+    book.run_times = None
+    world.clock.sleep(60)
+    reconcile_once(world.services(), book)
+    assert changes(world) == [("81", SITE_FACTOR, "1000")]
+
+
 def test_jobs_of_others_that_were_passed_are_counted(tmp_path: Path) -> None:
     world = world_of(tmp_path, {81: "short", 82: "long"})
     bob = {"uid": 1002, "user": "bob"}
