@@ -61,6 +61,8 @@ RULE = "order"
 _SCHEME_S, _THRESHOLDS_S, _NO_THRESHOLDS_S = 600.0, 3600.0, 60.0
 # The runs from which the limits of the classes follow: those of so many seconds, and how many are needed.
 _RUNS_S, _FEWEST_RUNS = 30 * 86400.0, 20
+# Earlier runs that are needed before a run can have taken longer than expected.
+_FEWEST_TO_OVERRUN = 3
 # Number of keys of which it is remembered whether they overran.
 _MOST_KEYS = 10_000
 _BACK = "the rule order does not act: back to what it had"
@@ -238,7 +240,7 @@ def _has_overrun(job: JobRecord, this_pass: ReconcilePass) -> bool:
         before = estimate_run_time([RunTimeLevel(source=FROM_RUNS, samples=same[:-1])])
         if len(known) >= _MOST_KEYS:
             known.clear()
-        known[query] = newest, before is not None and same[-1].run_s > before.p90_s
+        known[query] = newest, (before is not None and before.n >= _FEWEST_TO_OVERRUN and same[-1].run_s > before.p90_s)
     return known[query][1]
 
 
