@@ -174,6 +174,8 @@ _SUBMISSION = {
     "start": maybe(_START)
     | {"description": "with --explain: when it is expected to start; null: it may start now, or it is not known"},
     "run_time": maybe(_RUN_TIME) | {"description": "expected run time; null: no earlier run says anything"},
+    "fitting_time_limit_s": maybe(WHOLE)
+    | {"description": "with --explain: a clearly lower time limit that fits its earlier runs, seconds; null: none"},
     "changes": {
         "type": "array",
         "items": describe_object({"option": TEXT, "old": maybe(TEXT), "new": maybe(TEXT), "reason": TEXT}),

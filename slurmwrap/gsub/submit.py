@@ -159,9 +159,13 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     if own.explain:
         console.block(_format_explanation(prepared, console))
         if prepared.run_time is not None:
+            from slurmwrap.gsub.fitting_limit import describe_fitting_limit, find_fitting_limit
             from slurmwrap.report.run_time_text import describe_run_time
 
             console.say(f"it {describe_run_time(prepared.run_time, prepared.request.shape.gpus)}")
+            prepared = replace(prepared, fits_s=find_fitting_limit(prepared, context.config.limit))
+            if prepared.fits_s is not None:
+                console.say(f"it {describe_fitting_limit(prepared, prepared.fits_s)}")
         prepared = _explain_start(prepared, context, console)
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")
@@ -445,6 +449,7 @@ def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster:
         },
         "start": None if prepared.start is None else _start_to_json_dict(prepared.start),
         "run_time": None if prepared.run_time is None else _run_time_to_json_dict(prepared.run_time),
+        "fitting_time_limit_s": prepared.fits_s,
         "changes": [
             {"option": c.option, "old": c.old, "new": c.new, "reason": c.reason}
             for c in sent.batch.changes

@@ -102,6 +102,7 @@ class PreparedJob:
     delay: str = ""  # why the job's own request delays its start; "": it may start at once
     estimate: SavingEstimate | None = None  # why it has a pre-run or none; None: another reason decided
     run_time: RunTimeEstimate | None = None  # by earlier runs; None: none is known
+    fits_s: int | None = None  # with --explain: a clearly lower time limit that would fit; None: there is none
     start: ExpectedStart | None = None  # only found for --explain; None: it may start now, or it is not known
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False

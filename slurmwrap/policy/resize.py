@@ -68,7 +68,11 @@ def get_longest_time_limit_s(limits: Iterable[Partition]) -> int | None:
 
 def compute_time_needed_s(run_s: float, remaining_s: float) -> int:
     """Return the time limit for a complete new run: with a margin, rounded up to what a person would write. Seconds."""
-    wanted = (run_s + remaining_s) * MARGIN
+    return round_up_time((run_s + remaining_s) * MARGIN)
+
+
+def round_up_time(wanted: float) -> int:
+    """Return a time limit in seconds, rounded up to what a person would write."""
     unit = next((unit for below, unit in _ROUNDED if wanted < below), 3600)
     return math.ceil(wanted / unit) * unit
 
