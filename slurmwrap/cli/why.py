@@ -23,7 +23,9 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.policy.requeue import COMMENT_PREFIX
 from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.policy.time_limit import LIMIT_COMMENT
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport, make_budget_report
 from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.next_step import find_next_step
@@ -160,10 +162,15 @@ def _add_slurm_state(timeline: JobTimeline, source: RecordSource, config: Config
 
 
 def _format_slurm_state(job: JobRecord) -> str:
-    """Return state and reason as shown to the user: "PENDING (Priority)"."""
+    """Return state and reason as shown to the user: "PENDING (Priority)", and a time limit that holds until it starts.
+
+    The Comment that says so may be its user's own, so it is only shown.
+    """
     if job.reason == "BeginTime" and job.pending and job.eligible_time is not None:
         return f"PENDING (BeginTime, not before {moment(float(job.eligible_time), terminal.get_local_zone())})"
-    return f"{job.state} ({job.reason})" if job.reason not in ("", "None") else job.state
+    state = f"{job.state} ({job.reason})" if job.reason not in ("", "None") else job.state
+    limit = job.pending and job.comment.startswith(LIMIT_COMMENT)
+    return f"{state}, {job.comment.removeprefix(COMMENT_PREFIX)}" if limit else state
 
 
 def _read_source_lines(timeline: JobTimeline, uid: int) -> Mapping[tuple[str, int], str]:

@@ -17,6 +17,7 @@ from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.lowered_limit import LoweredLimit, TimeRequest
 from slurmwrap.model.run_time import FROM_RUNS, RunTimeEstimate
+from slurmwrap.policy.requeue import COMMENT_PREFIX
 
 # Age of the reconciler's heartbeat, in seconds, from which on no limit is lowered and the watchdog restores all.
 HEARTBEAT_LATE_S = 300.0
@@ -32,6 +33,8 @@ WORTH = 0.8
 # How long a change may still take effect, in seconds, after the call that made it was killed or got no answer.
 SETTLED_S = 600.0
 
+# Begin of the Comment of a job with a lower limit, if its user set none.
+LIMIT_COMMENT = f"{COMMENT_PREFIX}time limit "
 # End of the reason of every action that restores the limit of a job's user.
 RESTORED = "its user's limit again"
 

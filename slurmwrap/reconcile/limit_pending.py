@@ -17,6 +17,7 @@ from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.placement.relaxation import may_be_touched
 from slurmwrap.policy.run_from_slurm import run_key_from_job
 from slurmwrap.policy.time_limit import (
+    LIMIT_COMMENT,
     RESTORED,
     compute_lower_limit,
     find_conflict,
@@ -33,7 +34,7 @@ from slurmwrap.reconcile.pending_job_updates import (
     select_first_jobs,
 )
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
-from slurmwrap.reconcile.restore_limits import LIMIT_COMMENT, may_lower, restore_one
+from slurmwrap.reconcile.restore_limits import may_lower, restore_one
 from slurmwrap.reconcile.run_time_lookup import find_run_time
 
 # No limit is lowered by a pass that has taken so long: its view of the jobs is old, and the next pass is not near.

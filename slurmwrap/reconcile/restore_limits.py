@@ -15,13 +15,18 @@ from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, intended
 from slurmwrap.model.lowered_limit import LoweredLimit
-from slurmwrap.policy.requeue import COMMENT_PREFIX
 from slurmwrap.policy.run_from_slurm import record_of, run_key_from_job
-from slurmwrap.policy.time_limit import RESTORED, choose_running_limit, is_lowered, is_settled, select_jobs_of
+from slurmwrap.policy.time_limit import (
+    LIMIT_COMMENT,
+    RESTORED,
+    choose_running_limit,
+    is_lowered,
+    is_settled,
+    select_jobs_of,
+)
 from slurmwrap.protocols import Slurm
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
 
-LIMIT_COMMENT = f"{COMMENT_PREFIX}time limit "
 _STARTED = f"it started: {RESTORED}"
 _EXTENDED = "its time limit is extended, up to its user's"
 _NOT_LOWERED = f"time limits are not lowered now: {RESTORED}"
