@@ -40,7 +40,7 @@ PLANNING_MODULES = {
     "inject": {"slurmwrap_launcher_options", "slurmwrap_step"},
     "model": {
         *("decision", "finding", "hostlist", "limits", "cluster", "observation"),
-        *("placement_plan", "resource_profile", "submission", "topology"),
+        *("lowered_limit", "placement_plan", "queue_priority", "resource_profile", "submission", "topology"),
     },
     "sbatch": {
         *("command_line", "fast_passthrough", "option_table", "parse_request", "passthrough"),
@@ -91,7 +91,7 @@ PLANNING_MODULES = {
     "store": {"prerun_registry", "spool_writer", "serialize", "user_state_files"},
     "gsub": {
         *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "refusals", "prepare"),
-        *("process_env", "send", "submission_records", "submit", "submit_context"),
+        *("process_env", "send", "submission_records", "submit", "submit_context", "time_request"),
         "user_state",
     },
 }
