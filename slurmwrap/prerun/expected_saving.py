@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import exp, log
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run_time import FROM_USER, RunTimeEstimate
+from slurmwrap.model.run_time import RunTimeEstimate
 
 # Shares of jobs with 1, 2 to 4, and more than 4 GPUs that fail within EARLY_S, and later, of a cause that a single GPU
 # shows and that no other run cures.
@@ -145,10 +145,10 @@ def update_probability(prior: float, failed: int, known: int) -> float:
 def _choose_run_time(case: PrerunCase) -> tuple[float, str]:
     """Return the expected run time in seconds, and its source: earlier runs, the time limit, or Philly's jobs.
 
-    The user's own time limit says more than the jobs of other users.
+    A time limit says more about a new job than other jobs with as many GPUs, of which many are short tries.
     """
     known, limit_s = case.run_time, case.time_limit_s
-    if known is not None and (known.specific or known.source == FROM_USER or not limit_s):
+    if known is not None and (known.specific or not limit_s):
         run_s = known.p50_s if not limit_s else min(known.p50_s, limit_s)
         return run_s, "history" if known.specific else "similar jobs"
     if limit_s:

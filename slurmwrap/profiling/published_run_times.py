@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.run_time import (
-    FROM_SCALED_RUNS,
     QUANTILE_LEVELS,
     SOURCES,
     RunTimeEstimate,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 _DIGITS = 16
 # Stands for any value of a count in a job's length options.
 _ANY = "*"
+_NEARLY_ONE = 1 + 1e-9
 
 
 def list_published_groups(cluster: str, job: RunTimeQuery) -> Iterator[tuple[str, float, RunTimeQuery]]:
@@ -40,8 +40,13 @@ def list_published_groups(cluster: str, job: RunTimeQuery) -> Iterator[tuple[str
         yield _digest(cluster, "job", job.user, job.key, job.variant, *_flatten(job.length)), 0.0, job
         for place, (name, value) in enumerate(job.length):
             if is_count_name(name) and (count := _parse_count(value)):
-                other = (*job.length[:place], (name, _ANY), *job.length[place + 1 :])
-                yield _digest(cluster, "job", job.user, job.key, job.variant, *_flatten(other)), count, job
+                before, after = job.length[:place], job.length[place + 1 :]
+                digest = _digest(
+                    cluster, "job", job.user, job.key, job.variant, *_flatten((*before, (name, _ANY), *after))
+                )
+                # A count that no run has, so that all runs count alike, scaled to it.
+                scaled = replace(job, length=(*before, (name, repr(count * _NEARLY_ONE)), *after))
+                yield digest, count, scaled
         yield _digest(cluster, "key", job.user, job.key), 0.0, replace(job, variant=_ANY, length=())
     of_user = replace(job, key="", variant="", length=())
     of_account = replace(of_user, user="")
@@ -92,12 +97,9 @@ def _parse_line(words: Sequence[str], count: float) -> RunTimeEstimate | None:
         found = RunTimeEstimate(quantiles_s=tuple(times), source=SOURCES[int(source)], n=int(runs))
         if len(times) != len(QUANTILE_LEVELS) or not all(time > 0 for time in times):
             return None
-        if not count or count == base:
-            return found
-        scaled = scale_estimate(found, count / base)
+        return scale_estimate(found, count / base) if count else found
     except (ValueError, IndexError, ZeroDivisionError, OverflowError):
         return None
-    return RunTimeEstimate(quantiles_s=scaled.quantiles_s, source=FROM_SCALED_RUNS, n=scaled.n)
 
 
 def _flatten(length: tuple[tuple[str, str], ...]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.model.run_time import FROM_PARTITION, FROM_RUNS, FROM_USER, QUANTILE_LEVELS, RunTimeEstimate
+from slurmwrap.model.run_time import FROM_RUNS, FROM_USER, QUANTILE_LEVELS, RunTimeEstimate
 from slurmwrap.prerun import expected_saving
 from slurmwrap.prerun.expected_saving import (
     PrerunCase,
@@ -62,13 +62,12 @@ def test_the_late_loss_is_the_tables_at_its_points() -> None:
     [
         (PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60)), 60, "history"),
         (PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(9000)), 7200, "history"),
-        (PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60, FROM_USER)), 60, "similar jobs"),
         (
-            PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60, FROM_PARTITION)),
+            PrerunCase(gpus=8, time_limit_s=7200, run_time=expect(60, FROM_USER)),
             7200 * expected_saving.LIMIT_SHARE,
             "time limit",
         ),
-        (PrerunCase(gpus=8, run_time=expect(60, FROM_PARTITION)), 60, "similar jobs"),
+        (PrerunCase(gpus=8, run_time=expect(60, FROM_USER)), 60, "similar jobs"),
         (PrerunCase(gpus=8, time_limit_s=7200), 7200 * expected_saving.LIMIT_SHARE, "time limit"),
         (PrerunCase(gpus=8), expected_saving.PHILLY_RUN_S[2], "Philly"),
     ],

@@ -74,6 +74,23 @@ def test_the_most_specific_line_is_found(job: RunTimeQuery, source: str, p50_s: 
     assert found.p50_s == pytest.approx(p50_s, rel=0.01)
 
 
+def test_runs_with_all_counts_predict_a_job_with_another_one() -> None:
+    other = replace(JOB, length=(("dataset", "cifar"), ("epochs", "10")))
+    history = RunTimeHistory()
+    for job, run_s in (*[(JOB, 9000.0)] * 8, (other, 1400.0)):
+        history.add(job, RunTimeSample(run_s=run_s))
+    for newest in (JOB, other):
+        table = join_lines(
+            format_line(digest, found, count)
+            for digest, count, known in list_published_groups("lab", newest)
+            if (found := history.estimate(known)) is not None
+        )
+        found = find_published_run_time(table, "lab", replace(JOB, length=(("dataset", "cifar"), ("epochs", "180"))))
+        assert found is not None
+        assert (found.source, found.n) == (FROM_SCALED_RUNS, 9)
+        assert found.p50_s == pytest.approx(18_000, rel=0.05)
+
+
 def test_what_is_found_is_what_the_history_expects() -> None:
     history = RunTimeHistory()
     for _ in range(10):
