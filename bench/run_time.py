@@ -261,7 +261,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "site.db"
-        fill(path, days=SYNTHETIC_DAYS, jobs_per_day=SYNTHETIC_JOBS, until=time.time())
+        fill(path, days=SYNTHETIC_DAYS, jobs_per_day=SYNTHETIC_JOBS)
         print_replay(f"synthetic year, {SYNTHETIC_DAYS} days", read_database(path))
     better = ours.share > TARGETS[0] and ours.sigma < TARGETS[1] and ours.spearman > TARGETS[2]
     return int(given.check and not better)

@@ -420,10 +420,11 @@ def _make_demand(job: JobRecord, waiting: PendingGsubJob | None, this_pass: Reco
 def _estimate_run_s(job: JobRecord, this_pass: ReconcilePass) -> float:
     """Return the median of the expected run time in seconds, at most the time limit; the assumed one if unknown.
 
-    It limits what can be saved, and so how long the job waits for more.
+    It limits what can be saved, and so how long the job waits for more. If the assumed one is 0, no job waits.
     """
-    known = find_run_time(job, this_pass)
-    expected = known.p50_s if known is not None else this_pass.services.config.tuning.assumed_run_s
+    assumed = this_pass.services.config.tuning.assumed_run_s
+    known = find_run_time(job, this_pass) if assumed else None
+    expected = known.p50_s if known is not None else assumed
     return expected if job.time_limit_s is None else min(expected, float(job.time_limit_s))
 
 

@@ -17,6 +17,7 @@ from slurmwrap.reconcile import publish_run_times
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, SlurmJobs
 from slurmwrap.reconcile.reconcile_pass import reconcile_once
 from slurmwrap.reconcile.run_time_lookup import find_run_time
+from slurmwrap.reconcile.tune_pending import _estimate_run_s
 
 KEY = "train-a100x2-0"
 
@@ -44,13 +45,14 @@ def run_pass(world: World, book: ReconcilerState) -> None:
     assert reconcile_once(world.services(), book).errors == []
 
 
+def begin_pass(world: World, book: ReconcilerState) -> ReconcilePass:
+    jobs = SlurmJobs(ask=lambda: world.slurm.jobs())
+    return ReconcilePass(services=world.services(), book=book, words=jobs, summary=PassSummary(), now=world.clock.now())
+
+
 def look(world: World, book: ReconcilerState, record: JobRecord) -> RunTimeEstimate | None:
     """Look the run time up as a step of the next pass would."""
-    jobs = SlurmJobs(ask=lambda: world.slurm.jobs())
-    this_pass = ReconcilePass(
-        services=world.services(), book=book, words=jobs, summary=PassSummary(), now=world.clock.now()
-    )
-    return find_run_time(record, this_pass)
+    return find_run_time(record, begin_pass(world, book))
 
 
 def submit(world: World, *job_ids: int) -> None:
@@ -119,6 +121,22 @@ def test_a_submission_that_arrives_after_its_job_is_used(world: World) -> None:
     run_pass(world, book)
     after = look(world, book, pending(90))
     assert after is not None and after.source == FROM_RUNS
+
+
+@pytest.mark.parametrize(
+    ("assumed_s", "limit_s", "expected_s"), [(13_000.0, 7200, 3600), (13_000.0, 1800, 1800), (0.0, 7200, 0)]
+)
+def test_tuning_expects_the_median_within_the_limit_unless_no_job_may_wait(
+    world: World, assumed_s: float, limit_s: int, expected_s: float
+) -> None:
+    book = ReconcilerState()
+    world.config = replace(world.config, tuning=replace(world.config.tuning, assumed_run_s=assumed_s))
+    world.add(*(completed(81 + n) for n in range(5)))
+    submit(world, *range(81, 86), 90)
+    world.add(pending(90))
+    run_pass(world, book)
+    waiting = pending(90, time_limit_s=limit_s)
+    assert _estimate_run_s(waiting, begin_pass(world, book)) == pytest.approx(expected_s)
 
 
 def test_jobs_that_left_the_queue_are_forgotten(world: World) -> None:
