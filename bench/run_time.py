@@ -3,6 +3,7 @@
     bench/run_time.py                            Philly's trace, and a synthetic year of 30 days (about two minutes)
     bench/run_time.py --trace philly.csv.gz      another trace with the columns of tests/data/traces
     bench/run_time.py --db site.db               the table run_times of a site's or a user's own database
+    bench/run_time.py --plot docs/run-time.svg   draws the errors and the bounds of --trace and --keys
     bench/run_time.py --keys                     invented jobs whose run times have a known spread within a key
 
 Philly's trace has no programs, so a job is known by its virtual cluster and its number of GPUs only (jobs of 1 to 32
@@ -26,10 +27,12 @@ import statistics
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from importlib import import_module
 from pathlib import Path
 from statistics import NormalDist
 
@@ -37,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.model.run_time import QUANTILE_LEVELS, RunTimeEstimate, RunTimeSample
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery, RunTimeRecord
 from slurmwrap.store.database import Database
 
@@ -69,11 +72,13 @@ class Figures:
     name: str
     pairs: list[tuple[float, float]] = field(default_factory=list)  # (predicted, true)
     within_p90: list[bool] = field(default_factory=list)
+    placed: list[float] = field(default_factory=list)  # the true run time's place in the predicted distribution, 0 to 1
 
-    def add(self, predicted: float, true: float, p90_s: float | None = None) -> None:
+    def add(self, predicted: float, true: float, estimate: RunTimeEstimate | None = None) -> None:
         self.pairs.append((predicted, true))
-        if p90_s is not None:
-            self.within_p90.append(true <= p90_s)
+        if estimate is not None:
+            self.within_p90.append(true <= estimate.p90_s)
+            self.placed.append(estimate.share_within(true))
 
     @property
     def share(self) -> float:
@@ -137,10 +142,10 @@ def replay(jobs: Iterable[ReplayJob]) -> tuple[list[Figures], float]:
         spent += time.perf_counter() - began
         before = last_two[_owner(one.job)]
         if found is not None and before and one.sample.complete:
-            ours.add(found.p50_s, one.sample.run_s, found.p90_s)
+            ours.add(found.p50_s, one.sample.run_s, found)
             tsafrir.add(statistics.fmean(before), one.sample.run_s)
             if found.specific:
-                specific.add(found.p50_s, one.sample.run_s, found.p90_s)
+                specific.add(found.p50_s, one.sample.run_s, found)
             if one.best_s is not None:
                 best.add(one.best_s, one.sample.run_s)
         heappush(running, (one.end_s, number, one))
@@ -237,13 +242,46 @@ def print_replay(title: str, jobs: Sequence[ReplayJob]) -> list[Figures]:
     return figures
 
 
+def draw(philly: Sequence[Figures], keyed: Figures, path: Path) -> None:
+    """Plot the ratios of predicted to true run times, and how many jobs end within each predicted bound."""
+    import_module("matplotlib").rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
+    figure = import_module("matplotlib.figure").Figure(figsize=(9.6, 3.6), layout="constrained")
+    errors, bounds = figure.subplots(1, 2)
+    names = (
+        *(("Philly: here", philly[0], "#264653"), ("Philly: mean of the last two", philly[-1], "#e9c46a")),
+        ("runs of a job differ by 0.6 (log)", keyed, "#e76f51"),
+    )
+    steps = [math.exp(math.log(100) * step / 50) for step in range(-50, 51)]
+    for name, one, colour in names:
+        ratios = sorted(predicted / true for predicted, true in one.pairs)
+        errors.plot(steps, [100 * bisect_right(ratios, step) / len(ratios) for step in steps], color=colour, label=name)
+    errors.axvspan(0.5, 2, color="#888888", alpha=0.15, linewidth=0)
+    errors.set(
+        xscale="log", xlabel="predicted / true run time", ylabel="jobs below, %", title="Error (grey: a factor of 2)"
+    )
+    bounds.plot([0, 100], [0, 100], color="#888888", linewidth=0.8)
+    for name, one, colour in (names[0], names[2]):
+        placed = sorted(one.placed)
+        within = [100 * bisect_right(placed, level) / len(placed) for level in QUANTILE_LEVELS]
+        bounds.plot([100 * level for level in QUANTILE_LEVELS], within, "o-", color=colour, markersize=4, label=name)
+    bounds.set(xlabel="predicted: jobs that end within the bound, %", ylabel="true, %", title="Bounds")
+    for axes in (errors, bounds):
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path, default=TRACE)
     parser.add_argument("--db", type=Path, help="evaluate this database only")
     parser.add_argument("--keys", action="store_true", help="evaluate invented jobs with keys only")
     parser.add_argument("--check", action="store_true", help="exit code 1 if Philly's figures are not better")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw this file only")
     given = parser.parse_args()
+    if given.plot is not None:
+        draw(replay(read_trace(given.trace))[0], replay(invent_jobs(0.6))[0][0], given.plot)
+        return 0
     if given.db is not None:
         print_replay(str(given.db), read_database(given.db))
         return 0
