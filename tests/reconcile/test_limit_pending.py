@@ -429,6 +429,7 @@ class Controller:
         self.beat_at = self.watchdog_at = site.clock.now()
         self.killed = Counter[str]()
         self.lowered = set[LoweredLimit]()
+        self.ended: dict[int, JobRecord] = {}
 
     def is_beating(self, now: float) -> bool:
         return now - self.beat_at < HEARTBEAT_LATE_S
@@ -448,6 +449,9 @@ class Controller:
         """Start and end jobs; return when the next one may start or end."""
         slurm, now = self.site.slurm, self.site.clock.now()
         slurm.end_jobs(lambda one: self.needs[one.job_id])
+        self.ended |= {job_id: one for job_id, one in slurm.records.items() if one.ended}
+        for job_id in [one.job_id for one in slurm.records.values() if one.ended and now - (one.end_time or 0) > 300]:
+            del slurm.records[job_id]  # MinJobAge is over
         running = [one for one in slurm.records.values() if one.state == "RUNNING"]
         waiting = [one.job_id for one in slurm.records.values() if one.pending]
         free = self.parallel - len(running)
@@ -510,7 +514,8 @@ def test_no_job_is_killed_before_its_users_limit_wherever_the_reconciler_is_kill
 ) -> None:
     site, controller = play(tmp_path, jobs, at_start, monkeypatch)
     overran = 0
-    for job_id, ended in site.slurm.records.items():
+    assert len(controller.ended) == jobs
+    for job_id, ended in controller.ended.items():
         needed, allowed = controller.needs[job_id], controller.user_limits[job_id]
         assert (ended.end_time or 0) - (ended.start_time or 0) == int(min(needed, allowed)), ended
         lowest = min((one.set_s for one in controller.lowered if one.job_id == job_id), default=allowed)
