@@ -512,7 +512,7 @@ def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) 
 def test_no_job_is_killed_before_its_users_limit_wherever_the_reconciler_is_killed(
     tmp_path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site, controller = play(tmp_path, jobs, at_start, monkeypatch)
+    _site, controller = play(tmp_path, jobs, at_start, monkeypatch)
     overran = 0
     assert len(controller.ended) == jobs
     for job_id, ended in controller.ended.items():
