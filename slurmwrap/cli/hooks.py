@@ -358,6 +358,8 @@ def uninstall(
 def watchdog(as_json: Json = False) -> None:
     """Report when the reconciler or last night's report is overdue: for the timer, and for monitoring.
 
+    If the reconciler is overdue, time limits and priorities that it changed for waiting jobs are put back.
+
     Exit codes: 0 all is well, 2 something is late. Mail goes to [report].to once, again after a day, and at the end.
 
     \b

@@ -62,9 +62,12 @@ def restore_limits(this_pass: ReconcilePass) -> None:
 
 
 def may_lower(services: Services, now: float) -> bool:
-    """Return True if limits may be lowered: by the rule's mode, and only if they will certainly be restored."""
+    """Return True if limits may be lowered: by the rule's mode, and only if they will certainly be restored.
+
+    Where limits of QOS and associations are enforced, only root may lower them, in the name of the job's owner.
+    """
     acts = services.scope.user is None and services.config.mode_of("limit") == "act"
-    return acts and services.may_extend() and services.is_watched(now)
+    return acts and services.may_extend() and services.may_resize() and services.is_watched(now)
 
 
 def _is_done(job: JobRecord, lowered: LoweredLimit, lowers: bool, this_pass: ReconcilePass) -> bool:

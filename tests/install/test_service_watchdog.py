@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from slurmwrap.install.service_watchdog import (
     STATE,
     OverdueState,
     beat,
+    is_watched,
     look,
     news,
     since,
@@ -99,3 +101,18 @@ def test_a_link_in_place_of_the_heartbeat_file_is_not_followed(tmp_path: Path) -
     (tmp_path / HEARTBEAT).symlink_to(tmp_path / "elsewhere")
     beat(tmp_path, NOW)
     assert (tmp_path / "elsewhere").stat().st_mtime == before
+
+
+@pytest.mark.parametrize(
+    ("pass_age_s", "watchdog_age_s", "watched"),
+    [(15, 600, True), (299, 1799, True), (301, 600, False), (15, 1801, False), (None, 600, False), (15, None, False)],
+)
+def test_what_is_changed_for_a_while_is_watched_if_both_services_are_alive(
+    tmp_path: Path, pass_age_s: int | None, watchdog_age_s: int | None, watched: bool
+) -> None:
+    if pass_age_s is not None:
+        beat(tmp_path, NOW - pass_age_s)
+    if watchdog_age_s is not None:
+        news(tmp_path, (), NOW - watchdog_age_s)
+        os.utime(tmp_path / "watchdog.json", (NOW - watchdog_age_s, NOW - watchdog_age_s))
+    assert is_watched(tmp_path, NOW) is watched

@@ -68,7 +68,7 @@ class Site(World):
     def __init__(self, path: Path, config: Config = ACT, scope: Scope | None = None) -> None:
         super().__init__(path, config, scope)
         self.limits: MemoryLimits | LoweredLimitFile = MemoryLimits()
-        self.may_extend = self.watched = True
+        self.may_extend = self.may_resize = self.watched = True
         self.state = ReconcilerState()
 
     def submit(self, *jobs: JobRecord, time: TimeRequest | None = TimeRequest(), gpus: bool = True) -> None:  # noqa: B008
@@ -83,6 +83,7 @@ class Site(World):
             super().services(through),
             limits=through(self.limits),
             may_extend=lambda: self.may_extend,
+            may_resize=lambda: self.may_resize,
             is_watched=lambda now: self.watched,
         )
 
@@ -240,7 +241,7 @@ def test_in_other_modes_than_act_the_limit_is_only_recorded_and_only_once(
     assert [(a.mode, a.key, a.value, a.done_at) for a in site.store.actions()] == [(mode, "TimeLimit", "300", None)]
 
 
-@pytest.mark.parametrize("missing", ["may_extend", "watched"])
+@pytest.mark.parametrize("missing", ["may_extend", "may_resize", "watched"])
 def test_a_limit_that_might_not_be_restored_is_only_advised(tmp_path: Path, missing: str) -> None:
     site = site_of(tmp_path)
     setattr(site, missing, False)
@@ -479,7 +480,7 @@ class Controller:
         return True
 
 
-def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Site, Controller]:
+def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) -> Controller:
     """Run `jobs` jobs through a reconciler that is killed at every call and stays down now and then."""
     dice = Random(20)
     config = replace(ACT, limit=Limit(at_start=at_start), placement=replace(ACT.placement, relax_jobs=20))
@@ -503,7 +504,7 @@ def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) 
         at = 0
         idle = all(not one.pending for one in site.slurm.records.values())
         controller.pass_time(240 if idle else dice.choice((15, 15, 60)))
-    return site, controller
+    return controller
 
 
 @pytest.mark.timeout(1200)
@@ -512,7 +513,7 @@ def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) 
 def test_no_job_is_killed_before_its_users_limit_wherever_the_reconciler_is_killed(
     tmp_path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _site, controller = play(tmp_path, jobs, at_start, monkeypatch)
+    controller = play(tmp_path, jobs, at_start, monkeypatch)
     overran = 0
     assert len(controller.ended) == jobs
     for job_id, ended in controller.ended.items():

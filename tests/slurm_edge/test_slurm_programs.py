@@ -315,6 +315,14 @@ def test_root_may_resize_even_if_limits_are_enforced(slurm: Slurm, monkeypatch: 
     assert slurm(scontrol='echo "AccountingStorageEnforce = limits"').may_resize()
 
 
+@pytest.mark.parametrize(("uid", "allowed"), [(0, True), (64030, True), (1001, False)])
+def test_only_root_and_slurm_user_may_raise_the_limits_of_running_jobs(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, uid: int, allowed: bool
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert slurm(scontrol='echo "SlurmUser = slurm(64030)"').may_extend() is allowed
+
+
 @pytest.mark.parametrize("target", ["81_[2-5", "81_[2-5]; rm", "81_[]", "81_[2-5] Priority=9", "81_[a]", "81_[2-5]_3"])
 def test_an_address_that_is_more_than_array_tasks_is_refused(target: str) -> None:
     with pytest.raises(SlurmError, match="is not a job id"):
