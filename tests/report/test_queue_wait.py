@@ -108,3 +108,15 @@ def test_waits_outside_the_period_are_not_counted() -> None:
     assert (
         compute_queueing([replace(DELAY, fair_share_s=0.0, fragmentation_s=0.0)], since=0.0, until=900.0) == Queueing()
     )
+
+
+def test_the_report_counts_how_often_jobs_of_others_were_passed() -> None:
+    run = JobRun(
+        attempt=KEY, address="81", user="ada", uid=1, state="COMPLETED", start_time=820, end_time=900, passed=2
+    )
+    ended = [replace(run, attempt=replace(KEY, job_id=81 + n), passed=n) for n in (2, 1, 0)]
+    before = replace(run, attempt=replace(KEY, job_id=90), start_time=20, end_time=50)
+    night = night_of(since=100.0, until=1000.0, attempts=[*ended, before, replace(run, passed=None)])
+    assert (night.queueing.passing, night.queueing.passed) == (2, 3)
+    text = " ".join(render_text(build_page(night, UTC)).split())
+    assert "2 jobs of gsub passed waiting jobs of others, 3 times in all, each within order.band." in text
