@@ -9,6 +9,7 @@ from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import rounds_engine
+from slurmwrap.sim.engines.queue_rules import EXACT, FEWEST_GPUS, make_queue_rules
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import make_habits, make_mechanism
 from slurmwrap.sim.model_skew import SKEW
@@ -19,6 +20,8 @@ from slurmwrap.sim.sim_outcome import Progress, SimOutcome, TimeSummary, summari
 MODES = ("rounds", "slurm")
 # Mechanisms that work without leases that end.
 IN_SLURM = ("proportional", "graded")
+# Orders that are policies.
+_SAME_ORDER = {EXACT: "srsf", FEWEST_GPUS: "sjf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,10 @@ class Simulation:
     las_thresholds: tuple[float, ...] | None = None  # GPU-seconds, for las; None: Tiresias's, (): none
     # Run jobs in the policy's order only, also with `graded` (no critical jobs first: mechanism.Habits.critical).
     strict_order: bool = False
+    order: str = ""  # of pending jobs in the mode slurm, by predicted run times: queue_rules.ORDERS; "": the policy's
+    limits: str = ""  # time limits in the mode slurm: queue_rules.LIMITS; "": those of the trace, else a day
+    history: tuple[SimJob, ...] = ()  # jobs that ended before the first one was submitted, in that order
+    keyed: bool = False  # SimJob.model identifies jobs that do the same
     promote: float | None = None  # for las and gittins, see sim/queue_policies.py
 
 
@@ -51,12 +58,19 @@ def run_simulation(simulation: Simulation, progress: Progress | None = None) -> 
 
 def _play_simulation(simulation: Simulation, progress: Progress | None) -> SimOutcome:
     policy_name = SAME.get(simulation.policy, simulation.policy)
-    policy = make_policy(policy_name, simulation.jobs, thresholds=simulation.las_thresholds, promote=simulation.promote)
+    policy = make_policy(
+        _SAME_ORDER.get(simulation.order, policy_name),
+        simulation.jobs,
+        thresholds=simulation.las_thresholds,
+        promote=simulation.promote,
+    )
     mechanism = _make_mechanism(simulation, policy_name)
     if simulation.mode == "slurm":
         return _play_slurm(simulation, policy, mechanism, progress)
     if simulation.mode != "rounds":
         raise ValueError(f"there is no mode '{simulation.mode}': {', '.join(MODES)}")
+    if simulation.order or simulation.limits:
+        raise ValueError("order and limits are of the mode slurm")
     return rounds_engine.play_rounds(
         simulation.jobs,
         simulation.servers,
@@ -89,6 +103,7 @@ def _play_slurm(simulation: Simulation, policy: Policy, mechanism: Mechanism, pr
         simulation.servers,
         world=engines.SchedulerParams(),
         policy=policy,
+        rules=make_queue_rules(simulation.order, simulation.limits, history=simulation.history, keyed=simulation.keyed),
         mechanism=None if simulation.mechanism == "proportional" else mechanism,
         profiles=_add_published_skews(simulation.profiles) if simulation.placement == "skew" else simulation.profiles,
         placement=simulation.placement,

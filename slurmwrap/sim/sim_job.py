@@ -27,6 +27,7 @@ class SimJob:
     mem_mib: int | None = None  # of the whole job, as requested; None: the proportional share
     limit_s: float | None = None  # its time limit; None: unknown
     user: str = ""
+    account: str = ""
     # State in the trace: COMPLETED, FAILED, …; "": unknown.
     status: str = ""
     # Key of its profile; "": unknown.

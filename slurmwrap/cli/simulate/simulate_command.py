@@ -60,6 +60,22 @@ def simulate(
         list[str] | None,
         typer.Option(metavar="WORLD,…", help="rounds: leases end; slurm: no preemption.  [default: rounds]"),
     ] = None,
+    order: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="--mode slurm: order of pending jobs by predicted run times, as the rule order does it: shortest, "
+            "gittins, las, srtf. For comparison: fifo, exact (true run times), fewest-gpus.  [default: --policy]",
+        ),
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="--mode slurm: time limits that backfill assumes: trace (else 24 h), user (the trace's, else 1.2 to "
+            "10 times the run time), predicted (what the rule limit makes of these).  [default: trace]",
+        ),
+    ] = None,
     round_s: Annotated[
         float | None,
         typer.Option(
@@ -146,6 +162,10 @@ def simulate(
       slurmwrap simulate philly480.csv --servers 15 --gpus 4 \\
           --policy fifo,las,srsf
     \b
+    What the order by predicted run times changes on Slurm:
+      slurmwrap simulate philly480.csv --servers 15 --gpus 4 --mode slurm \\
+          --order fifo,shortest,exact
+    \b
     Ten random loads instead of one:
       slurmwrap simulate synergy-dynamic --policy srtf --seed 1-10 \\
           --mechanism proportional,tune --profiles profiles.csv
@@ -166,6 +186,7 @@ def simulate(
         trace=trace, servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb, **names, placement=placement or ["any"],
         profiles=profiles, round_s=round_s, las_thresholds=las_thresholds, promote=promote, measure=measure, seed=seed,
         jobs=jobs, jobs_per_hour=jobs_per_hour, split=split, gpu_demand=gpu_demand, run_times=run_times,
+        order=order or [], limits=limits or [],
     )  # fmt: skip
     if failures is None:
         _run_simulations(asked, plot, as_json)

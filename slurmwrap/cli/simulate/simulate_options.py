@@ -13,8 +13,10 @@ from math import isfinite
 from pathlib import Path
 
 from slurmwrap.errors import TraceError, UsageError
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.policy.queue_order import INDEXES
+from slurmwrap.sim.engines.queue_rules import LIMITS, ORDERS, PREDICTED_LIMITS
 from slurmwrap.sim.mechanism.mechanism_registry import FORESEEING, MECHANISMS
 from slurmwrap.sim.model_skew import PLACEMENTS
 from slurmwrap.sim.queue_policies import POLICIES, SAME
@@ -29,6 +31,8 @@ SYNERGY_ROUND_S = 300.0
 # Jobs of a generated load, as many as the shipped traces have.
 _DEFAULT_JOBS = 100
 _MOST_SEEDS = 1000
+# Values of --order and --limits; the first of each changes nothing.
+_ORDERS, _LIMITS = ("fifo", *ORDERS), ("trace", *LIMITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class SimulateOptions:
     split: str | None
     gpu_demand: str | None
     run_times: str | None
+    order: Sequence[str] = ()
+    limits: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +102,26 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
         hint = "a CSV with model, cpus, mem_gb and throughput, or what 'slurmwrap profile export' writes"
         raise UsageError(f"--mechanism {needy[0]} needs --profiles: it must know how fast jobs run", hint=hint)
     loads = tuple(_read_loads(asked))
+    rules = list(
+        product(
+            _parse_names("--order", asked.order or ["fifo"], _ORDERS),
+            _parse_names("--limits", asked.limits or ["trace"], _LIMITS),
+        )
+    )
+    _check_rules(asked, kinds)
     runs = [
-        PlannedRun(seed=seed, simulation=_make_simulation(asked, load.jobs, kind, profiles))
+        PlannedRun(
+            seed=seed,
+            simulation=replace(
+                _make_simulation(asked, load.jobs, kind, profiles),
+                order="" if order == "fifo" else order,
+                limits="" if limits == "trace" else limits,
+                keyed=bool(load.actual),
+            ),
+        )
         for seed, load in loads
         for kind in kinds
+        for order, limits in rules
     ]
     first = loads[0][1]
     remarks = (
@@ -108,9 +130,30 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
         *_remark_on_unused_options(asked),
         *_remark_on_service_policies(kinds),
         *_remark_on_graded(kinds),
+        *_remark_on_rules(rules, first),
         *(_remark_on_placement(kinds) if any(job.model in profiles for job in first.jobs) else ()),
     )
     return SimulationPlan(runs=tuple(runs), remarks=remarks)
+
+
+def _check_rules(asked: SimulateOptions, kinds: Sequence[tuple[str, str, str, str]]) -> None:
+    """Raise UsageError if --order or --limits do not apply to all runs."""
+    given = [name for name, value in (("--order", asked.order), ("--limits", asked.limits)) if value]
+    if given and any(mode != "slurm" for mode, *_ in kinds):
+        raise UsageError(f"{given[0]} is of the world slurm", hint="add --mode slurm")
+    if asked.order and any(policy != "fifo" for _, _, policy, _ in kinds):
+        raise UsageError("--order and --policy both order the queue", hint="leave one of them out")
+
+
+def _remark_on_rules(rules: Sequence[tuple[str, str]], load: Load) -> Iterator[str]:
+    """Remark on what is predicted from, and on orders for jobs that ran before."""
+    predicted = [order for order, _ in rules if order in INDEXES]
+    if not predicted and all(limits != PREDICTED_LIMITS for _, limits in rules):
+        return
+    known = "user, job name, GPUs and partition" if load.actual else "user and GPUs"
+    yield f"run times are predicted by {known}, from the runs that ended before; the first jobs have none"
+    if "las" in predicted:
+        yield "--order las is fifo here: jobs that wait have not run yet"
 
 
 def _make_simulation(

@@ -19,7 +19,9 @@ from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}
 # Properties in which the runs of one call may differ, in addition to the seed.
-_KINDS = ("world", "placement", "policy", "mechanism")
+_KINDS = ("world", "placement", "policy", "mechanism", "order", "limits")
+# Values that are not worth a word if all runs have them.
+_USUAL = {"order": "fifo", "limits": "trace"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class SimulationRun:
             "placement": asked.placement,
             "policy": asked.policy,
             "mechanism": asked.mechanism,
+            "order": asked.order or "fifo",
+            "limits": asked.limits or "trace",
         }
 
 
@@ -53,6 +57,8 @@ def simulation_to_json_dict(ran: SimulationRun) -> dict[str, Any]:
         "policy": asked.policy,
         "mechanism": asked.mechanism,
         "placement": asked.placement,
+        "order": asked.order or None,
+        "limits": asked.limits or None,
         "round_s": asked.round_s if asked.mode == "rounds" else None,
         "servers": len(asked.servers),
         "gpus_per_server": server.gpus,
@@ -98,7 +104,8 @@ def _describe_runs(runs: Sequence[SimulationRun]) -> tuple[str, str]:
         f", seed {seeds[0]}" if len(seeds) == 1 else f", {len(seeds)} seeds ({_format_range(seeds)})" if seeds else ""
     )
     gpus = f"{server.gpus} GPUs, {server.cpus} CPUs, {server.mem_mib / 1024:g} GB"
-    fixed = [f"{name} {next(iter(v))}" for name, v in _group_values(runs).items() if len(v) == 1 and name != "world"]
+    same = {name: next(iter(values)) for name, values in _group_values(runs).items() if len(values) == 1}
+    fixed = [f"{name} {value}" for name, value in same.items() if name != "world" and value != _USUAL.get(name)]
     measured = f"; measured: {runs[0].summary.jobs} of them" if runs[0].summary.jobs != len(asked.jobs) else ""
     name = text_format.visible(runs[0].trace)
     load = text_format.count(len(asked.jobs), "job")

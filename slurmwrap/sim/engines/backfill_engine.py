@@ -4,6 +4,7 @@
                      each partition up to the first job that does not fit
     backfill         every `backfill_s`, if anything changed: shadow_time.py
     reconciler       every `tick_s`, if slurmwrap is simulated: pending requests are tuned and relaxed
+    rules            order and time limits of pending jobs by predicted run times: queue_rules.py
 
 Not simulated: multifactor priorities that change while a job waits, preemption, reservations, start-up times.
 """
@@ -31,6 +32,7 @@ from slurmwrap.sim.engines.free_resources import (
     make_idle_server,
 )
 from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queue
+from slurmwrap.sim.engines.queue_rules import QueueRules
 from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_request import count_fewest_servers, make_ask, make_typical_server, nodes_of
@@ -198,6 +200,7 @@ def play_backfill(
     *,
     world: SchedulerParams,
     policy: Policy | None = None,
+    rules: QueueRules | None = None,
     mechanism: Mechanism | None = None,
     profiles: Mapping[str, ResourceProfile],
     placement: str = "any",
@@ -205,7 +208,8 @@ def play_backfill(
 ) -> SimOutcome:
     """Simulate `jobs` (in the order of submission) to their end on `servers`, with what the servers have free.
 
-    `policy`: orders the queue; None: first come, first served. `mechanism`: divides CPUs and memory among pending jobs
+    `policy`: orders the queue; None: first come, first served. `rules`: change order and time limits of pending jobs.
+    `mechanism`: divides CPUs and memory among pending jobs
     as slurmwrap does; None: plain Slurm. `profiles`: by SimJob.model. `placement`: any | consolidate | skew. A job that
     no empty cluster could hold never starts: Slurm refuses it. ValueError for an unknown placement or no servers.
     """
@@ -215,7 +219,14 @@ def play_backfill(
         raise ValueError("there are no servers")
     with_slurmwrap = mechanism is not None or placement == "skew"
     simulator = BackfillSimulator(
-        jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if with_slurmwrap else 0.0
+        jobs,
+        servers,
+        world,
+        policy,
+        rules,
+        profiles,
+        placement == "consolidate",
+        world.lag_s if with_slurmwrap else 0.0,
     )
     if not with_slurmwrap:
         return simulator.run(None, progress)
@@ -243,12 +254,14 @@ class BackfillSimulator:
         servers: Sequence[Server],
         world: SchedulerParams,
         policy: Policy | None,
+        rules: QueueRules | None,
         profiles: Mapping[str, ResourceProfile],
         by_node: bool,
         lag_s: float,
     ) -> None:
         self.jobs, self.servers, self.world = jobs, servers, world
         self.in_turn = policy is None or policy.name == "fifo"
+        self.rules = rules
         self.queue = make_pending_queue(jobs, policy or Fifo())
         self.like = make_typical_server(servers)
         self.points = sim_throughput.list_model_speeds(profiles, self.like)
@@ -290,6 +303,8 @@ class BackfillSimulator:
                 # The plan of the next job must see where this one started.
                 if reconciler is not None:
                     self._schedule()
+            if self.rules is not None:
+                changed |= self._reorder(self.rules)
             if reconciler is not None and self.pending and self.now >= reconciler.next_s(self) - SOON:
                 changed |= reconciler.run_pass(self)
             if changed:
@@ -311,6 +326,8 @@ class BackfillSimulator:
             moment = min(moment, self._seen_s(coming[-1]))
         if self.wakes:
             moment = min(moment, self.wakes[0])
+        if self.rules is not None:
+            moment = min(moment, self.rules.next_s())
         if self.pending and self.dirty:
             moment = min(moment, self._cycle_at())
         if self.pending and reconciler is not None:
@@ -332,6 +349,8 @@ class BackfillSimulator:
             one = self.running.pop(index)
             self.free.give_back(one.ask, one.seats)
             self.shadow.ends(index, one.seats)
+            if self.rules is not None:
+                self.rules.end(one, self.held[index])
             self.gone += 1
             self.happened += 1
             self.freed = self.now
@@ -360,10 +379,19 @@ class BackfillSimulator:
         if reconciler is not None:
             reconciler.submit(waiting, self)
         self.pending[index] = waiting
-        self.queue.join(waiting)
+        self.queue.join(waiting, None if self.rules is None else self.rules.submit(waiting, self.now))
         self.happened += 1
         self.dirty = True
         return True
+
+    def _reorder(self, rules: QueueRules) -> bool:
+        """Move pending jobs whose class changed; return whether any did."""
+        moves = rules.list_moves(self.now)
+        for waiting, key in moves:
+            self.queue.move(waiting, key)
+        if moves:
+            self.mark_changed()
+        return bool(moves)
 
     def mark_changed(self) -> None:
         """Note that a pending request was changed: a job that did not fit may fit now."""
@@ -458,10 +486,13 @@ class BackfillSimulator:
         self.queue.leave(waiting)
         self.happened += 1
         self.free.take(waiting.ask, assignment)
-        self.shadow.begins(index, waiting.ask, assignment, self.now + waiting.length_s)
+        limit_s = waiting.length_s if waiting.running_s is None else waiting.running_s
+        self.shadow.begins(index, waiting.ask, assignment, self.now + limit_s)
         waiting.began, waiting.seats = self.now, assignment
         run_s = self._run_s(waiting)
         self.running[index] = waiting
+        if self.rules is not None:
+            self.rules.begin(waiting)
         heapq.heappush(self.ends, (self.now + run_s + self.world.react_s, index))
         self.began[index], self.ended[index] = self.now, self.now + run_s
         self.held[index], self.spread[index] = run_s, len(assignment.servers)

@@ -34,6 +34,7 @@ class PendingSimJob:
     asked: tuple[float, float]
     ask: Ask
     length_s: float  # run time that backfill assumes at most
+    running_s: float | None = None  # the same once it runs; None: `length_s`
     points: tuple[SpeedPoint, ...] = ()  # its speeds if its profile contains any
     allowed: Bools | None = None  # servers where it may run; None: all
     names: frozenset[str] | None = None  # the same by name
@@ -76,18 +77,28 @@ class PendingQueue:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def join(self, waiting: PendingSimJob) -> None:
-        key = (0.0 if self.standing is None else self.standing[waiting.place], self._joined)
+    def join(self, waiting: PendingSimJob, key: float | None = None) -> None:
+        """Add the job. `key`: smallest first; None: the policy's."""
+        standing = 0.0 if self.standing is None else self.standing[waiting.place]
+        self._insert(waiting, (standing if key is None else key, self._joined))
+        self._joined += 1
+
+    def _insert(self, waiting: PendingSimJob, key: _Key) -> None:
         at = bisect_left(self._keys, key)
         self._keys.insert(at, key)
         self._waiting.insert(at, waiting)
         self._key[waiting.place] = key
-        self._joined += 1
 
     def leave(self, waiting: PendingSimJob) -> None:
         """Remove the job. KeyError if it is not in the queue."""
         at = bisect_left(self._keys, self._key.pop(waiting.place))
         del self._keys[at], self._waiting[at]
+
+    def move(self, waiting: PendingSimJob, key: float) -> None:
+        """Give the job another key; equals stay in the order of joining. KeyError if it is not in the queue."""
+        joined = self._key[waiting.place][1]
+        self.leave(waiting)
+        self._insert(waiting, (key, joined))
 
     def first(self, most: int, now: float) -> list[PendingSimJob]:
         """Return the first `most` jobs."""

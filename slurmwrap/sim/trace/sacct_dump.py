@@ -167,6 +167,7 @@ def _make_job(number: int, run: SacctRun, epoch: float, until: float) -> SimJob:
         mem_mib=run.mem_mib,
         limit_s=run.limit_s,
         user=run.user,
+        account=run.account,
         status=run.state,
         model=run.name,
         partition=run.partition,

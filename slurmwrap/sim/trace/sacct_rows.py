@@ -36,7 +36,19 @@ TIMES = ("submit", "eligible", "start", "end")
 # Columns written by Slurm itself that become part of a SacctRun.
 READ = frozenset(
     (
-        *("jobid", "jobidraw", "cluster", "user", "uid", "partition", "state", "exitcode", *TIMES, "elapsedraw"),
+        *(
+            "jobid",
+            "jobidraw",
+            "cluster",
+            "user",
+            "uid",
+            "account",
+            "partition",
+            "state",
+            "exitcode",
+            *TIMES,
+            "elapsedraw",
+        ),
         *("elapsed", "timelimitraw", "timelimit", "reqtres", "alloctres", "allocgres", "reqgres", "reqmem", "nodelist"),
         *("reqcpus", "alloccpus", "ncpus", "reqnodes", "allocnodes", "nnodes"),
     )
@@ -250,6 +262,7 @@ class SacctRun:
     limit_s: float | None
     state: str
     user: str
+    account: str  # "": not in the dump
     partition: str
     name: str
     node_list: str
@@ -297,6 +310,7 @@ class SacctReader:
             limit_s=self._seconds(row, parse_limit, "timelimitraw", "timelimit") or None,
             state=make_printable(_state(self.text(row, "state"))),
             user=make_printable(self.text(row, "user", "uid")),
+            account=make_printable(self.text(row, "account")),
             partition=make_printable(self.text(row, "partition")),
             name=make_printable(self.text(row, "jobname")),
             node_list=make_printable(self.text(row, "nodelist"), LINE_CAP),

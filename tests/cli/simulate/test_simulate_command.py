@@ -66,6 +66,8 @@ def test_json_of_one_run_is_a_flat_object_with_unrounded_numbers(slurmwrap: Run,
         "policy": "fifo",
         "mechanism": "proportional",
         "placement": "any",
+        "order": None,
+        "limits": None,
         "round_s": 0.0,
         "servers": 1,
         "gpus_per_server": 2,
@@ -142,6 +144,36 @@ def test_several_worlds_and_placements_are_compared_in_one_table(
         "Times in seconds. JCT: submission to end; queued: mean without GPUs; x: times shorter than the first",
         "of its world.",
     ]
+
+
+def test_orders_and_limits_are_compared_in_one_table(slurmwrap: Run, tiny_trace: str) -> None:
+    options = (*TWO_GPUS, "--mode", "slurm", "--order", "fifo,shortest,exact", "--limits", "user,predicted")
+    done = slurmwrap("simulate", tiny_trace, *options)
+    assert done.exit_code == 0, done.exception
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    expected = [[order, limits] for order, limits in product(("fifo", "shortest", "exact"), ("user", "predicted"))]
+    assert [row for row in rows if row in expected] == expected
+    assert "run times are predicted by user and GPUs" in done.stderr
+    assert (
+        "order shortest"
+        in slurmwrap("simulate", tiny_trace, *TWO_GPUS, "--mode", "slurm", "--order", "shortest").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--order", "shortest"), "--order is of the world slurm"),
+        (("--limits", "user"), "--limits is of the world slurm"),
+        (("--mode", "slurm", "--order", "shortest", "--policy", "srtf"), "--order and --policy both order the queue"),
+        (("--mode", "slurm", "--order", "fastest"), "--order 'fastest' is none of"),
+    ],
+)
+def test_an_order_that_does_not_apply_is_refused(
+    slurmwrap: Run, tiny_trace: str, options: tuple[str, ...], words: str
+) -> None:
+    kind, message, _ = get_error(slurmwrap("simulate", tiny_trace, *TWO_GPUS, *options))
+    assert (kind, message.startswith(words)) == (UsageError, True), message
 
 
 def test_mechanisms_are_compared_with_the_first_mechanism(slurmwrap: Run, monkeypatch: pytest.MonkeyPatch) -> None:
