@@ -73,9 +73,10 @@ def whatif(
 ) -> None:
     """What would slurmwrap have done for your cluster last month?
 
-    Replays the jobs in sacct's records twice in a model of Slurm, without and with
-    slurmwrap, and compares both with what really happened: queueing delay, JCT,
-    locality, GPU-hours lost. Nothing is installed or changed; no controller is asked.
+    Replays the jobs in sacct's records in a model of Slurm, without slurmwrap, with
+    it, and with its order of the queue, and compares this with what really happened:
+    queueing delay, JCT, locality, GPU-hours lost. Nothing is installed or changed; no
+    controller is asked.
 
     \b
     On the login node:
@@ -273,7 +274,7 @@ def _require_numpy() -> None:
         raise UsageError("the model needs numpy, which is not installed", hint=hint, exit_code=1) from error
 
 
-# The three parts of a what-if study run in parallel processes from this number of jobs. With fewer jobs, starting
+# The parts of a what-if study run in parallel processes from this number of jobs. With fewer jobs, starting
 # Python twice takes longer than it saves.
 PARALLEL_JOBS = 5_000
 # Seconds between two checks whether the other processes have ended.
@@ -286,7 +287,14 @@ def replay_study(submissions: Submissions, progress: Progress, *, large: int = P
     Raise ValueError as `study_from_replay` does.
     """
     # Imported here because it needs numpy, which is optional: `slurmwrap completion` loads every command.
-    from slurmwrap.sim.whatif.whatif_replay import Replay, play_failures, play_ours, play_plain, study_from_replay
+    from slurmwrap.sim.whatif.whatif_replay import (
+        Replay,
+        play_failures,
+        play_ordered,
+        play_ours,
+        play_plain,
+        study_from_replay,
+    )
 
     if len(submissions.jobs) < large or (os.cpu_count() or 1) < 2:
         return study_from_replay(
@@ -294,15 +302,18 @@ def replay_study(submissions: Submissions, progress: Progress, *, large: int = P
             Replay(
                 plain=play_plain(submissions, progress),
                 ours=play_ours(submissions, progress),
+                ordered=play_ordered(submissions, progress),
                 failures=play_failures(submissions, progress),
             ),
         )
     # spawn, because a fork of a process with threads (numpy starts some) may hang.
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        plain, failures = pool.submit(play_plain, submissions), pool.submit(play_failures, submissions)
+        plain, ordered = pool.submit(play_plain, submissions), pool.submit(play_ordered, submissions)
+        failures = pool.submit(play_failures, submissions)
         ours = play_ours(submissions, progress)
-        _wait_for_parts([plain, failures], progress)
-        return study_from_replay(submissions, Replay(plain=plain.result(), ours=ours, failures=failures.result()))
+        _wait_for_parts([plain, failures, ordered], progress)
+        replay = Replay(plain=plain.result(), ours=ours, ordered=ordered.result(), failures=failures.result())
+        return study_from_replay(submissions, replay)
 
 
 def _wait_for_parts(parts: list[Future[Any]], progress: Progress) -> None:

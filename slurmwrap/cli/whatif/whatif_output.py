@@ -11,10 +11,15 @@ from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import count, duration, hours, moment, percent, table, visible, wrapped
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
 from slurmwrap.sim.whatif.arm_measures import FEW
-from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, DelayFit, Study, StudyWorld
+from slurmwrap.sim.whatif.whatif_study import ORDERED, OURS, PLAIN, REAL, DelayFit, Study, StudyWorld
 
 # Titles of the arms, and explanations of Slurm's final states.
-ARMS = {REAL: "Really happened", PLAIN: "Plain Slurm, model", OURS: "slurmwrap, model"}
+ARMS = {
+    REAL: "Really happened",
+    PLAIN: "Plain Slurm, model",
+    OURS: "slurmwrap, model",
+    ORDERED: "With order, model",
+}
 STATES = {
     "FAILED": "the job's own error, mostly",
     "TIMEOUT": "its time limit; checkpoints may be left",
@@ -49,8 +54,22 @@ def format_headline(study: Study) -> str:
 
     If the model does not fit the real queue, nothing is claimed about the delay.
     """
-    delay = _NO_DELAY_STATEMENT if study.trust.word == "far" else _describe_delay(study)
-    return " ".join(f"{part[0].upper()}{part[1:]}." for part in (delay, *describe_savings(study.failures)))
+    delays = (_NO_DELAY_STATEMENT,) if study.trust.word == "far" else (_describe_delay(study), _describe_order(study))
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in (*delays, *describe_savings(study.failures)))
+
+
+def _describe_order(study: Study) -> str:
+    """Return a sentence about the JCT with the queue ordered by predicted run times."""
+    plain, ordered = (study.arm(name).all.jct.mean for name in (PLAIN, ORDERED))
+    change = study.ordered_jct_change_s
+    caveat = "too few days for an interval"
+    if change is not None:
+        low, high = get_interval_ends(change)
+        caveat = f"95 % interval of the change {format_signed(low)} to {format_signed(high)}"
+    return (
+        f"with the queue ordered by predicted run times, jobs would have ended {duration(ordered)} after submission "
+        f"instead of {duration(plain)}, on average ({caveat})"
+    )
 
 
 def _describe_delay(study: Study) -> str:

@@ -71,6 +71,7 @@ _LINES: dict[str, dict[str, Any]] = {
         "zorder": 3,
     },
     whatif_study.OURS: {"label": "slurmwrap", "color": OURS, "linewidth": 2.2},
+    whatif_study.ORDERED: {"label": "slurmwrap with order", "color": OURS, "linewidth": 1.4, "linestyle": ":"},
 }
 
 Curves = Mapping[str, Sequence[float]]

@@ -1,8 +1,9 @@
 """Replay a site's dump into a what-if Study: what happened, and what the model makes of the same submissions. Pure.
 
-There are three arms with the same jobs: what really happened; plain Slurm in the model, which shows how far the model
-can be trusted; slurmwrap in the model, with production's placement and, if profiles are known, its allocation. Run
-times are the dump's own. A job that failed fails again after the same time in both models. What slurmwrap saves there
+There are four arms with the same jobs: what really happened; plain Slurm in the model, which shows how far the model
+can be trusted; slurmwrap in the model, with production's placement and, if profiles are known, its allocation; the same
+with the rule `order` and, if the dump has time limits, the rule `limit` (sim/engines/queue_rules.py). Run times are the
+dump's own. A job that failed fails again after the same time in both models. What slurmwrap saves there
 is shown separately (sim/failures); that this makes the queue shorter is not counted.
 """
 
@@ -12,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from slurmwrap.config.load_config import Order
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
+from slurmwrap.sim.engines.queue_rules import PREDICTED_LIMITS, QueueRules, make_queue_rules
 from slurmwrap.sim.failures import FailureStudy, study_of_dump
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import make_mechanism
@@ -31,7 +34,18 @@ from slurmwrap.sim.whatif.arm_measures import (
     measure_arm,
 )
 from slurmwrap.sim.whatif.cluster_shape import ClusterShape
-from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Lost, Study, StudyWorld, UserLoss, Waste, Window
+from slurmwrap.sim.whatif.whatif_study import (
+    ORDERED,
+    OURS,
+    PLAIN,
+    REAL,
+    Lost,
+    Study,
+    StudyWorld,
+    UserLoss,
+    Waste,
+    Window,
+)
 
 # GPU-hours held by runs that ended without a result, by Slurm's state and by user.
 #
@@ -43,6 +57,13 @@ from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Lost, Study, St
 _HOUR = 3600.0
 
 
+_ORDER_REMARK = (
+    "The order treats every job as submitted with gsub and every job name as one key, and learns run times from this "
+    "dump alone: the first days have no history. Fair share, QOS and limits of associations, which decide before the "
+    "order, are not in the model."
+)
+
+
 def list_study_remarks(
     load: Load, site: ClusterShape, plain: SimOutcome, measured: Sequence[SimJob], window: tuple[float, float]
 ) -> tuple[str, ...]:
@@ -51,6 +72,7 @@ def list_study_remarks(
         *_list_shape_remarks(site),
         *_list_job_remarks(load, plain, measured),
         *_list_cpu_job_remarks(load, site, window),
+        _ORDER_REMARK,
         *load.remarks,
     )
 
@@ -255,10 +277,11 @@ class Submissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The model's results. Its three parts are independent of each other."""
+    """The model's results. Its parts are independent of each other."""
 
     plain: SimOutcome
     ours: SimOutcome
+    ordered: SimOutcome
     failures: FailureStudy
 
 
@@ -275,6 +298,7 @@ def make_whatif_study(
     replay = Replay(
         plain=play_plain(submissions, progress),
         ours=play_ours(submissions, progress),
+        ordered=play_ordered(submissions, progress),
         failures=play_failures(submissions, progress),
     )
     return study_from_replay(submissions, replay)
@@ -316,8 +340,28 @@ def play_plain(submissions: Submissions, progress: Progress | None = None) -> Si
 
 def play_ours(submissions: Submissions, progress: Progress | None = None) -> SimOutcome:
     """Simulate slurmwrap: production's placement, and its allocation if profiles are known."""
-    mechanism = make_mechanism("graded") if submissions.profiles else None
-    return _play_arm(submissions, mechanism, "skew", _make_progress(progress, "slurmwrap, jobs"))
+    return _play_arm(submissions, _make_graded(submissions), "skew", _make_progress(progress, "slurmwrap, jobs"))
+
+
+def play_ordered(submissions: Submissions, progress: Progress | None = None) -> SimOutcome:
+    """Simulate slurmwrap with the rules `order` and `limit`, by the run times of jobs that ended before."""
+    limits = PREDICTED_LIMITS if has_limits(submissions) else ""
+    return _play_arm(
+        submissions,
+        _make_graded(submissions),
+        "skew",
+        _make_progress(progress, "slurmwrap with order, jobs"),
+        make_queue_rules(Order().index, limits, keyed=True),
+    )
+
+
+def has_limits(submissions: Submissions) -> bool:
+    """Return whether the dump has the time limit of every job."""
+    return all(job.limit_s is not None for job in submissions.jobs)
+
+
+def _make_graded(submissions: Submissions) -> Mechanism | None:
+    return make_mechanism("graded") if submissions.profiles else None
 
 
 def play_failures(submissions: Submissions, progress: Progress | None = None) -> FailureStudy:
@@ -335,12 +379,17 @@ def play_failures(submissions: Submissions, progress: Progress | None = None) ->
 
 
 def _play_arm(
-    submissions: Submissions, mechanism: Mechanism | None, placement: str, progress: Callable[[int, int], None] | None
+    submissions: Submissions,
+    mechanism: Mechanism | None,
+    placement: str,
+    progress: Callable[[int, int], None] | None,
+    rules: QueueRules | None = None,
 ) -> SimOutcome:
     return play_backfill(
         submissions.jobs,
         submissions.site.servers,
         world=SchedulerParams(partitions=submissions.site.partitions),
+        rules=rules,
         mechanism=mechanism,
         profiles=submissions.profiles,
         placement=placement,
@@ -354,7 +403,12 @@ def _make_progress(progress: Progress | None, words: str) -> Callable[[int, int]
 
 def study_from_replay(submissions: Submissions, replay: Replay) -> Study:
     """Return everything that the report shows. ValueError if no measured job could start in the model."""
-    outcomes = {REAL: make_real_outcome(submissions.actual), PLAIN: replay.plain, OURS: replay.ours}
+    outcomes = {
+        REAL: make_real_outcome(submissions.actual),
+        PLAIN: replay.plain,
+        OURS: replay.ours,
+        ORDERED: replay.ordered,
+    }
     measured = select_measured_jobs(submissions, outcomes.values())
     if not measured:
         raise ValueError("no job with GPUs could start on this cluster")
@@ -374,6 +428,7 @@ def study_from_replay(submissions: Submissions, replay: Replay) -> Study:
         arms=arms,
         queueing_change_s=estimate_queueing_change(measured, replay.plain, replay.ours),
         jct_change_s=estimate_jct_change(measured, replay.plain, replay.ours),
+        ordered_jct_change_s=estimate_jct_change(measured, replay.plain, replay.ordered),
         trust=judge_trust(arms[0], arms[1]),
         waste=compute_waste(submissions.ended),
         failures=replay.failures,

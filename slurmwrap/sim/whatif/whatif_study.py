@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 
 # The arms, in the order in which they are shown.
-REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"
+REAL, PLAIN, OURS, ORDERED = "real", "slurm", "slurmwrap", "ordered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Locality:
 class StudyWorld:
     """One arm: what really happened, the model of plain Slurm, or the model of slurmwrap."""
 
-    name: str  # REAL, PLAIN, OURS
+    name: str  # REAL, PLAIN, OURS, ORDERED
     all: Delays
     classes: tuple[Delays, ...]
     locality: tuple[Locality, ...]
@@ -176,11 +176,13 @@ class Study:
     users: int
     profiled: int  # measured jobs whose profile is known
     grid_s: tuple[float, ...]  # where the distributions are sampled
-    arms: tuple[StudyWorld, ...]  # REAL, PLAIN, OURS
+    arms: tuple[StudyWorld, ...]  # REAL, PLAIN, OURS, ORDERED
     # Mean delay under slurmwrap less that under plain Slurm, both in the model; None: too few days for an interval.
     queueing_change_s: Interval | None
     # The same for the JCT.
     jct_change_s: Interval | None
+    # The same for the JCT with the rules `order` and `limit` as well.
+    ordered_jct_change_s: Interval | None
     trust: Trust
     waste: Waste
     # What slurmwrap would have done about the failures in the dump.

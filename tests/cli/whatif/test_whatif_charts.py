@@ -22,7 +22,7 @@ from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
 from slurmwrap.sim.whatif.whatif_study import Study
 
 SVG = "{http://www.w3.org/2000/svg}"
-WORLDS = ["really happened", "plain Slurm", "slurmwrap"]
+WORLDS = ["really happened", "plain Slurm", "slurmwrap", "slurmwrap with order"]
 
 
 @cache

@@ -140,7 +140,7 @@ def test_json_is_the_whole_study_and_writes_no_page(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study = record_from_json(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), "--json").stdout))
-    assert [arm.name for arm in study.arms] == ["real", "slurm", "slurmwrap"]
+    assert [arm.name for arm in study.arms] == ["real", "slurm", "slurmwrap", "ordered"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""The whole what-if study of an invented month, with the same jobs in its three arms."""
+"""The whole what-if study of an invented month, with the same jobs in its four arms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump
 from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
-from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study
+from slurmwrap.sim.whatif.whatif_study import ORDERED, OURS, PLAIN, REAL, Study
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 
@@ -31,8 +31,8 @@ def make_study() -> Study:
     return make_whatif_study(load_month(), cluster_shape_from_dump(load_month()), {}, StudyOptions())
 
 
-def test_all_three_arms_measure_the_same_jobs() -> None:
-    assert [arm.name for arm in make_study().arms] == [REAL, PLAIN, OURS]
+def test_all_arms_measure_the_same_jobs() -> None:
+    assert [arm.name for arm in make_study().arms] == [REAL, PLAIN, OURS, ORDERED]
     assert {arm.all.jobs for arm in make_study().arms} == {make_study().jobs}
     assert {tuple((one.label, one.jobs) for one in arm.classes) for arm in make_study().arms} == {
         tuple((one.label, one.jobs) for one in make_study().arms[0].classes)
@@ -52,9 +52,10 @@ def test_the_real_arm_equals_the_sacct_data() -> None:
 
 
 def test_gpu_utilisation_of_the_model_is_close_to_the_real_one() -> None:
-    real, plain, ours = (arm.gpu_utilisation for arm in make_study().arms)
+    real, plain, ours, ordered = (arm.gpu_utilisation for arm in make_study().arms)
     assert plain == pytest.approx(real, abs=0.05)
     assert ours == pytest.approx(plain, abs=0.01)
+    assert ordered == pytest.approx(plain, abs=0.05)
 
 
 def test_queueing_distributions_do_not_decrease() -> None:
