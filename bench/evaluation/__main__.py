@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from simulation.child import ROOT, simulated
 
-from evaluation import failures, plots, short, speed, synergy, tiresias, worlds
+from evaluation import failures, order_study, plots, short, speed, synergy, tiresias, worlds
 from evaluation.commands import Bench
 
 DRAWN = {"static100.svg": synergy.STATIC100, "philly480.svg": tiresias.PLOT}
@@ -29,11 +29,20 @@ def values(bench: Bench, plots_at: Path, *, quick: bool) -> dict[str, Any]:
     seeds = 3 if quick else 10
     with ProcessPoolExecutor(2) as pool:
         studies = failures.start(pool, quick=quick)
-        found = _untimed(bench, plots_at, seeds, studies, quick=quick)
+        orders = order_study.start(pool, quick=quick)
+        found = _untimed(bench, plots_at, seeds, studies, orders, quick=quick)
     return found | {"speed": speed.page(speed.report(plots_at / "speed.svg", quick=quick))}
 
 
-def _untimed(bench: Bench, plots_at: Path, seeds: int, studies: failures.Started, *, quick: bool) -> dict[str, Any]:
+def _untimed(
+    bench: Bench,
+    plots_at: Path,
+    seeds: int,
+    studies: failures.Started,
+    orders: order_study.Started,
+    *,
+    quick: bool,
+) -> dict[str, Any]:
     for command in (*synergy.commands(seeds, quick=quick), *tiresias.commands(), *worlds.commands()):
         bench.start(command)
     for name, command in DRAWN.items():
@@ -52,6 +61,7 @@ def _untimed(bench: Bench, plots_at: Path, seeds: int, studies: failures.Started
         "gittins": tiresias.gittins(bench),
         "worlds": worlds.page(bench),
         "failures": failures.page(studies),
+        "orders": order_study.page(orders, plots_at),
     }
 
 

@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from queue_order import LOADS, WindowResult
+
 from evaluation.synergy import Seed
 
 
@@ -30,5 +32,60 @@ def _panel(axes: Any, name: str, seeds: Sequence[Seed]) -> None:
     axes.set_xlabel("seed")
     axes.set_ylabel("times shorter")
     axes.set_xticks(at)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _figure(columns: int, title: str) -> tuple[Any, Any]:
+    import_module("matplotlib").rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
+    figure = import_module("matplotlib.figure").Figure(figsize=(9.6, 3.8), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    return figure, figure.subplots(1, columns, squeeze=False)[0]
+
+
+def orders(results: Sequence[WindowResult], path: Path) -> None:
+    """Plot how many times shorter the mean JCT is than in the order of submission, window by window."""
+    looks = {"exact": ("_", "#888888", "exact run times"), "fewest-gpus": ("x", "#e9c46a", "fewest GPUs first"),
+             "shortest": ("o", "#264653", "by predicted run times")}  # fmt: skip
+    figure, axes = _figure(len(LOADS), "Mean JCT in the order of submission over mean JCT by order, window by window")
+    for one, load in zip(axes, LOADS, strict=True):
+        for order, (marker, colour, label) in looks.items():
+            _plot_windows(
+                one, [r for r in results if (r.order, r.limits, r.load) == (order, "", load)], marker, colour, label
+            )
+        _finish_windows(one, f"offered load {load}")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def limits(results: Sequence[WindowResult], path: Path) -> None:
+    """Plot the same for time limits, alone and with the order."""
+    looks = {
+        ("", "user"): ("x", "#e9c46a", "limits of the users"),
+        ("", "predicted"): ("s", "#e76f51", "predicted limits"),
+        ("shortest", "predicted"): ("o", "#264653", "predicted limits and order"),
+    }
+    figure, axes = _figure(len(LOADS), "Mean JCT with limits of 24 h, in the order of submission, over mean JCT")
+    for one, load in zip(axes, LOADS, strict=True):
+        for (order, kind), (marker, colour, label) in looks.items():
+            _plot_windows(
+                one, [r for r in results if (r.order, r.limits, r.load) == (order, kind, load)], marker, colour, label
+            )
+        _finish_windows(one, f"offered load {load}")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _plot_windows(axes: Any, results: Sequence[WindowResult], marker: str, colour: str, label: str) -> None:
+    at = range(1, len(results) + 1)
+    size = 12 if marker == "_" else 5
+    axes.plot(at, [one.ratio for one in results], marker, color=colour, markersize=size, label=label)
+    for place, one in zip(at, results, strict=True):
+        if one.contended:
+            axes.axvspan(place - 0.5, place + 0.5, color="#888888", alpha=0.03, linewidth=0)
+
+
+def _finish_windows(axes: Any, title: str) -> None:
+    axes.axhline(1, color="#888888", linewidth=0.8)
+    axes.set_title(title, fontsize=9)
+    axes.set(xlabel="window (shaded: contended)", ylabel="times shorter")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
