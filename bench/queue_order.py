@@ -21,6 +21,8 @@ import random
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -186,6 +188,59 @@ def summarize(results: Sequence[WindowResult]) -> list[VariantSummary]:
     return found
 
 
+# Windows by mean wait over mean run time, first come, first served: upper ends of all groups but the last.
+WAIT_GROUPS = (0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitGroup:
+    """The windows whose jobs wait about so long, at one load: mean ratios of `shortest` and of exact run times."""
+
+    name: str
+    load: float
+    windows: int
+    shortest: float
+    exact: float
+    p99: float  # of `shortest`
+    least: float  # of `shortest`
+    below: int  # windows in which `shortest` is below LEAST
+
+
+def group_by_wait(results: Sequence[WindowResult]) -> list[WaitGroup]:
+    """Return the windows by how long their jobs wait first come, first served, without changed time limits."""
+    found = []
+    waits = {(r.start, r.load): r.mean_wait_s / r.mean_run_s for r in results if (r.order, r.limits) == FIFO}
+    for load in LOADS:
+        for low, high in pairwise((0.0, *WAIT_GROUPS, inf)):
+            group = [r for r in results if r.load == load and not r.limits and low <= waits[r.start, load] < high]
+            ours, exact = ([r for r in group if r.order == order] for order in ("shortest", "exact"))
+            if ours:
+                found.append(
+                    WaitGroup(
+                        name=f"{low:g} to {high:g}" if high < inf else f"{low:g} and more",
+                        load=load,
+                        windows=len(ours),
+                        shortest=fmean(r.ratio for r in ours),
+                        exact=fmean(r.ratio for r in exact),
+                        p99=fmean(r.p99_ratio for r in ours),
+                        least=min(r.ratio for r in ours),
+                        below=sum(r.ratio < LEAST for r in ours),
+                    )
+                )
+    return found
+
+
+def format_wait_groups(groups: Sequence[WaitGroup]) -> str:
+    """Return the groups as text."""
+    lines = [f"{'wait / run':12} load windows shortest   exact   p99   least  < {LEAST}"]
+    for one in groups:
+        lines.append(
+            f"{one.name:12} {one.load:4} {one.windows:7} {one.shortest:8.3f} {one.exact:7.3f} {one.p99:5.2f} "
+            f"{one.least:7.3f} {one.below:7}"
+        )
+    return "\n".join(lines)
+
+
 def format_table(summaries: Sequence[VariantSummary]) -> str:
     """Return the summaries as text."""
     lines = [f"{'order':12} {'limits':10} load contended   mean together  p99 (most)     all  least"]
@@ -228,6 +283,7 @@ def main() -> int:
         results = play_windows(jobs, [start for seed in seeds for start in choose_windows(jobs, seed)], VARIANTS)
     summaries = summarize(results)
     print(format_table(summaries))
+    print(format_wait_groups(group_by_wait(results)))
     for load in LOADS:
         hard = [
             str(one.start) for one in results if (one.order, one.limits, one.load) == (*FIFO, load) and one.contended

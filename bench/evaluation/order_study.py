@@ -9,7 +9,7 @@ from pathlib import Path
 
 import queue_order
 import run_time
-from queue_order import VariantSummary, WindowResult
+from queue_order import VariantSummary, WaitGroup, WindowResult
 
 from evaluation import plots
 from evaluation.tables import number, table
@@ -80,6 +80,11 @@ def page(started: Started, plots_at: Path) -> str:
             "",
             _format_summaries(queue_order.summarize(every)),
             "",
+            "The same windows by how long their jobs wait in the order of submission (mean wait over mean run time), "
+            "with limits of 24 h:",
+            "",
+            _format_wait_groups(queue_order.group_by_wait(every)),
+            "",
             "<!-- test: not run: by bench/evaluation -->",
             "```sh",
             *COMMANDS,
@@ -118,6 +123,25 @@ def _format_summaries(summaries: Sequence[VariantSummary]) -> str:
             if one.order or one.limits
         ],
     )
+
+
+def _format_wait_groups(groups: Sequence[WaitGroup]) -> str:
+    head = ["wait / run", ">load", ">windows", ">`shortest`", ">exact run times", ">p99 wait", ">least"]
+    head.append(f">below {queue_order.LEAST}")
+    rows = [
+        [
+            one.name,
+            str(one.load),
+            str(one.windows),
+            number(one.shortest, 3),
+            number(one.exact, 3),
+            number(one.p99),
+            number(one.least, 3),
+            str(one.below),
+        ]
+        for one in groups
+    ]
+    return table(head, rows)
 
 
 def _list_verdicts(summaries: Sequence[VariantSummary]) -> list[str]:

@@ -77,8 +77,9 @@ def test_a_quick_run_writes_the_page_with_every_section(tmp_path: Path) -> None:
         "3. Tiresias",
         "4. On a Slurm that takes nothing back",
         "5. Failures and retries",
-        "6. Speed",
+        "6. Run times, order and limits",
+        "7. Speed",
     ]
     drawn = re.findall(r"\]\((evaluation/.*?\.svg)\)", page)
-    assert len(drawn) == 4
+    assert len(drawn) == 6
     assert [path for path in drawn if not (tmp_path / path).read_text().startswith("<?xml")] == []
