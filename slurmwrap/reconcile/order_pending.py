@@ -63,6 +63,8 @@ _SCHEME_S, _THRESHOLDS_S, _NO_THRESHOLDS_S = 600.0, 3600.0, 60.0
 _RUNS_S, _FEWEST_RUNS = 30 * 86400.0, 20
 # Earlier runs that are needed before a run can have taken longer than expected.
 _FEWEST_TO_OVERRUN = 3
+# How much longer it must be. Slurm's times are whole seconds.
+_OVERRUN_FACTOR, _ROUNDING_S = 1.2, 2.0
 # Number of keys of which it is remembered whether they overran.
 _MOST_KEYS = 10_000
 _BACK = "the rule order does not act: back to what it had"
@@ -105,6 +107,9 @@ def order_waiting(this_pass: ReconcilePass) -> None:
         return
     scheme = find_priority_scheme(this_pass)
     ordered = _order_jobs(jobs, scheme, this_pass) if mode and scheme.key else ()
+    if (published := make_published_order(this_pass)) != state.published:
+        # Users see it at once, not when something else changes.
+        state.published, this_pass.dirty = published, True
     if mode == "act":
         _apply_order(jobs, ordered, scheme, this_pass)
     else:
@@ -240,7 +245,14 @@ def _has_overrun(job: JobRecord, this_pass: ReconcilePass) -> bool:
         before = estimate_run_time([RunTimeLevel(source=FROM_RUNS, samples=same[:-1])])
         if len(known) >= _MOST_KEYS:
             known.clear()
-        known[query] = newest, (before is not None and before.n >= _FEWEST_TO_OVERRUN and same[-1].run_s > before.p90_s)
+        known[query] = (
+            newest,
+            (
+                before is not None
+                and before.n >= _FEWEST_TO_OVERRUN
+                and same[-1].run_s > _OVERRUN_FACTOR * before.p90_s + _ROUNDING_S
+            ),
+        )
     return known[query][1]
 
 

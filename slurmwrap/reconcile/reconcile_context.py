@@ -15,7 +15,7 @@ from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.lowered_limit import LoweredLimit
-from slurmwrap.model.queue_priority import PriorityScheme
+from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
@@ -181,6 +181,7 @@ class OrderState:
     scheme_at: float = 0.0
     thresholds: tuple[float, ...] = ()
     thresholds_at: float = 0.0
+    published: PublishedOrder | None = None  # as it was published last
     known: dict[RunKey, tuple[ActionRecord, ...]] = field(default_factory=dict)  # of the pending jobs
     counted: set[RunKey] = field(default_factory=set)  # running jobs of which it is known whom they passed
     # Job -> the newest run of its key, and whether that took longer than expected.

@@ -332,6 +332,19 @@ def test_the_order_begins_soon_after_there_are_enough_runs(tmp_path: Path) -> No
     assert changes(world) == [("81", SITE_FACTOR, "1000")]
 
 
+def test_what_users_may_know_is_published_when_it_changes(tmp_path: Path) -> None:
+    world = world_of(tmp_path, {})
+    book = keep_passing(world)
+    assert world.publisher.published is not None and world.publisher.published.order is None
+    add(world, waiting(81), "short")
+    reconcile_once(world.services(), book)
+    found = world.publisher.published.order
+    assert found is not None and (found.acts, found.index, len(found.thresholds)) == (True, "shortest", 5)
+    world.config = replace(ACT, rules={**ACT.rules, "order": "observe"})
+    reconcile_once(world.services(), book)
+    assert world.publisher.published.order is None
+
+
 def test_jobs_of_others_that_were_passed_are_counted(tmp_path: Path) -> None:
     world = world_of(tmp_path, {81: "short", 82: "long"})
     bob = {"uid": 1002, "user": "bob"}
