@@ -46,6 +46,7 @@ _FORECASTS_DIFFER_S = 60
 # Labels of the rows that are written to a log.
 _LOG_LABELS = (
     "reason",
+    "queue",
     "pre-run",
     "Slurm",
     "steps",

@@ -523,3 +523,11 @@ def test_pending_reasons_are_explained_in_words() -> None:
         "": "Slurm gives no reason",
     }
     assert {reason: explain_reason(reason).words for reason in wanted} == wanted
+
+
+def test_a_waiting_job_shows_its_class_in_the_queues_order() -> None:
+    text = "in class 2 of 8: usually runs 20 min on 16 GPUs"
+    waiting = make_status(queue_order=text)
+    assert f"queue    {text}" in format_screen(waiting, UTC_STYLE)
+    assert f"; queue {text}" in format_log_line(waiting, UTC_STYLE)
+    assert status_to_json_dict(waiting)["queue_order"] == text
