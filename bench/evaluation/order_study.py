@@ -59,7 +59,7 @@ def _replay(quick: bool) -> list[run_time.Figures]:
 def page(started: Started, plots_at: Path) -> str:
     """Return the section, and draw its plots."""
     results, every, figures = started.windows.result(), started.every.result(), started.predictions.result()
-    plots.orders(results, plots_at / "order.svg")
+    plots.orders(every, plots_at / "order.svg")
     plots.limits(results, plots_at / "limits.svg")
     summaries = queue_order.summarize(results)
     return "\n".join(

@@ -11,6 +11,9 @@ from queue_order import LOADS, WindowResult
 
 from evaluation.synergy import Seed
 
+# Least wait over run time that is distinguished in a plot.
+_LEAST_WAIT = 0.01
+
 
 def spread(found: Mapping[str, Sequence[Seed]], path: Path) -> None:
     """Plot per load and seed how many times shorter tune is than proportional, and graded and opt than tune."""
@@ -44,16 +47,20 @@ def _figure(columns: int, title: str) -> tuple[Any, Any]:
 
 
 def orders(results: Sequence[WindowResult], path: Path) -> None:
-    """Plot how many times shorter the mean JCT is than in the order of submission, window by window."""
-    looks = {"exact": ("_", "#888888", "exact run times"), "fewest-gpus": ("x", "#e9c46a", "fewest GPUs first"),
-             "shortest": ("o", "#264653", "by predicted run times")}  # fmt: skip
-    figure, axes = _figure(len(LOADS), "Mean JCT in the order of submission over mean JCT by order, window by window")
-    for one, load in zip(axes, LOADS, strict=True):
+    """Plot how many times shorter the mean JCT is than in the order of submission, by how long jobs wait there."""
+    looks = {"exact": ("o", "#cccccc", "exact run times"), "shortest": ("o", "#264653", "predicted run times")}
+    waits = {(one.start, one.load): one.mean_wait_s / one.mean_run_s for one in results if not one.order}
+    figure, axes = _figure(
+        len(LOADS), "Mean JCT in the order of submission over mean JCT by run times; a dot is a window"
+    )
+    for panel, load in zip(axes, LOADS, strict=True):
         for order, (marker, colour, label) in looks.items():
-            _plot_windows(
-                one, [r for r in results if (r.order, r.limits, r.load) == (order, "", load)], marker, colour, label
-            )
-        _finish_windows(one, f"offered load {load}")
+            group = [one for one in results if (one.order, one.limits, one.load) == (order, "", load)]
+            at = [max(_LEAST_WAIT, waits[one.start, load]) for one in group]
+            panel.plot(at, [one.ratio for one in group], marker, color=colour, markersize=4, label=label)
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter("{x:g}")
+        _finish_windows(panel, f"offered load {load}", "mean wait / mean run time, in the order of submission")
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -70,22 +77,21 @@ def limits(results: Sequence[WindowResult], path: Path) -> None:
             _plot_windows(
                 one, [r for r in results if (r.order, r.limits, r.load) == (order, kind, load)], marker, colour, label
             )
-        _finish_windows(one, f"offered load {load}")
+        _finish_windows(one, f"offered load {load}", "window (shaded: contended)")
     figure.savefig(path, metadata={"Date": None})
 
 
 def _plot_windows(axes: Any, results: Sequence[WindowResult], marker: str, colour: str, label: str) -> None:
     at = range(1, len(results) + 1)
-    size = 12 if marker == "_" else 5
-    axes.plot(at, [one.ratio for one in results], marker, color=colour, markersize=size, label=label)
+    axes.plot(at, [one.ratio for one in results], marker, color=colour, markersize=5, label=label)
     for place, one in zip(at, results, strict=True):
         if one.contended:
             axes.axvspan(place - 0.5, place + 0.5, color="#888888", alpha=0.03, linewidth=0)
 
 
-def _finish_windows(axes: Any, title: str) -> None:
+def _finish_windows(axes: Any, title: str, below: str) -> None:
     axes.axhline(1, color="#888888", linewidth=0.8)
     axes.set_title(title, fontsize=9)
-    axes.set(xlabel="window (shaded: contended)", ylabel="times shorter")
+    axes.set(xlabel=below, ylabel="times shorter")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
