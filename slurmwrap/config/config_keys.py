@@ -227,8 +227,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "most_wait_s": (
             _R,
             "seconds",
-            """A job that has waited so long, and four times as long as it is predicted to run, enters the first
-            class.""",
+            """A job that has waited so long, and four times as long as it is predicted to run (7 days at most), enters
+            the first class.""",
         ),
     },
     "limit": {

@@ -9,7 +9,7 @@ reconcile/order_pending.py and the simulator (sim/) both call `classify_jobs`.
 
 Every index is in GPU-seconds, the smallest comes first. Only measured run times count, nothing that a user claims.
 Within one class Slurm's own order stays. A job that has waited `most_wait_s`, and WAIT_FACTOR times as long as it is
-predicted to run, is in the first class.
+predicted to run but at most 7 days, is in the first class.
 
 The predicted run time is the 80th percentile. Where running jobs are not interrupted, the best order is by the mean
 (Rothkopf, Management Science 1966), to which long runs contribute much: the median leaves them out. The mean itself
@@ -30,6 +30,8 @@ from slurmwrap.model.run_time import QUANTILE_LEVELS, RunTimeEstimate
 INDEXES = ("shortest", "gittins", "las", "srtf")
 # A long job may wait longer than `most_wait_s`: so many times as long as it is predicted to run.
 WAIT_FACTOR = 4.0
+# But no longer than this, unless `most_wait_s` is longer: PriorityMaxAge of Slurm is 7 days, too.
+_MOST_WAIT_OF_LONG_S = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +86,7 @@ def compute_most_wait_s(job: PendingOrder, settings: OrderSettings) -> float:
     If all jobs waited longer than one fixed time, that would be the order of submission again.
     """
     predicted_s = 0.0 if job.estimate is None else job.estimate.p80_s
-    return max(settings.most_wait_s, WAIT_FACTOR * predicted_s)
+    return max(settings.most_wait_s, min(WAIT_FACTOR * predicted_s, _MOST_WAIT_OF_LONG_S))
 
 
 def compute_index(job: PendingOrder, index: str) -> float | None:

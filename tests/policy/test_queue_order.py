@@ -15,6 +15,7 @@ from slurmwrap.policy.queue_order import (
     PendingOrder,
     choose_band,
     choose_thresholds,
+    classify_job,
     classify_jobs,
     compute_additions,
     compute_index,
@@ -57,6 +58,13 @@ def test_a_job_that_resumes_counts_with_what_is_left() -> None:
     assert left is not None and whole == compute_index(JOB, "shortest") and left < whole
     assert compute_index(replace(JOB, attained_s=400.0), "srtf") == whole  # it starts anew
     assert compute_index(resumed, "las") == 800.0 and compute_index(JOB, "las") == 0.0
+
+
+@pytest.mark.parametrize(("run_s", "waits_s"), [(600.0, 3600.0), (1800.0, 7200.0), (5 * 86400.0, 7 * 86400.0)])
+def test_a_job_waits_four_times_its_run_time_but_seven_days_at_most(run_s: float, waits_s: float) -> None:
+    job = PendingOrder(job="81", gpus=8, waited_s=waits_s - 1, estimate=estimate(run_s))
+    assert classify_job(job, SETTINGS) > 0
+    assert classify_job(replace(job, waited_s=waits_s), SETTINGS) == 0
 
 
 def test_an_early_end_that_is_likely_counts_more_than_a_rare_long_run() -> None:
