@@ -71,12 +71,18 @@ class Site(World):
         self.may_extend = self.may_resize = self.watched = True
         self.state = ReconcilerState()
 
-    def submit(self, *jobs: JobRecord, time: TimeRequest | None = TimeRequest(), gpus: bool = True) -> None:  # noqa: B008
+    def submit(
+        self,
+        *jobs: JobRecord,
+        time: TimeRequest | None = TimeRequest(),  # noqa: B008
+        gpus: bool = True,
+        at: float = START - 61.0,
+    ) -> None:
         self.add(*jobs)
         shape = ResourceShape(nodes=1, gpus=2, gpus_per_node=2) if gpus else None
         for one in jobs:
             job_id = one.array_job_id or one.job_id
-            self.spool_observations(submission_observation(submission(job_id, at=START - 61.0, time=time, shape=shape)))
+            self.spool_observations(submission_observation(submission(job_id, at=at, time=time, shape=shape)))
 
     def services(self, through: Callable[[object], object] = lambda adapter: adapter) -> Services:
         return replace(
@@ -432,6 +438,16 @@ class Controller:
         self.lowered = set[LoweredLimit]()
         self.ended: dict[int, JobRecord] = {}
 
+    def submit(self, job_ids: Sequence[int]) -> None:
+        """Submit jobs, and let the reconciler see them before the first one may start."""
+        now = int(self.site.clock.now())
+        for job_id in job_ids:
+            limit_s = self.user_limits[job_id]
+            self.site.submit(
+                pending_job(job_id, time_limit_s=limit_s, submit_time=now, eligible_time=now), at=now - 1.0
+            )
+        self.run_pass(None)
+
     def is_beating(self, now: float) -> bool:
         return now - self.beat_at < HEARTBEAT_LATE_S
 
@@ -492,10 +508,11 @@ def play(path: Path, jobs: int, at_start: str, monkeypatch: pytest.MonkeyPatch) 
         user_s = dice.choice((2, 8, 24)) * HOUR
         controller.user_limits[job_id] = user_s
         controller.needs[job_id] = min(HOUR * dice.lognormvariate(0.3, 1.3), user_s * dice.choice((0.9, 1.2)))
-        site.submit(pending_job(job_id, time_limit_s=user_s))
-    controller.run_pass(None)
-    at = 0
-    while any(not one.ended for one in site.slurm.records.values()):
+    at, coming = 0, sorted(controller.user_limits)
+    while coming or any(not one.ended for one in site.slurm.records.values()):
+        if coming and sum(one.pending for one in site.slurm.records.values()) < 20:
+            controller.submit(coming[:20])
+            del coming[:20]
         at += 1
         if not controller.run_pass(at, after=dice.random() < 0.5):
             # Mostly systemd restarts it at once, sometimes it stays down for hours.
