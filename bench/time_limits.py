@@ -2,6 +2,7 @@
 
     bench/time_limits.py                 both parts (about a minute)
     bench/time_limits.py --seed 2 --json
+    bench/time_limits.py --plot docs/time-limits.svg
 
 1. Limits that fit. Users have several programs each; the run times of one program have a known spread, and its time
 limits follow a habit: 1.2 to 10 times the median, rounded up to what people write, or always one or seven days. Causal
@@ -24,6 +25,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
+from importlib import import_module
 from math import exp
 from pathlib import Path
 from random import Random
@@ -192,13 +194,44 @@ def _play(saves: list[float], limit_s: float, needs_s: float, extend_s: float, w
     return min(limit, needs_s)
 
 
+def draw(limits: list[LimitFigures], checkpoints: list[CheckpointFigures], path: Path) -> None:
+    """Plot the requested hours that are freed, and the GPU time after the last checkpoint."""
+    import_module("matplotlib").rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
+    figure = import_module("matplotlib.figure").Figure(figsize=(9.6, 3.4), layout="constrained")
+    freed, lost = figure.subplots(1, 2)
+    names = [str(one.spread) for one in limits]
+    freed.bar(names, [100 * one.freed_hours / one.asked_hours for one in limits], color="#264653", label="hours freed")
+    longer = [100 * one.too_short / max(1, one.lowered) for one in limits]
+    freed.plot(names, longer, "o-", color="#e76f51", label="jobs that ran longer than their lower limit")
+    freed.set(xlabel="spread of log(run time) within a program", ylabel="%", title="Limits that fit", ylim=(0, 100))
+    places = range(len(checkpoints))
+    lost.bar(
+        [at - 0.2 for at in places],
+        [one.lost_before_hours for one in checkpoints],
+        0.4,
+        color="#e9c46a",
+        label="without",
+    )
+    lost.bar([at + 0.2 for at in places], [one.lost_hours for one in checkpoints], 0.4, color="#264653", label="with")
+    lost.set_xticks(list(places), [f"extend_s = {one.extend_s:.0f}" for one in checkpoints])
+    lost.set_ylim(0, 1.25 * max(one.lost_before_hours for one in checkpoints))
+    lost.set(ylabel="GPU hours", title="Work after the last checkpoint before a time limit")
+    for axes in (freed, lost):
+        axes.grid(alpha=0.3, axis="y")
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw this file as well")
     arguments = parser.parse_args()
     limits = [measure_limits(spread, arguments.seed) for spread in SPREADS]
     checkpoints = [measure_checkpoints(extend_s, arguments.seed) for extend_s in (0.0, 1800.0, 3600.0)]
+    if arguments.plot is not None:
+        draw(limits, checkpoints, arguments.plot)
     if arguments.json:
         print(
             json.dumps({"limits": [asdict(one) for one in limits], "checkpoints": [asdict(one) for one in checkpoints]})
