@@ -231,8 +231,13 @@ def occupy(lab: Lab) -> str:
 
 
 def reconcile(lab: Lab, **settings: str) -> None:
-    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--once"]
-    done = lab.run(argv, env={f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()})
+    """One pass of the site's reconciler. A program that a killed one had started may hold its lock for a moment."""
+    environ = {f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()}
+    done = wait_for(
+        lambda: lab.slurmwrap("reconcile", "--once", env=environ),
+        lambda found: "another reconciler is already running" not in found.stderr,
+        timeout=30,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
