@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # Options with which the user decides about the time limit, or about when the job may run.
 _OWN_OPTIONS = ("time-min", "deadline", "reservation")
 # A script that reads its time limit would plan its work by the lower one, which is in force at its start.
-# SLURM_JOB_END_TIME exists since Slurm 23.02.
+# Newer releases of Slurm set SLURM_JOB_END_TIME.
 _READS_LIMIT = re.compile(rb"SLURM_JOB_END_TIME|\b(?:squeue|sacct)\b|\bscontrol\s+(?:-\S+\s+)*show\b")
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?[A-Za-z0-9]+(?:@(\d+))?")
 # sbatch(1): a signal without a time comes a minute before the end.

@@ -108,9 +108,15 @@ def _compute_spread(source: str, samples: Sequence[RunTimeSample], weights: Sequ
     usual, total = _SPREAD.get(source, _WIDE_SPREAD), sum(weights)
     if source == FROM_PRERUN:
         return usual
-    logs = [log(max(SHORTEST_S, sample.run_s)) for sample in samples]
-    mean = sum(weight * one for weight, one in zip(weights, logs, strict=True)) / total
-    squares = sum(weight * (one - mean) ** 2 for weight, one in zip(weights, logs, strict=True))
+    # A run that was cut off before the longest complete one ended says nothing about the spread.
+    longest = max(sample.run_s for sample in samples if sample.complete)
+    logs = [
+        (log(max(SHORTEST_S, sample.run_s)), weight)
+        for sample, weight in zip(samples, weights, strict=True)
+        if sample.complete or sample.run_s > longest
+    ]
+    mean = sum(weight * one for one, weight in logs) / sum(weight for _, weight in logs)
+    squares = sum(weight * (one - mean) ** 2 for one, weight in logs)
     return min(_MOST_SPREAD, _SPREAD_FACTOR * sqrt(usual**2 + squares) / (1 + total))
 
 

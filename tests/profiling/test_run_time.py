@@ -82,6 +82,12 @@ def test_equal_runs_give_their_run_time_with_a_narrow_spread() -> None:
     assert 6500 < found.p10_s <= found.p50_s <= found.p90_s < 8000
 
 
+def test_a_run_that_a_person_ended_early_does_not_widen_the_spread() -> None:
+    runs = [RunTimeSample(run_s=600.0)] * 14
+    early = RunTimeSample(run_s=5.0, complete=False)
+    assert estimate((FROM_RUNS, [*runs, early])).p90_s == pytest.approx(estimate((FROM_RUNS, runs)).p90_s, rel=0.02)
+
+
 def test_one_run_of_the_same_job_counts_more_than_many_of_the_user() -> None:
     found = estimate((FROM_RUNS, [sample(100)]), (FROM_USER, [sample(10_000)] * KEPT_RUNS))
     assert found.source == FROM_RUNS
