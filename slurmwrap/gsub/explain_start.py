@@ -72,10 +72,7 @@ def _count_nodes(shape: ResourceShape) -> int | None:
 def describe_expected_start(start: ExpectedStart | None, now: float) -> str:
     """Return the sentence about the expected start of a new job."""
     if start is None:
-        return (
-            "it is not known when it starts: too few run times of the jobs before it are known. slurmwrap watch shows "
-            "Slurm's own forecast"
-        )
+        return "its start is unknown: too few jobs before it have a known run time"
     within = f" (nine of ten within {span(start.by - now)})" if start.by - start.at >= 60 else ""
     basis = f"by the expected run times of {start.predicted} of {count(start.jobs, 'job')} before it"
     return f"expected start in {span(start.at - now)}{within}, {basis}"

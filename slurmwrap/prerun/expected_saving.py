@@ -30,7 +30,7 @@ LATE_LOSS_S = ((180, 180), (600, 538), (1800, 1312), (3600, 2225), (14400, 5849)
 # public threads whose code a rehearsal executes (tests/data/failures/README.md), times that of the late bugs that it
 # stopped. Assumed: a fifth of the failures of a job with several GPUs needs several processes.
 SEEN_EARLY = 0.94
-SEEN_LATE = 0.26
+SEEN_LATE = 0.27
 NEEDS_COMPANY = 0.2
 # Assumed: the user's own history weighs as much as the prior after so many scripts.
 PRIOR_SCRIPTS = 20.0

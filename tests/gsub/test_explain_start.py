@@ -88,7 +88,7 @@ def test_a_job_that_may_start_now_or_waits_for_something_else_is_not_forecast() 
 
 @pytest.mark.parametrize("case", [{"own": RunTimeHistory()}, {"jobs": None}, {"jobs": ()}])
 def test_it_is_said_that_the_start_is_not_known(case: dict[str, object]) -> None:
-    assert "gsub: it is not known when it starts: too few run times" in explain("--explain", **case)[0]
+    assert "gsub: its start is unknown: too few jobs before it have a known run time" in explain("--explain", **case)[0]
 
 
 def test_the_json_object_has_the_start() -> None:

@@ -67,6 +67,7 @@ PRERUN_ROUNDS = (
 LATE_ROUNDS = (
     PrerunRound(sound=94, failed=1, visible=77, stopped=48),
     PrerunRound(sound=0, failed=0, visible=115, stopped=90),
+    PrerunRound(sound=36, failed=0, visible=91, stopped=75),
 )
 
 
