@@ -25,8 +25,8 @@ OpenPage = Callable[..., "Page"]
 PROBE = (Path(__file__).parent / "probe.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 768, 390, 320)
 SECTIONS = [
-    "todo", "failed", "saved", "wrong", "nodes", "inputs", "idle", "requests", "queueing", "large", "users", "accounts",
-    "notes", "glossary",
+    "todo", "failed", "saved", "wrong", "nodes", "inputs", "idle", "requests", "limits", "queueing", "large", "users",
+    "accounts", "notes", "glossary",
 ]  # fmt: skip
 
 
