@@ -117,7 +117,7 @@ def test_the_reason_shows_the_terms_of_the_comparison() -> None:
     found = estimate(16, 24.0, starts_now=True)
     text = describe_estimate(found)
     assert found.worthwhile
-    assert "16 GPUs x 6.8% risk x" in text
+    assert "16 GPUs x 6.9% risk x" in text
     assert "its own 1.0 GPU-min and 1.0 GPU-min for the delay" in text
     assert "run time from its earlier runs, risk from Philly's failures" in text
     assert {"saving", "prerun_cost", "delay_cost", "failure_probability", "lost_s"} <= set(asdict(found))
@@ -125,7 +125,7 @@ def test_the_reason_shows_the_terms_of_the_comparison() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "starts_now", "minutes"),
-    [(2, True, 446), (4, True, 155), (8, True, 67), (16, True, 23), (2, False, 155), (4, False, 56), (8, False, 23)],
+    [(2, True, 422), (4, True, 148), (8, True, 64), (16, True, 22), (2, False, 148), (4, False, 53), (8, False, 22)],
 )
 def test_the_shortest_time_limits_with_a_pre_run_are_those_of_the_page(
     gpus: int, starts_now: bool, minutes: int
