@@ -64,34 +64,9 @@ _NOT_LENGTH_NAME = re.compile(
 )
 _CONFIG_FILE = re.compile(r"[^=]+\.(?:ya?ml|toml|json|cfg|ini|gin|hocon|jsonnet)")
 # Lines without any of these words, in lower case, have no such setting.
-_LENGTH_WORDS = (
-    *(
-        b"epoch",
-        b"step",
-        b"iter",
-        b"update",
-        b"batches",
-        b"sample",
-        b"token",
-        b"example",
-        b"episode",
-        b"round",
-        b"frame",
-    ),
-    *(
-        b"generation",
-        b"data",
-        b"corpus",
-        b"task",
-        b"split",
-        b"fold",
-        b"config",
-        b"recipe",
-        b"experiment",
-        b".yaml",
-        b".yml",
-    ),
-    *(b".toml", b".json", b".cfg", b".ini", b".gin", b".hocon"),
+_LENGTH_WORDS = tuple(
+    b"epoch step iter update batches sample token example episode round frame generation data corpus task split fold config"
+    b" recipe experiment .yaml .yml .toml .json .cfg .ini .gin .hocon".split()
 )
 _LENGTH_WORD = re.compile(r"[^\s();&|]+")
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}$]*))?\})")
