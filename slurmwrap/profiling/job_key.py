@@ -65,8 +65,8 @@ _NOT_LENGTH_NAME = re.compile(
 _CONFIG_FILE = re.compile(r"[^=]+\.(?:ya?ml|toml|json|cfg|ini|gin|hocon|jsonnet)")
 # Lines without any of these words, in lower case, have no such setting.
 _LENGTH_WORDS = tuple(
-    b"epoch step iter update batches sample token example episode round frame generation data corpus task split fold config"
-    b" recipe experiment .yaml .yml .toml .json .cfg .ini .gin .hocon".split()
+    b"epoch step iter update batches sample token example episode round frame generation data corpus task split fold"
+    b" config recipe experiment .yaml .yml .toml .json .cfg .ini .gin .hocon".split()
 )
 _LENGTH_WORD = re.compile(r"[^\s();&|]+")
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}$]*))?\})")
