@@ -64,10 +64,11 @@ def read_output(lab: Lab, home: Path, job: int) -> str:
     return (home / f"slurm-{job}.out").read_text()
 
 
-def find_trial_dir(job: int) -> Path:
-    """The directory of the job's pre-run."""
+def find_trial_dir(home: Path, job: int) -> Path:
+    """The directory of the pre-run of a job submitted in this directory. Job numbers of other labs may be the same."""
     trials = (Path(pwd.getpwnam(ALICE).pw_dir) / ".local/state/slurmwrap/prerun").glob("*/spec.json")
-    (found,) = (path.parent for path in trials if json.loads(path.read_bytes())["real_job"] == str(job))
+    specs = {path.parent: json.loads(path.read_bytes()) for path in trials}
+    (found,) = (path for path, spec in specs.items() if (spec["chdir"], spec["real_job"]) == (str(home), str(job)))
     return found
 
 
@@ -89,7 +90,7 @@ def test_the_job_and_its_pre_run_get_the_plugin_options(site: Lab, home: Path) -
         jobs[how] = submit(site, home, GSUB, *words, name, f"for {how}", **environ)
     expected = "SITE_IMAGE=<a b:1>\nSITE_LEVEL=none\nSITE_TRACE=yes\n"
     assert {how: read_output(site, home, job) for how, job in jobs.items()} == dict.fromkeys(HOW, expected)
-    trials = {how: (find_trial_dir(job) / "output").read_text() for how, job in jobs.items()}
+    trials = {how: (find_trial_dir(home, job) / "output").read_text() for how, job in jobs.items()}
     assert trials == dict.fromkeys(HOW, expected)
 
 
