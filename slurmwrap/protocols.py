@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.queue_priority import PriorityScheme
     from slurmwrap.model.resource_profile import Measurement
+    from slurmwrap.model.running_job import EarlyFinding, GpuUse
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
@@ -210,6 +211,18 @@ class Store(Protocol):
 
     def run_time_jobs(self, cluster: str, limit: int) -> Iterable[tuple[RunTimeQuery, int]]:
         """Return the `limit` different jobs of which a run ended last, each with that end in Unix seconds."""
+
+    def save_early_finding(self, finding: EarlyFinding) -> None:
+        """Insert or replace by run and kind."""
+
+    def early_findings(self, attempt: RunKey | None = None, *, since: float | None = None) -> tuple[EarlyFinding, ...]:
+        """Return the findings about one run, or about all runs, oldest first. `since`: Unix seconds."""
+
+    def save_gpu_use(self, use: GpuUse) -> None:
+        """Insert or replace by run, node and GPU."""
+
+    def gpu_use(self, attempt: RunKey) -> tuple[GpuUse, ...]:
+        """Return the samples of the GPUs of one run, ordered by node and GPU."""
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
         """Return GPUs times run time of the runs with GPUs that completed or were cut off since then."""

@@ -37,6 +37,7 @@ from slurmwrap.store.list_queries import list_clusters
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.record_rows import dump, encode_sql_text
 from slurmwrap.store.retention import digest_nonce
+from slurmwrap.store.running_job_tables import RunningJobTables
 from slurmwrap.store.script_outcomes import make_outcomes_sql, outcome_from_row
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.sqlite_connection import (
@@ -173,7 +174,7 @@ class UserReportTables(Session):
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
         """Return the resets of one raw job id, oldest first; () for a file of an older version."""
         # A file that was opened read-only is not migrated, so the table may be missing.
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'budget_resets'"):
+        if not self._has_table("budget_resets"):
             return ()
         return self._select(record_rows.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")
 
@@ -243,7 +244,7 @@ class RunTimeTable(Session):
     def run_times(self, cluster: str, group: RunTimeGroup) -> GroupRuns:
         """Return the newest KEPT_RUNS runs of a group, oldest first. () for a file of an older version."""
         # A file that was opened read-only is not migrated, so the table may be missing.
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'run_times'"):
+        if not self._has_table("run_times"):
             return ()
         sql, values = run_time_rows.make_group_query(cluster, group)
         return tuple(run_time_rows.run_times_from_rows(group, self._rows(sql, values)))
@@ -347,7 +348,7 @@ class FaultTables(Session):
         return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": encode_sql_text(digest)})
 
 
-class Database(UserReportTables, RunTimeTable, FaultTables):
+class Database(UserReportTables, RunTimeTable, RunningJobTables, FaultTables):
     """An open database. Use `Database.open`, as a context manager if it must be closed early."""
 
     @classmethod

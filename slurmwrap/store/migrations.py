@@ -93,7 +93,69 @@ def fill_run_times() -> tuple[str, ...]:
     return tuple(split_statements(_FILL_RUN_TIMES))
 
 
+_RUNNING_JOBS = """
+CREATE TABLE early_findings ( -- what the rule `early` found about jobs while they ran
+    cluster TEXT NOT NULL, -- cluster of the job
+    job_id INTEGER NOT NULL, -- raw job id
+    submit_time INTEGER NOT NULL, -- Unix seconds: SubmitTime of the run
+    kind TEXT NOT NULL, -- diverged, partly_dead, stuck, idle or will_not_finish
+    at REAL NOT NULL, -- Unix seconds: when it was found
+    n INTEGER NOT NULL, -- how many times the evidence was seen: lines, ranks, seconds without a step, GPUs
+    evidence TEXT NOT NULL, -- the deciding line or figures
+    uid INTEGER NOT NULL, -- uid of the job's owner
+    address TEXT NOT NULL, -- job as users name it: 77_2
+    mode TEXT NOT NULL, -- mode of the rule when it was found: observe, advise or act
+    action TEXT NOT NULL, -- what was done: cancel, signal or requeue; empty: nothing
+    notified INTEGER NOT NULL, -- 1: a message about it, or about another task of its array, was sent
+    gone_at REAL, -- Unix seconds: when the evidence was gone although the job still ran
+    more TEXT NOT NULL, -- JSON object: fields without a column of their own
+    PRIMARY KEY (cluster, job_id, submit_time, kind)
+) WITHOUT ROWID;
+
+CREATE INDEX early_findings_by_time ON early_findings (at);
+
+CREATE TABLE gpu_use ( -- samples of the GPUs of a job, one row for each GPU
+    cluster TEXT NOT NULL, -- cluster of the job
+    job_id INTEGER NOT NULL, -- raw job id
+    submit_time INTEGER NOT NULL, -- Unix seconds: SubmitTime of the run
+    node TEXT NOT NULL, -- node of the GPU
+    gpu INTEGER NOT NULL, -- device minor, as Slurm numbers it
+    mig TEXT NOT NULL, -- UUID of the MIG instance; empty: a whole GPU
+    began REAL NOT NULL, -- Unix seconds: start of the first sample
+    interval_s REAL NOT NULL, -- seconds of one sample
+    use_pct TEXT NOT NULL, -- JSON list: use of the GPU in percent; -1: unknown
+    mem_mib TEXT NOT NULL, -- JSON list: used GPU memory in MiB; -1: unknown
+    processes TEXT NOT NULL, -- JSON list: processes that compute on the GPU; -1: unknown
+    mem_total_mib INTEGER NOT NULL, -- memory of the GPU in MiB; 0: unknown
+    energy_j REAL, -- energy of the GPU in joules since the first sample; empty: not counted
+    more TEXT NOT NULL, -- JSON object: fields without a column of their own
+    PRIMARY KEY (cluster, job_id, submit_time, node, gpu, mig)
+) WITHOUT ROWID;
+
+CREATE TABLE loss_curves ( -- loss curves of runs, at most 256 points each
+    cluster TEXT NOT NULL, -- cluster of the job
+    job_id INTEGER NOT NULL, -- raw job id
+    submit_time INTEGER NOT NULL, -- Unix seconds: SubmitTime of the run
+    end_time INTEGER, -- Unix seconds: end of the run; empty while it runs
+    uid INTEGER NOT NULL, -- uid of the job's owner
+    source TEXT NOT NULL, -- format that was read: transformers, keras, counter, ...
+    points TEXT NOT NULL, -- JSON list of [seconds since the start, step, epoch, loss, validation loss]
+    lowest REAL, -- lowest smoothed loss; empty: too few points
+    time_share REAL, -- share of the run's time until the loss came within 0.1 % of its lowest value
+    epoch_share REAL, -- share of the run's epochs until the lowest loss
+    PRIMARY KEY (cluster, job_id, submit_time)
+) WITHOUT ROWID;
+
+CREATE INDEX loss_curves_by_end ON loss_curves (end_time);
+"""
+
+
+def add_running_jobs() -> tuple[str, ...]:
+    """Return the statements that add the tables of what is seen of jobs while they run (model/running_job.py)."""
+    return tuple(split_statements(_RUNNING_JOBS))
+
+
 # Step N (from 1) migrates a database from version N-1 to version N. A released step is never changed: append a new
 # function that returns the statements.
-MIGRATIONS: tuple[Callable[[], tuple[str, ...]], ...] = (read_baseline, add_run_times)
+MIGRATIONS: tuple[Callable[[], tuple[str, ...]], ...] = (read_baseline, add_run_times, add_running_jobs)
 VERSION = len(MIGRATIONS)

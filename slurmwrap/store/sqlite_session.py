@@ -87,6 +87,10 @@ class Session:
         except ValueError as error:
             raise StoreError(f"{self.path}, table {table.name}: {error}", hint="restore a backup") from error
 
+    def _has_table(self, name: str) -> bool:
+        """Return True if the file has the table. A file of an older version that is opened read-only may not."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", [name]))
+
     def _rows(self, sql: str, values: Sequence[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
         with translate_sqlite_errors(self.path):
             cursor = self.connection.execute(sql, values if values is not None else ())

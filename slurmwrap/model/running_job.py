@@ -1,0 +1,68 @@
+"""What is seen of a job while it runs: findings of the rule `early`, use of its GPUs, and its loss curve."""
+
+from __future__ import annotations
+
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.evidence import RunKey
+
+# Values of EarlyFinding.kind.
+DIVERGED = "diverged"  # the loss is NaN or infinite
+PARTLY_DEAD = "partly_dead"  # one rank has ended with an error while the others wait for it
+STUCK = "stuck"  # no step for much longer than usual, and no GPU is in use
+IDLE = "idle"  # allocated GPUs on which no process runs
+WILL_NOT_FINISH = "will_not_finish"  # the time limit comes before the predicted end, and no checkpoint was seen
+FINDING_KINDS = (DIVERGED, PARTLY_DEAD, STUCK, IDLE, WILL_NOT_FINISH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyFinding:
+    """One finding about a running job. A run has at most one of each kind."""
+
+    attempt: RunKey
+    kind: str  # one of FINDING_KINDS
+    at: float  # when it was found, Unix seconds
+    n: int  # how many times the evidence was seen: lines, ranks, seconds without a step, GPUs
+    evidence: str  # the deciding line or figures, on one line
+    uid: int
+    address: str  # "77_2", "81"
+    mode: str  # mode of the rule when it was found: observe, advise, act
+    action: str = ""  # "" (nothing was done), "cancel", "signal" or "requeue"
+    notified: bool = False  # a message about it, or about another task of its array, was sent
+    gone_at: float | None = None  # when the evidence was gone although the job still ran, Unix seconds; None: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """Samples of one GPU of a job: means over `interval_s` from `began`, oldest first. NaN-free; -1 where unknown."""
+
+    attempt: RunKey
+    node: str
+    gpu: int  # device minor, as Slurm numbers it (SLURM_JOB_GPUS)
+    began: float  # Unix seconds
+    interval_s: float  # doubled when there are more than 256 samples
+    use_pct: tuple[float, ...]  # 0 to 100
+    mem_mib: tuple[int, ...]
+    processes: tuple[int, ...]  # processes that compute on the GPU
+    mem_total_mib: int = 0  # 0: unknown
+    energy_j: float | None = None  # since `began`, all of the GPU; None where NVML does not count it
+    mig: str = ""  # UUID of the MIG instance; "" for a whole GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPoint:
+    """One value of a training's loss. What the output does not say is None."""
+
+    at_s: float  # seconds since the start of the run; interpolated where the output has no clock
+    step: float | None = None
+    epoch: float | None = None  # may be fractional
+    loss: float | None = None  # training loss
+    validation_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossCurve:
+    """The loss curve of one run: at most 256 points, in order of `at_s`."""
+
+    attempt: RunKey
+    source: str  # name of the format that was read: "transformers", "keras", "counter", ...
+    points: tuple[LossPoint, ...]
