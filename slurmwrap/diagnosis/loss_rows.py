@@ -1,0 +1,482 @@
+"""Read the loss of a training from the rows of its output, in the formats of common frameworks. Pure.
+
+A row is examined only where it holds a word such as "loss". Expressions are bounded, so that the cost is linear in the
+output, whatever it holds. All of it is the user's claim about their own job.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from slurmwrap.diagnosis.log_rows import parse_rank
+from slurmwrap.diagnosis.loss_format import name_format
+from slurmwrap.diagnosis.loss_progress import Progress, read_bar_clock, read_clock, read_progress
+from slurmwrap.fast_dataclasses import dataclass
+
+_ROW_CAP = 1200
+# A row with a key that ends in one of these words may hold a loss. The words are searched for in lower-case text.
+_WORDS = ("loss", "xent", "gpu_mem", "learn: ", "rmse", "'s ", "-mae", "error", ": cost ")
+_NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)\b"
+_NUMERIC = re.compile(rf"(?:{_NUMBER})$", re.IGNORECASE)
+_KEY_START = re.compile(r"[\w/.@'-]{0,60}$")
+_KEY_END = re.compile(r"[\w/.-]{0,30}")
+_WORD_BEFORE = re.compile(r"([A-Za-z]{1,20})[ _]{1,2}$")
+# What may stand between the key and its value: a quote, "(train)", "is", "at step 10", a separator, "tensor(".
+_VALUE = re.compile(
+    r"['\"`]{0,2}\s{0,4}(?:\([A-Za-z][A-Za-z _/-]{0,20}\)\s?)?(?:(?:is|value|was)\b\s?)?"
+    r"(?:(?:at|after|for|on|in)\b[^:=|\n]{1,40}(?=[:=]))?[:=|]?\s{0,14}(?:(?:tensor|np\.float\d\d|array)?[\[(]{1,2})?['\"]?"
+    rf"({_NUMBER})(?!\.?[A-Za-z_%]|\s?%|/\d)",
+    re.IGNORECASE,
+)
+_MEAN = re.compile(rf"\s{{0,4}}\(\s{{0,6}}({_NUMBER})\)", re.IGNORECASE)
+_TRAIN_VALUE_PAIR = re.compile(rf"loss train: ({_NUMBER}), val: (?:({_NUMBER})|n/a)", re.IGNORECASE)
+_VALIDATION = frozenset(("val", "valid", "validation", "vali", "eval", "evaluation", "test", "testing", "dev", "heldout"))
+_TRAINING = frozenset(("train", "training", "trn", "tr"))
+# Words of a key that do not change which loss is meant; of several, those with a mean are taken last.
+_PLAIN = frozenset(
+    (
+        *("loss", "losses", "total", "lm", "mlm", "step", "current", "cur", "curr", "reduced", "global", "batch"),
+        *("overall", "sum", "model", "trainer", "ce", "cross", "entropy", "mse", "iter", "xent", "cost", "log", "new"),
+        *("set", "per", "token", "iteration", "final", "logs", "minibatch", "", "metrics", "value", "local", "max", "dpo"),
+    )
+)
+_MEANS = frozenset(("running", "avg", "average", "mean", "smoothed", "smooth", "epoch", "ema", "moving"))
+_NO_LOSS = frozenset(
+    (
+        *("scale", "scaler", "weight", "weights", "fn", "function", "std", "best", "min", "minimum", "lowest", "prev"),
+        *("previous", "delta", "diff", "change", "target", "threshold", "coef", "coeff", "lambda", "name", "type", "ppl"),
+        *("history", "packet", "scaling", "multiplier", "factor", "alpha", "beta", "gamma", "patience", "ratio", "var"),
+        *("improvement", "time", "no", "without", "factors", "smoothing"),
+    )
+)
+_SKIPPED_ROW = re.compile(
+    r"improve|\bsav(?:ed|ing)\b|early.?stop|patience|train_runtime|^wandb:|run summary|reached \d|\bcheckpoint (?:to|at)\b"
+    r"|\bbest[ _](?:model|val|valid|loss|epoch|metric|checkpoint)\w{0,12}\s{0,3}(?:is|at|so|:|=|was)"
+    r"|^\s{2,}\w{1,60}\s{2,40}= {1,20}\S{1,30}$"
+)
+_VALIDATION_ROW = re.compile(
+    r"(?<![\w./=-])(?:val|valid|validation|eval|evaluation|evaluating|validating|test|testing|dev)(?![\w./=-])"
+)
+_VALIDATION_BEGINS = re.compile(
+    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:eval(?:uation)? begin|begin(?:ning)? validation|\*{3,} Running [Ee]val)", re.IGNORECASE
+)
+_EPOCH_BEGINS = re.compile(r"(?:.{0,80}\binfo\b)?\W{0,20}(?:start(?:ing)? |training |begin(?:ning)? |train )?epoch\b")
+_TRAINING_ROW = re.compile(r"(?<![\w./=-])(?:train|training|train_inner)(?![\w.=])")
+_HEADER_SPLIT = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s*,\s*")
+_BOOSTED = re.compile(
+    rf"(?<![\w'-])([A-Za-z_][\w ]{{0,40}}?)(?:'s |-)([a-z][a-z0-9_]{{1,30}}(?:@\d{{1,4}})?):\s?({_NUMBER})"
+)
+_BOOSTED_ROW = re.compile(r"\[(\d{1,9})\](?:\t|\s{1,4})(?=[A-Za-z_])")
+_CATBOOST = re.compile(rf"(\d{{1,9}}):\s{{1,4}}learn: ({_NUMBER})(?:\s{{1,4}}test: ({_NUMBER}))?")
+_NO_LOSS_METRICS = re.compile(r"auc|acc|ndcg|map|pre|f1|r2|precision|recall")
+_INNER_RANK = re.compile(r"\brank\W{1,3}(\d{1,5})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRow:
+    """One row with a loss, as it is printed. What it does not say is None."""
+
+    position: float  # where it is in the output: bytes, or rows
+    progress: Progress
+    loss: float | None = None
+    validation: float | None = None
+    clock: float | None = None  # seconds by the row's own clock; only differences count, unless `dated`
+    dated: bool = False  # the clock has a date and a year: Unix seconds, but in an unknown time zone
+    redrawn: bool = False  # a progress bar or a running mean: a later row of the same step replaces it
+    mean: bool = False  # the mean of an epoch, which other rows show in more detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRows:
+    """All rows with a loss in one output, with the clocks of its progress bars."""
+
+    source: str  # name of the format, "" if there are no rows
+    rows: tuple[LossRow, ...]
+    # (position, elapsed seconds, steps of the bar) of the progress bars.
+    bars: tuple[tuple[float, float, int], ...] = ()
+
+
+def read_loss_rows(rows: Iterable[tuple[float, str]]) -> LossRows:
+    """Return the rows with a loss. `rows`: position and text, without escape sequences and carriage returns."""
+    reader = _Reader()
+    for position, row in rows:
+        reader.read(position, row)
+    return LossRows(source=name_format(reader.samples), rows=tuple(reader.found), bars=tuple(reader.bars))
+
+
+class _Reader:
+    """Reads rows one by one. It remembers the epoch that an earlier row announced, and the columns of a table."""
+
+    def __init__(self) -> None:
+        self.found: list[LossRow] = []
+        self.bars: list[tuple[float, float, int]] = []
+        self.samples: list[str] = []
+        self._columns: tuple[str, ...] = ()
+        self._splits_at_space = False
+        self._context = Progress()
+        self._validating = False
+        self._rank: int | None = None
+        self._last_bar: tuple[float | None, float | None] = (None, None)
+
+    def read(self, position: float, row: str) -> None:
+        row = row[:_ROW_CAP]
+        lower = row.lower()
+        if "%|" in row and (bar := read_bar_clock(row)):
+            self.bars.append((position, *bar))
+        if any(word in lower for word in _WORDS):
+            if self._read_values(position, row, lower):
+                return
+        if self._columns and self._read_table_row(position, row):
+            return
+        if "epoch" in lower and _EPOCH_BEGINS.match(lower):
+            progress = read_progress(row, lower)
+            if progress.epoch is not None:
+                self._context, self._validating = Progress(epoch=progress.epoch, epochs=progress.epochs), False
+        if "eval" in lower or "valid" in lower:
+            self._validating = self._validating or bool(_VALIDATION_BEGINS.search(row))
+
+    def _read_values(self, position: float, row: str, lower: str) -> bool:
+        if _SKIPPED_ROW.search(lower):
+            return True
+        if self._read_header(row, lower):
+            return True
+        if self._is_other_rank(row):
+            return True
+        if "{" in row and '":' in row and (values := _parse_json(row)):
+            return self._read_mapping(position, row, values)
+        if "\t" in row or "]" in row or "learn:" in row:
+            boosted = _read_boosted(row)
+            if boosted is not None:
+                self._add(position, row, *boosted)
+                return True
+        if "epoch results:" in lower:
+            return self._read_espnet_result(position, row, lower)
+        found = _find_values(row, lower)
+        if found is None:
+            return False
+        loss, validation, mean, first = found
+        progress = read_progress(row, lower)
+        head = lower[:first]
+        if validation is None and loss is not None:
+            validating = _is_validation_row(head) or (self._validating and not _TRAINING_ROW.search(head))
+            if validating:
+                average = _MEAN.match(row, mean)
+                loss, validation = None, _to_float(average[1]) if average else loss
+        redrawn = progress.bar or (loss is None and progress.inner)
+        summary = " | train | " in lower
+        mean_row = summary and loss is not None and "train_inner" not in lower
+        self._add(position, row, progress, loss, validation, redrawn=redrawn, mean=mean_row)
+        return True
+
+    def _read_espnet_result(self, position: float, row: str, lower: str) -> bool:
+        """Read the means of an epoch, "3epoch results: [train] ..., loss=80, ..., [valid] ..., loss=70"."""
+        parts = {name: lower.find(f"[{name}]") for name in ("train", "valid")}
+        values = {}
+        for name, start in parts.items():
+            end = parts["valid"] if name == "train" and parts["valid"] >= 0 else len(row)
+            found = _find_values(row[start:end], lower[start:end]) if start >= 0 else None
+            values[name] = found[0] if found is not None else None
+        self._add(position, row, read_progress(row, lower), values["train"], values["valid"], mean=True)
+        return True
+
+    def _read_mapping(self, position: float, row: str, values: Mapping[str, object]) -> bool:
+        found = read_mapping(values, validation=_is_validation_row(row[: row.find("{")].lower()))
+        if found is None:
+            return False
+        progress, loss, validation, clock = found
+        mean = "[train][" in row and loss is not None
+        self._add(position, row, progress, loss, validation, clock=clock, mean=mean)
+        return True
+
+    def _add(
+        self,
+        position: float,
+        row: str,
+        progress: Progress,
+        loss: float | None,
+        validation: float | None,
+        *,
+        redrawn: bool = False,
+        mean: bool = False,
+        clock: float | None = None,
+    ) -> None:
+        if progress.epoch is not None:
+            self._context = Progress(epoch=progress.epoch, epochs=progress.epochs)
+        elif self._context.epoch is not None and (progress.step is None or progress.steps is not None):
+            progress = progress.with_epoch(self._context)
+        if redrawn or progress.bar:
+            # Bars repeat the values of the last validation and of the last epoch.
+            last = self._last_bar
+            self._last_bar = (loss, validation if validation is not None else last[1])
+            if validation is not None and validation == last[1]:
+                validation = None
+        if loss is None and validation is None:
+            return
+        at, dated = (clock, True) if clock is not None else read_clock(row)
+        self.found.append(
+            LossRow(
+                position=position,
+                progress=progress,
+                loss=loss,
+                validation=validation,
+                clock=at,
+                dated=dated,
+                redrawn=redrawn,
+                mean=mean,
+            )
+        )
+        if len(self.samples) < 40:
+            self.samples.append(row)
+
+    def _is_other_rank(self, row: str) -> bool:
+        """Return True if the row is of another rank than the first one that printed a loss."""
+        rank = parse_rank(row)
+        if rank is None:
+            inner = _INNER_RANK.search(row)
+            rank = int(inner[1]) if inner else None
+        if rank is None:
+            return False
+        if self._rank is None:
+            self._rank = rank
+        return rank != self._rank
+
+    def _read_header(self, row: str, lower: str) -> bool:
+        """Remember the columns if the row is the head of a table with losses."""
+        if "=" in row or ":" in row or not ("epoch" in lower or "step" in lower or "iter" in lower):
+            return False
+        columns = [column.strip() for column in _HEADER_SPLIT.split(lower.strip(" |\t")) if column.strip()]
+        if len(columns) < 2 or any(column[0].isdigit() or len(column) > 60 for column in columns):
+            return False
+        if "gpu_mem" in lower:
+            columns = [_name_yolo_column(column) for column in lower.split()]
+        elif not any(_classify_key(_to_key(column), "")[0] in ("train", "validation") for column in columns):
+            return False
+        self._columns = tuple(columns)
+        self._splits_at_space = "gpu_mem" in lower or not ("|" in row or "," in row or "\t" in row)
+        return True
+
+    def _read_table_row(self, position: float, row: str) -> bool:
+        if not row or not (row[0].isdigit() or row[0] in " |\t."):
+            return False
+        if self._splits_at_space:
+            cells = row.split()
+        else:
+            separator = "|" if "|" in row else "," if "," in row else "\t"
+            cells = [cell.strip() for cell in row.strip().strip("|").split(separator)]
+        if len(cells) < len(self._columns) - 1 or not cells[0][:1].isdigit():
+            return False
+        found = read_columns(self._columns, cells)
+        if found is None:
+            return False
+        progress, loss, validation, clock = found
+        bar = "%|" in row
+        self._add(position, "table " + " ".join(self._columns), progress, loss, validation, redrawn=bar, clock=clock)
+        return True
+
+
+def _name_yolo_column(column: str) -> str:
+    """Return the name of a loss's column; YOLOv5 of 2020 and 2021 wrote "box", "obj", "cls" without "loss"."""
+    return f"{column}_loss" if column in ("box", "obj", "cls", "dfl", "seg", "landmark", "theta", "angle") else column
+
+
+def _parse_json(row: str) -> Mapping[str, object] | None:
+    start, end = row.find("{"), row.rfind("}")
+    try:
+        found = json.loads(row[start : end + 1]) if end > start else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+_STEP_KEYS = (
+    *("global_step", "trainer/global_step", "num_updates", "train_num_updates", "valid_num_updates", "current_steps"),
+    *("step", "_step", "steps", "iteration", "iter", "it", "iter_num", "update_num", "batch"),
+)
+_CLOCK_KEYS = ("_timestamp", "timestamp", "wall_time", "unix_time", "created_at", "time")
+_UNIX_2000 = 946684800.0
+
+
+def read_mapping(
+    values: Mapping[str, object], *, validation: bool = False
+) -> tuple[Progress, float | None, float | None, float | None] | None:
+    """Return progress, loss, validation loss and Unix time of one record (a row of JSON lines); None without a loss.
+
+    `validation`: a loss that is not named otherwise is one of validation.
+    """
+    flat = _flatten(values)
+    if "train_runtime" in flat:
+        return None
+    validation = validation or str(values.get("mode", values.get("split", ""))).lower() in _VALIDATION
+    losses = [(key, number) for key, value in flat.items() if (number := _to_float(value)) is not None]
+    loss, validation_loss = _choose([(*_classify_key(_to_key(key), ""), number) for key, number in losses])
+    if loss is None and validation_loss is None:
+        return None
+    if validation and validation_loss is None:
+        loss, validation_loss = None, loss
+    step = next((number for key in _STEP_KEYS if (number := _to_float(flat.get(key))) is not None), None)
+    epoch = next((n for key in ("epoch", "train/epoch", "epochs", "train_epoch") if (n := _to_float(flat.get(key))) is not None), None)
+    clock = next((n for key in _CLOCK_KEYS if (n := _to_float(flat.get(key))) is not None and n > _UNIX_2000), None)
+    return Progress(epoch=epoch, step=step), loss, validation_loss, clock
+
+
+def _flatten(values: Mapping[str, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in list(values.items())[:400]:
+        if isinstance(value, dict):
+            flat.update({f"{key}/{inner}".lower(): one for inner, one in list(value.items())[:100]})
+        else:
+            flat[str(key).lower()] = value
+    return flat
+
+
+def read_columns(
+    columns: Sequence[str], cells: Sequence[str]
+) -> tuple[Progress, float | None, float | None, float | None] | None:
+    """Return progress, loss, validation loss and Unix time of one row of a table; None without a loss."""
+    values: dict[str, object] = {}
+    for column, cell in zip(columns, cells, strict=False):
+        done, _, total = cell.partition("/")
+        if total.isdigit() and done.isdigit():
+            values.update({column.lower(): done, f"{column.lower()} of": total})
+        elif cell:
+            values[column.lower()] = cell
+    parts = [c for c in columns if c.lower().endswith("_loss") and c.lower().split("/")[-1] in _YOLO_PARTS]
+    found = read_mapping({key: value for key, value in values.items() if key not in parts} if len(parts) > 1 else values)
+    if len(parts) > 1:
+        sums = [_sum_parts(values, parts, word) for word in ("train", "val")]
+        if sums[0] is not None or sums[1] is not None:
+            progress = found[0] if found else Progress(epoch=_to_float(values.get("epoch")), step=None)
+            found = (progress, sums[0], sums[1], found[3] if found else None)
+    if found is None:
+        return None
+    total = _to_float(values.get("epoch of"))
+    return (Progress(epoch=found[0].epoch, epochs=total, step=found[0].step), *found[1:])
+
+
+_YOLO_PARTS = frozenset(f"{part}_loss" for part in ("box", "obj", "cls", "dfl", "seg", "pose", "kobj", "angle", "l1", "iou"))
+
+
+def _sum_parts(values: Mapping[str, object], parts: Sequence[str], word: str) -> float | None:
+    """Return the sum of the parts of YOLO's loss, for training ("train/box_loss", "box_loss") or validation."""
+    mine = [part for part in parts if (part.lower().startswith("val/")) == (word == "val")]
+    numbers = [_to_float(values.get(part.lower())) for part in mine]
+    return sum(n for n in numbers if n is not None) if numbers and None not in numbers else None
+
+
+def _read_boosted(row: str) -> tuple[Progress, float | None, float | None] | None:
+    """Return progress, loss and validation loss of a row of XGBoost, LightGBM or CatBoost; None for another row."""
+    at = row.find("[")
+    if "learn:" in row and (cat := _CATBOOST.search(row)):
+        return Progress(step=float(cat[1])), _to_float(cat[2]), _to_float(cat[3]) if cat[3] else None
+    head = _BOOSTED_ROW.search(row, max(0, at)) if at >= 0 else None
+    if head is None:
+        return None
+    found = [
+        (name, float(value))
+        for name, metric, value in _BOOSTED.findall(row, head.end())
+        if not _NO_LOSS_METRICS.match(metric)
+    ]
+    if not found:
+        return None
+    names = list(dict.fromkeys(name for name, _ in found))
+    train = next((n for n in names if n.lower().startswith("train") or n in ("dtrain", "learn")), None)
+    if train is None and len(names) > 1:
+        train = names[0]
+    other = next((n for n in names if n != train), None)
+    values = dict(reversed(found))
+    return Progress(step=float(head[1])), values.get(train) if train else None, values.get(other) if other else None
+
+
+def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int, int] | None:
+    """Return loss, validation loss, the end of the loss's text and the start of the first key; None without a value."""
+    if "loss train:" in lower and (pair := _TRAIN_VALUE_PAIR.search(row)):
+        return _to_float(pair[1]), _to_float(pair[2]) if pair[2] else None, pair.end(), pair.start()
+    choices: list[tuple[str, int, float]] = []
+    ends: dict[float, int] = {}
+    first = len(row)
+    for start, end in _find_keys(lower):
+        value = _VALUE.match(row, end)
+        if value is None:
+            continue
+        number = _to_float(value[1])
+        if number is None:
+            continue
+        before = _WORD_BEFORE.search(lower, max(0, start - 22), start)
+        kind, order = _classify_key(lower[start:end], before[1] if before else "")
+        if kind:
+            choices.append((kind, order, number))
+            ends.setdefault(number, value.end())
+            first = min(first, start)
+    if not choices:
+        return None
+    loss, validation = _choose(choices)
+    return loss, validation, ends.get(loss if loss is not None else math.nan, 0), first
+
+
+def _find_keys(lower: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each key that may name a loss."""
+    for word in ("loss", "xent", ": cost"):
+        at = lower.find(word)
+        while at >= 0:
+            start = at + 2 if word == ": cost" else at
+            found = _KEY_START.search(lower, max(0, start - 60), start)
+            rest = _KEY_END.match(lower, at + len(word))
+            end = rest.end() if rest else at + len(word)
+            yield found.start() if found else start, end
+            at = lower.find(word, max(end, at + 1))
+
+
+def _to_key(text: str) -> str:
+    return re.sub(r"[^a-z0-9/_.-]+", "_", text.lower())
+
+
+@lru_cache(maxsize=2048)
+def _classify_key(key: str, before: str) -> tuple[str, int]:
+    """Return what a key names, "train", "validation", "part" or "" (no loss), and its order among the others.
+
+    `before`: the word before it in the row.
+    """
+    words = [*re.split(r"[/_.'-]+", key.strip("/_.'-")), before]
+    if not any(word.startswith(("loss", "xent")) or word == "cost" for word in words) and not key.endswith("loss"):
+        return "", 0
+    if any(word in _NO_LOSS for word in words):
+        return "", 0
+    mean = any(word in _MEANS for word in words)
+    if any(word in _VALIDATION for word in words):
+        order = ("test" in words or "testing" in words) + 2 * mean
+        rest = [word for word in words if word not in _VALIDATION and word not in _MEANS]
+        return "validation", order + 4 * any(word not in _PLAIN and not word.isdigit() for word in rest)
+    own = [word for word in words[:-1] if word not in _TRAINING]
+    other = any(word not in _PLAIN and word not in _MEANS and not word.isdigit() for word in own)
+    return ("part", 0) if other else ("train", int(mean))
+
+
+def _choose(choices: Sequence[tuple[str, int, float]]) -> tuple[float | None, float | None]:
+    """Return the loss and the validation loss of one row: the whole loss before a part of it, a value before a mean."""
+    training = [(order, number) for kind, order, number in choices if kind == "train"]
+    parts = [number for kind, _, number in choices if kind == "part"]
+    validation = [(order, number) for kind, order, number in choices if kind == "validation"]
+    loss = min(training, key=lambda one: one[0])[1] if training else parts[0] if parts and not validation else None
+    return loss, min(validation, key=lambda one: one[0])[1] if validation else None
+
+
+def _is_validation_row(head: str) -> bool:
+    """Return True if the text before the first loss says that it is one of validation."""
+    found = None
+    for found in _VALIDATION_ROW.finditer(head):
+        pass
+    return found is not None and not _TRAINING_ROW.search(head, found.end())
+
+
+def _to_float(value: object) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str) and _NUMERIC.match(value):
+        return float(value)
+    return None
