@@ -27,7 +27,7 @@ _FORMATS = tuple(
         ("timm", r"Train: \d+ \[|Test: \[ *\d+/\d+\]\s+Time"),
         ("diffusers", r"step_loss="),
         ("lightning", r"\bv_num[=:]|train_loss_step=|epoch,step,|table (?:.* )?(?:epoch|step) .*train_loss(?:_step|_epoch)"),
-        ("keras", r"(?:ms|us|s)/(?:step|epoch|sample)\b"),
+        ("keras", r"(?:ms|us|s)/(?:step|epoch|sample)\b|\d/\d+ \[[=.>]|\d/\w+ - \d+s - "),
         ("yolo", r"table .*(?:box|obj|cls)_loss"),
         ("fastai", r"table epoch train_loss valid_loss"),
         ("nanogpt", r"\biter \d+: loss |\bstep \d+: train loss "),

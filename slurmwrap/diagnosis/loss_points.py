@@ -21,6 +21,8 @@ MOST_POINTS = 256
 _MOST_VALIDATIONS = 64
 # Rows that show neither a step nor an epoch count from this number on.
 _FEWEST_BARE_ROWS = 5
+# A row that is printed again after so many others is one of another training.
+_REPEATED_WITHIN = 256
 _DAY_S = 86400.0
 _YEAR_S = 366 * _DAY_S
 # Largest difference between the clock of a node and Slurm's.
@@ -176,13 +178,13 @@ def _count_bars(rows: Sequence[LossRow]) -> list[LossRow]:
 
 def _drop_repeated(rows: Sequence[LossRow]) -> list[LossRow]:
     """Return the rows without those that repeat an earlier one, as several ranks print them."""
-    seen: set[tuple[float | None, ...]] = set()
+    seen: dict[tuple[float | None, ...], int] = {}
     kept = []
-    for row in rows:
+    for i, row in enumerate(rows):
         key = (row.progress.epoch, row.progress.step, row.loss, row.validation)
-        if row.progress.step is None or key not in seen:
-            seen.add(key)
+        if row.progress.step is None or i - seen.get(key, -_REPEATED_WITHIN) >= _REPEATED_WITHIN:
             kept.append(row)
+        seen[key] = i
     return kept
 
 

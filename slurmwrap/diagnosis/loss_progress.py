@@ -26,17 +26,25 @@ _EPOCH = re.compile(
     r"(\d{1,7}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?)(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,7}))?(?![\w%])"
 )
 _GLOBAL_STEP = re.compile(
-    r"(?:global[_ ]?steps?|num_updates|current_steps|consumed_steps)['\"]?\s{0,3}[:=]?\s{0,8}['\"]?(\d{1,12})(?:\.0{1,9})?(?![\d.]*[1-9])"
+    r"(?:global[_ ]?steps?|num_updates|current_steps|consumed_steps)['\"]?\s{0,3}[:=]?\s{0,8}['\"]?(\d{1,12}(?:\.\d{1,9})?(?:e[+]?\d{1,2})?)(?!\d)"
 )
-_STEP = re.compile(
-    r"(?<![\w-])(?:training |train |completed |optimizer )?(?:steps?|iters?|iterations?|it|updates?|up|batch(?:_idx)?)"
-    r"(?:\(\w{1,8}\))?['\"]?\.?\s{0,3}[:=#\[(]{0,2}\s{0,14}['\"]?(\d{1,12})(?:\s{0,12}(?:/|of)\s{0,12}(\d{1,12}))?\b"
-    r"(?!\.\d|%|\s{0,2}(?:ms|s)\b)"
+_COUNT = (
+    r"(?:\(\w{1,8}\))?['\"]?\]?\.?\s{0,3}[:=#\N{FULLWIDTH COLON}]?\s{0,14}[\[(#]?\s{0,10}['\"]?(\d{1,12})"
+    r"(?:\s{0,12}(?:/|of)\s{0,12}(\d{1,12}))?\b(?!\.\d|%|\s{0,2}(?:ms|s)\b|:\d\d)"
+)
+_STEP = re.compile(rf"(?<![\w/-])steps?{_COUNT}")
+# Names of steps that give way to "step" in the same row. The last ones are "number of training" and "of iterations".
+_OTHER_STEP = re.compile(
+    r"(?:(?<![\w/-])(?:iters?|iterations?|it|updates?|up|batch(?:_idx)?)"
+    rf"|\u8bad\u7ec3\u6b21\u6570|\u8fed\u4ee3\u6b21\u6570){_COUNT}"
 )
 _BAR = re.compile(
     r"\d{1,3}%\|[^|]{0,160}\| {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d))?"
 )
-_KERAS = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) (?:\[[=.>]|\N{BOX DRAWINGS HEAVY HORIZONTAL})")
+# With `verbose=2` Keras draws no bar: "100/100 - 5s - loss: 0.5".
+_KERAS = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) (?:\[[=.>]|\N{BOX DRAWINGS HEAVY HORIZONTAL}|- \d{1,7}s\b)")
+# fairseq of 2018 and earlier: "epoch 010  7000 / 8223 loss=0.86".
+_FAIRSEQ = re.compile(r"epoch (\d{1,7}):?\s{1,9}(\d{1,12}) / (\d{1,12}) loss=")
 _RICH = re.compile(r"\N{BOX DRAWINGS HEAVY HORIZONTAL}[^\d]{0,120}(\d{1,9})/(\d{1,9})\s")
 _DATE = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _DAY = re.compile(r"\[?(\d\d)[-/](\d\d) (\d\d):(\d\d):(\d\d)")
@@ -73,7 +81,9 @@ def read_progress(row: str, lower: str) -> Progress:
         return Progress(epoch=epoch, epochs=epochs, step=float(named[1]), bar=bar is not None)
     if bar:
         return _make(epoch, epochs, bar[1], bar[2], inner=epoch is not None, bar=True)
-    if _HEAVY in row or " [" in row:
+    if " / " in lower and (old := _FAIRSEQ.search(lower)):
+        return _make(float(old[1]), None, old[2], old[3], inner=True)
+    if _HEAVY in row or " [" in row or "s - " in row:
         drawn = _KERAS.search(row) or (_RICH.search(row) if _HEAVY in row else None)
         if drawn:
             return _make(epoch, epochs, drawn[1], drawn[2], inner=True, bar=True)
@@ -83,14 +93,15 @@ def read_progress(row: str, lower: str) -> Progress:
             return boxed
     if "epoch:train:" in lower and (one := _ESPNET.search(lower)):
         return _make(float(one[1]), None, one[2], None, inner=True)
-    step = _STEP.search(lower) if _has_step_word(lower) else None
+    step = _STEP.search(lower) if "step" in lower else None
+    step = step or (_OTHER_STEP.search(lower) if _has_step_word(lower) else None)
     if step:
         return _make(epoch, epochs, step[1], step[2])
     return Progress(epoch=epoch, epochs=epochs)
 
 
 def _has_step_word(lower: str) -> bool:
-    return "step" in lower or "it" in lower or "up" in lower or "batch" in lower
+    return "it" in lower or "up" in lower or "batch" in lower or "\u6b21\u6570" in lower
 
 
 def _read_epoch(lower: str) -> tuple[float | None, float | None]:

@@ -7,7 +7,6 @@ output, whatever it holds. All of it is the user's claim about their own job.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -15,20 +14,20 @@ from functools import lru_cache
 from slurmwrap.diagnosis.log_rows import parse_rank
 from slurmwrap.diagnosis.loss_format import name_format
 from slurmwrap.diagnosis.loss_progress import Progress, read_bar_clock, read_clock, read_progress
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 
 _ROW_CAP = 1200
 # A row with a key that ends in one of these words may hold a loss. The words are searched for in lower-case text.
 _WORDS = ("loss", "xent", "gpu_mem", "learn: ", "rmse", "'s ", "-mae", "error", ": cost ")
 _NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)\b"
 _NUMERIC = re.compile(rf"(?:{_NUMBER})$", re.IGNORECASE)
-_KEY_START = re.compile(r"[\w/.@'-]{0,60}$")
-_KEY_END = re.compile(r"[\w/.-]{0,30}")
-_WORD_BEFORE = re.compile(r"([A-Za-z]{1,20})[ _]{1,2}$")
+_KEY_START = re.compile(r"[\w/.@'-]{0,60}$", re.ASCII)
+_KEY_END = re.compile(r"[\w/.-]{0,30}", re.ASCII)
+_WORDS_BEFORE = re.compile(r"(?:[A-Za-z]{1,20}[ _]{1,2}){1,3}$")
 # What may stand between the key and its value: a quote, "(train)", "is", "at step 10", a separator, "tensor(".
 _VALUE = re.compile(
-    r"['\"`]{0,2}\s{0,4}(?:\([A-Za-z][A-Za-z _/-]{0,20}\)\s?)?(?:(?:is|value|was)\b\s?)?"
-    r"(?:(?:at|after|for|on|in)\b[^:=|\n]{1,40}(?=[:=]))?[:=|]?\s{0,14}(?:(?:tensor|np\.float\d\d|array)?[\[(]{1,2})?['\"]?"
+    r"['\"`]{0,2}\]?\s{0,4}(?:\([A-Za-z][A-Za-z _/-]{0,20}\)\s?)?(?:(?:is|value|was)\b\s?)?"
+    r"(?:(?:at|after|for|on|in)\b[^:=|\n]{1,40}(?=[:=]))?[:=|\N{FULLWIDTH COLON}]?\s{0,14}(?:(?:tensor|np\.float\d\d|array)?[\[(]{1,2})?['\"]?"
     rf"({_NUMBER})(?!\.?[A-Za-z_%]|\s?%|/\d)",
     re.IGNORECASE,
 )
@@ -41,7 +40,7 @@ _PLAIN = frozenset(
     (
         *("loss", "losses", "total", "lm", "mlm", "step", "current", "cur", "curr", "reduced", "global", "batch"),
         *("overall", "sum", "model", "trainer", "ce", "cross", "entropy", "mse", "iter", "xent", "cost", "log", "new"),
-        *("set", "per", "token", "iteration", "final", "logs", "minibatch", "", "metrics", "value", "local", "max", "dpo"),
+        *("set", "per", "token", "iteration", "final", "logs", "minibatch", "", "metrics", "value", "local", "main"),
     )
 )
 _MEANS = frozenset(("running", "avg", "average", "mean", "smoothed", "smooth", "epoch", "ema", "moving"))
@@ -60,6 +59,8 @@ _SKIPPED_ROW = re.compile(
 )
 _VALIDATION_ROW = re.compile(
     r"(?<![\w./=-])(?:val|valid|validation|eval|evaluation|evaluating|validating|test|testing|dev)(?![\w./=-])"
+    # "test set" and "validation set" in Chinese
+    "|\u6d4b\u8bd5\u96c6|\u9a8c\u8bc1\u96c6"
 )
 _VALIDATION_BEGINS = re.compile(
     r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:eval(?:uation)? begin|begin(?:ning)? validation|\*{3,} Running [Ee]val)", re.IGNORECASE
@@ -67,6 +68,9 @@ _VALIDATION_BEGINS = re.compile(
 _EPOCH_BEGINS = re.compile(r"(?:.{0,80}\binfo\b)?\W{0,20}(?:start(?:ing)? |training |begin(?:ning)? |train )?epoch\b")
 _TRAINING_ROW = re.compile(r"(?<![\w./=-])(?:train|training|train_inner)(?![\w.=])")
 _HEADER_SPLIT = re.compile(r"\s*\|\s*|\t+|\s{2,}|\s*,\s*")
+_FAIRSEQ_SUMMARY = re.compile(r"\| epoch \d{3,7} \| (?:train )?loss")
+_CELL = re.compile(r"\S+")
+_HOLDS_NUMBER = re.compile(r"(?:^|\s)[-+]?[\d.]")
 _BOOSTED = re.compile(
     rf"(?<![\w'-])([A-Za-z_][\w ]{{0,40}}?)(?:'s |-)([a-z][a-z0-9_]{{1,30}}(?:@\d{{1,4}})?):\s?({_NUMBER})"
 )
@@ -116,11 +120,12 @@ class _Reader:
         self.bars: list[tuple[float, float, int]] = []
         self.samples: list[str] = []
         self._columns: tuple[str, ...] = ()
+        self._starts: tuple[int, ...] = ()
         self._splits_at_space = False
         self._context = Progress()
         self._validating = False
         self._rank: int | None = None
-        self._last_bar: tuple[float | None, float | None] = (None, None)
+        self._last_validation: float | None = None
 
     def read(self, position: float, row: str) -> None:
         row = row[:_ROW_CAP]
@@ -158,7 +163,7 @@ class _Reader:
         found = _find_values(row, lower)
         if found is None:
             return False
-        loss, validation, mean, first = found
+        loss, validation, mean, first, is_mean = found
         progress = read_progress(row, lower)
         head = lower[:first]
         if validation is None and loss is not None:
@@ -167,8 +172,8 @@ class _Reader:
                 average = _MEAN.match(row, mean)
                 loss, validation = None, _to_float(average[1]) if average else loss
         redrawn = progress.bar or (loss is None and progress.inner)
-        summary = " | train | " in lower
-        mean_row = summary and loss is not None and "train_inner" not in lower
+        summary = " | train | " in lower or bool(_FAIRSEQ_SUMMARY.search(lower))
+        mean_row = loss is not None and (is_mean or (summary and "train_inner" not in lower))
         self._add(position, row, progress, loss, validation, redrawn=redrawn, mean=mean_row)
         return True
 
@@ -187,9 +192,7 @@ class _Reader:
         found = read_mapping(values, validation=_is_validation_row(row[: row.find("{")].lower()))
         if found is None:
             return False
-        progress, loss, validation, clock = found
-        mean = "[train][" in row and loss is not None
-        self._add(position, row, progress, loss, validation, clock=clock, mean=mean)
+        self._add_record(position, row, found, mean="[train][" in row or " | train | " in row)
         return True
 
     def _add(
@@ -208,12 +211,12 @@ class _Reader:
             self._context = Progress(epoch=progress.epoch, epochs=progress.epochs)
         elif self._context.epoch is not None and (progress.step is None or progress.steps is not None):
             progress = progress.with_epoch(self._context)
-        if redrawn or progress.bar:
-            # Bars repeat the values of the last validation and of the last epoch.
-            last = self._last_bar
-            self._last_bar = (loss, validation if validation is not None else last[1])
-            if validation is not None and validation == last[1]:
+        if loss is not None and validation is not None:
+            # Bars and some loggers repeat the value of the last validation in each row.
+            if validation == self._last_validation and progress.step is not None:
                 validation = None
+            else:
+                self._last_validation = validation
         if loss is None and validation is None:
             return
         at, dated = (clock, True) if clock is not None else read_clock(row)
@@ -249,13 +252,15 @@ class _Reader:
         if "=" in row or ":" in row or not ("epoch" in lower or "step" in lower or "iter" in lower):
             return False
         columns = [column.strip() for column in _HEADER_SPLIT.split(lower.strip(" |\t")) if column.strip()]
-        if len(columns) < 2 or any(column[0].isdigit() or len(column) > 60 for column in columns):
+        if len(columns) < 2 or any(_HOLDS_NUMBER.search(column) or len(column) > 60 for column in columns):
             return False
         if "gpu_mem" in lower:
             columns = [_name_yolo_column(column) for column in lower.split()]
         elif not any(_classify_key(_to_key(column), "")[0] in ("train", "validation") for column in columns):
             return False
         self._columns = tuple(columns)
+        # Chainer leaves cells empty and aligns them to the left.
+        self._starts = tuple(found.start() for found in _CELL.finditer(row)) if "main/loss" in lower else ()
         self._splits_at_space = "gpu_mem" in lower or not ("|" in row or "," in row or "\t" in row)
         return True
 
@@ -263,19 +268,35 @@ class _Reader:
         if not row or not (row[0].isdigit() or row[0] in " |\t."):
             return False
         if self._splits_at_space:
-            cells = row.split()
+            cells = _split_at_columns(row, self._starts) if self._starts else row.split()
         else:
             separator = "|" if "|" in row else "," if "," in row else "\t"
             cells = [cell.strip() for cell in row.strip().strip("|").split(separator)]
-        if len(cells) < len(self._columns) - 1 or not cells[0][:1].isdigit():
+        if len(cells) < len(self._columns) - 1 or not (cells[0][:1].isdigit() or cells[0] == ""):
             return False
         found = read_columns(self._columns, cells)
         if found is None:
             return False
-        progress, loss, validation, clock = found
-        bar = "%|" in row
-        self._add(position, "table " + " ".join(self._columns), progress, loss, validation, redrawn=bar, clock=clock)
+        self._add_record(position, "table " + " ".join(self._columns), found, redrawn="%|" in row)
         return True
+
+    def _add_record(self, position: float, row: str, found: Record, *, redrawn: bool = False, mean: bool = False) -> None:
+        self._add(
+            position,
+            row,
+            found.progress,
+            found.loss,
+            found.validation,
+            redrawn=redrawn,
+            mean=found.loss is not None and (mean or found.mean),
+            clock=found.clock,
+        )
+
+
+def _split_at_columns(row: str, starts: Sequence[int]) -> list[str]:
+    """Return the cell that begins at each start of a column; "" for an empty one."""
+    cells = {found.start(): found[0] for found in _CELL.finditer(row)}
+    return [cells.get(start, "") for start in starts]
 
 
 def _name_yolo_column(column: str) -> str:
@@ -292,6 +313,17 @@ def _parse_json(row: str) -> Mapping[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The loss in one record or one row of a table. `clock`: Unix seconds."""
+
+    progress: Progress
+    loss: float | None
+    validation: float | None
+    clock: float | None = None
+    mean: bool = False  # the loss is the mean of an epoch
+
+
 _STEP_KEYS = (
     *("global_step", "trainer/global_step", "num_updates", "train_num_updates", "valid_num_updates", "current_steps"),
     *("step", "_step", "steps", "iteration", "iter", "it", "iter_num", "update_num", "batch"),
@@ -302,8 +334,8 @@ _UNIX_2000 = 946684800.0
 
 def read_mapping(
     values: Mapping[str, object], *, validation: bool = False
-) -> tuple[Progress, float | None, float | None, float | None] | None:
-    """Return progress, loss, validation loss and Unix time of one record (a row of JSON lines); None without a loss.
+) -> Record | None:
+    """Return the loss of one record (a row of JSON lines); None without a loss.
 
     `validation`: a loss that is not named otherwise is one of validation.
     """
@@ -312,7 +344,8 @@ def read_mapping(
         return None
     validation = validation or str(values.get("mode", values.get("split", ""))).lower() in _VALIDATION
     losses = [(key, number) for key, value in flat.items() if (number := _to_float(value)) is not None]
-    loss, validation_loss = _choose([(*_classify_key(_to_key(key), ""), number) for key, number in losses])
+    choices = [(*_classify_key(_to_key(key), ""), number) for key, number in losses]
+    loss, validation_loss = _choose(choices)
     if loss is None and validation_loss is None:
         return None
     if validation and validation_loss is None:
@@ -320,7 +353,13 @@ def read_mapping(
     step = next((number for key in _STEP_KEYS if (number := _to_float(flat.get(key))) is not None), None)
     epoch = next((n for key in ("epoch", "train/epoch", "epochs", "train_epoch") if (n := _to_float(flat.get(key))) is not None), None)
     clock = next((n for key in _CLOCK_KEYS if (n := _to_float(flat.get(key))) is not None and n > _UNIX_2000), None)
-    return Progress(epoch=epoch, step=step), loss, validation_loss, clock
+    return Record(
+        progress=Progress(epoch=epoch, step=step),
+        loss=loss,
+        validation=validation_loss,
+        clock=clock,
+        mean=_is_mean(choices),
+    )
 
 
 def _flatten(values: Mapping[str, object]) -> dict[str, object]:
@@ -335,8 +374,8 @@ def _flatten(values: Mapping[str, object]) -> dict[str, object]:
 
 def read_columns(
     columns: Sequence[str], cells: Sequence[str]
-) -> tuple[Progress, float | None, float | None, float | None] | None:
-    """Return progress, loss, validation loss and Unix time of one row of a table; None without a loss."""
+) -> Record | None:
+    """Return the loss of one row of a table; None without a loss."""
     values: dict[str, object] = {}
     for column, cell in zip(columns, cells, strict=False):
         done, _, total = cell.partition("/")
@@ -344,27 +383,34 @@ def read_columns(
             values.update({column.lower(): done, f"{column.lower()} of": total})
         elif cell:
             values[column.lower()] = cell
-    parts = [c for c in columns if c.lower().endswith("_loss") and c.lower().split("/")[-1] in _YOLO_PARTS]
-    found = read_mapping({key: value for key, value in values.items() if key not in parts} if len(parts) > 1 else values)
-    if len(parts) > 1:
-        sums = [_sum_parts(values, parts, word) for word in ("train", "val")]
-        if sums[0] is not None or sums[1] is not None:
-            progress = found[0] if found else Progress(epoch=_to_float(values.get("epoch")), step=None)
-            found = (progress, sums[0], sums[1], found[3] if found else None)
+    found = _add_yolo_parts(read_mapping(values), columns, values)
     if found is None:
         return None
-    total = _to_float(values.get("epoch of"))
-    return (Progress(epoch=found[0].epoch, epochs=total, step=found[0].step), *found[1:])
+    epochs = _to_float(values.get("epoch of"))
+    return replace(found, progress=replace(found.progress, epochs=epochs)) if epochs is not None else found
+
+
+def _add_yolo_parts(found: Record | None, columns: Sequence[str], values: Mapping[str, object]) -> Record | None:
+    """Return the row with the sums of the parts of YOLO's loss, if it has several."""
+    parts = [column.lower() for column in columns if column.lower().split("/")[-1] in _YOLO_PARTS]
+    if len(parts) < 2:
+        return found
+    train, validation = (
+        _sum_parts(values, [part for part in parts if part.startswith("val/") == of_validation])
+        for of_validation in (False, True)
+    )
+    if train is None and validation is None:
+        return found
+    progress = found.progress if found else Progress(epoch=_to_float(values.get("epoch")))
+    return Record(progress=progress, loss=train, validation=validation, clock=found.clock if found else None)
 
 
 _YOLO_PARTS = frozenset(f"{part}_loss" for part in ("box", "obj", "cls", "dfl", "seg", "pose", "kobj", "angle", "l1", "iou"))
 
 
-def _sum_parts(values: Mapping[str, object], parts: Sequence[str], word: str) -> float | None:
-    """Return the sum of the parts of YOLO's loss, for training ("train/box_loss", "box_loss") or validation."""
-    mine = [part for part in parts if (part.lower().startswith("val/")) == (word == "val")]
-    numbers = [_to_float(values.get(part.lower())) for part in mine]
-    return sum(n for n in numbers if n is not None) if numbers and None not in numbers else None
+def _sum_parts(values: Mapping[str, object], parts: Sequence[str]) -> float | None:
+    numbers = [number for part in parts if (number := _to_float(values.get(part))) is not None]
+    return sum(numbers) if numbers and len(numbers) == len(parts) else None
 
 
 def _read_boosted(row: str) -> tuple[Progress, float | None, float | None] | None:
@@ -391,10 +437,13 @@ def _read_boosted(row: str) -> tuple[Progress, float | None, float | None] | Non
     return Progress(step=float(head[1])), values.get(train) if train else None, values.get(other) if other else None
 
 
-def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int, int] | None:
-    """Return loss, validation loss, the end of the loss's text and the start of the first key; None without a value."""
+def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int, int, bool] | None:
+    """Return loss, validation loss, end of the loss's text, start of the first key, and whether the loss is a mean.
+
+    None: the row has no value.
+    """
     if "loss train:" in lower and (pair := _TRAIN_VALUE_PAIR.search(row)):
-        return _to_float(pair[1]), _to_float(pair[2]) if pair[2] else None, pair.end(), pair.start()
+        return _to_float(pair[1]), _to_float(pair[2]) if pair[2] else None, pair.end(), pair.start(), False
     choices: list[tuple[str, int, float]] = []
     ends: dict[float, int] = {}
     first = len(row)
@@ -405,8 +454,8 @@ def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int,
         number = _to_float(value[1])
         if number is None:
             continue
-        before = _WORD_BEFORE.search(lower, max(0, start - 22), start)
-        kind, order = _classify_key(lower[start:end], before[1] if before else "")
+        before = _WORDS_BEFORE.search(lower, max(0, start - 64), start)
+        kind, order = _classify_key(lower[start:end], before[0] if before else "")
         if kind:
             choices.append((kind, order, number))
             ends.setdefault(number, value.end())
@@ -414,7 +463,8 @@ def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int,
     if not choices:
         return None
     loss, validation = _choose(choices)
-    return loss, validation, ends.get(loss if loss is not None else math.nan, 0), first
+    end = ends.get(loss, 0) if loss is not None else 0
+    return loss, validation, end, first, _is_mean(choices)
 
 
 def _find_keys(lower: str) -> Iterator[tuple[int, int]]:
@@ -438,21 +488,20 @@ def _to_key(text: str) -> str:
 def _classify_key(key: str, before: str) -> tuple[str, int]:
     """Return what a key names, "train", "validation", "part" or "" (no loss), and its order among the others.
 
-    `before`: the word before it in the row.
+    `before`: up to three words before it in the row.
     """
-    words = [*re.split(r"[/_.'-]+", key.strip("/_.'-")), before]
-    if not any(word.startswith(("loss", "xent")) or word == "cost" for word in words) and not key.endswith("loss"):
+    own, around = re.split(r"[/_.'-]+", key.strip("/_.'-")), before.split()[::-1]
+    if not any(word.startswith(("loss", "xent")) or word == "cost" for word in own) and not key.endswith("loss"):
         return "", 0
-    if any(word in _NO_LOSS for word in words):
+    if any(word in _NO_LOSS for word in (*own, *around)):
         return "", 0
-    mean = any(word in _MEANS for word in words)
-    if any(word in _VALIDATION for word in words):
-        order = ("test" in words or "testing" in words) + 2 * mean
-        rest = [word for word in words if word not in _VALIDATION and word not in _MEANS]
-        return "validation", order + 4 * any(word not in _PLAIN and not word.isdigit() for word in rest)
-    own = [word for word in words[:-1] if word not in _TRAINING]
-    other = any(word not in _PLAIN and word not in _MEANS and not word.isdigit() for word in own)
-    return ("part", 0) if other else ("train", int(mean))
+    mean = any(word in _MEANS for word in (*own, *around))
+    which = next((word for word in (*own, *around) if word in _VALIDATION or word in _TRAINING), "")
+    rest = [word for word in own if word not in _MEANS and word not in _PLAIN and not word.isdigit()]
+    if which in _VALIDATION:
+        other = any(word not in _VALIDATION for word in rest)
+        return "validation", which.startswith("test") + 2 * mean + 4 * other
+    return ("part", 0) if any(word not in _TRAINING for word in rest) else ("train", int(mean))
 
 
 def _choose(choices: Sequence[tuple[str, int, float]]) -> tuple[float | None, float | None]:
@@ -462,6 +511,12 @@ def _choose(choices: Sequence[tuple[str, int, float]]) -> tuple[float | None, fl
     validation = [(order, number) for kind, order, number in choices if kind == "validation"]
     loss = min(training, key=lambda one: one[0])[1] if training else parts[0] if parts and not validation else None
     return loss, min(validation, key=lambda one: one[0])[1] if validation else None
+
+
+def _is_mean(choices: Sequence[tuple[str, int, float]]) -> bool:
+    """Return True if all losses of training in a row are means."""
+    orders = [order for kind, order, _ in choices if kind == "train"]
+    return bool(orders) and min(orders) > 0
 
 
 def _is_validation_row(head: str) -> bool:
