@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.queue_priority import PriorityScheme
     from slurmwrap.model.resource_profile import Measurement
-    from slurmwrap.model.running_job import EarlyFinding, GpuUse
+    from slurmwrap.model.running_job import EarlyFinding, GpuUse, LossCurve
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
@@ -223,6 +223,15 @@ class Store(Protocol):
 
     def gpu_use(self, attempt: RunKey) -> tuple[GpuUse, ...]:
         """Return the samples of the GPUs of one run, ordered by node and GPU."""
+
+    def save_loss_curve(self, curve: LossCurve) -> None:
+        """Insert or replace by run."""
+
+    def loss_curve(self, attempt: RunKey) -> LossCurve | None:
+        """Return the loss curve of one run; None if none is stored."""
+
+    def loss_curves(self, since: float) -> tuple[LossCurve, ...]:
+        """Return the curves of the runs that ended since then, in the order of their ends. `since`: Unix seconds."""
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
         """Return GPUs times run time of the runs with GPUs that completed or were cut off since then."""

@@ -134,6 +134,12 @@ def _append_rows(text: str, first: int, rows: list[str], numbers: list[int]) -> 
             numbers.append(first + offset)
 
 
+def clean_rows(text: str) -> list[str]:
+    """Return all rows of a text without escape sequences; carriage returns split rows. Nothing is left out."""
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    return text.replace("\r", "\n").split("\n")
+
+
 def strip_prefix(row: str) -> str:
     """Return `row` without the prefixes of launchers and loggers (at most four)."""
     for _ in range(4):

@@ -18,7 +18,10 @@ _FORMATS = tuple(
         ("megatron", r"lm loss(?: value)?: .{0,400}\|"),
         ("espnet", r"\depoch(?:: ?train:| results:)"),
         ("opennmt", r"\bxent: "),
-        ("mmengine", r"(?:Epoch|Iter)\((?:train|val)\)|mm(?:det|engine|cv|seg|pose|cls)\b|Epoch \[\d+\]\[\d+/\d+\]\tlr"),
+        (
+            "mmengine",
+            r"(?:Epoch|Iter)\((?:train|val)\)|mm(?:det|engine|cv|seg|pose|cls)\b|Epoch \[\d+\]\[\d+/\d+\]\tlr",
+        ),
         ("detectron2", r"d2\.utils\.events|\btotal_loss"),
         ("paddle", r"\bpp(?:det|cls|ocr|seg)\b|\[TRAIN\] epoch|batch_cost|interval_runtime|step +\d+/\d+ - loss"),
         ("torchtitan", r"step: *\d.{0,40}loss: .{0,120}(?:memory: |tps: )"),
@@ -26,7 +29,10 @@ _FORMATS = tuple(
         ("torchtune", r"^\W{0,3}\d+\|\d+\|Loss: "),
         ("timm", r"Train: \d+ \[|Test: \[ *\d+/\d+\]\s+Time"),
         ("diffusers", r"step_loss="),
-        ("lightning", r"\bv_num[=:]|train_loss_step=|epoch,step,|table (?:.* )?(?:epoch|step) .*train_loss(?:_step|_epoch)"),
+        (
+            "lightning",
+            r"\bv_num[=:]|train_loss_step=|epoch,step,|table (?:.* )?(?:epoch|step) .*train_loss(?:_step|_epoch)",
+        ),
         ("keras", r"(?:ms|us|s)/(?:step|epoch|sample)\b|\d/\d+ \[[=.>]|\d/\w+ - \d+s - "),
         ("yolo", r"table .*(?:box|obj|cls)_loss"),
         ("fastai", r"table epoch train_loss valid_loss"),

@@ -1,4 +1,4 @@
-"""Turn the rows with a loss into a curve: steps counted over all epochs, a time for each point, one point per step. Pure.
+"""Turn the rows with a loss into a curve: steps counted over all epochs, times, one point for each step. Pure.
 
 Times come from the output's own clocks: the date of each row, else the elapsed time of its progress bars. Without any,
 steps are taken to last equally long, and rows without steps to be equally far apart.
@@ -164,13 +164,13 @@ def _restarts_each_epoch(training: Sequence[LossRow]) -> bool:
 
 def _count_bars(rows: Sequence[LossRow]) -> list[LossRow]:
     """Return the rows of a bar that is drawn anew in each epoch, with steps that count over all of them."""
-    counted, before, earlier = [], None, 0.0
+    counted, before, total, earlier = [], 0.0, 0.0, 0.0
     for row in rows:
         step = row.progress.step
-        if step is not None and before is not None and step < before.step and before.step == before.steps:
-            earlier += before.step
         if step is not None:
-            before = row.progress
+            if step < before and before == total:
+                earlier += before
+            before, total = step, row.progress.steps or 0.0
             row = replace(row, progress=replace(row.progress, step=step + earlier))
         counted.append(row)
     return counted
@@ -211,7 +211,9 @@ def _is_same_step(last: _Point, row: LossRow) -> bool:
         # A pass over the validation data belongs to the training before it.
         return epoch is None or last.epoch is None or epoch == last.epoch
     if step is not None and last.step is not None:
-        return step == last.step and (epoch is None or last.epoch is None or math.floor(epoch) == math.floor(last.epoch))
+        return step == last.step and (
+            epoch is None or last.epoch is None or math.floor(epoch) == math.floor(last.epoch)
+        )
     if step is None and last.step is None and epoch is not None:
         return epoch == last.epoch and (row.redrawn or last.loss is None or row.loss is None)
     # "Epoch 3: loss" after the validation of the same epoch, or the other way round.
@@ -247,18 +249,20 @@ def _read_clocks(rows: Sequence[LossRow], span: RunSpan) -> list[float] | None:
         clocks.append(clock + turns)
     if clocks[-1] <= clocks[0]:
         return None
-    placed = _place_dates(clocks, span) if not wrap else None
+    utc = all(row.utc for row in rows if row.clock is not None)
+    placed = _place_dates(clocks, span, utc=utc) if not wrap else None
     seconds = placed if placed is not None else _align_at_end(clocks, span.run_s)
     return _interpolate([i for i, _ in known], seconds, list(range(len(rows))))
 
 
-def _place_dates(clocks: Sequence[float], span: RunSpan) -> list[float] | None:
+def _place_dates(clocks: Sequence[float], span: RunSpan, *, utc: bool) -> list[float] | None:
     """Return the seconds since the start of the run; None if no time zone puts all of them into the run."""
     if span.began is None:
         return None
     low, high = min(clocks) - span.began, max(clocks) - span.began
     latest = span.run_s + _CLOCK_SKEW_S
-    shifts = (span.zone_s, 0.0, -_ZONE_S * math.floor((latest - high) / _ZONE_S))
+    # Of other time zones, the one in which the last row is nearest to the end of the run.
+    shifts = (0.0,) if utc else (span.zone_s, 0.0, -_ZONE_S * math.floor((latest - high) / _ZONE_S))
     for shift in shifts:
         if low - shift >= -_CLOCK_SKEW_S and high - shift <= latest:
             return [clock - span.began - shift for clock in clocks]
@@ -272,9 +276,7 @@ def _align_at_end(clocks: Sequence[float], run_s: float) -> list[float]:
     return [run_s - (clocks[-1] - clock) * factor for clock in clocks]
 
 
-def _read_bars(
-    rows: Sequence[LossRow], bars: Sequence[tuple[float, float, int]], span: RunSpan
-) -> list[float] | None:
+def _read_bars(rows: Sequence[LossRow], bars: Sequence[tuple[float, float, int]], span: RunSpan) -> list[float] | None:
     """Return the times by the elapsed seconds of the progress bar that is drawn most often; None without one."""
     counts = Counter(total for _, _, total in bars)
     # Of bars that are drawn about as often, the longest one is that of the training.
@@ -341,22 +343,23 @@ def reduce_points(points: Sequence[LossPoint], most: int = MOST_POINTS) -> tuple
     if len(points) <= most:
         return tuple(points)
     kept = {0, len(points) - 1}
-    for losses in ([p.loss for p in points], [p.validation_loss for p in points]):
-        known = [i for i, loss in enumerate(losses) if loss is not None]
-        if known:
-            kept.add(min(known, key=lambda i: losses[i]))
-    validations = [i for i, point in enumerate(points) if point.validation_loss is not None]
+    for losses in (_list_losses(points, "loss"), _list_losses(points, "validation_loss")):
+        kept.update(i for _, i in sorted(losses)[:1])
+    validations = [i for _, i in _list_losses(points, "validation_loss")]
     kept.update(_pick_evenly(validations, min(_MOST_VALIDATIONS, most // 4)))
     left = [i for i in range(len(points)) if i not in kept]
     groups = max(1, most - len(kept))
     for group in range(groups):
         part = left[len(left) * group // groups : len(left) * (group + 1) // groups]
-        known = sorted((points[i].loss, i) for i in part if points[i].loss is not None)
-        if known:
-            kept.add(known[len(known) // 2][1])
-        elif part:
-            kept.add(part[len(part) // 2])
+        known = sorted((loss, i) for i in part if (loss := points[i].loss) is not None)
+        kept.update(i for _, i in known[len(known) // 2 :][:1])
+        kept.update(part[len(part) // 2 :][:1] if not known else ())
     return tuple(points[i] for i in sorted(kept))
+
+
+def _list_losses(points: Sequence[LossPoint], name: str) -> list[tuple[float, int]]:
+    """Return the known losses with their indexes."""
+    return [(loss, i) for i, point in enumerate(points) if (loss := getattr(point, name)) is not None]
 
 
 def _pick_evenly(indexes: Sequence[int], most: int) -> list[int]:

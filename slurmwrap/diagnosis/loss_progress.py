@@ -26,7 +26,8 @@ _EPOCH = re.compile(
     r"(\d{1,7}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?)(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,7}))?(?![\w%])"
 )
 _GLOBAL_STEP = re.compile(
-    r"(?:global[_ ]?steps?|num_updates|current_steps|consumed_steps)['\"]?\s{0,3}[:=]?\s{0,8}['\"]?(\d{1,12}(?:\.\d{1,9})?(?:e[+]?\d{1,2})?)(?!\d)"
+    r"(?:global[_ ]?steps?|num_updates|current_steps|consumed_steps)['\"]?\s{0,3}[:=]?\s{0,8}['\"]?"
+    r"(\d{1,12}(?:\.\d{1,9})?(?:e[+]?\d{1,2})?)(?!\d)"
 )
 _COUNT = (
     r"(?:\(\w{1,8}\))?['\"]?\]?\.?\s{0,3}[:=#\N{FULLWIDTH COLON}]?\s{0,14}[\[(#]?\s{0,10}['\"]?(\d{1,12})"
@@ -38,9 +39,7 @@ _OTHER_STEP = re.compile(
     r"(?:(?<![\w/-])(?:iters?|iterations?|it|updates?|up|batch(?:_idx)?)"
     rf"|\u8bad\u7ec3\u6b21\u6570|\u8fed\u4ee3\u6b21\u6570){_COUNT}"
 )
-_BAR = re.compile(
-    r"\d{1,3}%\|[^|]{0,160}\| {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d))?"
-)
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,160}\| {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d))?")
 # With `verbose=2` Keras draws no bar: "100/100 - 5s - loss: 0.5".
 _KERAS = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) (?:\[[=.>]|\N{BOX DRAWINGS HEAVY HORIZONTAL}|- \d{1,7}s\b)")
 # fairseq of 2018 and earlier: "epoch 010  7000 / 8223 loss=0.86".
@@ -167,7 +166,9 @@ def read_clock(row: str) -> tuple[float | None, bool]:
     return None, False
 
 
-def _to_seconds(year: int, month: int, day: int, hour: int, minute: int, second: int, part: float = 0.0) -> float | None:
+def _to_seconds(
+    year: int, month: int, day: int, hour: int, minute: int, second: int, part: float = 0.0
+) -> float | None:
     """Return Unix seconds of a date; None if it is not one."""
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 25 and minute < 61 and second < 62):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from slurmwrap.diagnosis.log_rows import parse_rank
@@ -17,23 +17,27 @@ from slurmwrap.diagnosis.loss_progress import Progress, read_bar_clock, read_clo
 from slurmwrap.fast_dataclasses import dataclass, replace
 
 _ROW_CAP = 1200
+_MOST_ROWS = 8000
 # A row with a key that ends in one of these words may hold a loss. The words are searched for in lower-case text.
 _WORDS = ("loss", "xent", "gpu_mem", "learn: ", "rmse", "'s ", "-mae", "error", ": cost ")
 _NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)\b"
 _NUMERIC = re.compile(rf"(?:{_NUMBER})$", re.IGNORECASE)
-_KEY_START = re.compile(r"[\w/.@'-]{0,60}$", re.ASCII)
+_KEY_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_/.@'-")
+_LONGEST_KEY = 60
 _KEY_END = re.compile(r"[\w/.-]{0,30}", re.ASCII)
-_WORDS_BEFORE = re.compile(r"(?:[A-Za-z]{1,20}[ _]{1,2}){1,3}$")
 # What may stand between the key and its value: a quote, "(train)", "is", "at step 10", a separator, "tensor(".
 _VALUE = re.compile(
     r"['\"`]{0,2}\]?\s{0,4}(?:\([A-Za-z][A-Za-z _/-]{0,20}\)\s?)?(?:(?:is|value|was)\b\s?)?"
-    r"(?:(?:at|after|for|on|in)\b[^:=|\n]{1,40}(?=[:=]))?[:=|\N{FULLWIDTH COLON}]?\s{0,14}(?:(?:tensor|np\.float\d\d|array)?[\[(]{1,2})?['\"]?"
+    r"(?:(?:at|after|for|on|in)\b[^:=|\n]{1,40}(?=[:=]))?[:=|\N{FULLWIDTH COLON}]?\s{0,14}"
+    r"(?:(?:tensor|np\.float\d\d|array)?[\[(]{1,2})?['\"]?"
     rf"({_NUMBER})(?!\.?[A-Za-z_%]|\s?%|/\d)",
     re.IGNORECASE,
 )
 _MEAN = re.compile(rf"\s{{0,4}}\(\s{{0,6}}({_NUMBER})\)", re.IGNORECASE)
 _TRAIN_VALUE_PAIR = re.compile(rf"loss train: ({_NUMBER}), val: (?:({_NUMBER})|n/a)", re.IGNORECASE)
-_VALIDATION = frozenset(("val", "valid", "validation", "vali", "eval", "evaluation", "test", "testing", "dev", "heldout"))
+_VALIDATION = frozenset(
+    ("val", "valid", "validation", "vali", "eval", "evaluation", "test", "testing", "dev", "heldout")
+)
 _TRAINING = frozenset(("train", "training", "trn", "tr"))
 # Words of a key that do not change which loss is meant; of several, those with a mean are taken last.
 _PLAIN = frozenset(
@@ -47,23 +51,53 @@ _MEANS = frozenset(("running", "avg", "average", "mean", "smoothed", "smooth", "
 _NO_LOSS = frozenset(
     (
         *("scale", "scaler", "weight", "weights", "fn", "function", "std", "best", "min", "minimum", "lowest", "prev"),
-        *("previous", "delta", "diff", "change", "target", "threshold", "coef", "coeff", "lambda", "name", "type", "ppl"),
+        *(
+            "previous",
+            "delta",
+            "diff",
+            "change",
+            "target",
+            "threshold",
+            "coef",
+            "coeff",
+            "lambda",
+            "name",
+            "type",
+            "ppl",
+        ),
         *("history", "packet", "scaling", "multiplier", "factor", "alpha", "beta", "gamma", "patience", "ratio", "var"),
         *("improvement", "time", "no", "without", "factors", "smoothing"),
     )
 )
 _SKIPPED_ROW = re.compile(
-    r"improve|\bsav(?:ed|ing)\b|early.?stop|patience|train_runtime|^wandb:|run summary|reached \d|\bcheckpoint (?:to|at)\b"
+    r"improve|\bsav(?:ed|ing)\b|early.?stop|patience|train_runtime|^wandb:|run summary|reached \d"
+    r"|\bcheckpoint (?:to|at)\b"
     r"|\bbest[ _](?:model|val|valid|loss|epoch|metric|checkpoint)\w{0,12}\s{0,3}(?:is|at|so|:|=|was)"
     r"|^\s{2,}\w{1,60}\s{2,40}= {1,20}\S{1,30}$"
 )
+# Plain strings, at least one of which is in every match of an expression. To search for them is much faster.
+_SKIPPED_HINTS = (
+    "improve",
+    "sav",
+    "early",
+    "patience",
+    "train_runtime",
+    "wandb:",
+    "run summary",
+    "reached",
+    "checkpoint",
+    "best",
+    "  = ",
+)
+_VALIDATION_HINTS = ("val", "test", "dev", "\u6d4b\u8bd5", "\u9a8c\u8bc1")
 _VALIDATION_ROW = re.compile(
     r"(?<![\w./=-])(?:val|valid|validation|eval|evaluation|evaluating|validating|test|testing|dev)(?![\w./=-])"
     # "test set" and "validation set" in Chinese
     "|\u6d4b\u8bd5\u96c6|\u9a8c\u8bc1\u96c6"
 )
 _VALIDATION_BEGINS = re.compile(
-    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:eval(?:uation)? begin|begin(?:ning)? validation|\*{3,} Running [Ee]val)", re.IGNORECASE
+    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:eval(?:uation)? begin|begin(?:ning)? validation|\*{3,} Running [Ee]val)",
+    re.IGNORECASE,
 )
 _EPOCH_BEGINS = re.compile(r"(?:.{0,80}\binfo\b)?\W{0,20}(?:start(?:ing)? |training |begin(?:ning)? |train )?epoch\b")
 _TRAINING_ROW = re.compile(r"(?<![\w./=-])(?:train|training|train_inner)(?![\w.=])")
@@ -89,7 +123,8 @@ class LossRow:
     loss: float | None = None
     validation: float | None = None
     clock: float | None = None  # seconds by the row's own clock; only differences count, unless `dated`
-    dated: bool = False  # the clock has a date and a year: Unix seconds, but in an unknown time zone
+    dated: bool = False  # the clock has a date and a year: Unix seconds, in an unknown time zone unless `utc`
+    utc: bool = False
     redrawn: bool = False  # a progress bar or a running mean: a later row of the same step replaces it
     mean: bool = False  # the mean of an epoch, which other rows show in more detail
 
@@ -104,10 +139,21 @@ class LossRows:
     bars: tuple[tuple[float, float, int], ...] = ()
 
 
-def read_loss_rows(rows: Iterable[tuple[float, str]]) -> LossRows:
-    """Return the rows with a loss. `rows`: position and text, without escape sequences and carriage returns."""
+def read_loss_rows(rows: Sequence[tuple[float, str]]) -> LossRows:
+    """Return the rows with a loss. `rows`: position and text, without escape sequences and carriage returns.
+
+    Of more than 8,000 rows that hold the word, evenly chosen ones are read, and all that may be of validation.
+    """
     reader = _Reader()
+    hinted = sum("loss" in row or "Loss" in row for _, row in rows)
+    step = hinted / _MOST_ROWS
+    count, due = 0, 0.0
     for position, row in rows:
+        if step > 1 and ("loss" in row or "Loss" in row):
+            count += 1
+            if count < due and count < hinted and "val" not in row:
+                continue
+            due += step
         reader.read(position, row)
     return LossRows(source=name_format(reader.samples), rows=tuple(reader.found), bars=tuple(reader.bars))
 
@@ -132,9 +178,8 @@ class _Reader:
         lower = row.lower()
         if "%|" in row and (bar := read_bar_clock(row)):
             self.bars.append((position, *bar))
-        if any(word in lower for word in _WORDS):
-            if self._read_values(position, row, lower):
-                return
+        if _has_one(lower, _WORDS) and self._read_values(position, row, lower):
+            return
         if self._columns and self._read_table_row(position, row):
             return
         if "epoch" in lower and _EPOCH_BEGINS.match(lower):
@@ -145,7 +190,7 @@ class _Reader:
             self._validating = self._validating or bool(_VALIDATION_BEGINS.search(row))
 
     def _read_values(self, position: float, row: str, lower: str) -> bool:
-        if _SKIPPED_ROW.search(lower):
+        if _has_one(lower, _SKIPPED_HINTS) and _SKIPPED_ROW.search(lower):
             return True
         if self._read_header(row, lower):
             return True
@@ -172,7 +217,7 @@ class _Reader:
                 average = _MEAN.match(row, mean)
                 loss, validation = None, _to_float(average[1]) if average else loss
         redrawn = progress.bar or (loss is None and progress.inner)
-        summary = " | train | " in lower or bool(_FAIRSEQ_SUMMARY.search(lower))
+        summary = " | train | " in lower or ("| epoch " in lower and bool(_FAIRSEQ_SUMMARY.search(lower)))
         mean_row = loss is not None and (is_mean or (summary and "train_inner" not in lower))
         self._add(position, row, progress, loss, validation, redrawn=redrawn, mean=mean_row)
         return True
@@ -220,6 +265,7 @@ class _Reader:
         if loss is None and validation is None:
             return
         at, dated = (clock, True) if clock is not None else read_clock(row)
+        utc = clock is not None
         self.found.append(
             LossRow(
                 position=position,
@@ -228,6 +274,7 @@ class _Reader:
                 validation=validation,
                 clock=at,
                 dated=dated,
+                utc=utc,
                 redrawn=redrawn,
                 mean=mean,
             )
@@ -238,9 +285,8 @@ class _Reader:
     def _is_other_rank(self, row: str) -> bool:
         """Return True if the row is of another rank than the first one that printed a loss."""
         rank = parse_rank(row)
-        if rank is None:
-            inner = _INNER_RANK.search(row)
-            rank = int(inner[1]) if inner else None
+        if rank is None and "ank" in row and (inner := _INNER_RANK.search(row)):
+            rank = int(inner[1])
         if rank is None:
             return False
         if self._rank is None:
@@ -280,7 +326,9 @@ class _Reader:
         self._add_record(position, "table " + " ".join(self._columns), found, redrawn="%|" in row)
         return True
 
-    def _add_record(self, position: float, row: str, found: Record, *, redrawn: bool = False, mean: bool = False) -> None:
+    def _add_record(
+        self, position: float, row: str, found: Record, *, redrawn: bool = False, mean: bool = False
+    ) -> None:
         self._add(
             position,
             row,
@@ -297,6 +345,13 @@ def _split_at_columns(row: str, starts: Sequence[int]) -> list[str]:
     """Return the cell that begins at each start of a column; "" for an empty one."""
     cells = {found.start(): found[0] for found in _CELL.finditer(row)}
     return [cells.get(start, "") for start in starts]
+
+
+def _has_one(text: str, parts: Sequence[str]) -> bool:
+    for part in parts:  # noqa: SIM110 - any() of a generator takes several times as long
+        if part in text:
+            return True
+    return False
 
 
 def _name_yolo_column(column: str) -> str:
@@ -332,9 +387,7 @@ _CLOCK_KEYS = ("_timestamp", "timestamp", "wall_time", "unix_time", "created_at"
 _UNIX_2000 = 946684800.0
 
 
-def read_mapping(
-    values: Mapping[str, object], *, validation: bool = False
-) -> Record | None:
+def read_mapping(values: Mapping[str, object], *, validation: bool = False) -> Record | None:
     """Return the loss of one record (a row of JSON lines); None without a loss.
 
     `validation`: a loss that is not named otherwise is one of validation.
@@ -351,7 +404,10 @@ def read_mapping(
     if validation and validation_loss is None:
         loss, validation_loss = None, loss
     step = next((number for key in _STEP_KEYS if (number := _to_float(flat.get(key))) is not None), None)
-    epoch = next((n for key in ("epoch", "train/epoch", "epochs", "train_epoch") if (n := _to_float(flat.get(key))) is not None), None)
+    epoch = next(
+        (n for key in ("epoch", "train/epoch", "epochs", "train_epoch") if (n := _to_float(flat.get(key))) is not None),
+        None,
+    )
     clock = next((n for key in _CLOCK_KEYS if (n := _to_float(flat.get(key))) is not None and n > _UNIX_2000), None)
     return Record(
         progress=Progress(epoch=epoch, step=step),
@@ -372,9 +428,7 @@ def _flatten(values: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def read_columns(
-    columns: Sequence[str], cells: Sequence[str]
-) -> Record | None:
+def read_columns(columns: Sequence[str], cells: Sequence[str]) -> Record | None:
     """Return the loss of one row of a table; None without a loss."""
     values: dict[str, object] = {}
     for column, cell in zip(columns, cells, strict=False):
@@ -405,7 +459,9 @@ def _add_yolo_parts(found: Record | None, columns: Sequence[str], values: Mappin
     return Record(progress=progress, loss=train, validation=validation, clock=found.clock if found else None)
 
 
-_YOLO_PARTS = frozenset(f"{part}_loss" for part in ("box", "obj", "cls", "dfl", "seg", "pose", "kobj", "angle", "l1", "iou"))
+_YOLO_PARTS = frozenset(
+    f"{part}_loss" for part in ("box", "obj", "cls", "dfl", "seg", "pose", "kobj", "angle", "l1", "iou")
+)
 
 
 def _sum_parts(values: Mapping[str, object], parts: Sequence[str]) -> float | None:
@@ -454,8 +510,7 @@ def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int,
         number = _to_float(value[1])
         if number is None:
             continue
-        before = _WORDS_BEFORE.search(lower, max(0, start - 64), start)
-        kind, order = _classify_key(lower[start:end], before[0] if before else "")
+        kind, order = _classify_key(lower[start:end], _find_words_before(lower, start))
         if kind:
             choices.append((kind, order, number))
             ends.setdefault(number, value.end())
@@ -473,11 +528,25 @@ def _find_keys(lower: str) -> Iterator[tuple[int, int]]:
         at = lower.find(word)
         while at >= 0:
             start = at + 2 if word == ": cost" else at
-            found = _KEY_START.search(lower, max(0, start - 60), start)
+            first = max(0, start - _LONGEST_KEY)
+            while start > first and lower[start - 1] in _KEY_CHARS:
+                start -= 1
             rest = _KEY_END.match(lower, at + len(word))
             end = rest.end() if rest else at + len(word)
-            yield found.start() if found else start, end
+            yield start, end
             at = lower.find(word, max(end, at + 1))
+
+
+def _find_words_before(lower: str, start: int) -> str:
+    """Return up to three words before a key, the nearest first."""
+    if not start or lower[start - 1] != " ":
+        return ""
+    words: list[str] = []
+    for word in reversed(lower[max(0, start - 64) : start].split()):
+        if len(words) == 3 or not word.isalpha():
+            break
+        words.append(word)
+    return " ".join(words)
 
 
 def _to_key(text: str) -> str:
@@ -488,9 +557,9 @@ def _to_key(text: str) -> str:
 def _classify_key(key: str, before: str) -> tuple[str, int]:
     """Return what a key names, "train", "validation", "part" or "" (no loss), and its order among the others.
 
-    `before`: up to three words before it in the row.
+    `before`: up to three words before it in the row, the nearest first.
     """
-    own, around = re.split(r"[/_.'-]+", key.strip("/_.'-")), before.split()[::-1]
+    own, around = re.split(r"[/_.'-]+", key.strip("/_.'-")), before.split()
     if not any(word.startswith(("loss", "xent")) or word == "cost" for word in own) and not key.endswith("loss"):
         return "", 0
     if any(word in _NO_LOSS for word in (*own, *around)):
@@ -521,10 +590,10 @@ def _is_mean(choices: Sequence[tuple[str, int, float]]) -> bool:
 
 def _is_validation_row(head: str) -> bool:
     """Return True if the text before the first loss says that it is one of validation."""
-    found = None
-    for found in _VALIDATION_ROW.finditer(head):
-        pass
-    return found is not None and not _TRAINING_ROW.search(head, found.end())
+    if not _has_one(head, _VALIDATION_HINTS):
+        return False
+    ends = [found.end() for found in _VALIDATION_ROW.finditer(head)]
+    return bool(ends) and not _TRAINING_ROW.search(head, ends[-1])
 
 
 def _to_float(value: object) -> float | None:

@@ -135,8 +135,7 @@ def _cap_spikes(values: Sequence[float]) -> list[float]:
     medians = [_find_median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
     spread = _MAD * _find_median([abs(value - median) for value, median in zip(values, medians, strict=True)])
     return [
-        median if value - median > _SPIKE * spread > 0 else value
-        for value, median in zip(values, medians, strict=True)
+        median if value - median > _SPIKE * spread > 0 else value for value, median in zip(values, medians, strict=True)
     ]
 
 
@@ -209,9 +208,7 @@ def _estimate_noise(values: Sequence[float]) -> float:
     """
     if len(values) < _FEWEST_FOR_NOISE:
         return 0.0
-    second = [
-        abs(a - 2 * b + c) / (abs(b) or 1.0) for a, b, c in zip(values, values[1:], values[2:], strict=False)
-    ]
+    second = [abs(a - 2 * b + c) / (abs(b) or 1.0) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return _MAD * _find_median(second) / math.sqrt(6)
 
 

@@ -17,6 +17,7 @@ from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
 from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
@@ -90,6 +91,8 @@ class Services:
     mounts: Mounts = get_first_component
     # Steps that host.read_user_file.StepFiles reads from a run's step directory.
     steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}
+    # Loss curve that host.read_loss_curve.LossCurveFiles reads from a run's output.
+    curves: Callable[[JobRun], LossCurve | None] = lambda run: None
     # Whether this process may change nodes, CPUs and memory of other users' pending jobs.
     may_resize: Callable[[], bool] = lambda: True
     limits: LimitStore = field(default_factory=NoLimits)
@@ -217,6 +220,7 @@ class ReconcilerState:
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
+    unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from slurmwrap.reconcile.order_pending import make_published_order, order_waitin
 from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.publish_run_times import format_published_run_times, update_run_time_lines
 from slurmwrap.reconcile.queue_delay import count_delays
+from slurmwrap.reconcile.read_loss_curves import read_loss_curves
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
 from slurmwrap.reconcile.restore_limits import restore_limits
@@ -218,6 +219,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     for look in (
         *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running),
         update_run_time_lines,
+        read_loss_curves,
     ):
         _run_step(look, this_pass)
     _publish(this_pass)

@@ -14,6 +14,7 @@ from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host import munge
 from slurmwrap.host.mounts import find_mount_point
+from slurmwrap.host.read_loss_curve import LossCurveFiles
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
@@ -87,6 +88,7 @@ def _make_services(
         accounting=OptionalSacct(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
         mounts=find_mount_point,
         steps=StepFiles(),
+        curves=LossCurveFiles(),
         may_resize=slurm.may_resize,
         say=say,
     )

@@ -269,6 +269,15 @@ KINDS: tuple[RetentionKind, ...] = (
     _make_removal_kind(
         "measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"
     ),
+    RetentionKind(
+        name="loss_curves (details)",
+        period="detail",
+        table="loss_curves",
+        key=_RUN,
+        where="end_time < :before AND points <> '[]'",
+        statements=(f"UPDATE loss_curves SET points = '[]' WHERE {_format_chosen_sql(_RUN)}",),
+        size="length(points)",
+    ),
     # Only the newest runs of a group are ever read. The groups of an account or a partition are larger than a user's.
     _make_removal_kind(
         "run_times (superseded)",
@@ -300,6 +309,7 @@ KINDS: tuple[RetentionKind, ...] = (
         "300",
     ),
     _make_removal_kind("run_times", "keep", "rowid", "end_time < :before", "120"),
+    _make_removal_kind("loss_curves", "keep", _RUN, "end_time < :before", "length(points) + 100"),
     _make_removal_kind("strikes", "keep", "strike_id", "at < :before"),
     _make_removal_kind("removals", "keep", "node, began", "ended < :before"),
     _make_removal_kind("repairs", "keep", "node, at, kind", "at < :before"),

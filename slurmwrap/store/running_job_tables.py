@@ -1,10 +1,15 @@
-"""The tables of what is seen of jobs while they run: findings of the rule `early`, and the use of their GPUs."""
+"""The tables of what is seen of jobs while they run: findings of the rule `early`, use of their GPUs, loss curves."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.running_job import EarlyFinding, GpuUse
+from slurmwrap.model.running_job import EarlyFinding, GpuUse, LossCurve, LossPoint
 from slurmwrap.store.record_rows import Nested, RecordTable
+from slurmwrap.store.sql_text import dump
 from slurmwrap.store.sqlite_session import Session
 
 _ATTEMPT = {"attempt": Nested(prefix="", marker="submit_time")}
@@ -28,6 +33,13 @@ GPU_USE = RecordTable(
     json=frozenset({"use_pct", "mem_mib", "processes"}),
     nested=_ATTEMPT,
 )
+
+_LOSS_CURVES = "loss_curves"
+_SAVE_LOSS_CURVE = """INSERT INTO loss_curves
+    VALUES (:cluster, :job_id, :submit_time, :end_time, :uid, :source, :points, :lowest, :time_share, :epoch_share)
+    ON CONFLICT (cluster, job_id, submit_time) DO UPDATE SET end_time = excluded.end_time, uid = excluded.uid,
+    source = excluded.source, points = excluded.points, lowest = excluded.lowest, time_share = excluded.time_share,
+    epoch_share = excluded.epoch_share"""
 
 
 class RunningJobTables(Session):
@@ -54,6 +66,44 @@ class RunningJobTables(Session):
         if not self._has_table(GPU_USE.name):
             return ()
         return self._select(GPU_USE, _select_run(attempt), order="node, gpu, mig")
+
+    def save_loss_curve(self, curve: LossCurve) -> None:
+        """Insert or replace by run."""
+        points = [[p.at_s, p.step, p.epoch, p.loss, p.validation_loss] for p in curve.points]
+        row = {
+            "cluster": curve.attempt.cluster,
+            "job_id": curve.attempt.job_id,
+            "submit_time": curve.attempt.submit_time,
+            "points": dump(points),
+        }
+        names = ("end_time", "uid", "source", "lowest", "time_share", "epoch_share")
+        self._write(_SAVE_LOSS_CURVE, row | {name: getattr(curve, name) for name in names})
+
+    def loss_curve(self, attempt: RunKey) -> LossCurve | None:
+        """Return the loss curve of one run; None if none is stored."""
+        return next(iter(self._select_loss_curves(_select_run(attempt))), None)
+
+    def loss_curves(self, since: float) -> tuple[LossCurve, ...]:
+        """Return the curves of the runs that ended since then, in the order of their ends. `since`: Unix seconds."""
+        return self._select_loss_curves({"end_time >= ?": since})
+
+    def _select_loss_curves(self, where: Mapping[str, Any]) -> tuple[LossCurve, ...]:
+        if not self._has_table(_LOSS_CURVES):
+            return ()
+        sql = (
+            f"SELECT * FROM {_LOSS_CURVES} WHERE {' AND '.join(where)} ORDER BY end_time, cluster, job_id, submit_time"
+        )
+        return tuple(_curve_from_row(row) for row in self._rows(sql, list(where.values())))
+
+
+def _curve_from_row(row: Mapping[str, Any]) -> LossCurve:
+    names = ("at_s", "step", "epoch", "loss", "validation_loss")
+    points = (LossPoint(**dict(zip(names, point, strict=True))) for point in json.loads(row["points"]))
+    return LossCurve(
+        attempt=RunKey(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
+        points=tuple(points),
+        **{name: row[name] for name in ("source", "uid", "end_time", "lowest", "time_share", "epoch_share")},
+    )
 
 
 def _select_run(attempt: RunKey | None) -> dict[str, str | int | None]:

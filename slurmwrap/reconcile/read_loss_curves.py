@@ -1,0 +1,37 @@
+"""Read the loss curves of runs that ended, and store when each stopped to improve."""
+
+from __future__ import annotations
+
+import time
+
+from slurmwrap.model.job_run import JobRun
+from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.reconcile.reconcile_context import ReconcilePass
+
+# A shorter run is a test, or failed before it trained.
+_SHORTEST_S = 60.0
+# Seconds of a pass for reading; the other runs wait for the next passes, the oldest of too many for ever.
+_BUDGET_S = 2.0
+_MOST_WAITING = 2000
+
+
+def read_loss_curves(this_pass: ReconcilePass) -> None:
+    """Read and store the curves of the runs that this pass judged, and of those that are left from earlier passes.
+
+    Nothing is decided by a curve: it is the user's claim, for the report, `why` and `history`.
+    """
+    waiting = this_pass.book.unread_curves
+    waiting += [run for run in this_pass.summary.judged if run.run_s >= _SHORTEST_S and _has_own_output(run)]
+    del waiting[:-_MOST_WAITING]
+    began = time.monotonic()
+    while waiting and time.monotonic() - began < _BUDGET_S:
+        curve = this_pass.services.curves(waiting[0])
+        if curve is not None:
+            this_pass.services.store.save_loss_curve(curve)
+        # Only now: if the store fails, it is read again.
+        del waiting[0]
+
+
+def _has_own_output(run: JobRun) -> bool:
+    """Return False if the next run of the same job may have appended to the output already."""
+    return run.state != REQUEUED or bool(run.output_ends)
