@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from slurmwrap.diagnosis.loss_rows import LossRow, LossRows
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -231,7 +231,17 @@ def _find_times(rows: Sequence[LossRow], bars: Sequence[tuple[float, float, int]
     for at in found:
         latest = min(max(latest, at), span.run_s)
         times.append(latest)
-    return times
+    return _spread_equal_times(times, span.run_s)
+
+
+def _spread_equal_times(times: Sequence[float], run_s: float) -> list[float]:
+    """Return the times with equal ones spread up to the next one: clocks show whole seconds."""
+    spread: list[float] = []
+    for time, group in groupby(times):
+        n = sum(1 for _ in group)
+        after = times[len(spread) + n] if len(spread) + n < len(times) else run_s
+        spread += [time + (after - time) * i / n for i in range(n)]
+    return spread
 
 
 def _read_clocks(rows: Sequence[LossRow], span: RunSpan) -> list[float] | None:

@@ -32,6 +32,7 @@ _LIMIT = 1 << 17
 _MOST_BYTES = 16 << 20
 # Of a larger file, so many parts are read at equal distances.
 _PARTS = 64
+_LONGEST_ROW = 1 << 14
 _MOST_FILES = 8
 _MOST_ENTRIES = 2000
 _DEEPEST = 3
@@ -166,9 +167,15 @@ def _read_parts(path: str, uid: int, first: int, last: int) -> Iterator[tuple[in
     for part in range(_PARTS):
         start = first + (length - size) * part // (_PARTS - 1)
         data = _read_range(path, uid, start, size)
-        # The first row of a part is cut off, unless the part is the first one.
-        cut = max(data.find(b"\n"), data.find(b"\r", 0, 4096)) + 1 if part else 0
-        yield start + cut, data[cut:]
+        # The first and the last row of a part are cut off, but not those of the range.
+        cut = _find_row_end(data[:_LONGEST_ROW]) if part else 0
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) if part < _PARTS - 1 else size
+        yield start + cut, data[cut:end]
+
+
+def _find_row_end(data: bytes) -> int:
+    """Return where the second row begins; 0 if there is none."""
+    return min((at + 1 for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0), default=0)
 
 
 def _read_range(path: str, uid: int, start: int, size: int) -> bytes:
