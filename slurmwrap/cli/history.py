@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import tzinfo
 from typing import Annotated
 
@@ -11,20 +11,26 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
-from slurmwrap.cli.record_access import find_record_source
+from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.cli.run_selection import FoundRuns, drop_runs, open_run_selection
 from slurmwrap.cli.why import print_notes
 from slurmwrap.config.load_config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, get_title
 from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun, PrerunRecord
+from slurmwrap.model.running_job import LossCurve
 from slurmwrap.policy.run_filter import moment_of, state_of
 from slurmwrap.report import text_format
+from slurmwrap.report.convergence_text import draw_loss
 from slurmwrap.report.fold_rows import group_alike, label
 from slurmwrap.report.job_report.timeline import failed
+from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_json_dict
 
-HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
+HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "loss", "~result")
+# Number of bars of the loss of a run.
+_BARS = 8
 _NO_RUN = "No run is known of this time."
 _NO_STORED_RUN = "No run is stored of this time; what ended since the last look is not known."
 # Number of runs that are read per line of the table, because the tasks of an array are folded into one line.
@@ -81,7 +87,14 @@ def history(
             _print_json(found, read)
             return
         shown = None if everything else limit
-        text = format_history(found, terminal.get_local_zone(), limit=shown, each=each, columns=terminal.columns())
+        text = format_history(
+            found,
+            terminal.get_local_zone(),
+            limit=shown,
+            each=each,
+            columns=terminal.columns(),
+            read_curve=_open_curves(source),
+        )
         typer.echo(_NO_STORED_RUN if text == _NO_RUN and unseen else text)
 
 
@@ -112,12 +125,23 @@ class HistoryLine:
     took: str
     result: str
     same: tuple[object, ...]
+    run: RunKey | None = None  # None: a job that never ran
 
 
 def format_history(
-    found: FoundRuns, zone: tzinfo | None, *, limit: int | None, columns: int = text_format.WIDTH, each: bool = False
+    found: FoundRuns,
+    zone: tzinfo | None,
+    *,
+    limit: int | None,
+    columns: int = text_format.WIDTH,
+    each: bool = False,
+    read_curve: Callable[[RunKey], LossCurve | None] = lambda key: None,
 ) -> str:
-    """Format the table, newest first, then the sums. The user column is shown only if users differ."""
+    """Format the table, newest first, then the sums.
+
+    The columns of users and of losses are shown only if users differ and if a loss is known. `read_curve`: the stored
+    loss curve of a run.
+    """
     lines = [_make_run_line(run) for run in found.runs] + [_make_stopped_line(p, found) for p in found.stopped]
     if not lines:
         return _NO_RUN
@@ -126,8 +150,12 @@ def format_history(
     shown = groups[:limit]
     left = found.sums.runs + found.stopped_in_all - sum(map(len, shown))
     users = len({line.user for line in lines}) > 1
-    keep = [i for i, name in enumerate(HEAD) if name != "~user" or users]
-    rows = [[row[i] for i in keep] for row in (_make_row(group, zone) for group in shown)]
+    full = [_make_row(group, zone, read_curve) for group in shown]
+    empty = {
+        name for name, known in (("~user", users), ("loss", any(row[HEAD.index("loss")] for row in full))) if not known
+    }
+    keep = [i for i, name in enumerate(HEAD) if name not in empty]
+    rows = [[row[i] for i in keep] for row in full]
     table = text_format.table([HEAD[i] for i in keep], rows, indent=0, columns=columns)
     more = f"\nand {text_format.count(left, 'run')} more (--all shows them)" if left > 0 else ""
     return f"{table}{more}\n\n{_format_totals(found)}"
@@ -146,8 +174,18 @@ def _format_totals(found: FoundRuns) -> str:
     return text_format.wrapped(", ".join(parts) + ".")
 
 
-def _make_row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
+def _open_curves(source: RecordSource) -> Callable[[RunKey], LossCurve | None]:
+    """Return the function that reads the stored loss curve of a run."""
+    if not source.database.exists():
+        return lambda key: None
+    return Database.open(source.database, readonly=True).loss_curve
+
+
+def _make_row(
+    group: Sequence[HistoryLine], zone: tzinfo | None, read_curve: Callable[[RunKey], LossCurve | None]
+) -> list[str]:
     newest = group[0]
+    curve = read_curve(newest.run) if newest.run is not None and len(group) == 1 else None
     return [
         label([line.address for line in group]),
         newest.name,
@@ -155,8 +193,16 @@ def _make_row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
         str(newest.gpus),
         text_format.moment(newest.ended, zone)[5:] if newest.ended else "",
         newest.took,
+        _format_loss(curve),
         newest.result,
     ]
+
+
+def _format_loss(curve: LossCurve | None) -> str:
+    """Return the loss as bars, and the share of the run's time after which it was within 0.1 % of its lowest value."""
+    if curve is None or curve.time_share is None:
+        return ""
+    return f"{draw_loss(curve, terminal.shows_unicode(), _BARS)} {round(100 * curve.time_share)} %".strip()
 
 
 def _make_run_line(run: JobRun) -> HistoryLine:
@@ -176,6 +222,7 @@ def _make_run_line(run: JobRun) -> HistoryLine:
         took=_format_hours(run.run_s) if run.start_time is not None and run.end_time is not None else "",
         result=result,
         same=same,
+        run=run.attempt,
     )
 
 

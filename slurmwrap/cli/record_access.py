@@ -6,7 +6,7 @@ Nothing is written: records that no reconcile pass has ingested yet are read fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from slurmwrap.model.job_run import (
     StrikeRecord,
 )
 from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.running_job import LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
@@ -43,6 +44,8 @@ SITE_DATABASE = "site.db"
 BEFORE_S = 30 * 86400.0
 # Number of sealed files that are tried if the raw job id is not known: each costs a call of unmunge.
 _MAX_SEALED_FILES = 100
+# Number of runs whose loss curves are read: more are not shown one by one.
+_MOST_CURVES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class JobRecords:
     incidents: tuple[Incident, ...] = ()
     delays: tuple[QueueDelay, ...] = ()
     resets: tuple[LedgerReset, ...] = ()
+    curves: tuple[LossCurve, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -132,8 +136,15 @@ def _read_job(database: Database, address: str, number: int) -> JobRecords:
         actions=tuple(action for run in attempts for action in database.actions(run.attempt)),
         incidents=database.incidents() if any(run.incident for run in attempts) else (),
         delays=tuple(d for n in ids for d in database.delays(job_id=n)),
+        curves=_read_curves(database, tuple(attempts)),
         resets=tuple(r for n in {run.attempt.job_id for run in attempts} for r in database.resets(n)),
     )
+
+
+def _read_curves(database: Database, attempts: Sequence[JobRun]) -> tuple[LossCurve, ...]:
+    """Return the loss curves of the newest runs."""
+    newest = sorted(attempts, key=lambda run: run.end_time or 0)[-_MOST_CURVES:]
+    return tuple(curve for run in newest if (curve := database.loss_curve(run.attempt)) is not None)
 
 
 def select_cluster_records(records: JobRecords, cluster: str) -> JobRecords:

@@ -59,6 +59,12 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         "jobs": CommandSource(
             "slurmwrap.cli.jobs", "app", "What is stored of jobs: runs, decisions, retries used and left.", paged=True
         ),
+        "convergence": CommandSource(
+            "slurmwrap.cli.convergence_command",
+            "convergence",
+            "When the loss of a job, or of each job of a sweep, stopped to improve.",
+            paged=True,
+        ),
         "inputs": CommandSource(
             "slurmwrap.cli.inputs", "app", "Input files that are refused until they change.", paged=True
         ),

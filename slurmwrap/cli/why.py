@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import terminal
+from slurmwrap.cli.loss_curve_lookup import find_loss_curves
 from slurmwrap.cli.queue_class import describe_queue_class
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_job_records
@@ -132,7 +133,8 @@ def build_job_timeline(address: str, records: JobRecords, config: Config, source
         )
     belongs = {run.incident for run in timeline.attempts if run.incident}
     mine = tuple(one for one in records.incidents if one.incident_id in belongs)
-    return replace(timeline, incidents=mine, lines=_read_source_lines(timeline, source.uid))
+    curves = find_loss_curves(timeline.attempts, records.curves, source)
+    return replace(timeline, incidents=mine, curves=curves, lines=_read_source_lines(timeline, source.uid))
 
 
 def _find_last_failure(source: RecordSource) -> tuple[str, str]:

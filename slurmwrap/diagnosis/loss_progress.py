@@ -39,7 +39,9 @@ _OTHER_STEP = re.compile(
     r"(?:(?<![\w/-])(?:iters?|iterations?|it|updates?|up|batch(?:_idx)?)"
     rf"|\u8bad\u7ec3\u6b21\u6570|\u8fed\u4ee3\u6b21\u6570){_COUNT}"
 )
-_BAR = re.compile(r"\d{1,3}%\|[^|]{0,160}\| {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d)(?=[<,\]]))?")
+_BAR = re.compile(
+    r"\d{1,3}%\|[^|]{0,160}\| {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d)(?=[<,\]]))?"
+)
 # With `verbose=2` Keras draws no bar: "100/100 - 5s - loss: 0.5".
 _KERAS = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) (?:\[[=.>]|\N{BOX DRAWINGS HEAVY HORIZONTAL}|- \d{1,7}s\b)")
 # fairseq of 2018 and earlier: "epoch 010  7000 / 8223 loss=0.86".

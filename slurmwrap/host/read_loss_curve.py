@@ -25,6 +25,8 @@ from slurmwrap.model.running_job import LossCurve, LossPoint
 from slurmwrap.node_hooks import deadline_child, user_files
 from slurmwrap.profiling.convergence import measure_convergence
 
+# A shorter run is a test, or failed before it trained.
+SHORTEST_S = 60.0
 DEADLINE_S = 5.0
 # Seconds without reads for a user whose files did not answer in time.
 LATE_S = 600.0

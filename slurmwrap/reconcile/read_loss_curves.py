@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
+from slurmwrap.host.read_loss_curve import SHORTEST_S
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
-# A shorter run is a test, or failed before it trained.
-_SHORTEST_S = 60.0
 # Seconds of a pass for reading; the other runs wait for the next passes, the oldest of too many for ever.
 _BUDGET_S = 2.0
 _MOST_WAITING = 2000
@@ -21,7 +20,7 @@ def read_loss_curves(this_pass: ReconcilePass) -> None:
     Nothing is decided by a curve: it is the user's claim, for the report, `why` and `history`.
     """
     waiting = this_pass.book.unread_curves
-    waiting += [run for run in this_pass.summary.judged if run.run_s >= _SHORTEST_S and _has_own_output(run)]
+    waiting += [run for run in this_pass.summary.judged if run.run_s >= SHORTEST_S and _has_own_output(run)]
     del waiting[:-_MOST_WAITING]
     began = time.monotonic()
     while waiting and time.monotonic() - began < _BUDGET_S:

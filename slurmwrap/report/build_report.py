@@ -7,6 +7,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report import failure_counts, lemon_nodes, usage_totals
 from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
+from slurmwrap.report.convergence_totals import sum_convergence
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
@@ -67,6 +68,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         requests=usage_totals.list_over_requests(figures.asked),
         limits=compute_time_limits(figures.limits),
         predictions=compare_predictions(figures.predicted),
+        convergence=sum_convergence(figures.trained),
         locality=make_locality_rows(figures.spread, figures.switch_of),
         users=usage_totals.users(figures),
         accounts=usage_totals.accounts(figures),

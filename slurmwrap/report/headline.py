@@ -129,6 +129,7 @@ def _list_figures(report: NightReport) -> tuple[Figure, ...]:
         _make_retried_figure(report),
         _make_wrong_figure(report),
         _make_limits_figure(report),
+        _make_convergence_figure(report),
     )
     return tuple(figure for figure in (*found, _make_ettr_figure(report)) if figure is not None)
 
@@ -292,6 +293,22 @@ def _make_limits_figure(report: NightReport) -> Figure | None:
             f"{format_hours(used.gpu_hours_unused)} GPU-hours asked for beyond the need"
         ),
         number=used.used_share,
+    )
+
+
+def _make_convergence_figure(report: NightReport) -> Figure | None:
+    found = report.convergence
+    if found.after_share is None:
+        return None
+    return Figure(
+        key="convergence",
+        label="of training after its lowest loss",
+        value=text_format.percent(found.after_share),
+        detail=(
+            f"{format_hours(found.gpu_hours_after)} GPU-hours of {text_format.count(found.runs, 'run')} after the loss "
+            "came within 0.1 % of its lowest"
+        ),
+        number=found.after_share,
     )
 
 

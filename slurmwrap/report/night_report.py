@@ -319,6 +319,30 @@ class TimeLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergenceRow:
+    """When the trainings under one user's job name stopped to improve. Shares: medians, 0 to 1."""
+
+    user: str
+    name: str
+    runs: int
+    time_share: float  # of a run's time, until its loss came within 0.1 % of the lowest one
+    epoch_share: float | None  # of its epochs or steps, until the lowest loss; None: not known of any
+    gpu_hours: float
+    gpu_hours_after: float  # held after the loss had come so near
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvergenceTotals:
+    """The same of all trainings that passed or were cancelled. `after_share`: of their GPU time; None without any."""
+
+    runs: int = 0
+    gpu_hours: float = 0.0
+    after_share: float | None = None
+    gpu_hours_after: float = 0.0
+    jobs: tuple[ConvergenceRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionRow:
     """Run times that were predicted at submission, against those of the completed runs."""
 
@@ -573,6 +597,7 @@ class NightReport:
     idle: tuple[IdleRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()
     limits: TimeLimits = field(default_factory=TimeLimits)
+    convergence: ConvergenceTotals = field(default_factory=ConvergenceTotals)
     predictions: tuple[PredictionRow, ...] = ()
     locality: tuple[LocalityRow, ...] = ()
     large: tuple[LargeJob, ...] = ()

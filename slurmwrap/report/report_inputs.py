@@ -193,6 +193,15 @@ class PredictedRun(NamedTuple):
     run_s: float
 
 
+class TrainedRuns(NamedTuple):
+    """The runs with a known loss curve under one user's job name, as far as they passed or were cancelled."""
+
+    user: str
+    name: str
+    # (GPU-seconds, share of its time until it came near its lowest loss, share of its epochs until that) of each run.
+    runs: Sequence[tuple[float, float, float | None]]
+
+
 class MultiNodeRun(NamedTuple):
     """A run on several nodes."""
 
@@ -299,6 +308,7 @@ class Figures:
     asked: Sequence[RequestedAndUsed] = ()
     limits: Sequence[TimeAskedFor] = ()
     predicted: Sequence[PredictedRun] = ()
+    trained: Sequence[TrainedRuns] = ()
     spread: Sequence[MultiNodeRun] = ()
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)

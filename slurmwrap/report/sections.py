@@ -228,7 +228,7 @@ def list_sections(report: NightReport) -> tuple[Section, ...]:
 
 
 # The site's sections that a user's own report has.
-_OWN_SECTIONS = ("queueing", "large")
+_OWN_SECTIONS = ("convergence", "queueing", "large")
 # Tables that are useless in the report of one user.
 _USER_TABLES = ("repeated_users", "users")
 _SITE_TABLES = ("agreement", "rules", "locality")

@@ -32,6 +32,7 @@ def list_site_sections(report: NightReport) -> tuple[Section, ...]:
         _make_idle_section(report),
         _make_requests_section(report),
         _make_limits_section(report),
+        _make_convergence_section(report),
         _make_queueing_section(report),
         _make_large_jobs_section(report),
         _make_share_section("users", "Users", "user", report.users),
@@ -207,6 +208,59 @@ def _make_limits_section(report: NightReport) -> Section:
                 ),
             ),
             _make_predictions_table(report),
+        ),
+    )
+
+
+def _make_convergence_section(report: NightReport) -> Section:
+    found = report.convergence
+    lead = ""
+    if found.after_share is not None:
+        lead = (
+            f"{text_format.count(found.runs, 'training')} held {format_hours(found.gpu_hours_after)} GPU-hours "
+            f"({text_format.percent(found.after_share)} of theirs) after their loss had come within 0.1 % of its "
+            "lowest value, as far as the output shows. slurmwrap convergence JOBID draws one."
+        )
+    return Section(
+        key="convergence",
+        title="Trainings after their lowest loss",
+        lead=(lead,),
+        tables=(
+            ReportTable(
+                key="convergence",
+                title="Trainings after their lowest loss",
+                lead="Of runs that passed or were cancelled; the shares are medians (docs/convergence.md).",
+                columns=(
+                    Column(key="user", head="user", kind=ColumnKind.USER),
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+                    Column(key="time_share", head="near lowest after", kind=ColumnKind.SHARE),
+                    Column(
+                        key="epoch_share",
+                        head="lowest after, of epochs",
+                        kind=ColumnKind.SHARE,
+                        none="not known",
+                        narrow=False,
+                    ),
+                    Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS, narrow=False),
+                    Column(key="gpu_hours_after", head="GPU-h after", kind=ColumnKind.HOURS),
+                ),
+                rows=tuple(
+                    TableRow(
+                        (
+                            one.user,
+                            one.name,
+                            one.runs,
+                            one.time_share,
+                            one.epoch_share,
+                            one.gpu_hours,
+                            one.gpu_hours_after,
+                        )
+                    )
+                    for one in found.jobs
+                ),
+                limit=12,
+            ),
         ),
     )
 

@@ -31,6 +31,7 @@ from slurmwrap.report.report_inputs import (
     RetriedRun,
     RunGroup,
     TimeAskedFor,
+    TrainedRuns,
 )
 from slurmwrap.report.usage_totals import LEAST_S, LOW
 from slurmwrap.store import record_rows
@@ -94,6 +95,7 @@ def read(
     asked = reader.ask(sql.ASKED, "a", recent=recent, least=LEAST_S)
     limits = reader.ask(sql.TIME_LIMITS, "r", recent=recent)
     predicted = reader.ask(sql.PREDICTED, "s", recent=recent)
+    trained = reader.ask(sql.TRAINED, "a") if database._has_table("loss_curves") else None
     spread = reader.ask(sql.SPREAD, "r", detail=detail)
     large = reader.ask(sql.LARGE, "r")
     overtaken = reader.ask(sql.OVERTAKEN, "a")
@@ -175,6 +177,10 @@ def read(
             for user, account, name, runs_of_job in limits.result()
         ],
         predicted=[PredictedRun(str(source), *times) for source, *times in predicted.result()],
+        trained=[
+            TrainedRuns(decode_text(user), decode_text(name), json.loads(runs_of_job))
+            for user, name, runs_of_job in (trained.result() if trained else ())
+        ],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),

@@ -302,6 +302,16 @@ FROM runs r JOIN job_names j ON j.id = r.name JOIN attempts a
 WHERE r.end_time >= :recent AND {_IN_PERIOD} AND r.outcome = 1 AND r.gpus > 0 AND r.run_s > 0 AND a.time_limit_s > 0
 GROUP BY r.user, r.account, r.name
 """
+# Trainings that passed or were cancelled, and when each came near its lowest loss; one JSON list for each user's job
+# name.
+TRAINED = """
+SELECT a.user, a.name,
+    json_group_array(json_array(1.0 * a.gpus * (a.end_time - a.start_time), c.time_share, c.epoch_share))
+FROM loss_curves c JOIN attempts a ON a.cluster = c.cluster AND a.job_id = c.job_id AND a.submit_time = c.submit_time
+WHERE c.end_time >= :since AND c.end_time < :until AND c.time_share IS NOT NULL AND a.gpus > 0
+    AND a.end_time > a.start_time AND a.diagnosis_category IN ('success', 'cancelled'){mine}
+GROUP BY a.user, a.name
+"""
 # First runs of gsub's jobs that completed, with the run time that was expected at submission.
 PREDICTED = """
 SELECT json_extract(s.more, '$.expected_source'), CAST(json_extract(s.more, '$.expected_p50_s') AS REAL),

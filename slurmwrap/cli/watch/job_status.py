@@ -6,6 +6,7 @@ for any other user.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.cli.watch.job_forecaster import JobForecaster
 from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.diagnosis.log_progress import ShownProgress, find_last_progress, find_shown_progress
-from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.diagnosis.log_rows import LogRows, read_log
+from slurmwrap.diagnosis.loss_rows import read_loss_rows
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.gsub.follow_prerun import (
@@ -31,6 +33,7 @@ from slurmwrap.gsub.follow_prerun import (
     read_wanted_steps,
     take_prerun_snapshot,
 )
+from slurmwrap.host.read_loss_curve import SHORTEST_S, LossCurveFiles
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
@@ -40,8 +43,10 @@ from slurmwrap.node_hooks import log_tails, step_counts
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
+from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, forecast_end
 from slurmwrap.profiling.run_time import compute_steps_per_process
+from slurmwrap.report.convergence_text import draw_loss, format_convergence
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.slurm.commands import SlurmCommands
@@ -70,6 +75,7 @@ class Output:
     longest_gap_s: float = 0.0  # seen while watching
     empty: bool = False  # nothing was written in this run
     shown: ShownProgress | None = None  # its progress, by this output; None: it shows none
+    losses: tuple[float, ...] = ()  # losses of training that the end of the output shows
 
     @property
     def usual_gap_s(self) -> float:
@@ -122,10 +128,16 @@ def _read_output_file(path: str, start: float, *, resumed: bool) -> Output | Non
     return Output(
         at=written,
         shown=find_shown_progress([tail], written - start if start else None, resumed=resumed),
+        losses=_read_losses(tail),
         last_line=filled[-1] if filled else "",
         mean_gap_s=(written - start) / count if start and count > 1 else 0.0,
         empty=not filled or status.st_mtime < start,
     )
+
+
+def _read_losses(tail: LogRows) -> tuple[float, ...]:
+    found = read_loss_rows([(float(at), row) for at, row in enumerate(tail.rows)])
+    return tuple(row.loss for row in found.rows if row.loss is not None and math.isfinite(row.loss))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +315,15 @@ class JobStatusReader:
             found.append(("why", ": ".join((last.diagnosis.category, *(one.text for one in cited)))))
         after = find_next_step(timeline)
         return (*found, ("next", after.sentence), *(("", command) for command in after.commands[:1]))
+
+    def describe_loss(self, status: JobStatus) -> str:
+        """Return when the loss of a job that ended stopped to improve; "" if its output does not show it."""
+        run = record_of(status.record, "") if not status.array else None
+        if run is None or run.uid != os.geteuid() or run.run_s < SHORTEST_S:
+            return ""
+        curve = LossCurveFiles()(run)
+        sentence = format_convergence(run, curve) if curve is not None else ""
+        return f"{sentence}  {draw_loss(curve)}" if curve is not None and sentence else ""
 
     def _build_timeline(self) -> JobTimeline | None:
         for place in self._places:

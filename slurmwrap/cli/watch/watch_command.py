@@ -288,6 +288,8 @@ class _Screen:
         self.show_causes(reader, status)
         if self.as_json:
             return
+        if loss := reader.describe_loss(status):
+            print("\n".join(row("loss", loss, _get_columns())), flush=True)
         if not status.completed:
             print(f"slurmwrap why {status.address} shows more", flush=True)
 
@@ -317,7 +319,9 @@ def _get_columns() -> int:
 
 
 def _make_style(columns: int) -> ScreenStyle:
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     return ScreenStyle(
-        columns=columns, paint=terminal.choose_painter(), unicode=unicode, zone=terminal.get_local_zone()
+        columns=columns,
+        paint=terminal.choose_painter(),
+        unicode=terminal.shows_unicode(),
+        zone=terminal.get_local_zone(),
     )

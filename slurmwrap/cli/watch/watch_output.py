@@ -22,6 +22,7 @@ from slurmwrap.placement.relaxation import find_due_level
 from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.profiling.progress_estimate import EndForecast
+from slurmwrap.report.convergence_text import format_last_loss
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import (
     bar,
@@ -420,6 +421,8 @@ def _list_running_rows(status: JobStatus, record: JobRecord, style: ScreenStyle)
         yield "steps", f"{status.steps.count:,}{rate}  {sparkline(status.rates, style.unicode)}".rstrip() + late, ""
     elif status.counts_steps:
         yield "steps", "none counted yet", ""
+    if status.output is not None and status.output.losses:
+        yield "loss", format_last_loss(status.output.losses, style.unicode), ""
     if (end := _get_end(status)) is not None:
         yield from _list_end_rows(status, end, style)
     if status.gpu_use is not None:

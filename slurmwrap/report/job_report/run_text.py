@@ -21,6 +21,7 @@ from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_run import ActionRecord, Incident, JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import format_scontrol_line
+from slurmwrap.report.convergence_text import draw_loss, format_convergence
 from slurmwrap.report.fold_rows import fold_jobs, group_alike
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.cited_lines import format_citations, format_short_citation
@@ -50,6 +51,9 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
         yield look.wrapped(format_wait(waited), "  ", "    ")
     if run.state == "COMPLETED" and (used := format_requested_and_used(run)):
         yield look.wrapped(used, "  ", "    ")
+    curve = next((one for one in timeline.curves if one.attempt == run.attempt), None)
+    if curve is not None and (sentence := format_convergence(run, curve)):
+        yield look.wrapped(f"Loss: {sentence}. {draw_loss(curve)}".rstrip(), "  ", "    ")
     if run.diagnosis is not None and run.diagnosis.category != SUCCESS:
         yield from format_diagnosis(run, timeline, look)
 

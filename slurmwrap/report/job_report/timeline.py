@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay
+from slurmwrap.model.running_job import LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before
@@ -30,6 +31,8 @@ class JobTimeline:
     delays: tuple[QueueDelay, ...] = ()
     # Incidents to which its runs belong, if the reader may see them.
     incidents: tuple[Incident, ...] = ()
+    # Loss curves of its runs, as far as they are known.
+    curves: tuple[LossCurve, ...] = ()
     # Slurm's present state of a job that has not ended: "PENDING (Priority)".
     slurm_says: str = ""
     # Its class in the queue's order while it waits: "in class 2 of 6: usually runs 20 min on 4 GPUs".
