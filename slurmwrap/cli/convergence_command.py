@@ -25,7 +25,7 @@ from slurmwrap.report.convergence_text import draw_loss, format_convergence
 from slurmwrap.report.job_report.timeline import build_timeline
 from slurmwrap.report.svg_charts import NO_MATPLOTLIB
 from slurmwrap.report.text_format import count, hours, table, wrapped
-from slurmwrap.store.atomic_write import write_or_replace
+from slurmwrap.store.atomic_write import write_output_file
 from slurmwrap.store.serialize import to_json_dict
 
 # Runs whose output is read now, because their curves are not stored.
@@ -110,4 +110,4 @@ def _write_drawing(path: Path, found: Sequence[tuple[JobRun, LossCurve]]) -> Non
     drawn = draw_convergence(found)
     if drawn is None:
         raise SlurmwrapError(NO_MATPLOTLIB.replace("left out", "not possible"))
-    write_or_replace(path, drawn.encode())
+    write_output_file(path, drawn)
