@@ -22,7 +22,7 @@ _MOST_VALIDATIONS = 64
 # Rows that show neither a step nor an epoch count from this number on.
 _FEWEST_BARE_ROWS = 5
 # A row that is printed again after so many others is one of another training.
-_REPEATED_WITHIN = 256
+_REPEATED_WITHIN = 100
 _DAY_S = 86400.0
 _YEAR_S = 366 * _DAY_S
 # Largest difference between the clock of a node and Slurm's.
@@ -54,7 +54,7 @@ class _Point:
 
 def make_points(found: LossRows, span: RunSpan) -> tuple[LossPoint, ...]:
     """Return the points of the curve, in the order of the output. A loss that is NaN or infinite is None."""
-    rows = _drop_bare(_drop_means(found.rows))
+    rows = _drop_bare(_drop_means(_drop_parts(found.rows)))
     rows = _drop_repeated(_number_steps(rows))
     if not rows:
         return ()
@@ -79,6 +79,15 @@ def _check_finite(value: float | None) -> float | None:
 
 
 # ---- which rows count, and their steps
+
+
+def _drop_parts(rows: Sequence[LossRow]) -> list[LossRow]:
+    """Return the rows without parts of the loss, if others show the whole loss."""
+    whole = sum(row.loss is not None and not row.part for row in rows)
+    if whole < _FEWEST_BARE_ROWS and whole * 2 < sum(row.part for row in rows):
+        return list(rows)
+    kept = (replace(row, loss=None) if row.part else row for row in rows)
+    return [row for row in kept if row.loss is not None or row.validation is not None]
 
 
 def _drop_means(rows: Sequence[LossRow]) -> list[LossRow]:

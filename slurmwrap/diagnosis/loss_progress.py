@@ -19,10 +19,12 @@ _BOX_AFTER_EPOCH = re.compile(
 )
 _PADDLE = re.compile(r"\[epoch (\d{1,7})/(\d{1,7})\]\[iter: (\d{1,12})/(\d{1,12})\]")
 _CIFAR = re.compile(r"^\W{0,2}\[(\d{1,7}),\s{1,9}(\d{1,12})\] loss")
+# "[000500/50000] | loss 0.5".
+_LEADING_BOX = re.compile(r"^\W{0,2}\[\s{0,8}(\d{1,12})\s{0,4}/\s{0,8}(\d{1,12})\]")
 _ESPNET = re.compile(r"(\d{1,7})epoch:train:(?:\d{1,12})-(\d{1,12})batch")
 _ESPNET_RESULT = re.compile(r"(\d{1,7})epoch results:")
 _EPOCH = re.compile(
-    r"(?<![\w-])(?:epochs?|ep|training epoch)(?:\s?\(\w{1,8}\))?['\"]?\.?\s{0,3}[:=#\[(|]{0,2}\s{0,6}['\"]?"
+    r"(?<![\w-])(?:epochs?|ep|training epoch)(?:\s?\(\w{1,8}\))?['\"]?\.?\s{0,3}[:=#|]{0,2}\s{0,6}[\[(]?\s{0,4}['\"]?"
     r"(\d{1,7}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?)(?:\s{0,3}(?:/|of)\s{0,3}(\d{1,7}))?(?![\w%])"
 )
 _GLOBAL_STEP = re.compile(
@@ -36,7 +38,7 @@ _COUNT = (
 _STEP = re.compile(rf"(?<![\w/-])steps?{_COUNT}")
 # Names of steps that give way to "step" in the same row. The last ones are "number of training" and "of iterations".
 _OTHER_STEP = re.compile(
-    r"(?:(?<![\w/-])(?:iters?|iterations?|it|updates?|up|batch(?:_idx)?)"
+    r"(?:(?<![\w/-])(?:iters?|iterations?|it|updates?|up|batch(?:_idx|_id)?)"
     rf"|\u8bad\u7ec3\u6b21\u6570|\u8fed\u4ee3\u6b21\u6570){_COUNT}"
 )
 _BAR = re.compile(
@@ -95,6 +97,7 @@ def read_progress(row: str, lower: str) -> Progress:
     if "epoch:train:" in lower and (one := _ESPNET.search(lower)):
         return _make(float(one[1]), None, one[2], None, inner=True)
     step = _STEP.search(lower) if "step" in lower else None
+    step = step or (_LEADING_BOX.match(lower) if "[" in lower else None)
     step = step or (_OTHER_STEP.search(lower) if _has_step_word(lower) else None)
     if step:
         return _make(epoch, epochs, step[1], step[2])

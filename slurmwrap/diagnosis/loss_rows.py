@@ -19,7 +19,7 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 _ROW_CAP = 1200
 _MOST_ROWS = 8000
 # A row with a key that ends in one of these words may hold a loss. The words are searched for in lower-case text.
-_WORDS = ("loss", "xent", "gpu_mem", "learn: ", "rmse", "'s ", "-mae", "error", ": cost ")
+_WORDS = ("loss", "xent", "gpu_mem", "learn", "rmse", "'s ", "-mae", "error", ": cost ")
 _NUMBER = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:[eE][-+]?\d{1,4})?|[-+]?(?:nan|inf(?:inity)?)\b"
 _NUMERIC = re.compile(rf"(?:{_NUMBER})$", re.IGNORECASE)
 _KEY_CHARS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_/.@'-")
@@ -96,7 +96,7 @@ _VALIDATION_ROW = re.compile(
     "|\u6d4b\u8bd5\u96c6|\u9a8c\u8bc1\u96c6"
 )
 _VALIDATION_BEGINS = re.compile(
-    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:eval(?:uation)? begin|begin(?:ning)? validation|\*{3,} Running [Ee]val)",
+    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:\w{0,20}:)?\W{0,6}(?:eval(?:uation)? begin|(?:validation|evaluation)(?: results?)?:?\s*$|begin(?:ning)? validation|\*{3,} Running [Ee]val)",
     re.IGNORECASE,
 )
 _EPOCH_BEGINS = re.compile(r"(?:.{0,80}\binfo\b)?\W{0,20}(?:start(?:ing)? |training |begin(?:ning)? |train )?epoch\b")
@@ -109,7 +109,7 @@ _BOOSTED = re.compile(
     rf"(?<![\w'-])([A-Za-z_][\w ]{{0,40}}?)(?:'s |-)([a-z][a-z0-9_]{{1,30}}(?:@\d{{1,4}})?):\s?({_NUMBER})"
 )
 _BOOSTED_ROW = re.compile(r"\[(\d{1,9})\](?:\t|\s{1,4})(?=[A-Za-z_])")
-_CATBOOST = re.compile(rf"(\d{{1,9}}):\s{{1,4}}learn: ({_NUMBER})(?:\s{{1,4}}test: ({_NUMBER}))?")
+_CATBOOST = re.compile(rf"(\d{{1,9}}):\s{{1,8}}learn:? ({_NUMBER})(?:\s{{1,8}}test:? ({_NUMBER}))?", re.IGNORECASE)
 _NO_LOSS_METRICS = re.compile(r"auc|acc|ndcg|map|pre|f1|r2|precision|recall")
 _INNER_RANK = re.compile(r"\brank\W{1,3}(\d{1,5})\b", re.IGNORECASE)
 
@@ -127,6 +127,7 @@ class LossRow:
     utc: bool = False
     redrawn: bool = False  # a progress bar or a running mean: a later row of the same step replaces it
     mean: bool = False  # the mean of an epoch, which other rows show in more detail
+    part: bool = False  # a part of the loss, such as that of the boxes, which other rows may show as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,11 +195,16 @@ class _Reader:
             return True
         if self._read_header(row, lower):
             return True
+        # Before ranks are looked for: CatBoost's rows begin as those of srun --label.
+        if "learn" in row and (cat := _CATBOOST.match(row.lstrip())):
+            test = _to_float(cat[3]) if cat[3] else None
+            self._add(position, row, Progress(step=float(cat[1])), _to_float(cat[2]), test)
+            return True
         if self._is_other_rank(row):
             return True
         if "{" in row and '":' in row and (values := _parse_json(row)):
             return self._read_mapping(position, row, values)
-        if "\t" in row or "]" in row or "learn:" in row:
+        if "\t" in row or "]" in row:
             boosted = _read_boosted(row)
             if boosted is not None:
                 self._add(position, row, *boosted)
@@ -208,18 +214,19 @@ class _Reader:
         found = _find_values(row, lower)
         if found is None:
             return False
-        loss, validation, mean, first, is_mean = found
+        loss, validation, mean, first, is_mean, is_part = found
         progress = read_progress(row, lower)
         head = lower[:first]
         if validation is None and loss is not None:
-            validating = _is_validation_row(head) or (self._validating and not _TRAINING_ROW.search(head))
+            announced = self._validating and progress.epoch is None and not _TRAINING_ROW.search(head)
+            validating = _is_validation_row(head) or announced
             if validating:
                 average = _MEAN.match(row, mean)
                 loss, validation = None, _to_float(average[1]) if average else loss
         redrawn = progress.bar or (loss is None and progress.inner)
         summary = " | train | " in lower or ("| epoch " in lower and bool(_FAIRSEQ_SUMMARY.search(lower)))
         mean_row = loss is not None and (is_mean or (summary and "train_inner" not in lower))
-        self._add(position, row, progress, loss, validation, redrawn=redrawn, mean=mean_row)
+        self._add(position, row, progress, loss, validation, redrawn=redrawn, mean=mean_row, part=is_part)
         return True
 
     def _read_espnet_result(self, position: float, row: str, lower: str) -> bool:
@@ -250,6 +257,7 @@ class _Reader:
         *,
         redrawn: bool = False,
         mean: bool = False,
+        part: bool = False,
         clock: float | None = None,
     ) -> None:
         if progress.epoch is not None:
@@ -277,6 +285,7 @@ class _Reader:
                 utc=utc,
                 redrawn=redrawn,
                 mean=mean,
+                part=part,
             )
         )
         if len(self.samples) < 40:
@@ -470,10 +479,8 @@ def _sum_parts(values: Mapping[str, object], parts: Sequence[str]) -> float | No
 
 
 def _read_boosted(row: str) -> tuple[Progress, float | None, float | None] | None:
-    """Return progress, loss and validation loss of a row of XGBoost, LightGBM or CatBoost; None for another row."""
+    """Return progress, loss and validation loss of a row of XGBoost or LightGBM; None for another row."""
     at = row.find("[")
-    if "learn:" in row and (cat := _CATBOOST.search(row)):
-        return Progress(step=float(cat[1])), _to_float(cat[2]), _to_float(cat[3]) if cat[3] else None
     head = _BOOSTED_ROW.search(row, max(0, at)) if at >= 0 else None
     if head is None:
         return None
@@ -493,13 +500,13 @@ def _read_boosted(row: str) -> tuple[Progress, float | None, float | None] | Non
     return Progress(step=float(head[1])), values.get(train) if train else None, values.get(other) if other else None
 
 
-def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int, int, bool] | None:
-    """Return loss, validation loss, end of the loss's text, start of the first key, and whether the loss is a mean.
+def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int, int, bool, bool] | None:
+    """Return loss, validation loss, end of the loss's text, start of the first key; whether it is a mean, or a part.
 
     None: the row has no value.
     """
     if "loss train:" in lower and (pair := _TRAIN_VALUE_PAIR.search(row)):
-        return _to_float(pair[1]), _to_float(pair[2]) if pair[2] else None, pair.end(), pair.start(), False
+        return _to_float(pair[1]), _to_float(pair[2]) if pair[2] else None, pair.end(), pair.start(), False, False
     choices: list[tuple[str, int, float]] = []
     ends: dict[float, int] = {}
     first = len(row)
@@ -519,7 +526,8 @@ def _find_values(row: str, lower: str) -> tuple[float | None, float | None, int,
         return None
     loss, validation = _choose(choices)
     end = ends.get(loss, 0) if loss is not None else 0
-    return loss, validation, end, first, _is_mean(choices)
+    part = loss is not None and all(kind != "train" for kind, _, _ in choices)
+    return loss, validation, end, first, _is_mean(choices), part
 
 
 def _find_keys(lower: str) -> Iterator[tuple[int, int]]:
@@ -570,7 +578,9 @@ def _classify_key(key: str, before: str) -> tuple[str, int]:
     if which in _VALIDATION:
         other = any(word not in _VALIDATION for word in rest)
         return "validation", which.startswith("test") + 2 * mean + 4 * other
-    return ("part", 0) if any(word not in _TRAINING for word in rest) else ("train", int(mean))
+    # "conf loss: 0.5" is a part, but "Rank 0 loss: 0.5" and "the loss is 0.5" are not.
+    named = bool(around) and len(own) == 1 and not which and not mean and around[0] not in _PLAIN
+    return ("part", 0) if named or any(word not in _TRAINING for word in rest) else ("train", int(mean))
 
 
 def _choose(choices: Sequence[tuple[str, int, float]]) -> tuple[float | None, float | None]:
