@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 
-from slurmwrap.diagnosis.loss_rows import LossRow, LossRows
+from slurmwrap.diagnosis.loss_rows import BarClock, LossRow, LossRows
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.running_job import LossPoint
 
@@ -27,7 +27,7 @@ _DAY_S = 86400.0
 _YEAR_S = 366 * _DAY_S
 # Largest difference between the clock of a node and Slurm's.
 _CLOCK_SKEW_S = 120.0
-_ZONE_S = 900.0
+_ZONE_UNITS_S = (3600.0, 1800.0, 900.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +232,7 @@ def _is_same_step(last: _Point, row: LossRow) -> bool:
 # ---- times
 
 
-def _find_times(rows: Sequence[LossRow], bars: Sequence[tuple[float, float, int]], span: RunSpan) -> list[float]:
+def _find_times(rows: Sequence[LossRow], bars: Sequence[BarClock], span: RunSpan) -> list[float]:
     """Return for each row the seconds since the start of the run, ascending."""
     found = _read_clocks(rows, span) or _read_bars(rows, bars, span) or _count_steps(rows, span.run_s)
     times: list[float] = []
@@ -280,8 +280,9 @@ def _place_dates(clocks: Sequence[float], span: RunSpan, *, utc: bool) -> list[f
         return None
     low, high = min(clocks) - span.began, max(clocks) - span.began
     latest = span.run_s + _CLOCK_SKEW_S
-    # Of other time zones, the one in which the last row is nearest to the end of the run.
-    shifts = (0.0,) if utc else (span.zone_s, 0.0, -_ZONE_S * math.floor((latest - high) / _ZONE_S))
+    # Of other time zones, the one in which the last row is nearest to the end of the run; whole hours first.
+    others = (-unit * math.floor((latest - high) / unit) for unit in _ZONE_UNITS_S)
+    shifts = (0.0,) if utc else (span.zone_s, 0.0, *others)
     for shift in shifts:
         if low - shift >= -_CLOCK_SKEW_S and high - shift <= latest:
             return [clock - span.began - shift for clock in clocks]
@@ -295,22 +296,23 @@ def _align_at_end(clocks: Sequence[float], run_s: float) -> list[float]:
     return [run_s - (clocks[-1] - clock) * factor for clock in clocks]
 
 
-def _read_bars(rows: Sequence[LossRow], bars: Sequence[tuple[float, float, int]], span: RunSpan) -> list[float] | None:
+def _read_bars(rows: Sequence[LossRow], bars: Sequence[BarClock], span: RunSpan) -> list[float] | None:
     """Return the times by the elapsed seconds of the progress bar that is drawn most often; None without one."""
-    counts = Counter(total for _, _, total in bars)
+    counts = Counter(bar.total for bar in bars)
     # Of bars that are drawn about as often, the longest one is that of the training.
     often = [total for total, n in counts.items() if n * 4 >= max(counts.values())]
-    mine = [(position, elapsed) for position, elapsed, total in bars if total == max(often)] if often else []
+    mine = [bar for bar in bars if bar.total == max(often)] if often else []
     if len(mine) < 3:
         return None
-    clocks, turns, before = [], 0.0, 0.0
-    for _, elapsed in mine:
-        turns += before if elapsed < before else 0.0
-        before = elapsed
-        clocks.append(turns + elapsed)
+    clocks, turns, before = [], 0.0, mine[0]
+    for bar in mine:
+        # A bar that is drawn anew counts its time from 0.
+        turns += before.elapsed_s if bar.elapsed_s < before.elapsed_s or bar.done < before.done else 0.0
+        before = bar
+        clocks.append(turns + bar.elapsed_s)
     if clocks[-1] <= clocks[0]:
         return None
-    positions = [position for position, _ in mine]
+    positions = [bar.position for bar in mine]
     return _interpolate(positions, _align_at_end(clocks, span.run_s), [row.position for row in rows])
 
 

@@ -141,13 +141,13 @@ def _make(
     return Progress(epoch=epoch, epochs=epochs, step=float(step), steps=total, inner=inner, bar=bar)
 
 
-def read_bar_clock(row: str) -> tuple[float, int] | None:
-    """Return the elapsed seconds of a progress bar (tqdm) and its number of steps; None if it shows no time."""
+def read_bar_clock(row: str) -> tuple[float, int, int] | None:
+    """Return the elapsed seconds of a progress bar (tqdm), its steps that are done, and all; None without a time."""
     found = _BAR.search(row)
     if found is None or found[5] is None:
         return None
     seconds = int(found[3] or 0) * 3600 + int(found[4]) * 60 + int(found[5])
-    return float(seconds), int(found[2])
+    return float(seconds), int(found[1]), int(found[2])
 
 
 def read_clock(row: str) -> tuple[float | None, bool]:

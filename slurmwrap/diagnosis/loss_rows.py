@@ -96,7 +96,8 @@ _VALIDATION_ROW = re.compile(
     "|\u6d4b\u8bd5\u96c6|\u9a8c\u8bc1\u96c6"
 )
 _VALIDATION_BEGINS = re.compile(
-    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:\w{0,20}:)?\W{0,6}(?:eval(?:uation)? begin|(?:validation|evaluation)(?: results?)?:?\s*$|begin(?:ning)? validation|\*{3,} Running [Ee]val)",
+    r"^\W{0,4}(?:.{0,80}INFO\W{0,4})?(?:\w{0,20}:)?\W{0,6}(?:eval(?:uation)? begin|"
+    r"(?:validation|evaluation)(?: results?)?:?\s*$|begin(?:ning)? validation|\*{3,} Running [Ee]val)",
     re.IGNORECASE,
 )
 _EPOCH_BEGINS = re.compile(r"(?:.{0,80}\binfo\b)?\W{0,20}(?:start(?:ing)? |training |begin(?:ning)? |train )?epoch\b")
@@ -131,13 +132,22 @@ class LossRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BarClock:
+    """A progress bar as it was drawn once: `done` of `total` steps, after so many seconds of the bar."""
+
+    position: float
+    elapsed_s: float
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LossRows:
     """All rows with a loss in one output, with the clocks of its progress bars."""
 
     source: str  # name of the format, "" if there are no rows
     rows: tuple[LossRow, ...]
-    # (position, elapsed seconds, steps of the bar) of the progress bars.
-    bars: tuple[tuple[float, float, int], ...] = ()
+    bars: tuple[BarClock, ...] = ()
 
 
 def read_loss_rows(rows: Sequence[tuple[float, str]]) -> LossRows:
@@ -164,7 +174,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.found: list[LossRow] = []
-        self.bars: list[tuple[float, float, int]] = []
+        self.bars: list[BarClock] = []
         self.samples: list[str] = []
         self._columns: tuple[str, ...] = ()
         self._starts: tuple[int, ...] = ()
@@ -178,7 +188,8 @@ class _Reader:
         row = row[:_ROW_CAP]
         lower = row.lower()
         if "%|" in row and (bar := read_bar_clock(row)):
-            self.bars.append((position, *bar))
+            elapsed_s, done, total = bar
+            self.bars.append(BarClock(position=position, elapsed_s=elapsed_s, done=done, total=total))
         if _has_one(lower, _WORDS) and self._read_values(position, row, lower):
             return
         if self._columns and self._read_table_row(position, row):
