@@ -23,6 +23,8 @@ _MOST_VALIDATIONS = 64
 _FEWEST_BARE_ROWS = 5
 # A row that is printed again after so many others is one of another training.
 _REPEATED_WITHIN = 100
+# Progress bars of epochs count for times as they are if they cover this share of the run.
+_COVERED = 0.5
 _DAY_S = 86400.0
 _YEAR_S = 366 * _DAY_S
 # Largest difference between the clock of a node and Slurm's.
@@ -306,14 +308,25 @@ def _read_bars(rows: Sequence[LossRow], bars: Sequence[BarClock], span: RunSpan)
         return None
     clocks, turns, before = [], 0.0, mine[0]
     for bar in mine:
-        # A bar that is drawn anew counts its time from 0.
-        turns += before.elapsed_s if bar.elapsed_s < before.elapsed_s or bar.done < before.done else 0.0
+        turns += before.elapsed_s if _is_new_bar(bar, before) else 0.0
         before = bar
         clocks.append(turns + bar.elapsed_s)
     if clocks[-1] <= clocks[0]:
         return None
     positions = [bar.position for bar in mine]
-    return _interpolate(positions, _align_at_end(clocks, span.run_s), [row.position for row in rows])
+    # Bars of epochs that cover little of the run do not show what lasted longer: validation, or saving.
+    covered = clocks[-1] - clocks[0]
+    if turns and covered < _COVERED * span.run_s:
+        seconds = [span.run_s * clock / clocks[-1] for clock in clocks]
+    else:
+        seconds = _align_at_end(clocks, span.run_s)
+    return _interpolate(positions, seconds, [row.position for row in rows])
+
+
+def _is_new_bar(bar: BarClock, before: BarClock) -> bool:
+    """Return True if a bar was begun anew. Of a short epoch only the complete bar may be shown."""
+    complete = before.done == before.total and bar.elapsed_s != before.elapsed_s
+    return complete or bar.elapsed_s < before.elapsed_s or bar.done < before.done
 
 
 def _interpolate(known: Sequence[float], values: Sequence[float], wanted: Sequence[float]) -> list[float]:

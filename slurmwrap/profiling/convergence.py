@@ -27,7 +27,7 @@ _FEWEST_IN_WINDOW = 3
 _AGREE = 4.0
 _FEWEST_FOR_NOISE = 20
 _MOST_TIMES = 512
-# A value that is so many standard deviations above its neighbours is a spike and does not count.
+# A value that is so many standard deviations from its neighbours is a spike and does not count.
 _SPIKE = 6.0
 _NEIGHBOURS = 7
 # Standard deviation from the median absolute value of normally distributed numbers.
@@ -70,7 +70,7 @@ def measure_convergence(points: Sequence[LossPoint], run_s: float) -> Convergenc
     if curve is None or run_s <= 0:
         return None
     at = _choose_times(curve.times)
-    smooth, lowest = smooth_values(curve.times, _cap_spikes(curve.values), at)
+    smooth, lowest = smooth_values(curve.times, _drop_spikes(curve.values), at)
     reached = list(accumulate(smooth, min))
     limit = lowest + NEAR * abs(lowest)
     first = next((i for i, value in enumerate(reached) if value <= limit), len(reached) - 1)
@@ -127,15 +127,16 @@ def _count_done(counted: Sequence[float | None]) -> list[float]:
     return done
 
 
-def _cap_spikes(values: Sequence[float]) -> list[float]:
-    """Return the values with those far above their neighbours replaced by the median of these."""
+def _drop_spikes(values: Sequence[float]) -> list[float]:
+    """Return the values with those far from their neighbours replaced by the median of these."""
     if len(values) < 2 * _NEIGHBOURS:
         return list(values)
     half = _NEIGHBOURS // 2
     medians = [_find_median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
     spread = _MAD * _find_median([abs(value - median) for value, median in zip(values, medians, strict=True)])
     return [
-        median if value - median > _SPIKE * spread > 0 else value for value, median in zip(values, medians, strict=True)
+        median if abs(value - median) > _SPIKE * spread > 0 else value
+        for value, median in zip(values, medians, strict=True)
     ]
 
 

@@ -58,12 +58,12 @@ def test_a_log_that_is_longer_than_the_run_is_scaled() -> None:
 
 
 def test_progress_bars_give_times_over_epochs() -> None:
-    bars = [(0, 1, "00:10"), (0, 2, "00:20"), (1, 1, "00:30"), (1, 2, "01:00")]
+    bars = [(0, 1, "10:00"), (0, 2, "20:00"), (1, 1, "20:10"), (1, 2, "30:00")]
     text = "".join(
         f"Epoch {epoch}:  50%|██  | {done}/2 [{at}<00:10,  1.0it/s, loss={9 / (epoch + done)}]\r"
         for epoch, done, at in bars
     )
-    assert times(text) == [4000 - 70, 4000 - 60, 4000 - 30, 4000]
+    assert times(text) == [4000 - 2400, 4000 - 1800, 4000 - 590, 4000]
 
 
 def test_without_a_clock_steps_last_equally_long() -> None:
