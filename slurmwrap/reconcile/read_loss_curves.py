@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from slurmwrap.errors import StoreError
 from slurmwrap.host.read_loss_curve import SHORTEST_S
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
@@ -24,11 +25,14 @@ def read_loss_curves(this_pass: ReconcilePass) -> None:
     del waiting[:-_MOST_WAITING]
     began = time.monotonic()
     while waiting and time.monotonic() - began < _BUDGET_S:
-        curve = this_pass.services.curves(waiting[0])
+        run = waiting.pop(0)
+        curve = this_pass.services.curves(run)
         if curve is not None:
-            this_pass.services.store.save_loss_curve(curve)
-        # Only now: if the store fails, it is read again.
-        del waiting[0]
+            try:
+                this_pass.services.store.save_loss_curve(curve)
+            except StoreError:
+                waiting.insert(0, run)
+                raise
 
 
 def _has_own_output(run: JobRun) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.running_job import DIVERGED, STUCK, EarlyFinding, GpuUse
+from slurmwrap.model.running_job import DIVERGED, STUCK, EarlyFinding, GpuUse, LossCurve, LossPoint
 from slurmwrap.store.database import Database
 
 RUN = RunKey(cluster="c", job_id=7, submit_time=100)
@@ -17,6 +17,18 @@ FINDING = EarlyFinding(
 )
 USE = GpuUse(
     attempt=RUN, node="n1", gpu=3, began=1.0, interval_s=60.0, use_pct=(1.0, 2.5), mem_mib=(10, -1), processes=(1, 0)
+)
+
+
+CURVE = LossCurve(
+    attempt=RUN,
+    source="keras",
+    points=(LossPoint(at_s=0.5, step=1.0, loss=2.5), LossPoint(at_s=9.0, epoch=0.25, validation_loss=-1.0)),
+    uid=1000,
+    end_time=50,
+    lowest=2.5,
+    time_share=0.38,
+    epoch_share=None,
 )
 
 
@@ -44,5 +56,16 @@ def test_the_use_of_gpus_is_read_as_stored(database: Database) -> None:
 
 def test_a_file_of_an_older_version_has_no_findings(tmp_path: Path) -> None:
     with Database.open(tmp_path / "a.sqlite") as database:
-        database.connection.executescript("DROP TABLE early_findings; DROP TABLE gpu_use")
+        database.connection.executescript("DROP TABLE early_findings; DROP TABLE gpu_use; DROP TABLE loss_curves")
         assert (database.early_findings(), database.gpu_use(RUN)) == ((), ())
+        assert (database.loss_curve(RUN), database.loss_curves(0.0)) == (None, ())
+
+
+def test_a_loss_curve_is_replaced_by_run_and_read_as_stored(database: Database) -> None:
+    other = replace(CURVE, attempt=RunKey(cluster="c", job_id=8, submit_time=100), end_time=40, points=())
+    running = replace(CURVE, attempt=RunKey(cluster="c", job_id=9, submit_time=100), end_time=None)
+    for curve in (replace(CURVE, points=(), lowest=None), CURVE, other, running):
+        database.save_loss_curve(curve)
+    assert (database.loss_curve(RUN), database.loss_curve(running.attempt)) == (CURVE, running)
+    assert database.loss_curve(RunKey(cluster="d", job_id=7, submit_time=100)) is None
+    assert (database.loss_curves(0.0), database.loss_curves(41.0)) == ((other, CURVE), (CURVE,))
