@@ -230,7 +230,7 @@ class Store(Protocol):
     def loss_curve(self, attempt: RunKey) -> LossCurve | None:
         """Return the loss curve of one run; None if none is stored."""
 
-    def loss_curves(self, since: float) -> tuple[LossCurve, ...]:
+    def loss_curves(self, since: float, *, points: bool = True) -> tuple[LossCurve, ...]:
         """Return the curves of the runs that ended since then, in the order of their ends. `since`: Unix seconds."""
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:

@@ -168,6 +168,7 @@ def _read_period(database: Database, since: float) -> JobRecords:
         blocked=database.blocked_inputs(),
         incidents=database.incidents(since=since),
         delays=database.delays(since=since),
+        curves=database.loss_curves(since, points=False),
     )
 
 

@@ -88,7 +88,7 @@ def _open_database(source: RecordSource, period: Period) -> Iterator[tuple[Datab
 
 def open_records_in_memory(records: JobRecords) -> Database:
     """Return a database in memory that holds these records."""
-    return open_in_memory(
+    database = open_in_memory(
         (record_rows.ATTEMPTS, records.attempts),
         (record_rows.PRERUNS, records.preruns),
         (record_rows.SUBMISSIONS, records.submissions),
@@ -98,6 +98,9 @@ def open_records_in_memory(records: JobRecords) -> Database:
         (record_rows.INCIDENTS, records.incidents),
         (record_rows.DELAYS, records.delays),
     )
+    for curve in records.curves:
+        database.save_loss_curve(curve)
+    return database
 
 
 def _read_switches(config: Config) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from slurmwrap.report.svg_charts import (
 _SIZE = (7.2, 4.0)
 # A loss that falls by more than this factor is drawn on a logarithmic axis.
 _LOGARITHMIC_FROM = 20.0
+_SHOWN_SHARE = 0.97
 # The colours of a page, which a file that stands alone must bring with it.
 _COLOURS = """<style>
 svg { --ink: #1d2733; --soft: #5b6774; --rule: #d5dbe1; --completed: #2f7d4f; --failed: #b3382c; --slurmwrap: #1f5fa8;
@@ -46,18 +47,15 @@ def draw_convergence(found: Sequence[tuple[JobRun, LossCurve]]) -> str | None:
 
 def _plot(axes: Any, found: Sequence[tuple[JobRun, LossCurve]], title: str) -> str:
     best = min(found, key=lambda pair: pair[1].lowest if pair[1].lowest is not None else float("inf"))
+    most = _scale(axes, sorted(value for _, curve in found for value in _list_losses(curve)))
     for run, curve in found:
-        _plot_run(axes, run, curve, alone=len(found) == 1, best=curve is best[1])
-    values = [p.loss for _, curve in found for p in curve.points if p.loss is not None]
-    low, high = min(values, default=1.0), max(values, default=1.0)
-    simplify_axes(axes, "y")
-    if low > 0 and high / low > _LOGARITHMIC_FROM:
-        axes.set_yscale("log")
+        _plot_run(axes, run, curve, most, alone=len(found) == 1, best=curve is best[1])
     axes.set_xlabel("hours since the start of the run")
     axes.set_ylabel("loss")
     axes.set_xlim(left=0)
     if len(found) == 1:
-        add_legend(axes, 3)
+        if axes.get_legend_handles_labels()[0]:
+            add_legend(axes, 3)
         return format_convergence(*found[0]) or title
     axes.plot([], [], color=OURS, linewidth=1.8, label=f"lowest: {best[0].address}")
     axes.plot([], [], "o", color=FAILED, markersize=5, label="within 0.1 % of its lowest loss")
@@ -65,22 +63,38 @@ def _plot(axes: Any, found: Sequence[tuple[JobRun, LossCurve]], title: str) -> s
     return f"{title}; the lowest loss is that of {best[0].address}"
 
 
-def _plot_run(axes: Any, run: JobRun, curve: LossCurve, *, alone: bool, best: bool) -> None:
-    training = [(p.at_s / 3600, p.loss) for p in curve.points if p.loss is not None]
-    validation = [(p.at_s / 3600, p.validation_loss) for p in curve.points if p.validation_loss is not None]
+def _list_losses(curve: LossCurve) -> list[float]:
+    both = (loss for point in curve.points for loss in (point.loss, point.validation_loss))
+    return [loss for loss in both if loss is not None]
+
+
+def _scale(axes: Any, values: Sequence[float]) -> float:
+    """Scale the axis of the losses, ascending, and return the largest one to draw.
+
+    Those of the first steps are cut off: they would flatten the rest. A drawing has no clipping (svg_charts).
+    """
+    simplify_axes(axes, "y")
+    if not values:
+        return 0.0
+    low, high = values[0], values[int((len(values) - 1) * _SHOWN_SHARE)]
+    if low > 0 and high / low > _LOGARITHMIC_FROM:
+        axes.set_yscale("log")
+        return values[-1]
+    margin = 0.08 * (high - low) or 1.0
+    axes.set_ylim(low - margin, high + margin)
+    return high + margin
+
+
+def _plot_run(axes: Any, run: JobRun, curve: LossCurve, most: float, *, alone: bool, best: bool) -> None:
+    training = [(p.at_s / 3600, min(most, p.loss)) for p in curve.points if p.loss is not None]
+    validation = [(p.at_s / 3600, min(most, p.validation_loss)) for p in curve.points if p.validation_loss is not None]
     if training:
         colour, width, alpha = (OURS, 1.8, 1.0) if best else (SOFT, 0.9, 0.7)
-        axes.plot(
-            *zip(*training, strict=True),
-            color=colour,
-            linewidth=width,
-            alpha=alpha,
-            label="training" if alone else None,
-        )
+        label = "training" if alone else None
+        axes.plot(*zip(*training, strict=True), color=colour, linewidth=width, alpha=alpha, label=label)
     if validation and (alone or not training):
-        axes.plot(
-            *zip(*validation, strict=True), "o-", color=COMPLETED, markersize=3, linewidth=0.8, label="validation"
-        )
+        label = "validation" if alone else None
+        axes.plot(*zip(*validation, strict=True), "o-", color=COMPLETED, markersize=3, linewidth=0.8, label=label)
     if curve.time_share is None or curve.lowest is None:
         return
     at = curve.time_share * run.run_s / 3600

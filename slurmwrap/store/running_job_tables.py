@@ -35,6 +35,7 @@ GPU_USE = RecordTable(
 )
 
 _LOSS_CURVES = "loss_curves"
+_OF_CURVE = ("end_time", "uid", "source", "lowest", "time_share", "epoch_share")
 _SAVE_LOSS_CURVE = """INSERT INTO loss_curves
     VALUES (:cluster, :job_id, :submit_time, :end_time, :uid, :source, :points, :lowest, :time_share, :epoch_share)
     ON CONFLICT (cluster, job_id, submit_time) DO UPDATE SET end_time = excluded.end_time, uid = excluded.uid,
@@ -76,24 +77,25 @@ class RunningJobTables(Session):
             "submit_time": curve.attempt.submit_time,
             "points": dump(points),
         }
-        names = ("end_time", "uid", "source", "lowest", "time_share", "epoch_share")
-        self._write(_SAVE_LOSS_CURVE, row | {name: getattr(curve, name) for name in names})
+        self._write(_SAVE_LOSS_CURVE, row | {name: getattr(curve, name) for name in _OF_CURVE})
 
     def loss_curve(self, attempt: RunKey) -> LossCurve | None:
         """Return the loss curve of one run; None if none is stored."""
         return next(iter(self._select_loss_curves(_select_run(attempt))), None)
 
-    def loss_curves(self, since: float) -> tuple[LossCurve, ...]:
-        """Return the curves of the runs that ended since then, in the order of their ends. `since`: Unix seconds."""
-        return self._select_loss_curves({"end_time >= ?": since})
+    def loss_curves(self, since: float, *, points: bool = True) -> tuple[LossCurve, ...]:
+        """Return the curves of the runs that ended since then, in the order of their ends. `since`: Unix seconds.
 
-    def _select_loss_curves(self, where: Mapping[str, Any]) -> tuple[LossCurve, ...]:
+        `points`: False leaves out the points, which are most of it.
+        """
+        return self._select_loss_curves({"end_time >= ?": since}, "points" if points else "'[]' AS points")
+
+    def _select_loss_curves(self, where: Mapping[str, Any], points: str = "points") -> tuple[LossCurve, ...]:
         if not self._has_table(_LOSS_CURVES):
             return ()
-        sql = (
-            f"SELECT * FROM {_LOSS_CURVES} WHERE {' AND '.join(where)} ORDER BY end_time, cluster, job_id, submit_time"
-        )
-        return tuple(_curve_from_row(row) for row in self._rows(sql, list(where.values())))
+        sql = f"SELECT {', '.join((*_RUN, *_OF_CURVE))}, {points} FROM {_LOSS_CURVES} WHERE {' AND '.join(where)}"
+        rows = self._rows(f"{sql} ORDER BY end_time, cluster, job_id, submit_time", list(where.values()))
+        return tuple(map(_curve_from_row, rows))
 
 
 def _curve_from_row(row: Mapping[str, Any]) -> LossCurve:
@@ -102,7 +104,7 @@ def _curve_from_row(row: Mapping[str, Any]) -> LossCurve:
     return LossCurve(
         attempt=RunKey(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
         points=tuple(points),
-        **{name: row[name] for name in ("source", "uid", "end_time", "lowest", "time_share", "epoch_share")},
+        **{name: row[name] for name in _OF_CURVE},
     )
 
 

@@ -128,6 +128,7 @@ def test_json_has_every_field(slurmwrap: Run, tmp_path: Path) -> None:
         "actions": [],
         "delays": [],
         "incidents": [],
+        "curves": [],
         "slurm_says": "",
         "queue_order": "",
         "lines": [],

@@ -36,6 +36,9 @@ class ScriptedWatcher:
     def judge_end(self, status: JobStatus) -> bool:
         return False
 
+    def describe_loss(self, status: JobStatus) -> str:
+        return ""
+
     def why(self, ended: JobStatus | None = None) -> tuple[tuple[str, str], ...]:
         return (("why", "gpu_oom: CUDA out of memory"), ("next", "Ask for more."))
 
