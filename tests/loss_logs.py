@@ -417,6 +417,15 @@ def espnet(rows: list[Row]) -> Iterator[tuple[str, Shown | None]]:
 
 
 @_format
+def opennmt_2018(rows: list[Row]) -> Iterator[tuple[str, Shown | None]]:
+    for row in rows:
+        yield (
+            f"Epoch {row.epoch + 1:2d}, {row.done:5d}/{row.total}; acc:   3.99; ppl: 12792.57; xent: {row.loss}; 3438 src tok/s; 3517 tgt tok/s\n",
+            (row.step, row.epoch + 1, row.loss, None),
+        )
+
+
+@_format
 def opennmt(rows: list[Row]) -> Iterator[tuple[str, Shown | None]]:
     for row in rows:
         yield (

@@ -42,10 +42,12 @@ _OTHER_STEP = re.compile(
     rf"|\u8bad\u7ec3\u6b21\u6570|\u8fed\u4ee3\u6b21\u6570){_COUNT}"
 )
 _BAR = re.compile(
-    r"\d{1,3}%\|[^|]{0,160}\| {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d)(?=[<,\]]))?"
+    r"\d{1,3}%(?:\|[^|]{0,160}\|)? {0,9}(\d{1,12})/(\d{1,12}) ?\[(?:(?:(\d{1,3}):)?(\d{1,3}):(\d\d)(?=[<,\]]))?"
 )
 # With `verbose=2` Keras draws no bar: "100/100 - 5s - loss: 0.5".
 _KERAS = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) (?:\[[=.>]|\N{BOX DRAWINGS HEAVY HORIZONTAL}|- \d{1,7}s\b)")
+# OpenNMT-py of 2018: "Epoch  1, 12850/37527; acc: 3.99; ppl: 12792.57; xent: 9.46".
+_OPENNMT = re.compile(r"epoch\s{1,9}(\d{1,7}),\s{1,9}(\d{1,12})/\s{0,9}(\d{1,12});")
 # fairseq of 2018 and earlier: "epoch 010  7000 / 8223 loss=0.86".
 _FAIRSEQ = re.compile(r"epoch (\d{1,7}):?\s{1,9}(\d{1,12}) / (\d{1,12}) loss=")
 _RICH = re.compile(r"\N{BOX DRAWINGS HEAVY HORIZONTAL}[^\d]{0,120}(\d{1,9})/(\d{1,9})\s")
@@ -79,12 +81,14 @@ def read_progress(row: str, lower: str) -> Progress:
     lower = lower[:_CAP]
     named = _GLOBAL_STEP.search(lower) if "step" in lower or "num_updates" in lower else None
     epoch, epochs = _read_epoch(lower) if "ep" in lower else (None, None)
-    bar = _BAR.search(row) if "%|" in row else None
+    bar = _BAR.search(row) if "%|" in row or ("% " in row and "<" in row) else None
     if named:
         return Progress(epoch=epoch, epochs=epochs, step=float(named[1]), bar=bar is not None)
     if bar:
         return _make(epoch, epochs, bar[1], bar[2], inner=epoch is not None, bar=True)
     if " / " in lower and (old := _FAIRSEQ.search(lower)):
+        return _make(float(old[1]), None, old[2], old[3], inner=True)
+    if "; " in lower and (old := _OPENNMT.search(lower)):
         return _make(float(old[1]), None, old[2], old[3], inner=True)
     if _HEAVY in row or " [" in row or "s - " in row:
         drawn = _KERAS.search(row) or (_RICH.search(row) if _HEAVY in row else None)

@@ -38,6 +38,8 @@ _TRAIN_VALUE_PAIR = re.compile(rf"loss train: ({_NUMBER}), val: (?:({_NUMBER})|n
 _VALIDATION = frozenset(
     ("val", "valid", "validation", "vali", "eval", "evaluation", "test", "testing", "dev", "heldout")
 )
+# "ValLoss", "trainloss".
+_JOINED = re.compile(r"(?<![a-z])(val|valid|validation|eval|test|dev|train|training|tr|avg|mean)(?=loss)")
 _TRAINING = frozenset(("train", "training", "trn", "tr"))
 # Words of a key that do not change which loss is meant; of several, those with a mean are taken last.
 _PLAIN = frozenset(
@@ -47,7 +49,7 @@ _PLAIN = frozenset(
         *("set", "per", "token", "iteration", "final", "logs", "minibatch", "", "metrics", "value", "local", "main"),
     )
 )
-_MEANS = frozenset(("running", "avg", "average", "mean", "smoothed", "smooth", "epoch", "ema", "moving"))
+_MEANS = frozenset(("running", "avg", "avr", "average", "mean", "smoothed", "smooth", "epoch", "ema", "moving"))
 _NO_LOSS = frozenset(
     (
         *("scale", "scaler", "weight", "weights", "fn", "function", "std", "best", "min", "minimum", "lowest", "prev"),
@@ -236,6 +238,7 @@ class _Reader:
                 loss, validation = None, _to_float(average[1]) if average else loss
         redrawn = progress.bar or (loss is None and progress.inner)
         summary = " | train | " in lower or ("| epoch " in lower and bool(_FAIRSEQ_SUMMARY.search(lower)))
+        summary = summary or "averaged stats:" in lower
         mean_row = loss is not None and (is_mean or (summary and "train_inner" not in lower))
         self._add(position, row, progress, loss, validation, redrawn=redrawn, mean=mean_row, part=is_part)
         return True
@@ -578,6 +581,7 @@ def _classify_key(key: str, before: str) -> tuple[str, int]:
 
     `before`: up to three words before it in the row, the nearest first.
     """
+    key = _JOINED.sub(r"\1_", key)
     own, around = re.split(r"[/_.'-]+", key.strip("/_.'-")), before.split()
     if not any(word.startswith(("loss", "xent")) or word == "cost" for word in own) and not key.endswith("loss"):
         return "", 0

@@ -123,3 +123,19 @@ def test_numbers_are_finite() -> None:
     points = make_points(read("step 1: loss inf\nstep 2: loss 1e400\nstep 3: loss -0.5\n"), RunSpan(run_s=9.0))
     assert [point.loss for point in points] == [None, None, -0.5]
     assert all(math.isfinite(point.at_s) for point in points)
+
+
+def test_a_bar_without_blocks_is_read() -> None:
+    bar = "Epoch 0:  34% 1020/3000 [01:04<02:05, 15.73it/s, loss=1.2, v_num=1024]\n"
+    assert show(bar) == [(1020, 0, 1.2, None)]
+
+
+def test_the_means_after_an_epoch_are_no_point() -> None:
+    row = "[07:15:39] Epoch: [2]  [{0}/1504]  lr: 0.000005  closs: {1} (0.8558)  time: 4.3713\n"
+    means = "[07:17:15] Averaged stats: lr: 0.000005  closs: 0.6884 (0.8518)\n"
+    assert [one[2] for one in show(row.format(1480, 0.75) + row.format(1490, 0.5) + means)] == [0.75, 0.5]
+
+
+def test_joined_names_are_read() -> None:
+    text = "Epoch 80, Loss: 0.0024, ValLoss: 0.0035\nEpoch 81, Loss: 0.0021, ValLoss: 0.0034\n"
+    assert show(text) == [(None, 80, 0.0024, 0.0035), (None, 81, 0.0021, 0.0034)]
