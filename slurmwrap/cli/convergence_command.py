@@ -55,7 +55,7 @@ def convergence(
     found = [pair for job in dict.fromkeys(jobs) for pair in _find_runs(check_job_id(job), source, config)]
     if not found:
         raise SlurmwrapError(
-            f"no loss was found in the output of job {', '.join(jobs)}",
+            f"no loss was found in the output of job{'s' * (len(jobs) > 1)} {', '.join(jobs)}",
             hint="a run counts from one minute on; docs/convergence.md lists the formats that are read",
         )
     if svg is not None:

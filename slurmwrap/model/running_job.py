@@ -68,7 +68,8 @@ class LossCurve:
     points: tuple[LossPoint, ...]
     uid: int = -1
     end_time: int | None = None  # end of the run, Unix seconds; None while it runs
-    # When it stopped to improve (profiling/convergence.py). None: unknown, or too few points.
+    # The next ones: by profiling/convergence.py; None: unknown, or too few points.
+
     lowest: float | None = None  # lowest smoothed loss
     time_share: float | None = None  # of the run's time, until the loss came within 0.1 % of the lowest one
     epoch_share: float | None = None  # of its epochs or steps, until the lowest loss

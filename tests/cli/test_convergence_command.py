@@ -33,8 +33,8 @@ def sweep(tmp_path: Path) -> Path:
         for number, address in ((77, "77_1"), (78, "77_2"), (90, "90")):
             key = RunKey(cluster="lab", job_id=number, submit_time=NOW - 9000)
             run = JobRun(
-                attempt=key, address=address, name="vit", user="ada", uid=os.geteuid(), state="COMPLETED", nodes=("n0",),
-                gpus=8, start_time=NOW - 8200, end_time=NOW - 1000, diagnosis=ok, reconciled=True,
+                attempt=key, address=address, name="vit", user="ada", uid=os.geteuid(), state="COMPLETED",
+                nodes=("n0",), gpus=8, start_time=NOW - 8200, end_time=NOW - 1000, diagnosis=ok, reconciled=True,
             )  # fmt: skip
             database.save_attempt(run)
             if number == 90:
@@ -50,7 +50,7 @@ def sweep(tmp_path: Path) -> Path:
                     lowest=number - 76.0,
                     time_share=0.25,
                     epoch_share=0.5,
-                )  # fmt: skip
+                )
             )
     return path
 

@@ -51,6 +51,7 @@ NOT_HERE = {
     "slurmwrap db serve": "a server: it ends with Ctrl-C",
     "slurmwrap lab up": "docs/lab.md runs it",
     "slurmwrap lab down": "docs/lab.md runs it",
+    "slurmwrap convergence": "needs a training: tests/cli has one",
     "slurmwrap profile measure": "takes minutes",
     "SLURM_TIME_FORMAT=%s sacct": "needs slurmdbd",
     "slurmwrap simulate philly480.csv": "takes minutes: bench/evaluation does",
