@@ -76,10 +76,10 @@ _INDEXES_OF_RUN_TIMES = """
 -- One covering index for each question. Unique, so that a run that is judged once more is stored once.
 CREATE UNIQUE INDEX run_times_by_user ON run_times (
     uid, gpus, end_time, job_id, submit_time, cluster, run_s, complete);
-CREATE INDEX run_times_by_key ON run_times (uid, key, end_time, cluster, variant, length, run_s, complete)
+CREATE INDEX run_times_by_key ON run_times (uid, key, end_time, cluster, submit_time, variant, length, run_s, complete)
     WHERE key <> '';
-CREATE INDEX run_times_by_account ON run_times (account, gpus, end_time, cluster, run_s, complete);
-CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, cluster, run_s, complete);
+CREATE INDEX run_times_by_account ON run_times (account, gpus, end_time, cluster, submit_time, run_s, complete);
+CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, cluster, submit_time, run_s, complete);
 """
 
 
