@@ -24,6 +24,7 @@ from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
 from slurmwrap.protocols import Accounting, Clock, LimitStore, Logs, Publisher, Slurm, Spool, Store
+from slurmwrap.reconcile.messenger import Messenger
 
 T = TypeVar("T")
 # How long no change is requested in a user's name after Slurm could not be reached in it.
@@ -98,6 +99,7 @@ class Services:
     # Argument: Unix seconds. Whether limits would be restored if this process ended now.
     is_watched: Callable[[float], bool] = lambda now: False
     say: Callable[[str], None] = lambda line: None
+    messenger: Messenger | None = None  # None: no messages are sent
     # Whether this process makes one pass after the other, so that it undoes in time what it changes for a while.
     lasting: bool = True
 

@@ -26,6 +26,7 @@ from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
 from slurmwrap.reconcile.limit_pending import limit_waiting
 from slurmwrap.reconcile.limit_running import limit_running
+from slurmwrap.reconcile.notify_findings import notify_findings
 from slurmwrap.reconcile.order_pending import make_published_order, order_waiting
 from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.publish_run_times import format_published_run_times, update_run_time_lines
@@ -217,7 +218,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     release_gates(this_pass)
     for look in (
         *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running),
-        update_run_time_lines,
+        *(update_run_time_lines, notify_findings),
     ):
         _run_step(look, this_pass)
     _publish(this_pass)

@@ -16,6 +16,7 @@ from doctor_page import PAGE, with_checks
 from in_process import Runner
 from smtp_server import Server
 from waiting import allow, wait_for, wait_until
+from webhook_server import WebServer
 
 from slurmwrap.cli.doctor import database_checks, doctor_command, node_checks, site_checks
 from slurmwrap.cli.doctor.check_records import (
@@ -461,3 +462,28 @@ def test_a_slurm_user_that_slurm_does_not_know_keeps_rules_from_acting(
     refusal = f"site.slurm_user is {configured}, and Slurm's SlurmUser is slurm: Slurm refuses requests of {configured}"
     assert (refusal in found.details) is wrong
     assert found.state == (WARN if wrong else OK)
+
+
+def test_a_webhook_is_contacted_and_gets_a_message_only_if_asked(tmp_path: Path) -> None:
+    server = WebServer()
+    try:
+        variables = {"SLURMWRAP_NOTIFY_URL": server.url("/hooks/qwertzuiop")}
+        code, checks = run_checks(tmp_path, "notify", **variables)
+        assert (code, checks) == (0, {"notify": ("ok", f"127.0.0.1 {ANSWERS} (format json)")})
+        assert server.posted == []
+        code, out, _ = run_doctor(tmp_path, "--test-notify", **variables)
+        assert code == 0 and "accepted a test message" in out and server.posted[0][1]["event"] == "test"
+        server.answer = (404, {}, b"no such hook: qwertzuiop")
+        code, out, err = run_doctor(tmp_path, "--test-notify", "--quiet", **variables)
+        assert code == 2 and "404 Not Found: no such hook: …" in out and "qwertz" not in out + err
+    finally:
+        server.close()
+
+
+ANSWERS = "answers; `--test-notify` sends a message"
+
+
+def test_an_unusable_webhook_fails_without_showing_its_address(tmp_path: Path) -> None:
+    code, out, err = run_doctor(tmp_path, "--only", "notify", SLURMWRAP_NOTIFY_URL="http://example.org/qwertzuiop")
+    assert code == 2 and "readable for others" in out and "qwertz" not in out + err
+    assert run_doctor(tmp_path, "--test-notify")[0] == 3
