@@ -196,6 +196,8 @@ OWN_WORDS: dict[str, MenuWord] = {
     "resource-profile": _("keep what is learnt under this name"),
     "retry": _("retry failures that are not the job's own"),
     "no-retry": _("never retry it"),
+    "retry-on": _("run it again after these: 93,SIGUSR1"),
+    "again": _("submit this job, or its failed tasks, again", "run"),
     "no-tune": _("leave CPUs and memory as asked"),
     "no-place": _("leave nodes and switches as asked"),
     "dry-run": _("show the rewritten script; submit nothing"),

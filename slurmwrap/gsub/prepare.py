@@ -101,7 +101,8 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context, run_time)
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
-    added = _make_retry_options(request) if retry and not request.hetjob else ()
+    may_run_again = retry or (request.own.retry is not False and request.own.retry_on)
+    added = _make_retry_options(request) if may_run_again and not request.hetjob else ()
     incident_warnings = refusals.find_incident_warnings(
         context.published, request, chosen, inputs, snapshot, context.clock.now()
     )

@@ -19,12 +19,13 @@ from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
 from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
+from slurmwrap.sbatch.option_table import OWN, SBATCH
 from slurmwrap.sbatch.rewrite import list_submitted_options, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.submission import Submission
+    from slurmwrap.model.submission import Submission, SubmittedCall
 
 
 # --count-steps adds the step counter to the real job through environment variables. The script is not changed.
@@ -154,7 +155,7 @@ def send(
 
 
 def _start_retry_job(prepared: PreparedJob, result: SbatchResult, context: SubmitContext) -> None:
-    if prepared.retry and result.job_id is not None:
+    if (prepared.retry or prepared.retry_on) and result.job_id is not None:
         from slurmwrap.gsub.retry_submission import start_retry_job
 
         start_retry_job(prepared, result.job_id, context)
@@ -283,6 +284,7 @@ def _build_submission(
         gpus=request.shape.gpus,
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
         retry=prepared.retry,
+        retry_on=prepared.retry_on,
         profile_key=prepared.profile_key,
         profile_variant=prepared.profile_variant,
         length=prepared.length,
@@ -308,6 +310,25 @@ def _build_submission(
         time=make_time_request(request),
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
+        call=_make_submitted_call(request, context),
+    )
+
+
+# A script from standard input that is longer is not kept for `gsub --again`.
+_KEPT_SCRIPT_BYTES = 1 << 18
+
+
+def _make_submitted_call(request: JobRequest, context: SubmitContext) -> SubmittedCall | None:
+    """Return the call, for the user's own records; None if it cannot be repeated."""
+    from slurmwrap.model.submission import SubmittedCall
+
+    content = request.script.content if request.script.from_stdin else b""
+    if request.hetjob or not request.argv or len(content) > _KEPT_SCRIPT_BYTES:
+        return None
+    names = {variable for option in SBATCH for variable in option.variables} | {one.variable for one in OWN}
+    variables = {name: value for name, value in context.environ.items() if name in names}
+    return SubmittedCall(
+        words=request.argv, cwd=request.cwd, variables=variables, script=content.decode("utf-8", "surrogateescape")
     )
 
 

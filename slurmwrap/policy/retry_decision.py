@@ -20,6 +20,7 @@ from slurmwrap.policy.requeue import RequeueSpec, decide_launch, has_failed_to_l
 from slurmwrap.policy.retry_budget import count_allowed_retries
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.policy.strikes import find_blamed_node, make_drain_actions, make_strikes
+from slurmwrap.sbatch.retry_on import find_named_ending
 
 __all__ = ["REQUEUED_ALREADY", "DecisionContext", "decide"]
 
@@ -45,6 +46,8 @@ def _select_decider(context: DecisionContext) -> Callable[[DecisionContext, Conf
     if context.incident is not None and context.diagnosis.decision == "blacklist_input":
         # The file itself is intact: the file system was unreachable.
         return _decide_retry
+    if decision_context.find_agreed_ending(context) and not find_blamed_node(context.diagnosis, context.record):
+        return _decide_named_ending
     return _DECIDERS.get(context.diagnosis.decision, _decide_stop)
 
 
@@ -70,6 +73,19 @@ def _decide_retry(context: DecisionContext, config: Config) -> RetryDecision:
     spent = context.ledger.spent(category)
     delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _make_seed(context))
     return _decide_rerun(context, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
+
+
+def _decide_named_ending(context: DecisionContext, config: Config) -> RetryDecision:
+    """Run it again because its user named this ending with --retry-on, whatever the diagnosis is.
+
+    Only earlier runs with a named ending count against its budget.
+    """
+    assert context.submission is not None
+    named, limit = context.submission.retry_on, config.retry.per_root_cause
+    spent = context.ledger.count_endings(lambda code, signal: find_named_ending(named, code, signal))
+    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _make_seed(context))
+    cause = f"{decision_context.find_agreed_ending(context)}, which --retry-on names"
+    return _decide_rerun(context, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay), cause)
 
 
 def _decide_retry_elsewhere(context: DecisionContext, config: Config) -> RetryDecision:
@@ -164,26 +180,30 @@ _DECIDERS: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
 
 
 def _decide_rerun(
-    context: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec
+    context: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec, cause: str = ""
 ) -> RetryDecision:
-    """Return `again` if Slurm, the retry budget and the user's consent allow it; else `stop` or `none`."""
-    category = context.diagnosis.category
+    """Return `again` if Slurm, the retry budget and the user's consent allow it; else `stop` or `none`.
+
+    `cause`: why it is run again, if not for the category of the diagnosis.
+    """
+    category = cause or context.diagnosis.category
     if context.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
     if decision_context.is_requeued(context):
         return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
-    if reason := decision_context.find_exhausted_budget(context, spent, limit, config):
+    if reason := decision_context.find_exhausted_budget(context, spent, limit, config, cause):
         return RetryDecision(decision="stop", reason=reason)
     if refusal := decision_context.find_refusal(context):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
-    return _schedule_rerun(context, config, replace(again, reason=_format_retry_reason(context, spent, limit)))
+    return _schedule_rerun(
+        context, config, replace(again, reason=_format_retry_reason(context, category, spent, limit))
+    )
 
 
-def _format_retry_reason(context: DecisionContext, spent: int, limit: int) -> str:
+def _format_retry_reason(context: DecisionContext, cause: str, spent: int, limit: int) -> str:
     if context.incident is not None:
-        incident = _describe_incident(context.incident)
-        return f"{context.diagnosis.category}, part of an incident ({incident}): no retry is counted"
-    return f"{context.diagnosis.category}, retry {spent + 1} of {limit}"
+        return f"{cause}, part of an incident ({_describe_incident(context.incident)}): no retry is counted"
+    return f"{cause}, retry {spent + 1} of {limit}"
 
 
 def _describe_incident(incident: Incident) -> str:

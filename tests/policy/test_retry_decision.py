@@ -464,3 +464,56 @@ def test_no_node_is_excluded_if_too_few_would_be_left(nodes: int, excludes: bool
     found = decide(make_context(log_only, job(81, nodes=("n0",)), fleet=few), ACT)
     assert found.decision == "retry_elsewhere"
     assert ("update job ExcNodeList=n0" in steps(found)) is excludes
+
+
+# Endings that the user named with --retry-on.
+NAMED = replace(CONSENT, retry=False, retry_on=("93", "SIGUSR1"))
+BUG = diagnosis("import_error", "stop", advice="install numpy")
+
+
+def test_an_exit_code_that_the_user_named_is_consent_and_has_its_own_reason() -> None:
+    found = decide(make_context(BUG, job(81, exit_code=93), submission=NAMED), ACT)
+    assert (found.decision, found.reason) == (
+        "retry",
+        "exit code 93, which --retry-on names, retry 1 of 3; after 60 s",
+    )
+    assert steps(found) == ["requeuehold", "release", "update job StartTime=now+60"]
+    assert [r.action.value for r in found.actions if r.action.key == "Comment"] == [
+        "slurmwrap: exit code 93 (slurmwrap why 81)"
+    ]
+    by_signal = decide(make_context(BUG, job(81, exit_code=0, signal=10), submission=NAMED), ACT)
+    assert by_signal.reason.startswith("SIGUSR1, which --retry-on names")
+
+
+def test_another_ending_is_decided_as_without_retry_on() -> None:
+    assert decide(make_context(BUG, submission=NAMED), ACT).reason == "install numpy"
+    found = decide(make_context(NCCL, submission=NAMED), ACT)
+    assert (found.decision, found.reason) == ("stop", "nccl_error; not run again: it was submitted without --retry")
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED", "COMPLETED", "PREEMPTED", "OUT_OF_MEMORY"])
+def test_only_a_run_that_failed_by_itself_has_an_ending_of_its_own(state: str) -> None:
+    found = decide(make_context(BUG, job(81, exit_code=93, state=state), submission=NAMED), ACT)
+    assert found.reason == "install numpy"
+
+
+def test_only_named_endings_count_against_their_budget() -> None:
+    entries = [Entry(category=f"c{n}", entity="", node="", exit_code=code) for n, code in enumerate((93, 1, 93, 138))]
+    context = make_context(BUG, job(81, exit_code=93), submission=NAMED, ledger=Ledger(entries=tuple(entries)))
+    found = decide(context, ACT)
+    assert (found.decision, found.reason) == (
+        "stop",
+        "ended 4 times with exit code 93, which --retry-on names; the limit is 3 retries",
+    )
+    fewer = Ledger(entries=tuple(entries[:3]))
+    assert "retry 3 of 3" in decide(replace(context, ledger=fewer), ACT).reason
+
+
+def test_a_node_that_the_kernel_blames_is_avoided_whatever_the_user_named() -> None:
+    found = decide(make_context(HARDWARE, job(81, exit_code=93), submission=NAMED), ACT)
+    assert found.decision == "retry_elsewhere" and "away from n1" in found.reason
+
+
+def test_in_advise_mode_a_named_ending_is_advised() -> None:
+    found = decide(make_context(BUG, job(81, exit_code=93), submission=NAMED), Config())
+    assert found.decision == "retry" and found.start_at is None

@@ -278,7 +278,7 @@ class JobStatusReader:
         same moment, does the same work, so this waits for it.
         """
         asked = self._submission
-        if asked is None or not asked.retry or not self._places[0].alone or status.record.uid != os.geteuid():
+        if asked is None or not asked.agreed or not self._places[0].alone or status.record.uid != os.geteuid():
             return False
         for _ in range(_JUDGE_TRIES):
             if not reconcile_own_jobs_first(self._places[0], self._config):
