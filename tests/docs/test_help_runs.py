@@ -46,6 +46,7 @@ ROOTS = (
 )
 # Beginning of an example -> why it is not run here.
 NOT_HERE = {
+    "slurmwrap doctor --test-notify": "needs a webhook: tests/cli has one",
     "slurmwrap hooks": "tests/slurm/test_install_lab.py runs them on a lab of its own",
     "slurmwrap reconcile --watch": "a service: it ends with SIGTERM",
     "slurmwrap db serve": "a server: it ends with Ctrl-C",
