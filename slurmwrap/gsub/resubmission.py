@@ -27,7 +27,7 @@ from slurmwrap.model.observation import Observation
 from slurmwrap.model.submission import Submission, SubmittedCall
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, record_of
 from slurmwrap.report.text_format import count
-from slurmwrap.sbatch.array_indices import expand_indices, fold_indices
+from slurmwrap.sbatch.array_indices import expand_indices, fold_indices, parse_indices
 from slurmwrap.sbatch.command_line import ParsedOption, split_command_line
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.slurm.commands import SlurmCommands
@@ -90,6 +90,8 @@ def repeat_call(words: Sequence[str], environ: Mapping[str, str], console: Conso
     chosen = [f"--array={_choose_tasks(address, task, array, runs, console)}"] if array and not given else []
     if not array:
         _check_single_job(address, runs, console)
+    for line in find_changed_counts(request.script.content, array, chosen[0] if chosen else ""):
+        console.say(line)
     if submission.script_sha256 and sha256_hex(request.script.content) != submission.script_sha256:
         console.say(f"{request.script.name} has changed since job {job_id} was submitted: it goes as it is now")
     options, rest = _split_stored_words(call.words, console)
@@ -247,6 +249,23 @@ def _choose_tasks(address: str, task: int | None, array: str, runs: Sequence[Job
     left_out = f" ({chosen.left_out}: left out)" if chosen.left_out else ""
     console.say(f"array {address}: {count(len(chosen.indices), 'task')} again, {folded}{left_out}")
     return f"{folded}%{limit}" if limit else folded
+
+
+def find_changed_counts(script: bytes, array: str, option: str) -> tuple[str, ...]:
+    """Return a warning for each variable of the array that the script uses and that has another value now.
+
+    A script that divides its work by SLURM_ARRAY_TASK_COUNT does other work in an array of fewer tasks. `option`:
+    --array of the new call.
+    """
+    before, after = parse_indices(array), parse_indices(option.partition("=")[2])
+    if before is None or after is None:
+        return ()
+    old, new = before.environment(), after.environment()
+    return tuple(
+        f"the script uses {name}, which is {new[name]} now and was {old[name]}"
+        for name in old
+        if name != "SLURM_ARRAY_TASK_ID" and new[name] != old[name] and name.encode() in script
+    )
 
 
 def _check_single_job(address: str, runs: Sequence[JobRun], console: Console) -> None:

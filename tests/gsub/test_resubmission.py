@@ -18,6 +18,7 @@ from slurmwrap.gsub import resubmission
 from slurmwrap.gsub.gsub_main import _parse_stored_call
 from slurmwrap.gsub.resubmission import (
     TaskSelection,
+    find_changed_counts,
     find_last_states,
     find_submission,
     repeat_call,
@@ -90,10 +91,11 @@ class User:
         monkeypatch.setattr(resubmission, "_find_own_name", lambda: None)
 
     def submit(self, *words: str, script: str = "", at: float | None = None, **changes: object) -> None:
+        digest = sha256_hex((script or SCRIPT).encode("utf-8", "surrogateescape"))
         call = SubmittedCall(words=words, cwd=str(self.folder), variables={"SBATCH_QOS": "high"}, script=script)
         plain = Submission(
             cluster="lab", job_id=77, uid=os.geteuid(), user="x", at=at or time.time(), call=call,
-            script_path=str(self.script), script_sha256=sha256_hex((script or SCRIPT).encode("utf-8", "surrogateescape")),
+            script_path=str(self.script), script_sha256=digest,
         )  # fmt: skip
         spool = f"{self.state.place}/spool"
         leave_submission(replace(plain, **changes), os.geteuid(), spool, self.keep)  # type: ignore[arg-type]
@@ -132,6 +134,14 @@ def test_the_failed_tasks_are_submitted_by_the_same_call_with_added_options(
     said = capsys.readouterr().err
     assert "array 77: 2 tasks again, 2,3 (1 completed, 6 unknown: left out)" in said
     assert "without --dependency=afterok:70, which was about the first submission" in said
+
+
+def test_a_script_that_divides_its_work_by_the_number_of_tasks_is_named() -> None:
+    script = b"python train.py --shard $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT --last $SLURM_ARRAY_TASK_MAX"
+    assert find_changed_counts(script, "0-9", "--array=3,9%2") == (
+        "the script uses SLURM_ARRAY_TASK_COUNT, which is 2 now and was 10",
+    )
+    assert find_changed_counts(b"true", "0-9", "--array=3") == find_changed_counts(script, "", "") == ()
 
 
 def test_one_task_or_named_tasks_are_submitted(user: User) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import pwd
 from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
 from test_own_retries_lab import GSUB, find_retry_jobs, submit, wait_until_settled, why
+from webhook_server import WebServer
 
 ALICE = USERS[0]
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 
 
 @pytest.fixture
-def nothing() -> dict[str, str]:
-    """The environment of a user without any configuration of slurmwrap."""
-    return {"SLURMWRAP_CONFIG": "/var/tmp/absent.toml"}
+def nothing(lab: Lab) -> dict[str, str]:
+    """The environment of a user without any configuration of slurmwrap, with the state of this lab alone."""
+    state = f"{pwd.getpwnam(ALICE).pw_dir}/again-{lab.cluster}"
+    return {"SLURMWRAP_CONFIG": "/var/tmp/absent.toml", "XDG_STATE_HOME": state}
 
 
 def test_the_failed_tasks_of_an_array_are_submitted_again_by_the_same_call(
@@ -59,3 +62,37 @@ def test_a_job_that_ends_with_a_code_of_its_own_is_run_again_without_retry(lab: 
     assert (first["exit_code"], first["decision"], second["state"]) == (93, "retry", "COMPLETED")
     assert first["decision_reason"].startswith("exit code 93, which --retry-on names, retry 1 of 3")
     assert len(find_retry_jobs(lab, job)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "body",
+    [
+        "kill -USR1 $$; sleep 60",
+        "python3 -c 'import os, signal; os.kill(os.getpid(), signal.SIGUSR1)'",
+        "srun python3 -c 'import os, signal; os.kill(os.getpid(), signal.SIGUSR1)'",
+    ],
+    ids=["script", "program", "step"],
+)
+def test_a_signal_that_the_user_named_is_found_in_the_script_a_program_and_a_step(
+    lab: Lab, nothing: dict[str, str], body: str
+) -> None:
+    job = submit(lab, nothing, f'[ -n "$SLURM_RESTART_COUNT" ] && exit 0; {body}', "--retry-on=USR1")
+    assert wait_until_settled(lab, job) == ["COMPLETED"]
+    first, _ = why(lab, nothing, job)["attempts"]
+    assert first["decision_reason"].startswith("SIGUSR1, which --retry-on names")
+
+
+def test_a_failure_is_posted_to_the_users_own_address(lab: Lab, nothing: dict[str, str], lab_scratch: Path) -> None:
+    server = WebServer()
+    try:
+        environ = {**nothing, "SLURMWRAP_NOTIFY_URL": server.url()}
+        job = submit(lab, environ, "echo 'RuntimeError: CUDA out of memory. Tried to allocate 2 GiB'; exit 1")
+        lab.wait_job(job, ("FAILED",))
+        for _ in range(2):
+            done = lab.slurmwrap("reconcile", user=ALICE, env=environ)
+            assert done.returncode == 0, done.stderr
+        ((_, body),) = server.posted
+        assert (body["event"], body["jobs"]) == ("failed", [job]) and "Tried to allocate" in body["text"]
+    finally:
+        server.close()
