@@ -7,15 +7,13 @@ Formats: Slack's incoming webhooks, Mattermost's, an Adaptive Card for the Workf
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from slurmwrap.config.config_paths import find_other_writers
@@ -23,6 +21,9 @@ from slurmwrap.errors import ConfigError, StoreError
 from slurmwrap.escape import harmless, marked, visible
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.node_hooks import deadline_child
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 # For the whole exchange, name resolution included.
 TIMEOUT_S = 10.0
@@ -80,7 +81,7 @@ class Webhook:
         """Connect to the server and check its certificate, but send nothing. Raise StoreError if that fails."""
         self._exchange(lambda connection: connection.connect())
 
-    def _post(self, connection: http.client.HTTPConnection, body: bytes) -> str:
+    def _post(self, connection: HTTPConnection, body: bytes) -> str:
         """Return "" if the server accepted the message, else why not."""
         path = self.address.path or "/"
         target = f"{path}?{self.address.query}" if self.address.query else path
@@ -97,7 +98,11 @@ class Webhook:
             said = said.replace(part, "…") if len(part) >= _LEAST_KEY else said
         return " ".join(visible(f"{answer.status} {answer.reason}: {said}").rstrip(": ").split())
 
-    def _exchange(self, work: Callable[[http.client.HTTPConnection], str | None]) -> None:
+    def _exchange(self, work: Callable[[HTTPConnection], str | None]) -> None:
+        # Imported late, because few commands send anything, and before the fork, because the child has little time.
+        import http.client  # noqa: F401
+        import ssl  # noqa: F401
+
         deadline = time.monotonic() + TIMEOUT_S
 
         def talk(send: Any) -> None:
@@ -110,8 +115,10 @@ class Webhook:
         if wrong:
             raise StoreError(f"webhook at {self.host}: {wrong}", hint="see notify.url")
 
-    def _talk(self, work: Callable[[http.client.HTTPConnection], str | None]) -> str:
+    def _talk(self, work: Callable[[HTTPConnection], str | None]) -> str:
         """Return "" if `work` succeeded, else what went wrong. Texts of http.client may contain the address."""
+        import http.client
+
         try:
             connection = self._open()
             try:
@@ -126,15 +133,17 @@ class Webhook:
         except (http.client.HTTPException, ValueError) as error:
             return f"no valid answer ({type(error).__name__})"
 
-    def _open(self) -> http.client.HTTPConnection:
+    def _open(self) -> HTTPConnection:
+        import http.client
+        import ssl
+
         host, port = self.host, self.address.port
-        secure = self.address.scheme == "https"
-        through, through_port = _split_proxy(self.proxy) if self.proxy else (host, port)
-        connection: http.client.HTTPConnection = (
-            http.client.HTTPSConnection(through, through_port, timeout=TIMEOUT_S, context=ssl.create_default_context())
-            if secure
-            else http.client.HTTPConnection(through, through_port, timeout=TIMEOUT_S)
-        )
+        to, to_port = _split_proxy(self.proxy) if self.proxy else (host, port)
+        if self.address.scheme == "https":
+            context = ssl.create_default_context()
+            connection: HTTPConnection = http.client.HTTPSConnection(to, to_port, timeout=TIMEOUT_S, context=context)
+        else:
+            connection = http.client.HTTPConnection(to, to_port, timeout=TIMEOUT_S)
         if self.proxy:
             connection.set_tunnel(host, port)
         return connection

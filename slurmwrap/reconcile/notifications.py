@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
@@ -72,6 +73,8 @@ class NotifyingPublisher:
         self._waiting: dict[_Cause, _Tasks] = {}
         # The newest _SENT causes, in order.
         self._sent: dict[_Cause, None] = {}
+        # Runs of this process: a run that is added to an incident later is published a second time.
+        self._told: set[RunKey] = set()
 
     def publish(self, published: Published) -> None:
         """Publish with the inner publisher."""
@@ -85,11 +88,12 @@ class NotifyingPublisher:
 
     def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Write with the inner publisher, then send a message. One that cannot be sent is reported and given up."""
-        silent = self._was_told(run)
+        silent = run.attempt in self._told or self._was_told(run)
         if self._inner is not None:
             self._inner.tell_owner(run, actions)
         if silent or not _is_reported(run):
             return
+        self._told.add(run.attempt)
         cause = _find_array_cause(run)
         if cause is None:
             text = format_why_text(run, actions)
@@ -111,6 +115,8 @@ class NotifyingPublisher:
                 named = in_order(tasks.addresses)
                 self._messenger.send_failure(_make_message(tasks.first, subject, text, cause.category, named))
             self._sent[cause] = None
+        if len(self._told) > _SENT:
+            self._told.clear()
         while len(self._sent) > _SENT:
             del self._sent[next(iter(self._sent))]
         self._messenger.end_pass()

@@ -160,6 +160,7 @@ def test_show_evidence_and_a_users_own_webhook_get_the_report(tmp_path: Path, se
     for publisher in (make_publisher(tmp_path, (), shown), make_user_publisher(None, user, lambda array: ())):
         assert publisher is not None
         publisher.tell_owner(run, ())
+        publisher.tell_owner(replace(run, incident="i1"), ())  # it is added to an incident later
     (_, first), (_, second) = server.posted
     assert first == second and first["subject"] == "Slurm job 81 train failed: out of GPU memory"
     assert "CUDA out of memory. Tried" in first["text"]

@@ -473,6 +473,15 @@ def test_a_webhook_is_contacted_and_gets_a_message_only_if_asked(tmp_path: Path)
         assert server.posted == []
         code, out, _ = run_doctor(tmp_path, "--test-notify", **variables)
         assert code == 0 and "accepted a test message" in out and server.posted[0][1]["event"] == "test"
+        file = tmp_path / "config.toml"
+        file.write_text(f'[notify]\nurl = "{server.url()}"\n')
+        file.chmod(0o644)
+        assert run_checks(tmp_path, "notify", SLURMWRAP_CONFIG=str(file))[1]["notify"] == (
+            "warn",
+            f"other users can read the address in {file}",
+        )
+        file.chmod(0o600)
+        assert run_checks(tmp_path, "notify", SLURMWRAP_CONFIG=str(file))[0] == 0
         server.answer = (404, {}, b"no such hook: qwertzuiop")
         code, out, err = run_doctor(tmp_path, "--test-notify", "--quiet", **variables)
         assert code == 2 and "404 Not Found: no such hook: …" in out and "qwertz" not in out + err
