@@ -82,7 +82,8 @@ def repeat_call(words: Sequence[str], environ: Mapping[str, str], console: Conso
     runs = tuple(_list_runs(job_id, submission, state, config, slurm, environ))
     given = any(one.option == "array" for one in split_command_line(extra).given)
     if submission is None or submission.call is None:
-        raise _explain_missing_call(address, submission, runs)
+        line = "" if submission is not None or not runs else _read_submit_line(job_id, slurm, config, environ)
+        raise _explain_missing_call(address, submission, runs, line)
     call = submission.call
     variables = {name: value for name, value in call.variables.items() if name not in environ}
     request = _parse_stored_call(call, {**environ, **variables}, submission, parse)
@@ -330,8 +331,21 @@ def _is_dropped(one: ParsedOption, words: Sequence[str]) -> bool:
     return alone and (one.option == "begin" or (one.option == "dependency" and one.value != "singleton"))
 
 
-def _explain_missing_call(address: str, submission: Submission | None, runs: Sequence[JobRun]) -> SlurmwrapError:
-    """Return the error for a job whose call is not known, with the command that the user can complete."""
+def _read_submit_line(job_id: int, slurm: SlurmCommands, config: Config, environ: Mapping[str, str]) -> str:
+    """Return the command line in Slurm's accounting; "" without one. It has no quotes, so it cannot be repeated."""
+    with suppress(SlurmError):
+        if Sacct.is_there(slurm.config()):
+            return Sacct(environ, timeout_s=config.slurm_timeout_s).submit_line(job_id)
+    return ""
+
+
+def _explain_missing_call(
+    address: str, submission: Submission | None, runs: Sequence[JobRun], line: str
+) -> SlurmwrapError:
+    """Return the error for a job whose call is not known, with the command that the user can complete.
+
+    `line`: the command line as Slurm has it.
+    """
     failed = fold_indices(i for i, state in find_last_states(runs).items() if i is not None and state in _FAILED)
     tasks = f"--array={failed} " if failed else ""
     script = submission.script_path if submission is not None and submission.script_path else "SCRIPT"
@@ -342,5 +356,5 @@ def _explain_missing_call(address: str, submission: Submission | None, runs: Seq
     what = "was not submitted with gsub" if submission is None else "was submitted by an older gsub"
     return SlurmwrapError(
         f"job {address} {what}, so its options and arguments are not known",
-        hint=f"Add them to this: gsub {tasks}{script}",
+        hint=f"Add them to this: gsub {tasks}{script}" + (f"  (Slurm has, without quotes: {line})" if line else ""),
     )

@@ -62,6 +62,12 @@ class Sacct:
             raise SlurmError(f"'{address}' is not a job id or array task address")
         return tuple(self._ask_sacct(address))
 
+    def submit_line(self, job_id: int) -> str:
+        """Return the command line with which a job was submitted, its words joined by blanks; "" if it is unknown."""
+        argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=SubmitLine", f"--jobs={job_id}"]
+        output = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
+        return next((line for line in output.splitlines() if line), "")
+
     def _ask_sacct(self, jobs: str) -> list[JobRecord]:
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
         argv = ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable", f"--delimiter={separator}"]

@@ -31,6 +31,7 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Observation
 from slurmwrap.model.submission import Submission, SubmittedCall
 from slurmwrap.sbatch.array_indices import expand_indices, fold_indices
+from slurmwrap.slurm.sacct import Sacct
 from slurmwrap.store.user_state_files import UserState
 
 SCRIPT = "#!/bin/sh\n#SBATCH --array=1-9%3\ntrue\n"
@@ -70,10 +71,12 @@ def test_indices_are_expanded_and_folded(text: str) -> None:
 
 
 class Slurm(FakeSlurm):
-    """Slurm without accounting."""
+    """Slurm, by default without accounting."""
+
+    settings: Mapping[str, str] = {}
 
     def config(self) -> Mapping[str, str]:
-        return {}
+        return self.settings
 
 
 class User:
@@ -190,13 +193,19 @@ def test_a_changed_script_is_reported_and_a_lost_one_is_an_error(
     assert raised.value.hint.endswith(f"scontrol write batch_script 77 {user.script}")
 
 
-def test_what_is_missing_is_named_with_the_command_to_complete(user: User) -> None:
+def test_what_is_missing_is_named_with_the_command_to_complete(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SlurmwrapError, match="nothing is known of a job 77 of yours"):
         user.again("--again", "77")
     user.tasks(t2="FAILED", t4="FAILED")
     with pytest.raises(SlurmwrapError, match="was not submitted with gsub") as raised:
         user.again("--again", "77")
     assert raised.value.hint == "Add them to this: gsub --array=2,4 SCRIPT"
+    user.slurm.settings = {"AccountingStorageType": "accounting_storage/slurmdbd"}
+    monkeypatch.setattr(Sacct, "runs", lambda self, ids: ())
+    monkeypatch.setattr(Sacct, "submit_line", lambda self, job_id: "sbatch -a 1-9 x.sh a b")
+    with pytest.raises(SlurmwrapError) as raised:
+        user.again("--again", "77")
+    assert raised.value.hint.endswith("SCRIPT  (Slurm has, without quotes: sbatch -a 1-9 x.sh a b)")
     user.submit("train.sbatch", call=None)
     with pytest.raises(SlurmwrapError, match="was submitted by an older gsub") as raised:
         user.again("--again", "77")

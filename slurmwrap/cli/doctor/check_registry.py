@@ -224,8 +224,8 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
     ),
     _make_check_spec(
         webhook_checks.NAME, SITE, webhook_checks.check_webhook,
-        """Whether notify.url is a usable address, and its server accepts a connection with a valid certificate. No
-        message is sent; `slurmwrap doctor --test-notify` sends one.""",
+        """Whether notify.url is a usable address that no other user can read, and its server accepts a connection with
+        a valid certificate. No message is sent; `slurmwrap doctor --test-notify` sends one.""",
         "See `slurmwrap config show notify` and docs/notifications.md; a site without a way out needs notify.proxy.",
         15.0,
     ),
