@@ -221,7 +221,7 @@ class Store(Protocol):
     def save_gpu_use(self, use: GpuUse) -> None:
         """Insert or replace by run, node and GPU."""
 
-    def gpu_use(self, attempt: RunKey) -> tuple[GpuUse, ...]:
+    def gpu_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
         """Return the samples of the GPUs of one run, ordered by node and GPU."""
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:

@@ -33,7 +33,11 @@ class EarlyFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """Samples of one GPU of a job: means over `interval_s` from `began`, oldest first. NaN-free; -1 where unknown."""
+    """Samples of one GPU of a job, oldest first, each for `interval_s` from `began` on. NaN-free; -1 where unknown.
+
+    `use_pct` are means; `mem_mib` and `processes` are the highest values, so that a 0 means none in all of the
+    interval. The last interval may not be over: `covered_s` says how much the samples cover.
+    """
 
     attempt: RunKey
     node: str
@@ -46,6 +50,32 @@ class GpuUse:
     mem_total_mib: int = 0  # 0: unknown
     energy_j: float | None = None  # since `began`, all of the GPU; None where NVML does not count it
     mig: str = ""  # UUID of the MIG instance; "" for a whole GPU
+    covered_s: float = 0.0  # seconds from `began` to the end of the last sample; 0: all intervals are over
+    # The last 60 samples as they were taken, one a minute, once `interval_s` is longer than that; () before.
+    latest_use_pct: tuple[float, ...] = ()
+    latest_processes: tuple[int, ...] = ()
+
+    @property
+    def ends_at(self) -> float:
+        """Return the end of the last sample, Unix seconds."""
+        return self.began + (self.covered_s or self.interval_s * len(self.use_pct))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSamples:
+    """Samples `first`, `first` + 1, ... of one GPU, as a node's sampler reports them. -1 where unknown."""
+
+    node: str
+    gpu: int
+    mig: str
+    began: float  # start of sample 0, Unix seconds
+    interval_s: float
+    first: int
+    use_pct: tuple[float, ...]
+    mem_mib: tuple[int, ...]
+    processes: tuple[int, ...]
+    mem_total_mib: int = 0
+    energy_j: float | None = None  # since `began`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

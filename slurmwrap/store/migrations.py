@@ -123,14 +123,16 @@ CREATE TABLE gpu_use ( -- samples of the GPUs of a job, one row for each GPU
     mig TEXT NOT NULL, -- UUID of the MIG instance; empty: a whole GPU
     began REAL NOT NULL, -- Unix seconds: start of the first sample
     interval_s REAL NOT NULL, -- seconds of one sample
-    use_pct TEXT NOT NULL, -- JSON list: use of the GPU in percent; -1: unknown
-    mem_mib TEXT NOT NULL, -- JSON list: used GPU memory in MiB; -1: unknown
-    processes TEXT NOT NULL, -- JSON list: processes that compute on the GPU; -1: unknown
+    use_pct TEXT NOT NULL, -- JSON list: mean use of the GPU in percent; -1: unknown
+    mem_mib TEXT NOT NULL, -- JSON list: most GPU memory in use, in MiB; -1: unknown
+    processes TEXT NOT NULL, -- JSON list: most processes that compute on the GPU; -1: unknown
     mem_total_mib INTEGER NOT NULL, -- memory of the GPU in MiB; 0: unknown
     energy_j REAL, -- energy of the GPU in joules since the first sample; empty: not counted
     more TEXT NOT NULL, -- JSON object: fields without a column of their own
     PRIMARY KEY (cluster, job_id, submit_time, node, gpu, mig)
 ) WITHOUT ROWID;
+
+CREATE INDEX gpu_use_by_begin ON gpu_use (began);
 
 CREATE TABLE loss_curves ( -- loss curves of runs, at most 256 points each
     cluster TEXT NOT NULL, -- cluster of the job

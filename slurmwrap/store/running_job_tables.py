@@ -49,11 +49,11 @@ class RunningJobTables(Session):
         """Insert or replace by run, node and GPU."""
         self._upsert(GPU_USE, use)
 
-    def gpu_use(self, attempt: RunKey) -> tuple[GpuUse, ...]:
-        """Return the samples of the GPUs of one run, ordered by node and GPU."""
+    def gpu_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of the GPUs of one run, ordered by node and GPU. `node`: only those of one node."""
         if not self._has_table(GPU_USE.name):
             return ()
-        return self._select(GPU_USE, _select_run(attempt), order="node, gpu, mig")
+        return self._select(GPU_USE, _select_run(attempt) | {"node = ?": node}, order="node, gpu, mig")
 
 
 def _select_run(attempt: RunKey | None) -> dict[str, str | int | None]:
