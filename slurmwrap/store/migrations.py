@@ -114,6 +114,7 @@ CREATE TABLE early_findings ( -- what the rule `early` found about jobs while th
 
 CREATE INDEX early_findings_by_time ON early_findings (at);
 
+-- Not WITHOUT ROWID: each of its long rows would then take a page of its own.
 CREATE TABLE gpu_use ( -- samples of the GPUs of a job, one row for each GPU
     cluster TEXT NOT NULL, -- cluster of the job
     job_id INTEGER NOT NULL, -- raw job id
@@ -130,7 +131,7 @@ CREATE TABLE gpu_use ( -- samples of the GPUs of a job, one row for each GPU
     energy_j REAL, -- energy of the GPU in joules since the first sample; empty: not counted
     more TEXT NOT NULL, -- JSON object: fields without a column of their own
     PRIMARY KEY (cluster, job_id, submit_time, node, gpu, mig)
-) WITHOUT ROWID;
+);
 
 CREATE INDEX gpu_use_by_begin ON gpu_use (began);
 
