@@ -436,8 +436,8 @@ class Publisher(Protocol):
     def tell_gate(self, gate: Gate) -> None:
         """Replace the file that the Prolog gate on the nodes reads."""
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seal one diagnosed run for its owner's uid (`munge -u`), so that only the owner can open it."""
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
+        """Seal one diagnosed run, with the use of its GPUs, for its owner's uid (`munge -u`): only they can open it."""
 
     def end_pass(self) -> None:
         """End a pass: send what was collected for the owners."""

@@ -14,6 +14,7 @@ from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.queue_priority import PriorityScheme
@@ -308,7 +309,7 @@ class FakePublisher:
     def end_pass(self) -> None:
         """Does nothing."""
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
         self.told[run.attempt.job_id] = (run, tuple(actions))
 
 

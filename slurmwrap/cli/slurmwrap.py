@@ -39,6 +39,9 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
             "A job, live: why it waits, when it may start, how fast it goes.",
         ),
         "why": CommandSource("slurmwrap.cli.why", "why", "Explain why a job failed, and what to do now.", paged=True),
+        "job": CommandSource(
+            "slurmwrap.cli.job", "job_command", "What a job used of what it asked for, and what to ask next.", paged=True
+        ),
         "history": CommandSource(
             "slurmwrap.cli.history", "history", "List runs and how they ended, newest first.", paged=True
         ),

@@ -47,6 +47,15 @@ def columns(stream: TextIO | None = None, *, least: int = 60, most: int = WIDEST
     return max(least, min(most, wide)) if wide else 80
 
 
+def can_print_blocks() -> bool:
+    """Return whether the encoding of stdout has block characters."""
+    try:
+        "█◀±…".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def since(text: str, now: float, zone: tzinfo | None = None, *, option: str = "--since") -> float:
     """Convert `24h`, `7d`, `2w`, `30min` or a date (`2026-11-20`, `2026-11-20T06:00`) to Unix seconds.
 

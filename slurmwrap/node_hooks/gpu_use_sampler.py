@@ -14,7 +14,7 @@ from . import driver_guard, gpu_use_query, job_cgroup, munge_spool, node_state, 
 
 PERIOD_S = 60.0
 # The job's mark is looked at once in this many seconds.
-POLL_S = 5.0
+POLL_S = 1.0
 # Seconds for one query. Without persistence mode, the first call for a GPU without any process takes 1 to 3 s.
 QUERY_S = 15.0
 # After a query of T seconds, if that is more than SLOW_S, the next one begins SLOWER * T later at the earliest.
@@ -106,7 +106,7 @@ class PendingSamples:
         self.facts = facts
         self.first = 0  # number of the first pending sample
         self.count = 0
-        self.sent_at = 0.0  # seconds since the start of the sampler
+        self.sent_at = -LATER_S  # seconds since the start of the sampler
         self.unused = False  # a GPU was not in use in the last sample
         self.series = {}  # (GPU, UUID of the MIG instance) -> {name of LISTS: values}
         self.total = {}  # -> memory in MiB

@@ -108,6 +108,35 @@ def _compute_mean(one: float, weight: int, other: float, other_weight: int) -> f
     return round((one * weight + other * other_weight) / (weight + other_weight), 2)
 
 
+# Samples that the owner of a job gets: of each GPU, and of all of them together.
+_PUBLISHED, _PUBLISHED_IN_ALL = 64, 4096
+
+
+def shorten_series(uses: Sequence[GpuUse]) -> tuple[GpuUse, ...]:
+    """Return the same series with few samples, for the sealed file of the job's owner: at most 64 of each GPU."""
+    most = max(1, min(_PUBLISHED, _PUBLISHED_IN_ALL // max(1, len(uses))))
+    return tuple(_shorten(use, most) for use in uses)
+
+
+def _shorten(use: GpuUse, most: int) -> GpuUse:
+    covered = use.covered_s or use.interval_s * len(use.use_pct)
+    use = replace(use, covered_s=covered, latest_use_pct=(), latest_processes=())
+    while len(use.use_pct) > most:
+        # An interval of its own at the end stays as it is.
+        use_pct, mem, processes = (
+            [*_list_pairs(values[: len(values) // 2 * 2]), *((one, one) for one in values[len(values) // 2 * 2 :])]
+            for values in (use.use_pct, use.mem_mib, use.processes)
+        )
+        use = replace(
+            use,
+            interval_s=2 * use.interval_s,
+            use_pct=tuple(_compute_mean(one, 1, other, 1) for one, other in use_pct),
+            mem_mib=tuple(int(max(pair)) for pair in mem),
+            processes=tuple(int(max(pair)) for pair in processes),
+        )
+    return use
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUseSummary:
     """What the samples say about one GPU over the whole run. None: not known."""

@@ -9,6 +9,7 @@ from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.job_run import ActionRecord, JobRun
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.protocols import Published, Publisher
 from slurmwrap.reconcile.messenger import Messenger, OwnerMessage, find_user_name
 from slurmwrap.report.job_report.job_report_text import format_job_report
@@ -86,11 +87,11 @@ class NotifyingPublisher:
         if self._inner is not None:
             self._inner.tell_gate(gate)
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
         """Write with the inner publisher, then send a message. One that cannot be sent is reported and given up."""
         silent = run.attempt in self._told or self._was_told(run)
         if self._inner is not None:
-            self._inner.tell_owner(run, actions)
+            self._inner.tell_owner(run, actions, gpu_use)
         if silent or not _is_reported(run):
             return
         self._told.add(run.attempt)

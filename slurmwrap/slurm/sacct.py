@@ -18,7 +18,8 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.sacct_fields import Tres, parse_limit, parse_stamp, parse_tres
+from slurmwrap.model.sacct_fields import Tres, parse_elapsed, parse_limit, parse_memory, parse_stamp, parse_tres
+from slurmwrap.model.step_usage import StepUsage
 from slurmwrap.slurm.commands import get_output
 from slurmwrap.slurm.scontrol_parser import parse_number
 from slurmwrap.slurm.squeue_parser import parse_exit, split_rows
@@ -29,6 +30,7 @@ FIELDS = (
     *("DerivedExitCode", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NodeList", "NNodes", "NCPUS"),
     *("ReqTRES", "AllocTRES", "Priority", "WorkDir", "JobName"),
 )
+_STEP_FIELDS = ("JobIDRaw", "TotalCPU", "ConsumedEnergyRaw", "TRESUsageInTot")
 # Job ids per call, because the length of a command line is limited.
 _IDS_PER_CALL = 500
 _NO_NODES = frozenset({"", "None assigned", "(null)", "Unknown"})
@@ -58,8 +60,7 @@ class Sacct:
 
     def address(self, address: str) -> tuple[JobRecord, ...]:
         """Return the runs of one job or array task, given as "81" or "77_2"."""
-        if not address.replace("_", "", 1).isdecimal():
-            raise SlurmError(f"'{address}' is not a job id or array task address")
+        _check_address(address)
         return tuple(self._ask_sacct(address))
 
     def submit_line(self, job_id: int) -> str:
@@ -67,6 +68,24 @@ class Sacct:
         argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=SubmitLine", f"--jobs={job_id}"]
         output = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
         return next((line for line in output.splitlines() if line), "")
+
+    def steps(self, address: str) -> dict[int, StepUsage]:
+        """Return raw job id → usage of the steps of the last run of a job, of an array task, or of all tasks."""
+        _check_address(address)
+        argv = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_STEP_FIELDS)}", "--allusers"]
+        output = get_output(
+            run([*argv, f"--jobs={address}"], timeout_s=self._timeout_s, environ=self._environ), self._timeout_s
+        )
+        return parse_steps(output, "sacct")
+
+    def running_steps(self, address: str) -> dict[int, StepUsage]:
+        """Return the same of a running job, from sstat, which only its owner, root and SlurmUser may ask."""
+        _check_address(address)
+        argv = ["sstat", "--allsteps", "--noheader", "--parsable2", "--format=JobID,TRESUsageInTot"]
+        output = get_output(
+            run([*argv, f"--jobs={address}"], timeout_s=self._timeout_s, environ=self._environ), self._timeout_s
+        )
+        return parse_steps(output, "sstat")
 
     def _ask_sacct(self, jobs: str) -> list[JobRecord]:
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
@@ -77,6 +96,54 @@ class Sacct:
             return parse_runs(output, separator)
         except ValueError as error:
             raise SlurmError(f"sacct: {error}") from error
+
+
+def _check_address(address: str) -> None:
+    if not address.replace("_", "", 1).isdecimal():
+        raise SlurmError(f"'{address}' is not a job id or array task address")
+
+
+def parse_steps(text: str, source: str) -> dict[int, StepUsage]:
+    """Parse rows of _STEP_FIELDS (`source` "sacct"), or of JobID and TRESUsageInTot ("sstat"). Pure.
+
+    The row of the job itself, and values that this release prints in another form, are skipped.
+    """
+    found: dict[int, StepUsage] = {}
+    for line in text.splitlines():
+        step, *values = line.split("|")
+        job, _, name = step.partition(".")
+        if not name or not job.isdecimal():
+            continue
+        before = found.get(int(job), StepUsage(source=source))
+        usage = dict(part.split("=", 1) for part in values[-1].split(",") if "=" in part)
+        cpu = _parse_number(_parse_cpu_time, usage.get("cpu", "") if source == "sstat" else values[0])
+        memory = _parse_number(lambda size: parse_memory(size)[0], usage.get("mem", ""))
+        energy = _parse_number(float, values[1]) if source == "sacct" else None
+        found[int(job)] = StepUsage(
+            source=source,
+            cpu_s=_add(before.cpu_s, cpu),
+            mem_mib=max((int(mib) for mib in (before.mem_mib, memory) if mib is not None), default=None),
+            energy_j=_add(before.energy_j, energy or None),
+        )
+    return found
+
+
+def _parse_cpu_time(text: str) -> float | None:
+    whole, _, fraction = text.partition(".")
+    seconds = parse_elapsed(whole)
+    return seconds + float(f"0.{fraction}") if seconds is not None and fraction else seconds
+
+
+def _parse_number(parse: Callable[[str], float | None], text: str) -> float | None:
+    try:
+        return parse(text)
+    except ValueError:
+        return None
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    known = [value for value in (one, other) if value is not None]
+    return sum(known) if known else None
 
 
 def parse_runs(text: str, separator: str) -> list[JobRecord]:

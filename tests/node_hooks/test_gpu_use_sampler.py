@@ -140,8 +140,8 @@ def test_a_busy_gpu_is_reported_each_minute_at_first_and_later_each_five_minutes
     assert node.run(3600.0) == 60
     assert node.asked == [30.0 + 60.0 * n for n in range(60)]
     at = [round(moment) for moment, _ in node.sent]
-    assert at[:10] == [90 + 60 * n for n in range(9)] + [870]
-    assert {late - soon for soon, late in pairwise(at[9:-1])} == {LATER_S}
+    assert at[:11] == [30 + 60 * n for n in range(10)] + [870]
+    assert {late - soon for soon, late in pairwise(at[10:-1])} == {LATER_S}
     assert node.samples() == dict.fromkeys(range(60), 90.0)
 
 
