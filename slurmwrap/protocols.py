@@ -222,7 +222,10 @@ class Store(Protocol):
         """Insert or replace by run, node and GPU."""
 
     def gpu_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
-        """Return the samples of the GPUs of one run, ordered by node and GPU."""
+        """Return the samples of the GPUs of one run, ordered by node and GPU. `node`: only those of one node."""
+
+    def host_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of CPUs and memory of one run, ordered by node (model.running_job.HOST)."""
 
     def gpu_seconds(self, cluster: str, since: float) -> tuple[float, ...]:
         """Return GPUs times run time of the runs with GPUs that completed or were cut off since then."""

@@ -14,10 +14,10 @@ from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun
-from slurmwrap.model.running_job import GpuUse
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.queue_priority import PriorityScheme
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 

@@ -14,7 +14,7 @@ import typer
 from slurmwrap import __version__
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
-from slurmwrap.cli.record_access import RecordSource, find_record_source, read_gpu_use
+from slurmwrap.cli.record_access import find_record_source, read_gpu_use
 from slurmwrap.cli.slurm_lookup import find_records_of_cluster
 from slurmwrap.cli.why import build_job_timeline, check_job_id, print_notes, print_record_notes
 from slurmwrap.config.load_config import Config, load
@@ -74,9 +74,7 @@ def job_command(
     uses = read_gpu_use(source, [run for run in runs if run.gpus])
     steps = _read_steps(timeline.address, runs, config)
     now = time.time()
-    measured = tuple(
-        measure_run(run, uses.get(run.attempt, ()), steps.get(run.attempt.job_id), now) for run in runs
-    )
+    measured = tuple(measure_run(run, uses.get(run.attempt, ()), steps.get(run.attempt.job_id), now) for run in runs)
     submissions = {(one.cluster, one.job_id): one for one in (timeline.submission,) if one is not None}
     found = JobEfficiency(address=timeline.address, runs=measured, advice=advise_request(measured, submissions))
     if html:

@@ -33,7 +33,13 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.published_files import Unseal, list_trusted_uids, parse_published, parse_published_gpu_use, read_why
+from slurmwrap.store.published_files import (
+    Unseal,
+    list_trusted_uids,
+    parse_published,
+    parse_published_gpu_use,
+    read_why,
+)
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
 
@@ -115,14 +121,15 @@ def read_job_records(source: RecordSource, address: str, cluster: str = "") -> J
 
 
 def read_gpu_use(source: RecordSource, runs: Sequence[JobRun]) -> dict[RunKey, tuple[GpuUse, ...]]:
-    """Return the samples of the GPUs of these runs; nothing for a run without any.
+    """Return the samples of GPUs, CPUs and memory of these runs; nothing for a run without any.
 
     Root and SlurmUser read them while a job runs. Its owner gets them from the site's sealed file, when it has ended.
     """
     found: dict[RunKey, tuple[GpuUse, ...]] = {}
     if source.site:
         with Database.open(source.database, readonly=True) as database:
-            found = {run.attempt: database.gpu_use(run.attempt) for run in runs}
+            keys = [run.attempt for run in runs]
+            found = {key: (*database.gpu_use(key), *database.host_use(key)) for key in keys}
     elif source.published is not None:
         for job_id in sorted({run.attempt.job_id for run in runs})[-_MAX_SEALED_FILES:]:
             for plain in read_why(source.published, job_id, source.unseal, source.trusted, limit=_MAX_SEALED_FILES):

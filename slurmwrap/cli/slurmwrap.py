@@ -40,7 +40,10 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         ),
         "why": CommandSource("slurmwrap.cli.why", "why", "Explain why a job failed, and what to do now.", paged=True),
         "job": CommandSource(
-            "slurmwrap.cli.job", "job_command", "What a job used of what it asked for, and what to ask next.", paged=True
+            "slurmwrap.cli.job",
+            "job_command",
+            "What a job used of what it asked for, and what to ask for next time.",
+            paged=True,
         ),
         "history": CommandSource(
             "slurmwrap.cli.history", "history", "List runs and how they ended, newest first.", paged=True

@@ -31,6 +31,11 @@ class EarlyFinding:
     gone_at: float | None = None  # when the evidence was gone although the job still ran, Unix seconds; None: never
 
 
+# GpuUse.gpu of the row about the job's CPUs and memory on a node, which is no GPU: `use_pct` is 100 for each busy CPU,
+# `mem_mib` anonymous and shared memory, `processes` unknown.
+HOST = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
     """Samples of one GPU of a job, oldest first, each for `interval_s` from `began` on. NaN-free; -1 where unknown.
@@ -41,7 +46,7 @@ class GpuUse:
 
     attempt: RunKey
     node: str
-    gpu: int  # device minor, as Slurm numbers it (SLURM_JOB_GPUS)
+    gpu: int  # device minor, as Slurm numbers it (SLURM_JOB_GPUS); or HOST
     began: float  # Unix seconds
     interval_s: float  # doubled when there are more than 256 samples
     use_pct: tuple[float, ...]  # 0 to 100

@@ -4,6 +4,7 @@ Before each GPU the child sends a line that names it, so that a hang can be attr
 not support is omitted. Of a GPU in MIG mode, only the instances are read on which a process of the job runs: NVML does
 not count the use of the whole GPU then, and Slurm's numbers of such devices are not those of the driver.
 """
+
 import ctypes
 import json
 import time
@@ -12,7 +13,7 @@ from . import job_cgroup, watch_gpus
 
 UTILIZATION_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 READINGS = 1024  # largest number of the driver's own samples that are read
-RECENT_US = 60 * 10 ** 6  # samples that are older than this before the newest one are from an earlier minute
+RECENT_US = 60 * 10**6  # samples that are older than this before the newest one are from an earlier minute
 PROCESSES = 256  # largest number of processes of a MIG instance that are read
 GPM_SM_UTIL = 2  # NVML_GPM_METRIC_SM_UTIL
 GPM_METRICS = 512  # more than NVML_GPM_METRIC_MAX of any release

@@ -1,4 +1,4 @@
-"""Sample the GPUs of a running job once a minute, and send the samples to the spool while the job runs.
+"""Sample the GPUs, CPUs and memory of a running job with GPUs once a minute, and send the samples to the spool.
 
 The memory sampler (job_cgroup.py) starts it as a process of its own, so that a slow driver does not delay the samples
 of memory. Each query runs in a child of driver_guard.py: a driver that hangs is abandoned, and none is asked while a
@@ -7,6 +7,7 @@ query of any hook is stuck. The sampler ends when the Epilog removes the job's m
 Sample N is taken in the middle of minute N of the job. A message has the samples since the last message that arrived;
 a reader recognises one that it has by its number.
 """
+
 import json
 import time
 
@@ -30,10 +31,12 @@ KEPT = 60
 # Largest number of GPUs and MIG instances of a job on a node.
 MOST = 64
 LISTS = ("use", "mem_mib", "processes")
+HOST = -1  # stands for the number of a GPU in the samples of the job's CPUs and memory
 
 
-def watch(settings, job_id, facts, gpus, others=(), sluid="", sleep=time.sleep, clock=time.monotonic, query=None,
-          send=None):
+def watch(
+    settings, job_id, facts, gpus, others=(), sluid="", sleep=time.sleep, clock=time.monotonic, query=None, send=None
+):
     """Sample until the mark of the job is removed or replaced. Return the number of queries.
 
     `facts`: `restarts` and `uid` of the run. `gpus`, `others`: [(device minor, PCI address)] of the job and of the rest
@@ -43,18 +46,18 @@ def watch(settings, job_id, facts, gpus, others=(), sluid="", sleep=time.sleep, 
     first, start = job_cgroup.device_and_inode(mark), clock()
     query = query or (lambda: ask(settings, gpus, others, job_id, sluid))
     send = send or (lambda found: _send(settings, job_id, found))
-    pending, number, queries, had_cgroup = PendingSamples(dict(facts, began=time.time())), 0, 0, False
+    host = HostUse(lambda: job_cgroup.sample_cgroup(settings.node, job_id, facts.get("uid"), sluid=sluid), start)
+    pending, number, queries = PendingSamples(dict(facts, began=time.time())), 0, 0
     while first is not None and job_cgroup.device_and_inode(mark) == first:
         due = start + (number + 0.5) * PERIOD_S
         if clock() < due:
             sleep(min(POLL_S, due - clock()))
             continue
-        # A job whose Epilog never ran here leaves its mark, but no cgroup.
-        has_cgroup = bool(job_cgroup.sample_cgroup(settings.node, job_id, facts.get("uid"), sluid=sluid))
-        if had_cgroup and not has_cgroup:
+        found = host.sample(clock())
+        if host.is_gone:
             break
-        asked, queries, had_cgroup = clock(), queries + 1, has_cgroup
-        pending.add(number, query())
+        asked, queries = clock(), queries + 1
+        pending.add(number, found + query())
         ran, took = clock() - start, clock() - asked
         number = max(number + 1, int((ran + (SLOWER * took if took > SLOW_S else 0.0)) / PERIOD_S))
         if pending.series and ran - pending.sent_at >= pending.wait_s(ran) and send(pending.message()):
@@ -99,6 +102,30 @@ def _send(settings, job_id, found):
         return False
 
 
+class HostUse:
+    """The job's CPUs and memory on this node, from its cgroup. `read`: as job_cgroup.sample_cgroup()."""
+
+    def __init__(self, read, start):
+        self.read = read
+        self.before = (start, 0.0)  # time and CPU time of the last sample, in seconds
+        self.had_any = False
+        self.is_gone = False  # a job whose Epilog never ran here leaves its mark, but no cgroup
+
+    def sample(self, now):
+        """Return [sample] in the form of a GPU's, [] without a cgroup. `use` is 100 for each busy CPU."""
+        found = self.read()
+        self.is_gone = self.had_any and not found
+        self.had_any = bool(found)
+        if "mem_peak_mib" not in found:
+            return []
+        one = {"gpu": HOST, "mem_mib": found["mem_peak_mib"]}
+        if "cpu_s" in found:
+            at, spent = self.before
+            one["use"] = round(max(0.0, found["cpu_s"] - spent) / max(1.0, now - at) * 100, 1)
+            self.before = (now, found["cpu_s"])
+        return [one]
+
+
 class PendingSamples:
     """The samples that are not sent yet, of each GPU or MIG instance. -1 stands for what is not known."""
 
@@ -125,7 +152,8 @@ class PendingSamples:
                 values += [-1] * (self.count - 1 - len(values)) + [one.get(name, -1)]
             self.total[key] = one.get("mem_total_mib", 0)
             self._add_energy(key, one.get("energy_mj"))
-            self.unused = self.unused or not one.get("processes", 1) or one.get("use", IN_USE) < IN_USE
+            if one["gpu"] != HOST:
+                self.unused = self.unused or not one.get("processes", 1) or one.get("use", IN_USE) < IN_USE
         self._drop_oldest()
 
     def _add_energy(self, key, counter):

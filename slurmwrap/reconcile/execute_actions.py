@@ -12,7 +12,7 @@ from slurmwrap.model.job_run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState
 from slurmwrap.policy.strikes import make_fleet
-from slurmwrap.profiling.gpu_use import shorten_series
+from slurmwrap.reconcile.ingest_gpu_samples import list_published_use
 from slurmwrap.reconcile.judge_run import find_submission
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user
 
@@ -207,8 +207,7 @@ def _publish_outcome(run: JobRun, this_pass: ReconcilePass) -> bool:
         return False
     try:
         store = this_pass.services.store
-        uses = shorten_series(store.gpu_use(run.attempt)) if run.gpus else ()
-        publisher.tell_owner(run, store.actions(run.attempt), uses)
+        publisher.tell_owner(run, store.actions(run.attempt), list_published_use(run, store))
     except SlurmwrapError as error:
         # Do not try again in this pass after one failure.
         this_pass.telling = False

@@ -13,15 +13,16 @@ from typing import Any
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.running_job import GpuSamples
+from slurmwrap.model.running_job import HOST, GpuSamples, GpuUse
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, record_of
-from slurmwrap.profiling.gpu_use import add_samples
+from slurmwrap.profiling.gpu_use import add_samples, shorten_series
 from slurmwrap.protocols import Store
 from slurmwrap.reconcile.reconcile_context import SlurmJobs
 
 # Largest values of a message that are not an error: GPUs and MIG instances of a node, samples, device minor, seconds
 # of a sample, number of a sample (years), MiB, processes, joules.
-_GPUS, _SAMPLES, _MINOR, _INTERVAL_S, _NUMBER, _MIB, _PROCESSES, _JOULES = 64, 120, 1023, 3600, 1e7, 1e8, 1e6, 1e12
+_GPUS, _SAMPLES, _MINOR, _INTERVAL_S, _NUMBER, _MIB, _PROCESSES, _JOULES = 80, 120, 1023, 3600, 1e7, 1e8, 1e6, 1e12
+_CPU_PERCENT = 1e6  # 100 for each busy CPU
 _UUID = 96  # characters
 
 
@@ -39,14 +40,14 @@ def parse_samples(item: Observation) -> tuple[GpuSamples, ...]:
 def _parse_gpu(plain: Any, node: str, began: float, interval_s: float, first: int) -> GpuSamples:
     if not isinstance(plain, Mapping) or not isinstance(mig := plain.get("mig", ""), str) or len(mig) > _UUID:
         raise ValueError("a GPU is not an object")
-    use, mem, processes = (
-        _parse_list(plain, name, most) for name, most in (("use", 100), ("mem_mib", _MIB), ("processes", _PROCESSES))
-    )
+    gpu = int(_parse(plain, "gpu", HOST, _MINOR))
+    bounds = (("use", _CPU_PERCENT if gpu == HOST else 100), ("mem_mib", _MIB), ("processes", _PROCESSES))
+    use, mem, processes = (_parse_list(plain, name, most) for name, most in bounds)
     if not len(use) == len(mem) == len(processes):
         raise ValueError("the lists differ in length")
     return GpuSamples(
         node=node,
-        gpu=int(_parse(plain, "gpu", 0, _MINOR)),
+        gpu=gpu,
         mig=mig,
         began=began,
         interval_s=interval_s,
@@ -60,7 +61,7 @@ def _parse_gpu(plain: Any, node: str, began: float, interval_s: float, first: in
 
 
 def _parse(plain: Mapping[str, Any], name: str, least: float, most: float) -> float:
-    value = plain.get(name)
+    value: Any = plain.get(name)
     if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
         raise ValueError(f"{name} is no possible number")
     return float(value)
@@ -88,7 +89,8 @@ def store_samples(item: Observation, cluster: str, store: Store, slurm_jobs: Slu
         return ""
     if run.nodes and item.node not in run.nodes:
         return f"job {run.address} does not run on its node"
-    known = {(use.gpu, use.mig): use for use in store.gpu_use(run.attempt, item.node)}
+    stored = (*store.gpu_use(run.attempt, item.node), *store.host_use(run.attempt, item.node))
+    known = {(use.gpu, use.mig): use for use in stored}
     for one in found:
         before = known.get((one.gpu, one.mig))
         after = add_samples(before, _cut_at_end(one, run.end_time), run.attempt)
@@ -103,9 +105,7 @@ def _cut_at_end(found: GpuSamples, end_time: int | None) -> GpuSamples:
         return found
     left = math.ceil((end_time - found.began) / found.interval_s - 0.5) - found.first
     kept = max(0, left)
-    return replace(
-        found, use_pct=found.use_pct[:kept], mem_mib=found.mem_mib[:kept], processes=found.processes[:kept]
-    )
+    return replace(found, use_pct=found.use_pct[:kept], mem_mib=found.mem_mib[:kept], processes=found.processes[:kept])
 
 
 def _find_run(item: Observation, cluster: str, store: Store, slurm_jobs: SlurmJobs) -> JobRun | None:
@@ -122,3 +122,8 @@ def _find_run(item: Observation, cluster: str, store: Store, slurm_jobs: SlurmJo
         if mine:
             return max(mine, key=lambda run: run.attempt.submit_time)
     return None
+
+
+def list_published_use(run: JobRun, store: Store) -> tuple[GpuUse, ...]:
+    """Return the samples of a run's GPUs, CPUs and memory that its owner gets; () without GPUs."""
+    return shorten_series((*store.gpu_use(run.attempt), *store.host_use(run.attempt))) if run.gpus else ()

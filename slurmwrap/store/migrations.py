@@ -120,7 +120,7 @@ CREATE TABLE gpu_use ( -- samples of the GPUs of a job, one row for each GPU
     job_id INTEGER NOT NULL, -- raw job id
     submit_time INTEGER NOT NULL, -- Unix seconds: SubmitTime of the run
     node TEXT NOT NULL, -- node of the GPU
-    gpu INTEGER NOT NULL, -- device minor, as Slurm numbers it
+    gpu INTEGER NOT NULL, -- device minor, as Slurm numbers it; -1: CPUs (100 % each) and memory on the node
     mig TEXT NOT NULL, -- UUID of the MIG instance; empty: a whole GPU
     began REAL NOT NULL, -- Unix seconds: start of the first sample
     interval_s REAL NOT NULL, -- seconds of one sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.running_job import EarlyFinding, GpuUse
+from slurmwrap.model.running_job import HOST, EarlyFinding, GpuUse
 from slurmwrap.store.record_rows import Nested, RecordTable
 from slurmwrap.store.sqlite_session import Session
 
@@ -51,9 +51,16 @@ class RunningJobTables(Session):
 
     def gpu_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
         """Return the samples of the GPUs of one run, ordered by node and GPU. `node`: only those of one node."""
+        return self._select_use(attempt, {"gpu >= ?": 0, "node = ?": node})
+
+    def host_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of CPUs and memory of one run, ordered by node (model.running_job.HOST)."""
+        return self._select_use(attempt, {"gpu = ?": HOST, "node = ?": node})
+
+    def _select_use(self, attempt: RunKey, where: dict[str, str | int | None]) -> tuple[GpuUse, ...]:
         if not self._has_table(GPU_USE.name):
             return ()
-        return self._select(GPU_USE, _select_run(attempt) | {"node = ?": node}, order="node, gpu, mig")
+        return self._select(GPU_USE, _select_run(attempt) | where, order="node, gpu, mig")
 
 
 def _select_run(attempt: RunKey | None) -> dict[str, str | int | None]:

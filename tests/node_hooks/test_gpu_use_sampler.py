@@ -1,4 +1,4 @@
-"""The use of a job's GPUs is sampled while the job runs: the real queries on a stand-in for NVML, and the real Prolog."""
+"""The use of a job's GPUs is sampled while it runs: the real queries on a stand-in for NVML, and the real Prolog."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from fakes import START, FakeClock, FakeLogs, FakeSlurm, MemorySpool, job
 from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.observation import Context, Observation, RejectedEntry
+from slurmwrap.model.observation import Context, Observation
 from slurmwrap.reconcile import Scope, Services, reconcile_once
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
@@ -79,7 +79,7 @@ def test_samples_of_a_running_job_are_stored_by_gpu_while_it_runs(place: Place) 
     ],
     ids=str,
 )
-def test_a_message_that_is_not_of_the_jobs_node_or_impossible_is_rejected(place: Place, changed: dict[str, Any]) -> None:
+def test_a_message_not_from_the_jobs_node_or_impossible_is_rejected(place: Place, changed: dict[str, Any]) -> None:
     assert place.read(place.message(GPU, **changed)) == ()
     assert (place.report.kept, place.report.refused) == (0, 1)
 

@@ -427,4 +427,5 @@ def save_running_records(database: Database, attempt: RunKey, at: float, *, ende
         EarlyFinding(attempt=attempt, kind=STUCK, at=at, n=1, evidence="", uid=1, address="81", mode="act")
     )
     curve = (attempt.cluster, attempt.job_id, attempt.submit_time, at if ended else None)
-    database.connection.execute("INSERT INTO loss_curves VALUES (?, ?, ?, ?, 1, 'keras', '[]', NULL, NULL, NULL)", curve)
+    values = "?, ?, ?, ?, 1, 'keras', '[]', NULL, NULL, NULL"
+    database.connection.execute(f"INSERT INTO loss_curves VALUES ({values})", curve)

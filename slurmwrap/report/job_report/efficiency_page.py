@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
+from functools import partial
 from typing import Any
 
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.running_job import GpuUse
+from slurmwrap.model.running_job import HOST, GpuUse
 from slurmwrap.report import svg_charts
-from slurmwrap.report.job_report.efficiency_text import describe_run, list_use_rows, select_gpus
+from slurmwrap.report.job_report.efficiency_text import MOST_NODES, describe_run, list_use_rows, select_gpus
 from slurmwrap.report.job_report.job_efficiency import JobEfficiency, RunEfficiency, format_energy
 from slurmwrap.report.report_html import make_environment
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, TableRow
 from slurmwrap.report.svg_charts import COMPLETED, FAILED, Chart, add_legend, draw_charts, simplify_axes
 from slurmwrap.report.text_format import TextStyle, count, format_state
 
-# Lines of one chart; of more GPUs the band between the least and the most used one is drawn.
-_LINES = 8
 _SIZE = (7.6, 3.0)
+# Charts that show `use_pct`, and what it is divided by; the others show memory.
+_PERCENTAGES = {"use": 1.0, "host_cpu": 100.0}
 _TITLES = {
+    "host_cpu": "Busy CPUs on a node",
+    "host_memory": "Memory on a node, GiB",
     "use": "Use of the GPUs, percent",
     "memory": "Memory of the GPUs, GiB",
     "tasks_cpu": "Tasks by use of their CPUs, percent",
@@ -32,21 +35,20 @@ def render_job_page(
     job: JobEfficiency, uses: Mapping[RunKey, Sequence[GpuUse]], zone: tzinfo | None, *, made_by: str
 ) -> str:
     """Return the page. Without matplotlib it has no charts and says so."""
-    one = job.runs[0] if len(job.runs) == 1 else None
-    charts = _make_run_charts(one, uses.get(one.run.attempt, ())) if one is not None else _make_array_charts(job.runs)
+    first = job.runs[0]
+    whole = len(job.runs) == 1
+    charts = _make_run_charts(first, uses.get(first.run.attempt, ())) if whole else _make_array_charts(job.runs)
+    table = _make_gpu_table(first) if whole else _make_task_table(job.runs)
     drawn = draw_charts(charts)
-    first = job.runs[0].run
     environment = make_environment()
     environment.globals.update(zone=zone)
     return environment.get_template("job.html.j2").render(
-        title=f"Job {job.address}" if one is not None else f"Array {job.address}",
-        name=first.name,
+        title=f"{'Job' if whole else 'Array'} {job.address}",
+        name=first.run.name,
         state=_describe_states(job.runs),
-        about=describe_run(one, TextStyle(zone=zone)) if one is not None else f"of {first.user}",
-        rows=[(row, None if row.share is None else min(100, round(100 * row.share))) for row in list_use_rows(one)]
-        if one is not None
-        else (),
-        tables_shown=[table for table in (_make_gpu_table(one) if one is not None else _make_task_table(job.runs),) if table],
+        about=describe_run(first, TextStyle(zone=zone)) if whole else f"of {first.run.user}",
+        rows=[(row, _round_share(row.share)) for row in list_use_rows(first)] if whole else (),
+        tables_shown=[table] if table is not None else [],
         advice=job.advice,
         charts=[(_TITLES[key], svg) for key, svg in (drawn or {}).items()],
         notes=(svg_charts.NO_MATPLOTLIB,) if drawn is None and charts else (),
@@ -55,6 +57,10 @@ def render_job_page(
         made_by=made_by,
         css="page.css",
     )
+
+
+def _round_share(share: float | None) -> int | None:
+    return None if share is None else min(100, round(100 * share))
 
 
 def _describe_states(runs: Sequence[RunEfficiency]) -> str:
@@ -125,45 +131,47 @@ def _make_task_table(runs: Sequence[RunEfficiency]) -> ReportTable:
 
 
 def _make_run_charts(one: RunEfficiency, uses: Sequence[GpuUse]) -> dict[str, Chart]:
-    if not uses:
-        return {}
-    memory = one.gpu_mem_total_mib
+    """Return the charts with data: CPUs and memory on a few nodes; of many GPUs the least and the most used ones."""
+    shown, _ = select_gpus(one.gpus)
+    wanted = {(gpu.node, gpu.gpu, gpu.mig) for gpu in shown}
+    gpus = [use for use in uses if (use.node, use.gpu, use.mig) in wanted]
+    hosts = [use for use in uses if use.gpu == HOST][:MOST_NODES]
+    tops = {
+        "use": (gpus, 100.0),
+        "memory": (gpus, (one.gpu_mem_total_mib or 0) / 1024),
+        "host_cpu": (hosts, one.run.cpus / max(1, len(one.run.nodes))),
+        "host_memory": (hosts, (one.mem_asked_mib or 0) / one.mem_nodes / 1024),
+    }
     return {
-        "use": Chart(title=_TITLES["use"], size=_SIZE, plot=lambda axes: _plot_series(axes, one, uses, "use", 100.0)),
-        "memory": Chart(
-            title=_TITLES["memory"],
-            size=_SIZE,
-            plot=lambda axes: _plot_series(axes, one, uses, "memory", memory / 1024 if memory else None),
-        ),
+        key: Chart(title=_TITLES[key], size=_SIZE, plot=partial(_plot_series, one=one, uses=series, what=key, top=top))
+        for key, (series, top) in tops.items()
+        if series
     }
 
 
-def _plot_series(axes: Any, one: RunEfficiency, uses: Sequence[GpuUse], what: str, top: float | None) -> str:
-    """Draw a line for each GPU, in hours since the start of the run; of many GPUs the least and the most used ones."""
-    shown, _ = select_gpus(one.gpus)
-    wanted = {(gpu.node, gpu.gpu, gpu.mig) for gpu in shown}
+def _plot_series(axes: Any, *, one: RunEfficiency, uses: Sequence[GpuUse], what: str, top: float) -> str:
+    """Draw a line for each GPU or node over the time since the start of the run. `top`: end of the axis; 0: unknown."""
     begin = float(one.run.start_time or uses[0].began)
     scale, unit = (3600.0, "hours") if one.seconds > 5400 else (60.0, "minutes")
     unused = {(gpu.node, gpu.gpu, gpu.mig) for gpu in one.gpus if gpu.never_used}
     for use in uses:
         key = (use.node, use.gpu, use.mig)
-        if key not in wanted:
-            continue
-        values = use.use_pct if what == "use" else tuple(mib / 1024 for mib in use.mem_mib)
+        part = _PERCENTAGES.get(what)
+        values = [mib / 1024 for mib in use.mem_mib] if part is None else [value / part for value in use.use_pct]
         known = [value if value >= 0 else float("nan") for value in values]
         edges = [(use.began + use.interval_s * i - begin) / scale for i in range(len(known))]
         edges.append((use.ends_at - begin) / scale)
         colour = FAILED if key in unused else COMPLETED
         axes.stairs(known, edges, color=colour, linewidth=1.4, baseline=None, alpha=0.85)
-    if unused & wanted:
+    if unused & {(use.node, use.gpu, use.mig) for use in uses}:
         axes.plot([], [], color=COMPLETED, label="used")
         axes.plot([], [], color=FAILED, label="never used")
         add_legend(axes, 2)
     axes.set_xlim(0, max((one.seconds / scale, *((use.ends_at - begin) / scale for use in uses))))
     axes.set_ylim(0, top * 1.02 if top else None)
-    axes.set_xlabel(f"{unit} since the start" + ("" if len(shown) == len(one.gpus) else f"; {len(shown)} of them"))
+    axes.set_xlabel(f"{unit} since the start")
     simplify_axes(axes, "y")
-    return _TITLES[what] + f" of {count(len(shown), 'GPU')} over time."
+    return f"{_TITLES[what]}: {count(len(uses), 'line')} over time."
 
 
 def _make_array_charts(runs: Sequence[RunEfficiency]) -> dict[str, Chart]:

@@ -8,8 +8,8 @@ from statistics import median
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.running_job import GpuUse
-from slurmwrap.profiling.gpu_use import GpuUseSummary
+from slurmwrap.model.running_job import HOST, GpuUse
+from slurmwrap.profiling.gpu_use import GpuUseSummary, summarize_gpu_use
 from slurmwrap.report.job_report.job_efficiency import (
     JobEfficiency,
     RequestAdvice,
@@ -17,11 +17,13 @@ from slurmwrap.report.job_report.job_efficiency import (
     format_energy,
     format_mib,
 )
-from slurmwrap.report.text_format import TextStyle, bar, count, draw_series, duration, format_state, in_order, table
+from slurmwrap.report.text_format import TextStyle, bar, count, draw_series, duration, fit, format_state, in_order, table
 
 # GPUs that are shown one by one; of more, the ones with the least and the most use.
 MOST_GPUS = 8
 _BAR, _LABEL = 20, 9
+# Nodes whose CPUs and memory are shown.
+MOST_NODES = 4
 # Shares from which on a bar is coloured as good, and below which as bad.
 _GOOD, _BAD = 0.7, 0.2
 
@@ -55,7 +57,7 @@ def format_job_efficiency(
 
 def _format_head(job: JobEfficiency, style: TextStyle) -> Iterator[str]:
     first = job.runs[0].run
-    name = f" {first.name}" if first.name else ""
+    name = f" {fit(first.name, style.columns // 2)}" if first.name else ""
     if len(job.runs) == 1:
         state = format_state(first.state) if first.state else "running"
         yield style.paint(style.wrapped(f"Job {job.address}{name}, {state}", "", "  "), "bold")
@@ -129,11 +131,20 @@ def _format_rows(rows: Sequence[UseRow], style: TextStyle, unicode: bool) -> Ite
 def _format_gpus(one: RunEfficiency, uses: Sequence[GpuUse], style: TextStyle, unicode: bool) -> Iterator[str]:
     series = {(use.node, use.gpu, use.mig): use for use in uses}
     shown, title = select_gpus(one.gpus, all_of_them=style.verbose)
+    hosts = [use for use in uses if use.gpu == HOST]
+    names = {gpu: f"{gpu.node} {gpu.gpu}{f' {gpu.mig[:12]}' if gpu.mig else ''}" for gpu in shown}
+    left = max((*(len(f"{use.node} CPUs") for use in hosts[:MOST_NODES]), *map(len, names.values())), default=0)
+    if hosts:
+        yield style.paint("CPUS AND MEMORY OVER TIME", "bold") + style.paint(" (from 0 to what it asked for)", "dim")
+        for use in hosts[:MOST_NODES]:
+            yield from _format_host(one, use, left, style, unicode)
+        if len(hosts) > MOST_NODES:
+            yield style.paint(f"  and {count(len(hosts) - MOST_NODES, 'more node')}", "dim")
     if not shown:
         return
+    if hosts:
+        yield ""
     yield style.paint(f"{title} OVER TIME", "bold") + style.paint(" (use from 0 to 100 %)", "dim")
-    names = {gpu: f"{gpu.node} {gpu.gpu}{f' {gpu.mig[:12]}' if gpu.mig else ''}" for gpu in shown}
-    left = max(map(len, names.values()))
     for gpu in shown:
         use = series[gpu.node, gpu.gpu, gpu.mig]
         share = "  ? %" if gpu.use_pct is None else f"{gpu.use_pct:3.0f} %"
@@ -141,6 +152,21 @@ def _format_gpus(one: RunEfficiency, uses: Sequence[GpuUse], style: TextStyle, u
         drawn = draw_series(use.use_pct, unicode, max(10, style.columns - left - 24))
         line = f"  {names[gpu]:{left}}  {share}  {memory:>9}  {drawn}".rstrip()
         yield style.paint(line, "red") if gpu.never_used else line
+
+
+def _format_host(one: RunEfficiency, use: GpuUse, left: int, style: TextStyle, unicode: bool) -> Iterator[str]:
+    """Yield a line for the CPUs and one for the memory on one node."""
+    width = max(10, style.columns - left - 24)
+    (summary,) = summarize_gpu_use([use])
+    nodes = max(1, len(one.run.nodes))
+    if summary.use_pct is not None:
+        drawn = draw_series(use.use_pct, unicode, width, most=100.0 * one.run.cpus / nodes)
+        busy = f"{summary.use_pct / 100:.1f}"
+        yield f"  {f'{use.node} CPUs':{left}}  {busy:>5}  {'busy':>9}  {drawn}".rstrip()
+    peak = max(use.mem_mib, default=0)
+    most = (one.mem_asked_mib or 0) / one.mem_nodes or max(1, peak)
+    drawn = draw_series(use.mem_mib, unicode, width, most=most)
+    yield f"  {'':{left}}  {'':5}  {format_mib(max(0, peak)):>9}  {drawn}".rstrip()
 
 
 def select_gpus(gpus: Sequence[GpuUseSummary], *, all_of_them: bool = False) -> tuple[tuple[GpuUseSummary, ...], str]:
@@ -181,7 +207,8 @@ def _format_sources(runs: Sequence[RunEfficiency], style: TextStyle) -> Iterator
         for source in dict.fromkeys(get(one) for one in runs):
             if source:
                 found.setdefault(source, []).append(name)
-    missing = [name for name, get in _SOURCES.items() if not any(map(get, runs)) and (name != "GPU" or runs[0].run.gpus)]
+    wanted = [name for name in _SOURCES if name != "GPU" or runs[0].run.gpus]
+    missing = [name for name in wanted if not any(map(_SOURCES[name], runs))]
     parts = [f"{' and '.join(names)} by {source}" for source, names in found.items()]
     if parts:
         yield style.paint(style.wrapped(f"Measured: {'; '.join(parts)}."), "dim")

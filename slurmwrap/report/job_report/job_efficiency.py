@@ -12,7 +12,7 @@ from math import ceil, fsum
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.running_job import GpuUse
+from slurmwrap.model.running_job import HOST, GpuUse
 from slurmwrap.model.step_usage import StepUsage
 from slurmwrap.model.submission import Submission
 from slurmwrap.profiling.gpu_use import GpuUseSummary, summarize_gpu_use
@@ -87,10 +87,22 @@ def measure_run(run: JobRun, uses: Sequence[GpuUse], steps: StepUsage | None, no
     end = float(run.end_time) if run.end_time is not None else now
     seconds = max(0.0, end - run.start_time) if run.start_time is not None else 0.0
     found = RunEfficiency(run=run, seconds=seconds)
+    measured = run.measurement or _measure_from_samples([use for use in uses if use.gpu == HOST], seconds)
     for add in (_add_cpu, _add_memory):
-        found = add(found, run.measurement, steps)
-    found = _add_gpus(found, run.measurement, summarize_gpu_use(uses))
+        found = add(found, measured, steps)
+    found = _add_gpus(found, run.measurement, summarize_gpu_use(use for use in uses if use.gpu != HOST))
     return replace(found, node_energy_j=steps.energy_j if steps is not None else None)
+
+
+def _measure_from_samples(uses: Sequence[GpuUse], seconds: float) -> Measurement | None:
+    """Return what the samples of a running job say about the node with the most memory; None without samples."""
+    if not uses:
+        return None
+    most = max(uses, key=lambda use: max(use.mem_mib, default=0))
+    busy = [summary.use_pct for summary in summarize_gpu_use(uses) if summary.use_pct is not None]
+    return Measurement(
+        cpu_s=max(busy) / 100 * seconds if busy else None, mem_peak_mib=max(max(most.mem_mib, default=0), 0) or None
+    )
 
 
 def _add_cpu(found: RunEfficiency, measured: Measurement | None, steps: StepUsage | None) -> RunEfficiency:
@@ -119,9 +131,7 @@ def _add_memory(found: RunEfficiency, measured: Measurement | None, steps: StepU
     )
 
 
-def _add_gpus(
-    found: RunEfficiency, measured: Measurement | None, gpus: tuple[GpuUseSummary, ...]
-) -> RunEfficiency:
+def _add_gpus(found: RunEfficiency, measured: Measurement | None, gpus: tuple[GpuUseSummary, ...]) -> RunEfficiency:
     known = [one.use_pct for one in gpus if one.use_pct is not None]
     peaks = [one.mem_peak_mib for one in gpus if one.mem_peak_mib is not None]
     energy = [one.energy_j for one in gpus if one.energy_j is not None]
