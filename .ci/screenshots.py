@@ -42,7 +42,7 @@ SHOTS = {
 }
 
 
-JOB_SHOTS = {"job-use": (1000, 1750, "light", "")}
+JOB_SHOTS = {"job-use": (1100, 1420, "light", "")}
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ NOW = int(time.time())
 KEY = RunKey(cluster="lab", job_id=81, submit_time=NOW - 9000)
 RUN = JobRun(
     attempt=KEY, address="81", name="train", user="ada", uid=os.geteuid(), state="COMPLETED", exit_code=0,
-    nodes=("n1",), gpus=2, cpus=8, start_time=NOW - 8000, end_time=NOW - 4000, time_limit_s=36000, mem_mib_per_node=32768,
-    measurement=Measurement(seconds=4000, cpu_s=8000.0, mem_peak_mib=4000),
+    nodes=("n1",), gpus=2, cpus=8, start_time=NOW - 8000, end_time=NOW - 4000, time_limit_s=36000,
+    mem_mib_per_node=32768, measurement=Measurement(seconds=4000, cpu_s=8000.0, mem_peak_mib=4000),
     diagnosis=Diagnosis(category="success", domain="", decision="none", confidence=1.0, signature=""), reconciled=True,
 )  # fmt: skip
 

@@ -17,7 +17,6 @@ from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, TableR
 from slurmwrap.report.svg_charts import COMPLETED, FAILED, Chart, add_legend, draw_charts, simplify_axes
 from slurmwrap.report.text_format import TextStyle, count, format_state
 
-_SIZE = (7.6, 3.0)
 # Charts that show `use_pct`, and what it is divided by; the others show memory.
 _PERCENTAGES = {"use": 1.0, "host_cpu": 100.0}
 _TITLES = {
@@ -143,7 +142,7 @@ def _make_run_charts(one: RunEfficiency, uses: Sequence[GpuUse]) -> dict[str, Ch
         "host_memory": (hosts, (one.mem_asked_mib or 0) / one.mem_nodes / 1024),
     }
     return {
-        key: Chart(title=_TITLES[key], size=_SIZE, plot=partial(_plot_series, one=one, uses=series, what=key, top=top))
+        key: Chart(title=_TITLES[key], plot=partial(_plot_series, one=one, uses=series, what=key, top=top))
         for key, (series, top) in tops.items()
         if series
     }

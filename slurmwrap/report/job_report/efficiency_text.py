@@ -17,7 +17,17 @@ from slurmwrap.report.job_report.job_efficiency import (
     format_energy,
     format_mib,
 )
-from slurmwrap.report.text_format import TextStyle, bar, count, draw_series, duration, fit, format_state, in_order, table
+from slurmwrap.report.text_format import (
+    TextStyle,
+    bar,
+    count,
+    draw_series,
+    duration,
+    fit,
+    format_state,
+    in_order,
+    table,
+)
 
 # GPUs that are shown one by one; of more, the ones with the least and the most use.
 MOST_GPUS = 8
@@ -135,7 +145,7 @@ def _format_gpus(one: RunEfficiency, uses: Sequence[GpuUse], style: TextStyle, u
     names = {gpu: f"{gpu.node} {gpu.gpu}{f' {gpu.mig[:12]}' if gpu.mig else ''}" for gpu in shown}
     left = max((*(len(f"{use.node} CPUs") for use in hosts[:MOST_NODES]), *map(len, names.values())), default=0)
     if hosts:
-        yield style.paint("CPUS AND MEMORY OVER TIME", "bold") + style.paint(" (from 0 to what it asked for)", "dim")
+        yield style.paint("CPUS AND MEMORY OVER TIME", "bold") + style.paint(" (of what it asked for)", "dim")
         for use in hosts[:MOST_NODES]:
             yield from _format_host(one, use, left, style, unicode)
         if len(hosts) > MOST_NODES:
@@ -144,7 +154,7 @@ def _format_gpus(one: RunEfficiency, uses: Sequence[GpuUse], style: TextStyle, u
         return
     if hosts:
         yield ""
-    yield style.paint(f"{title} OVER TIME", "bold") + style.paint(" (use from 0 to 100 %)", "dim")
+    yield style.paint(f"{title} OVER TIME", "bold") + style.paint(" (0 to 100 %)", "dim")
     for gpu in shown:
         use = series[gpu.node, gpu.gpu, gpu.mig]
         share = "  ? %" if gpu.use_pct is None else f"{gpu.use_pct:3.0f} %"
@@ -176,7 +186,7 @@ def select_gpus(gpus: Sequence[GpuUseSummary], *, all_of_them: bool = False) -> 
     ranked = sorted(gpus, key=lambda gpu: -1.0 if gpu.use_pct is None else gpu.use_pct)
     half = MOST_GPUS // 2
     chosen = {*ranked[:half], *ranked[-half:]}
-    return tuple(gpu for gpu in gpus if gpu in chosen), f"THE {half} LEAST AND {half} MOST USED OF {len(gpus)} GPUS"
+    return tuple(gpu for gpu in gpus if gpu in chosen), f"{half} LEAST AND {half} MOST USED OF {len(gpus)} GPUS"
 
 
 def _format_advice(job: JobEfficiency, style: TextStyle) -> Iterator[str]:

@@ -26,6 +26,8 @@ SAMPLER, NVML, ACCOUNTING_MODE = "cgroup sampler", "NVML, once a minute", "NVML'
 _NEARLY_ALL = 0.9
 # Share of all CPUs from which on more CPUs may make the job faster, and of a GPU's time below which that is mentioned.
 _ALL_CPUS, _LITTLE = 0.95, 0.2
+# As of the options that a user's report suggests: the mean hides bursts.
+_CPU_MARGIN = 2.0
 _GIB = 1024
 
 
@@ -39,6 +41,7 @@ class RunEfficiency:
     cpu_nodes: int = 1  # number of nodes that `cpu_s` is about
     cpu_share: float | None = None
     cpu_source: str = ""
+    cpus_most: float | None = None  # most busy CPUs on one node in one of the samples
     mem_mib: int | None = None  # highest, on the node with the most, or on all nodes (`mem_nodes`)
     mem_asked_mib: float | None = None  # of the same nodes
     mem_nodes: int = 1
@@ -88,6 +91,8 @@ def measure_run(run: JobRun, uses: Sequence[GpuUse], steps: StepUsage | None, no
     seconds = max(0.0, end - run.start_time) if run.start_time is not None else 0.0
     found = RunEfficiency(run=run, seconds=seconds)
     measured = run.measurement or _measure_from_samples([use for use in uses if use.gpu == HOST], seconds)
+    most = max((max(use.use_pct, default=-1.0) for use in uses if use.gpu == HOST), default=-1.0)
+    found = replace(found, cpus_most=most / 100 if most >= 0 else None)
     for add in (_add_cpu, _add_memory):
         found = add(found, measured, steps)
     found = _add_gpus(found, run.measurement, summarize_gpu_use(use for use in uses if use.gpu != HOST))
@@ -184,7 +189,7 @@ def _advise_to_ask_for_less(
         elif "mem" in name:
             reason = f"its peak was {format_mib(most.mem_mib or 0)} of {format_mib(most.mem_asked_mib or 0)}"
         else:
-            reason = f"{row.cpus_used or 0:.1f} of {row.cpus_asked:g} CPUs were busy"
+            reason = _describe_busy_cpus(done)
         found.append(RequestAdvice(option=option, reason=reason))
     return found
 
@@ -192,9 +197,16 @@ def _advise_to_ask_for_less(
 def _with_best_measurement(one: RunEfficiency) -> JobRun:
     """Return the run with what is known of it per node, so that runs without a sampler count too."""
     measured = one.run.measurement or Measurement(seconds=one.seconds)
-    busy = one.cpu_s / one.cpu_nodes / one.seconds if one.cpu_s is not None and one.seconds else None
+    busy = _find_busy_cpus(one)
     memory = ceil(one.mem_mib / one.mem_nodes) if one.mem_mib is not None else None
     return replace(one.run, measurement=replace(measured, cpus_used=busy, mem_peak_mib=memory))
+
+
+def _find_busy_cpus(one: RunEfficiency) -> float | None:
+    """Return the mean number of busy CPUs on a node, or half of the most in a sample, because advice doubles it."""
+    if one.cpu_s is None or not one.seconds:
+        return None
+    return max(one.cpu_s / one.cpu_nodes / one.seconds, (one.cpus_most or 0.0) / _CPU_MARGIN)
 
 
 def _find_shape(run: JobRun, known: Mapping[tuple[str, int], Submission]) -> ResourceShape:
@@ -225,16 +237,22 @@ def _advise_cpus(done: Sequence[RunEfficiency], advice: Sequence[RequestAdvice])
     shares = [one.cpu_share for one in done if one.cpu_share is not None]
     if not shares or any("cpu" in one.option and "mem" not in one.option for one in advice):
         return []
-    share, cpus = max(shares), done[-1].run.cpus / max(1, len(done[-1].run.nodes))
-    if share >= _ALL_CPUS:
+    cpus = done[-1].run.cpus / max(1, len(done[-1].run.nodes))
+    if max(shares) >= _ALL_CPUS:
         return [RequestAdvice(option="", reason=f"all of its {cpus:g} CPUs were busy: it may be faster with more")]
-    # The same margin as of the options: the mean hides bursts.
-    enough = max(1, ceil(share * cpus * 2))
+    enough = max(1, ceil(_CPU_MARGIN * max(_find_busy_cpus(one) or 0.0 for one in done)))
     if enough * 2 > cpus:
         return []
-    busy = f"{share * cpus:.1f} of {count(round(cpus), 'CPU')} were busy"
-    each = " on a node" if len(done[-1].run.nodes) > 1 else ""
-    return [RequestAdvice(option="", reason=f"{busy}{each}: {enough} would do")]
+    return [RequestAdvice(option="", reason=f"{_describe_busy_cpus(done)}: {enough} would do")]
+
+
+def _describe_busy_cpus(done: Sequence[RunEfficiency]) -> str:
+    """Return "7.0 of 32 CPUs were busy, 14.5 at most", about the run that used the most."""
+    one = max(done, key=lambda one: one.cpu_share or 0.0)
+    cpus = one.run.cpus / max(1, len(one.run.nodes))
+    most = f", {one.cpus_most:.1f} at most" if one.cpus_most is not None else ""
+    each = " on a node" if len(one.run.nodes) > 1 else ""
+    return f"{(one.cpu_share or 0.0) * cpus:.1f} of {count(round(cpus), 'CPU')} were busy{each}{most}"
 
 
 def _advise_gpus(runs: Sequence[RunEfficiency]) -> list[RequestAdvice]:
@@ -244,7 +262,7 @@ def _advise_gpus(runs: Sequence[RunEfficiency]) -> list[RequestAdvice]:
     unused = min(one.gpus_unused or 0 for one in with_gpus)
     gpus = with_gpus[-1].run.gpus
     if unused:
-        what = "its GPU was" if gpus == 1 else f"{unused} of its {gpus} GPUs were"
+        what = "its GPU was" if gpus == 1 else f"{unused} of its {gpus} GPUs {'was' if unused == 1 else 'were'}"
         return [RequestAdvice(option="", reason=f"{what} never used: ask for fewer, or see that all ranks start")]
     shares = [one.gpu_share for one in with_gpus if one.gpu_share is not None]
     if shares and max(shares) < _LITTLE:

@@ -100,12 +100,19 @@ def test_advice_for_a_job_that_gsub_did_not_submit_names_the_unit_that_slurm_sho
     assert advice[2].reason == "1.0 of 16 CPUs were busy: 2 would do"
 
 
+def test_bursts_of_cpu_use_are_left_room() -> None:
+    host = make_use("n1", HOST, 100.0, 700.0, mem_mib=(9, 9), processes=(-1, -1))
+    run = make_run(nodes=("n1",), cpus=32)
+    (advice,) = [one for one in advise_request([measure_run(run, [host], None, 0.0)], {}) if "CPU" in one.reason]
+    assert advice.reason == "1.0 of 32 CPUs were busy, 7.0 at most: 7 would do"
+
+
 @pytest.mark.parametrize(
     ("changes", "uses", "reason"),
     [
         ({"measurement": Measurement(mem_peak_mib=63000)}, (), "a little more and it is killed"),
         ({"measurement": Measurement(cpu_s=28500.0)}, (), "all of its 8 CPUs were busy"),
-        ({}, (make_use(), make_use("n2", 0, 0.0, 0.0)), "1 of its 4 GPUs were never used"),
+        ({}, (make_use(), make_use("n2", 0, 0.0, 0.0)), "1 of its 4 GPUs was never used"),
         ({}, (make_use("n1", 0, 5.0, 6.0),), "its GPUs were busy for 5.5 % of the time"),
         ({"state": ""}, (make_use("n1", 0, 0.0), make_use("n1", 1, 9.0)), "never used"),
     ],
@@ -130,7 +137,7 @@ def test_the_text_fits_the_terminal(columns: int) -> None:
     uses = (*(make_use("node-with-long-name", gpu) for gpu in range(20)), make_use("n1", HOST, 900.0, 200.0))
     text = show(make_run(name="x" * 70), uses=uses, columns=columns)
     assert max(map(len, text.splitlines())) <= columns
-    assert "THE 4 LEAST AND 4 MOST USED OF 20 GPUS" in text
+    assert "4 LEAST AND 4 MOST USED OF 20 GPUS" in text
     assert show(make_run(), uses=uses, unicode=False).isascii()
 
 
