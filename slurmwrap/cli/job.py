@@ -15,11 +15,11 @@ from slurmwrap import __version__
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import find_record_source, read_gpu_use
-from slurmwrap.cli.slurm_lookup import find_records_of_cluster
+from slurmwrap.cli.slurm_lookup import find_records_of_cluster, find_unrecorded_runs
 from slurmwrap.cli.why import build_job_timeline, check_job_id, print_notes, print_record_notes
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmError, UsageError
-from slurmwrap.fast_dataclasses import asdict
+from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.json_output import format_json_document
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
@@ -65,6 +65,10 @@ def job_command(
     print_record_notes(records)
     timeline = build_job_timeline(address, records, config, source)
     runs = _select_runs(timeline)
+    if not runs:
+        # Of a job that runs, its owner has only the submission where a site's reconciler works.
+        whose = None if source.site or source.uid == 0 else source.uid
+        runs = _select_runs(replace(timeline, attempts=find_unrecorded_runs(address, config, os.environ, whose)))
     if not runs:
         raise UsageError(
             f"job {timeline.address} has not started: it used nothing yet",

@@ -222,6 +222,11 @@ def _format_sources(runs: Sequence[RunEfficiency], style: TextStyle) -> Iterator
     parts = [f"{' and '.join(names)} by {source}" for source, names in found.items()]
     if parts:
         yield style.paint(style.wrapped(f"Measured: {'; '.join(parts)}."), "dim")
+    running = [one.run for one in runs if not one.run.state]
+    if "GPU" in missing and running:
+        missing.remove("GPU")
+        address = running[0].address or str(running[0].attempt.job_id)
+        yield style.wrapped(f"Its GPUs while it runs: slurmwrap watch {address} --gpus", "  ", "    ")
     if missing and any(one.run.start_time is not None for one in runs):
         yield style.paint(style.wrapped(f"Not measured: {', '.join(missing)}. {_WHY_MISSING}", "  "), "dim")
 

@@ -26,6 +26,8 @@ SAMPLER, NVML, ACCOUNTING_MODE = "cgroup sampler", "NVML, once a minute", "NVML'
 _NEARLY_ALL = 0.9
 # Share of all CPUs from which on more CPUs may make the job faster, and of a GPU's time below which that is mentioned.
 _ALL_CPUS, _LITTLE = 0.95, 0.2
+# A job that runs may not have come to use all of its GPUs before this time.
+_STARTED_S = 600.0
 # As of the options that a user's report suggests: the mean hides bursts.
 _CPU_MARGIN = 2.0
 _GIB = 1024
@@ -95,7 +97,10 @@ def measure_run(run: JobRun, uses: Sequence[GpuUse], steps: StepUsage | None, no
     found = replace(found, cpus_most=most / 100 if most >= 0 else None)
     for add in (_add_cpu, _add_memory):
         found = add(found, measured, steps)
-    found = _add_gpus(found, run.measurement, summarize_gpu_use(use for use in uses if use.gpu != HOST))
+    gpus = summarize_gpu_use(use for use in uses if use.gpu != HOST)
+    if run.end_time is None:
+        gpus = tuple(replace(one, never_used=one.never_used and one.sampled_s >= _STARTED_S) for one in gpus)
+    found = _add_gpus(found, run.measurement, gpus)
     return replace(found, node_energy_j=steps.energy_j if steps is not None else None)
 
 
@@ -203,10 +208,11 @@ def _with_best_measurement(one: RunEfficiency) -> JobRun:
 
 
 def _find_busy_cpus(one: RunEfficiency) -> float | None:
-    """Return the mean number of busy CPUs on a node, or half of the most in a sample, because advice doubles it."""
+    """Return the mean number of busy CPUs on a node, but so that its double is enough for a burst and for each GPU."""
     if one.cpu_s is None or not one.seconds:
         return None
-    return max(one.cpu_s / one.cpu_nodes / one.seconds, (one.cpus_most or 0.0) / _CPU_MARGIN)
+    gpus = one.run.gpus / max(1, len(one.run.nodes))
+    return max(one.cpu_s / one.cpu_nodes / one.seconds, (one.cpus_most or 0.0) / _CPU_MARGIN, gpus / _CPU_MARGIN)
 
 
 def _find_shape(run: JobRun, known: Mapping[tuple[str, int], Submission]) -> ResourceShape:

@@ -85,6 +85,12 @@ def test_a_running_job_is_measured_by_its_samples() -> None:
     assert not one.gpus
 
 
+def test_a_gpu_of_a_job_that_has_just_started_may_still_be_used() -> None:
+    running = make_run(state="", end_time=None)
+    young, old = (make_use("n1", 0, *[0.0] * minutes) for minutes in (9, 10))
+    assert [measure_run(running, [use], None, now=1600.0).gpus_unused for use in (young, old)] == [0, 1]
+
+
 def test_advice_asks_for_less_in_the_jobs_own_units() -> None:
     shape = ResourceShape(cpus=8, cpu_unit=CpuUnit.PER_TASK, mem_mib=65536, mem_unit=MemUnit.PER_NODE)
     submission = Submission(cluster="lab", job_id=81, uid=1001, user="ada", at=90.0, shape=shape)
@@ -97,7 +103,7 @@ def test_advice_for_a_job_that_gsub_did_not_submit_names_the_unit_that_slurm_sho
     run = make_run(nodes=("n1",), mem_mib_per_node=None, mem_mib_per_cpu=4096)
     advice = advise_request([measure_run(run, (), None, 0.0)], {})
     assert [one.option for one in advice] == ["--time=1:30:00", "--mem-per-cpu=1G", ""]
-    assert advice[2].reason == "1.0 of 16 CPUs were busy: 2 would do"
+    assert advice[2].reason == "1.0 of 16 CPUs were busy: 4 would do"
 
 
 def test_bursts_of_cpu_use_are_left_room() -> None:
@@ -114,7 +120,7 @@ def test_bursts_of_cpu_use_are_left_room() -> None:
         ({"measurement": Measurement(cpu_s=28500.0)}, (), "all of its 8 CPUs were busy"),
         ({}, (make_use(), make_use("n2", 0, 0.0, 0.0)), "1 of its 4 GPUs was never used"),
         ({}, (make_use("n1", 0, 5.0, 6.0),), "its GPUs were busy for 5.5 % of the time"),
-        ({"state": ""}, (make_use("n1", 0, 0.0), make_use("n1", 1, 9.0)), "never used"),
+        ({"state": "", "end_time": None}, (make_use("n1", 0, *[0.0] * 20), make_use("n1", 1, 9.0)), "never used"),
     ],
 )
 def test_other_advice(changes: dict[str, Any], uses: tuple[GpuUse, ...], reason: str) -> None:
