@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
+from typing import TypeVar
 
 from slurmwrap.diagnosis.slurm_state import parse_base_state
 from slurmwrap.errors import SlurmError
@@ -30,6 +31,7 @@ FIELDS = (
     *("DerivedExitCode", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NodeList", "NNodes", "NCPUS"),
     *("ReqTRES", "AllocTRES", "Priority", "WorkDir", "JobName"),
 )
+T = TypeVar("T", int, float)
 _STEP_FIELDS = ("JobIDRaw", "TotalCPU", "ConsumedEnergyRaw", "TRESUsageInTot")
 # Job ids per call, because the length of a command line is limited.
 _IDS_PER_CALL = 500
@@ -117,12 +119,15 @@ def parse_steps(text: str, source: str) -> dict[int, StepUsage]:
         before = found.get(int(job), StepUsage(source=source))
         usage = dict(part.split("=", 1) for part in values[-1].split(",") if "=" in part)
         cpu = _parse_number(_parse_cpu_time, usage.get("cpu", "") if source == "sstat" else values[0])
-        memory = _parse_number(lambda size: parse_memory(size)[0], usage.get("mem", ""))
+        memory, gpu_memory = (_parse_mib(usage.get(name, "")) for name in ("mem", "gres/gpumem"))
+        gpu = _parse_number(float, usage.get("gres/gpuutil", ""))
         energy = _parse_number(float, values[1]) if source == "sacct" else None
         found[int(job)] = StepUsage(
             source=source,
             cpu_s=_add(before.cpu_s, cpu),
-            mem_mib=max((int(mib) for mib in (before.mem_mib, memory) if mib is not None), default=None),
+            mem_mib=_find_most(before.mem_mib, memory),
+            gpu_pct=_find_most(before.gpu_pct, gpu or None),
+            gpu_mem_mib=_find_most(before.gpu_mem_mib, gpu_memory or None),
             energy_j=_add(before.energy_j, energy or None),
         )
     return found
@@ -139,6 +144,17 @@ def _parse_number(parse: Callable[[str], float | None], text: str) -> float | No
         return parse(text)
     except ValueError:
         return None
+
+
+def _parse_mib(text: str) -> int | None:
+    try:
+        return parse_memory(text)[0]
+    except ValueError:
+        return None
+
+
+def _find_most(one: T | None, other: T | None) -> T | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _add(one: float | None, other: float | None) -> float | None:

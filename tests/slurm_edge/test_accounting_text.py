@@ -91,3 +91,12 @@ def test_the_steps_in_slurms_accounting_are_summed() -> None:
     assert (found[4].cpu_s, found[4].mem_mib, found[4].energy_j) == (86401.0, None, 5500.0)
     running = parse_steps("7.batch|cpu=00:00:19,energy=0,mem=1457596K,pages=0\n7.extern|\n", "sstat")
     assert (running[7].cpu_s, running[7].mem_mib, running[7].source) == (19.0, 1424, "sstat")
+
+
+def test_the_gpus_in_slurms_accounting_are_read_where_slurm_reads_them() -> None:
+    """The lists of resources are those of public examples, of two sites with NVML."""
+    read = "8.batch|08:25|95240|cpu=00:08:24,energy=95240,gres/gpumem=15114M,gres/gpuutil=10,mem=2207116K,pages=3473"
+    unread = "9.batch|00:03.744|0|cpu=00:00:03,energy=0,gres/gpumem=0,gres/gpuutil=0,mem=327556K,pages=0,vmem=322932K"
+    found = parse_steps(f"{read}\n{unread}\n", "sacct")
+    assert (found[8].gpu_pct, found[8].gpu_mem_mib, found[8].mem_mib) == (10.0, 15114, 2156)
+    assert (found[9].gpu_pct, found[9].gpu_mem_mib, found[9].energy_j) == (None, None, None)

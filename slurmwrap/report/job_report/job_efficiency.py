@@ -100,7 +100,7 @@ def measure_run(run: JobRun, uses: Sequence[GpuUse], steps: StepUsage | None, no
     gpus = summarize_gpu_use(use for use in uses if use.gpu != HOST)
     if run.end_time is None:
         gpus = tuple(replace(one, never_used=one.never_used and one.sampled_s >= _STARTED_S) for one in gpus)
-    found = _add_gpus(found, run.measurement, gpus)
+    found = _add_gpus(found, run.measurement, gpus, steps)
     return replace(found, node_energy_j=steps.energy_j if steps is not None else None)
 
 
@@ -141,7 +141,12 @@ def _add_memory(found: RunEfficiency, measured: Measurement | None, steps: StepU
     )
 
 
-def _add_gpus(found: RunEfficiency, measured: Measurement | None, gpus: tuple[GpuUseSummary, ...]) -> RunEfficiency:
+def _add_gpus(
+    found: RunEfficiency,
+    measured: Measurement | None,
+    gpus: tuple[GpuUseSummary, ...],
+    steps: StepUsage | None,
+) -> RunEfficiency:
     known = [one.use_pct for one in gpus if one.use_pct is not None]
     peaks = [one.mem_peak_mib for one in gpus if one.mem_peak_mib is not None]
     energy = [one.energy_j for one in gpus if one.energy_j is not None]
@@ -157,13 +162,26 @@ def _add_gpus(found: RunEfficiency, measured: Measurement | None, gpus: tuple[Gp
             gpu_energy_j=fsum(energy) if energy else None,
         )
     if measured is None or (measured.gpu_util is None and measured.gpu_mem_peak_mib is None):
-        return found
+        return _add_gpus_of_slurm(found, steps)
     return replace(
         found,
         gpu_share=measured.gpu_util,
         gpu_source=ACCOUNTING_MODE,
         gpu_mem_mib=measured.gpu_mem_peak_mib,
         gpus_unused=measured.gpus_unused,
+    )
+
+
+def _add_gpus_of_slurm(found: RunEfficiency, steps: StepUsage | None) -> RunEfficiency:
+    gpus = found.run.gpus
+    if steps is None or not gpus or steps.gpu_pct is None:
+        return found
+    return replace(
+        found,
+        gpu_share=min(1.0, steps.gpu_pct / gpus / 100),
+        gpu_source=steps.source,
+        # Of several GPUs the fullest one is not known.
+        gpu_mem_mib=steps.gpu_mem_mib if gpus == 1 else None,
     )
 
 

@@ -77,6 +77,14 @@ def test_gpu_use_is_the_mean_over_gpus_and_a_gpu_without_process_was_never_used(
     assert (other.gpu_share, other.gpus_unused, other.gpu_source) == (0.4, 2, "NVML's accounting mode")
 
 
+def test_slurms_own_figure_of_the_gpus_counts_where_nothing_else_is_known() -> None:
+    steps = replace(SACCT, gpu_pct=120.0, gpu_mem_mib=15114)
+    one = measure_run(make_run(), (), steps, now=0.0)
+    assert (one.gpu_share, one.gpu_source, one.gpu_mem_mib) == (0.3, "sacct", None)
+    assert measure_run(make_run(gpus=1), (), steps, now=0.0).gpu_mem_mib == 15114
+    assert measure_run(make_run(), [make_use()], steps, now=0.0).gpu_share == 0.6
+
+
 def test_a_running_job_is_measured_by_its_samples() -> None:
     host = make_use("n1", HOST, 400.0, 200.0, mem_mib=(900, 1200), processes=(-1, -1))
     running = make_run(state="", end_time=None, measurement=None, nodes=("n1",))
