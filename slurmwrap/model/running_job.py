@@ -56,7 +56,7 @@ class GpuUse:
     energy_j: float | None = None  # since `began`, all of the GPU; None where NVML does not count it
     mig: str = ""  # UUID of the MIG instance; "" for a whole GPU
     covered_s: float = 0.0  # seconds from `began` to the end of the last sample; 0: all intervals are over
-    # The last 60 samples as they were taken, one a minute, once `interval_s` is longer than that; () before.
+    # The last 90 samples as they were taken, one a minute, once `interval_s` is longer than that; () before.
     latest_use_pct: tuple[float, ...] = ()
     latest_processes: tuple[int, ...] = ()
 

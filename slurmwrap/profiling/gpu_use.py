@@ -14,7 +14,8 @@ from slurmwrap.model.running_job import GpuSamples, GpuUse
 
 T = TypeVar("T", int, float)
 MOST_SAMPLES = 256
-LATEST = 60
+SAMPLE_S = 60.0  # of the nodes' sampler
+LATEST = 90
 # A gap of more samples is not filled: a month, in minutes. No job is that long without a sample.
 _LONGEST_GAP = 45_000
 # A GPU counts as used from this mean percentage on, or with a process in some sample.
@@ -106,6 +107,27 @@ def _compute_mean(one: float, weight: int, other: float, other_weight: int) -> f
     if one < 0 or other < 0:
         return max(one, other)
     return round((one * weight + other * other_weight) / (weight + other_weight), 2)
+
+
+def get_recent_use(use: GpuUse) -> GpuUse:
+    """Return the last samples as they were taken, one a minute, for what must be seen soon.
+
+    While a job is young these are all of its samples; afterwards those of the last hour and a half, without memory.
+    """
+    taken = len(use.latest_use_pct)
+    if not taken:
+        return use
+    return replace(
+        use,
+        began=use.ends_at - taken * SAMPLE_S,
+        interval_s=SAMPLE_S,
+        covered_s=taken * SAMPLE_S,
+        use_pct=use.latest_use_pct,
+        mem_mib=(-1,) * taken,
+        processes=use.latest_processes,
+        latest_use_pct=(),
+        latest_processes=(),
+    )
 
 
 # Samples that the owner of a job gets: of each GPU, and of all of them together.

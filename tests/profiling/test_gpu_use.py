@@ -9,7 +9,7 @@ import pytest
 
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.running_job import GpuSamples, GpuUse
-from slurmwrap.profiling.gpu_use import LATEST, MOST_SAMPLES, add_samples, summarize_gpu_use
+from slurmwrap.profiling.gpu_use import LATEST, MOST_SAMPLES, add_samples, get_recent_use, summarize_gpu_use
 
 RUN = RunKey(cluster="lab", job_id=81, submit_time=100)
 
@@ -80,6 +80,16 @@ def test_a_merged_sample_with_an_unknown_half_is_the_known_half() -> None:
     use = fold(message(0, *[50.0] * 255), message(256, 70.0, 80.0))
     assert use.use_pct[127:] == (50.0, 75.0)
     assert len(use.use_pct) == 129
+
+
+def test_the_recent_samples_of_a_long_job_are_those_of_its_last_minutes() -> None:
+    young = fold(message(0, *[50.0] * 200))
+    assert get_recent_use(young) == young
+    old = fold(message(0, *[50.0] * 2000), message(2000, *[0.0] * 20))
+    recent = get_recent_use(old)
+    assert (recent.interval_s, recent.use_pct[-20:], recent.use_pct[-21]) == (60.0, (0.0,) * 20, 50.0)
+    assert len(recent.use_pct) == len(recent.mem_mib) == LATEST
+    assert recent.ends_at == old.ends_at == 1000.0 + 60 * 2020
 
 
 def test_the_summary_says_how_long_a_gpu_was_idle() -> None:
