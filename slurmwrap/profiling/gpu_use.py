@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.running_job import GpuSamples, GpuUse
 
 T = TypeVar("T", int, float)
@@ -216,3 +218,26 @@ def _is_idle(use_pct: float, processes: int) -> bool | None:
     if processes >= 0:
         return processes == 0
     return use_pct < _IN_USE if use_pct >= 0 else None
+
+
+# A GPU counts as unused in the whole run only if it was sampled for this many seconds.
+_SAMPLED_S = 600.0
+
+
+def add_gpu_use(measured: Measurement | None, run: JobRun, uses: Sequence[GpuUse]) -> Measurement | None:
+    """Return what was measured of a run, with what its GPUs' samples say where NVML's accounting mode said nothing."""
+    summaries = summarize_gpu_use(uses)
+    known = [one.use_pct for one in summaries if one.use_pct is not None]
+    if not known:
+        return measured
+    base = measured or Measurement(seconds=run.run_s, gpus=-(-run.gpus // max(1, len(run.nodes))))
+    peak = max((one.mem_peak_mib or 0 for one in summaries), default=0) or None
+    unused = None
+    if all(one.sampled_s >= _SAMPLED_S for one in summaries):
+        unused = sum(one.never_used for one in summaries)
+    return replace(
+        base,
+        gpu_util=round(sum(known) / len(known) / 100, 3) if base.gpu_util is None else base.gpu_util,
+        gpu_mem_peak_mib=peak if base.gpu_mem_peak_mib is None else base.gpu_mem_peak_mib,
+        gpus_unused=unused if base.gpus_unused is None else base.gpus_unused,
+    )

@@ -37,6 +37,7 @@ from slurmwrap.policy.run_from_slurm import (
     submitted_id,
 )
 from slurmwrap.policy.strikes import Fleet, find_down_node, make_fleet
+from slurmwrap.profiling.gpu_use import add_gpu_use
 from slurmwrap.profiling.run_time import make_run_time_record
 from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
@@ -91,6 +92,8 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     before = [other for other in others if other.attempt.submit_time < run.attempt.submit_time]
     slurm_record = drop_earlier_exit_code(slurm_record, (other.derived_exit_code for other in before))
     run = ended(complete_run_from_hooks(run, seen), slurm_record, build_measurement(slurm_record, seen))
+    if run.gpus and this_pass.services.scope.user is None:
+        run = replace(run, measurement=add_gpu_use(run.measurement, run, store.gpu_use(run.attempt)))
     if overwritten and not run.state:
         run = replace(run, state=REQUEUED)
     submission = find_submission(run, this_pass)

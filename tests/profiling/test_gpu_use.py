@@ -8,8 +8,17 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.running_job import GpuSamples, GpuUse
-from slurmwrap.profiling.gpu_use import LATEST, MOST_SAMPLES, add_samples, get_recent_use, summarize_gpu_use
+from slurmwrap.profiling.gpu_use import (
+    LATEST,
+    MOST_SAMPLES,
+    add_gpu_use,
+    add_samples,
+    get_recent_use,
+    summarize_gpu_use,
+)
 
 RUN = RunKey(cluster="lab", job_id=81, submit_time=100)
 
@@ -100,3 +109,16 @@ def test_the_summary_says_how_long_a_gpu_was_idle() -> None:
     nothing = replace(use, processes=(-1,) * 3, use_pct=(-1.0,) * 3, mem_mib=(-1,) * 3)
     (summary,) = summarize_gpu_use([nothing])
     assert (summary.use_pct, summary.mem_peak_mib, summary.sampled_s, summary.never_used) == (None, None, 0, False)
+
+
+def test_the_samples_complete_the_measurement_of_a_run() -> None:
+    run = JobRun(attempt=RUN, gpus=2, nodes=("n1",), start_time=0, end_time=3600)
+    uses = [fold(message(0, *[80.0] * 20)), fold(replace(message(0, *[0.0] * 20), gpu=1))]
+    found = add_gpu_use(None, run, uses)
+    assert found is not None
+    assert (found.gpu_util, found.gpus_unused, found.gpu_mem_peak_mib, found.seconds) == (0.4, 1, 80, 3600)
+    counted = Measurement(gpu_util=0.9, gpus_unused=0, gpu_mem_peak_mib=7, cpu_s=5.0)
+    assert add_gpu_use(counted, run, uses) == counted
+    short = add_gpu_use(None, run, [fold(message(0, 0.0))])
+    assert short is not None and short.gpus_unused is None
+    assert add_gpu_use(None, run, ()) is None

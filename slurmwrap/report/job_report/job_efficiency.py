@@ -1,7 +1,7 @@
 """What a job used of what it asked for, and what to ask for next time, from all sources that know something. Pure.
 
-Sources, the best one first: the samplers on the nodes (cgroup, NVML), NVML's accounting mode, the job's own step
-counter, and Slurm's accounting (sacct, for a running job sstat). Each figure names its source.
+Sources, the best one first: the samplers on the nodes (cgroup, NVML), NVML's accounting mode, and Slurm's accounting
+(sacct, for a running job sstat). Each figure names its source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurmwrap.report.text_format import count, duration, percent
 from slurmwrap.report.user_report import make_usage_row, suggest_options
 from slurmwrap.sbatch.job_request import MemUnit, ResourceShape
 
-SAMPLER, NVML, ACCOUNTING_MODE = "cgroup sampler", "NVML, once a minute", "NVML's accounting mode"
+SAMPLER, NVML, NVML_TOTALS = "cgroup sampler", "NVML, once a minute", "NVML"
 # Share of the memory limit from which on the next run may be killed.
 _NEARLY_ALL = 0.9
 # Share of all CPUs from which on more CPUs may make the job faster, and of a GPU's time below which that is mentioned.
@@ -166,7 +166,7 @@ def _add_gpus(
     return replace(
         found,
         gpu_share=measured.gpu_util,
-        gpu_source=ACCOUNTING_MODE,
+        gpu_source=NVML_TOTALS,
         gpu_mem_mib=measured.gpu_mem_peak_mib,
         gpus_unused=measured.gpus_unused,
     )

@@ -74,7 +74,7 @@ def test_gpu_use_is_the_mean_over_gpus_and_a_gpu_without_process_was_never_used(
     assert (one.gpu_share, one.gpus_unused, one.gpu_mem_mib, one.gpu_energy_j) == (0.3, 1, 7000, 2000.0)
     by_mode = replace(make_run().measurement or Measurement(), gpu_util=0.4, gpus_unused=2, gpu_mem_peak_mib=5)
     other = measure_run(make_run(measurement=by_mode), (), None, now=0.0)
-    assert (other.gpu_share, other.gpus_unused, other.gpu_source) == (0.4, 2, "NVML's accounting mode")
+    assert (other.gpu_share, other.gpus_unused, other.gpu_source) == (0.4, 2, "NVML")
 
 
 def test_slurms_own_figure_of_the_gpus_counts_where_nothing_else_is_known() -> None:
