@@ -114,7 +114,7 @@ def parse_steps(text: str, source: str) -> dict[int, StepUsage]:
     for line in text.splitlines():
         step, *values = line.split("|")
         job, _, name = step.partition(".")
-        if not name or not job.isdecimal():
+        if not name or not job.isdecimal() or len(values) < (1 if source == "sstat" else 3):
             continue
         before = found.get(int(job), StepUsage(source=source))
         usage = dict(part.split("=", 1) for part in values[-1].split(",") if "=" in part)

@@ -89,6 +89,7 @@ def test_the_steps_in_slurms_accounting_are_summed() -> None:
     found = parse_steps(SACCT, "sacct")
     assert (found[2].cpu_s, found[2].mem_mib, found[2].energy_j) == (pytest.approx(11.882), 844, None)
     assert (found[4].cpu_s, found[4].mem_mib, found[4].energy_j) == (86401.0, None, 5500.0)
+    assert parse_steps("4.batch|00:01\n4.0\nslurm_load: 5.x|\n", "sacct") == {}
     running = parse_steps("7.batch|cpu=00:00:19,energy=0,mem=1457596K,pages=0\n7.extern|\n", "sstat")
     assert (running[7].cpu_s, running[7].mem_mib, running[7].source) == (19.0, 1424, "sstat")
 
