@@ -206,6 +206,25 @@ def test_a_driver_that_hangs_is_asked_once(site: Site, libnvml: Callable[..., st
     assert gpu_use_sampler.ask(settings, ADDRESSES, (), 41, "") == []
 
 
+HANGING = """
+import json, sys
+from slurmwrap.node_hooks import gpu_use_sampler
+from slurmwrap.node_hooks.hook_settings import HookSettings
+gpu_use_sampler.QUERY_S = 1.0
+keys = dict.fromkeys(("cluster", "spool", "munge", "munge_socket", "kernel_log", "nvidia_proc"), "")
+settings = HookSettings("n0", dict(keys, node_state_dir=sys.argv[1]))
+print(json.dumps(gpu_use_sampler.ask(settings, [(0, "0000:05:00.0"), (1, "0000:06:00.0")], (), 41, "")))
+"""
+
+
+def test_what_was_read_before_a_call_that_hangs_is_kept(libnvml: Callable[..., str], tmp_path: Path) -> None:
+    environ = {"LD_LIBRARY_PATH": libnvml(), "FAKE_NVML": "hang@1=nvmlDeviceGetUtilizationRates sm@0=9"}
+    environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    argv = [sys.executable, "-c", HANGING, str(tmp_path / "state")]
+    found = json.loads(subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout)
+    assert [one["gpu"] for one in found] in ([0], [])  # on a slow machine the time may be over before GPU 0 is read
+
+
 def test_a_prolog_starts_the_sampler_which_sends_signed_samples(site: Site, libnvml: Callable[..., str]) -> None:
     for minor, address in ADDRESSES:
         add_gpu(site, minor, address)
