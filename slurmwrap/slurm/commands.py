@@ -232,6 +232,10 @@ class SlurmCommands:
             raise SlurmError(f"{' '.join(addresses)!r} is not a job id or array task address")
         return self._read_watched("--states=all", "-j", ",".join(addresses))
 
+    def jobs_of(self, user: str) -> tuple[WatchedJob, ...]:
+        """Return all jobs of a user that Slurm still knows by one call of squeue; rows as in `watched`."""
+        return self._read_watched("--states=all", f"--user={user}")
+
     def queue(self) -> tuple[WatchedJob, ...]:
         """Return the jobs of all users that run or wait, as far as this user may see them; rows as in `watched`."""
         return self._read_watched()
