@@ -168,7 +168,10 @@ class FullScreen:
                 os.read(self._woken, _MOST_READ)
         if 0 not in ready:
             return []
-        given = os.read(0, _MOST_READ)
+        try:
+            given = os.read(0, _MOST_READ)
+        except OSError:
+            given = b""
         if not given:
             raise EOFError
         keys, self._rest = decode_keys(self._rest + given)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from slurmwrap.cli.watch.job_status import JobStatus
-from slurmwrap.cli.watch.watch_output import count_states, make_change_key
-from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.cli.watch.watch_output import count_states, count_tasks, make_change_key
+from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
@@ -23,13 +23,15 @@ from slurmwrap.slurm.squeue_parser import WatchedJob
 class ListedJob:
     """One line of the list: a job, an array, or, with `task`, one task of an array that is unfolded.
 
-    `record` and `counts` (tasks by state) are those of the status, which computes them from all its rows.
+    `record` and `counts` (tasks by state) are those of the status, which computes them from all its rows. `tasks`: the
+    tasks of an array whose files were read, by address.
     """
 
     status: JobStatus
     record: JobRecord
     counts: Mapping[str, int]
     task: bool = False
+    tasks: Mapping[str, JobStatus] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -105,9 +107,22 @@ def fold_jobs(
     return tuple(JobStatus(at=at, address=str(job_id), rows=tuple(found)) for job_id, found in groups.items())
 
 
-def make_entry(status: JobStatus, *, task: bool = False) -> ListedJob:
-    """Return the line of a status."""
-    return ListedJob(status=status, record=status.record, counts=count_states(status), task=task)
+def make_entry(status: JobStatus, tasks: Mapping[str, JobStatus] | None = None, *, task: bool = False) -> ListedJob:
+    """Return the line of a status. `tasks`: as ListedJob.tasks."""
+    return ListedJob(status=status, record=status.record, counts=count_states(status), task=task, tasks=tasks or {})
+
+
+def make_task_status(status: JobStatus, row: WatchedJob) -> JobStatus:
+    """Return the status of one row of an array: a task, or those that are pending."""
+    job_id, started = row.record.job_id, row.record.array_task_id is not None
+    return replace(
+        status,
+        address=row.record.address if started else status.address,
+        rows=(row,),
+        gone=None,
+        findings=tuple(one for one in status.findings if one.attempt.job_id == job_id),
+        start=None if started else status.start,
+    )
 
 
 def make_list_key(jobs: JobList) -> tuple[object, ...]:
@@ -117,14 +132,13 @@ def make_list_key(jobs: JobList) -> tuple[object, ...]:
 
 def _list_tasks(entry: ListedJob) -> list[ListedJob]:
     """Return the lines of an unfolded array: its pending tasks in one line, then each other task."""
-    found = []
-    for row in sorted(entry.status.rows, key=_rank_row):
-        started = row.record.array_task_id is not None
-        address = row.record.address if started else entry.address
-        findings = tuple(one for one in entry.status.findings if one.attempt.job_id == row.record.job_id)
-        status = replace(entry.status, address=address, rows=(row,), findings=findings)
-        found.append(make_entry(status if not started else replace(status, start=None), task=True))
-    return found
+    rows = sorted(entry.status.rows, key=_rank_row)
+    statuses = (entry.tasks.get(row.record.address) or make_task_status(entry.status, row) for row in rows)
+    # Not make_entry(): an array may have thousands of tasks.
+    return [
+        ListedJob(status=status, record=row.record, counts={row.record.state: count_tasks(row)}, task=True)
+        for row, status in zip(rows, statuses, strict=True)
+    ]
 
 
 def _rank_row(row: WatchedJob) -> tuple[object, ...]:
@@ -139,13 +153,13 @@ _RANKS = {"RUNNING": 0, "COMPLETING": 1, "CONFIGURING": 1, "SUSPENDED": 1, "STOP
 
 def _rank(entry: ListedJob) -> tuple[object, ...]:
     """Sort jobs with findings first, then running, pending by their start, and ended jobs, the newest first."""
-    record = entry.record
+    record, number = entry.record, int(entry.address)
     rank = _RANKS.get(record.state, 4)
     if rank == 2:
-        return (not entry.status.findings, rank, _get_next_time(entry), -record.priority, record.job_id)
+        return (not entry.status.findings, rank, _get_next_time(entry), -record.priority, number)
     # Ended jobs of all states are mixed.
     rank = min(rank, 4)
-    return (not entry.status.findings, rank, -(record.end_time or record.start_time or 0), record.job_id)
+    return (not entry.status.findings, rank, -(record.end_time or record.start_time or 0), number)
 
 
 def _get_next_time(entry: ListedJob) -> float:

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 
 from slurmwrap.cli.queue_class import read_queue_classes
-from slurmwrap.cli.record_access import RecordSource
+from slurmwrap.cli.record_access import RecordSource, read_job_records
 from slurmwrap.cli.watch.background_poll import BackgroundPoll
 from slurmwrap.cli.watch.job_forecaster import JobForecaster
-from slurmwrap.cli.watch.job_list import JobList, fold_jobs, make_entry
+from slurmwrap.cli.watch.job_list import JobList, fold_jobs, make_entry, make_task_status
 from slurmwrap.cli.watch.job_list_screen import LogPage
 from slurmwrap.cli.watch.job_status import (
     JobStatus,
@@ -31,9 +31,9 @@ from slurmwrap.cli.watch.job_status import (
     select_findings,
 )
 from slurmwrap.config.load_config import Config
-from slurmwrap.errors import SlurmwrapError
+from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -72,6 +72,7 @@ class JobListReader:
         self._forgotten = 0
         self._submissions: dict[int, Submission] = {}
         self._asked_ids: set[int] = set()
+        self._recalled: dict[str, dict[str, str]] = {}
         self._facts = _FactsReader(environ, self._forecaster)
 
     def look(self, visible: Sequence[str] = ()) -> JobList:
@@ -80,13 +81,18 @@ class JobListReader:
         rows = self._remember(self._slurm.jobs_of(self._user))
         self._read_submissions(rows, now)
         statuses = [self._add_prerun(one, rows) for one in fold_jobs(rows.values(), now, self._submissions)]
+        statuses = [self._recall_tasks(one) if one.array and not one.ended else one for one in statuses]
         statuses = self._add_forecasts(statuses, now)
         statuses = self._add_findings(statuses)
         self._forecaster.read_run_times([one.record for one in statuses if one.record.state == "RUNNING"])
-        statuses = self._facts.add(statuses, self._submissions, visible)
-        return JobList(
-            at=now, user=self._user, jobs=tuple(make_entry(one) for one in statuses), forgotten=self._forgotten
-        )
+        tasks = _list_visible_tasks(statuses, visible)
+        read = self._facts.add([*statuses, *tasks], self._submissions, visible)
+        statuses, tasks = read[: len(statuses)], read[len(statuses) :]
+        by_array: dict[str, dict[str, JobStatus]] = {}
+        for task in tasks:
+            by_array.setdefault(task.address.partition("_")[0], {})[task.address] = task
+        jobs = tuple(make_entry(one, by_array.get(one.address)) for one in statuses)
+        return JobList(at=now, user=self._user, jobs=jobs, forgotten=self._forgotten)
 
     def get_named_logs(self, record: JobRecord) -> tuple[str, ...]:
         """Return the log files that a job's submission names."""
@@ -126,10 +132,27 @@ class JobListReader:
 
     def _add_prerun(self, status: JobStatus, rows: Mapping[int, WatchedJob]) -> JobStatus:
         """Add Slurm's record of the pre-run; its files are read with the others."""
-        submission = self._submissions.get(int(status.address))
+        submission = self._submissions.get(int(status.address.partition("_")[0]))
         job_id = submission.prerun_job_id if submission is not None else None
         status = replace(status, relaxes=self._relaxes)
         return status if job_id is None else replace(status, trial=WatchedPrerun(job_id=job_id, row=rows.get(job_id)))
+
+    def _recall_tasks(self, status: JobStatus) -> JobStatus:
+        """Add the states of an array's tasks that Slurm had forgotten before the first read, from the records."""
+        if status.address not in self._recalled:
+            found: dict[str, str] = {}
+            submitted = min(row.record.submit_time for row in status.rows)
+            for place in self._places:
+                with suppress(StoreError, OSError):
+                    runs = read_job_records(place, status.address).attempts
+                    runs = tuple(run for run in runs if run.uid == os.geteuid() and run.state in FINAL_STATES)
+                    for run in sorted(runs, key=lambda one: one.attempt.submit_time):
+                        if run.attempt.submit_time >= submitted:
+                            found[run.address] = run.state
+            self._recalled[status.address] = found
+        here = {row.record.address for row in status.rows}
+        gone = {address: state for address, state in self._recalled[status.address].items() if address not in here}
+        return replace(status, gone=gone) if gone else status
 
     def _add_forecasts(self, statuses: list[JobStatus], now: float) -> list[JobStatus]:
         waiting = {one.address: one.waiting for one in statuses if one.waiting is not None}
@@ -153,6 +176,18 @@ class JobListReader:
             if known:
                 return [replace(one, findings=select_findings(one.rows, known)) for one in statuses]
         return statuses
+
+
+def _list_visible_tasks(statuses: Sequence[JobStatus], visible: Sequence[str]) -> list[JobStatus]:
+    """Return the statuses of array tasks that are on the screen."""
+    wanted = {address for address in visible if "_" in address}
+    return [
+        make_task_status(one, row)
+        for one in statuses
+        if wanted and one.array
+        for row in one.rows
+        if row.record.address in wanted
+    ]
 
 
 class _FactsReader:
@@ -208,7 +243,7 @@ class _FactsReader:
             reader = self._readers.setdefault(status.address, OwnerFacts(self._environ, self._forecaster.find_run_time))
             self._read_at[status.address] = time.monotonic()
             row = status.trial.row if status.trial is not None else None
-            found = reader.add(status, submissions.get(int(status.address)), row)
+            found = reader.add(status, submissions.get(int(status.address.partition("_")[0])), row)
             # A thread that was given up must not go on beside its successor.
             if len(self._hung) != hung:
                 return
@@ -244,7 +279,7 @@ def read_log_page(record: JobRecord, named: Sequence[str], file: int | None) -> 
         file = max(range(len(paths)), key=lambda place: (_get_write_time(paths[place]), -place), default=0)
     place = file % len(paths) if paths else 0
     opened = open_output(paths[place]) if paths else None
-    page = LogPage(path=paths[place] if paths else "", place=place, files=max(1, len(paths)))
+    page = LogPage(address=record.address, path=paths[place] if paths else "", place=place, files=max(1, len(paths)))
     if opened is None:
         late = "it has not started" if record.pending else "it is not on this machine, no plain file, or not readable"
         return replace(page, note=f"there is no output: {late}")

@@ -15,7 +15,7 @@ from slurmwrap.cli.watch.watch_output import (
     format_screen,
     get_end,
 )
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.report.text_format import (
     clock,
@@ -33,11 +33,13 @@ from slurmwrap.report.text_format import (
 )
 
 NO_JOBS = "Slurm knows no job of yours now. gsub submits one; slurmwrap history lists earlier ones."
-# Widest columns of job id and name; the name gets more on a wide terminal.
-_WIDEST_JOB, _WIDEST_NAME = 14, 18
+# Columns of the job id at most, and of name and state at least.
+_WIDEST_JOB, _LEAST_NAME, _LEAST_STATE = 14, 8, 30
 # The selected job is shown below the table from this height on, in at most so many lines.
 _LEAST_HEIGHT, _MOST_BELOW = 16, 8
 _GAP = "  "
+# Reasons of an array that its counts show already.
+_USUAL_OF_ARRAYS = ("None", "JobArrayTaskLimit")
 _STYLE_CODES = re.compile(r"\x1b\[[0-9;:]*m")
 
 
@@ -59,17 +61,21 @@ def format_list(
     """Return exactly `height` lines: title, table, the selected job, and the keys. `view.top` is the first job."""
     rows, columns = count_table_rows(height), style.columns
     place = find_selected(view, lines)
+    # Times go on between two reads.
+    visible = [replace(one, status=replace(one.status, at=jobs.at)) for one in lines[view.top : view.top + rows]]
     found = count(sum(not one.task for one in lines), "job")
     shown = [format_title(jobs, style, f"{found} with '{flat(view.search)}' of " if view.search else "")]
     if lines:
-        shown += format_table(lines[view.top : view.top + rows], style, place - view.top)
+        shown += format_table(visible, style, place - view.top)
     else:
         shown += ["", fit(NO_JOBS if not jobs.jobs else f"no job matches '{flat(view.search)}'", columns)]
     below = _count_rows_below(height)
     shown += [""] * (rows + 2 - len(shown))
     if below:
         shown.append(style.paint(("─" if style.unicode else "-") * columns, "dim"))
-        shown += format_screen(lines[place].status, style)[: below - 1] if lines else []
+        shown += (
+            _fit_lines(format_screen(visible[place - view.top].status, style), columns)[: below - 1] if lines else []
+        )
     shown += [""] * (height - 1 - len(shown))
     return [*shown[: height - 1], _format_foot(jobs, view, style)]
 
@@ -80,7 +86,12 @@ def format_table(lines: Sequence[ListedJob], style: ScreenStyle, selected: int |
     head = ("JOB", "NAME", "GPUS", "TIME", "STATE")
     widths = [max(width(row[at]) for row in (head, *(cell for cell, _ in cells))) for at in range(4)]
     widths[0] = min(widths[0], _WIDEST_JOB)
-    widths[1] = min(widths[1], max(_WIDEST_NAME, style.columns // 4))
+    # On a narrow terminal the name is cut, then the time and the GPUs are left out.
+    room = style.columns - _LEAST_STATE - 2 - len(_GAP) * 4
+    widths[1] = min(widths[1], max(_LEAST_NAME, min(room - widths[0] - widths[2] - widths[3], style.columns // 3)))
+    for at in (3, 2):
+        if sum(widths) > room:
+            widths[at] = 0
     shown = [style.paint(_join_cells("  ", head, widths, style.columns), "dim")]
     for place, (row, kind) in enumerate(cells):
         line = _join_cells("> " if place == selected else "  ", row, widths, style.columns)
@@ -90,7 +101,7 @@ def format_table(lines: Sequence[ListedJob], style: ScreenStyle, selected: int |
 
 
 def _join_cells(mark: str, row: Sequence[str], widths: Sequence[int], columns: int) -> str:
-    cells = [pad(fit(row[at], widths[at]), widths[at], right=at in (2, 3)) for at in range(4)]
+    cells = [pad(fit(row[at], widths[at]), widths[at], right=at in (2, 3)) for at in range(4) if widths[at]]
     return fit(f"{mark}{_GAP.join((*cells, row[4]))}", columns).rstrip()
 
 
@@ -179,10 +190,10 @@ def _describe_start(entry: ListedJob, style: ScreenStyle) -> list[str]:
     elif waiting.expected_start and waiting.expected_start > status.at:
         what = f"starts by {clock(waiting.expected_start, status.at, style.zone)}"
     else:
-        what = flat(reason)
+        what = "" if status.array and reason in _USUAL_OF_ARRAYS else flat(reason)
     start = f"next {what}" if status.array and "start" in what else what
     order = status.queue_order.partition(":")[0]
-    return [start, order] if order else [start]
+    return [one for one in (start, order) if one]
 
 
 def format_title(jobs: JobList, style: ScreenStyle, matches: str = "") -> str:
@@ -191,7 +202,7 @@ def format_title(jobs: JobList, style: ScreenStyle, matches: str = "") -> str:
     counted = format_counts(sum_states(jobs.jobs))
     title = f"{matches}{count(len(jobs.jobs), 'job')} of {jobs.user}{': ' if counted else ''}{counted}"
     if gpus:
-        title += f"; {count(gpus, 'GPU')} in use"
+        title += f"; {count(gpus, 'GPU')}"
     time = clock(jobs.at, jobs.at, style.zone, seconds=True)
     room = style.columns - len(time) - 2
     return style.paint(f"{pad(fit(title, room), room)}  {time}" if room > 20 else fit(title, style.columns), "bold")
@@ -217,12 +228,18 @@ def _format_foot(jobs: JobList, view: ListView, style: ScreenStyle) -> str:
     return style.paint(fit(keys, style.columns), "dim")
 
 
+def _fit_lines(lines: Sequence[str], columns: int) -> list[str]:
+    """Return lines that may have a style. One that is too long, of wide characters or on a tiny screen, is cut."""
+    plain = [_STYLE_CODES.sub("", line) for line in lines]
+    return [line if width(bare) <= columns else fit(bare, columns) for line, bare in zip(lines, plain, strict=True)]
+
+
 # --- the pages of one job ---------------------------------------------------------------------------------------------
 
 
 def format_job_page(jobs: JobList, body: Sequence[str], view: ListView, style: ScreenStyle, height: int) -> list[str]:
     """Return `height` lines: the view of one job, as without the list, and the keys."""
-    shown = [*body[: height - 1], *[""] * (height - 1 - len(body))]
+    shown = [*_fit_lines(body[: height - 1], style.columns), *[""] * (height - 1 - len(body))]
     return [*shown, _format_foot(jobs, view, style)]
 
 
@@ -230,6 +247,7 @@ def format_job_page(jobs: JobList, body: Sequence[str], view: ListView, style: S
 class LogPage:
     """The end of one output file. `note`: why there is no text; "" if there is."""
 
+    address: str = ""
     path: str = ""
     text: str = ""
     written_at: float = 0.0
@@ -245,7 +263,7 @@ def format_log_page(
     rows = max(1, height - 2)
     other = f" (file {log.place + 1} of {log.files})" if log.files > 1 else ""
     age = f", written {span(now - log.written_at)} ago" if log.written_at else ""
-    name = f"log of job {view.opened}{other}: "
+    name = f"log of job {log.address or view.opened}{other}: "
     path = fit_middle(log.path, max(10, style.columns - len(name) - len(age))) if log.path else ""
     title = style.paint(fit(f"{name}{path}{age}", style.columns), "bold")
     body = [log.note] if log.note else wrap_log(log.text, style.columns)

@@ -44,7 +44,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_line
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.report.text_format import row
+from slurmwrap.report.text_format import flat, row
 from slurmwrap.slurm.commands import SlurmCommands
 
 # The clock is redrawn, and the log on the screen is read, this often.
@@ -83,6 +83,7 @@ class JobListView:
         )
         self._job_poll: BackgroundPoll[_OpenedJob] | None = None
         self._log_poll: BackgroundPoll[LogPage] | None = None
+        self._messages: list[str] = []  # from other threads
         self._polled = ("", "", "")  # page, address and file that the two polls read
 
     def run(self) -> None:
@@ -115,7 +116,7 @@ class JobListView:
             message = f"job {address} was cancelled"
         except SlurmError as error:
             message = f"job {address} was not cancelled: {error}"
-        self._view = replace(self._view, message=message)
+        self._messages.append(message)
         self._list_poll.hurry()
         self._screen.wake()
 
@@ -129,6 +130,8 @@ class JobListView:
             if self._jobs is None:
                 raise
             self._jobs = replace(self._jobs, silent=str(error))
+        if self._messages:
+            self._view = replace(self._view, message=self._messages.pop())
         self._update_page()
 
     def _update_page(self) -> None:
@@ -193,7 +196,7 @@ class JobListView:
         style, jobs = self._make_style(columns), self._jobs
         if jobs is None:
             return ["Slurm's queue is being read ..."]
-        jobs = replace(jobs, silent=jobs.silent or self._describe_delay())
+        jobs = replace(jobs, at=time.time(), silent=jobs.silent or self._describe_delay())
         if self._view.page == JOB:
             return format_job_page(jobs, self._format_opened(style), self._view, style, height)
         if self._view.page == LOG:
@@ -223,7 +226,7 @@ class JobListView:
             return [f"Slurm does not know job {self._view.opened} any more; slurmwrap why {self._view.opened}"]
         lines = format_screen(replace(status, at=time.time()), style)
         for label, text in causes:
-            lines += row(label, text, style.columns)
+            lines += row(label, flat(text), style.columns)
         return lines
 
 

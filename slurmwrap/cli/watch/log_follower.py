@@ -110,7 +110,7 @@ class LogFollower:
         records = self._select([w.record for w in status.rows])
         paths = dict.fromkeys(path for record in records for path in list_output_files(record))
         while paths:
-            paths = {path: None for path in paths if self._print_new(path)}
+            paths = {path: None for path in paths if self._print_new(path, status.array)}
         self._left_out |= {record.job_id for record in records if record.ended}
         self._followed -= self._left_out
         self._started = True
@@ -134,13 +134,13 @@ class LogFollower:
                 chosen.add(one.job_id)
         return [one for one in records if one.job_id in self._followed]
 
-    def _print_new(self, path: str) -> bool:
-        """Print what is new in a file, and return whether there may be more."""
+    def _print_new(self, path: str, array: bool) -> bool:
+        """Print what is new in a file, and return whether there may be more. A line names the file if it changes."""
         file = self._files.setdefault(path, _FollowedFile(path))
         found = file.read(self._started)
         if not found:
             return False
-        if len(self._files) > 1 and self._last != path:
+        if (array or len(self._files) > 1) and self._last != path:
             sys.stdout.write(("\n" if self._last else "") + f"==> {flat(path)} <==\n")
         self._last = path
         sys.stdout.flush()

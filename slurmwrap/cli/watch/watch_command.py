@@ -171,7 +171,11 @@ def _watch_all(
             _make_style,
             every,
         )
-        view.run()
+        try:
+            view.run()
+        except EOFError:
+            # The terminal is gone.
+            return EX_OTHER
     return 0
 
 

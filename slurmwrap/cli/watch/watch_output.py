@@ -523,7 +523,11 @@ def count_states(status: JobStatus) -> Counter[str]:
     """Return the number of jobs or tasks in each state; the pending row of an array stands for many tasks."""
     found: Counter[str] = Counter()
     for watched in status.rows:
-        record = watched.record
-        found[record.state] += max(1, count_array_tasks(record.array_tasks))
+        found[watched.record.state] += count_tasks(watched)
     found.update((status.gone or {}).values())
     return found
+
+
+def count_tasks(row: WatchedJob) -> int:
+    """Return for how many jobs or tasks a row stands."""
+    return max(1, count_array_tasks(row.record.array_tasks)) if row.record.array_tasks else 1

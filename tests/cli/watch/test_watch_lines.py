@@ -30,9 +30,11 @@ from slurmwrap.cli.watch.watch_output import (
 from slurmwrap.diagnosis.log_progress import ShownProgress
 from slurmwrap.errors import UsageError
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import STUCK, EarlyFinding
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress
@@ -384,7 +386,8 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "queue_order": None, "expected_start": None, "forecast_start": None,
         "nodes": [], "gpus": 16,
-        "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "locality": None,
+        "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "findings": [],
+        "locality": None,
         "prerun": {
             "job": 82, "state": "PENDING", "pending_reason": "Resources", "expected_start": int(NOW) + 2280,
             "start": None, "stage": "waiting for one GPU", "steps": 0, "steps_wanted": 3, "verdict": None,
@@ -531,3 +534,18 @@ def test_a_waiting_job_shows_its_class_in_the_queues_order() -> None:
     assert f"queue    {text}" in format_screen(waiting, UTC_STYLE)
     assert f"; queue {text}" in format_log_line(waiting, UTC_STYLE)
     assert status_to_json_dict(waiting)["queue_order"] == text
+
+
+def test_findings_of_the_rule_early_are_shown_in_each_view() -> None:
+    run = RunKey(cluster="c", job_id=81, submit_time=JOB.submit_time)
+    finding = EarlyFinding(
+        attempt=run, kind=STUCK, at=NOW - 600, n=840, evidence="no step for 14 min\x1b[2J", uid=1000, address="81",
+        mode="advise",
+    )  # fmt: skip
+    stuck = make_status(RUNNING, findings=(finding,))
+    assert "found    stuck since 16:43: no step for 14 min\\x1b[2J" in format_screen(stuck, UTC_STYLE)
+    assert "; found stuck since 16:43: no step for 14 min" in format_log_line(stuck, UTC_STYLE)
+    assert make_change_key(stuck) != make_change_key(make_status(RUNNING))
+    assert status_to_json_dict(stuck)["findings"] == [
+        {"job": "81", "kind": "stuck", "at": int(NOW) - 600, "n": 840, "evidence": finding.evidence, "action": None}
+    ]
