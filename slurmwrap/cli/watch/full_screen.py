@@ -72,7 +72,7 @@ def _find_sequence_end(given: bytes) -> int:
 def _find_character_end(given: bytes) -> int:
     """Return the length of the UTF-8 character at the beginning; 0 if it is not complete."""
     first = given[0]
-    length = 1 if first < 0xC0 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    length = 1 if first < 0xC2 or first > 0xF4 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     return length if len(given) >= length else 0
 
 

@@ -44,7 +44,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_line
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.report.text_format import flat, row
+from slurmwrap.report.text_format import flat, row, visible
 from slurmwrap.slurm.commands import SlurmCommands
 
 # The clock is redrawn, and the log on the screen is read, this often.
@@ -257,11 +257,10 @@ def print_changes(
     jobs, pause, keys = reader.look(), every, dict[str, tuple[object, ...]]()
     while True:
         for one in arrange_jobs(jobs.jobs):
-            status = replace(one.status, silent=jobs.silent)
-            key = make_change_key(status)
+            key = make_change_key(one.status)
             if keys.get(one.address) != key:
                 keys[one.address] = key
-                print(_format_change(status, style, as_json))
+                print(_format_change(one.status, style, as_json))
         sys.stdout.flush()
         if jobs.ended:
             return jobs.completed
@@ -278,4 +277,6 @@ def _read_next_list(reader: JobListReader, before: JobList) -> JobList:
     try:
         return reader.look()
     except SlurmUnreachable as error:
+        if not before.silent:
+            print(f"Slurm does not answer ({visible(str(error))})", file=sys.stderr, flush=True)
         return replace(before, at=time.time(), silent=str(error))
