@@ -250,11 +250,12 @@ def print_list_once(jobs: JobList, style: ScreenStyle, *, as_json: bool) -> None
 def print_changes(
     reader: JobListReader, every: float, style: ScreenStyle, wait: Callable[[float], None], *, as_json: bool
 ) -> bool:
-    """Print a line, or a JSON object, per change of a job until all have ended; return whether all completed.
+    """Print a line, or a JSON object, per change of a job until all have ended.
 
-    `wait`: waits so many seconds, and raises BrokenPipeError if no process reads stdout any more. Raise SlurmError.
+    Return whether all completed that had not ended at first. `wait`: waits so many seconds, and raises BrokenPipeError if no process reads stdout any more. Raise SlurmError.
     """
     jobs, pause, keys = reader.look(), every, dict[str, tuple[object, ...]]()
+    earlier = {one.address for one in jobs.jobs if one.status.ended}
     while True:
         for one in arrange_jobs(jobs.jobs):
             key = make_change_key(one.status)
@@ -263,7 +264,7 @@ def print_changes(
                 print(_format_change(one.status, style, as_json))
         sys.stdout.flush()
         if jobs.ended:
-            return jobs.completed
+            return replace(jobs, jobs=tuple(one for one in jobs.jobs if one.address not in earlier)).completed
         wait(pause)
         before, jobs = jobs, _read_next_list(reader, jobs)
         pause = compute_pause(pause, every, make_list_key(before) == make_list_key(jobs))
