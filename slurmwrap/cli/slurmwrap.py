@@ -224,7 +224,7 @@ def root(
     \b
     A researcher's day:
       gsub train.sbatch          submit; a bug is caught on one GPU first
-      slurmwrap watch            my jobs, live: why they wait, when they start and end
+      slurmwrap watch            my jobs, live: why they wait, when they end
       slurmwrap why              why did my last failed job fail, and what now?
       slurmwrap history          my runs of the last week
     \b

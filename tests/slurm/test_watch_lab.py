@@ -306,7 +306,7 @@ def test_all_jobs_are_listed_live_and_the_terminal_is_left_as_it_was(lab: Lab, o
         terminal.until("6 pending, JobHeldUser")
         terminal.press(b"/trains\r", "'trains' of")
         terminal.press(b"\r", f"job {job} (trains): running for")
-        terminal.press(b"l", "epoch 1\\x1b]0;title\\x07")
+        terminal.press(b"l", "epoch 1")
         terminal.press(b"\x1b", "Esc back, l log")
         terminal.press(b"q", "Enter opens")
         terminal.press(b"\x1b/sweep\r ", f"{array}_[0-5]")

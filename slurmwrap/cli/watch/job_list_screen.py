@@ -15,6 +15,7 @@ from slurmwrap.cli.watch.watch_output import (
     format_screen,
     get_end,
 )
+from slurmwrap.diagnosis.log_rows import remove_ansi
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.report.text_format import (
@@ -274,12 +275,12 @@ def format_log_page(
 
 
 def wrap_log(text: str, columns: int) -> list[str]:
-    """Return the lines of a log as a terminal of this width shows them, without its colours.
+    """Return the lines of a log at this width, without its colours and movements of the cursor.
 
     Of a line that a progress bar rewrote, the last version is shown; other control characters are spelt out.
     """
     found: list[str] = []
-    for line in _STYLE_CODES.sub("", text).split("\n"):
+    for line in remove_ansi(text).replace("\b", "").split("\n"):
         rest = visible(line.rstrip("\r").rpartition("\r")[2].expandtabs(8))
         while width(rest) > columns:
             cut = _count_fitting(rest, columns)

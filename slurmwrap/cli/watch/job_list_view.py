@@ -252,7 +252,8 @@ def print_changes(
 ) -> bool:
     """Print a line, or a JSON object, per change of a job until all have ended.
 
-    Return whether all completed that had not ended at first. `wait`: waits so many seconds, and raises BrokenPipeError if no process reads stdout any more. Raise SlurmError.
+    Return whether all completed that had not ended at first. `wait`: waits so many seconds, and raises BrokenPipeError
+    if no process reads stdout any more. Raise SlurmError.
     """
     jobs, pause, keys = reader.look(), every, dict[str, tuple[object, ...]]()
     earlier = {one.address for one in jobs.jobs if one.status.ended}

@@ -21,7 +21,7 @@ from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.cli.watch.job_forecaster import JobForecaster
 from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.diagnosis.log_progress import ShownProgress, find_last_progress, find_shown_progress
-from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.diagnosis.log_rows import read_log, remove_ansi
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.gsub.follow_prerun import (
@@ -133,7 +133,7 @@ def _read_output_file(path: str, start: float, *, resumed: bool) -> Output | Non
         file.seek(max(0, status.st_size - _TAIL_BYTES))
         text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
     # A carriage return counts as the end of a line, since a progress bar rewrites its own line.
-    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
+    lines = [line.strip() for line in remove_ansi(text).replace("\r", "\n").split("\n")]
     filled = [line for line in lines if line]
     count = status.st_size * len(filled) / len(text.encode()) if text else 0.0
     written = max(status.st_mtime, start)

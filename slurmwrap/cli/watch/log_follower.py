@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from slurmwrap.cli.watch.job_status import JobStatus, JobStatusReader, list_output_files, open_output
 from slurmwrap.cli.watch.watch_output import ScreenStyle, format_log_line, make_change_key
+from slurmwrap.diagnosis.log_rows import remove_ansi
 from slurmwrap.escape import harmless
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.job_record import JobRecord
@@ -22,19 +23,20 @@ _MOST_BYTES = 1 << 20
 # Of an array, the output of so many running tasks is followed.
 _MOST_TASKS = 16
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
-_UNFINISHED = re.compile(r"\x1b(\[[0-9;:]*)?$")
+_UNFINISHED = re.compile(r"\x1b(\[[0-9;:?]*)?$")
 
 
 def make_printable(text: str, colour: bool) -> str:
-    """Return text of a log for a terminal: its colours, if they are wanted, and no other control sequences.
+    """Return text of a log for a terminal: its colours, if they are wanted, and no other control sequence.
 
     Line breaks, tabs and carriage returns stay: a progress bar rewrites its own line.
     """
     parts = _COLOUR.split(text)
-    return "".join(
-        (part if colour else "") if at % 2 else "\r".join(harmless(one) for one in part.split("\r"))
-        for at, part in enumerate(parts)
-    )
+    return "".join((part if colour else "") if at % 2 else _spell_out(part) for at, part in enumerate(parts))
+
+
+def _spell_out(text: str) -> str:
+    return "\r".join(harmless(one) for one in remove_ansi(text).replace("\b", "").split("\r"))
 
 
 @dataclass(slots=True)

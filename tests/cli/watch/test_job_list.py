@@ -357,7 +357,11 @@ def test_the_log_scrolls_and_follows_again_at_its_end() -> None:
 
 
 def test_a_log_is_shown_without_control_sequences() -> None:
-    text = "\x1b[31mred\x1b[0m\ttab\r\n 1%|\r 2%|\r\n\x1b]0;title\x07\n" + "x" * 25 + "\nデータデータ\n\n\n"
+    text = "\x1b[31mred\x1b[0m\ttab\r\n 1%|\r 2%|\r\nt\x1b]0;title\x07\x1b]2;\n" + "x" * 25 + "\nデータデータ\n\n\n"
     assert wrap_log(text, 10) == [
-        *("red     ta", "b", " 2%|", "\\x1b]0;tit", "le\\x07", "x" * 10, "x" * 10, "x" * 5, "データデー", "タ"),
+        *("red     ta", "b", " 2%|", "t\\x1b]2;", "x" * 10, "x" * 10, "x" * 5, "データデー", "タ"),
+    ]
+    # As progress bars of rich and of Keras write them.
+    assert wrap_log("\x1b[?25l\x1b[2Kepoch 20%\n\x1b[1A\x1b[2Kloss 0.5\n1/63\b\b\b\b\r2/63", 80) == [
+        *("epoch 20%", "loss 0.5", "2/63"),
     ]

@@ -246,9 +246,9 @@ def test_the_end_of_the_newest_output_is_shown(tmp_path: Path) -> None:
 
 
 def test_text_for_a_terminal_has_colours_and_no_other_control_sequence() -> None:
-    text = "\x1b[1;31mred\x1b[0m\r 5%\t\x1b]0;evil\x07\x1b[2J\n"
-    assert make_printable(text, True) == "\x1b[1;31mred\x1b[0m\r 5%\t\\x1b]0;evil\\x07\\x1b[2J\n"
-    assert make_printable(text, False) == "red\r 5%\t\\x1b]0;evil\\x07\\x1b[2J\n"
+    text = "\x1b[1;31mred\x1b[0m\r 5%\t\x1b]0;evil\x07\x1b[2J\x1bP\x9b1A\n"
+    assert make_printable(text, True) == "\x1b[1;31mred\x1b[0m\r 5%\t\\x1bP\\x9b1A\n"
+    assert make_printable(text, False) == "red\r 5%\t\\x1bP\\x9b1A\n"
 
 
 def follow(follower: LogFollower, *records: JobRecord, address: str = "81") -> None:
@@ -293,7 +293,7 @@ def test_a_job_that_starts_later_is_printed_from_its_first_line_and_a_new_file_a
     with out.open("a") as file:
         file.write("2J\n")
     follow(follower, job)
-    assert capfd.readouterr().out == "again\\x1b[2J\n"
+    assert capfd.readouterr().out == "again\n"
 
 
 def test_each_task_of_an_array_is_followed_under_the_name_of_its_file(
