@@ -130,15 +130,19 @@ def make_list_key(jobs: JobList) -> tuple[object, ...]:
     return (bool(jobs.silent), *((one.address, make_change_key(one.status)) for one in jobs.jobs))
 
 
-def _list_tasks(entry: ListedJob) -> list[ListedJob]:
-    """Return the lines of an unfolded array: its pending tasks in one line, then each other task."""
-    rows = sorted(entry.status.rows, key=_rank_row)
-    statuses = (entry.tasks.get(row.record.address) or make_task_status(entry.status, row) for row in rows)
-    # Not make_entry(): an array may have thousands of tasks.
-    return [
-        ListedJob(status=status, record=row.record, counts={row.record.state: count_tasks(row)}, task=True)
-        for row, status in zip(rows, statuses, strict=True)
-    ]
+def find_job(jobs: Iterable[ListedJob], address: str) -> ListedJob | None:
+    """Return the job, array or array task with this address; None if it is not in the list."""
+    array = address.partition("_")[0]
+    found = next((one for one in jobs if one.address == array), None)
+    if found is None or address == array:
+        return found
+    return next((_make_task(found, row) for row in found.status.rows if row.record.address == address), None)
+
+
+def _make_task(entry: ListedJob, row: WatchedJob) -> ListedJob:
+    """Return the line of a task. It is not made by make_entry(), since an array may have thousands of tasks."""
+    status = entry.tasks.get(row.record.address) or make_task_status(entry.status, row)
+    return ListedJob(status=status, record=row.record, counts={row.record.state: count_tasks(row)}, task=True)
 
 
 def _rank_row(row: WatchedJob) -> tuple[object, ...]:
@@ -194,7 +198,8 @@ def arrange_jobs(
     for entry in sorted((one for one in jobs if _matches(one, words)), key=SORT_KEYS[sort]):
         found.append(entry)
         if entry.address in unfolded and entry.status.array:
-            found += _list_tasks(entry)
+            # Its pending tasks in one line, and each other task.
+            found += [_make_task(entry, row) for row in sorted(entry.status.rows, key=_rank_row)]
     return found
 
 

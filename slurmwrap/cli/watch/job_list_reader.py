@@ -34,6 +34,7 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
+from slurmwrap.model.running_job import EarlyFinding
 from slurmwrap.model.submission import Submission
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -170,12 +171,14 @@ class JobListReader:
         return found
 
     def _add_findings(self, statuses: list[JobStatus]) -> list[JobStatus]:
-        with suppress(SlurmwrapError, OSError):
-            since = list_running_since(row for one in statuses for row in one.rows)
-            known = read_findings(self._places, self._slurm.cluster_name(), since) if since is not None else {}
-            if known:
-                return [replace(one, findings=select_findings(one.rows, known)) for one in statuses]
-        return statuses
+        known: Mapping[tuple[int, int], tuple[EarlyFinding, ...]] = {}
+        since = list_running_since(row for one in statuses for row in one.rows)
+        if since is not None:
+            with suppress(SlurmwrapError, OSError):
+                known = read_findings(self._places, self._slurm.cluster_name(), since)
+        return [
+            replace(one, findings=found) if (found := select_findings(one.rows, known)) else one for one in statuses
+        ]
 
 
 def _list_visible_tasks(statuses: Sequence[JobStatus], visible: Sequence[str]) -> list[JobStatus]:

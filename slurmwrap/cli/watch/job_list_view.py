@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from slurmwrap.cli.watch.background_poll import BackgroundPoll, compute_pause
 from slurmwrap.cli.watch.full_screen import FullScreen
-from slurmwrap.cli.watch.job_list import JobList, ListedJob, arrange_jobs, make_list_key
+from slurmwrap.cli.watch.job_list import JobList, ListedJob, arrange_jobs, find_job, make_list_key
 from slurmwrap.cli.watch.job_list_keys import (
     CANCEL,
     JOB,
@@ -40,7 +40,7 @@ from slurmwrap.cli.watch.watch_output import (
     make_change_key,
     status_to_json_dict,
 )
-from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_line
 from slurmwrap.model.decision import SlurmAction, Verb
@@ -146,7 +146,7 @@ class JobListView:
         if self._job_poll is not None:
             try:
                 self._job_poll.poll()
-            except SlurmError as error:
+            except SlurmwrapError as error:
                 self._view = replace(view, message=str(error))
 
     def _begin_job(self, address: str) -> BackgroundPoll[_OpenedJob]:
@@ -174,13 +174,7 @@ class JobListView:
 
     def _find(self, address: str) -> ListedJob | None:
         """Return the job or task with this address in the last list."""
-        jobs = self._jobs.jobs if self._jobs is not None else ()
-        array = address.partition("_")[0]
-        found = next((one for one in jobs if one.address == array), None)
-        if found is None or found.address == address:
-            return found
-        tasks = arrange_jobs([found], unfolded=frozenset((array,)))
-        return next((one for one in tasks if one.address == address), None)
+        return find_job(self._jobs.jobs if self._jobs is not None else (), address)
 
     # --- drawing ------------------------------------------------------------------------------------------------------
 

@@ -31,17 +31,17 @@ from slurmwrap.gsub.follow_prerun import (
     read_wanted_steps,
     take_prerun_snapshot,
 )
-from slurmwrap.model.evidence import LogTail
+from slurmwrap.model.evidence import LogTail, RunKey
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run_time import RunTimeEstimate
-from slurmwrap.model.running_job import EarlyFinding
+from slurmwrap.model.running_job import FINDING_KINDS, EarlyFinding
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import log_tails, step_counts
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import check_levels
-from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
+from slurmwrap.policy.requeue import COMMENT_PREFIX, RETRY_JOB_COMMENT
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, forecast_end
 from slurmwrap.profiling.run_time import compute_steps_per_process
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
@@ -385,10 +385,10 @@ class JobStatusReader:
         return self._owner_facts.add(facts, self._submission, trial_row)
 
     def _read_findings(self, status: JobStatus) -> tuple[EarlyFinding, ...]:
+        found: Mapping[tuple[int, int], tuple[EarlyFinding, ...]] = {}
         with suppress(SlurmwrapError, OSError):
             found = read_findings(self._places, self._slurm.cluster_name(), list_running_since(status.rows))
-            return select_findings(status.rows, found)
-        return ()
+        return select_findings(status.rows, found)
 
     def _get_prerun_id(self) -> int | None:
         return self._submission.prerun_job_id if self._submission else None
@@ -503,8 +503,37 @@ def read_findings(
 def select_findings(
     rows: Iterable[WatchedJob], findings: Mapping[tuple[int, int], tuple[EarlyFinding, ...]]
 ) -> tuple[EarlyFinding, ...]:
-    """Return the findings about the present runs of these jobs."""
-    return tuple(one for w in rows for one in findings.get((w.record.job_id, w.record.submit_time), ()))
+    """Return the findings about the present runs of these jobs; of a job without one what its Comment says."""
+    return tuple(
+        one
+        for row in rows
+        for one in findings.get((row.record.job_id, row.record.submit_time), ()) or find_commented(row.record)
+    )
+
+
+def find_commented(record: JobRecord) -> tuple[EarlyFinding, ...]:
+    """Return what a running job's Comment says was found: "slurmwrap: stuck: no step for 14 min (slurmwrap why 81)".
+
+    A site's database is not readable for users. The Comment may be the user's own text, about the user's own job.
+    """
+    if record.state != "RUNNING" or not record.comment.startswith(COMMENT_PREFIX):
+        return ()
+    text = record.comment.removeprefix(COMMENT_PREFIX).partition(" (slurmwrap why")[0]
+    kind = next((kind for kind in FINDING_KINDS if text.startswith(kind.replace("_", " "))), None)
+    if kind is None:
+        return ()
+    return (
+        EarlyFinding(
+            attempt=RunKey(cluster="", job_id=record.job_id, submit_time=record.submit_time),
+            kind=kind,
+            at=0.0,
+            n=0,
+            evidence=text.partition(": ")[2] or text,
+            uid=record.uid,
+            address=record.address,
+            mode="",
+        ),
+    )
 
 
 def list_record_sources(config: Config, environ: Mapping[str, str], uid: int) -> tuple[RecordSource, ...]:

@@ -102,13 +102,12 @@ class LogFollower:
         self._last = ""  # the file that was printed last
         self._key: object = None
         self._started = False
+        self._line_began = False
 
     def show(self, status: JobStatus) -> None:
         """Print what is new: of the state to stderr, of the output to stdout."""
-        key = make_change_key(status)
-        if key != self._key:
-            self._key = key
-            self._say(format_log_line(status, self._style))
+        if not status.ended:
+            self._print_state(status)
         records = self._select([w.record for w in status.rows])
         paths = dict.fromkeys(path for record in records for path in list_output_files(record))
         while paths:
@@ -116,6 +115,13 @@ class LogFollower:
         self._left_out |= {record.job_id for record in records if record.ended}
         self._followed -= self._left_out
         self._started = True
+        self._print_state(status)
+
+    def _print_state(self, status: JobStatus) -> None:
+        key = make_change_key(status)
+        if key != self._key:
+            self._key = key
+            self._say(format_log_line(status, self._style))
 
     def _select(self, records: list[JobRecord]) -> list[JobRecord]:
         """Return the jobs whose output is read: those that run, and those that have ended since the last call.
@@ -134,7 +140,7 @@ class LogFollower:
             if one.job_id not in waits | self._left_out | self._followed:
                 chosen = self._followed if len(self._followed) < _MOST_TASKS else self._left_out
                 chosen.add(one.job_id)
-        return [one for one in records if one.job_id in self._followed]
+        return sorted((one for one in records if one.job_id in self._followed), key=lambda one: one.array_task_id or 0)
 
     def _print_new(self, path: str, array: bool) -> bool:
         """Print what is new in a file, and return whether there may be more. A line names the file if it changes."""
@@ -146,6 +152,7 @@ class LogFollower:
             sys.stdout.write(("\n" if self._last else "") + f"==> {flat(path)} <==\n")
         self._last = path
         sys.stdout.flush()
+        self._line_began = not found.endswith(b"\n")
         if self._terminal:
             sys.stdout.write(file.decode(found, self._colour))
         else:
@@ -154,10 +161,11 @@ class LogFollower:
         return len(found) == _MOST_BYTES
 
     def done(self) -> None:
-        """End the colours that the output began."""
-        if self._terminal and self._colour:
-            sys.stdout.write("\033[0m")
+        """End the colours and the line that the output began."""
+        if self._terminal:
+            sys.stdout.write(("\033[0m" if self._colour else "") + ("\n" if self._line_began else ""))
             sys.stdout.flush()
+        self._line_began = False
 
     def show_end(self, status: JobStatus, reader: JobStatusReader) -> None:
         """Print the cause of the end, if it is known, and the command that shows more."""
@@ -171,5 +179,5 @@ class LogFollower:
             self._say("\n".join(row(label, flat(text), self._style.columns if label else 10_000)))
 
     def _say(self, text: str) -> None:
-        sys.stdout.flush()
+        self.done()
         print(text, file=sys.stderr, flush=True)

@@ -210,8 +210,8 @@ def _finding_to_json_dict(finding: EarlyFinding) -> dict[str, Any]:
     return {
         "job": finding.address,
         "kind": finding.kind,
-        "at": round(finding.at),
-        "n": finding.n,
+        "at": round(finding.at) or None,
+        "n": finding.n or None,
         "evidence": finding.evidence,
         "action": finding.action or None,
     }
@@ -324,8 +324,8 @@ def _list_findings(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str,
     """Yield what the rule `early` found about the present run."""
     for one in status.findings[:_MOST_NAMED_TASKS]:
         task = f"{one.address} " if status.array else ""
-        what = f"{task}{format_finding(one)} since {clock(one.at, status.at, style.zone)}"
-        yield "found", f"{what}: {flat(one.evidence)}", "red"
+        since = f" since {clock(one.at, status.at, style.zone)}" if one.at else ""
+        yield "found", f"{task}{format_finding(one)}{since}: {flat(one.evidence)}", "red"
     if (more := len(status.findings) - _MOST_NAMED_TASKS) > 0:
         yield "", f"and {more} more", "red"
 

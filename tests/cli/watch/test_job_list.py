@@ -10,7 +10,15 @@ import pytest
 from test_reconcile_pass import submission
 
 from slurmwrap.cli.terminal import paint
-from slurmwrap.cli.watch.job_list import JobList, ListedJob, arrange_jobs, fold_jobs, make_entry, make_list_key
+from slurmwrap.cli.watch.job_list import (
+    JobList,
+    ListedJob,
+    arrange_jobs,
+    find_job,
+    fold_jobs,
+    make_entry,
+    make_list_key,
+)
 from slurmwrap.cli.watch.job_list_keys import (
     CANCEL,
     JOB,
@@ -234,6 +242,12 @@ def test_an_unfolded_array_shows_each_task_and_those_that_are_pending() -> None:
     lines = arrange_jobs(make_list(*make_array()).jobs, unfolded=frozenset(("77",)))
     assert [one.label for one in lines] == ["77", "77_0", "77_1", "77_2", "77_[4-15]", "77_3"]
     assert addresses(lines) == ["77", "77_0", "77_1", "77_2", "77", "77_3"]
+
+
+def test_a_job_an_array_and_a_task_are_found_by_their_address() -> None:
+    jobs = make_list(*ALL).jobs
+    found = [find_job(jobs, address) for address in ("81", "77", "77_1", "77_9", "99", "99_1")]
+    assert [one and one.label for one in found] == ["81", "77", "77_1", None, None, None]
 
 
 def test_only_a_change_of_a_job_is_a_change_of_the_list() -> None:

@@ -18,6 +18,7 @@ from slurmwrap.cli.watch.job_status import (
     WatchedPrerun,
     find_counted_progress,
     read_output,
+    select_findings,
 )
 from slurmwrap.cli.watch.pending_reasons import explain_reason
 from slurmwrap.cli.watch.watch_output import (
@@ -549,3 +550,19 @@ def test_findings_of_the_rule_early_are_shown_in_each_view() -> None:
     assert status_to_json_dict(stuck)["findings"] == [
         {"job": "81", "kind": "stuck", "at": int(NOW) - 600, "n": 840, "evidence": finding.evidence, "action": None}
     ]
+
+
+@pytest.mark.parametrize(
+    ("comment", "shown"),
+    [
+        ("slurmwrap: stuck: no step for 14 min (slurmwrap why 81)", "found    stuck: no step for 14 min"),
+        ("slurmwrap: partly dead: rank 3 ended", "found    partly dead: rank 3 ended"),
+        ("slurmwrap: idle: 7 of 8 GPUs\x1b[2J", "found    idle GPUs: 7 of 8 GPUs\\x1b[2J"),
+        ("slurmwrap: requeued after gpu_oom", ""),
+        ("stuck: my own comment", ""),
+    ],
+)
+def test_a_finding_that_only_the_comment_has_is_shown(comment: str, shown: str) -> None:
+    rows = (WatchedJob(record=replace(RUNNING, comment=comment)),)
+    status = make_status(RUNNING, findings=select_findings(rows, {}))
+    assert [line for line in format_screen(status, UTC_STYLE) if line.startswith("found")] == ([shown] if shown else [])
