@@ -31,7 +31,7 @@ class BackgroundPoll(Generic[T]):
         """`every`: seconds between two reads; `is_calm`: whether nothing changed; `wake`: called after each read."""
         self._read, self._every, self._is_calm, self._wake = read, every, is_calm, wake
         self._pause = every
-        self._due = 0.0
+        self._due = self._ended_at = 0.0
         self._began: float | None = None
         self._ended = threading.Event()
         self._answers: list[tuple[T | None, Exception | None]] = []
@@ -45,6 +45,10 @@ class BackgroundPoll(Generic[T]):
     def hurry(self) -> None:
         """Let the next poll() read."""
         self._due, self._pause = 0.0, self._every
+
+    def hasten(self) -> None:
+        """Let the next read be no later than if something had changed."""
+        self._due = min(self._due, self._ended_at + self._every)
 
     def poll(self) -> bool:
         """Start a read if one is due, and return whether `value` is new. Raise what the last read raised."""
@@ -74,7 +78,8 @@ class BackgroundPoll(Generic[T]):
         value, error = self._answers.pop()
         calm = value is not None and self.value is not None and self._is_calm(self.value, value)
         self._pause = compute_pause(self._pause, self._every, calm)
-        self._began, self._due = None, time.monotonic() + self._pause
+        self._began, self._ended_at = None, time.monotonic()
+        self._due = self._ended_at + self._pause
         if error is not None:
             raise error
         self.value = value

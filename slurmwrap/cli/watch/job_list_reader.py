@@ -47,7 +47,7 @@ _HUNG_S, _MOST_HUNG = 30.0, 4
 # gsub's record of a job may be written a while after the job is in the queue.
 _RECORD_LATE_S = 600.0
 # Ended jobs and tasks that Slurm has forgotten are kept, at most so many.
-_MOST_KEPT = 50_000
+_MOST_KEPT = 20_000
 # How many jobs that squeue lists no more are looked up each time.
 _MOST_LOOKED_UP = 5
 _LOG_BYTES = 64 * 1024

@@ -73,7 +73,7 @@ class JobListView:
         self._view = ListView()
         self._jobs: JobList | None = None
         self._lines: list[ListedJob] = []
-        self._arranged: object = None
+        self._arranged: tuple[JobList | None, object] = (None, None)  # what `_lines` was made of
         self._visible: tuple[str, ...] = ()
         self._list_poll = BackgroundPoll(
             lambda: self._reader.look(self._visible),
@@ -180,9 +180,9 @@ class JobListView:
 
     def _arrange(self) -> None:
         jobs, view = self._jobs, self._view
-        key = (id(jobs), view.sort, view.search, view.unfolded)
-        if key != self._arranged:
-            self._arranged = key
+        key = (view.sort, view.search, view.unfolded)
+        if jobs is not self._arranged[0] or key != self._arranged[1]:
+            self._arranged = (jobs, key)
             self._lines = arrange_jobs(jobs.jobs if jobs else (), view.sort, view.search, view.unfolded)
 
     def _format(self) -> list[str]:
@@ -202,7 +202,11 @@ class JobListView:
         self._arrange()
         rows = count_table_rows(height)
         self._view = scroll_to_selected(self._view, self._lines, rows)
-        self._visible = tuple(one.address for one in self._lines[self._view.top : self._view.top + rows])
+        visible = tuple(one.address for one in self._lines[self._view.top : self._view.top + rows])
+        if not set(visible) <= set(self._visible):
+            # The files of the jobs that came into view are read at the next update.
+            self._list_poll.hasten()
+        self._visible = visible
         return format_list(jobs, self._lines, self._view, style, height)
 
     def _describe_delay(self) -> str:
