@@ -11,7 +11,7 @@ from slurmwrap.cli.watch.job_list_keys import JOB, LOG, ListView, find_selected
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
     compute_silent_s,
-    format_finding,
+    format_finding_kind,
     format_screen,
     get_end,
 )
@@ -146,9 +146,9 @@ def _describe_findings(entry: ListedJob) -> str:
     """Return "stuck: no step for 14 min"; of several tasks "3 stuck, 1 diverged"."""
     findings = entry.status.findings
     if entry.status.array:
-        kinds = Counter(format_finding(one) for one in findings)
+        kinds = Counter(format_finding_kind(one) for one in findings)
         return ", ".join(f"{number} {kind}" for kind, number in kinds.items())
-    return ", ".join(f"{format_finding(one)}: {one.evidence}" for one in findings)
+    return ", ".join(f"{format_finding_kind(one)}: {one.evidence}" for one in findings)
 
 
 def _describe_own_state(record: JobRecord) -> str:

@@ -325,12 +325,12 @@ def _list_findings(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str,
     for one in status.findings[:_MOST_NAMED_TASKS]:
         task = f"{one.address} " if status.array else ""
         since = f" since {clock(one.at, status.at, style.zone)}" if one.at else ""
-        yield "found", f"{task}{format_finding(one)}{since}: {flat(one.evidence)}", "red"
+        yield "found", f"{task}{format_finding_kind(one)}{since}: {flat(one.evidence)}", "red"
     if (more := len(status.findings) - _MOST_NAMED_TASKS) > 0:
         yield "", f"and {more} more", "red"
 
 
-def format_finding(finding: EarlyFinding) -> str:
+def format_finding_kind(finding: EarlyFinding) -> str:
     """Return the kind of a finding in plain words."""
     return _FINDINGS.get(finding.kind, flat(finding.kind))
 
