@@ -229,6 +229,7 @@ class FakeSlurm:
             "MinMemoryCPU": lambda: {"mem_mib_per_cpu": int(value)},
             "TimeLimit": lambda: {"time_limit_s": int(value) * 60},
             "Comment": lambda: {"comment": value},
+            "TimeMin": dict,
         }
         if action.key in self.terms:
             gained = int(value) - self.terms[action.key].get(found.job_id, 0)

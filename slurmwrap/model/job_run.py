@@ -60,6 +60,8 @@ class JobRun:
     # `order`. None: it was not raised.
     passed: int | None = None
     resize_refused: bool = False  # Slurm refused the larger request for the next run
+    # For a run that resumed: seconds from its start until a further checkpoint was seen in its output; None: none was.
+    saved_after_s: float | None = None
     waited: QueueDelay | None = None  # only for a job that was submitted with gsub
     reconciled: bool = False  # every intended action is done or given up
     # Where this run's output begins and ends: file -> [bytes, digest of the bytes before]. A later run of the same job

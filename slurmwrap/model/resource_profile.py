@@ -107,5 +107,7 @@ class ResourceProfile:
     curve_at: float = 0.0  # when cpu_curve was measured, Unix seconds
     curve_variant: str = ""  # variant of the run on which the curve was measured
     curve_doubts: int = 0  # number of later curves in a row that contradict it
+    # Longest time from the start of a run that resumed until it had written a further checkpoint, seconds.
+    saved_after_s: float | None = None
     # Points over CPUs and memory, from the same runs as cpu_curve; () if unknown.
     surface: tuple[SpeedPoint, ...] = ()

@@ -32,6 +32,7 @@ class RequeueSpec:
     avoid: tuple[str, ...] = ()
     memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
     time_min: int | None = None
+    why_time: str = "because it resumes from its checkpoint"
     std_out: str = ""
     delay_s: int = 0
     comment: str = ""

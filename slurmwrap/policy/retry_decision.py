@@ -26,6 +26,7 @@ __all__ = ["REQUEUED_ALREADY", "DecisionContext", "decide"]
 
 BY_HAND = "requeued by its own script, its user or an administrator, which is no failure"
 REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
+_ASKED_FOR = "as its user asked for, because Slurm had given it less"
 
 
 def decide(context: DecisionContext, config: Config) -> RetryDecision:
@@ -120,15 +121,31 @@ def _decide_more_time(context: DecisionContext, config: Config) -> RetryDecision
 
     At the partition's limit the same time is requested again, because the job continues from its checkpoint.
     """
-    if not context.diagnosis.resumed or context.diagnosis.checkpoint_step is None:
+    asked = _get_unused_minutes(context)
+    if asked is None and (not context.diagnosis.resumed or context.diagnosis.checkpoint_step is None):
         return _decide_stop(context, config)
     factor, remaining_s = config.retry.resize_time_factor, context.diagnosis.remaining_s
     minutes = resize.compute_longer_time_limit(
         context.record.time_limit_s, context.limits, factor=factor, remaining_s=remaining_s
     )
-    if minutes is None:
+    wanted = max((one for one in (minutes, asked) if one is not None), default=None)
+    if wanted is None:
         return _decide_retry(context, config)
-    return _decide_resize(context, config, RequeueSpec(rule="resize", time_min=minutes))
+    again = RequeueSpec(rule="resize", time_min=wanted)
+    return _decide_resize(context, config, again if wanted != asked else replace(again, why_time=_ASKED_FOR))
+
+
+def _get_unused_minutes(context: DecisionContext) -> int | None:
+    """Return the limit that the user asked for, in minutes, if the run had less than that; else None.
+
+    Slurm gives less by --time-min of rule `limit` (reconcile/limit_pending.py). A user's own --time-min is their
+    decision.
+    """
+    submission, given_s = context.submission, context.record.time_limit_s
+    if submission is None or submission.shape is None or submission.time is None or submission.time.fixed:
+        return None
+    asked_s = submission.shape.time_limit_s
+    return -(-asked_s // 60) if asked_s and given_s and given_s < asked_s else None
 
 
 def _decide_resize(context: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
@@ -245,7 +262,7 @@ def _describe_requeue(again: RequeueSpec) -> str:
     if again.memory:
         details.append(f"with {again.memory[0]}={again.memory[1]}M")
     if again.time_min is not None:
-        details.append(f"with {again.time_min} minutes, because it resumes from its checkpoint")
+        details.append(f"with {again.time_min} minutes, {again.why_time}")
     if again.delay_s:
         details.append(f"after {again.delay_s} s")
     return "; ".join(details)

@@ -59,10 +59,13 @@ def compute_lower_limit(
     return limit if limit < WORTH * user_s else None
 
 
-def find_reason_to_keep(job: JobRecord, request: TimeRequest | None, snapshot: Snapshot) -> str:
+def find_reason_to_keep(
+    job: JobRecord, request: TimeRequest | None, snapshot: Snapshot, *, resumes: bool = False
+) -> str:
     """Return why the time limit of a pending job must not be lowered; "" if it may be.
 
-    `request`: None if an older gsub submitted the job, which did not report it.
+    `request`: None if an older gsub submitted the job, which did not report it. `resumes`: it continues from a
+    checkpoint, so that it may have run before.
     """
     if request is None:
         return "it was submitted by an older gsub"
@@ -72,7 +75,7 @@ def find_reason_to_keep(job: JobRecord, request: TimeRequest | None, snapshot: S
         return "it has no time limit"
     if job.het_job_id:
         return "it is a heterogeneous job"
-    if job.restarts:
+    if job.restarts and not resumes:
         return "it ran before"
     return find_conflict(job, job.time_limit_s, snapshot)
 
@@ -106,6 +109,8 @@ def list_steps(lowered: LoweredLimit) -> tuple[int, ...]:
 
 def is_lowered(job: JobRecord, lowered: LoweredLimit) -> bool:
     """Return True if the job still has a limit that slurmwrap set. Any other one is its user's, or someone else's."""
+    if lowered.time_min:
+        return job.time_limit_s is not None and lowered.set_s <= job.time_limit_s < lowered.user_s
     return job.time_limit_s in list_steps(lowered)[:-1]
 
 

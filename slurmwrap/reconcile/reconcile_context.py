@@ -170,6 +170,7 @@ class CheckpointWatch:
 
     named: tuple[str, ...] | None  # further logs of its programs; None: the job is left alone
     extended: bool = False  # its limit was extended once already
+    saved: bool = False  # it has written a checkpoint, and how long that took is stored
     looked_at: float = 0.0
     step: int = -1  # of the newest checkpoint; -1: none was seen
     saves: list[float] = field(default_factory=list)  # when further ones were first seen, Unix seconds

@@ -19,6 +19,7 @@ from slurmwrap.policy.run_from_slurm import record_of, run_key_from_job
 from slurmwrap.policy.time_limit import (
     LIMIT_COMMENT,
     RESTORED,
+    SETTLED_S,
     choose_running_limit,
     is_lowered,
     is_settled,
@@ -29,6 +30,7 @@ from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
 
 _STARTED = f"it started: {RESTORED}"
 _EXTENDED = "its time limit is extended, up to its user's"
+_REQUEUED = f"it was requeued: {RESTORED}"
 _NOT_LOWERED = f"time limits are not lowered now: {RESTORED}"
 # Slurm's answers about a job that needs no limit any more.
 _GONE = re.compile(r"already finished|Invalid job id|being? complet", re.IGNORECASE)
@@ -49,15 +51,16 @@ def restore_limits(this_pass: ReconcilePass) -> None:
     if not lowered:
         return
     lowers, kept = may_lower(services, this_pass.now), list[LoweredLimit]()
-    for one in sorted(lowered, key=lambda one: one.set_s):
-        open_ones = [
-            job
-            for job in select_jobs_of(one, this_pass.words.first.values())
-            if not _is_done(job, one, lowers, this_pass)
-        ]
+    ordered = sorted(lowered, key=lambda one: one.set_s)
+    for one in ordered:
+        jobs = select_jobs_of(one, this_pass.words.first.values())
+        if one.time_min:
+            kept += filter(None, (_check_time_min(job, one, lowers, this_pass) for job in jobs[:1]))
+            continue
+        open_ones = [job for job in jobs if not _is_done(job, one, lowers, this_pass)]
         if open_ones:
             kept.append(one)
-    if len(kept) < len(lowered):
+    if kept != ordered:
         services.limits.write(kept)
 
 
@@ -89,9 +92,36 @@ def _is_done(job: JobRecord, lowered: LoweredLimit, lowers: bool, this_pass: Rec
     return False
 
 
-def restore_one(job: JobRecord, limit_s: int, reason: str, this_pass: ReconcilePass) -> bool:
-    """Set one job's limit in slurmwrap's own name, and record it. Return False if Slurm refused it."""
-    actions = make_restoring_actions(job, limit_s, reason)
+def _check_time_min(
+    job: JobRecord, set_one: LoweredLimit, lowers: bool, this_pass: ReconcilePass
+) -> LoweredLimit | None:
+    """Make what is due for a job with slurmwrap's --time-min; return what must be remembered of it, None for nothing.
+
+    Slurm keeps both values when the job is requeued, so it gets its user's limit again each time.
+    """
+    if job.ended or job.state == "COMPLETING":
+        return set_one
+    if not lowers:
+        # A running job keeps its --time-min: Slurm removes it only from pending jobs (measured, 22.05.8).
+        undone = (job.pending or is_lowered(job, set_one)) and restore_one(
+            job, set_one.user_s, _NOT_LOWERED, this_pass, time_min=job.pending
+        )
+        # The call that set it may still be under way.
+        settled = not 0 <= this_pass.now - set_one.at < SETTLED_S
+        return None if undone and job.pending and settled else set_one
+    if not job.pending or job.restarts <= set_one.restarts:
+        return set_one
+    if is_lowered(job, set_one) and not restore_one(job, set_one.user_s, _REQUEUED, this_pass):
+        return set_one
+    return replace(set_one, restarts=job.restarts)
+
+
+def restore_one(job: JobRecord, limit_s: int, reason: str, this_pass: ReconcilePass, *, time_min: bool = False) -> bool:
+    """Set one job's limit in slurmwrap's own name, and record it. Return False if Slurm refused it.
+
+    `time_min`: remove its --time-min too.
+    """
+    actions = make_restoring_actions(job, limit_s, reason, time_min=time_min)
     action = actions[0]
     try:
         this_pass.services.slurm.apply(action, also=actions[1:])
@@ -108,14 +138,21 @@ def restore_one(job: JobRecord, limit_s: int, reason: str, this_pass: ReconcileP
     return True
 
 
-def make_restoring_actions(job: JobRecord, limit_s: int, reason: str) -> tuple[SlurmAction, ...]:
-    """Return the updates of one call. The Comment that explained the lower limit is removed, any other one stays."""
+def make_restoring_actions(
+    job: JobRecord, limit_s: int, reason: str, *, time_min: bool = False
+) -> tuple[SlurmAction, ...]:
+    """Return the updates of one call. The Comment that explained the lower limit is removed, any other one stays.
+
+    `time_min`: remove its --time-min too. Slurm accepts that for pending jobs only.
+    """
     target = job.waiting_address or job.address if job.pending else job.address
     limit = SlurmAction(
         verb=Verb.UPDATE_JOB, target=target, key="TimeLimit", value=str(ceil(limit_s / 60)), reason=reason
     )
-    explained = job.comment.startswith(LIMIT_COMMENT)
-    return (limit, replace(limit, key="Comment", value="")) if explained else (limit,)
+    also = [replace(limit, key="TimeMin", value="0")] if time_min else []
+    if job.comment.startswith(LIMIT_COMMENT) and reason != _REQUEUED:
+        also.append(replace(limit, key="Comment", value=""))
+    return (limit, *also)
 
 
 def _record(job: JobRecord, actions: Sequence[SlurmAction], this_pass: ReconcilePass) -> list[ActionRecord]:
@@ -142,7 +179,7 @@ def restore_all_limits(slurm: Slurm, lowered: Sequence[LoweredLimit]) -> tuple[l
     due = [(job, one) for one in lowered for job in select_jobs_of(one, jobs) if _is_due(job, one)]
     done, errors = list[str](), list[str]()
     for job, one in sorted(due, key=lambda pair: (pair[0].pending, pair[0].start_time or 0, pair[1].set_s)):
-        action, *also = make_restoring_actions(job, one.user_s, _NOT_LOWERED)
+        action, *also = make_restoring_actions(job, one.user_s, _NOT_LOWERED, time_min=one.time_min and job.pending)
         try:
             slurm.apply(action, also=also)
             done.append(f"job {action.target} has its time limit of {action.value} minutes again")
@@ -159,4 +196,6 @@ def _format_error(action: SlurmAction, error: SlurmError) -> str:
 
 
 def _is_due(job: JobRecord, lowered: LoweredLimit) -> bool:
-    return is_lowered(job, lowered) and not job.ended and job.state != "COMPLETING"
+    if job.ended or job.state == "COMPLETING":
+        return False
+    return is_lowered(job, lowered) or (lowered.time_min and job.pending)

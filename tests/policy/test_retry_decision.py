@@ -12,6 +12,7 @@ from slurmwrap.model.cluster import Partition
 from slurmwrap.model.decision import BlockedInput, RetryDecision, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.lowered_limit import TimeRequest
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module
@@ -22,6 +23,7 @@ from slurmwrap.policy.retry_budget import Entry, Ledger
 from slurmwrap.policy.retry_decision import DecisionContext, decide
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet
+from slurmwrap.sbatch.job_request import ResourceShape
 
 ACT = Config(rules=dict.fromkeys(RULES, "act"))
 CONSENT = Submission(
@@ -209,6 +211,14 @@ def test_a_resuming_job_gets_more_time_between_hold_and_release() -> None:
     found = decide(make_context(RESUMES), ACT)
     assert found.reason == "time_limit, retry 1 of 3; with 90 minutes, because it resumes from its checkpoint"
     assert steps(found) == ["requeuehold", "update job TimeLimit=90", "release", "update job StartTime=now+3"]
+
+
+def test_a_run_with_less_time_than_its_user_asked_for_gets_the_rest_again() -> None:
+    told = replace(CONSENT, shape=ResourceShape(time_limit_s=86400), time=TimeRequest())
+    for found in (TIME, replace(TIME, resumed=True, checkpoint_step=500)):
+        assert "update job TimeLimit=1440" in steps(decide(make_context(found, job(81), submission=told), ACT))
+    own = replace(told, time=TimeRequest(fixed="--time-min"))
+    assert decide(make_context(TIME, job(81), submission=own), ACT).decision == "stop"
 
 
 def test_a_resuming_job_at_its_partitions_limit_keeps_its_time_limit() -> None:
