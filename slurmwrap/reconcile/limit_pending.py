@@ -143,7 +143,12 @@ def _lower(
         f"its own limit is {format_limit(user_s)}"
     )
     lower = SlurmAction(
-        verb=Verb.UPDATE_JOB, target=job.waiting_address, key="TimeLimit", value=str(limit // 60), reason=reason
+        verb=Verb.UPDATE_JOB,
+        target=job.waiting_address,
+        key="TimeLimit",
+        value=str(limit // 60),
+        reason=reason,
+        own=str(-(-user_s // 60)),
     )
     actions, back = [lower], {"TimeLimit": str(user_s // 60), "Comment": job.comment}
     if mode == "act":
@@ -181,8 +186,14 @@ def _set_time_min(waiting: PendingGsubJob, mode: str, this_pass: ReconcilePass) 
     if set_before is not None and set_before.set_s == time_min:
         return True
     reason = f"it resumes from checkpoints, and saves within {format_limit(time_min)}"
+    # Its own is the time limit up to which Slurm may extend it; it had no --time-min.
     action = SlurmAction(
-        verb=Verb.UPDATE_JOB, target=job.address, key="TimeMin", value=str(time_min // 60), reason=reason
+        verb=Verb.UPDATE_JOB,
+        target=job.address,
+        key="TimeMin",
+        value=str(time_min // 60),
+        reason=reason,
+        own=str(-(-user_s // 60)),
     )
     actions = [action]
     if mode == "act":

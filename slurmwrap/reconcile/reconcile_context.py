@@ -220,6 +220,7 @@ class ReconcilerState:
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
+    limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes
 
 
 @dataclass(slots=True)

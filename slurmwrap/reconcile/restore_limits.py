@@ -1,17 +1,19 @@
 """Restore the time limits that rule `limit` lowered: first thing in each pass, when the service ends, by the watchdog.
 
-What was lowered is in a file of its own (store/lowered_limits.py), so none of this needs the database.
+What was lowered is in a file of its own (store/lowered_limits.py), so none of this needs the database. If that file is
+lost or damaged, the recorded changes in the database replace it. Not the Comments of jobs: their users can write them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, intended
 from slurmwrap.model.lowered_limit import LoweredLimit
@@ -25,7 +27,7 @@ from slurmwrap.policy.time_limit import (
     is_settled,
     select_jobs_of,
 )
-from slurmwrap.protocols import Slurm
+from slurmwrap.protocols import Slurm, Store
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
 
 _STARTED = f"it started: {RESTORED}"
@@ -42,12 +44,8 @@ def restore_limits(this_pass: ReconcilePass) -> None:
     Forget jobs that have their user's limit or one that someone else set. An error is reported and tried again in the
     next pass.
     """
-    services, summary = this_pass.services, this_pass.summary
-    try:
-        lowered = services.limits.read()
-    except StoreError as error:
-        summary.errors.append(str(error))
-        return
+    services = this_pass.services
+    lowered = _read_lowered_limits(this_pass)
     if not lowered:
         return
     lowers, kept = may_lower(services, this_pass.now), list[LoweredLimit]()
@@ -62,6 +60,67 @@ def restore_limits(this_pass: ReconcilePass) -> None:
             kept.append(one)
     if kept != ordered:
         services.limits.write(kept)
+
+
+def _read_lowered_limits(this_pass: ReconcilePass) -> tuple[LoweredLimit, ...]:
+    """Return what is lowered by the file, in the first pass of a process also by the database. Write what was missing.
+
+    () if neither can be read: that is reported, and the next pass tries again.
+    """
+    services, book, known = this_pass.services, this_pass.book, tuple[LoweredLimit, ...]()
+    try:
+        known = services.limits.read()
+    except StoreError as error:
+        this_pass.summary.errors.append(str(error))
+        book.limits_compared = False
+    if book.limits_compared or services.scope.user is not None:
+        return known
+    try:
+        missing = find_forgotten_limits(known, this_pass.words.first.values(), services.store, book.cluster)
+        if missing or this_pass.summary.errors:
+            services.limits.write((*known, *missing))
+    except StoreError as error:
+        this_pass.summary.errors.append(f"lowered time limits are not compared with the records: {error}")
+        return known
+    book.limits_compared = True
+    return (*known, *missing)
+
+
+def find_forgotten_limits(
+    known: Sequence[LoweredLimit], jobs: Iterable[JobRecord], store: Store, cluster: str
+) -> tuple[LoweredLimit, ...]:
+    """Return the lowered limits that the recorded changes show and that `known` lacks. StoreError without the records.
+
+    Of a job that has a limit that someone else set, nothing was forgotten.
+    """
+    found: dict[tuple[int, bool], LoweredLimit] = {}
+    for job in jobs:
+        if job.ended or any(select_jobs_of(one, (job,)) for one in known):
+            continue
+        job_id = job.job_id if job.array_job_id is None else job.array_job_id
+        keys = {run.attempt for run in store.attempts(cluster=cluster, job_id=job.job_id) if run.uid == job.uid}
+        keys.add(RunKey(cluster=cluster, job_id=job_id, submit_time=job.submit_time))
+        changes = [a for key in keys for a in store.actions(key) if (a.rule, a.mode, a.error) == ("limit", "act", "")]
+        for key in ("TimeLimit", "TimeMin"):
+            newest = max(
+                (a for a in changes if a.key == key and (a.own or a.reason.endswith(RESTORED))),
+                key=lambda a: (a.intended_at, a.action_id),
+                default=None,
+            )
+            if newest is None or newest.reason.endswith(RESTORED):
+                continue
+            one = LoweredLimit(
+                job_id=job_id,
+                uid=job.uid,
+                submit_time=job.submit_time,
+                at=newest.intended_at,
+                user_s=60 * int(newest.own),
+                set_s=60 * int(newest.value),
+                time_min=key == "TimeMin",
+            )
+            if one.time_min or is_lowered(job, one):
+                found[job_id, one.time_min] = one
+    return tuple(found.values())
 
 
 def may_lower(services: Services, now: float) -> bool:
