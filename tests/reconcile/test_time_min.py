@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import START, Killed
+from fakes import START, Killed, MemoryLimits
 from test_limit_pending import ACT, DAY, HOUR, ChangeFuse, Site, pending_job, requests
 from test_limit_running import running_job, write_log
 from test_reconcile_pass import submission, submission_observation
@@ -206,6 +206,19 @@ def test_other_modes_and_a_missing_watchdog_record_it_once(tmp_path: Path) -> No
     run_passes(site, 3)
     assert requests(site) == []
     assert [(a.mode, a.key, a.value) for a in site.store.actions()] == [("advise", "TimeMin", SET)]
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_it_is_undone_although_the_file_was_lost(tmp_path: Path, started: bool) -> None:
+    site = site_of(tmp_path)
+    run_passes(site)
+    if started:
+        start(site, 70 * 60)
+        run_passes(site)
+    site.limits, site.state = MemoryLimits(), ReconcilerState()
+    site.config = replace(ACT, rules={"limit": "observe"})
+    run_passes(site, 1)
+    assert site.limit == USER_S and ((("81", "TimeMin", "0") in requests(site)) is not started)
 
 
 def test_a_job_with_a_shorter_limit_is_requeued_with_its_users_limit(tmp_path: Path) -> None:

@@ -198,7 +198,8 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
     _make_check_spec(
         "rules", SITE, site_checks.check_rules,
         """Whether each rule with mode `act` is able to act: site.slurm_user is Slurm's SlurmUser, a reconciler that
-        resizes under enforced limits is root, the gate has a published directory.""",
+        resizes under enforced limits is root, the gate has a published directory, and the watchdog runs, which undoes
+        what `order` and `limit` changed if the reconciler stops.""",
         "See `slurmwrap config show rules`.",
     ),
     _make_check_spec(

@@ -47,6 +47,7 @@ from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config.load_config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
 from slurmwrap.host.journal import SOCKET
+from slurmwrap.install.service_watchdog import MEMORY
 from slurmwrap.report.job_report.job_report_text import plain
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
@@ -441,6 +442,28 @@ def test_a_missing_journal_is_reported(to: str, wanted: tuple[str, str]) -> None
         pytest.skip("a journald listens on this machine")
     found = site_checks.check_log(make_context(log=LogSection(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rules", "age_s", "told"),
+    [
+        ({"order": "act"}, None, "order: the watchdog, which undoes what they changed if the reconciler stops, never"),
+        ({"order": "act", "limit": "act"}, 7200, "order and limit: the watchdog, which undoes what they changed if"),
+        ({"limit": "act"}, 60, None),
+        ({"limit": "advise", "order": "observe"}, None, None),
+    ],
+)
+def test_rules_that_are_undone_by_the_watchdog_need_it(
+    tmp_path: Path, rules: dict[str, str], age_s: float | None, told: str | None
+) -> None:
+    context = make_context(site=SiteSection(state_dir=str(tmp_path)), rules=rules)
+    context.__dict__["slurm"] = {}
+    if age_s is not None:
+        (tmp_path / MEMORY).write_text("{}")
+        os.utime(tmp_path / MEMORY, (context.now - age_s, context.now - age_s))
+    found = site_checks.check_rules(context)
+    assert [text[: len(told or "")] for text in found.details] == ([told] if told else [])
+    assert found.state == (WARN if told else OK)
 
 
 @pytest.mark.parametrize(
