@@ -186,6 +186,7 @@ class OrderState:
     thresholds_at: float = 0.0
     published: PublishedOrder | None = None  # as it was published last
     known: dict[RunKey, tuple[ActionRecord, ...]] = field(default_factory=dict)  # of the pending jobs
+    classes: dict[RunKey, int] = field(default_factory=dict)  # of the pending jobs in the last pass
     counted: set[RunKey] = field(default_factory=set)  # running jobs of which it is known whom they passed
     # Job -> the newest run of its key, and whether that took longer than expected.
     overran: dict[RunTimeQuery, tuple[object, bool]] = field(default_factory=dict)

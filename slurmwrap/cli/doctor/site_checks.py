@@ -334,8 +334,8 @@ def _list_rule_obstacles(context: CheckContext, acting: list[str]) -> Iterator[s
         seen = last_watch(Path(state_dir))
         last = f"last ran {_format_age(context.now - seen)} ago" if seen else "never ran here"
         yield (
-            f"{undone}: the watchdog, which undoes what they changed if the reconciler stops, {last}: `systemctl enable "
-            "--now slurmwrap-watchdog.timer`"
+            f"{undone}: the watchdog, which undoes what they changed if the reconciler stops, {last}: "
+            "`systemctl enable --now slurmwrap-watchdog.timer`"
         )
 
 
