@@ -50,6 +50,8 @@ SHORTEST_S, LONGEST_S, MOST_GPUS = 120, 86_400, 32
 TARGETS = (0.57, 1.45, 0.45)
 SYNTHETIC_DAYS, SYNTHETIC_JOBS = 30, 1000
 SPREADS = (0.2, 0.4, 0.6, 0.8, 1.2)
+# The predictor that no predictor can beat, of jobs whose median is known.
+BEST = "the median of its key, known beforehand"
 # The invented jobs of --keys: users, keys of each, jobs, and the spread of the medians of keys.
 USERS, KEYS, JOBS, KEY_SIGMA = 60, 8, 20_000, 1.8
 
@@ -128,7 +130,7 @@ def replay(jobs: Iterable[ReplayJob]) -> tuple[list[Figures], float]:
     """
     history, last_two = RunTimeHistory(), defaultdict[tuple[str, int], deque[float]](lambda: deque(maxlen=2))
     ours, specific = Figures(name="production"), Figures(name="production, jobs with runs of the same key")
-    tsafrir, best = Figures(name="mean of the last two"), Figures(name="the median of its key, known beforehand")
+    tsafrir, best = Figures(name="mean of the last two"), Figures(name=BEST)
     running: list[tuple[float, int, ReplayJob]] = []
     spent = 0.0
     for number, one in enumerate(sorted(jobs, key=lambda job: job.submit_s)):
