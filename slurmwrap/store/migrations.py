@@ -80,6 +80,8 @@ CREATE INDEX run_times_by_key ON run_times (uid, key, end_time, cluster, submit_
     WHERE key <> '';
 CREATE INDEX run_times_by_account ON run_times (account, gpus, end_time, cluster, submit_time, run_s, complete);
 CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, cluster, submit_time, run_s, complete);
+-- For the retention.
+CREATE INDEX run_times_by_end ON run_times (end_time);
 """
 
 

@@ -289,7 +289,7 @@ KINDS: tuple[RetentionKind, ...] = (
         "rowid",
         f"""end_time < :before AND {_format_superseded_sql("uid, gpus")}
         AND (key = '' OR {_format_superseded_sql("uid, key", "key <> ''")})""",
-        "120",
+        "130",
     ),
     # Runs and everything that refers to them.
     _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
@@ -312,7 +312,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND (o.done_at IS NULL OR o.intended_at >= :before))""",
         "300",
     ),
-    _make_removal_kind("run_times", "keep", "rowid", "end_time < :before", "120"),
+    _make_removal_kind("run_times", "keep", "rowid", "end_time < :before", "130", index="run_times_by_end"),
     _make_removal_kind("strikes", "keep", "strike_id", "at < :before"),
     _make_removal_kind("removals", "keep", "node, began", "ended < :before"),
     _make_removal_kind("repairs", "keep", "node, at, kind", "at < :before"),
