@@ -340,6 +340,9 @@ class Memory(Protocol):
     def passed(self, fingerprint: str) -> bool:
         """Return whether a pre-run with this fingerprint (same script, code and environment) passed before."""
 
+    def measured(self, fingerprint: str) -> Measurement | None:
+        """Return what the newest pre-run with this fingerprint measured if it passed; else None."""
+
     def undecided(self, fingerprint: str) -> str:
         """Return why the newest pre-run with this fingerprint was inconclusive if another would be too; else ""."""
 

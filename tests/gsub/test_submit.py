@@ -122,6 +122,7 @@ class FakeMemory:
     profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     blocked: tuple[BlockedInput, ...] = ()
     known_good: frozenset[str] = frozenset()
+    measurement: Measurement | None = None  # of its last pre-run
     doubt: str = ""  # why its pre-run was inconclusive
     ran_well: bool = False  # whether a run completed
     runs: tuple[tuple[int, float], ...] = ()  # runs without diagnosis: (job id, time)
@@ -142,6 +143,9 @@ class FakeMemory:
 
     def passed(self, fingerprint: str) -> bool:
         return "*" in self.known_good
+
+    def measured(self, fingerprint: str) -> Measurement | None:
+        return self.measurement
 
     def undecided(self, fingerprint: str) -> str:
         return self.doubt
