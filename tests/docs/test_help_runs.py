@@ -28,6 +28,7 @@ STAND_INS = (
     (r"n\[01-04\]", "n[4-7]"),
     (r"/shared/slurmwrap", "{shared}"),
     (r"next\.sbatch", "train.sbatch"),
+    (r"\bsite-before-upgrade\.db\b", "/root/site-before-upgrade.db"),  # root writes none into a user's directory
     (r"gsub new", "gsub new -o new.sbatch"),
 )
 FILES = {
@@ -85,7 +86,7 @@ def list_examples() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Session, dict[str, str]]]:
-    """A session with a lab, files, a failed job, an array, and a job cancelled by its pre-run."""
+    """A session with a lab, files, a failed job, an array, a job cancelled by its pre-run, and one that passed it."""
     session = Session(lab_scratch / "help", lab_users[0])
     try:
         session.start_lab()
@@ -97,6 +98,7 @@ def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Sess
         session.run("gsub --prerun=off -G1 -o job.out --wrap 'echo ValueError: no; exit 1'", as_root=False)
         session.run("gsub --prerun=off -G1 --array=1-2 --wrap 'exit 1'", as_root=False)
         session.run("gsub examples/buggy/train.sbatch", as_root=False)
+        session.run("gsub --prerun=only train.sbatch", as_root=False)
         session.run("mkdir -p -m 700 /var/backups/slurmwrap /var/lib/prometheus/node-exporter", as_root=True)
         session.settle()
         yield session, {"job": "1", "array": "2", "prerun": "4", "shared": str(session.home / "shared")}
