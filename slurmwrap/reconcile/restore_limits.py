@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import ceil
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable, StoreError
@@ -28,7 +29,7 @@ from slurmwrap.policy.time_limit import (
     select_jobs_of,
 )
 from slurmwrap.protocols import Slurm, Store
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services, run_for_each_job
 
 _STARTED = f"it started: {RESTORED}"
 _EXTENDED = "its time limit is extended, up to its user's"
@@ -75,9 +76,12 @@ def _read_lowered_limits(this_pass: ReconcilePass) -> tuple[LoweredLimit, ...]:
         book.limits_compared = False
     if book.limits_compared or services.scope.user is not None:
         return known
+    damaged, missing = bool(this_pass.summary.errors), tuple[LoweredLimit, ...]()
     try:
-        missing = find_forgotten_limits(known, this_pass.words.first.values(), services.store, book.cluster)
-        if missing or this_pass.summary.errors:
+        for job in this_pass.words.first.values():
+            find = partial(find_forgotten_limits, (*known, *missing), (job,), services.store, book.cluster)
+            missing += run_for_each_job(job, this_pass, find, ())
+        if missing or damaged:
             services.limits.write((*known, *missing))
     except StoreError as error:
         this_pass.summary.errors.append(f"lowered time limits are not compared with the records: {error}")
