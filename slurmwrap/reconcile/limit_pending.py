@@ -165,8 +165,11 @@ def _set_time_min(waiting: PendingGsubJob, mode: str, this_pass: ReconcilePass) 
     Only for a job whose user consented to retries: it is requeued at the end of the shorter limit. The time in which it
     saves is that of its own earlier runs. Return False if the rate limit is reached.
     """
-    job, request, limits = waiting.record, waiting.submission.time, this_pass.services.limits
-    known = limits.read() if mode == "act" else ()
+    job, request = waiting.record, waiting.submission.time
+    consents = waiting.submission.retry and job.requeue and job.array_job_id is None
+    if not consents or job.time_limit_s is None or request is None or request.warn_s:
+        return True
+    known = this_pass.services.limits.read() if mode == "act" else ()
     set_before = next((one for one in known if one.time_min and select_jobs_of(one, (job,))), None)
     runs = [run for run in _list_earlier_runs(waiting, this_pass) if run.restarts < job.restarts]
     last = max(runs, key=lambda run: run.restarts, default=None)
@@ -175,15 +178,10 @@ def _set_time_min(waiting: PendingGsubJob, mode: str, this_pass: ReconcilePass) 
         # It has run since then and did not save: it may need longer than before.
         _withdraw_time_min(job, set_before, this_pass)
         return True
-    consents = waiting.submission.retry and job.requeue and job.array_job_id is None
-    if not (saves and consents) or job.time_limit_s is None or request is None or request.warn_s:
-        return True
     # This pass's record may be older than the limit that restore_limits() has just restored.
     user_s = max(job.time_limit_s, set_before.user_s if set_before is not None else 0)
     time_min = choose_time_min([run.saved_after_s for run in runs if run.saved_after_s is not None], user_s)
-    if time_min is None or find_reason_to_keep(job, request, this_pass.snapshot(), resumes=True):
-        return True
-    if set_before is not None and set_before.set_s == time_min:
+    if not saves or time_min is None or find_reason_to_keep(job, request, this_pass.snapshot(), resumes=True):
         return True
     reason = f"it resumes from checkpoints, and saves within {format_limit(time_min)}"
     # Its own is the time limit up to which Slurm may extend it; it had no --time-min.
@@ -200,7 +198,8 @@ def _set_time_min(waiting: PendingGsubJob, mode: str, this_pass: ReconcilePass) 
         if not job.comment or job.comment.startswith(LIMIT_COMMENT):
             text = f"{LIMIT_COMMENT}{format_limit(time_min)} to {format_limit(user_s)}: it resumes from checkpoints"
             actions.append(SlurmAction(verb=Verb.UPDATE_JOB, target=action.target, key="Comment", value=text))
-        _remember(waiting, time_min, user_s, this_pass, time_min=True)
+        if set_before is None or set_before.set_s != time_min:
+            _remember(waiting, time_min, user_s, this_pass, time_min=True)
     return make_changes(this_pass, waiting, "limit", actions, {"TimeMin": "0", "Comment": job.comment}, mode=mode)
 
 

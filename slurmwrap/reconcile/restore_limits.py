@@ -80,7 +80,7 @@ def _read_lowered_limits(this_pass: ReconcilePass) -> tuple[LoweredLimit, ...]:
     try:
         for job in this_pass.words.first.values():
             find = partial(find_forgotten_limits, (*known, *missing), (job,), services.store, book.cluster)
-            missing += run_for_each_job(job, this_pass, find, ())
+            missing += run_for_each_job(job, this_pass, find, tuple[LoweredLimit, ...]())
         if missing or damaged:
             services.limits.write((*known, *missing))
     except StoreError as error:

@@ -18,7 +18,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.policy.checkpoint_limit import choose_time_min
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.profiling.job_key import derive_site_key
-from slurmwrap.reconcile import reconcile_once
+from slurmwrap.reconcile import pending_job_updates, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.reconcile.restore_limits import restore_all_limits
 from slurmwrap.sbatch.job_request import ResourceShape
@@ -85,6 +85,18 @@ def test_a_waiting_job_that_resumes_may_start_in_a_gap_in_which_it_saves(tmp_pat
     start(site, 70 * 60)
     run_passes(site)
     assert requests(site) == SET_REQUESTS, "the limit with which Slurm started it stays"
+
+
+def test_a_time_min_that_the_rate_limit_held_back_is_set_in_a_later_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(tmp_path)
+    with monkeypatch.context() as held:
+        held.setattr(pending_job_updates, "take_tokens", lambda count, this_pass: False)
+        run_passes(site)
+        assert requests(site) == []
+    run_passes(site)
+    assert requests(site) == SET_REQUESTS and len(site.limits.read()) == 1
 
 
 def test_a_requeued_job_gets_its_users_limit_again_once(tmp_path: Path) -> None:
