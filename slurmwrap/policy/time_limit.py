@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from slurmwrap.config.load_config import Limit
-from slurmwrap.model.cluster import Snapshot
+from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.lowered_limit import LoweredLimit, TimeRequest
@@ -100,6 +100,12 @@ def find_conflict(job: JobRecord, user_s: float, snapshot: Snapshot) -> str:
         if reserved := next((one.name for one in soon if not nodes.isdisjoint(one.nodes)), ""):
             return f"reservation {reserved} begins before its time limit would end"
     return ""
+
+
+def cap_by_partition(job: JobRecord, user_s: int, partitions: Iterable[Partition]) -> int:
+    """Return the user's limit, or that of the job's partition if it is shorter: the user may have moved the job."""
+    names = frozenset(job.partition.split(","))
+    return min((user_s, *(one.max_time_s for one in partitions if one.name in names and one.max_time_s is not None)))
 
 
 def list_steps(lowered: LoweredLimit) -> tuple[int, ...]:

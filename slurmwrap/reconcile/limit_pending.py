@@ -212,7 +212,7 @@ def _list_earlier_runs(waiting: PendingGsubJob, this_pass: ReconcilePass) -> lis
 
 def _withdraw_time_min(job: JobRecord, set_one: LoweredLimit, this_pass: ReconcilePass) -> None:
     reason = f"it did not save in its last run: {RESTORED}"
-    if restore_one(job, set_one.user_s, reason, this_pass, time_min=True):
+    if restore_one(job, set_one.user_s, reason, this_pass, time_min=True, owner=job.uid):
         limits = this_pass.services.limits
         limits.write([one for one in limits.read() if not (one.time_min and select_jobs_of(one, (job,)))])
 

@@ -23,13 +23,20 @@ from slurmwrap.policy.time_limit import (
     LIMIT_COMMENT,
     RESTORED,
     SETTLED_S,
+    cap_by_partition,
     choose_running_limit,
     is_lowered,
     is_settled,
     select_jobs_of,
 )
 from slurmwrap.protocols import Slurm, Store
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services, run_for_each_job
+from slurmwrap.reconcile.reconcile_context import (
+    ReconcilePass,
+    Services,
+    is_muted,
+    mute_user,
+    run_for_each_job,
+)
 
 _STARTED = f"it started: {RESTORED}"
 _EXTENDED = "its time limit is extended, up to its user's"
@@ -164,32 +171,54 @@ def _check_time_min(
     """
     if job.ended or job.state == "COMPLETING":
         return set_one
+    # A pending job may have been moved to another partition or QOS: then its user gets what they may set there.
+    if not job.pending:
+        if not lowers and is_lowered(job, set_one):
+            limit_s = cap_by_partition(job, set_one.user_s, this_pass.snapshot().partitions)
+            if limit_s > (job.time_limit_s or 0):
+                restore_one(job, limit_s, _NOT_LOWERED, this_pass)
+        # It keeps its --time-min: Slurm removes it only from pending jobs (measured, 22.05.8).
+        return set_one
     if not lowers:
-        # A running job keeps its --time-min: Slurm removes it only from pending jobs (measured, 22.05.8).
-        undone = (job.pending or is_lowered(job, set_one)) and restore_one(
-            job, set_one.user_s, _NOT_LOWERED, this_pass, time_min=job.pending
-        )
+        undone = restore_one(job, set_one.user_s, _NOT_LOWERED, this_pass, time_min=True, owner=job.uid)
         # The call that set it may still be under way.
-        settled = not 0 <= this_pass.now - set_one.at < SETTLED_S
-        return None if undone and job.pending and settled else set_one
-    if not job.pending or job.restarts <= set_one.restarts:
+        return None if undone and not 0 <= this_pass.now - set_one.at < SETTLED_S else set_one
+    if job.restarts <= set_one.restarts:
         return set_one
-    if is_lowered(job, set_one) and not restore_one(job, set_one.user_s, _REQUEUED, this_pass):
-        return set_one
+    if is_lowered(job, set_one):
+        restore_one(job, set_one.user_s, _REQUEUED, this_pass, owner=job.uid)
+        if is_muted(job.uid, this_pass):
+            return set_one
     return replace(set_one, restarts=job.restarts)
 
 
-def restore_one(job: JobRecord, limit_s: int, reason: str, this_pass: ReconcilePass, *, time_min: bool = False) -> bool:
-    """Set one job's limit in slurmwrap's own name, and record it. Return False if Slurm refused it.
+def restore_one(
+    job: JobRecord,
+    limit_s: int,
+    reason: str,
+    this_pass: ReconcilePass,
+    *,
+    time_min: bool = False,
+    owner: int | None = None,
+) -> bool:
+    """Set one job's limit, and record it. Return False if Slurm refused it, or is not asked now in the owner's name.
 
-    `time_min`: remove its --time-min too.
+    `time_min`: remove its --time-min too. `owner`: uid in whose name Slurm is asked; None: slurmwrap's own.
     """
+    if owner is not None and is_muted(owner, this_pass):
+        return False
     actions = make_restoring_actions(job, limit_s, reason, time_min=time_min)
     action = actions[0]
     try:
-        this_pass.services.slurm.apply(action, also=actions[1:])
-    except SlurmUnreachable:
-        raise
+        this_pass.services.slurm.apply(action, owner=owner, also=actions[1:])
+    except SlurmUnreachable as away:
+        if owner is None:
+            raise
+        # Raises SlurmUnreachable if the controller itself does not answer.
+        this_pass.services.slurm.job(job.address)
+        mute_user(owner, this_pass)
+        this_pass.summary.errors.append(f"job {job.address}: {away}")
+        return False
     except SlurmError as error:
         if not _GONE.search(str(error)):
             this_pass.summary.errors.append(_format_error(action, error))
@@ -241,13 +270,22 @@ def restore_all_limits(slurm: Slurm, lowered: Sequence[LoweredLimit]) -> tuple[l
     jobs = slurm.jobs() if lowered else ()
     due = [(job, one) for one in lowered for job in select_jobs_of(one, jobs) if _is_due(job, one)]
     done, errors = list[str](), list[str]()
+    # As in a pass: the jobs with a --time-min may have been moved to another partition or QOS since.
+    moved = any(one.time_min and not job.pending for job, one in due)
+    partitions = slurm.snapshot().partitions if moved else ()
     for job, one in sorted(due, key=lambda pair: (pair[0].pending, pair[0].start_time or 0, pair[1].set_s)):
-        action, *also = make_restoring_actions(job, one.user_s, _NOT_LOWERED, time_min=one.time_min and job.pending)
+        waits = one.time_min and job.pending
+        limit_s = cap_by_partition(job, one.user_s, partitions) if one.time_min and not waits else one.user_s
+        action, *also = make_restoring_actions(job, limit_s, _NOT_LOWERED, time_min=waits)
         try:
-            slurm.apply(action, also=also)
+            slurm.apply(action, owner=job.uid if waits else None, also=also)
             done.append(f"job {action.target} has its time limit of {action.value} minutes again")
-        except SlurmUnreachable:
-            raise
+        except SlurmUnreachable as away:
+            if not waits:
+                raise
+            # The owner may have stopped scontrol. Raises SlurmUnreachable if the controller itself does not answer.
+            slurm.job(job.address)
+            errors.append(_format_error(action, away))
         except SlurmError as error:
             if not _GONE.search(str(error)):
                 errors.append(_format_error(action, error))

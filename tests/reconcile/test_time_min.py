@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from test_limit_pending import ACT, DAY, HOUR, ChangeFuse, Site, pending_job, re
 from test_limit_running import running_job, write_log
 from test_reconcile_pass import submission, submission_observation
 
+from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.model.cluster import Partition, Reservation, Snapshot
+from slurmwrap.model.decision import SlurmAction
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.lowered_limit import TimeRequest
 from slurmwrap.model.resource_profile import ResourceProfile
@@ -218,6 +221,42 @@ def test_other_modes_and_a_missing_watchdog_record_it_once(tmp_path: Path) -> No
     run_passes(site, 3)
     assert requests(site) == []
     assert [(a.mode, a.key, a.value) for a in site.store.actions()] == [("advise", "TimeMin", SET)]
+
+
+@pytest.mark.parametrize("by_watchdog", [False, True])
+def test_a_job_that_was_moved_gets_no_more_than_its_partition_allows(tmp_path: Path, by_watchdog: bool) -> None:
+    site = site_of(tmp_path)
+    run_passes(site)
+    start(site, 70 * 60)
+    site.slurm.records[81] = replace(site.slurm.records[81], partition="short")
+    plain, short = site.slurm.snapshot(), Partition(name="short", max_time_s=2 * HOUR)
+    site.slurm.snapshot = lambda: replace(plain, partitions=(short,))  # type: ignore[method-assign]
+    if by_watchdog:
+        restore_all_limits(site.slurm, site.limits.read())
+    else:
+        site.config = replace(ACT, rules={"limit": "advise"})
+        run_passes(site)
+    assert site.limit == 2 * HOUR
+
+
+def test_a_waiting_job_is_restored_in_its_owners_name_and_a_stopped_scontrol_delays_nothing(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    run_passes(site)
+    apply, asked = site.slurm.apply, list[int | None]()
+
+    def time_out(action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
+        asked.append(owner)
+        raise SlurmUnreachable("no answer within 3 s")
+
+    site.slurm.apply = time_out  # type: ignore[method-assign]
+    done, errors = restore_all_limits(site.slurm, site.limits.read())
+    assert (done, asked) == ([], [1001]) and "no answer" in errors[0]
+    site.config = replace(ACT, rules={"limit": "advise"})
+    assert "no answer" in site.run().errors[0] and site.run().errors == []
+    site.slurm.apply = apply  # type: ignore[method-assign]
+    site.clock.sleep(700)
+    run_passes(site, 1)
+    assert requests(site)[2:] == UNDONE and site.slurm.owners[2:] == [1001] * 3
 
 
 @pytest.mark.parametrize("started", [False, True])
