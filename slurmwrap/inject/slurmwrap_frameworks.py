@@ -29,6 +29,7 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
             _hook_generate(module.GenerationMixin, counter)
     elif name.startswith("deepspeed"):
         _hook_deepspeed(module.DeepSpeedEngine, counter)
+        sys.modules["slurmwrap_step"]._layer("slurmwrap_losses").hook(name, module, counter)
     elif name.startswith("megatron"):
         if hasattr(module, "train_step"):
             _hook_megatron(module, counter)
@@ -167,6 +168,9 @@ def _hook_megatron(module: "Any", counter: "Any") -> None:
 def _megatron_step(counter: "Any", result: "Any", model: "Any") -> None:
     if isinstance(result, tuple) and len(result) > 1 and result[1]:
         return
+    if counter.losses is not None and isinstance(result, tuple) and isinstance(result[0], dict):
+        # Megatron calls the autograd engine directly. The last stage of its pipeline returns the mean losses.
+        _quietly(counter.losses.note, [loss for name, loss in result[0].items() if "loss" in name][:1])
     if "megatron" not in counter.added and model is not None:
         _quietly(_model_of, counter, model if isinstance(model, (list, tuple)) else [model])
     counter.add("megatron")
