@@ -106,6 +106,7 @@ class Losses(object):
 
     def scale(self, scaled: "Any", loss: "Any") -> None:
         """Note that `scaled` is `loss` times the factor of a GradScaler."""
+        self.counter.ready()
         self.scaled = None
         if scaled is not loss and loss.numel() == 1:
             self.scaled = (weakref.ref(scaled), loss.detach())
