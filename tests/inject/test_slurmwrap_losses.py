@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pythons import find_pythons
 
 from slurmwrap.inject import slurmwrap_step
 from slurmwrap.node_hooks import step_counts
@@ -134,9 +135,10 @@ def test_a_step_without_a_backward_pass_has_no_loss(tmp_path: Path) -> None:
     assert run_recorded(tmp_path / "2", "step()") == {}
 
 
-def test_a_scaled_loss_is_recorded_before_scaling(tmp_path: Path) -> None:
+@pytest.mark.parametrize("python", find_pythons())
+def test_a_scaled_loss_is_recorded_before_scaling(tmp_path: Path, python: str) -> None:
     code = "s = torch.grad_scaler.GradScaler()\nfor loss in (3.0, 2.0): s.scale(Tensor(loss)).backward(); step()"
-    assert list_losses(run_recorded(tmp_path, code)) == [(1, 3.0), (2, 2.0)]
+    assert list_losses(run_recorded(tmp_path, code, python)) == [(1, 3.0), (2, 2.0)]
 
 
 def test_losses_that_are_nan_or_infinite_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ AT_ONCE = GPU + "sys.modules['slurmwrap_losses'].TAKEN_EVERY_S = 0.0\n"
 
 
 def test_a_loss_on_a_gpu_is_read_when_the_gpu_has_delivered_it(tmp_path: Path) -> None:
-    code = f"""
+    code = """
         torch.cuda.arrived = False
         for value in (4.0, 3.0): loss(value).backward(); loss(1.0).backward(); step()
         assert not sys.modules["slurmwrap_counter"].counter.losses.rows
