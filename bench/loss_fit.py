@@ -4,7 +4,7 @@ The trainings differ in model, task, optimizer and schedule of the learning rate
 The loss of each step goes through the counter's own history (inject/slurmwrap_losses.py), so the fit sees at most 256
 means. The true final loss is the mean over the last 5 % of the steps. Compared are profiling/loss_fit.py, Optimus' fit
 (1/(a k + b) + c with non-negative a and b, least squares of 1/(l - c), EuroSys'18), and the last value (the mean over
-the last 5 % of the steps so far). Half of the trainings (`development`) were used to choose the settings of loss_fit.py,
+the last 5 % of the steps so far). Half of the trainings (`development`) were used to choose the settings of the module,
 the others (`test`) were not. Takes about 2 minutes. Needs torch.
 """
 

@@ -101,3 +101,13 @@ class LossCurve:
     attempt: RunKey
     source: str  # name of the format that was read: "transformers", "keras", "counter", ...
     points: tuple[LossPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLosses:
+    """The losses that the step counter of a run has recorded (gsub --count-steps): the user's claim."""
+
+    points: tuple[LossPoint, ...] = ()
+    taken: int = 0  # losses that were read
+    bad: int = 0  # NaN or infinite ones among them
+    bad_at_end: int = 0  # those after the last finite one

@@ -36,8 +36,8 @@ _LAST_FAVOUR = 0.5
 _OUTLIER = 4.0
 _NEIGHBOURS = 4
 # Shapes: k0 and t as shares of the steps so far.
-_OFFSETS = (0.003, 0.03, 0.1, 0.3, 1.0)
-_TIMES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+_OFFSETS = tuple(0.002 * 2**number for number in range(9))
+_TIMES = tuple(0.05 * 2 ** (number / 4) for number in range(17))
 OPTIMUS, EXPONENTIAL, LAST = "inverse", "exponential", "last value"
 
 Shape = Callable[[float], float]

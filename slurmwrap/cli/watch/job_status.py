@@ -19,6 +19,7 @@ from slurmwrap.cli.record_access import RecordSource, find_record_source, read_j
 from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.cli.watch.job_forecaster import JobForecaster
+from slurmwrap.cli.watch.loss_outlook import LossOutlook, find_loss_outlook
 from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.diagnosis.log_progress import ShownProgress, find_last_progress, find_shown_progress
 from slurmwrap.diagnosis.log_rows import read_log, remove_ansi
@@ -31,6 +32,7 @@ from slurmwrap.gsub.follow_prerun import (
     read_wanted_steps,
     take_prerun_snapshot,
 )
+from slurmwrap.host.read_user_file import make_counted_losses
 from slurmwrap.model.evidence import LogTail, RunKey
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
@@ -42,6 +44,7 @@ from slurmwrap.node_hooks import log_tails, step_counts
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import check_levels
 from slurmwrap.policy.requeue import COMMENT_PREFIX, RETRY_JOB_COMMENT
+from slurmwrap.profiling.loss_fit import Dominated, find_dominated
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, forecast_end
 from slurmwrap.profiling.run_time import compute_steps_per_process
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
@@ -59,6 +62,8 @@ SILENT_S = 600.0
 SILENT_TIMES = 5
 # How often and in which intervals the user's own reconciler is tried at the end of a job, if another one runs.
 _JUDGE_TRIES, _JUDGE_PAUSE_S = 5, 2.0
+# The losses of an array's running tasks are read this often, and of at most so many tasks.
+_SWEEP_EVERY_S, _SWEEP_TASKS = 60.0, 32
 # Number of bytes that are read from the end of the output, and from its start, where a program says that it resumes.
 _TAIL_BYTES, _HEAD_BYTES = 64 * 1024, 8 * 1024
 
@@ -204,6 +209,8 @@ class JobStatus:
     )
     end: EndForecast | None = None  # when the running job is expected to end; None: not known
     findings: tuple[EarlyFinding, ...] = ()  # of the rule `early`, about the present run
+    loss: LossOutlook | None = None  # of a running job that counts its steps; None: no loss was recorded
+    dominated: tuple[Dominated, ...] = ()  # running tasks of an array that will hardly become its best
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
     gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
     gpu_use: JobGpuUse | None = None
@@ -340,6 +347,20 @@ class OwnerFacts:
         return now
 
 
+def _find_loss(status: JobStatus, submission: Submission | None) -> LossOutlook | None:
+    """Return the losses of a running job and their prediction; None if none were recorded."""
+    record, folder = status.record, submission.step_dir if submission is not None else ""
+    if not folder or record.state != "RUNNING" or record.start_time is None:
+        return None
+    found: dict[str, Any] = step_counts.losses(  # type: ignore[no-untyped-call]
+        os.fsencode(folder), record.job_id, record.uid, float(record.start_time), record.restarts
+    )
+    if not found:
+        return None
+    losses = make_counted_losses(found, float(record.start_time))
+    return find_loss_outlook(losses, status.end, float(record.start_time))
+
+
 class JobStatusReader:
     """Reads the status of one job repeatedly."""
 
@@ -357,6 +378,8 @@ class JobStatusReader:
         self._states: dict[str, str] = {}
         self._forecaster = JobForecaster(slurm, places[0], config)
         self._owner_facts = OwnerFacts(environ, self._forecaster.find_run_time)
+        self._dominated: tuple[Dominated, ...] = ()
+        self._sweep_at = -_SWEEP_EVERY_S
 
     def look(self, now: float) -> JobStatus:
         """Return the present status; it has no rows if Slurm has forgotten the job. Raise SlurmError."""
@@ -382,7 +405,25 @@ class JobStatusReader:
         if self._submission is not None and facts.waiting is not None:
             order = describe_queue_class(facts.waiting.record, self._submission, self._config, now)
             facts = replace(facts, queue_order=order)
-        return self._owner_facts.add(facts, self._submission, trial_row)
+        facts = self._owner_facts.add(facts, self._submission, trial_row)
+        if facts.array:
+            return replace(facts, dominated=self._find_dominated(facts))
+        return replace(facts, loss=_find_loss(facts, self._submission))
+
+    def _find_dominated(self, status: JobStatus) -> tuple[Dominated, ...]:
+        """Return the running tasks of the array that will hardly become its best, found once a minute."""
+        if self._submission is None or not self._submission.step_dir or status.at - self._sweep_at < _SWEEP_EVERY_S:
+            return self._dominated
+        self._sweep_at = status.at
+        fits = {}
+        for watched in [w for w in status.rows if w.record.state == "RUNNING"][:_SWEEP_TASKS]:
+            # A rate by several looks would be that of one task.
+            reader = OwnerFacts(self._environ, self._forecaster.find_run_time)
+            task = JobStatus(at=status.at, address=watched.record.address, rows=(watched,))
+            loss = _find_loss(reader.add(task, self._submission, None), self._submission)
+            fits[watched.record.address] = loss.fit if loss is not None else None
+        self._dominated = find_dominated(fits)
+        return self._dominated
 
     def _read_findings(self, status: JobStatus) -> tuple[EarlyFinding, ...]:
         found: Mapping[tuple[int, int], tuple[EarlyFinding, ...]] = {}

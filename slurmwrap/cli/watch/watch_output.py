@@ -11,6 +11,7 @@ from typing import Any
 from slurmwrap.cli.watch import gpu_utilization
 from slurmwrap.cli.watch.gpu_utilization import format_gpu_rows
 from slurmwrap.cli.watch.job_status import JobStatus, Output, WatchedPrerun
+from slurmwrap.cli.watch.loss_outlook import format_loss_rows, outlook_to_json_dict
 from slurmwrap.cli.watch.pending_reasons import ReasonMeaning, describe_prerun, explain_reason
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
@@ -24,6 +25,7 @@ from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.profiling.progress_estimate import EndForecast
 from slurmwrap.report.job_report.job_report_text import Paint, plain
+from slurmwrap.report.loss_text import describe_dominated
 from slurmwrap.report.text_format import (
     bar,
     clock,
@@ -51,8 +53,10 @@ _LOG_LABELS = (
     "pre-run",
     "Slurm",
     "steps",
+    "loss",
     "ends",
     "task",
+    "sweep",
     "GPU use",
     "GPU mem",
     "idle",
@@ -116,6 +120,8 @@ def make_change_key(status: JobStatus) -> tuple[object, ...]:
         compute_silent_s(status) is not None,
         end is not None and end.share_at_limit is not None,
         tuple(one.kind for one in status.findings),
+        status.loss is not None and status.loss.losses.bad_at_end > 0,
+        tuple(one.name for one in status.dominated),
         bool(status.silent),
         _make_gpu_key(status),
     )
@@ -183,6 +189,8 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "prerun": None if trial is None else _prerun_to_json_dict(trial),
         "output": None if status.output is None else _output_to_json_dict(status, status.output),
         "steps": None if status.steps is None else status.steps.count,
+        "loss": None if status.loss is None else outlook_to_json_dict(status.loss),
+        "dominated": [asdict(one) for one in status.dominated],
         "steps_per_s": status.rates[-1] if status.rates else status.steps.per_s if status.steps else None,
         "gpu_percent": None if use is None or use.percent is None else round(use.percent, 1),
         "gpu_use": None if use is None else gpu_utilization.gpu_use_to_json_dict(use),
@@ -295,6 +303,8 @@ def _list_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str
         yield from _list_failed_tasks(status)
         if status.gpus:
             yield "GPU use", f"of one task at a time: slurmwrap watch {status.address}_N --gpus", ""
+        if dominated := describe_dominated(status.dominated):
+            yield "sweep", dominated, ""
     if status.waiting is not None:
         yield from _list_waiting_rows(status, style)
     record = status.record
@@ -458,6 +468,8 @@ def _list_running_rows(status: JobStatus, record: JobRecord, style: ScreenStyle)
         yield "steps", f"{status.steps.count:,}{rate}  {sparkline(status.rates, style.unicode)}".rstrip() + late, ""
     elif status.counts_steps:
         yield "steps", "none counted yet", ""
+    if status.loss is not None:
+        yield from format_loss_rows(status.loss)
     if (end := get_end(status)) is not None:
         yield from _list_end_rows(status, end, style)
     if status.gpu_use is not None:
