@@ -39,11 +39,12 @@ _EXPORT_REASON = "--count-steps: the step counter is found by these variables"
 def enable_step_counting(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
     """Return `prepared` with the environment of the step counter, if --count-steps was given and it is possible."""
     request = prepared.request
-    if not request.own.count_steps:
+    stops = request.own.stop_at or request.own.stop_when
+    if not (request.own.count_steps or stops):
         return prepared
     why = find_step_counting_obstacle(request)
     if why:
-        context.say(f"its steps are not counted: {why}")
+        context.say(f"its steps are not counted{', so it is never stopped by its loss' if stops else ''}: {why}")
         return prepared
     try:
         directory, counter = context.memory.step_dir(), context.memory.keep_counter()
@@ -308,6 +309,9 @@ def _build_submission(
         tune=request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
         time=make_time_request(request),
+        stop_at=request.own.stop_at,
+        stop_when=request.own.stop_when,
+        stop_signal=(request.value("signal") or "") if request.own.stop_at or request.own.stop_when else "",
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
         call=_make_submitted_call(request, context),

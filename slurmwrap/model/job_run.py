@@ -14,8 +14,9 @@ from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Verdict
 
-# Rules that change a pending job. Their actions are void when it starts.
-WAITING_RULES = ("relax", "tune", "order", "limit")
+# Rules that change a pending or running job. Their actions are void when it starts or ends.
+STOP_RULE = "stop"  # stops a running job at what its user named; it has no mode (reconcile/stop_running.py)
+WAITING_RULES = ("relax", "tune", "order", "limit", STOP_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,9 @@ class Submission:
     place: bool = False  # slurmwrap may change its node list and locality while it is pending
     # Whether its time limit may be lowered while it is pending. None: an older version wrote the record.
     time: TimeRequest | None = None
+    stop_at: str = ""  # --stop-at: the plateau at which it is stopped; "": none
+    stop_when: str = ""  # --stop-when: "diverged" or ""
+    stop_signal: str = ""  # sbatch's --signal of a job with one of them; "": it has none
     # Id of the random draw (prerun.holdout) in which it took part; submissions of one draw share it. "": none.
     holdout_group: str = ""
     # The draw selected it to run without a pre-run.

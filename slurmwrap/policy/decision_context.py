@@ -44,6 +44,7 @@ class DecisionContext:
     # The cause for which the Prolog gate refused a node, so that the launch failed; "" if it did not.
     gate: str = ""
     gate_nodes: tuple[str, ...] = ()  # the nodes that the gate refused
+    stopped: str = ""  # why slurmwrap stopped the run at its user's --stop-at or --stop-when; "" if it did not
     site: bool = True  # False in user mode: then a block applies to that user only
     now: float = 0.0
 

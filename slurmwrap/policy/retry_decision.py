@@ -34,9 +34,12 @@ def decide(context: DecisionContext, config: Config) -> RetryDecision:
 
     No node is blamed for a failure of an incident, unless that node's own kernel shows a conclusive fault.
     """
-    about_job = (
-        decide_launch(context, config) if has_failed_to_launch(context) else _select_decider(context)(context, config)
-    )
+    if context.stopped:
+        about_job = RetryDecision(decision="none", reason=context.stopped)
+    elif has_failed_to_launch(context):
+        about_job = decide_launch(context, config)
+    else:
+        about_job = _select_decider(context)(context, config)
     blames = context.incident is None or _is_node_fault(context)
     strikes = make_strikes(context.diagnosis, context.record) if blames else ()
     drains = make_drain_actions(context.diagnosis, context.record) if blames else ()

@@ -20,7 +20,7 @@ from slurmwrap.model.cluster import Partition
 from slurmwrap.model.decision import BlockedInput, InputRead, RetryDecision
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.job_run import JobRun, QueueDelay
+from slurmwrap.model.job_run import STOP_RULE, JobRun, QueueDelay
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
@@ -376,9 +376,18 @@ def build_decision_context(
         limits=_list_partition_limits(run.partition, this_pass) if placed else (),
         incident=find_incident(run, this_pass),
         starts=_list_retry_starts(this_pass) if again else (),
+        stopped=_find_stop_reason(run, submission, this_pass),
         site=this_pass.services.scope.user is None,
         now=this_pass.now,
     )
+
+
+def _find_stop_reason(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> str:
+    """Return why slurmwrap stopped the run as its user had asked; "" if it did not."""
+    if submission is None or not (submission.stop_at or submission.stop_when):
+        return ""
+    done = (a for a in this_pass.services.store.actions(run.attempt) if a.rule == STOP_RULE and not a.error)
+    return next((action.reason for action in done if action.done_at is not None), "")
 
 
 def _list_partition_limits(partition: str, this_pass: ReconcilePass) -> tuple[Partition, ...]:

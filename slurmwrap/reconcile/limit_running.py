@@ -8,10 +8,11 @@ took is what --time-min must allow when the job waits once more (reconcile/limit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from slurmwrap.diagnosis.log_progress import find_last_progress, find_remaining
-from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.diagnosis.log_rows import LogRows, read_log
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
@@ -93,13 +94,10 @@ def _look(job: JobRecord, mode: str, this_pass: ReconcilePass) -> None:
     lowered = [low for low in services.limits.read() if not low.time_min]
     if any(is_lowered(one, low) for low in lowered for one in select_jobs_of(low, (job,))):
         return
-    run = services.store.attempt(run_key_from_job(job, this_pass.book.cluster)) or record_of(
-        job, this_pass.book.cluster
-    )
-    logs = [read_log(tail) for tail in services.logs.tails(run, watch.named or ())]
+    logs = read_running_output(job, watch.named or (), this_pass)
     shown = find_last_progress(logs)
     if not watch.saved and shown.resumed:
-        watch.saved = _store_first_save(run, shown.checkpoint_step, job, this_pass)
+        watch.saved = _store_first_save(_find_run(job, this_pass), shown.checkpoint_step, job, this_pass)
     if not _is_in_second_part(job, now):
         return
     if shown.checkpoint_step is not None and shown.checkpoint_step > watch.step:
@@ -145,6 +143,16 @@ def _store_first_save(run: JobRun, step: int | None, job: JobRecord, this_pass: 
     if profile is not None:
         store.save_profile(replace(profile, saved_after_s=max(took_s, profile.saved_after_s or 0.0)))
     return True
+
+
+def read_running_output(job: JobRecord, named: Sequence[str], this_pass: ReconcilePass) -> list[LogRows]:
+    """Return the end of each log of a running job, read as its user. `named`: its programs' logs (Submission.logs)."""
+    return [read_log(tail) for tail in this_pass.services.logs.tails(_find_run(job, this_pass), named)]
+
+
+def _find_run(job: JobRecord, this_pass: ReconcilePass) -> JobRun:
+    cluster = this_pass.book.cluster
+    return this_pass.services.store.attempt(run_key_from_job(job, cluster)) or record_of(job, cluster)
 
 
 def _find_longest_limit_s(job: JobRecord, this_pass: ReconcilePass) -> float:

@@ -17,6 +17,7 @@ from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
 from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import CountedLosses
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
@@ -91,6 +92,8 @@ class Services:
     mounts: Mounts = get_first_component
     # Steps that host.read_user_file.StepFiles reads from a run's step directory.
     steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}
+    # Losses that StepFiles.losses reads from a run's step directory; None: none were recorded.
+    losses: Callable[[JobRun, str], CountedLosses | None] = lambda record, directory: None
     # Whether this process may change nodes, CPUs and memory of other users' pending jobs.
     may_resize: Callable[[], bool] = lambda: True
     limits: LimitStore = field(default_factory=NoLimits)
@@ -177,6 +180,15 @@ class CheckpointWatch:
 
 
 @dataclass(slots=True)
+class StopWatch:
+    """A running job that is to be stopped some time (reconcile/stop_running.py)."""
+
+    submission: Submission | None  # None: the job is left alone
+    looked_at: float = 0.0
+    step: int | None = None  # newest checkpoint when its condition was first met, -1: none was seen; None: not met
+
+
+@dataclass(slots=True)
 class OrderState:
     """State of the rule `order` between passes."""
 
@@ -220,6 +232,7 @@ class ReconcilerState:
     order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
+    stops: dict[RunKey, StopWatch] = field(default_factory=dict)  # of running jobs, and of requeued ones
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes
 

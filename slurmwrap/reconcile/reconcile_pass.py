@@ -36,6 +36,7 @@ from slurmwrap.reconcile.relax_pending import relax_waiting
 from slurmwrap.reconcile.restore_limits import restore_limits
 from slurmwrap.reconcile.run_time_lookup import forget_changed_queries
 from slurmwrap.reconcile.slurmdbd_lookup import recall
+from slurmwrap.reconcile.stop_running import stop_running
 from slurmwrap.reconcile.tune_pending import tune_waiting
 
 
@@ -217,7 +218,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     open_incidents.end(this_pass)
     release_gates(this_pass)
     for look in (
-        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running),
+        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, stop_running),
         *(update_run_time_lines, notify_findings),
     ):
         _run_step(look, this_pass)

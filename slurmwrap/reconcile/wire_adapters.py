@@ -82,6 +82,7 @@ def _make_services(
     publisher: Publisher | None,
     scope: Scope,
 ) -> Services:
+    step_files = StepFiles()
     return Services(
         slurm=slurm,
         store=store,
@@ -96,7 +97,8 @@ def _make_services(
         scope=scope,
         accounting=OptionalSacct(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
         mounts=find_mount_point,
-        steps=StepFiles(),
+        steps=step_files,
+        losses=step_files.losses,
         may_resize=slurm.may_resize,
         say=say,
     )

@@ -69,6 +69,10 @@ class GsubOptions:
     prerun_command: str = ""
     # Also run the step counter in the job itself, not only in its pre-run.
     count_steps: bool = False
+    # plateau[:GAIN%/SHARE%] | diverged: when the running job is stopped; "" for never (stop_option.py). Either implies
+    # `count_steps`.
+    stop_at: str = ""
+    stop_when: str = ""
     resource_profile: str | None = None
     # None: the site's default.
     retry: bool | None = None

@@ -266,6 +266,8 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("resume-args", "resume_args", "GSUB_RESUME_ARGS", REQUIRED),
     GsubOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
     GsubOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
+    GsubOption("stop-at", "stop_at", "GSUB_STOP_AT", REQUIRED),
+    GsubOption("stop-when", "stop_when", "GSUB_STOP_WHEN", REQUIRED, choices=("diverged",)),
     GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),
     GsubOption("retry", "retry", "GSUB_RETRY"),
     GsubOption("no-retry", "retry", "GSUB_RETRY", flag=False),

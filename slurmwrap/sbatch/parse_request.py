@@ -366,6 +366,14 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
         from slurmwrap.sbatch.retry_on import parse_retry_on  # few calls use it
 
         return option.field, parse_retry_on(value, place)
+    if option.name == "stop-at":
+        # Imported here because few calls of gsub need it.
+        from slurmwrap.sbatch.stop_option import PLATEAU_HINT, parse_plateau
+
+        try:
+            parse_plateau(value)
+        except ValueError:
+            raise UsageError(f"{place}Invalid --stop-at specification: {value!r}", hint=PLATEAU_HINT) from None
     if not option.number:
         return option.field, value
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= option.most):

@@ -18,7 +18,7 @@ from slurmwrap.diagnosis.taxonomy import (
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.job_run import ActionRecord, Incident, JobRun
+from slurmwrap.model.job_run import STOP_RULE, ActionRecord, Incident, JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import format_scontrol_line
 from slurmwrap.report.fold_rows import fold_jobs, group_alike
@@ -188,6 +188,8 @@ def _format_action(action: ActionRecord, style: TextStyle) -> Iterable[str]:
         return
     bound = _BLOCK_SCOPES.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
     yield f"  {describe_action_status(action)}: {visible(format_scontrol_line(action))}{bound}"
+    if action.rule == STOP_RULE:
+        yield style.wrapped(action.reason, "    ")
     if action.error:
         yield style.wrapped(action.error, "    ")
 
