@@ -5,7 +5,8 @@ The loss of each step goes through the counter's own history (inject/slurmwrap_l
 means. The true final loss is the mean over the last 5 % of the steps. Compared are profiling/loss_fit.py, Optimus' fit
 (1/(a k + b) + c with non-negative a and b, least squares of 1/(l - c), EuroSys'18), and the last value (the mean over
 the last 5 % of the steps so far). Half of the trainings (`development`) were used to choose the settings of the module,
-the others (`test`) were not. Takes about 2 minutes. Needs torch.
+the others (`test`) were not. Then it reports where --stop-at would stop each run, without waiting for a checkpoint, and
+by what share its loss still fell until the end. Takes about 2 minutes. Needs torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from torch import nn
 
 from slurmwrap.inject.slurmwrap_losses import Losses
 from slurmwrap.model.running_job import LossPoint
+from slurmwrap.policy.stop_conditions import find_plateau
 from slurmwrap.profiling.loss_fit import fit_loss
+from slurmwrap.sbatch.stop_option import Plateau, parse_plateau
 
 TAIL = 0.05  # share of the steps whose mean is the final loss
 
@@ -308,6 +311,36 @@ def report(what: str, found: list[Outcome]) -> None:
     )
 
 
+def find_stop(losses: list[float], plateau: Plateau, total: bool) -> tuple[float, float] | None:
+    """Return (share of the steps at which --stop-at stops the run, share by which its loss fell after that).
+
+    None if it is not stopped. `total`: the number of steps is known while it runs. It is looked at 50 times.
+    """
+    history, steps, tail = Losses(None), len(losses), max(1, int(TAIL * len(losses)))
+    for step, loss in enumerate(losses, 1):
+        history.add(step, float(step), loss)
+        if step % (steps // 50) == 0 and step < steps:
+            points = [LossPoint(at_s=at, step=float(number), loss=mean) for number, at, mean, _ in history.rows]
+            if find_plateau(points, plateau, steps if total else None):
+                now = statistics.fmean(losses[max(0, step - tail) : step])
+                return step / steps, (now - statistics.fmean(losses[-tail:])) / abs(now)
+    return None
+
+
+def report_stops(runs: list[list[float]]) -> None:
+    for option in ("plateau:0.1%/20%", "plateau:1%/20%"):
+        for total in (True, False):
+            stops = [find_stop(losses, parse_plateau(option), total) for losses in runs]
+            found = [stop for stop in stops if stop is not None]
+            lost = sorted(100 * gain for _, gain in found) or [0.0]
+            at = 100 * statistics.median(share for share, _ in found) if found else 100.0
+            print(
+                f"--stop-at={option}, number of steps {'known' if total else 'not known'}: stops {len(found)} of "
+                f"{len(runs)}, median at {at:.0f} % of the steps; then the loss still fell by "
+                f"{statistics.median(lost):.1f} % (median), {lost[-1]:.1f} % (worst)"
+            )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=Path, help="read the losses from this file if it exists; else write them")
@@ -341,6 +374,8 @@ def main() -> int:
     for part, outcomes in parts.items():
         if outcomes:
             report(part, outcomes)
+    print()
+    report_stops([losses for losses, _ in curves.values()])
     return 0
 
 

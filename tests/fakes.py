@@ -161,6 +161,8 @@ class FakeSlurm:
             return replace(found, reason="None")
         if action.verb is Verb.CANCEL:
             return replace(found, state="CANCELLED")
+        if action.verb is Verb.SIGNAL:
+            return found
         if not found.pending and (found.ended or action.key not in _RUNNING_KEYS):
             raise SlurmError(f"Job has already finished for job {action.target}")
         return self._updated(found, action)

@@ -7,13 +7,16 @@ recorded, never text of its output; the output only shows whether a checkpoint w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from slurmwrap.diagnosis.log_progress import find_last_progress
+from slurmwrap.diagnosis.log_progress import find_last_progress, find_shown_progress
+from slurmwrap.diagnosis.log_rows import LogRows
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import STOP_RULE
+from slurmwrap.model.running_job import CountedLosses
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, run_key_from_job
 from slurmwrap.policy.stop_conditions import (
@@ -30,6 +33,8 @@ from slurmwrap.sbatch.stop_option import DIVERGED, parse_plateau, parse_signal
 
 # Seconds between two looks at a job, and most jobs per pass.
 _LOOK_S, _LOOKS = 60.0, 20
+# Steps of the output and of the counter are the same if they differ by less than this share, or so many steps.
+_SAME_SHARE, _SAME_STEPS = 0.05, 20
 
 
 def stop_running(this_pass: ReconcilePass) -> None:
@@ -65,8 +70,19 @@ def _find_watched_submission(job: JobRecord, this_pass: ReconcilePass) -> Submis
         or not is_submission_of_run(found, record_of(job, cluster))
     ):
         return None
+    if found.stop_at and not _is_plateau(found.stop_at):
+        return None
     done = [action for action in store.actions(run_key_from_job(job, cluster)) if action.rule == STOP_RULE]
     return None if any(action.done_at is not None for action in done) else found
+
+
+def _is_plateau(text: str) -> bool:
+    """Return whether gsub could have written this: the record is the user's."""
+    try:
+        parse_plateau(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _look(job: JobRecord, this_pass: ReconcilePass) -> None:
@@ -81,7 +97,9 @@ def _look(job: JobRecord, this_pass: ReconcilePass) -> None:
     run = this_pass.services.store.attempt(run_key_from_job(job, this_pass.book.cluster)) or record_of(
         job, this_pass.book.cluster
     )
-    losses = this_pass.services.losses(run, submission.step_dir) if job.state == "RUNNING" else None
+    if job.state != "RUNNING" or run.start_time is None:
+        return
+    losses = this_pass.services.losses(run, submission.step_dir)
     if losses is None:
         return
     signal = parse_signal(submission.stop_signal)
@@ -92,16 +110,36 @@ def _look(job: JobRecord, this_pass: ReconcilePass) -> None:
     if not submission.stop_at:
         return
     plateau = parse_plateau(submission.stop_at)
-    reached = find_plateau(losses.points, plateau)
+    logs = read_running_output(job, tuple(submission.logs), this_pass)
+    reached = find_plateau(
+        losses.points, plateau, _find_total_steps(losses, logs, job, watch.looked_at - run.start_time)
+    )
     if reached is None:
         watch.step = None
         return
-    step = find_last_progress(read_running_output(job, tuple(submission.logs), this_pass)).checkpoint_step
+    step = find_last_progress(logs).checkpoint_step
     if watch.step is None:
         # Only a checkpoint that is written from now on holds the plateau.
         watch.step = -1 if step is None else step
     elif step is not None and step > watch.step:
         _stop(job, format_plateau_reason(submission.stop_at, plateau, reached, step), signal, this_pass)
+
+
+def _find_total_steps(losses: CountedLosses, logs: Sequence[LogRows], job: JobRecord, run_s: float) -> float | None:
+    """Return the steps of the whole run: by its output if that counts as the counter does, else up to its time limit.
+
+    None for a job without a time limit.
+    """
+    shown, done = find_shown_progress(logs, run_s), losses.points[-1].step if losses.points else None
+    if done is None or run_s <= 0:
+        return None
+    if shown is not None and shown.total and shown.unit == "step" and _is_same(shown.done, done):
+        return float(shown.total)
+    return done * job.time_limit_s / run_s if job.time_limit_s else None
+
+
+def _is_same(shown: float, counted: float) -> bool:
+    return abs(shown - counted) <= max(_SAME_STEPS, _SAME_SHARE * counted)
 
 
 def _is_requeued_by_program(job: JobRecord, this_pass: ReconcilePass) -> bool:

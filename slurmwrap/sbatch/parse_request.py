@@ -346,6 +346,7 @@ _VALUE_HINTS = {
     "again": "the number of a job: --again 77",
     "retry-on": "exit codes and signals: --retry-on=93,SIGUSR1",
     "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
+    "stop-at": "plateau, or its own figures: plateau:0.1%/20% for less than 0.1 % in the last 20 % of the steps",
     "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
 }
 
@@ -368,12 +369,14 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
         return option.field, parse_retry_on(value, place)
     if option.name == "stop-at":
         # Imported here because few calls of gsub need it.
-        from slurmwrap.sbatch.stop_option import PLATEAU_HINT, parse_plateau
+        from slurmwrap.sbatch.stop_option import parse_plateau
 
         try:
             parse_plateau(value)
         except ValueError:
-            raise UsageError(f"{place}Invalid --stop-at specification: {value!r}", hint=PLATEAU_HINT) from None
+            raise UsageError(
+                f"{place}Invalid --stop-at specification: {value!r}", hint=f"It takes {_VALUE_HINTS[option.name]}."
+            ) from None
     if not option.number:
         return option.field, value
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= option.most):

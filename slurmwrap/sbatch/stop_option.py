@@ -7,10 +7,6 @@ import re
 from slurmwrap.fast_dataclasses import dataclass
 
 DIVERGED = "diverged"  # the only value of --stop-when
-PLATEAU_HINT = (
-    "It takes plateau, or plateau:GAIN%/SHARE%: plateau:0.1%/20% stops when the loss fell by less than 0.1 % in the "
-    "last 20 % of the steps."
-)
 _PLATEAU = re.compile(r"plateau(?::([0-9]{1,3}(?:\.[0-9]{1,6})?)%/([0-9]{1,3}(?:\.[0-9]{1,6})?)%)?", re.ASCII)
 _SIGNAL = re.compile(r"(?:([RB]{1,2}):)?(?:SIG)?([A-Z]{3,6}[0-9]?|[0-9]{1,2})(?:@[0-9]+)?", re.ASCII | re.IGNORECASE)
 

@@ -1033,6 +1033,16 @@ def test_with_count_steps_the_job_gets_the_counter_and_its_pre_run_does_not() ->
     assert memory.submissions[0].step_dir == "/steps/1"
 
 
+def test_a_job_that_is_to_be_stopped_counts_its_steps() -> None:
+    slurm, memory = submit_job("--stop-at=plateau:1%/10%", "--prerun=off", "--signal=B:USR1@300")
+    (call,) = slurm.calls
+    assert (call.environ or {}).get("SLURMWRAP_STEP_DIR") == "/steps/1"
+    stored = memory.submissions[0]
+    assert (stored.stop_at, stored.stop_when, stored.stop_signal) == ("plateau:1%/10%", "", "B:USR1@300")
+    _, memory = submit_job("--prerun=off", "--signal=B:USR1@300")
+    assert (memory.submissions[0].stop_at, memory.submissions[0].stop_signal) == ("", "")
+
+
 def test_the_counter_is_added_to_a_list_of_exported_variables() -> None:
     slurm, memory = submit_job("--count-steps", "--prerun=off", "--export=A=1")
     (call,) = slurm.calls

@@ -50,6 +50,10 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
         yield look.wrapped(format_wait(waited), "  ", "    ")
     if run.state == "COMPLETED" and (used := format_requested_and_used(run)):
         yield look.wrapped(used, "  ", "    ")
+    for action in timeline.actions:
+        if action.attempt == run.attempt and action.rule == STOP_RULE:
+            yield from _format_action(action, look)
+            yield look.wrapped(action.reason, "    ")
     if run.diagnosis is not None and run.diagnosis.category != SUCCESS:
         yield from format_diagnosis(run, timeline, look)
 
@@ -125,7 +129,7 @@ def format_diagnosis(run: JobRun, timeline: JobTimeline, style: TextStyle) -> It
         title = DECISION_TITLES.get(run.decision, run.decision)
         yield style.wrapped(f"Decision: {title} ({run.decision}){why}", "  ", "    ")
     for action in timeline.actions:
-        if action.attempt == run.attempt:
+        if action.attempt == run.attempt and action.rule != STOP_RULE:
             yield from _format_action(action, style)
 
 
@@ -188,8 +192,6 @@ def _format_action(action: ActionRecord, style: TextStyle) -> Iterable[str]:
         return
     bound = _BLOCK_SCOPES.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
     yield f"  {describe_action_status(action)}: {visible(format_scontrol_line(action))}{bound}"
-    if action.rule == STOP_RULE:
-        yield style.wrapped(action.reason, "    ")
     if action.error:
         yield style.wrapped(action.error, "    ")
 
