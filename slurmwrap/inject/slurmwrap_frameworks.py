@@ -67,6 +67,29 @@ def _hook_keras(kind: "Any", counter: "Any") -> None:
         return result
 
     kind.on_train_batch_end = _marked(on_train_batch_end, plain)
+    if os.environ.get("SLURMWRAP_STEP_NAMED") == "1":
+        _hook_keras_epochs(kind, counter)
+
+
+def _hook_keras_epochs(kind: "Any", counter: "Any") -> None:
+    """Record the mean loss of each epoch, which Keras has computed anyway. On torch its losses pass through backward().
+
+    The losses of batches would have to be fetched from the GPU.
+    """
+    plain = kind.on_epoch_end
+    losses = sys.modules["slurmwrap_step"]._layer("slurmwrap_losses").get(counter)
+
+    def on_epoch_end(self, epoch: "Any", logs: "Any" = None, *args: "Any", **kwargs: "Any") -> "Any":
+        _quietly(_keras_epoch, losses, counter, logs)
+        return plain(self, epoch, logs, *args, **kwargs)
+
+    kind.on_epoch_end = _marked(on_epoch_end, plain)
+
+
+def _keras_epoch(losses: "Any", counter: "Any", logs: "Any") -> None:
+    if not losses.noted and counter.source == "keras":
+        with counter.lock:
+            losses.add(counter.count, counter.clock(), float(logs["loss"]))
 
 
 def _hook_keras_model(kind: "Any", counter: "Any") -> None:

@@ -5,7 +5,7 @@ that this step follows, also with gradient accumulation, if the program or its f
 micro-batches as usual. A loss on the CPU is read at once. A loss on a GPU is copied to page-locked memory on the
 stream of the program, at most every TAKEN_EVERY_S, and read at a later step, when its event has been reached; if the
 GPU is so far behind that all places are in use, this step's loss is left out. With a GradScaler the loss before scaling
-is recorded. Neither a graph nor a GPU tensor is kept.
+is recorded; of Keras on other backends the mean loss of each epoch. Neither a graph nor a GPU tensor is kept.
 
 The file `<name of the counter's file>.loss` holds a header (interval in steps, losses taken, NaN or infinite ones,
 those of them at the end, CLOCK_MONOTONIC when it was written, number of rows) and at most MOST + 1 rows in fixed
@@ -45,6 +45,7 @@ class Losses(object):
     def forget(self) -> None:
         self.rows, self.texts, self.interval = [], [], 1  # type: Any, Any, int
         self.taken = self.bad = self.bad_at_end = 0
+        self.noted = False  # a loss was passed to backward()
         self._end_row(0)
         self.objective, self.parts = 0.0, 0  # of the step that is under way, on the CPU
         self.scaled = None  # type: Any  # weak reference to a scaled loss, and the loss before
@@ -63,6 +64,7 @@ class Losses(object):
         for tensor in tensors:
             if tensor.numel() != 1:
                 return
+        self.noted = True
         for tensor in tensors:
             if self.scaled is not None and self.scaled[0]() is tensor:
                 tensor, self.scaled = self.scaled[1], None
@@ -206,7 +208,8 @@ def _keep(memory: "Any") -> "Any":
     return memory
 
 
-def _get(counter: "Any") -> "Losses":
+def get(counter: "Any") -> "Losses":
+    """Return the losses of this process, to which `counter` reports its steps."""
     if counter.losses is None:
         counter.losses = Losses(counter)
         import atexit
@@ -227,17 +230,17 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
     if os.environ.get("SLURMWRAP_STEP_NAMED") != "1":
         return
     if name == "torch.autograd":
-        _hook_backward(module, _get(counter))
+        _hook_backward(module, get(counter))
     elif name == "torch._dynamo.eval_frame":
         # Else Dynamo would trace these functions when a compiled function calls backward().
         for function in _traced + [Losses.note, Losses._plain, Losses._copy, type(counter).begin]:
             module.skip_code(function.__code__)
     elif name.startswith("deepspeed"):
-        _hook_engine(module.DeepSpeedEngine, _get(counter))
+        _hook_engine(module.DeepSpeedEngine, get(counter))
     else:
         for kind in ("GradScaler", "ShardedGradScaler"):
             if "scale" in getattr(module, kind, object).__dict__:
-                _hook_scale(getattr(module, kind), _get(counter))
+                _hook_scale(getattr(module, kind), get(counter))
 
 
 # The wrapper around the autograd engine.

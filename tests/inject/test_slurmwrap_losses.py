@@ -82,6 +82,13 @@ TORCH = {
                 Tensor(loss.value * 512).backward()
             def _take_model_step(self): pass
         """,
+    "keras/__init__.py": "",
+    "keras/callbacks.py": """
+        class CallbackList:
+            params = {'steps': 4}
+            def on_train_batch_end(self, batch, logs=None): pass
+            def on_epoch_end(self, epoch, logs=None): print(epoch, end='', file=open('epochs', 'a'))
+        """,
     "megatron/__init__.py": "",
     "megatron/training/__init__.py": "",
     "megatron/training/training.py": """
@@ -221,6 +228,19 @@ def test_deepspeed_and_megatron_losses_are_those_of_the_program(tmp_path: Path) 
     assert list_losses(run_recorded(tmp_path, code)) == [(1, 4.0), (2, 3.0)]
     code = "import megatron.training.training as m\nm.train_step(8.0); m.train_step(7.0)"
     assert list_losses(run_recorded(tmp_path / "2", code)) == [(1, 8.0), (2, 7.0)]
+
+
+def test_keras_records_the_mean_loss_of_each_epoch(tmp_path: Path) -> None:
+    code = """
+        from keras.callbacks import CallbackList
+        callbacks = CallbackList()
+        for epoch in range(3):
+            for batch in range(4): callbacks.on_train_batch_end(batch, {})
+            callbacks.on_epoch_end(epoch, {'loss': 2.0 - epoch / 2})
+        callbacks.on_epoch_end(3, {})
+        """
+    assert list_losses(run_recorded(tmp_path, code)) == [(4, 2.0), (8, 1.5), (12, 1.0)]
+    assert (tmp_path / "epochs").read_text() == "0123"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import slurmwrap_step
 counter = slurmwrap_step._layer("slurmwrap_counter").counter
 module = slurmwrap_step._layer("slurmwrap_losses")
 module.WRITTEN_EVERY_S = 0.1
-losses = module._get(counter)
+losses = module.get(counter)
 for step in range(1, 1_000_000):
     counter.ready()
     losses.objective, losses.parts = 3.0 / step if step < 20 else float("nan"), 1
