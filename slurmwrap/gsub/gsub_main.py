@@ -78,8 +78,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --prerun-command COMMAND what the pre-run runs in the script's place
   --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile
-  --stop-at plateau:0.1%/20%   stop the running job when its loss fell by less than 0.1 % in the last 20 % of its
-                           steps, after its next checkpoint: with the signal of --signal, else by scancel
+  --stop-at PLATEAU        stop the running job at its PLATEAU and next checkpoint, by its --signal or scancel; in
+                           plateau:0.1%/20% its loss falls by less than 0.1 % in the last 20 % of the steps
   --stop-when diverged     stop it when its loss stays NaN or infinite
   --retry, --no-retry      may this job be requeued after a failure that is not its own?
   --retry-on LIST          run it again after these exit codes and signals of its own: --retry-on=93,SIGUSR1
