@@ -394,7 +394,8 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
             "start": None, "stage": "waiting for one GPU", "steps": 0, "steps_wanted": 3, "verdict": None,
             "reason": None, "failed_commands": [],
         },
-        "output": None, "steps": None, "loss": None, "dominated": [], "steps_per_s": None, "gpu_percent": None, "gpu_use": None,
+        "output": None, "steps": None, "loss": None, "dominated": [], "steps_per_s": None,
+        "gpu_percent": None, "gpu_use": None,
     }  # fmt: skip
 
 
