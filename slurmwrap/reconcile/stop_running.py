@@ -47,8 +47,11 @@ def stop_running(this_pass: ReconcilePass) -> None:
     }
     for gone in watches.keys() - jobs.keys():
         del watches[gone]
+    new = this_pass.summary.ingested.submitted
     for key, job in jobs.items():
-        if key not in watches:
+        # gsub reports a submission after the job may have started.
+        late = key in watches and watches[key].submission is None and (job.array_job_id or job.job_id) in new
+        if key not in watches or late:
             found = run_for_each_job(job, this_pass, partial(_find_watched_submission, job, this_pass), None)
             watches[key] = StopWatch(submission=found)
     due = sorted(

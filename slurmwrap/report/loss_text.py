@@ -70,7 +70,7 @@ def describe_dominated(found: Sequence[Dominated]) -> str:
     names = ", ".join(flat(one.name) for one in found[:_MOST_NAMED])
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     worst, best = format_losses(found[0].final, found[0].best_final)
-    least = int(100 * min(one.probability for one in found))
+    least = min(99, int(100 * min(one.probability for one in found)))
     return (
         f"{names}{more} will end above {flat(found[0].best)} with {least} % (predicted final loss {worst} against "
         f"{best}); scancel them if only the best counts"

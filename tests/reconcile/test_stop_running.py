@@ -138,6 +138,15 @@ def test_jobs_that_go_on(tmp_path: Path, changes: dict[str, Any], asked: dict[st
     assert site.store.actions() == ()
 
 
+def test_a_submission_that_is_reported_late_counts(tmp_path: Path) -> None:
+    site = StopSite(tmp_path, QUIET)
+    site.add(running_job())
+    site.run()
+    site.spool_observations(submission_observation(submission(81, at=START - 1.0, step_dir="/steps", stop_at=STOP_AT)))
+    site.clock.sleep(60)
+    assert site.play() is not None
+
+
 def test_without_a_checkpoint_a_job_goes_on(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     site.saves = False
