@@ -82,6 +82,12 @@ def test_the_retry_after_three_failures_of_one_root_cause_is_refused() -> None:
     assert (found.decision, found.reason) == ("stop", "failed 4 times of nccl_error; the limit is 3 retries")
 
 
+def test_a_job_that_was_stopped_as_its_user_asked_is_not_run_again() -> None:
+    context = make_context(diagnosis("nccl_error", "retry"), stopped="stopped at your --stop-at=plateau")
+    found = decide(context, ACT)
+    assert (found.decision, found.reason, found.actions) == ("none", "stopped at your --stop-at=plateau", ())
+
+
 def test_failures_of_another_root_cause_do_not_count() -> None:
     spent = Ledger(entries=(Entry(category="network_error", entity="", node=""),) * 3)
     assert decide(make_context(NCCL, ledger=spent), ACT).decision == "retry"
