@@ -97,14 +97,17 @@ class Losses(object):
         if torch.cuda.is_current_stream_capturing():
             return
         if self.memory is None:
-            self.memory = list(_keep(torch.empty(_PLACES, dtype=torch.float32, pin_memory=True)).unbind())
+            # The program may have made another device the default one.
+            memory = torch.empty(_PLACES, dtype=torch.float32, device="cpu", pin_memory=True)
+            self.memory = list(_keep(memory).unbind())
             self.free = list(range(_PLACES))
         if not self.free:
             self.copies = False
             return
-        place = self.free.pop()
-        self.places.append((place, weight, tensor.device))
+        place = self.free[-1]
         self.memory[place].copy_(tensor.detach().reshape(()), non_blocking=True)
+        self.free.pop()
+        self.places.append((place, weight, tensor.device))
 
     def scale(self, scaled: "Any", loss: "Any") -> None:
         """Note that `scaled` is `loss` times the factor of a GradScaler."""
@@ -126,14 +129,14 @@ class Losses(object):
 
     def _step_of_gpu(self, count: int, now: float) -> None:
         places, self.places = self.places, []
-        if places and self.copies:
+        if places and self.copies and all(device == places[0][2] for _, _, device in places):
             torch = sys.modules["torch"]  # type: Any
             event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(places[-1][2]))
+            event.record(torch.cuda.current_stream(places[0][2]))
             self.waiting.append((event, places, count, now))
             self.copied = now
         else:
-            # An incomplete sum is no loss.
+            # An incomplete sum is no loss, and one event shows nothing about a second GPU.
             self.free += [place for place, _, _ in places]
         self.read_arrived()
         self.copies = now - self.copied >= TAKEN_EVERY_S
@@ -189,8 +192,9 @@ class Losses(object):
 
     def write_at_exit(self) -> None:
         """Write what was not yet written, at the end of the process."""
-        if self.counter.pid == os.getpid():
-            self.read_arrived()
+        if self.counter.pid == _getpid():
+            # The GPU may be in an error state.
+            _quietly(self.read_arrived)
             if self.changed:
                 self.write(self.counter.clock())
 

@@ -20,7 +20,8 @@ INJECT = Path(slurmwrap_step.__file__).parent
 TORCH = {
     "torch/__init__.py": """
         class Device:
-            def __init__(self, type): self.type = type
+            def __init__(self, type, index=0): self.type, self.index = type, index
+            def __eq__(self, other): return (self.type, self.index) == (other.type, other.index)
         class Tensor:
             def __init__(self, value, kind='cpu'):
                 self.value, self.is_cuda, self.device = value, kind == 'cuda', Device(kind)
@@ -34,7 +35,7 @@ TORCH = {
             def reshape(self, shape): return self
             def copy_(self, other, non_blocking): self.value = other.value
             def backward(self): autograd.backward(self)
-        def empty(size, dtype, pin_memory):
+        def empty(size, dtype, device, pin_memory):
             class Block:
                 def unbind(self): return [Tensor(None) for _ in range(size)]
             return Block()
@@ -177,6 +178,16 @@ def test_a_loss_on_a_gpu_is_read_when_the_gpu_has_delivered_it(tmp_path: Path) -
         step()
         """
     assert list_losses(run_recorded(tmp_path, AT_ONCE + textwrap.dedent(code))) == [(1, 5.0), (2, 4.0)]
+
+
+def test_losses_on_two_gpus_in_one_step_are_left_out(tmp_path: Path) -> None:
+    code = AT_ONCE + textwrap.dedent("""
+        other = loss(5.0); other.device = torch.Device("cuda", 1)
+        loss(4.0).backward(); other.backward(); step()
+        loss(3.0).backward(); step(); step()
+        assert len(sys.modules["slurmwrap_counter"].counter.losses.free) == 1024
+        """)
+    assert list_losses(run_recorded(tmp_path, code)) == [(2, 3.0)]
 
 
 def test_losses_on_a_gpu_are_taken_at_most_ten_times_a_second(tmp_path: Path) -> None:
