@@ -77,6 +77,13 @@ def describe_dominated(found: Sequence[Dominated]) -> str:
     )
 
 
+def describe_stops(stop_at: str, stop_when: str) -> str:
+    """Return when a running job is stopped, by its --stop-at and --stop-when; "" if it has neither."""
+    parts = [f"at {flat(stop_at)} after its next checkpoint"] if stop_at else []
+    parts += ["when its loss stays NaN or infinite"] if stop_when else []
+    return f"{', or '.join(parts)}, by the reconciler" if parts else ""
+
+
 def fit_to_json_dict(fit: LossFit) -> dict[str, Any]:
     """Return the JSON object of a prediction. `steps_to_1_percent`: null if it comes at the very end."""
     return {

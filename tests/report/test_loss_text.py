@@ -9,7 +9,13 @@ from slurmwrap.diagnosis.log_progress import ShownProgress
 from slurmwrap.model.running_job import CountedLosses, LossPoint
 from slurmwrap.profiling.loss_fit import Dominated, LossFit
 from slurmwrap.profiling.progress_estimate import EndForecast
-from slurmwrap.report.loss_text import describe_bad_losses, describe_dominated, format_percent, format_prediction
+from slurmwrap.report.loss_text import (
+    describe_bad_losses,
+    describe_dominated,
+    describe_stops,
+    format_percent,
+    format_prediction,
+)
 
 FIT = LossFit(
     final=1.8312, low=1.8021, high=1.8688, now=1.8367, step=6000.0, total=10_000.0, family="inverse",
@@ -58,6 +64,14 @@ def test_losses_that_are_no_numbers_are_a_warning() -> None:
     assert outlook_to_json_dict(bad)["not_finite_at_end"] == 12
     young = LossOutlook(losses=CountedLosses(points=LOSSES.points[:3], taken=3))
     assert list(format_loss_rows(young)) == [("loss", "5.333", "")]
+
+
+def test_what_stops_a_job_is_one_sentence() -> None:
+    assert describe_stops("", "") == ""
+    assert describe_stops("plateau\x1b", "diverged") == (
+        "at plateau\\x1b after its next checkpoint, or when its loss stays NaN or infinite, by the reconciler"
+    )
+    assert describe_stops("", "diverged") == "when its loss stays NaN or infinite, by the reconciler"
 
 
 def test_dominated_members_are_named() -> None:

@@ -49,6 +49,7 @@ from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress, fore
 from slurmwrap.profiling.run_time import compute_steps_per_process
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
+from slurmwrap.report.loss_text import describe_stops
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.database import Database
@@ -200,6 +201,7 @@ class JobStatus:
     relaxes: bool = False
     queue_order: str = ""  # "in class 2 of 6: usually runs 20 min on 4 GPUs"; "" if it is not known or does not wait
     counts_steps: bool = False
+    stops: str = ""  # when it is stopped as its user asked, see report.loss_text.describe_stops; "": never
     trial: WatchedPrerun | None = None
     steps: CountedSteps | None = None
     rates: tuple[float, ...] = ()  # steps per second between two reads, the newest last
@@ -273,6 +275,7 @@ class OwnerFacts:
             steps=self._read_steps(record, submission) if not status.array else None,
             plan=_read_plan(submission),
             counts_steps=bool(submission.step_dir),
+            stops=describe_stops(submission.stop_at, submission.stop_when),
             trial=self._read_prerun(submission, trial_row, status),
             rates=tuple(self._rates),
         )

@@ -470,6 +470,8 @@ def _list_running_rows(status: JobStatus, record: JobRecord, style: ScreenStyle)
         yield "steps", "none counted yet", ""
     if status.loss is not None:
         yield from format_loss_rows(status.loss)
+    if status.stops:
+        yield "stop", status.stops, "dim"
     if (end := get_end(status)) is not None:
         yield from _list_end_rows(status, end, style)
     if status.gpu_use is not None:

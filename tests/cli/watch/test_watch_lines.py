@@ -20,6 +20,7 @@ from slurmwrap.cli.watch.job_status import (
     read_output,
     select_findings,
 )
+from slurmwrap.cli.watch.loss_outlook import LossOutlook
 from slurmwrap.cli.watch.pending_reasons import explain_reason
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
@@ -35,9 +36,10 @@ from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.running_job import STUCK, EarlyFinding
+from slurmwrap.model.running_job import STUCK, CountedLosses, EarlyFinding, LossPoint
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.placement.expected_start import ExpectedStart
+from slurmwrap.profiling.loss_fit import Dominated
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
@@ -107,6 +109,31 @@ def test_the_expected_start_by_run_times_comes_before_slurms_forecast() -> None:
     assert status_to_json_dict(both)["forecast_start"] == {
         "at": int(NOW) + 1500, "by": int(NOW) + 7000, "jobs": 9, "predicted": 8,
     }  # fmt: skip
+
+
+def test_a_running_job_shows_its_loss_and_what_stops_it() -> None:
+    losses = CountedLosses(points=(LossPoint(at_s=9.0, step=7.0, loss=1.5),), taken=7, bad=3)
+    running = make_status(RUNNING, loss=LossOutlook(losses=losses), stops="at plateau after its next checkpoint")
+    assert format_screen(running, UTC_STYLE)[2:] == [
+        "warning  the loss was NaN or infinite in 3 of 7 recorded steps",
+        "loss     1.5",
+        "stop     at plateau after its next checkpoint",
+    ]
+    assert status_to_json_dict(running)["loss"] == {
+        "taken": 7, "not_finite": 3, "not_finite_at_end": 0, "unit": None, "prediction": None,
+    }  # fmt: skip
+
+
+def test_an_array_shows_its_dominated_tasks() -> None:
+    array = make_status(
+        replace(RUNNING, array_job_id=81, array_task_id=2),
+        dominated=(Dominated(name="81_2", best="81_1", probability=0.999, final=2.5, best_final=1.8),),
+    )
+    assert format_screen(array, UTC_STYLE)[1:] == [
+        "sweep    81_2 will end above 81_1 with 99 % (predicted final loss 2.5 against",
+        "         1.8); scancel them if only the best counts",
+    ]
+    assert make_change_key(array) != make_change_key(replace(array, dominated=()))
 
 
 END = EndForecast(
