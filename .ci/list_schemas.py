@@ -1,4 +1,4 @@
-"""Generate docs/schemas/*.schema.json for the `--json` output of `slurmwrap why|history|jobs|nodes|inputs|prerun|
+"""Generate docs/schemas/*.schema.json for the `--json` output of `slurmwrap why|job|history|jobs|nodes|inputs|prerun|
 profile|incidents|spool|db`, from the records, their docstrings and comments, and the few fields named here.
 
     python .ci/list_schemas.py
@@ -20,9 +20,11 @@ from slurmwrap.json_output import SCHEMA
 from slurmwrap.model.job_run import Incident, JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run_time import SOURCES as RUN_TIME_SOURCES
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.policy.node_history import Repair
 from slurmwrap.policy.node_score import ScoreTerm
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
+from slurmwrap.report.job_report.job_efficiency import RequestAdvice, RunEfficiency
 from slurmwrap.report.job_report.next_step import Next
 from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
@@ -70,6 +72,18 @@ def _history(known: Known) -> dict[str, Any]:
         "stopped": {"type": "array", "items": refer_to_record(PrerunRecord, known)},
         "totals": describe_object(totals),
         "more": WHOLE,
+    }
+
+
+def _job_efficiency(known: Known) -> dict[str, Any]:
+    refer_to_record(RunEfficiency, known)
+    run = dict(known.pop("RunEfficiency")["properties"])
+    shares = {"time_share": maybe(NUMBER), "mem_share": maybe(NUMBER)}
+    uses = {"type": "array", "items": refer_to_record(GpuUse, known)}
+    return {
+        "address": TEXT,
+        "runs": {"type": "array", "items": describe_object({**run, **shares, "gpu_use": uses})},
+        "advice": {"type": "array", "items": refer_to_record(RequestAdvice, known)},
     }
 
 
@@ -195,6 +209,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     pages["why"] = _page("why", "why", _why(known), known)
     known = {}
     pages["history"] = _page("history", "history", _history(known), known)
+    known = {}
+    pages["job_efficiency"] = _page("job_efficiency", "job", _job_efficiency(known), known)
     known = {}
     pages["jobs"] = _list("jobs", "jobs list", refer_to_record(JobRow, known), known)
     known = {}

@@ -1,6 +1,6 @@
-"""Take the screenshots of the report in docs/images with Chromium, for a night of a synthetic site.
+"""Take the screenshots in docs/images with Chromium: of the report, for a night of a synthetic site, and of `job`.
 
-    python .ci/screenshots.py [--database FILE.db] [--out docs/images]
+    python .ci/screenshots.py [--database FILE.db] [--out docs/images] [--only job]
 
 Without --database, a database is made (bench/synthetic_year; this takes some minutes).
 """
@@ -20,6 +20,12 @@ from typing import Any
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.cli.report import build_report_of_night, render_report
 from slurmwrap.config.load_config import Config
+from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import HOST, GpuUse
+from slurmwrap.report.job_report.efficiency_page import render_job_page
+from slurmwrap.report.job_report.job_efficiency import JobEfficiency, advise_request, measure_run
 
 HERE = Path(__file__).resolve().parent.parent
 LARGEST = 250_000  # bytes of a picture
@@ -36,18 +42,27 @@ SHOTS = {
 }
 
 
+JOB_SHOTS = {"job-use": (1100, 1420, "light", "")}
+
+
 def main() -> None:
     """Make the page, then the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", type=Path)
+    parser.add_argument("--only", choices=("job",), help="make only the picture of slurmwrap job --html")
     parser.add_argument("--out", type=Path, default=HERE / "docs" / "images")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "job.html"
+        page.write_text(_job_page(), encoding="utf-8")
+        _shoot(page, asked.out, JOB_SHOTS)
+        if asked.only:
+            return
         database = asked.database or _made(Path(folder) / "site.db")
         page = Path(folder) / "page.html"
         page.write_text(_page(database), encoding="utf-8")
         asked.out.mkdir(parents=True, exist_ok=True)
-        _shoot(page, asked.out)
+        _shoot(page, asked.out, SHOTS)
 
 
 def _made(path: Path) -> Path:
@@ -75,12 +90,43 @@ def _page(database: Path) -> str:
     return render_report(chosen, "html", UTC)
 
 
-def _shoot(page: Path, out: Path) -> None:
+def _job_page() -> str:
+    """Return the page of an invented job: three of its four GPUs work, with a validation every hour."""
+    key = RunKey(cluster="lab", job_id=81, submit_time=1_795_300_000)
+    began, minutes = 1_795_300_120, 250
+    busy = [25.0 if minute % 60 > 53 else 88.0 + 7 * ((minute * 7919) % 10) / 10 for minute in range(minutes)]
+    series = {
+        0: (busy, [61_000] * minutes),
+        1: ([value - 2 for value in busy], [60_200] * minutes),
+        2: ([value - 5 for value in busy], [58_900] * minutes),
+        3: ([0.0] * minutes, [0] * minutes),
+        HOST: ([620.0 if use > 50 else 1450.0 for use in busy], [30_000 + 70 * minute for minute in range(minutes)]),
+    }
+    uses = [
+        GpuUse(
+            attempt=key, node="n17", gpu=gpu, began=float(began), interval_s=60.0, use_pct=tuple(use),
+            mem_mib=tuple(mem), processes=tuple(int(value > 0) for value in use),
+            mem_total_mib=0 if gpu == HOST else 81_559,
+            energy_j=None if gpu == HOST else 60.0 * sum(90 + 4.4 * value for value in use),
+        )
+        for gpu, (use, mem) in series.items()
+    ]  # fmt: skip
+    run = JobRun(
+        attempt=key, address="81", name="train", user="ada", uid=1001, state="COMPLETED", nodes=("n17",), gpus=4,
+        cpus=32, start_time=began, end_time=began + 60 * minutes, time_limit_s=24 * 3600, mem_mib_per_node=262_144,
+        measurement=Measurement(cpu_s=7.0 * 60 * minutes, mem_peak_mib=47_500),
+    )  # fmt: skip
+    measured = measure_run(run, uses, None, 0.0)
+    job = JobEfficiency(address="81", runs=(measured,), advice=advise_request([measured], {}))
+    return render_job_page(job, {key: uses}, UTC, made_by="slurmwrap")
+
+
+def _shoot(page: Path, out: Path, shots: dict[str, tuple[int, int, str, str]]) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, shot in SHOTS.items():
+        for name, shot in shots.items():
             _picture(browser, page, out / f"{name}.png", *shot)
         browser.close()
 

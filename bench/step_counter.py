@@ -1,5 +1,8 @@
 """Measure the cost of counting: each step of torch's smallest optimizer with and without the hook, each Python start.
 
+In a real job the losses are recorded too: the second row has a backward pass of the smallest graph in each step, on the
+CPU; the third compares it with a job whose steps alone are counted. The cost of a loss on a GPU is not measured here.
+
 Both variants are measured in turn, so that they run under the same conditions: rounds of SGD.step() in two processes
 that take turns, and starts of `python -c pass`. All figures are CPU time, which is affected least by other programs on
 the machine. Prints minima, medians and ratios of one run; only figures of one run may be compared. Budgets: 10 µs per
@@ -19,41 +22,64 @@ from pathlib import Path
 
 INJECT = Path(__file__).resolve().parents[1] / "slurmwrap" / "inject"
 STEPPER = """
-import sys, time, torch
+import sys, time, types
+if "without" in sys.argv:
+    sys.modules["slurmwrap_losses"] = losses = types.ModuleType("slurmwrap_losses")
+    losses.OF_SLURMWRAP, losses.hook = True, lambda *_: None
+import torch
 torch.set_num_threads(1)
 parameter = torch.zeros(1, requires_grad=True)
 parameter.grad = torch.ones(1)
 optimizer = torch.optim.SGD([parameter], lr=0.1)
+def step():
+    optimizer.step()
+def step_with_loss():
+    optimizer.zero_grad()
+    parameter.sum().backward()
+    optimizer.step()
+step = step_with_loss if "loss" in sys.argv else step
 for line in sys.stdin:
     began = time.thread_time()
     for _ in range(int(line)):
-        optimizer.step()
+        step()
     print((time.thread_time() - began) / int(line) * 1e6, flush=True)
 """
 BUDGET_US, BUDGET_MS = 10.0, 20.0
 
 
-def environment(step_dir: str | None, prerun: bool = False) -> dict[str, str]:
-    """Return the environment, with the counter if it has a directory; `prerun`: with all that a pre-run injects."""
+def environment(step_dir: str | None, prerun: bool = False, named: bool = False) -> dict[str, str]:
+    """Return the environment, with the counter if it has a directory.
+
+    `prerun`: with all that a pre-run injects; `named`: as in a real job (gsub --count-steps).
+    """
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("SLURMWRAP_", "PYTHON"))}
     if step_dir is None:
         return plain
     trial = {"SLURMWRAP_PRERUN": "1", "SLURMWRAP_PARK_AFTER": "0"} if prerun else {}
+    trial |= {"SLURMWRAP_STEP_NAMED": "1"} if named else {}
     return {**plain, "PYTHONPATH": str(INJECT), "SLURMWRAP_STEP_DIR": step_dir, **trial}
 
 
-def steps(step_dir: str, rounds: int, length: int) -> tuple[list[float], list[float]]:
-    """Return microseconds per step (without, with), one figure per round."""
+def steps(step_dir: str, rounds: int, length: int, *what: str) -> tuple[list[float], list[float]]:
+    """Return microseconds per step (without, with), one figure per round.
+
+    `what`: "loss": each step has a loss, as in a real job; "counted": without the recording of the losses, not without
+    the counter.
+    """
+    named, counted = "loss" in what, "counted" in what
     pair = [
         subprocess.Popen(
-            [sys.executable, "-c", STEPPER],
+            [sys.executable, "-c", STEPPER, *what, *more],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
         )
-        for env in (environment(None), environment(step_dir))
+        for env, more in (
+            (environment(step_dir if counted else None, named=named), ["without"]),
+            (environment(step_dir, named=named), []),
+        )
     ]
     found: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
@@ -104,6 +130,8 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as step_dir:
         report("SGD.step()", "µs", BUDGET_US, *steps(step_dir, options.rounds, options.steps))
+        for what, *kind in (("backward(), SGD.step()", "loss"), ("the same, loss alone", "loss", "counted")):
+            report(what, "µs", BUDGET_US, *steps(step_dir, options.rounds, options.steps, *kind))
         for what, prerun in (("python start, counted", False), ("python start, in a trial", True)):
             report(what, "ms", BUDGET_MS, *starts(step_dir, 4 * options.rounds, prerun))
     return 0

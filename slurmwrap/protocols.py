@@ -221,8 +221,11 @@ class Store(Protocol):
     def save_gpu_use(self, use: GpuUse) -> None:
         """Insert or replace by run, node and GPU."""
 
-    def gpu_use(self, attempt: RunKey) -> tuple[GpuUse, ...]:
-        """Return the samples of the GPUs of one run, ordered by node and GPU."""
+    def gpu_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of the GPUs of one run, ordered by node and GPU. `node`: only those of one node."""
+
+    def host_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of CPUs and memory of one run, ordered by node (model.running_job.HOST)."""
 
     def save_loss_curve(self, curve: LossCurve) -> None:
         """Insert or replace by run."""
@@ -346,6 +349,9 @@ class Memory(Protocol):
     def passed(self, fingerprint: str) -> bool:
         """Return whether a pre-run with this fingerprint (same script, code and environment) passed before."""
 
+    def measured(self, fingerprint: str) -> Measurement | None:
+        """Return what the newest pre-run with this fingerprint measured if it passed; else None."""
+
     def undecided(self, fingerprint: str) -> str:
         """Return why the newest pre-run with this fingerprint was inconclusive if another would be too; else ""."""
 
@@ -445,8 +451,8 @@ class Publisher(Protocol):
     def tell_gate(self, gate: Gate) -> None:
         """Replace the file that the Prolog gate on the nodes reads."""
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seal one diagnosed run for its owner's uid (`munge -u`), so that only the owner can open it."""
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
+        """Seal one diagnosed run, with the use of its GPUs, for its owner's uid (`munge -u`): only they can open it."""
 
     def end_pass(self) -> None:
         """End a pass: send what was collected for the owners."""

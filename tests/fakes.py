@@ -17,6 +17,7 @@ from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.queue_priority import PriorityScheme
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 
@@ -160,6 +161,8 @@ class FakeSlurm:
             return replace(found, reason="None")
         if action.verb is Verb.CANCEL:
             return replace(found, state="CANCELLED")
+        if action.verb is Verb.SIGNAL:
+            return found
         if not found.pending and (found.ended or action.key not in _RUNNING_KEYS):
             raise SlurmError(f"Job has already finished for job {action.target}")
         return self._updated(found, action)
@@ -228,6 +231,7 @@ class FakeSlurm:
             "MinMemoryCPU": lambda: {"mem_mib_per_cpu": int(value)},
             "TimeLimit": lambda: {"time_limit_s": int(value) * 60},
             "Comment": lambda: {"comment": value},
+            "TimeMin": dict,
         }
         if action.key in self.terms:
             gained = int(value) - self.terms[action.key].get(found.job_id, 0)
@@ -308,7 +312,7 @@ class FakePublisher:
     def end_pass(self) -> None:
         """Does nothing."""
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
         self.told[run.attempt.job_id] = (run, tuple(actions))
 
 

@@ -18,8 +18,14 @@ from evaluation.tables import number, table
 _NAMES = {"": "order of submission", "shortest": "`shortest`", "gittins": "`gittins`", "exact": "exact run times",
           "fewest-gpus": "fewest GPUs first"}  # fmt: skip
 _LIMITS = {"": "24 h", "user": "of the users", "predicted": "predicted"}
-COMMANDS = ("python bench/run_time.py", "python bench/queue_order.py", "python bench/queue_order.py --all")
+COMMANDS = (
+    "python bench/run_time.py",
+    "python bench/run_time.py --keys",
+    "python bench/queue_order.py",
+    "python bench/queue_order.py --all",
+)
 _QUICK_WINDOWS, _QUICK_JOBS = 2, 3000
+_DRAWN_SPREAD = 0.6  # of the invented jobs in the plot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,7 @@ class Started:
     windows: Future[list[WindowResult]]
     every: Future[list[WindowResult]]
     predictions: Future[list[run_time.Figures]]
+    invented: Future[list[tuple[float, list[run_time.Figures]]]]  # by the spread within a key
 
 
 def start(pool: Executor, *, quick: bool) -> Started:
@@ -36,6 +43,7 @@ def start(pool: Executor, *, quick: bool) -> Started:
         windows=pool.submit(_play_windows, quick),
         every=pool.submit(_play_every_window, quick),
         predictions=pool.submit(_replay, quick),
+        invented=pool.submit(_replay_invented, quick),
     )
 
 
@@ -56,9 +64,16 @@ def _replay(quick: bool) -> list[run_time.Figures]:
     return run_time.replay(jobs[: _QUICK_JOBS if quick else None])[0]
 
 
+def _replay_invented(quick: bool) -> list[tuple[float, list[run_time.Figures]]]:
+    jobs = {sigma: list(run_time.invent_jobs(sigma)) for sigma in run_time.SPREADS}
+    return [(sigma, run_time.replay(some[: _QUICK_JOBS if quick else None])[0]) for sigma, some in jobs.items()]
+
+
 def page(started: Started, plots_at: Path) -> str:
     """Return the section, and draw its plots."""
     results, every, figures = started.windows.result(), started.every.result(), started.predictions.result()
+    invented = started.invented.result()
+    run_time.draw(figures, dict(invented)[_DRAWN_SPREAD][0], plots_at.parent / "run-time.svg")
     plots.orders(every, plots_at / "order.svg")
     plots.limits(results, plots_at / "limits.svg")
     summaries = queue_order.summarize(results)
@@ -67,6 +82,8 @@ def page(started: Started, plots_at: Path) -> str:
             "Predicted run times, by virtual cluster and GPUs alone, each from what had ended before:",
             "",
             _format_predictions(figures),
+            "",
+            *_list_invented(invented),
             "",
             "Mean JCT of the order of submission with limits of 24 h over that of each variant. *contended*: windows "
             "whose jobs wait at least as long as they run. *mean*: of the windows' ratios; *together*: all their jobs; "
@@ -101,6 +118,24 @@ def _format_predictions(figures: Sequence[run_time.Figures]) -> str:
         share = f"{100 * one.share:.1f} %"
         rows.append([one.name, f"{len(one.pairs):,}", share, number(one.sigma, 3), covered, number(one.spearman, 3)])
     return table(head, rows)
+
+
+def _list_invented(invented: Sequence[tuple[float, Sequence[run_time.Figures]]]) -> list[str]:
+    """Return the lines about jobs whose run times have a known spread within a key."""
+    head = ["spread within a job", ">within a factor of 2", ">at best", ">sigma of the log error", ">within p90"]
+    rows = []
+    for sigma, figures in invented:
+        ours = figures[0]
+        best = next(one for one in figures if one.name == run_time.BEST)
+        covered = f"{100 * sum(ours.within_p90) / len(ours.within_p90):.1f} %"
+        shares = (f"{100 * one.share:.1f} %" for one in (ours, best))
+        rows.append([str(sigma), *shares, number(ours.sigma, 3), covered, number(ours.spearman, 3)])
+    return [
+        f"Invented jobs ({run_time.JOBS:,}) whose run times have a known standard deviation of the logarithm within a "
+        "job; *at best*: a predictor that knows each job's median beforehand:",
+        "",
+        table([*head, ">Spearman"], rows),
+    ]
 
 
 def _format_summaries(summaries: Sequence[VariantSummary]) -> str:

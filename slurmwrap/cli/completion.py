@@ -193,9 +193,13 @@ OWN_WORDS: dict[str, MenuWord] = {
     "resume-args": _("arguments for resuming in the pre-run"),
     "prerun-command": _("what the pre-run runs in place of the script"),
     "count-steps": _("count the steps of the real job"),
+    "stop-at": _("stop the running job at a plateau of its loss", "choice", "plateau plateau:0.1%/20%"),
+    "stop-when": _("stop the running job when its loss is NaN", "choice"),
     "resource-profile": _("keep what is learnt under this name"),
     "retry": _("retry failures that are not the job's own"),
     "no-retry": _("never retry it"),
+    "retry-on": _("run it again after these: 93,SIGUSR1"),
+    "again": _("submit this job, or its failed tasks, again", "run"),
     "no-tune": _("leave CPUs and memory as asked"),
     "no-place": _("leave nodes and switches as asked"),
     "dry-run": _("show the rewritten script; submit nothing"),
@@ -279,7 +283,7 @@ def _make_offer(option: SbatchOption, word: MenuWord) -> Offer:
 
 
 def _make_own_offer(option: GsubOption, word: MenuWord) -> Offer:
-    values = _format_values(word.values, option.choices)
+    values = _format_values(word.values, option.choices or word.choices)
     return Offer(long=f"--{option.name}", argument=option.argument, about=word.about, values=values)
 
 

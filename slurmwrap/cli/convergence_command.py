@@ -79,7 +79,7 @@ def _find_runs(address: str, source: RecordSource, config: Config) -> list[tuple
 
 
 def _format_runs(found: Sequence[tuple[JobRun, LossCurve]]) -> str:
-    unicode = terminal.shows_unicode()
+    unicode = terminal.can_print_blocks()
     if len(found) == 1:
         run, curve = found[0]
         sentence = format_convergence(run, curve) or "too few values to say when it came near its lowest one"

@@ -202,7 +202,7 @@ def _format_loss(curve: LossCurve | None) -> str:
     """Return the loss as bars, and the share of the run's time after which it was within 0.1 % of its lowest value."""
     if curve is None or curve.time_share is None:
         return ""
-    return f"{draw_loss(curve, terminal.shows_unicode(), _BARS)} {round(100 * curve.time_share)} %".strip()
+    return f"{draw_loss(curve, terminal.can_print_blocks(), _BARS)} {round(100 * curve.time_share)} %".strip()
 
 
 def _make_run_line(run: JobRun) -> HistoryLine:

@@ -13,8 +13,9 @@ from slurmwrap.fast_dataclasses import asdict
 from slurmwrap.host.journal import is_our_stderr
 from slurmwrap.host.mail import Mailer
 from slurmwrap.install.service_watchdog import OverdueState, is_beating, look, news, since
+from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.reconcile import event_log
-from slurmwrap.reconcile.restore_limits import restore_all_limits
+from slurmwrap.reconcile.restore_limits import find_forgotten_limits, restore_all_limits
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.lowered_limits import LIMITS_FILE, LoweredLimitFile
 
@@ -51,17 +52,36 @@ def _restore_limits(config: Config, state_dir: Path, now: float, console: Consol
     """Return what was restored. Errors are printed, and the next call tries again."""
     if is_beating(state_dir, now):
         return []
+    slurm, lowered = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), tuple[LoweredLimit, ...]()
     try:
         lowered = LoweredLimitFile(state_dir / LIMITS_FILE).read()
-        if not lowered:
-            return []
-        done, errors = restore_all_limits(SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), lowered)
+    except SlurmwrapError as error:
+        console.error(error)
+    try:
+        lowered = (*lowered, *_find_forgotten_limits(lowered, slurm, state_dir))
+    except SlurmwrapError as error:
+        console.error(error)
+    try:
+        done, errors = restore_all_limits(slurm, lowered)
     except SlurmwrapError as error:
         console.error(error)
         return []
     for text in errors:
         console.say(text)
     return done
+
+
+def _find_forgotten_limits(
+    known: tuple[LoweredLimit, ...], slurm: SlurmCommands, state_dir: Path
+) -> tuple[LoweredLimit, ...]:
+    """Return the lowered limits that only the database knows. SlurmwrapError if it, or Slurm, does not answer."""
+    from slurmwrap.store.database import Database
+
+    path = state_dir / "site.db"
+    if not path.exists():
+        return ()
+    with Database.open(path) as store:
+        return find_forgotten_limits(known, slurm.jobs(), store, slurm.cluster_name())
 
 
 def _withdraw_order(config: Config, state_dir: Path, console: Console) -> str:

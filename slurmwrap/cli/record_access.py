@@ -17,6 +17,7 @@ from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.host.munge import open_sealed
 from slurmwrap.model.decision import BlockedInput
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import (
     ActionRecord,
     Incident,
@@ -27,12 +28,18 @@ from slurmwrap.model.job_run import (
     StrikeRecord,
 )
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.running_job import LossCurve
+from slurmwrap.model.running_job import GpuUse, LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.published_files import Unseal, list_trusted_uids, parse_published, read_why
+from slurmwrap.store.published_files import (
+    Unseal,
+    list_trusted_uids,
+    parse_published,
+    parse_published_gpu_use,
+    read_why,
+)
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
 
@@ -114,6 +121,25 @@ def read_job_records(source: RecordSource, address: str, cluster: str = "") -> J
         source, lambda database: _read_job(database, address, number), address=address, number=number
     )
     return select_cluster_records(known, cluster) if cluster else known
+
+
+def read_gpu_use(source: RecordSource, runs: Sequence[JobRun]) -> dict[RunKey, tuple[GpuUse, ...]]:
+    """Return the samples of GPUs, CPUs and memory of these runs; nothing for a run without any.
+
+    Root and SlurmUser read them while a job runs. Its owner gets them from the site's sealed file, when it has ended.
+    """
+    found: dict[RunKey, tuple[GpuUse, ...]] = {}
+    if source.site:
+        with Database.open(source.database, readonly=True) as database:
+            keys = [run.attempt for run in runs]
+            found = {key: (*database.gpu_use(key), *database.host_use(key)) for key in keys}
+    elif source.published is not None:
+        for job_id in sorted({run.attempt.job_id for run in runs})[-_MAX_SEALED_FILES:]:
+            for plain in read_why(source.published, job_id, source.unseal, source.trusted, limit=_MAX_SEALED_FILES):
+                with suppress(ValueError):
+                    uses = parse_published_gpu_use(plain)
+                    found.update({use.attempt: uses for use in uses[:1]})
+    return {key: uses for key, uses in found.items() if uses}
 
 
 def read_period_records(source: RecordSource, since: float) -> JobRecords:

@@ -36,9 +36,15 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         "watch": CommandSource(
             "slurmwrap.cli.watch.watch_command",
             "watch",
-            "A job, live: why it waits, when it may start, how fast it goes.",
+            "Your jobs, live: why they wait, when they start and end, how fast they run.",
         ),
         "why": CommandSource("slurmwrap.cli.why", "why", "Explain why a job failed, and what to do now.", paged=True),
+        "job": CommandSource(
+            "slurmwrap.cli.job",
+            "job_command",
+            "What a job used of what it asked for, and what to ask for next time.",
+            paged=True,
+        ),
         "history": CommandSource(
             "slurmwrap.cli.history", "history", "List runs and how they ended, newest first.", paged=True
         ),
@@ -224,7 +230,7 @@ def root(
     \b
     A researcher's day:
       gsub train.sbatch          submit; a bug is caught on one GPU first
-      slurmwrap watch            my newest job, live: why it waits, how fast it is
+      slurmwrap watch            my jobs, live: why they wait, when they end
       slurmwrap why              why did my last failed job fail, and what now?
       slurmwrap history          my runs of the last week
     \b

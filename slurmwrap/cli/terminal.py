@@ -47,9 +47,13 @@ def columns(stream: TextIO | None = None, *, least: int = 60, most: int = WIDEST
     return max(least, min(most, wide)) if wide else 80
 
 
-def shows_unicode() -> bool:
-    """Return True if stdout takes block characters."""
-    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+def can_print_blocks() -> bool:
+    """Return whether the encoding of stdout has block characters."""
+    try:
+        "█◀±…".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def since(text: str, now: float, zone: tzinfo | None = None, *, option: str = "--since") -> float:

@@ -61,6 +61,8 @@ def _find_suspicious_values(config: Config) -> Iterator[str]:
         yield "retention.detail_d is below nodes.window_days: nodes are judged by less than the window"
     if config.report.to and not config.mail.server:
         yield "report.to names a recipient, but mail.server is empty: no mail is sent"
+    if config.notify.url and not config.notify.url.startswith(("https://", "/", "http://localhost", "http://127.")):
+        yield "notify.url is neither an https:// address nor the absolute path of a file: no message is sent"
     if config.prerun.grace_s < config.prerun.time_limit_s / 10:
         yield "prerun.grace_s is far below prerun.time_limit_s: jobs start before their pre-run can have found anything"
     if site.state_dir and not site.spool:

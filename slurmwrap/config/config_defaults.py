@@ -22,6 +22,7 @@ LOGS = ("auto", "stderr", "journal")
 ORDER_INDEXES = ("shortest", "gittins", "las", "srtf")
 ORDER_WITHIN = ("partition", "account", "user")
 LIMIT_AT_START = ("restore", "keep")
+NOTIFY_FORMATS = ("auto", "slack", "mattermost", "teams", "json")
 PRERUN_SELECT = ("value", "all")
 PRERUN_MODES = ("auto", "wait", "gate", "off", "only")
 # Smallest and largest value that makes sense. Outside them gsub would send Slurm impossible requests, or tuning would
@@ -84,6 +85,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "nodes.relapse_factor": (1, 100),
     "prerun.holdout": (0, 0.5),
     "report.keep_d": (1, 36_500),
+    "notify.per_hour": (1, 1000),
     "metrics.every_s": (5, 86400),
     "retention.keep_d": (1, 36_500),
     "retention.detail_d": (1, 36_500),
@@ -100,8 +102,13 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "limit.at_start": LIMIT_AT_START,
     "slurm.adapter": ADAPTERS,
     "log.to": LOGS,
+    "notify.format": NOTIFY_FORMATS,
     **{f"rules.{rule}": MODES for rule in RULES},
 }
+
+
+# Keys whose values are never shown: whoever has the address may write to its channel.
+SECRETS = ("notify.url",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +269,17 @@ class Mail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notify:
+    """Messages to a chat or another web server about failed jobs and running ones (docs/notifications.md)."""
+
+    url: str = ""
+    format: str = "auto"
+    proxy: str = ""
+    per_hour: int = 10
+    show_evidence: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The night report of the site."""
 
@@ -338,6 +356,7 @@ class Config:
     site: SiteSection = field(default_factory=SiteSection)
     slurm: SlurmAccess = field(default_factory=SlurmAccess)
     mail: Mail = field(default_factory=Mail)
+    notify: Notify = field(default_factory=Notify)
     diagnosis: Diagnosing = field(default_factory=Diagnosing)
     incidents: Incidents = field(default_factory=Incidents)
     nodes: Nodes = field(default_factory=Nodes)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
+from urllib.parse import urlsplit
 
-from slurmwrap.config.config_defaults import BOUNDS, CHOICES, Config
+from slurmwrap.config.config_defaults import BOUNDS, CHOICES, SECRETS, Config
 from slurmwrap.config.load_config import NOUNS, make_variable_name
 from slurmwrap.fast_dataclasses import dataclass
 
@@ -30,6 +32,7 @@ SECTIONS: Mapping[str, str] = {
     "site": "What the administrator installed. Where these are empty, slurmwrap works for each user's own jobs only.",
     "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md). gsub always uses the commands.",
     "mail": "Mail to the owner of a job that failed finally, and mail of the night report.",
+    "notify": "Messages to a chat or another web server about failed and running jobs (docs/notifications.md).",
     "diagnosis": "How failures are classified (docs/diagnosis.md).",
     "incidents": "When failures of several jobs are one incident, and how its retries wait (docs/incidents.md).",
     "nodes": "When a node is suspect, and when it is a lemon (docs/nodes.md).",
@@ -300,6 +303,23 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "sender": (_S, "", "The address that mail comes from."),
         "to": (_S, "", 'The address that mail goes to, with {user} for the owner\'s name: "{user}@example.org".'),
     },
+    "notify": {
+        "url": (
+            _R,
+            "",
+            """Where messages go: the https:// address of an incoming webhook, or the absolute path of a file that holds
+            it. The address is a secret; it is never shown.""",
+        ),
+        "format": (_R, "", "Format of the messages; auto: by the address, and json for an unknown one."),
+        "proxy": (_R, "", "host:port of an HTTP proxy through which the address is reached; empty: directly."),
+        "per_hour": (_R, "messages", "At most so many messages about running jobs per user, the last one a summary."),
+        "show_evidence": (
+            _R,
+            "",
+            """Whether messages to the site's address contain job names, log lines and reports. Those to a user's own
+            address always do.""",
+        ),
+    },
     "diagnosis": {
         "signatures": (_R, "", "The site's own file of signatures, in addition to the shipped ones."),
     },
@@ -459,6 +479,20 @@ def get_value(config: Config, name: str) -> Any:
     if section == "rules":
         return config.mode_of(word)
     return getattr(getattr(config, section) if section else config, word)
+
+
+def hide_secret(name: str, value: Any) -> Any:
+    """Return the value of a key as it may be shown: of a secret address the scheme and the host, else the value.
+
+    An absolute path is no secret: it names the file that holds one.
+    """
+    if name not in SECRETS or not value or value.startswith("/"):
+        return value
+    with suppress(ValueError):
+        parts = urlsplit(value)
+        if parts.scheme in ("http", "https") and parts.hostname:
+            return f"{parts.scheme}://{parts.hostname}/…"
+    return "…"
 
 
 def format_toml(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slurmwrap.config.config_errors import list_sections, locate_key
-from slurmwrap.config.config_keys import Key, get_value, list_keys
+from slurmwrap.config.config_keys import Key, get_value, hide_secret, list_keys
 from slurmwrap.config.load_config import Config, Layer, make_variable_name, merge, read_layers
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.nearest_name import find_nearest
@@ -42,7 +42,7 @@ class KeySetting:
 
 
 def list_settings(environ: Mapping[str, str]) -> tuple[KeySetting, ...]:
-    """Return all keys with their sources. Raise ConfigError as `load` does.
+    """Return all keys with their sources; values that are secret are hidden. Raise ConfigError as `load` does.
 
     Call `load` first: its message about a wrong key is more precise.
     """
@@ -76,7 +76,8 @@ def _list_sources(key: Key, named: list[tuple[Layer, str]]) -> Iterator[KeySourc
         tables = _select_key(layer.tables, key)
         if tables:
             origin = locate_key(layer.path, layer.text, key.name) if layer.path else key.variable
-            yield KeySource(origin=origin, kind=kind, value=get_value(merge(Config(), tables), key.name))
+            value = hide_secret(key.name, get_value(merge(Config(), tables), key.name))
+            yield KeySource(origin=origin, kind=kind, value=value)
 
 
 def _select_key(tables: Mapping[str, Any], key: Key) -> Mapping[str, Any]:

@@ -20,6 +20,7 @@ from slurmwrap.config.config_defaults import (
     BOUNDS,
     CHOICES,
     RULES,
+    SECRETS,
     Config,
     Diagnosing,
     Incidents,
@@ -28,6 +29,7 @@ from slurmwrap.config.config_defaults import (
     Mail,
     Metrics,
     Nodes,
+    Notify,
     Order,
     Placement,
     Prerun,
@@ -69,6 +71,7 @@ __all__ = [
     "Mail",
     "Metrics",
     "Nodes",
+    "Notify",
     "Order",
     "Placement",
     "Prerun",
@@ -277,7 +280,8 @@ def _convert(current: Any, value: Any, name: str) -> Any:
             raise ValueError
         return kind(value)
     except (KeyError, ValueError, TypeError):
-        raise WrongKey(name, f"{name}: '{value}' is not {NOUNS.get(kind, 'text')}") from None
+        shown = "its value" if name in SECRETS else f"'{value}'"
+        raise WrongKey(name, f"{name}: {shown} is not {NOUNS.get(kind, 'text')}") from None
 
 
 NOUNS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list of texts"}

@@ -120,9 +120,13 @@ def _select_window(tail: LogTail) -> Iterator[tuple[int, str]]:
     yield tail.first_line + text.count("\n", 0, cut), text[cut:]
 
 
+def remove_ansi(text: str) -> str:
+    """Return text without the sequences that move a terminal's cursor, clear it, colour it, or set its title."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
 def _append_rows(text: str, first: int, rows: list[str], numbers: list[int]) -> None:
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
+    text = remove_ansi(text)
     lines = text.split("\n")
     if "\r" not in text and max(map(len, lines), default=0) <= ROW_CAP:
         rows.extend(lines)

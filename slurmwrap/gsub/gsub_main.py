@@ -59,6 +59,7 @@ retried, if you wish).
   gsub --explain --dry-run train.sbatch show that, and where the job would best run now; submit nothing
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
+  gsub --again 77                       the failed tasks of array 77 again, by the same call; or job 77
   gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
   gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
 
@@ -77,7 +78,12 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --prerun-command COMMAND what the pre-run runs in the script's place
   --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile
+  --stop-at PLATEAU        stop the running job at its PLATEAU and next checkpoint, by its --signal or scancel; in
+                           plateau:0.1%/20% its loss falls by less than 0.1 % in the last 20 % of the steps
+  --stop-when diverged     stop it when its loss stays NaN or infinite
   --retry, --no-retry      may this job be requeued after a failure that is not its own?
+  --retry-on LIST          run it again after these exit codes and signals of its own: --retry-on=93,SIGUSR1
+  --again JOB              repeat the call that submitted JOB: an array's failed tasks alone; options may be added
   --no-tune, --no-place    leave CPUs and memory, or nodes and switches, as asked
   --dry-run, --explain     see above
   --force                  submit although a check refuses
@@ -141,6 +147,13 @@ def _run_gsub(words: list[str], console: Console) -> int:
     except OSError:
         # The working directory was removed: sbatch reports that with its own message and exit code.
         return _pass_unchanged(words, stdin)
+    if _has_again_option(words):
+        from slurmwrap.gsub.resubmission import enter_call, repeat_call
+
+        repeated = repeat_call(words, environ, console, _parse_stored_call)
+        enter_call(repeated)
+        words, work_dir, stdin.content = repeated.words, repeated.cwd, repeated.content
+        environ.update(repeated.variables)
     if _has_template_option(words):
         from slurmwrap.gsub.new_script import make_from_template
 
@@ -200,6 +213,13 @@ def _parse_call(words: Sequence[str], environ: Mapping[str, str], work_dir: str,
     with suppress(UsageError, ScriptError):
         parsed(plugins.used_in(words))
     return parsed(plugins.used_in((*words, *list_directive_words(script or stdin.content or b""))))
+
+
+def _parse_stored_call(words: Sequence[str], environ: Mapping[str, str], work_dir: str, content: bytes) -> JobRequest:
+    """Parse an earlier call. `content`: what it read from standard input."""
+    stdin = _Stdin()
+    stdin.content = content
+    return _parse_call(words, environ, work_dir, stdin)
 
 
 def _pass_with_reason(reason: str, words: list[str], request: JobRequest, console: Console, stdin: _Stdin) -> int:
@@ -301,6 +321,12 @@ def _is_only_shown(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     if environ.get("GSUB_PRERUN") == "only" or is_switched_on(environ, "GSUB_DRY_RUN"):
         return True
     return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in parse_own_options(words))
+
+
+def _has_again_option(words: Sequence[str]) -> bool:
+    """Return whether gsub must repeat an earlier call (gsub/resubmission.py)."""
+    has_such_word = any(word.startswith("--again") for word in words)
+    return has_such_word and any(one.option == "again" for one in parse_own_options(words))
 
 
 def _has_template_option(words: Sequence[str]) -> bool:

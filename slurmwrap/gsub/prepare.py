@@ -11,7 +11,7 @@ from functools import partial
 
 from slurmwrap import timing
 from slurmwrap.digest import sha256_hex
-from slurmwrap.errors import SlurmError, StaticFailed
+from slurmwrap.errors import SlurmError, StaticFailed, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import refusals
 from slurmwrap.gsub.planning_inputs import find_known_profile, find_run_time, keep, read_planning_facts
@@ -86,7 +86,9 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     has_free_gpus = find_free_gpus(request, snapshot)
-    run_time = find_run_time(request, key, variant, length, snapshot, context)
+    # Only for the explanation: the pre-run of this submission, if it gets one, measures again.
+    prerun_s = _find_prerun_run_s(mark, request, context) if request.own.explain else None
+    run_time = find_run_time(request, key, variant, length, snapshot, context, prerun_s)
     prerun, reason = choose_prerun(request, context, mark, group, has_free_gpus=has_free_gpus)
     estimate = None
     if not reason:
@@ -101,7 +103,8 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context, run_time)
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
-    added = _make_retry_options(request) if retry and not request.hetjob else ()
+    may_run_again = retry or (request.own.retry is not False and request.own.retry_on)
+    added = _make_retry_options(request) if may_run_again and not request.hetjob else ()
     incident_warnings = refusals.find_incident_warnings(
         context.published, request, chosen, inputs, snapshot, context.clock.now()
     )
@@ -171,6 +174,20 @@ def _refresh_quotas(snapshot: Snapshot, context: SubmitContext) -> Snapshot:
     if context.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
         return snapshot
     return replace(snapshot, quotas=context.quotas(), quotas_kept=False)
+
+
+def _find_prerun_run_s(mark: str, request: JobRequest, context: SubmitContext) -> float | None:
+    """Return the run time in seconds by an earlier pre-run of the same program; None if none shows it."""
+    try:
+        measurement = context.memory.measured(mark)
+    except StoreError:
+        # The estimate is optional. What else needs the database reports its fault.
+        return None
+    if measurement is None:
+        return None
+    from slurmwrap.profiling.run_time import compute_run_s_by_prerun
+
+    return compute_run_s_by_prerun(measurement, request.shape.gpus)
 
 
 def _compute_profile_seconds(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:

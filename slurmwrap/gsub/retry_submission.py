@@ -38,7 +38,7 @@ _RERUN_RULES = ("retry", "retry_elsewhere")
 def start_retry_job(prepared: PreparedJob, job_id: int, context: SubmitContext) -> None:
     """Submit the retry job of a job whose user agreed to retries. A failure is reported, and the job is kept."""
     config = context.config
-    if not prepared.retry or prepared.request.hetjob:
+    if not (prepared.retry or prepared.retry_on) or prepared.request.hetjob:
         return
     if config.site.published:
         if not any(config.mode_of(rule) == "act" for rule in _RERUN_RULES):

@@ -19,12 +19,13 @@ from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
 from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
+from slurmwrap.sbatch.option_table import OWN, SBATCH
 from slurmwrap.sbatch.rewrite import list_submitted_options, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.submission import Submission
+    from slurmwrap.model.submission import Submission, SubmittedCall
 
 
 # --count-steps adds the step counter to the real job through environment variables. The script is not changed.
@@ -38,11 +39,12 @@ _EXPORT_REASON = "--count-steps: the step counter is found by these variables"
 def enable_step_counting(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
     """Return `prepared` with the environment of the step counter, if --count-steps was given and it is possible."""
     request = prepared.request
-    if not request.own.count_steps:
+    stops = request.own.stop_at or request.own.stop_when
+    if not (request.own.count_steps or stops):
         return prepared
     why = find_step_counting_obstacle(request)
     if why:
-        context.say(f"its steps are not counted: {why}")
+        context.say(f"its steps are not counted{', so it is never stopped by its loss' if stops else ''}: {why}")
         return prepared
     try:
         directory, counter = context.memory.step_dir(), context.memory.keep_counter()
@@ -154,7 +156,7 @@ def send(
 
 
 def _start_retry_job(prepared: PreparedJob, result: SbatchResult, context: SubmitContext) -> None:
-    if prepared.retry and result.job_id is not None:
+    if (prepared.retry or prepared.retry_on) and result.job_id is not None:
         from slurmwrap.gsub.retry_submission import start_retry_job
 
         start_retry_job(prepared, result.job_id, context)
@@ -283,6 +285,7 @@ def _build_submission(
         gpus=request.shape.gpus,
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
         retry=prepared.retry,
+        retry_on=prepared.retry_on,
         profile_key=prepared.profile_key,
         profile_variant=prepared.profile_variant,
         length=prepared.length,
@@ -306,8 +309,30 @@ def _build_submission(
         tune=request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
         time=make_time_request(request),
+        stop_at=request.own.stop_at,
+        stop_when=request.own.stop_when,
+        stop_signal=(request.value("signal") or "") if request.own.stop_at or request.own.stop_when else "",
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
+        call=_make_submitted_call(request, context),
+    )
+
+
+# A script from standard input that is longer is not kept for `gsub --again`.
+_KEPT_SCRIPT_BYTES = 1 << 18
+
+
+def _make_submitted_call(request: JobRequest, context: SubmitContext) -> SubmittedCall | None:
+    """Return the call, for the user's own records; None if it cannot be repeated."""
+    from slurmwrap.model.submission import SubmittedCall
+
+    content = request.script.content if request.script.from_stdin else b""
+    if request.hetjob or not request.argv or len(content) > _KEPT_SCRIPT_BYTES:
+        return None
+    names = {variable for option in SBATCH for variable in option.variables} | {one.variable for one in OWN}
+    variables = {name: value for name, value in context.environ.items() if name in names}
+    return SubmittedCall(
+        words=request.argv, cwd=request.cwd, variables=variables, script=content.decode("utf-8", "surrogateescape")
     )
 
 

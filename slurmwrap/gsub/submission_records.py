@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from slurmwrap.errors import StoreError
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.spool_writer import make_nonce, start_sealed_write, write_plain
@@ -34,12 +35,13 @@ def leave_submission(record: Submission, uid: int, spool: str, publish: Tell | N
 
     Raise StoreError if the user's own spool cannot be written.
     """
-    facts = {"submission": to_json_dict(record)}
+    facts = to_json_dict(record)
     note = Observation(
         nonce=make_nonce(), cluster=record.cluster, job_id=record.job_id, context=Context.SUBMIT, at=record.at, uid=uid,
-        facts=facts,
+        facts={"submission": facts},
     )  # fmt: skip
-    _leave(note, spool, publish)
+    # A call may contain secrets, and the site needs none.
+    _leave(note, replace(note, facts={"submission": {**facts, "call": None}}), spool, publish)
 
 
 def leave_prerun(record: PrerunRecord, uid: int, spool: str, publish: Tell | None) -> None:
@@ -50,12 +52,12 @@ def leave_prerun(record: PrerunRecord, uid: int, spool: str, publish: Tell | Non
         nonce=make_nonce(), cluster=record.cluster, job_id=job_id, context=Context.PRERUN, at=record.at, uid=uid,
         facts=facts,
     )  # fmt: skip
-    _leave(note, spool, publish)
+    _leave(note, note, spool, publish)
 
 
-def _leave(note: Observation, spool: str, publish: Tell | None) -> None:
+def _leave(note: Observation, public: Observation, spool: str, publish: Tell | None) -> None:
     write_plain(spool, note)
     if publish is not None:
         # The site's copy is optional: the user's own has been written.
         with suppress(OSError, StoreError):
-            publish(note)
+            publish(public)

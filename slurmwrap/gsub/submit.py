@@ -166,6 +166,11 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
             prepared = replace(prepared, fits_s=find_fitting_limit(prepared, context.config.limit))
             if prepared.fits_s is not None:
                 console.say(f"it {describe_fitting_limit(prepared, prepared.fits_s)}")
+        if prepared.profile is not None and prepared.profile.saved_after_s is not None:
+            from slurmwrap.gsub.fitting_limit import describe_time_min
+
+            if advice := describe_time_min(prepared):
+                console.say(f"it {advice}")
         prepared = _explain_start(prepared, context, console)
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")

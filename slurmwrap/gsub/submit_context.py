@@ -107,6 +107,11 @@ class PreparedJob:
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 
+    @property
+    def retry_on(self) -> tuple[str, ...]:
+        """The endings of --retry-on; () if the user refused retries with --no-retry."""
+        return () if self.request.own.retry is False else self.request.own.retry_on
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialJob:

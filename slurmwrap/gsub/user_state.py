@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.decision import BlockedInput
     from slurmwrap.model.job_run import JobRun, PrerunRecord
     from slurmwrap.model.past_failure import PastFailure
-    from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.model.resource_profile import Measurement, ResourceProfile
     from slurmwrap.model.submission import Submission
     from slurmwrap.prerun.expected_saving import ScriptOutcome
     from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup
@@ -59,6 +59,11 @@ class UserStateStore:
     def passed(self, fingerprint: str) -> bool:
         """Return whether the newest pre-run of this fingerprint passed."""
         return self.state.passed(fingerprint) is not None
+
+    def measured(self, fingerprint: str) -> Measurement | None:
+        """Return what the newest pre-run of this fingerprint measured if it passed; else None."""
+        record = self.state.passed(fingerprint)
+        return None if record is None else record.verdict.measurement
 
     def undecided(self, fingerprint: str) -> str:
         """Return why the newest pre-run of this fingerprint was inconclusive, if another would be too; else ""."""

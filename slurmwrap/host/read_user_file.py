@@ -12,6 +12,7 @@ from typing import Any
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.running_job import CountedLosses, LossPoint
 from slurmwrap.node_hooks import deadline_child, log_tails, step_counts, user_files
 from slurmwrap.node_hooks.user_files import may_become
 from slurmwrap.prerun.static import file_formats, job_inputs
@@ -125,6 +126,18 @@ class StepFiles:
 
         `directory`: as the user's submission names it. A caller that is neither root nor the user reads nothing.
         """
+        return self._read(run, directory, step_counts.counted)
+
+    def losses(self, run: JobRun, directory: str) -> CountedLosses | None:
+        """Return the losses of this run, from the process with the most steps; None if none were recorded.
+
+        `directory`: as for a call. Nothing is read for a caller that is neither root nor the user, or if it takes too
+        long.
+        """
+        found = self._read(run, directory, step_counts.losses)
+        return make_counted_losses(found, float(run.start_time or 0)) if found else None
+
+    def _read(self, run: JobRun, directory: str, read: Callable[..., Any]) -> Mapping[str, Any]:
         uid, own_uid = run.uid, os.geteuid()
         if not directory.startswith("/") or (uid != own_uid and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
             return {}
@@ -134,17 +147,28 @@ class StepFiles:
             user = pwd.getpwuid(uid)
         except KeyError:
             return {}
-        work, deadline = _make_step_reader(run, directory, user), self._clock() + DEADLINE_S
+        work, deadline = _make_step_reader(run, directory, user, read), self._clock() + DEADLINE_S
         answer = deadline_child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
         if answer.late:
             self._not_before[uid] = self._clock() + LATE_S
         if not answer.complete:
             return {}
-        steps: Mapping[str, Any] = json.loads(answer.data)
-        return steps
+        found: Mapping[str, Any] = json.loads(answer.data)
+        return found
 
 
-def _make_step_reader(run: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
+def make_counted_losses(found: Mapping[str, Any], start: float) -> CountedLosses:
+    """Return the record of what node_hooks.step_counts.losses() found. `start`: of the run, Unix seconds."""
+    points = tuple(
+        LossPoint(at_s=max(0.0, float(at) - start), step=float(step), loss=float(loss))
+        for step, at, loss in found["points"]
+    )
+    return CountedLosses(points=points, taken=found["taken"], bad=found["bad"], bad_at_end=found["bad_at_end"])
+
+
+def _make_step_reader(
+    run: JobRun, directory: str, user: pwd.struct_passwd, read: Callable[..., Any]
+) -> Callable[[Any], None]:
     """Return the function that runs in the child; all that it needs is loaded before it becomes the user."""
     since = None if run.start_time is None else float(run.start_time)
     path, job_id = os.fsencode(directory), run.attempt.job_id
@@ -152,7 +176,7 @@ def _make_step_reader(run: JobRun, directory: str, user: pwd.struct_passwd) -> C
     def read_counts(send: Any) -> None:
         if run.uid != os.geteuid():
             user_files.become(user.pw_name, run.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
-        found = step_counts.counted(path, job_id, run.uid, since, run.restarts)  # type: ignore[no-untyped-call]
+        found = read(path, job_id, run.uid, since, run.restarts)
         send(json.dumps(found).encode("ascii"))
 
     return read_counts

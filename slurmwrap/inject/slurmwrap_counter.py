@@ -3,9 +3,11 @@
 Each process has a file in $SLURMWRAP_STEP_DIR, named by its pid. It holds 69 bytes of text in fixed columns, so that
 one pwrite replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB)
 and `parked`. The file `<pid>.model` holds the bytes of all parameters, those of the largest one, and the world size;
-in a pre-run `<pid>.total` holds the steps of the whole training (slurmwrap_total_steps). With $SLURMWRAP_PARK_AFTER=N the process sleeps forever ("parks") inside step N: no later line runs, no checkpoint is
-written, and the supervisor kills it. With $SLURMWRAP_REHEARSE it goes on with shortened epochs instead
-(slurmwrap_rehearsal), and its record stays as it was in step N. Python 3.6 syntax, standard library; the callers ignore all exceptions.
+in a pre-run `<pid>.total` holds the steps of the whole training (slurmwrap_total_steps); in a real job `<pid>.loss`
+holds its losses (slurmwrap_losses). With $SLURMWRAP_PARK_AFTER=N the process sleeps forever ("parks") inside step N: no
+later line runs, no checkpoint is written, and the supervisor kills it. With $SLURMWRAP_REHEARSE it goes on with
+shortened epochs instead (slurmwrap_rehearsal), and its record stays as it was in step N. Python 3.6 syntax, standard
+library; the callers ignore all exceptions.
 """
 
 import _thread
@@ -61,6 +63,7 @@ class Counter(object):
             pass
         self.rehearse = _rehearse
         self.pid = 0
+        self.losses = None  # type: Any  # slurmwrap_losses.Losses, once torch is imported in a real job
         self._forget()
 
     def _forget(self) -> None:
@@ -73,6 +76,8 @@ class Counter(object):
         self.added = {}  # type: Any
         # Bytes of all parameters, and of the largest one.
         self.model = (0, 0)
+        if self.losses is not None:
+            self.losses.forget()
 
     def begin(self) -> None:
         """Open the file of this process. If that fails, go on counting, so that the process still parks."""
@@ -217,6 +222,11 @@ class Counter(object):
             self.first = now
         self.rank, self.source, self.count, self.last = rank, source, count, now
         self.parked = parks
+        if self.losses is not None:
+            try:
+                self.losses.step(count, now)
+            except Exception:
+                pass
         if parks or not self.named or now - self.written > LATE_S:
             self.flush()
 

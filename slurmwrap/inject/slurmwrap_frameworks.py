@@ -29,6 +29,7 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
             _hook_generate(module.GenerationMixin, counter)
     elif name.startswith("deepspeed"):
         _hook_deepspeed(module.DeepSpeedEngine, counter)
+        sys.modules["slurmwrap_step"]._layer("slurmwrap_losses").hook(name, module, counter)
     elif name.startswith("megatron"):
         if hasattr(module, "train_step"):
             _hook_megatron(module, counter)
@@ -66,6 +67,29 @@ def _hook_keras(kind: "Any", counter: "Any") -> None:
         return result
 
     kind.on_train_batch_end = _marked(on_train_batch_end, plain)
+    if os.environ.get("SLURMWRAP_STEP_NAMED") == "1":
+        _hook_keras_epochs(kind, counter)
+
+
+def _hook_keras_epochs(kind: "Any", counter: "Any") -> None:
+    """Record the mean loss of each epoch, which Keras has computed anyway. On torch its losses pass through backward().
+
+    The losses of batches would have to be fetched from the GPU.
+    """
+    plain = kind.on_epoch_end
+    losses = sys.modules["slurmwrap_step"]._layer("slurmwrap_losses").get(counter)
+
+    def on_epoch_end(self, epoch: "Any", logs: "Any" = None, *args: "Any", **kwargs: "Any") -> "Any":
+        _quietly(_keras_epoch, losses, counter, logs)
+        return plain(self, epoch, logs, *args, **kwargs)
+
+    kind.on_epoch_end = _marked(on_epoch_end, plain)
+
+
+def _keras_epoch(losses: "Any", counter: "Any", logs: "Any") -> None:
+    if not losses.noted and counter.source == "keras":
+        with counter.lock:
+            losses.add(counter.count, counter.clock(), float(logs["loss"]))
 
 
 def _hook_keras_model(kind: "Any", counter: "Any") -> None:
@@ -167,6 +191,9 @@ def _hook_megatron(module: "Any", counter: "Any") -> None:
 def _megatron_step(counter: "Any", result: "Any", model: "Any") -> None:
     if isinstance(result, tuple) and len(result) > 1 and result[1]:
         return
+    if counter.losses is not None and isinstance(result, tuple) and isinstance(result[0], dict):
+        # Megatron calls the autograd engine directly. The last stage of its pipeline returns the mean losses.
+        _quietly(counter.losses.note, [loss for name, loss in result[0].items() if "loss" in name][:1])
     if "megatron" not in counter.added and model is not None:
         _quietly(_model_of, counter, model if isinstance(model, (list, tuple)) else [model])
     counter.add("megatron")

@@ -17,6 +17,10 @@ LAYERS = {
     "torch.optim.optimizer": "slurmwrap_torch",
     "torch.autograd": "slurmwrap_torch",
     "torch.utils.data.dataloader": "slurmwrap_torch",
+    "torch.amp.grad_scaler": "slurmwrap_losses",
+    "torch.cuda.amp.grad_scaler": "slurmwrap_losses",  # before 2.3
+    "torch.distributed.fsdp.sharded_grad_scaler": "slurmwrap_losses",
+    "torch._dynamo.eval_frame": "slurmwrap_losses",
     "keras.src.callbacks.callback_list": "slurmwrap_frameworks",  # Keras 3
     "keras.src.callbacks": "slurmwrap_frameworks",  # 2.13 to 2.15
     "keras.callbacks": "slurmwrap_frameworks",  # before

@@ -28,8 +28,9 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
             quietly(counter.leave, "torch")
             _hook_making(module.Optimizer, counter)
     elif os.environ.get("SLURMWRAP_STEP_NAMED") == "1":
-        # Weak signs are not needed in a real job.
-        return
+        # Weak signs are not needed in a real job, but its losses are recorded.
+        if name == "torch.autograd":
+            sys.modules["slurmwrap_step"]._layer("slurmwrap_losses").hook(name, module, counter)
     elif name == "torch.autograd":
         _hook_backward(module, Weak(counter, "backward"))
     else:

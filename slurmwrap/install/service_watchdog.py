@@ -78,13 +78,22 @@ def last_beat(state_dir: Path) -> float:
     return _time(state_dir / HEARTBEAT)
 
 
+def last_watch(state_dir: Path) -> float:
+    """Return when the watchdog last ran, in Unix seconds; 0.0: never."""
+    return _time(state_dir / MEMORY)
+
+
 def is_watched(state_dir: Path, now: float) -> bool:
     """Return True if the reconciler is on time, and the watchdog would notice soon if it stopped.
 
     Then what the reconciler has changed for a while will be put back, even if it is killed.
     """
-    watchdog = _time(state_dir / MEMORY)
-    return is_beating(state_dir, now) and 0 <= now - watchdog < 2 * WATCHDOG_EVERY_S
+    return is_beating(state_dir, now) and is_watchdog_on_time(state_dir, now)
+
+
+def is_watchdog_on_time(state_dir: Path, now: float) -> bool:
+    """Return True if the watchdog ran within two of its periods."""
+    return 0 <= now - last_watch(state_dir) < 2 * WATCHDOG_EVERY_S
 
 
 def is_beating(state_dir: Path, now: float) -> bool:

@@ -20,6 +20,8 @@ class Verb(Enum):
     # One key per action, because one bad key aborts the rest of a call (facts/slurm.md 4).
     UPDATE_JOB = "update job"
     CANCEL = "cancel"
+    # The key is the signal's name or number; the value is "batch" if only the batch shell gets it, else "".
+    SIGNAL = "signal"
     DRAIN = "drain"
     RESUME = "resume"
     # The target is the path, the key is "user" or "site", the value is the digest.

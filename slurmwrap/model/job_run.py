@@ -14,8 +14,9 @@ from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Verdict
 
-# Rules that change a pending job. Their actions are void when it starts.
-WAITING_RULES = ("relax", "tune", "order", "limit")
+# Rules that change a pending or running job. Their actions are void when it starts or ends.
+STOP_RULE = "stop"  # stops a running job at what its user named; it has no mode (reconcile/stop_running.py)
+WAITING_RULES = ("relax", "tune", "order", "limit", STOP_RULE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,8 @@ class JobRun:
     # `order`. None: it was not raised.
     passed: int | None = None
     resize_refused: bool = False  # Slurm refused the larger request for the next run
+    # For a run that resumed: seconds from its start until a further checkpoint was seen in its output; None: none was.
+    saved_after_s: float | None = None
     waited: QueueDelay | None = None  # only for a job that was submitted with gsub
     reconciled: bool = False  # every intended action is done or given up
     # Where this run's output begins and ends: file -> [bytes, digest of the bytes before]. A later run of the same job

@@ -30,3 +30,7 @@ class LoweredLimit:
     set_s: int  # the limit that slurmwrap set
     keep: bool = False  # when it runs, the limit is extended in steps; False: its user's limit returns at once
     warn_s: int = 0  # TimeRequest.warn_s
+    # True: its limit was not lowered, `set_s` is the --time-min that slurmwrap set. Slurm may start it with any limit
+    # from that one up to its user's, and keeps such a limit when it is requeued (measured, 22.05.8).
+    time_min: bool = False
+    restarts: int = 0  # with time_min: restarts of the job when it was known to have its user's limit

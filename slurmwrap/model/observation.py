@@ -20,6 +20,8 @@ class Context(Enum):
     EPILOG_SLURMCTLD = "epilog_slurmctld"
     SUBMIT = "submit"
     PRERUN = "prerun"
+    # Use of the GPUs of a running job, from the sampler on its node.
+    SAMPLES = "samples"
     # The reconciler's own query of Slurm.
     SLURM = "slurm"
 

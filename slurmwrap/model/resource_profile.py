@@ -50,7 +50,7 @@ class Measurement:
     largest_tensor_mib: float | None = None  # largest of them: skew is largest / model (Tiresias, NSDI'19)
     gpu_util: float | None = None  # 0..1, mean share of time with a kernel running (NVML)
     gpu_mem_util: float | None = None  # 0..1, mean share of time with device memory busy (NVML)
-    gpus_unused: int | None = None  # GPUs on which no process was seen during the whole run (NVML's accounting)
+    gpus_unused: int | None = None  # GPUs on which no process was seen during the whole run (NVML)
     gpu_power_w: float | None = None
     pcie_mib_per_s: float | None = None
     # Resource -> slow-down under a stressor, at least 1.
@@ -107,5 +107,7 @@ class ResourceProfile:
     curve_at: float = 0.0  # when cpu_curve was measured, Unix seconds
     curve_variant: str = ""  # variant of the run on which the curve was measured
     curve_doubts: int = 0  # number of later curves in a row that contradict it
+    # Longest time from the start of a run that resumed until it had written a further checkpoint, seconds.
+    saved_after_s: float | None = None
     # Points over CPUs and memory, from the same runs as cpu_curve; () if unknown.
     surface: tuple[SpeedPoint, ...] = ()

@@ -35,10 +35,14 @@ SPECIFIC_SOURCES = frozenset((FROM_PROGRESS, FROM_RUNS, FROM_SCALED_RUNS, FROM_P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimeSample:
-    """One ended run as evidence. `complete` False: it was cut off (TIMEOUT, CANCELLED), so it needed longer."""
+    """One run as evidence.
+
+    `complete` False: it was cut off (TIMEOUT, CANCELLED) or still runs, so it takes longer than `run_s`.
+    """
 
     run_s: float
     complete: bool = True
+    submit_s: float = 0.0  # when it was submitted, Unix seconds; 0: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,13 +31,22 @@ class EarlyFinding:
     gone_at: float | None = None  # when the evidence was gone although the job still ran, Unix seconds; None: never
 
 
+# GpuUse.gpu of the row about the job's CPUs and memory on a node, which is no GPU: `use_pct` is 100 for each busy CPU,
+# `mem_mib` anonymous and shared memory, `processes` unknown.
+HOST = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuUse:
-    """Samples of one GPU of a job: means over `interval_s` from `began`, oldest first. NaN-free; -1 where unknown."""
+    """Samples of one GPU of a job, oldest first, each for `interval_s` from `began` on. NaN-free; -1 where unknown.
+
+    `use_pct` are means; `mem_mib` and `processes` are the highest values, so that a 0 means none in all of the
+    interval. The last interval may not be over: `covered_s` says how much the samples cover.
+    """
 
     attempt: RunKey
     node: str
-    gpu: int  # device minor, as Slurm numbers it (SLURM_JOB_GPUS)
+    gpu: int  # device minor, as Slurm numbers it (SLURM_JOB_GPUS); or HOST
     began: float  # Unix seconds
     interval_s: float  # doubled when there are more than 256 samples
     use_pct: tuple[float, ...]  # 0 to 100
@@ -46,6 +55,32 @@ class GpuUse:
     mem_total_mib: int = 0  # 0: unknown
     energy_j: float | None = None  # since `began`, all of the GPU; None where NVML does not count it
     mig: str = ""  # UUID of the MIG instance; "" for a whole GPU
+    covered_s: float = 0.0  # seconds from `began` to the end of the last sample; 0: all intervals are over
+    # The last 90 samples as they were taken, one a minute, once `interval_s` is longer than that; () before.
+    latest_use_pct: tuple[float, ...] = ()
+    latest_processes: tuple[int, ...] = ()
+
+    @property
+    def ends_at(self) -> float:
+        """Return the end of the last sample, Unix seconds."""
+        return self.began + (self.covered_s or self.interval_s * len(self.use_pct))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSamples:
+    """Samples `first`, `first` + 1, ... of one GPU, as a node's sampler reports them. -1 where unknown."""
+
+    node: str
+    gpu: int
+    mig: str
+    began: float  # start of sample 0, Unix seconds
+    interval_s: float
+    first: int
+    use_pct: tuple[float, ...]
+    mem_mib: tuple[int, ...]
+    processes: tuple[int, ...]
+    mem_total_mib: int = 0
+    energy_j: float | None = None  # since `began`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +108,13 @@ class LossCurve:
     lowest: float | None = None  # lowest smoothed loss
     time_share: float | None = None  # of the run's time, until the loss came within 0.1 % of the lowest one
     epoch_share: float | None = None  # of its epochs or steps, until the lowest loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedLosses:
+    """The losses that the step counter of a run has recorded (gsub --count-steps): the user's claim."""
+
+    points: tuple[LossPoint, ...] = ()
+    taken: int = 0  # losses that were read
+    bad: int = 0  # NaN or infinite ones among them
+    bad_at_end: int = 0  # those after the last finite one

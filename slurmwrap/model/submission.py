@@ -15,6 +15,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedCall:
+    """The call of gsub with which a job was submitted, so that `gsub --again` can repeat it."""
+
+    words: tuple[str, ...]  # the command line after the program's name
+    cwd: str
+    variables: Mapping[str, str] = field(default_factory=dict)  # that set options: SBATCH_*, GSUB_*
+    script: str = ""  # a script from standard input or a template, with surrogateescape; "" for one with a file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """One successful gsub call, as its user reports it. It is evidence about that user's own jobs only."""
 
@@ -30,6 +40,8 @@ class Submission:
     gpus: int = 0
     nodes: int = 0
     retry: bool = False
+    # Exit codes and signals after which its user wants it to be run again: ("93", "SIGUSR1").
+    retry_on: tuple[str, ...] = ()
     profile_key: str = ""
     profile_variant: str = ""  # profiling.job_key.derive_variant()
     # Settings that say how long it trains, name and value: profiling.job_key.derive_length().
@@ -59,7 +71,17 @@ class Submission:
     place: bool = False  # slurmwrap may change its node list and locality while it is pending
     # Whether its time limit may be lowered while it is pending. None: an older version wrote the record.
     time: TimeRequest | None = None
+    stop_at: str = ""  # --stop-at: the plateau at which it is stopped; "": none
+    stop_when: str = ""  # --stop-when: "diverged" or ""
+    stop_signal: str = ""  # sbatch's --signal of a job with one of them; "": it has none
     # Id of the random draw (prerun.holdout) in which it took part; submissions of one draw share it. "": none.
     holdout_group: str = ""
     # The draw selected it to run without a pre-run.
     held_out: bool = False
+    # Only in the user's own records: a call may contain secrets. None: not known.
+    call: SubmittedCall | None = None
+
+    @property
+    def agreed(self) -> bool:
+        """Return whether its user agreed to retries, of all failures or of those that they named."""
+        return self.retry or bool(self.retry_on)

@@ -205,8 +205,11 @@ SHORT_S, LONG_S, EARLY_S = 0.25, 1.0, 20.0
 WRITE_S = 30.0
 
 
-def start(settings, job_id, uid, root=ROOT, sluid=""):
-    """Start the sampler as a daemon process. The mark must exist already. Raise OSError when fork fails."""
+def start(settings, job_id, uid, root=ROOT, sluid="", beside=None):
+    """Start the sampler as a daemon process. The mark must exist already. Raise OSError when fork fails.
+
+    `beside`: a function that a child of the daemon runs.
+    """
     mark = node_state.mark_path(settings.node_state_dir, job_id)
     pid = os.fork()
     if pid:
@@ -216,6 +219,9 @@ def start(settings, job_id, uid, root=ROOT, sluid=""):
         os.setsid()
         if os.fork() == 0:
             _detach_from_slurmd()
+            if beside is not None and os.fork() == 0:
+                beside()
+                os._exit(0)
             kept = node_state.usage_path(settings.node_state_dir, job_id)
             watch(mark, kept, settings.node, job_id, uid, root, sluid=sluid)
     finally:
@@ -228,8 +234,8 @@ def watch(mark, kept, node, job_id, uid, root=ROOT, sleep=time.sleep, clock=time
     Write the highest values to the file `kept`.
     """
     began = last_seen = written_at = clock()
-    first, highest, written = _device_and_inode(mark), {}, None
-    while first is not None and _device_and_inode(mark) == first and clock() - last_seen < PATIENCE_S:
+    first, highest, written = device_and_inode(mark), {}, None
+    while first is not None and device_and_inode(mark) == first and clock() - last_seen < PATIENCE_S:
         sample = sample_cgroup(node, job_id, uid, root, sluid)
         if sample:
             last_seen = clock()
@@ -252,7 +258,8 @@ def _grew(highest, written):
     return more or killed or highest.get("cpu_s", 0) > 1.05 * written.get("cpu_s", 0)
 
 
-def _device_and_inode(path):
+def device_and_inode(path):
+    """Return what distinguishes a file from a later one of the same name; None when it is missing."""
     try:
         found = os.stat(path)
     except OSError:

@@ -2,6 +2,7 @@
 
 When the gate is on (prolog_gate.py) it may refuse the node instead. Then it leaves no mark, since the job will not run.
 """
+import os
 import time
 
 from . import gpu_addresses, hook_environment, munge_spool, node_state
@@ -34,12 +35,31 @@ def run(environ, settings, deadline):
     try:
         node_state.save_mark(settings, job_id, mark)
         uid, sluid = hook_environment.number(environ, "SLURM_JOB_UID"), hook_environment.sluid(environ)
-        job_cgroup.start(settings, job_id, uid, sluid=sluid)
+        sample_gpus = _make_gpu_sampler(environ, settings, mark, facts, sluid)
+        job_cgroup.start(settings, job_id, uid, sluid=sluid, beside=sample_gpus)
     except OSError as error:
         facts["lost"] = "no kernel mark or sampler: %s" % error
     if facts.get("gate", {}).get("refused"):
         facts["gate"].update(refused=False, why_not="the refusal could not be recorded")
     munge_spool.send(_observation(settings, job_id, facts), settings, deadline)
+
+
+def _make_gpu_sampler(environ, settings, mark, facts, sluid):
+    """Return the function that samples the job's GPUs while it runs; None without GPUs or NVIDIA's driver."""
+    job_id, own = hook_environment.job_id(environ), hook_environment.gpu_indices(environ)
+    known = sorted((int(minor), address) for minor, address in (mark.get("gpus") or {}).items())
+    if not own or not known or not os.path.exists(settings.nvidia_control):
+        return None
+    gpus, others = [one for one in known if one[0] in own], [one for one in known if one[0] not in own]
+    run = dict((key, facts[key]) for key in ("restarts", "uid"))
+
+    def sample():
+        # Imported here: the Prolog itself has no use for ctypes.
+        from . import gpu_use_sampler
+
+        gpu_use_sampler.watch(settings, job_id, run, gpus, others, sluid)
+
+    return sample
 
 
 def _observation(settings, job_id, facts):

@@ -3,7 +3,9 @@
 It runs with the rights of the job's user, who could have written these files: the fact is a claim of the user. The
 counter writes files "<job id>.<restart>.<node>.<pid>" to one directory per submission below the user's state directory.
 Each has one line: count, source, first and last step (seconds of that node's CLOCK_MONOTONIC), and further fields.
+Next to it, "<name>.loss" holds the losses of the process (inject/slurmwrap_losses.py).
 """
+import math
 import os
 import pwd
 import re
@@ -23,6 +25,8 @@ LINE = 512  # bytes that are read of a file
 MOST = 10 ** 12
 FASTEST = 1e6  # steps per second; a higher speed, or infinity, is discarded
 SLACK_S = 2.0  # allowed difference between the clocks of a file server and of this node
+LOSSES = 257  # rows of a file of losses
+LOSS_BYTES = 16384
 _SOURCE = re.compile(r"[a-z_]{1,16}\Z")  # it is printed on terminals, so no other characters are accepted
 _NAME = re.compile(rb"([0-9]{1,10})\.([0-9]{1,6})\.[A-Za-z0-9._-]{1,200}\.[0-9]{1,10}\Z")
 
@@ -67,6 +71,54 @@ def counted(directory, job_id, uid, since, restart=None):
     None for the newest one. Times are Unix seconds by the clock of the file system.
     """
     return _best_of_names(directory, _list_names(directory), job_id, uid, since, restart)
+
+
+def losses(directory, job_id, uid, since, restart):
+    """Return {"points": [[step, Unix seconds, mean loss], ...], "taken", "bad", "bad_at_end"} of a run.
+
+    They are those of the process with the most steps among the processes that recorded losses; {} if none did.
+    "taken": losses that were recorded; "bad": those that were NaN or infinite; "bad_at_end": those after the last finite
+    one. Arguments as for `counted`.
+    """
+    best = {}
+    for name in _list_names(directory)[:NAMED]:
+        match = _NAME.match(name[: -len(b".loss")]) if name.endswith(b".loss") else None
+        if match is None or (int(match.group(1)), int(match.group(2))) != (job_id, restart):
+            continue
+        try:
+            found = _read_losses(os.path.join(directory, name), uid, since)
+        except (user_files.Unreadable, OSError, ValueError, OverflowError):
+            continue
+        if found and _last_step(found) > _last_step(best):
+            best = found
+    return best
+
+
+def _last_step(found):
+    points = found.get("points")
+    return points[-1][0] if points else found.get("taken", -1)
+
+
+def _read_losses(path, uid, since):
+    text, status = _read_text(path, uid, since, LOSS_BYTES)
+    lines = text.splitlines()
+    words = lines[0].split() if lines else ()
+    if len(words) < 6:
+        return None
+    taken, bad, bad_at_end, written, rows = int(words[1]), int(words[2]), int(words[3]), float(words[4]), int(words[5])
+    if not 0 <= bad_at_end <= bad <= taken < MOST or not 0 <= rows <= LOSSES or not 0 <= written < MOST:
+        raise ValueError("out of range")
+    points = []
+    for line in lines[1 : rows + 1]:
+        step, at, loss = line.split()
+        # The clock of the file was `written` when the file was written.
+        point = [int(step), round(status.st_mtime - (written - float(at)), 3), float(loss)]
+        if not 0 < point[0] < MOST or not math.isfinite(point[1]) or not math.isfinite(point[2]):
+            raise ValueError("out of range")
+        if points and (point[0] <= points[-1][0] or point[1] < points[-1][1]):
+            raise ValueError("half written")
+        points.append(point)
+    return {"points": points, "taken": taken, "bad": bad, "bad_at_end": bad_at_end}
 
 
 def _list_names(directory):
@@ -118,18 +170,26 @@ def _record_of_busiest(directory, names, uid, since):
     return dict(best, processes=len(names))
 
 
-def _read(path, uid, since):
-    """Return one file's record; None for a file of an earlier run. Raise ValueError for text that no counter wrote."""
+def _read_text(path, uid, since, size):
+    """Return the first `size` bytes of a user's file and its status. ("", status) for a file of an earlier run."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != uid:
             raise user_files.Unreadable("not the user's regular file")
         if since is not None and status.st_mtime < since - SLACK_S:
-            return None
-        words = os.read(descriptor, LINE).decode("ascii").split("\n", 1)[0].split()
+            return "", status
+        return os.read(descriptor, size).decode("ascii"), status
     finally:
         os.close(descriptor)
+
+
+def _read(path, uid, since):
+    """Return one file's record; None for a file of an earlier run. Raise ValueError for text that no counter wrote."""
+    text, status = _read_text(path, uid, since, LINE)
+    if not text:
+        return None
+    words = text.split("\n", 1)[0].split()
     if len(words) < 4:
         raise ValueError("half written")
     count, source, first, last = int(words[0]), words[1], float(words[2]), float(words[3])

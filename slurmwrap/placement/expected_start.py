@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, inf
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.cluster import Node
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import RunTimeEstimate
-from slurmwrap.placement.start_forecast import NodeGpus, QueuedJob, RunningJob, forecast_starts
+from slurmwrap.placement.start_forecast import NodeGpus, QueuedJob, RunningJob, StartForecast, forecast_starts
 from slurmwrap.sbatch.passthrough import count_array_tasks
 
 # Jobs ahead that are considered at most, as Slurm's bf_max_job_test; beyond that there is no forecast.
@@ -50,31 +50,88 @@ def find_expected_start(
     cluster that run or wait. `estimate_of`: run time of a job without progress of its own. `slurm_start`: Slurm's
     forecast, in Unix seconds; its start is never expected later.
     """
+    if isinstance(job, JobRecord):
+        return find_expected_starts({job.address: slurm_start}, nodes, jobs, estimate_of, now).get(job.address)
+    line = _make_queue_line(nodes, jobs, estimate_of, now)
+    if line is None or len(line.queue) > MOST_AHEAD:
+        return None
+    line.queue.append(job)
+    return _make_expected_start(line, len(line.queue) - 1, line.forecast(nodes), now, slurm_start)
+
+
+def find_expected_starts(
+    wanted: Mapping[str, float | None],
+    nodes: Sequence[Node],
+    jobs: Iterable[JobRecord],
+    estimate_of: EstimateOf,
+    now: float,
+) -> dict[str, ExpectedStart]:
+    """Return when pending jobs of `jobs` start, by address, from one forecast; of an array when its next task starts.
+
+    `wanted`: address to Slurm's forecast, as `slurm_start` of find_expected_start(). A job of which only Slurm's
+    forecast is known is left out, as is one with more than MOST_AHEAD jobs ahead of it.
+    """
+    line = _make_queue_line(nodes, jobs, estimate_of, now)
+    if line is None:
+        return {}
+    places = {address: place for address, place in line.places.items() if address in wanted and place <= MOST_AHEAD}
+    if not places:
+        return {}
+    # The forecast of a job does not depend on those behind it.
+    del line.queue[max(places.values()) + 1 :]
+    forecast, found = line.forecast(nodes), {}
+    for address, place in places.items():
+        # A job that waits although its GPUs are free waits for something else: CPUs, memory, a limit.
+        if forecast[line.queue[place].job].p50_s > 0 and (
+            start := _make_expected_start(line, place, forecast, now, wanted[address])
+        ):
+            found[address] = start
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QueueLine:
+    """Input of a forecast. `places`: the place of a pending job, or of an array's next task, in `queue`."""
+
+    running: list[RunningJob]
+    queue: list[QueuedJob]
+    places: dict[str, int]
+
+    def forecast(self, nodes: Sequence[Node]) -> Mapping[str, StartForecast]:
+        return forecast_starts(_list_node_gpus(nodes, self.running), self.running, self.queue)
+
+
+def _make_queue_line(
+    nodes: Sequence[Node], jobs: Iterable[JobRecord], estimate_of: EstimateOf, now: float
+) -> _QueueLine | None:
+    """Return the running jobs and the queue, at most one job more than can be considered; None if jobs are hidden."""
     jobs = tuple(jobs)
     running = [one for one in jobs if one.state in _HOLDS and one.gpus and one.nodes]
     if _find_hidden_share(nodes, running) > _MOST_HIDDEN:
         return None
     largest = max((node.gpus for node in nodes), default=0)
-    ahead = sorted(
+    waiting = sorted(
         (one for one in jobs if one.pending and one.gpus and one.priority and one.reason in _WAITS),
         key=lambda one: (-one.priority, one.job_id),
     )
-    wanted = "" if isinstance(job, QueuedJob) else job.address
-    if wanted:
-        places = [place for place, one in enumerate(ahead) if one.address == wanted]
-        if not places:
-            return None
-        ahead = ahead[: places[0]]
-    queue = [task for one in ahead for task in _list_tasks(one, estimate_of(one), largest, now)]
-    if len(queue) > MOST_AHEAD:
-        return None
-    queue.append(job if isinstance(job, QueuedJob) else _make_queued(job, None, largest, now))
+    queue: list[QueuedJob] = []
+    places: dict[str, int] = {}
+    for one in waiting:
+        if len(queue) > MOST_AHEAD:
+            break
+        places[one.address] = len(queue)
+        queue += _list_tasks(one, estimate_of(one), largest, now)
     held = [_make_running(one, estimate_of(one), now) for one in running]
-    found = forecast_starts(_list_node_gpus(nodes, held), held, queue)[queue[-1].job]
-    considered = len(running) + len(queue) - 1
+    return _QueueLine(running=held, queue=queue, places=places)
+
+
+def _make_expected_start(
+    line: _QueueLine, place: int, forecast: Mapping[str, StartForecast], now: float, slurm_start: float | None
+) -> ExpectedStart | None:
+    found = forecast[line.queue[place].job]
+    considered = len(line.running) + place
     predicted = round(found.predicted * considered)
-    # A job that waits although its GPUs are free waits for something else: CPUs, memory, a limit.
-    if found.p50_s == inf or not predicted or (wanted and found.p50_s <= 0):
+    if found.p50_s == inf or not predicted:
         return None
     latest = inf if slurm_start is None else slurm_start
     return ExpectedStart(

@@ -12,6 +12,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.retry_budget import Ledger
 from slurmwrap.policy.strikes import Fleet
+from slurmwrap.sbatch import retry_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class DecisionContext:
     # The cause for which the Prolog gate refused a node, so that the launch failed; "" if it did not.
     gate: str = ""
     gate_nodes: tuple[str, ...] = ()  # the nodes that the gate refused
+    stopped: str = ""  # why slurmwrap stopped the run at its user's --stop-at or --stop-when; "" if it did not
     site: bool = True  # False in user mode: then a block applies to that user only
     now: float = 0.0
 
@@ -57,7 +59,19 @@ def find_owner_refusal(context: DecisionContext) -> str:
     """Return why the user has not agreed to a retry; "" if they have."""
     if context.submission is None:
         return "it was not submitted by gsub"
-    return "" if context.submission.retry else "it was submitted without --retry"
+    agreed = context.submission.retry or find_agreed_ending(context)
+    return "" if agreed else "it was submitted without --retry"
+
+
+def find_agreed_ending(context: DecisionContext) -> str:
+    """Return the ending of this run that its user named with --retry-on, e.g. "exit code 93"; "" if there is none.
+
+    Only a run that Slurm calls FAILED has an ending of its own: in any other state Slurm or a person ended it.
+    """
+    submission, run = context.submission, context.record
+    if submission is None or not submission.retry_on or run.state != "FAILED":
+        return ""
+    return retry_on.find_named_ending(submission.retry_on, run.exit_code or 0, run.signal or 0)
 
 
 def find_refusal(context: DecisionContext) -> str:
@@ -84,11 +98,15 @@ def find_refusal(context: DecisionContext) -> str:
     return ""
 
 
-def find_exhausted_budget(context: DecisionContext, spent: int, limit: int, config: Config) -> str:
-    """Return which retry budget is used up; "" if none is. An incident's failures do not count for their root cause."""
+def find_exhausted_budget(context: DecisionContext, spent: int, limit: int, config: Config, cause: str = "") -> str:
+    """Return which retry budget is used up; "" if none is. An incident's failures do not count for their root cause.
+
+    `cause`: what is counted, if it is not the category of the diagnosis.
+    """
     settings, ledger = config.retry, context.ledger
     if context.incident is None and spent >= limit:
-        return f"failed {spent + 1} times of {context.diagnosis.category}; the limit is {limit} retries"
+        ended = f"ended {spent + 1} times with {cause}" if cause else ""
+        return f"{ended or f'failed {spent + 1} times of {context.diagnosis.category}'}; the limit is {limit} retries"
     if 0 < settings.max_restarts <= ledger.failures:
         times = ledger.failures + 1
         return f"failed {times} times in all; after {settings.max_restarts} a person decides (retry.max_restarts)"

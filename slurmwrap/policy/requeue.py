@@ -32,6 +32,7 @@ class RequeueSpec:
     avoid: tuple[str, ...] = ()
     memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
     time_min: int | None = None
+    why_time: str = "because it resumes from its checkpoint"
     std_out: str = ""
     delay_s: int = 0
     comment: str = ""
@@ -170,7 +171,8 @@ def decide_launch(context: DecisionContext, config: Config) -> RetryDecision:
 
 def make_launch_comment(context: DecisionContext) -> str:
     """Return the job's Comment while it waits for its next run."""
-    return f"{context.diagnosis.category} (slurmwrap why {context.record.address or context.record.attempt.job_id})"
+    cause = decision_context.find_agreed_ending(context) or context.diagnosis.category
+    return f"{cause} (slurmwrap why {context.record.address or context.record.attempt.job_id})"
 
 
 def _decide_after_gate(context: DecisionContext) -> RetryDecision:

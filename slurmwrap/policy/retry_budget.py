@@ -12,7 +12,7 @@ other. The counter starts at zero in each run: for a run that resumed, the best 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
 from slurmwrap.config.load_config import Retry
@@ -37,6 +37,8 @@ class Entry:
     category: str
     entity: str
     node: str
+    exit_code: int = 0
+    signal: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,10 @@ class Ledger:
     def confirmations(self, category: str, entity: str) -> int:
         """Return the number of failures of this root cause that blamed the same entity."""
         return sum(entry.category == category and entry.entity == entity for entry in self.entries)
+
+    def count_endings(self, is_such: Callable[[int, int], object]) -> int:
+        """Return the number of failures with such an exit code and signal."""
+        return sum(bool(is_such(entry.exit_code, entry.signal)) for entry in self.entries)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -142,6 +148,8 @@ def _make_entry(run: JobRun) -> Entry:
         category=run.diagnosis.category,
         entity=run.diagnosis.input_path,
         node=run.diagnosis.node or (alone if run.decision == "retry_elsewhere" else ""),
+        exit_code=run.exit_code or 0,
+        signal=run.signal or 0,
     )
 
 

@@ -20,11 +20,13 @@ from slurmwrap.policy.requeue import RequeueSpec, decide_launch, has_failed_to_l
 from slurmwrap.policy.retry_budget import count_allowed_retries
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.policy.strikes import find_blamed_node, make_drain_actions, make_strikes
+from slurmwrap.sbatch.retry_on import find_named_ending
 
 __all__ = ["REQUEUED_ALREADY", "DecisionContext", "decide"]
 
 BY_HAND = "requeued by its own script, its user or an administrator, which is no failure"
 REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
+_ASKED_FOR = "as its user asked for, because Slurm had given it less"
 
 
 def decide(context: DecisionContext, config: Config) -> RetryDecision:
@@ -32,9 +34,12 @@ def decide(context: DecisionContext, config: Config) -> RetryDecision:
 
     No node is blamed for a failure of an incident, unless that node's own kernel shows a conclusive fault.
     """
-    about_job = (
-        decide_launch(context, config) if has_failed_to_launch(context) else _select_decider(context)(context, config)
-    )
+    if context.stopped:
+        about_job = RetryDecision(decision="none", reason=context.stopped)
+    elif has_failed_to_launch(context):
+        about_job = decide_launch(context, config)
+    else:
+        about_job = _select_decider(context)(context, config)
     blames = context.incident is None or _is_node_fault(context)
     strikes = make_strikes(context.diagnosis, context.record) if blames else ()
     drains = make_drain_actions(context.diagnosis, context.record) if blames else ()
@@ -45,6 +50,8 @@ def _select_decider(context: DecisionContext) -> Callable[[DecisionContext, Conf
     if context.incident is not None and context.diagnosis.decision == "blacklist_input":
         # The file itself is intact: the file system was unreachable.
         return _decide_retry
+    if decision_context.find_agreed_ending(context) and not find_blamed_node(context.diagnosis, context.record):
+        return _decide_named_ending
     return _DECIDERS.get(context.diagnosis.decision, _decide_stop)
 
 
@@ -70,6 +77,19 @@ def _decide_retry(context: DecisionContext, config: Config) -> RetryDecision:
     spent = context.ledger.spent(category)
     delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _make_seed(context))
     return _decide_rerun(context, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
+
+
+def _decide_named_ending(context: DecisionContext, config: Config) -> RetryDecision:
+    """Run it again because its user named this ending with --retry-on, whatever the diagnosis is.
+
+    Only earlier runs with a named ending count against its budget.
+    """
+    assert context.submission is not None
+    named, limit = context.submission.retry_on, config.retry.per_root_cause
+    spent = context.ledger.count_endings(lambda code, signal: find_named_ending(named, code, signal))
+    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _make_seed(context))
+    cause = f"{decision_context.find_agreed_ending(context)}, which --retry-on names"
+    return _decide_rerun(context, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay), cause)
 
 
 def _decide_retry_elsewhere(context: DecisionContext, config: Config) -> RetryDecision:
@@ -104,15 +124,31 @@ def _decide_more_time(context: DecisionContext, config: Config) -> RetryDecision
 
     At the partition's limit the same time is requested again, because the job continues from its checkpoint.
     """
-    if not context.diagnosis.resumed or context.diagnosis.checkpoint_step is None:
+    asked = _get_unused_minutes(context)
+    if asked is None and (not context.diagnosis.resumed or context.diagnosis.checkpoint_step is None):
         return _decide_stop(context, config)
     factor, remaining_s = config.retry.resize_time_factor, context.diagnosis.remaining_s
     minutes = resize.compute_longer_time_limit(
         context.record.time_limit_s, context.limits, factor=factor, remaining_s=remaining_s
     )
-    if minutes is None:
+    wanted = max((one for one in (minutes, asked) if one is not None), default=None)
+    if wanted is None:
         return _decide_retry(context, config)
-    return _decide_resize(context, config, RequeueSpec(rule="resize", time_min=minutes))
+    again = RequeueSpec(rule="resize", time_min=wanted)
+    return _decide_resize(context, config, again if wanted != asked else replace(again, why_time=_ASKED_FOR))
+
+
+def _get_unused_minutes(context: DecisionContext) -> int | None:
+    """Return the limit that the user asked for, in minutes, if the run had less than that; else None.
+
+    Slurm gives less by --time-min of rule `limit` (reconcile/limit_pending.py). A user's own --time-min is their
+    decision.
+    """
+    submission, given_s = context.submission, context.record.time_limit_s
+    if submission is None or submission.shape is None or submission.time is None or submission.time.fixed:
+        return None
+    asked_s = submission.shape.time_limit_s
+    return -(-asked_s // 60) if asked_s and given_s and given_s < asked_s else None
 
 
 def _decide_resize(context: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
@@ -164,26 +200,30 @@ _DECIDERS: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
 
 
 def _decide_rerun(
-    context: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec
+    context: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec, cause: str = ""
 ) -> RetryDecision:
-    """Return `again` if Slurm, the retry budget and the user's consent allow it; else `stop` or `none`."""
-    category = context.diagnosis.category
+    """Return `again` if Slurm, the retry budget and the user's consent allow it; else `stop` or `none`.
+
+    `cause`: why it is run again, if not for the category of the diagnosis.
+    """
+    category = cause or context.diagnosis.category
     if context.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
     if decision_context.is_requeued(context):
         return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
-    if reason := decision_context.find_exhausted_budget(context, spent, limit, config):
+    if reason := decision_context.find_exhausted_budget(context, spent, limit, config, cause):
         return RetryDecision(decision="stop", reason=reason)
     if refusal := decision_context.find_refusal(context):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
-    return _schedule_rerun(context, config, replace(again, reason=_format_retry_reason(context, spent, limit)))
+    return _schedule_rerun(
+        context, config, replace(again, reason=_format_retry_reason(context, category, spent, limit))
+    )
 
 
-def _format_retry_reason(context: DecisionContext, spent: int, limit: int) -> str:
+def _format_retry_reason(context: DecisionContext, cause: str, spent: int, limit: int) -> str:
     if context.incident is not None:
-        incident = _describe_incident(context.incident)
-        return f"{context.diagnosis.category}, part of an incident ({incident}): no retry is counted"
-    return f"{context.diagnosis.category}, retry {spent + 1} of {limit}"
+        return f"{cause}, part of an incident ({_describe_incident(context.incident)}): no retry is counted"
+    return f"{cause}, retry {spent + 1} of {limit}"
 
 
 def _describe_incident(incident: Incident) -> str:
@@ -225,7 +265,7 @@ def _describe_requeue(again: RequeueSpec) -> str:
     if again.memory:
         details.append(f"with {again.memory[0]}={again.memory[1]}M")
     if again.time_min is not None:
-        details.append(f"with {again.time_min} minutes, because it resumes from its checkpoint")
+        details.append(f"with {again.time_min} minutes, {again.why_time}")
     if again.delay_s:
         details.append(f"after {again.delay_s} s")
     return "; ".join(details)

@@ -75,6 +75,7 @@ def record_of(job: JobRecord, cluster: str, before: JobRun | None = None) -> Job
         retry_at=before.retry_at,
         incident=before.incident,
         passed=before.passed,
+        saved_after_s=before.saved_after_s,
         reconciled=before.reconciled,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from slurmwrap.config.load_config import Limit
-from slurmwrap.model.cluster import Snapshot
+from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.lowered_limit import LoweredLimit, TimeRequest
@@ -59,10 +59,13 @@ def compute_lower_limit(
     return limit if limit < WORTH * user_s else None
 
 
-def find_reason_to_keep(job: JobRecord, request: TimeRequest | None, snapshot: Snapshot) -> str:
+def find_reason_to_keep(
+    job: JobRecord, request: TimeRequest | None, snapshot: Snapshot, *, resumes: bool = False
+) -> str:
     """Return why the time limit of a pending job must not be lowered; "" if it may be.
 
-    `request`: None if an older gsub submitted the job, which did not report it.
+    `request`: None if an older gsub submitted the job, which did not report it. `resumes`: it continues from a
+    checkpoint, so that it may have run before.
     """
     if request is None:
         return "it was submitted by an older gsub"
@@ -72,7 +75,7 @@ def find_reason_to_keep(job: JobRecord, request: TimeRequest | None, snapshot: S
         return "it has no time limit"
     if job.het_job_id:
         return "it is a heterogeneous job"
-    if job.restarts:
+    if job.restarts and not resumes:
         return "it ran before"
     return find_conflict(job, job.time_limit_s, snapshot)
 
@@ -99,6 +102,12 @@ def find_conflict(job: JobRecord, user_s: float, snapshot: Snapshot) -> str:
     return ""
 
 
+def cap_by_partition(job: JobRecord, user_s: int, partitions: Iterable[Partition]) -> int:
+    """Return the user's limit, or that of the job's partition if it is shorter: the user may have moved the job."""
+    names = frozenset(job.partition.split(","))
+    return min((user_s, *(one.max_time_s for one in partitions if one.name in names and one.max_time_s is not None)))
+
+
 def list_steps(lowered: LoweredLimit) -> tuple[int, ...]:
     """Return the limits of a job from the lowered one to its user's, in seconds: each is `set_s` longer."""
     return (*range(lowered.set_s, lowered.user_s, lowered.set_s), lowered.user_s)
@@ -106,6 +115,8 @@ def list_steps(lowered: LoweredLimit) -> tuple[int, ...]:
 
 def is_lowered(job: JobRecord, lowered: LoweredLimit) -> bool:
     """Return True if the job still has a limit that slurmwrap set. Any other one is its user's, or someone else's."""
+    if lowered.time_min:
+        return job.time_limit_s is not None and lowered.set_s <= job.time_limit_s < lowered.user_s
     return job.time_limit_s in list_steps(lowered)[:-1]
 
 

@@ -207,7 +207,7 @@ def _compute_confidence(runs: int, preruns: int, doubts: int) -> float:
 def _discount_changed_job(old: ResourceProfile, variant: str, gpu_type: str) -> ResourceProfile:
     """Return `old` with at most one run and one pre-run if the variant or the GPU type has changed."""
     changed = _is_different(old.variant, variant) or _is_different(old.gpu_type, gpu_type)
-    return replace(old, runs=min(old.runs, 1), preruns=min(old.preruns, 1)) if changed else old
+    return replace(old, runs=min(old.runs, 1), preruns=min(old.preruns, 1), saved_after_s=None) if changed else old
 
 
 def _is_different(one: str, other: str) -> bool:

@@ -2,8 +2,9 @@
 
 The prediction is a distribution. It mixes the runs of several levels, from runs of the same job with the same length
 options down to all runs of the partition with as many GPUs: a level with little weight leaves the rest of the
-probability to the next, wider one. Newer runs weigh more. Runs that were cut off by their time limit or by a person are
-right-censored (Kaplan and Meier, JASA 1958); failed runs are no evidence and must not be passed in.
+probability to the next, wider one. Runs that were submitted shortly before or after the job weigh more. Runs that were
+cut off by their time limit or by a person are right-censored (Kaplan and Meier, JASA 1958); failed runs are no evidence
+and must not be passed in.
 
 Tsafrir, Etsion and Feitelson (IEEE TPDS 2007) take the mean of the user's last two runs: "recent data matters more than
 similar jobs". bench/run_time.py compares both on the same trace.
@@ -15,9 +16,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 
-from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run_time import (
     FROM_ACCOUNT,
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.submission import Submission
 
-# Newest runs of one level that count, and after how many newer runs the weight of a run is halved.
+# Runs of one level that count. The weight of a run is halved for every _HALF_LIFE runs that were submitted between it
+# and the job.
 KEPT_RUNS = 40
-_HALF_LIFE = 16
+_HALF_LIFE = 8
 # A level with so much weight leaves half of the probability to the next one. The less a level has to do with the job,
 # the more runs it takes.
 _PRIOR_WEIGHT = {FROM_RUNS: 0.5, FROM_SCALED_RUNS: 0.5, FROM_PRERUN: 0.5, FROM_OTHER_RUNS: 1.0}
@@ -67,28 +69,28 @@ _KERNEL = ((-1.0, 0.25), (0.0, 0.5), (1.0, 0.25))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimeLevel:
-    """Runs that say something about the job, oldest first. `source`: model.run_time.FROM_RUNS etc."""
+    """Runs that say something about the job, in the order of their ends. `source`: model.run_time.FROM_RUNS etc."""
 
     source: str
     samples: Sequence[RunTimeSample]
 
 
-def estimate_run_time(levels: Iterable[RunTimeLevel]) -> RunTimeEstimate | None:
+def estimate_run_time(levels: Iterable[RunTimeLevel], submit_s: float = inf) -> RunTimeEstimate | None:
     """Return the expected run time by `levels`, most specific first; None if none of them has a complete run.
 
-    Source and n are those of the first level with a complete run.
+    Source and n are those of the first level with a complete run. `submit_s`: when the job was submitted, Unix
+    seconds; inf: it is submitted after all of them.
     """
     source, runs = "", 0
     points: list[tuple[float, float]] = []
     left = 1.0
     for level in levels:
-        samples = level.samples[-KEPT_RUNS:]
+        samples, weights = _weigh_samples(level.samples, submit_s)
         complete = sum(sample.complete for sample in samples)
         if not complete:
             continue
         if not source:
             source, runs = level.source, complete
-        weights = [0.5 ** (age / _HALF_LIFE) for age in range(len(samples) - 1, -1, -1)]
         total = sum(weights) if level.source != FROM_PRERUN else _PRERUN_WEIGHT
         share = left * total / (total + _PRIOR_WEIGHT.get(level.source, _WIDE_PRIOR_WEIGHT))
         spread = _compute_spread(level.source, samples, weights)
@@ -101,6 +103,21 @@ def estimate_run_time(levels: Iterable[RunTimeLevel]) -> RunTimeEstimate | None:
     return RunTimeEstimate(
         quantiles_s=_compute_quantiles(points), source=source, n=0 if source == FROM_PRERUN else runs
     )
+
+
+def _weigh_samples(
+    samples: Sequence[RunTimeSample], submit_s: float
+) -> tuple[Sequence[RunTimeSample], Sequence[float]]:
+    """Return the KEPT_RUNS runs that were submitted nearest to the job, in order of submission, and their weights.
+
+    The number of runs that were submitted in between counts, not the time: what a user submits in one go is alike.
+    """
+    ordered = sorted(samples, key=lambda sample: sample.submit_s)
+    place = bisect_right([sample.submit_s for sample in ordered], submit_s)
+    first = max(0, min(place - KEPT_RUNS // 2, len(ordered) - KEPT_RUNS))
+    kept, place = ordered[first : first + KEPT_RUNS], place - first
+    between = (place - 1 - at if at < place else at - place for at in range(len(kept)))
+    return kept, [0.5 ** (one / _HALF_LIFE) for one in between]
 
 
 def _compute_spread(source: str, samples: Sequence[RunTimeSample], weights: Sequence[float]) -> float:
@@ -187,8 +204,17 @@ class RunTimeRecord:
 GroupRuns = Sequence[tuple[RunTimeQuery, RunTimeSample]]
 # ("user", name, GPUs), ("account", name, GPUs), ("partition", name, GPUs), or ("key", user, profile key).
 RunTimeGroup = tuple[str, str, int | str]
-# Groups that are kept in memory. Each has up to KEPT_RUNS runs.
+# Groups that are kept in memory, each with up to KEPT_RUNS runs, and jobs whose estimates are kept.
 _MOST_GROUPS = 16_384
+
+
+@dataclass(slots=True, kw_only=True)
+class _KnownEstimates:
+    """Estimates of one job by its place among the runs of the groups that they were made from."""
+
+    # Group -> number of runs that were added to it before.
+    added: dict[RunTimeGroup, int] = field(default_factory=dict)
+    by_place: dict[tuple[int, ...], RunTimeEstimate | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,9 +229,9 @@ class RunTimeHistory:
     _runs: dict[RunTimeGroup, deque[tuple[RunTimeQuery, RunTimeSample]]] = field(default_factory=dict)
     # Number of runs added to each group, and estimates with the counts of the groups that they were made from.
     _added: dict[RunTimeGroup, int] = field(default_factory=dict)
-    _known: dict[
-        tuple[RunTimeQuery, float | None], tuple[RunTimeEstimate | None, tuple[tuple[RunTimeGroup, int], ...]]
-    ] = field(default_factory=dict)
+    _known: dict[tuple[RunTimeQuery, float | None], _KnownEstimates] = field(default_factory=dict)
+    # Submit times of the runs of each group, ascending, with the number of runs added when they were sorted.
+    _submitted: dict[RunTimeGroup, tuple[int, list[float]]] = field(default_factory=dict)
 
     def add(self, job: RunTimeQuery, sample: RunTimeSample) -> None:
         """Add one run that completed or was cut off. Never pass a failed one. With `read`, store it before."""
@@ -217,24 +243,46 @@ class RunTimeHistory:
             if group in self._added:
                 self._added[group] += 1
 
-    def estimate(self, job: RunTimeQuery, prerun_s: float | None = None) -> RunTimeEstimate | None:
+    def estimate(
+        self, job: RunTimeQuery, prerun_s: float | None = None, submit_s: float = inf
+    ) -> RunTimeEstimate | None:
         """Return the expected run time of `job`; None if nothing is known.
 
-        `prerun_s`: run time by the steps per second of its pre-run and its total number of steps. The result is kept
-        until a run is added to a group that it was made from.
+        `prerun_s`: run time by the steps per second of its pre-run and its total number of steps. `submit_s`: when it
+        was submitted, Unix seconds; inf: now. The result is kept until a run is added to a group that it was made from.
         """
-        known = self._known.get((job, prerun_s))
-        if known is not None and all(self._added.get(group) == added for group, added in known[1]):
-            return known[0]
         if len(self._known) >= _MOST_GROUPS or (self.read is not None and len(self._runs) >= _MOST_GROUPS):
-            self._known.clear()
-            self._added.clear()
+            for kept in (self._known, self._added, self._submitted):
+                kept.clear()
             # What is stored can be read again.
             if self.read is not None:
                 self._runs.clear()
+        known = self._known.get((job, prerun_s))
+        if known is None or any(self._added.get(group) != added for group, added in known.added.items()):
+            known = self._known[(job, prerun_s)] = _KnownEstimates()
+        place = self._find_place(known.added, submit_s)
+        if known.added and place in known.by_place:
+            return known.by_place[place]
         used = list[RunTimeGroup]()
-        found = estimate_run_time(self._list_levels(job, prerun_s, used))
-        self._known[(job, prerun_s)] = found, tuple((group, self._added.setdefault(group, 0)) for group in used)
+        found = estimate_run_time(self._list_levels(job, prerun_s, used), submit_s)
+        if not known.added.keys() >= set(used):
+            known.added.update((group, self._added.setdefault(group, 0)) for group in used)
+            known.by_place.clear()
+            place = self._find_place(known.added, submit_s)
+        known.by_place[place] = found
+        return found
+
+    def _find_place(self, groups: Iterable[RunTimeGroup], submit_s: float) -> tuple[int, ...]:
+        """Return how many runs of each group were submitted before the job; () for one that is submitted now."""
+        if submit_s == inf:
+            return ()
+        return tuple(bisect_right(self._list_submit_times(group), submit_s) for group in groups)
+
+    def _list_submit_times(self, group: RunTimeGroup) -> list[float]:
+        added, found = self._submitted.get(group, (-1, []))
+        if added != self._added[group]:
+            found = sorted(sample.submit_s for _, sample in self.runs(group))
+            self._submitted[group] = self._added[group], found
         return found
 
     def runs(self, group: RunTimeGroup) -> GroupRuns:
@@ -290,7 +338,7 @@ def split_by_length(
         if factor == 1:
             equal.append(sample)
         elif factor is not None:
-            scaled.append(RunTimeSample(run_s=sample.run_s * factor, complete=sample.complete))
+            scaled.append(replace(sample, run_s=sample.run_s * factor))
     return RunTimeLevel(source=FROM_RUNS, samples=equal), RunTimeLevel(source=FROM_SCALED_RUNS, samples=scaled)
 
 
@@ -387,5 +435,5 @@ def make_run_time_record(run: JobRun, submission: Submission | None) -> RunTimeR
         uid=run.uid,
         end_time=run.end_time,
         job=make_run_time_query(run.uid, run.gpus, run.account, run.partition, submission),
-        sample=RunTimeSample(run_s=run.run_s, complete=complete),
+        sample=RunTimeSample(run_s=run.run_s, complete=complete, submit_s=float(run.attempt.submit_time)),
     )

@@ -12,6 +12,7 @@ from slurmwrap.model.job_run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState
 from slurmwrap.policy.strikes import make_fleet
+from slurmwrap.reconcile.ingest_gpu_samples import list_published_use
 from slurmwrap.reconcile.judge_run import find_submission
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user
 
@@ -205,7 +206,8 @@ def _publish_outcome(run: JobRun, this_pass: ReconcilePass) -> bool:
     if not this_pass.telling:
         return False
     try:
-        publisher.tell_owner(run, this_pass.services.store.actions(run.attempt))
+        store = this_pass.services.store
+        publisher.tell_owner(run, store.actions(run.attempt), list_published_use(run, store))
     except SlurmwrapError as error:
         # Do not try again in this pass after one failure.
         this_pass.telling = False

@@ -20,6 +20,7 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.blocked_inputs import make_block_actions
 from slurmwrap.policy.run_from_slurm import record_of, run_from_hooks
 from slurmwrap.protocols import Store
+from slurmwrap.reconcile.ingest_gpu_samples import store_samples
 from slurmwrap.reconcile.reconcile_context import IngestReport, Services, SlurmJobs, Unpack, learn
 
 # Number of entries that are stored in one transaction.
@@ -61,6 +62,11 @@ def _ingest_entry(
     item = entry.item
     if isinstance(item, Observation):
         reason = _find_rejection_reason(item, services, cluster, slurm_jobs)
+        if not reason and item.context is Context.SAMPLES:
+            reason = store_samples(item, cluster, services.store, slurm_jobs)
+            if not reason:
+                report.kept += 1
+                return entry
         if not reason:
             new = services.store.ingest(item)
             report.kept, report.known = report.kept + new, report.known + (not new)
@@ -80,7 +86,9 @@ def _find_rejection_reason(item: Observation, services: Services, cluster: str, 
     """
     if item.cluster != cluster and services.scope.user is None:
         return f"it is about another cluster, not {cluster}"
-    if item.context in _HOOKS:
+    if item.context is Context.SAMPLES and services.scope.user is not None:
+        return "nodes do not write to a user's own spool"
+    if item.context in (*_HOOKS, Context.SAMPLES):
         return "" if item.uid in services.scope.trusted else f"uid {item.uid} is not trusted to report for a hook"
     if item.context is Context.SLURM:
         return "records of Slurm are not accepted from a spool"

@@ -20,7 +20,7 @@ from slurmwrap.model.cluster import Partition
 from slurmwrap.model.decision import BlockedInput, InputRead, RetryDecision
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.job_run import JobRun, QueueDelay
+from slurmwrap.model.job_run import STOP_RULE, JobRun, QueueDelay
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
@@ -37,6 +37,7 @@ from slurmwrap.policy.run_from_slurm import (
     submitted_id,
 )
 from slurmwrap.policy.strikes import Fleet, find_down_node, make_fleet
+from slurmwrap.profiling.gpu_use import add_gpu_use
 from slurmwrap.profiling.run_time import make_run_time_record
 from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
@@ -91,6 +92,8 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     before = [other for other in others if other.attempt.submit_time < run.attempt.submit_time]
     slurm_record = drop_earlier_exit_code(slurm_record, (other.derived_exit_code for other in before))
     run = ended(complete_run_from_hooks(run, seen), slurm_record, build_measurement(slurm_record, seen))
+    if run.gpus and this_pass.services.scope.user is None:
+        run = replace(run, measurement=add_gpu_use(run.measurement, run, store.gpu_use(run.attempt)))
     if overwritten and not run.state:
         run = replace(run, state=REQUEUED)
     submission = find_submission(run, this_pass)
@@ -373,9 +376,18 @@ def build_decision_context(
         limits=_list_partition_limits(run.partition, this_pass) if placed else (),
         incident=find_incident(run, this_pass),
         starts=_list_retry_starts(this_pass) if again else (),
+        stopped=_find_stop_reason(run, submission, this_pass),
         site=this_pass.services.scope.user is None,
         now=this_pass.now,
     )
+
+
+def _find_stop_reason(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> str:
+    """Return why slurmwrap stopped the run as its user had asked; "" if it did not."""
+    if submission is None or not (submission.stop_at or submission.stop_when):
+        return ""
+    done = (a for a in this_pass.services.store.actions(run.attempt) if a.rule == STOP_RULE and not a.error)
+    return next((action.reason for action in done if action.done_at is not None), "")
 
 
 def _list_partition_limits(partition: str, this_pass: ReconcilePass) -> tuple[Partition, ...]:

@@ -2,23 +2,28 @@
 
 Only jobs whose user consented to retries (gsub --retry) and whose output shows that they resume: ended at their time
 limit, such a job would be requeued as well (policy/retry_decision.py), only later. Of their output, the reconciler
-reads the end about once a minute in the second half of their time limit.
+reads the end about once a minute in the second half of their time limit, and until the first checkpoint: how long that
+took is what --time-min must allow when the job waits once more (reconcile/limit_pending.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from slurmwrap.diagnosis.log_progress import find_last_progress, find_remaining
-from slurmwrap.diagnosis.log_rows import read_log
+from slurmwrap.diagnosis.log_rows import LogRows, read_log
 from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.checkpoint_limit import ENDED, EXTENDED, CheckpointRun, LimitChange, choose_checkpoint_limit
 from slurmwrap.policy.resize import get_longest_time_limit_s
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, run_key_from_job
 from slurmwrap.policy.time_limit import is_lowered, select_jobs_of
+from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.reconcile.reconcile_context import CheckpointWatch, ReconcilePass, is_muted, mute_user, run_for_each_job
 
 # Seconds between two looks at the output of a job, and most jobs per pass.
@@ -36,21 +41,25 @@ def limit_running(this_pass: ReconcilePass) -> None:
     running = {
         run_key_from_job(job, this_pass.book.cluster): job
         for job in this_pass.words.first.values()
-        if job.state == "RUNNING" and job.restarts and _is_in_second_part(job, this_pass.now)
+        if job.state == "RUNNING" and job.restarts
     }
     for gone in watches.keys() - running.keys():
         del watches[gone]
     for key, job in running.items():
         if key not in watches:
             found = run_for_each_job(job, this_pass, partial(_find_watched_submission, job, this_pass), None)
+            run = this_pass.services.store.attempt(key)
             watches[key] = CheckpointWatch(
                 named=tuple(found.logs) if found is not None else None,
                 extended=found is not None and EXTENDED in _list_reasons(job, this_pass),
+                saved=run is not None and run.saved_after_s is not None,
             )
     due = sorted(
         (watches[key].looked_at, key.job_id, job)
         for key, job in running.items()
-        if watches[key].named is not None and not 0 <= this_pass.now - watches[key].looked_at < _LOOK_S
+        if watches[key].named is not None
+        and not 0 <= this_pass.now - watches[key].looked_at < _LOOK_S
+        and (not watches[key].saved or _is_in_second_part(job, this_pass.now))
     )
     for _, _, job in due[:_LOOKS]:
         run_for_each_job(job, this_pass, partial(_look, job, mode, this_pass), None)
@@ -82,13 +91,15 @@ def _look(job: JobRecord, mode: str, this_pass: ReconcilePass) -> None:
     services, now = this_pass.services, this_pass.services.clock.now()
     watch = this_pass.book.checkpoints[run_key_from_job(job, this_pass.book.cluster)]
     watch.looked_at = now
-    if any(is_lowered(one, low) for low in services.limits.read() for one in select_jobs_of(low, (job,))):
+    lowered = [low for low in services.limits.read() if not low.time_min]
+    if any(is_lowered(one, low) for low in lowered for one in select_jobs_of(low, (job,))):
         return
-    run = services.store.attempt(run_key_from_job(job, this_pass.book.cluster)) or record_of(
-        job, this_pass.book.cluster
-    )
-    logs = [read_log(tail) for tail in services.logs.tails(run, watch.named or ())]
+    logs = read_running_output(job, watch.named or (), this_pass)
     shown = find_last_progress(logs)
+    if not watch.saved and shown.resumed:
+        watch.saved = _store_first_save(_find_run(job, this_pass), shown.checkpoint_step, job, this_pass)
+    if not _is_in_second_part(job, now):
+        return
     if shown.checkpoint_step is not None and shown.checkpoint_step > watch.step:
         # The first one may have been written at any time before.
         watch.saves = [*watch.saves, now] if watch.step >= 0 else []
@@ -110,6 +121,38 @@ def _look(job: JobRecord, mode: str, this_pass: ReconcilePass) -> None:
     if change is not None and _change(job, change, mode, this_pass):
         watch.extended = True
         watch.named = None if change.ends else watch.named
+
+
+def _store_first_save(run: JobRun, step: int | None, job: JobRecord, this_pass: ReconcilePass) -> bool:
+    """Store how long the run took until it saved, also in the job's profile. Return False if it has not saved yet.
+
+    An output file that is appended to, or is not read from its start, may show a checkpoint of an earlier run.
+    """
+    store, now = this_pass.services.store, this_pass.services.clock.now()
+    before = [
+        one.diagnosis.checkpoint_step or 0
+        for one in store.attempts(cluster=run.attempt.cluster, job_id=run.attempt.job_id)
+        if one.diagnosis is not None and one.uid == run.uid and one.restarts < job.restarts
+    ]
+    if step is None or step <= max(before, default=0) or job.start_time is None:
+        return False
+    took_s = now - job.start_time
+    store.save_attempt(replace(run, saved_after_s=took_s))
+    submission = store.submission(run.attempt.cluster, job.job_id if job.array_job_id is None else job.array_job_id)
+    profile = store.profile(derive_site_key(run.uid, submission.profile_key)) if submission is not None else None
+    if profile is not None:
+        store.save_profile(replace(profile, saved_after_s=max(took_s, profile.saved_after_s or 0.0)))
+    return True
+
+
+def read_running_output(job: JobRecord, named: Sequence[str], this_pass: ReconcilePass) -> list[LogRows]:
+    """Return the end of each log of a running job, read as its user. `named`: its programs' logs (Submission.logs)."""
+    return [read_log(tail) for tail in this_pass.services.logs.tails(_find_run(job, this_pass), named)]
+
+
+def _find_run(job: JobRecord, this_pass: ReconcilePass) -> JobRun:
+    cluster = this_pass.book.cluster
+    return this_pass.services.store.attempt(run_key_from_job(job, cluster)) or record_of(job, cluster)
 
 
 def _find_longest_limit_s(job: JobRecord, this_pass: ReconcilePass) -> float:

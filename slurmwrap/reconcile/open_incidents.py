@@ -24,6 +24,7 @@ from slurmwrap.policy.incident import (
     join_failures,
 )
 from slurmwrap.protocols import OpenIncident
+from slurmwrap.reconcile.ingest_gpu_samples import list_published_use
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 # Age up to which failures are kept in memory.
@@ -235,7 +236,7 @@ def _notify_again(this_pass: ReconcilePass) -> None:
             # Its owner is informed when the run is finished.
             continue
         try:
-            publisher.tell_owner(record, store.actions(key))
+            publisher.tell_owner(record, store.actions(key), list_published_use(record, store))
         except SlurmwrapError as error:
             this_pass.summary.errors.append(str(error))
             return

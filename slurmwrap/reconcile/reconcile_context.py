@@ -17,7 +17,7 @@ from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.running_job import LossCurve
+from slurmwrap.model.running_job import CountedLosses, LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
@@ -25,6 +25,7 @@ from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
 from slurmwrap.protocols import Accounting, Clock, LimitStore, Logs, Publisher, Slurm, Spool, Store
+from slurmwrap.reconcile.messenger import Messenger
 
 T = TypeVar("T")
 # How long no change is requested in a user's name after Slurm could not be reached in it.
@@ -93,6 +94,8 @@ class Services:
     steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}
     # Loss curve that host.read_loss_curve.LossCurveFiles reads from a run's output.
     curves: Callable[[JobRun], LossCurve | None] = lambda run: None
+    # Losses that StepFiles.losses reads from a run's step directory; None: none were recorded.
+    losses: Callable[[JobRun, str], CountedLosses | None] = lambda record, directory: None
     # Whether this process may change nodes, CPUs and memory of other users' pending jobs.
     may_resize: Callable[[], bool] = lambda: True
     limits: LimitStore = field(default_factory=NoLimits)
@@ -101,6 +104,7 @@ class Services:
     # Argument: Unix seconds. Whether limits would be restored if this process ended now.
     is_watched: Callable[[float], bool] = lambda now: False
     say: Callable[[str], None] = lambda line: None
+    messenger: Messenger | None = None  # None: no messages are sent
     # Whether this process makes one pass after the other, so that it undoes in time what it changes for a while.
     lasting: bool = True
 
@@ -171,9 +175,19 @@ class CheckpointWatch:
 
     named: tuple[str, ...] | None  # further logs of its programs; None: the job is left alone
     extended: bool = False  # its limit was extended once already
+    saved: bool = False  # it has written a checkpoint, and how long that took is stored
     looked_at: float = 0.0
     step: int = -1  # of the newest checkpoint; -1: none was seen
     saves: list[float] = field(default_factory=list)  # when further ones were first seen, Unix seconds
+
+
+@dataclass(slots=True)
+class StopWatch:
+    """A running job that is to be stopped some time (reconcile/stop_running.py)."""
+
+    submission: Submission | None  # None: the job is left alone
+    looked_at: float = 0.0
+    step: int | None = None  # newest checkpoint when its condition was first met, -1: none was seen; None: not met
 
 
 @dataclass(slots=True)
@@ -186,6 +200,7 @@ class OrderState:
     thresholds_at: float = 0.0
     published: PublishedOrder | None = None  # as it was published last
     known: dict[RunKey, tuple[ActionRecord, ...]] = field(default_factory=dict)  # of the pending jobs
+    classes: dict[RunKey, int] = field(default_factory=dict)  # of the pending jobs in the last pass
     counted: set[RunKey] = field(default_factory=set)  # running jobs of which it is known whom they passed
     # Job -> the newest run of its key, and whether that took longer than expected.
     overran: dict[RunTimeQuery, tuple[object, bool]] = field(default_factory=dict)
@@ -219,8 +234,10 @@ class ReconcilerState:
     order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
+    stops: dict[RunKey, StopWatch] = field(default_factory=dict)  # of running jobs, and of requeued ones
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read
+    limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
 from slurmwrap.reconcile.limit_pending import limit_waiting
 from slurmwrap.reconcile.limit_running import limit_running
+from slurmwrap.reconcile.notify_findings import notify_findings
 from slurmwrap.reconcile.order_pending import make_published_order, order_waiting
 from slurmwrap.reconcile.pending_job_updates import release_gates
 from slurmwrap.reconcile.publish_run_times import format_published_run_times, update_run_time_lines
@@ -36,6 +37,7 @@ from slurmwrap.reconcile.relax_pending import relax_waiting
 from slurmwrap.reconcile.restore_limits import restore_limits
 from slurmwrap.reconcile.run_time_lookup import forget_changed_queries
 from slurmwrap.reconcile.slurmdbd_lookup import recall
+from slurmwrap.reconcile.stop_running import stop_running
 from slurmwrap.reconcile.tune_pending import tune_waiting
 
 
@@ -217,9 +219,8 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     open_incidents.end(this_pass)
     release_gates(this_pass)
     for look in (
-        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running),
-        update_run_time_lines,
-        read_loss_curves,
+        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, stop_running),
+        *(update_run_time_lines, notify_findings, read_loss_curves),
     ):
         _run_step(look, this_pass)
     _publish(this_pass)

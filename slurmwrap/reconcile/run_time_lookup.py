@@ -18,7 +18,8 @@ def find_run_time(job: JobRecord, this_pass: ReconcilePass) -> RunTimeEstimate |
 
     The time limit is not considered, and a job that resumes from a checkpoint may need less.
     """
-    return get_run_time_history(this_pass).estimate(find_run_time_query(job, this_pass))
+    history = get_run_time_history(this_pass)
+    return history.estimate(find_run_time_query(job, this_pass), submit_s=float(job.submit_time))
 
 
 def find_run_time_query(job: JobRecord, this_pass: ReconcilePass) -> RunTimeQuery:

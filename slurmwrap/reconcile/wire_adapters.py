@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from slurmwrap.config.load_config import Config
+from slurmwrap.config.load_config import Config, read_layers
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
@@ -19,7 +19,8 @@ from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
-from slurmwrap.reconcile.notifications import format_why_text, make_site_publisher
+from slurmwrap.reconcile.messenger import make_site_messenger, make_user_messenger
+from slurmwrap.reconcile.notifications import format_why_text, make_site_publisher, make_user_publisher
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import OptionalSacct, Sacct
 from slurmwrap.store.database import Database
@@ -41,14 +42,14 @@ def make_site_services(config: Config, slurm: SlurmCommands, store: Database, sa
         if site.spool
         else ()
     )
-    publisher = None
+    publisher, messenger = None, make_site_messenger(config, say)
     if site.published:
         sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
-        publisher = make_site_publisher(sealed, config, say, store.attempts_of)
+        publisher = make_site_publisher(sealed, messenger, store.attempts_of)
     scope = Scope(trusted=trusted | {-1})
     services = _make_services(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
     limits = LoweredLimitFile(Path(site.state_dir) / LIMITS_FILE)
-    return replace(services, limits=limits, may_extend=slurm.may_extend)
+    return replace(services, limits=limits, may_extend=slurm.may_extend, messenger=messenger)
 
 
 def make_user_services(
@@ -60,7 +61,16 @@ def make_user_services(
     # If the site has a reconciler, it reports to the user.
     beside = None if config.site.published else WhyFilePublisher(format_why_text)
     own = config.for_own_jobs()
-    return _make_services(own, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
+    messenger = make_user_messenger(own, say, own_url=_has_own_url())
+    publisher = make_user_publisher(beside, messenger, store.attempts_of)
+    spools = (PlainSpool(state / SPOOL),)
+    services = _make_services(own, slurm, store, say, spools=spools, publisher=publisher, scope=scope)
+    return replace(services, messenger=messenger)
+
+
+def _has_own_url() -> bool:
+    """Return whether notify.url is set by the user's file or a variable, and not by the site's file."""
+    return any("url" in layer.tables.get("notify", {}) for layer in read_layers(os.environ)[1:])
 
 
 def _make_services(
@@ -73,6 +83,7 @@ def _make_services(
     publisher: Publisher | None,
     scope: Scope,
 ) -> Services:
+    step_files = StepFiles()
     return Services(
         slurm=slurm,
         store=store,
@@ -87,7 +98,8 @@ def _make_services(
         scope=scope,
         accounting=OptionalSacct(slurm.config, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
         mounts=find_mount_point,
-        steps=StepFiles(),
+        steps=step_files,
+        losses=step_files.losses,
         curves=LossCurveFiles(),
         may_resize=slurm.may_resize,
         say=say,

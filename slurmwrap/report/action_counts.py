@@ -71,6 +71,8 @@ def format_scontrol_line(action: ActionRecord) -> str:
         return f"slurmwrap inputs block {target} --reason {shlex.quote(action.reason or 'blocked')}"
     if action.verb == Verb.CANCEL.value:
         return f"scancel {target}"
+    if action.verb == Verb.SIGNAL.value:
+        return f"scancel --signal={shlex.quote(action.key)}{' --batch' if action.value == 'batch' else ''} {target}"
     if action.verb == Verb.UPDATE_JOB.value:
         return f"scontrol update JobId={target} {action.key}={shlex.quote(action.value)}"
     return f"scontrol {action.verb} {target}"

@@ -14,7 +14,8 @@ has happened yet, the case is open and is not counted as right or wrong. A rule'
     order            of the jobs of other classes in the sample, more took longer if their class is later, or shorter if
                      it is earlier (run time x GPUs): agree; fewer: disagree
     block_input      the very same ran again and failed of its input: agree; succeeded with it: disagree
-    limit            the run ran longer than the advised time limit: disagree; it succeeded within it: agree
+    limit            the run ran longer than the advised time limit: disagree; it succeeded within it: agree;
+                     --time-min: it wrote its first checkpoint within it: agree; later, or not before: disagree
 """
 
 from __future__ import annotations
@@ -89,8 +90,11 @@ def compare_rules_with_outcomes(
     limits = [
         (record, limit_s) for key, limit_s in _find_advised_limits(actions).items() if (record := by_key.get(key))
     ]
-    if limits:
-        found["limit"] = [_compare_limit(record, limit_s) for record, limit_s in limits]
+    time_mins = _find_advised_limits(actions, "TimeMin").items()
+    compared = [_compare_limit(record, limit_s) for record, limit_s in limits]
+    compared += [_compare_time_min(record, least_s) for key, least_s in time_mins if (record := by_key.get(key))]
+    if compared:
+        found["limit"] = compared
     for rule, record, node in _list_applied_rules(actions, by_key):
         found.setdefault(rule, []).append(
             _compare_drain(history, record, node, taken) if rule == "drain" else _COMPARISONS[rule](history, record)
@@ -110,11 +114,14 @@ def _make_agreement(rule: str, outcomes: Sequence[str]) -> Agreement:
     )
 
 
-def _find_advised_limits(actions: Iterable[ActionRecord]) -> dict[RunKey, int]:
-    """Return the time limit in seconds that rule `limit` first advised or set for each run, not those it restored."""
+def _find_advised_limits(actions: Iterable[ActionRecord], key: str = "TimeLimit") -> dict[RunKey, int]:
+    """Return the time limit in seconds that rule `limit` first advised or set for each run, not those it restored.
+
+    `key`: "TimeMin" for --time-min.
+    """
     found: dict[RunKey, int] = {}
     for action in actions:
-        advised = action.rule == "limit" and action.key == "TimeLimit" and not action.error and action.value.isdecimal()
+        advised = action.rule == "limit" and action.key == key and not action.error and action.value.isdecimal()
         if advised and action.attempt is not None and not action.reason.endswith((RESTORED, AT_CHECKPOINT)):
             found.setdefault(action.attempt, int(action.value) * 60)
     return found
@@ -124,6 +131,13 @@ def _compare_limit(run: JobRun, limit_s: int) -> str:
     if run.run_s > limit_s:
         return DISAGREE
     return AGREE if _is_success(run) else OPEN
+
+
+def _compare_time_min(run: JobRun, least_s: int) -> str:
+    """Return whether a run that resumed wrote a further checkpoint within the --time-min that was advised or set."""
+    if run.saved_after_s is None:
+        return DISAGREE if run.run_s > least_s else OPEN
+    return AGREE if run.saved_after_s <= least_s else DISAGREE
 
 
 def _count_freed_hours(limits: Iterable[tuple[JobRun, int]]) -> float:

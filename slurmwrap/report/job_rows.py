@@ -74,7 +74,7 @@ def make_job_row(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submis
         category=found.category if found is not None else "",
         decision=last.decision,
         decision_reason=last.decision_reason,
-        retry=submission.retry if submission is not None else None,
+        retry=submission.agreed if submission is not None else None,
         retry_at=last.retry_at,
         to_do=len(open_ones) or len(last.planned),
         incident=last.incident,
@@ -92,7 +92,7 @@ def make_waiting_row(submission: Submission) -> JobRow:
         name=submission.name,
         user=submission.user,
         gpus=submission.gpus,
-        retry=submission.retry,
+        retry=submission.agreed,
         at=submission.at,
     )
 
@@ -158,6 +158,8 @@ def describe_stored_records(timeline: JobTimeline, actions: Iterable[ActionRecor
     kept: dict[str, str] = {}
     if asked is not None:
         kept["retries"] = "on (--retry)" if asked.retry else "off (no --retry)"
+        if asked.retry_on:
+            kept["retries after"] = ", ".join(asked.retry_on)
         kept["pre-run"] = asked.prerun_mode + (f", job {asked.prerun_job_id}" if asked.prerun_job_id else "")
         if asked.held_out:
             kept["held out"] = "at random: it had no pre-run (prerun.holdout)"

@@ -43,11 +43,11 @@ def mail(page: Page, *, made_by: str) -> str:
 
 def index(nights: Sequence[Any], whose: str) -> str:
     """Return a page that lists nights (day, word, sentence), in the given order."""
-    return _make_environment().get_template("index.html.j2").render(nights=nights, whose=whose, css="page.css")
+    return make_environment().get_template("index.html.j2").render(nights=nights, whose=whose, css="page.css")
 
 
 def _fill_template(template: str, page: Page, **values: object) -> str:
-    environment = _make_environment()
+    environment = make_environment()
     environment.globals.update(zone=page.zone)
     return environment.get_template(template).render(page=page, titles=TITLES, folded=FOLDED, in_mail=IN_MAIL, **values)
 
@@ -82,7 +82,8 @@ def join_number_and_unit(text: str) -> str:
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _make_environment() -> Environment:
+def make_environment() -> Environment:
+    """Return the environment of the HTML templates, with autoescape; `zone` is still to be set."""
     # Autoescape, because users choose names.
     environment = make_template_environment("report", autoescape=True, keep_trailing_newline=False)
     environment.filters.update(visible=text_format.visible, fit=text_format.fit, tied=join_number_and_unit)

@@ -180,6 +180,19 @@ def sparkline(rates: tuple[float, ...], unicode: bool = True, width: int = 20, m
     return "".join(bars[min(len(bars) - 1, int(rate / most * (len(bars) - 1) + 0.5))] for rate in shown)
 
 
+def draw_series(values: Sequence[float], unicode: bool = True, width: int = 40, most: float = 100.0) -> str:
+    """Draw a whole series in at most `width` bars from 0 to `most`, each the mean of its part; a blank is unknown."""
+    parts = min(width, len(values))
+    bars = _BARS if unicode else _ASCII
+    drawn = []
+    for part in range(parts):
+        start, end = part * len(values) // parts, (part + 1) * len(values) // parts
+        known = [value for value in values[start:end] if value >= 0]
+        share = math.fsum(known) / len(known) / most if known and most > 0 else 0.0
+        drawn.append(bars[max(0, min(len(bars) - 1, round(share * (len(bars) - 1))))] if known else " ")
+    return "".join(drawn)
+
+
 def bar(share: float, unicode: bool = True, width: int = 10) -> str:
     """Draw a share as "███░░░░░░░", or as "[###-------]" for a terminal that shows only ASCII."""
     full = max(0, min(width, int(width * share)))

@@ -23,7 +23,7 @@ from slurmwrap.profiling.memory_model import MemoryModel
 from slurmwrap.report import text_format
 from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import NightReport, ToDo, UsageRow
-from slurmwrap.sbatch.job_request import CpuUnit, MemUnit
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 ROWS = 20
 # Largest number of suggested commands of each kind.
@@ -82,13 +82,14 @@ def usage(
 ) -> tuple[UsageRow, ...]:
     """Return rows by job name and GPUs, of completed runs, most GPU-hours first."""
     done = [run for run in ended if run.state == "COMPLETED"]
-    rows = [_make_usage_row(runs, known, tried) for runs in group_by(done, lambda run: (run.name, run.gpus)).values()]
+    rows = [make_usage_row(runs, known, tried) for runs in group_by(done, lambda run: (run.name, run.gpus)).values()]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.name))[:ROWS])
 
 
-def _make_usage_row(
-    runs: Sequence[JobRun], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord]
+def make_usage_row(
+    runs: Sequence[JobRun], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord] = ()
 ) -> UsageRow:
+    """Return what the runs of one job asked for and used, and the options that ask for less; `tried`: its pre-runs."""
     last = max(runs, key=lambda run: run.end_time or 0)
     nodes = max(1, len(last.nodes))
     cpus = last.cpus / nodes
@@ -117,7 +118,8 @@ def _make_usage_row(
         gpus_unused=min(unused) if unused else None,
         measured_by=by,
     )
-    return replace(row, change=tuple(_suggest_options(row, last, submission, by)))
+    shape = submission.shape if submission is not None else None
+    return replace(row, change=tuple(suggest_options(row, shape if by == "the runs" else None)))
 
 
 def _find_measurements(
@@ -145,12 +147,15 @@ def _scale_measurement(one: Measurement, gpus: int) -> Measurement:
     )
 
 
-def _suggest_options(row: UsageRow, last: JobRun, submission: Submission | None, by: str) -> Iterable[str]:
-    """Yield options that ask for less. CPUs and memory only if whole runs were measured: a pre-run runs few steps."""
+def suggest_options(row: UsageRow, shape: ResourceShape | None) -> Iterable[str]:
+    """Yield options that ask for less.
+
+    `shape`: the request; None if it is not known, or if no whole run was measured (a pre-run runs few steps): then only
+    a time limit is suggested.
+    """
     if _asks_too_long(row):
         yield f"--time={_format_time_limit(compute_advised_time_s(row.time_used_s))}"
-    shape = submission.shape if submission is not None else None
-    if shape is None or by != "the runs":
+    if shape is None:
         return
     if row.cpus_used is not None and row.cpus_asked and shape.cpus and shape.cpu_unit is not CpuUnit.NONE:
         advised = max(1, math.ceil(shape.cpus * row.cpus_used * _CPU_MARGIN / row.cpus_asked))

@@ -11,8 +11,8 @@ from slurmwrap.sbatch.option_table import (
     ANSWERED_AT_ONCE,
     BASE,
     BY_LETTER,
-    MAKING,
     NONE,
+    NOT_IN_SCRIPTS,
     OPTIONAL,
     OWN_BY_NAME,
     SBATCH,
@@ -100,7 +100,7 @@ def build_directive_names(names: Names) -> Names:
 
 _GSUB_OPTION_HINT = "It is gsub's own option; gsub --help lists them."
 # The names that `#GSUB` lines accept.
-OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in MAKING})
+OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in NOT_IN_SCRIPTS})
 
 
 def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:

@@ -69,9 +69,15 @@ class GsubOptions:
     prerun_command: str = ""
     # Also run the step counter in the job itself, not only in its pre-run.
     count_steps: bool = False
+    # plateau[:GAIN%/SHARE%] | diverged: when the running job is stopped; "" for never (stop_option.py). Either implies
+    # `count_steps`.
+    stop_at: str = ""
+    stop_when: str = ""
     resource_profile: str | None = None
     # None: the site's default.
     retry: bool | None = None
+    # Exit codes and signals after which the job is run again: ("93", "SIGUSR1").
+    retry_on: tuple[str, ...] = ()
     tune: bool = True
     place: bool = True
     dry_run: bool = False
@@ -82,6 +88,8 @@ class GsubOptions:
     template: str | None = None
     # The value list of the template `array`.
     values: str | None = None
+    # Job whose call is repeated. None in the request for that call (gsub/resubmission.py).
+    again: str | None = None
 
 
 class GpuUnit(Enum):
@@ -159,6 +167,9 @@ class JobRequest:
     components: tuple[str, ...] = ()
     # sbatch's options on the command line as they were typed; None: not known.
     words: tuple[str, ...] | None = None
+    # The command line after the program's name, and the directory in which gsub was called.
+    argv: tuple[str, ...] = ()
+    cwd: str = "/"
     # Options of site plugins (SPANK); empty unless the call uses one.
     plugin_options: Mapping[str, Argument] = field(default_factory=dict)
 

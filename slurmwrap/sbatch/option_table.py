@@ -266,9 +266,12 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("resume-args", "resume_args", "GSUB_RESUME_ARGS", REQUIRED),
     GsubOption("prerun-command", "prerun_command", "GSUB_PRERUN_COMMAND", REQUIRED),
     GsubOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
+    GsubOption("stop-at", "stop_at", "GSUB_STOP_AT", REQUIRED),
+    GsubOption("stop-when", "stop_when", "GSUB_STOP_WHEN", REQUIRED, choices=("diverged",)),
     GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),
     GsubOption("retry", "retry", "GSUB_RETRY"),
     GsubOption("no-retry", "retry", "GSUB_RETRY", flag=False),
+    GsubOption("retry-on", "retry_on", "GSUB_RETRY_ON", REQUIRED),
     GsubOption("no-tune", "tune", "GSUB_TUNE", flag=False),
     GsubOption("no-place", "place", "GSUB_PLACE", flag=False),
     GsubOption("dry-run", "dry_run", "GSUB_DRY_RUN"),
@@ -277,10 +280,13 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("json", "json", ""),
     GsubOption("template", "template", "", REQUIRED),
     GsubOption("values", "values", "", REQUIRED),
+    GsubOption("again", "again", "", REQUIRED),
 )
 
-# Options from which the script is generated; a script cannot contain them.
+# Options from which the script is generated.
 MAKING: frozenset[str] = frozenset({"template", "values"})
+# Options that a script cannot contain.
+NOT_IN_SCRIPTS: frozenset[str] = MAKING | {"again"}
 
 BY_NAME: dict[str, SbatchOption] = {option.name: option for option in SBATCH}
 BY_LETTER: dict[str, SbatchOption] = {option.short: option for option in SBATCH if option.short}

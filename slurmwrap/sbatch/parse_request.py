@@ -110,6 +110,8 @@ def parse_request(
         environ={name: value for name, value in environ.items() if name.startswith(_SEEN_BY_SBATCH)},
         hetjob=hetjob or command.hetjob,
         words=None if command.hetjob else command.option_words,
+        argv=tuple(argv),
+        cwd=cwd,
         plugin_options={option.name: option.argument for option in extra},
     )
 
@@ -341,7 +343,10 @@ def _parse_gsub_options_of_command(command: CommandLine) -> Iterable[_OwnValue]:
 
 
 _VALUE_HINTS = {
+    "again": "the number of a job: --again 77",
+    "retry-on": "exit codes and signals: --retry-on=93,SIGUSR1",
     "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
+    "stop-at": "plateau, or its own figures: plateau:0.1%/20% for less than 0.1 % in the last 20 % of the steps",
     "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
 }
 
@@ -358,6 +363,20 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
     if not value or (option.choices and value not in option.choices):
         allowed = f"one of {', '.join(option.choices)}" if option.choices else _VALUE_HINTS.get(option.name, "a name")
         raise UsageError(f"{place}Invalid --{option.name} specification: {value!r}", hint=f"It takes {allowed}.")
+    if option.name == "retry-on":
+        from slurmwrap.sbatch.retry_on import parse_retry_on  # few calls use it
+
+        return option.field, parse_retry_on(value, place)
+    if option.name == "stop-at":
+        # Imported here because few calls of gsub need it.
+        from slurmwrap.sbatch.stop_option import parse_plateau
+
+        try:
+            parse_plateau(value)
+        except ValueError:
+            raise UsageError(
+                f"{place}Invalid --stop-at specification: {value!r}", hint=f"It takes {_VALUE_HINTS[option.name]}."
+            ) from None
     if not option.number:
         return option.field, value
     if not (value.isascii() and value.isdigit() and 0 < int(value) <= option.most):

@@ -232,6 +232,10 @@ class SlurmCommands:
             raise SlurmError(f"{' '.join(addresses)!r} is not a job id or array task address")
         return self._read_watched("--states=all", "-j", ",".join(addresses))
 
+    def jobs_of(self, user: str) -> tuple[WatchedJob, ...]:
+        """Return all jobs of a user that Slurm still knows by one call of squeue; rows as in `watched`."""
+        return self._read_watched("--states=all", f"--user={user}")
+
     def queue(self) -> tuple[WatchedJob, ...]:
         """Return the jobs of all users that run or wait, as far as this user may see them; rows as in `watched`."""
         return self._read_watched()
@@ -476,6 +480,7 @@ def _decode(text: bytes) -> str:
 JOB_ADDRESS = re.compile(r"\d+(_\d+|_\[[\d,:-]+\])?(\+\d+)?", re.ASCII)
 _NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGNORECASE)
 _KEY = re.compile(r"[A-Za-z]+", re.ASCII)
+_SIGNAL = re.compile(r"[A-Z]{3,6}[0-9]?|[0-9]{1,2}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # Value that is sent for Switches=0. 24.11.5 and 26.05.5 accept Switches=0 and clear the field, but a job that already
 # waits for a switch keeps waiting. With this value it starts within one pass of the scheduler, in 22.05.8 too.
@@ -489,6 +494,11 @@ def make_action_argv(action: SlurmAction) -> list[str]:
         raise SlurmError(f"'{action.target}' is not a {'node name' if node else 'job id or array task address'}")
     if action.verb is Verb.CANCEL:
         return ["scancel", action.target]
+    if action.verb is Verb.SIGNAL:
+        if not _SIGNAL.fullmatch(action.key):
+            raise SlurmError(f"'{action.key}' is no signal")
+        # Without --batch, scancel signals all steps but not the batch shell, as sbatch's --signal does.
+        return ["scancel", f"--signal={action.key}", *(["--batch"] if action.value == "batch" else []), action.target]
     if action.verb is Verb.UPDATE_JOB:
         if not _KEY.fullmatch(action.key):
             raise SlurmError(f"'{action.key}' is not a key of scontrol update")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
+from typing import TypeVar
 
 from slurmwrap.diagnosis.slurm_state import parse_base_state
 from slurmwrap.errors import SlurmError
@@ -18,7 +19,8 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.sacct_fields import Tres, parse_limit, parse_stamp, parse_tres
+from slurmwrap.model.sacct_fields import Tres, parse_elapsed, parse_limit, parse_memory, parse_stamp, parse_tres
+from slurmwrap.model.step_usage import StepUsage
 from slurmwrap.slurm.commands import get_output
 from slurmwrap.slurm.scontrol_parser import parse_number
 from slurmwrap.slurm.squeue_parser import parse_exit, split_rows
@@ -29,6 +31,8 @@ FIELDS = (
     *("DerivedExitCode", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NodeList", "NNodes", "NCPUS"),
     *("ReqTRES", "AllocTRES", "Priority", "WorkDir", "JobName"),
 )
+T = TypeVar("T", int, float)
+_STEP_FIELDS = ("JobIDRaw", "TotalCPU", "ConsumedEnergyRaw", "TRESUsageInTot")
 # Job ids per call, because the length of a command line is limited.
 _IDS_PER_CALL = 500
 _NO_NODES = frozenset({"", "None assigned", "(null)", "Unknown"})
@@ -58,9 +62,32 @@ class Sacct:
 
     def address(self, address: str) -> tuple[JobRecord, ...]:
         """Return the runs of one job or array task, given as "81" or "77_2"."""
-        if not address.replace("_", "", 1).isdecimal():
-            raise SlurmError(f"'{address}' is not a job id or array task address")
+        _check_address(address)
         return tuple(self._ask_sacct(address))
+
+    def submit_line(self, job_id: int) -> str:
+        """Return the command line with which a job was submitted, its words joined by blanks; "" if it is unknown."""
+        argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=SubmitLine", f"--jobs={job_id}"]
+        output = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
+        return next((line for line in output.splitlines() if line), "")
+
+    def steps(self, address: str) -> dict[int, StepUsage]:
+        """Return raw job id → usage of the steps of the last run of a job, of an array task, or of all tasks."""
+        _check_address(address)
+        argv = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_STEP_FIELDS)}", "--allusers"]
+        output = get_output(
+            run([*argv, f"--jobs={address}"], timeout_s=self._timeout_s, environ=self._environ), self._timeout_s
+        )
+        return parse_steps(output, "sacct")
+
+    def running_steps(self, address: str) -> dict[int, StepUsage]:
+        """Return the same of a running job, from sstat, which only its owner, root and SlurmUser may ask."""
+        _check_address(address)
+        argv = ["sstat", "--allsteps", "--noheader", "--parsable2", "--format=JobID,TRESUsageInTot"]
+        output = get_output(
+            run([*argv, f"--jobs={address}"], timeout_s=self._timeout_s, environ=self._environ), self._timeout_s
+        )
+        return parse_steps(output, "sstat")
 
     def _ask_sacct(self, jobs: str) -> list[JobRecord]:
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
@@ -71,6 +98,68 @@ class Sacct:
             return parse_runs(output, separator)
         except ValueError as error:
             raise SlurmError(f"sacct: {error}") from error
+
+
+def _check_address(address: str) -> None:
+    if not address.replace("_", "", 1).isdecimal():
+        raise SlurmError(f"'{address}' is not a job id or array task address")
+
+
+def parse_steps(text: str, source: str) -> dict[int, StepUsage]:
+    """Parse rows of _STEP_FIELDS (`source` "sacct"), or of JobID and TRESUsageInTot ("sstat"). Pure.
+
+    The row of the job itself, and values that this release prints in another form, are skipped.
+    """
+    found: dict[int, StepUsage] = {}
+    for line in text.splitlines():
+        step, *values = line.split("|")
+        job, _, name = step.partition(".")
+        if not name or not job.isdecimal() or len(values) < (1 if source == "sstat" else 3):
+            continue
+        before = found.get(int(job), StepUsage(source=source))
+        usage = dict(part.split("=", 1) for part in values[-1].split(",") if "=" in part)
+        cpu = _parse_number(_parse_cpu_time, usage.get("cpu", "") if source == "sstat" else values[0])
+        memory, gpu_memory = (_parse_mib(usage.get(name, "")) for name in ("mem", "gres/gpumem"))
+        gpu = _parse_number(float, usage.get("gres/gpuutil", ""))
+        energy = _parse_number(float, values[1]) if source == "sacct" else None
+        found[int(job)] = StepUsage(
+            source=source,
+            cpu_s=_add(before.cpu_s, cpu),
+            mem_mib=_find_most(before.mem_mib, memory),
+            gpu_pct=_find_most(before.gpu_pct, gpu or None),
+            gpu_mem_mib=_find_most(before.gpu_mem_mib, gpu_memory or None),
+            energy_j=_add(before.energy_j, energy or None),
+        )
+    return found
+
+
+def _parse_cpu_time(text: str) -> float | None:
+    whole, _, fraction = text.partition(".")
+    seconds = parse_elapsed(whole)
+    return seconds + float(f"0.{fraction}") if seconds is not None and fraction else seconds
+
+
+def _parse_number(parse: Callable[[str], float | None], text: str) -> float | None:
+    try:
+        return parse(text)
+    except ValueError:
+        return None
+
+
+def _parse_mib(text: str) -> int | None:
+    try:
+        return parse_memory(text)[0]
+    except ValueError:
+        return None
+
+
+def _find_most(one: T | None, other: T | None) -> T | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    known = [value for value in (one, other) if value is not None]
+    return sum(known) if known else None
 
 
 def parse_runs(text: str, separator: str) -> list[JobRecord]:

@@ -76,10 +76,12 @@ _INDEXES_OF_RUN_TIMES = """
 -- One covering index for each question. Unique, so that a run that is judged once more is stored once.
 CREATE UNIQUE INDEX run_times_by_user ON run_times (
     uid, gpus, end_time, job_id, submit_time, cluster, run_s, complete);
-CREATE INDEX run_times_by_key ON run_times (uid, key, end_time, cluster, variant, length, run_s, complete)
+CREATE INDEX run_times_by_key ON run_times (uid, key, end_time, cluster, submit_time, variant, length, run_s, complete)
     WHERE key <> '';
-CREATE INDEX run_times_by_account ON run_times (account, gpus, end_time, cluster, run_s, complete);
-CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, cluster, run_s, complete);
+CREATE INDEX run_times_by_account ON run_times (account, gpus, end_time, cluster, submit_time, run_s, complete);
+CREATE INDEX run_times_by_partition ON run_times (partition, gpus, end_time, cluster, submit_time, run_s, complete);
+-- For the retention.
+CREATE INDEX run_times_by_end ON run_times (end_time);
 """
 
 
@@ -114,23 +116,26 @@ CREATE TABLE early_findings ( -- what the rule `early` found about jobs while th
 
 CREATE INDEX early_findings_by_time ON early_findings (at);
 
+-- Not WITHOUT ROWID: each of its long rows would then take a page of its own.
 CREATE TABLE gpu_use ( -- samples of the GPUs of a job, one row for each GPU
     cluster TEXT NOT NULL, -- cluster of the job
     job_id INTEGER NOT NULL, -- raw job id
     submit_time INTEGER NOT NULL, -- Unix seconds: SubmitTime of the run
     node TEXT NOT NULL, -- node of the GPU
-    gpu INTEGER NOT NULL, -- device minor, as Slurm numbers it
+    gpu INTEGER NOT NULL, -- device minor, as Slurm numbers it; -1: CPUs (100 % each) and memory on the node
     mig TEXT NOT NULL, -- UUID of the MIG instance; empty: a whole GPU
     began REAL NOT NULL, -- Unix seconds: start of the first sample
     interval_s REAL NOT NULL, -- seconds of one sample
-    use_pct TEXT NOT NULL, -- JSON list: use of the GPU in percent; -1: unknown
-    mem_mib TEXT NOT NULL, -- JSON list: used GPU memory in MiB; -1: unknown
-    processes TEXT NOT NULL, -- JSON list: processes that compute on the GPU; -1: unknown
+    use_pct TEXT NOT NULL, -- JSON list: mean use of the GPU in percent; -1: unknown
+    mem_mib TEXT NOT NULL, -- JSON list: most GPU memory in use, in MiB; -1: unknown
+    processes TEXT NOT NULL, -- JSON list: most processes that compute on the GPU; -1: unknown
     mem_total_mib INTEGER NOT NULL, -- memory of the GPU in MiB; 0: unknown
     energy_j REAL, -- energy of the GPU in joules since the first sample; empty: not counted
     more TEXT NOT NULL, -- JSON object: fields without a column of their own
     PRIMARY KEY (cluster, job_id, submit_time, node, gpu, mig)
-) WITHOUT ROWID;
+);
+
+CREATE INDEX gpu_use_by_begin ON gpu_use (began);
 
 CREATE TABLE loss_curves ( -- loss curves of runs, at most 256 points each
     cluster TEXT NOT NULL, -- cluster of the job

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from slurmwrap.config.load_config import Config
     from slurmwrap.model.job_run import ActionRecord, JobRun
+    from slurmwrap.model.running_job import GpuUse
 else:
     Protocol = object
 
@@ -78,11 +79,16 @@ class FilePublisher:
     def end_pass(self) -> None:
         """Do nothing: each run is sealed at once."""
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
         """Seal one diagnosed run for its owner's uid. A run without an owner is not published."""
         if run.uid < 0:
             return
-        content = {"version": 1, "attempt": to_json_dict(run), "actions": [to_json_dict(action) for action in actions]}
+        content = {
+            "version": 1,
+            "attempt": to_json_dict(run),
+            "actions": [to_json_dict(action) for action in actions],
+            "gpu_use": [to_json_dict(use) for use in gpu_use],
+        }
         sealed = self._seal(json.dumps(content).encode("ascii"), socket=self._socket, uid_restriction=run.uid)
         folder = self.directory / WHY / _get_folder_name(run.attempt.job_id)
         existed = folder.is_dir()
@@ -176,6 +182,13 @@ def parse_published(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, 
     except KeyError as error:
         raise ValueError(f"{error.args[0]} is missing") from error
     return record_from_json(JobRun, attempt), tuple(record_from_json(ActionRecord, action) for action in actions)
+
+
+def parse_published_gpu_use(plain: dict[str, Any]) -> tuple[GpuUse, ...]:
+    """Return the use of the GPUs in one dict of `read_why`; () if there is none. ValueError names the wrong field."""
+    from slurmwrap.model.running_job import GpuUse
+
+    return tuple(record_from_json(GpuUse, use) for use in plain.get("gpu_use") or ())
 
 
 def read_trusted(directory: str, name: str, trusted_uids: Collection[int]) -> bytes | None:

@@ -312,15 +312,29 @@ WHERE c.end_time >= :since AND c.end_time < :until AND c.time_share IS NOT NULL 
     AND a.end_time > a.start_time AND a.diagnosis_category IN ('success', 'cancelled'){mine}
 GROUP BY a.user, a.name
 """
-# First runs of gsub's jobs that completed, with the run time that was expected at submission.
+# Runs of gsub's jobs and array tasks that completed, with the run time that was expected at submission. The last task
+# of an array has its job id; the others are found by their address: "`" comes after "_".
 PREDICTED = """
-SELECT json_extract(s.more, '$.expected_source'), CAST(json_extract(s.more, '$.expected_p50_s') AS REAL),
-    CAST(json_extract(s.more, '$.expected_p90_s') AS REAL), a.end_time - a.start_time
-FROM submissions s JOIN attempts a ON a.cluster = s.cluster AND a.job_id = s.job_id AND a.submit_time >= s.at - 60
-WHERE s.at >= :recent AND s.at < :until AND s.slim = 0 AND json_extract(s.more, '$.expected_p90_s') > 0
-AND a.uid = s.uid AND a.end_time >= :since AND a.end_time < :until AND a.end_time > a.start_time
-AND a.state = 'COMPLETED' AND a.diagnosis_category = 'success' AND coalesce(a.diagnosis_resumed, 0) = 0{mine}
-"""
+WITH sent AS (
+    SELECT s.cluster, s.job_id, s.at, s.uid, json_extract(s.more, '$.expected_source') AS source,
+        CAST(json_extract(s.more, '$.expected_p50_s') AS REAL) AS p50_s,
+        CAST(json_extract(s.more, '$.expected_p90_s') AS REAL) AS p90_s
+    FROM submissions s
+    WHERE s.at >= :recent AND s.at < :until AND s.slim = 0 AND json_extract(s.more, '$.expected_p90_s') > 0{mine}
+)
+SELECT t.source, t.p50_s, t.p90_s, a.end_time - a.start_time
+FROM sent t JOIN attempts a ON a.cluster = t.cluster AND a.job_id = t.job_id WHERE {ended}
+UNION ALL
+SELECT t.source, t.p50_s, t.p90_s, a.end_time - a.start_time
+FROM sent t CROSS JOIN attempts a INDEXED BY attempts_of_arrays ON a.cluster = t.cluster AND a.job_id <> t.job_id
+    AND a.address <> CAST(a.job_id AS TEXT) AND a.address >= t.job_id || '_' AND a.address < t.job_id || '`'
+WHERE {ended}
+""".replace(
+    "{ended}",
+    """a.submit_time >= t.at - 60 AND a.uid = t.uid AND a.end_time >= :since AND a.end_time < :until
+    AND a.end_time > a.start_time AND a.state = 'COMPLETED' AND a.diagnosis_category = 'success'
+    AND coalesce(a.diagnosis_resumed, 0) = 0""",
+)
 SPREAD = f"""
 SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
     ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id

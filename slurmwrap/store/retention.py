@@ -5,7 +5,8 @@ Periods, counted back from now; the last two are [retention] in the configuratio
     settled   a run's observations (its logs) are deleted some hours after all runs of its job were handled
     brief     after a week: paths, plans and pre-run findings of successful runs and pre-runs; not of failures
     detail_d  data that only explains a run: log lines except the deciding one, paths, plans, measurements; sources of
-              strikes (kernel lines), the steps of a retry, counts of rejected spool files
+              strikes (kernel lines), the steps of a retry, counts of rejected spool files; use of GPUs, loss curves
+              and findings of the rule `early`
     keep_d    the run and everything that refers to it
 
 Details that the assessment of nodes needs (nodes.window_days) are kept at least that long. The table `pruned` records
@@ -278,6 +279,17 @@ KINDS: tuple[RetentionKind, ...] = (
         statements=(f"UPDATE loss_curves SET points = '[]' WHERE {_format_chosen_sql(_RUN)}",),
         size="length(points)",
     ),
+    # What was seen of jobs while they ran.
+    _make_removal_kind(
+        "gpu_use",
+        "detail",
+        f"{_RUN}, node, gpu, mig",
+        """began < :before AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = t.cluster AND a.job_id = t.job_id
+        AND a.submit_time = t.submit_time AND (a.end_time IS NULL OR a.end_time >= :before))""",
+        "length(use_pct) + length(mem_mib) + length(processes) + length(more) + 120",
+        index="gpu_use_by_begin",
+    ),
+    _make_removal_kind("early_findings", "detail", f"{_RUN}, kind", "at < :before", "length(evidence) + 160"),
     # Only the newest runs of a group are ever read. The groups of an account or a partition are larger than a user's.
     _make_removal_kind(
         "run_times (superseded)",
@@ -285,7 +297,7 @@ KINDS: tuple[RetentionKind, ...] = (
         "rowid",
         f"""end_time < :before AND {_format_superseded_sql("uid, gpus")}
         AND (key = '' OR {_format_superseded_sql("uid, key", "key <> ''")})""",
-        "120",
+        "130",
     ),
     # Runs and everything that refers to them.
     _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
@@ -308,7 +320,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND (o.done_at IS NULL OR o.intended_at >= :before))""",
         "300",
     ),
-    _make_removal_kind("run_times", "keep", "rowid", "end_time < :before", "120"),
+    _make_removal_kind("run_times", "keep", "rowid", "end_time < :before", "130", index="run_times_by_end"),
     _make_removal_kind("loss_curves", "keep", _RUN, "end_time < :before", "length(points) + 100"),
     _make_removal_kind("strikes", "keep", "strike_id", "at < :before"),
     _make_removal_kind("removals", "keep", "node, began", "ended < :before"),

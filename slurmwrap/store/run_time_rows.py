@@ -32,12 +32,12 @@ _CLUSTER = "cluster = (SELECT id FROM names WHERE name = ?)"
 _NEWEST = f"ORDER BY end_time DESC LIMIT {KEPT_RUNS}"
 # Kind of group -> its newest runs, newest first, each answered by one index alone.
 _OF_GROUP = {
-    "user": f"SELECT run_s, complete FROM run_times WHERE uid = ? AND gpus = ? AND {_CLUSTER} {_NEWEST}",
-    "account": f"""SELECT run_s, complete FROM run_times
+    "user": f"SELECT run_s, complete, submit_time FROM run_times WHERE uid = ? AND gpus = ? AND {_CLUSTER} {_NEWEST}",
+    "account": f"""SELECT run_s, complete, submit_time FROM run_times
         WHERE account = (SELECT id FROM names WHERE name = ?) AND gpus = ? AND {_CLUSTER} {_NEWEST}""",
-    "partition": f"""SELECT run_s, complete FROM run_times
+    "partition": f"""SELECT run_s, complete, submit_time FROM run_times
         WHERE partition = (SELECT id FROM names WHERE name = ?) AND gpus = ? AND {_CLUSTER} {_NEWEST}""",
-    "key": f"""SELECT run_s, complete, variant, length FROM run_times
+    "key": f"""SELECT run_s, complete, submit_time, variant, length FROM run_times
         WHERE uid = ? AND key = ? AND key <> '' AND {_CLUSTER} {_NEWEST}""",
 }
 
@@ -96,7 +96,10 @@ def run_times_from_rows(
         job = known.get(mark)
         if job is None:
             job = known[mark] = RunTimeQuery(user=user, key=key, variant=_decode(mark[0]), length=_read_length(mark[1]))
-        yield job, RunTimeSample(run_s=float(row["run_s"]), complete=bool(row["complete"]))
+        sample = RunTimeSample(
+            run_s=float(row["run_s"]), complete=bool(row["complete"]), submit_s=float(row["submit_time"])
+        )
+        yield job, sample
 
 
 def _read_length(text: str | bytes) -> tuple[tuple[str, str], ...]:

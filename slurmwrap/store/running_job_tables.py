@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.running_job import EarlyFinding, GpuUse, LossCurve, LossPoint
+from slurmwrap.model.running_job import HOST, EarlyFinding, GpuUse, LossCurve, LossPoint
 from slurmwrap.store.record_rows import Nested, RecordTable
 from slurmwrap.store.sql_text import dump
 from slurmwrap.store.sqlite_session import Session
@@ -62,11 +62,18 @@ class RunningJobTables(Session):
         """Insert or replace by run, node and GPU."""
         self._upsert(GPU_USE, use)
 
-    def gpu_use(self, attempt: RunKey) -> tuple[GpuUse, ...]:
-        """Return the samples of the GPUs of one run, ordered by node and GPU."""
+    def gpu_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of the GPUs of one run, ordered by node and GPU. `node`: only those of one node."""
+        return self._select_use(attempt, {"gpu >= ?": 0, "node = ?": node})
+
+    def host_use(self, attempt: RunKey, node: str | None = None) -> tuple[GpuUse, ...]:
+        """Return the samples of CPUs and memory of one run, ordered by node (model.running_job.HOST)."""
+        return self._select_use(attempt, {"gpu = ?": HOST, "node = ?": node})
+
+    def _select_use(self, attempt: RunKey, where: dict[str, str | int | None]) -> tuple[GpuUse, ...]:
         if not self._has_table(GPU_USE.name):
             return ()
-        return self._select(GPU_USE, _select_run(attempt), order="node, gpu, mig")
+        return self._select(GPU_USE, _select_run(attempt) | where, order="node, gpu, mig")
 
     def save_loss_curve(self, curve: LossCurve) -> None:
         """Insert or replace by run."""

@@ -117,7 +117,7 @@ def make_printable(text: str) -> str:
 # Decision whether a decoded observation is trusted, from MUNGE's statement about the encoding user and host.
 #
 # Names in NodeAddr are resolved to addresses; there is no other access from here.
-_NODE_CONTEXTS = (Context.PROLOG, Context.EPILOG)
+_NODE_CONTEXTS = (Context.PROLOG, Context.EPILOG, Context.SAMPLES)
 _USER_CONTEXTS = (Context.SUBMIT, Context.PRERUN)
 
 

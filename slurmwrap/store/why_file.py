@@ -14,6 +14,7 @@ from pathlib import Path
 
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.job_run import ActionRecord, JobRun
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.protocols import Published
 from slurmwrap.store.atomic_write import replace_file
 
@@ -38,7 +39,7 @@ class WhyFilePublisher:
     def end_pass(self) -> None:
         """Do nothing: each file is written at once."""
 
-    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord], gpu_use: Sequence[GpuUse] = ()) -> None:
         """Write the file, or delete an old one if the job succeeded.
 
         Errors are ignored: `slurmwrap why` prints the same, and one full or odd directory must not delay other jobs.

@@ -91,6 +91,9 @@ def test_the_json_of_why_and_of_jobs_show_is_valid(slurmwrap: Run, year: Path, m
     assert len(last_of_category) > 5
     for address in list(last_of_category.values())[:8]:
         assert_valid("why", run_json(slurmwrap, year, monkeypatch, f"why {address}", site=True))
+        used = run_json(slurmwrap, year, monkeypatch, f"job {address}", site=True)
+        assert_valid("job_efficiency", used)
+        assert used["runs"]
         assert_valid("job", run_json(slurmwrap, year, monkeypatch, f"jobs show {address}", site=True))
 
 

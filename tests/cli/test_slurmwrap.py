@@ -74,7 +74,15 @@ def test_the_help_groups_commands_for_users_and_for_administrators(slurmwrap) ->
         if "ommands" in title or "users" in title
     }
     assert list(commands_by_title) == ["Commands for your jobs:", "More for users:", "Commands for administrators:"]
-    assert commands_by_title["Commands for your jobs:"] == ["watch", "why", "history", "report", "prerun", "profile"]
+    assert commands_by_title["Commands for your jobs:"] == [
+        "watch",
+        "why",
+        "job",
+        "history",
+        "report",
+        "prerun",
+        "profile",
+    ]
     everything = [name for names in commands_by_title.values() for name in names]
     assert everything == typer.main.get_command(app).list_commands(None)
 

@@ -8,12 +8,24 @@ from pathlib import Path
 
 import pytest
 from configuration_page import PAGE, with_keys
+from in_process import Runner
 
+from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config.config_check import find_mistakes, find_remarks
 from slurmwrap.config.config_errors import find_key_lines, list_sections, locate_key
-from slurmwrap.config.config_keys import SECTIONS, Key, KeyReader, format_toml, get_value, list_keys, make_template
+from slurmwrap.config.config_keys import (
+    SECTIONS,
+    Key,
+    KeyReader,
+    format_toml,
+    get_value,
+    hide_secret,
+    list_keys,
+    make_template,
+)
 from slurmwrap.config.key_origins import KeySetting, KeySource, find_unknown_variables, list_settings
 from slurmwrap.config.load_config import BOUNDS, CHOICES, RULES, Config, merge
+from slurmwrap.errors import ConfigError
 
 
 def list_key_names() -> set[str]:
@@ -148,3 +160,27 @@ def test_unknown_variables_are_reported_except_those_of_pre_runs() -> None:
     assert find_unknown_variables({**inside, "SLURMWRAP_PRERUN_STEP": "3", "SLURMWRAP_NODES_PRIOR": "1"}) == (
         "SLURMWRAP_PRERUN_STEP is no key's variable; did you mean SLURMWRAP_PRERUN_STEPS?",
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("https://hooks.slack.com/services/T0/qwertzuiop", "https://hooks.slack.com/…"),
+        ("https://ada:qwertzuiop@example.org:8443/x?sig=qwertzuiop", "https://example.org/…"),
+        ("hooks.slack.com/services/qwertzuiop", "…"),
+        ("https://[qwertzuiop", "…"),
+        ("/etc/slurmwrap/notify.url", "/etc/slurmwrap/notify.url"),
+        ("", ""),
+    ],
+)
+def test_a_secret_address_is_never_shown(value: str, shown: str, tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(f'[notify]\nurl = "{value}"\n')
+    environ = {"SLURMWRAP_CONFIG": str(file), "HOME": str(tmp_path)}
+    for words in (("show",), ("show", "notify.url"), ("show", "--json"), ("check", str(file))):
+        done = Runner().invoke(app, ["config", *words], env=environ)
+        assert done.exit_code == 0 and "qwertz" not in done.stdout + done.stderr
+    assert hide_secret("notify.url", value) == shown
+    with pytest.raises(ConfigError) as raised:
+        merge(Config(), {"notify": {"url": [value or "x"]}})
+    assert str(raised.value) == "notify.url: its value is not text"

@@ -28,6 +28,7 @@ STAND_INS = (
     (r"n\[01-04\]", "n[4-7]"),
     (r"/shared/slurmwrap", "{shared}"),
     (r"next\.sbatch", "train.sbatch"),
+    (r"\bsite-before-upgrade\.db\b", "/root/site-before-upgrade.db"),  # root writes none into a user's directory
     (r"gsub new", "gsub new -o new.sbatch"),
 )
 FILES = {
@@ -46,6 +47,7 @@ ROOTS = (
 )
 # Beginning of an example -> why it is not run here.
 NOT_HERE = {
+    "slurmwrap doctor --test-notify": "needs a webhook: tests/cli has one",
     "slurmwrap hooks": "tests/slurm/test_install_lab.py runs them on a lab of its own",
     "slurmwrap reconcile --watch": "a service: it ends with SIGTERM",
     "slurmwrap db serve": "a server: it ends with Ctrl-C",
@@ -85,7 +87,7 @@ def list_examples() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Session, dict[str, str]]]:
-    """A session with a lab, files, a failed job, an array, and a job cancelled by its pre-run."""
+    """A session with a lab, files, a failed job, an array, a job cancelled by its pre-run, and one that passed it."""
     session = Session(lab_scratch / "help", lab_users[0])
     try:
         session.start_lab()
@@ -97,6 +99,7 @@ def reader(lab_users: tuple[str, str], lab_scratch: Path) -> Iterator[tuple[Sess
         session.run("gsub --prerun=off -G1 -o job.out --wrap 'echo ValueError: no; exit 1'", as_root=False)
         session.run("gsub --prerun=off -G1 --array=1-2 --wrap 'exit 1'", as_root=False)
         session.run("gsub examples/buggy/train.sbatch", as_root=False)
+        session.run("gsub --prerun=only train.sbatch", as_root=False)
         session.run("mkdir -p -m 700 /var/backups/slurmwrap /var/lib/prometheus/node-exporter", as_root=True)
         session.settle()
         yield session, {"job": "1", "array": "2", "prerun": "4", "shared": str(session.home / "shared")}

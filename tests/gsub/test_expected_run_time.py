@@ -15,6 +15,7 @@ from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
 from slurmwrap.gsub.submit import run
 from slurmwrap.gsub.submit_context import PreparedJob
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run_time import FROM_PRERUN, FROM_RUNS, FROM_USER, RunTimeEstimate, RunTimeSample
 from slurmwrap.profiling.published_run_times import format_line, join_lines, list_published_groups
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
@@ -103,6 +104,21 @@ def test_a_pre_run_counts_unless_runs_of_the_job_are_known() -> None:
     ):
         found = find(own, published)
         assert found is not None and found.source == source
+
+
+def test_explain_uses_an_earlier_pre_run_of_the_same_program() -> None:
+    # 32,000 steps of the data over 16 GPUs, half a second each.
+    measurement = Measurement(steps=3, steps_per_s=2.0, total_steps=32_000, total_is_shared=True)
+
+    def find(*words: str, own: RunTimeHistory | None = None) -> RunTimeEstimate | None:
+        memory = FakeMemory(measurement=measurement, past_runs=own)
+        return prepare(request(*words, script=SCRIPT), context(FakeSlurm(), memory)).run_time
+
+    found = find("--explain", "--dry-run")
+    assert found is not None and (found.source, round(found.p50_s)) == (FROM_PRERUN, 1000)
+    of_runs = find("--explain", "--dry-run", own=make_history(7800.0))
+    assert of_runs is not None and of_runs.source == FROM_RUNS
+    assert find() is None
 
 
 def test_explain_shows_the_expected_run_time_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -14,6 +15,7 @@ from slurmwrap.gsub.fitting_limit import find_fitting_limit
 from slurmwrap.gsub.submit import run
 from slurmwrap.gsub.time_request import make_time_request
 from slurmwrap.model.lowered_limit import TimeRequest
+from slurmwrap.model.resource_profile import ResourceProfile
 
 HOUR = 3600
 
@@ -43,6 +45,23 @@ def test_explain_names_the_option_to_write() -> None:
     run(prepared, context(FakeSlurm(), FakeMemory()), Console(program="gsub", stream=stream))
     advice = [line for line in stream.getvalue().splitlines() if "--time=" in line]
     assert advice == ["gsub: it asks for 7 d: --time=4:00:00 would fit these runs, and let it start in a gap"]
+
+
+@pytest.mark.parametrize(
+    ("words", "advised"),
+    [
+        (("--time=7-0",), ["--time-min=1:10:00"]),
+        (("--time=7-0", "--time-min=60"), []),
+        (("--time=7-0", "--signal=B:USR1@600"), []),
+        (("--time=2:00:00",), []),
+    ],
+)
+def test_a_job_that_resumes_is_advised_to_accept_a_shorter_limit(words: tuple[str, ...], advised: list[str]) -> None:
+    prepared, stream = prepare_job("--explain", "--dry-run", *words), StringIO()
+    prepared = replace(prepared, profile=ResourceProfile(key="train.py", saved_after_s=3000.0))
+    run(prepared, context(FakeSlurm(), FakeMemory()), Console(program="gsub", stream=stream))
+    lines = [line for line in stream.getvalue().splitlines() if "saves within 50 min" in line]
+    assert [word.strip(":") for line in lines for word in line.split() if word.startswith("--time-min")] == advised
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ class FakeMemory:
     profiles: dict[str, ResourceProfile] = field(default_factory=dict)
     blocked: tuple[BlockedInput, ...] = ()
     known_good: frozenset[str] = frozenset()
+    measurement: Measurement | None = None  # of its last pre-run
     doubt: str = ""  # why its pre-run was inconclusive
     ran_well: bool = False  # whether a run completed
     runs: tuple[tuple[int, float], ...] = ()  # runs without diagnosis: (job id, time)
@@ -142,6 +143,9 @@ class FakeMemory:
 
     def passed(self, fingerprint: str) -> bool:
         return "*" in self.known_good
+
+    def measured(self, fingerprint: str) -> Measurement | None:
+        return self.measurement
 
     def undecided(self, fingerprint: str) -> str:
         return self.doubt
@@ -1027,6 +1031,16 @@ def test_with_count_steps_the_job_gets_the_counter_and_its_pre_run_does_not() ->
     assert ours == {"SLURMWRAP_STEP_DIR": "/steps/1", "SLURMWRAP_STEP_NAMED": "1", "PYTHONPATH": "/counter"}
     assert "SLURMWRAP_STEP_DIR" not in (pre_run.environ or {})
     assert memory.submissions[0].step_dir == "/steps/1"
+
+
+def test_a_job_that_is_to_be_stopped_counts_its_steps() -> None:
+    slurm, memory = submit_job("--stop-at=plateau:1%/10%", "--prerun=off", "--signal=B:USR1@300")
+    (call,) = slurm.calls
+    assert (call.environ or {}).get("SLURMWRAP_STEP_DIR") == "/steps/1"
+    stored = memory.submissions[0]
+    assert (stored.stop_at, stored.stop_when, stored.stop_signal) == ("plateau:1%/10%", "", "B:USR1@300")
+    _, memory = submit_job("--prerun=off", "--signal=B:USR1@300")
+    assert (memory.submissions[0].stop_at, memory.submissions[0].stop_signal) == ("", "")
 
 
 def test_the_counter_is_added_to_a_list_of_exported_variables() -> None:

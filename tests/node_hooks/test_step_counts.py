@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hook_site import USER, Site, only
 
+from slurmwrap.inject.slurmwrap_losses import HEADER, ROW
 from slurmwrap.node_hooks import step_counts
 
 LINE = "%10d %-10s %16.6f %16.6f %10d %1d\n"
@@ -112,3 +113,78 @@ def test_the_epilog_of_a_job_without_counted_steps_has_no_fact_steps(site: Site)
     site.arrived()
     site.epilog()
     assert "steps" not in only(site.arrived()).facts
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+ROWS = [(10, 100.0, 2.5), (20, 160.0, 1.5), (30, 200.0, 1.25)]
+
+
+def write_losses(
+    directory: Path, name: str, rows: list[tuple[int, float, float]], *, bad: int = 0, at: float = NOW, text: str = ""
+) -> Path:
+    """A file of losses as the counter writes it, 5 s after the last row."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.loss"
+    taken = rows[-1][0] if rows else bad
+    header = HEADER % (10, taken, bad, bad, rows[-1][1] + 5 if rows else 0, len(rows))
+    path.write_text(text or header + "".join(ROW % row for row in rows))
+    os.utime(path, (at, at))
+    return path
+
+
+def read_losses(directory: Path, restart: int = 0) -> dict[str, object]:
+    return step_counts.losses(os.fsencode(directory), 41, os.geteuid(), NOW - 60, restart)
+
+
+def test_losses_have_the_times_of_the_file_server(tmp_path: Path) -> None:
+    write_losses(tmp_path, "41.0.n1.700", ROWS, bad=2)
+    found = read_losses(tmp_path)
+    assert (found["taken"], found["bad"], found["bad_at_end"]) == (30, 2, 2)
+    times = [NOW - 105, NOW - 45, NOW - 5]
+    assert found["points"] == [
+        [step, pytest.approx(at, abs=0.01), loss] for (step, _, loss), at in zip(ROWS, times, strict=True)
+    ]
+
+
+def test_losses_are_those_of_the_process_with_the_most_steps_of_this_run(tmp_path: Path) -> None:
+    write_losses(tmp_path, "41.0.n1.700", ROWS[:2])
+    write_losses(tmp_path, "41.0.n2.700", ROWS)
+    write_losses(tmp_path, "41.1.n1.700", [(99, 1.0, 9.0)])
+    write_losses(tmp_path, "42.0.n1.700", [(999, 1.0, 9.0)])
+    write_losses(tmp_path, "41.0.n3.700", [(500, 1.0, 9.0)], at=NOW - 3600)
+    write_count(tmp_path, "41.0.n1.700", 5)
+    assert len(read_losses(tmp_path)["points"]) == 3  # type: ignore[arg-type]
+    assert len(read_losses(tmp_path, restart=1)["points"]) == 1  # type: ignore[arg-type]
+    assert read_losses(tmp_path, restart=2) == {} == read_losses(tmp_path / "absent")
+    assert read_count(tmp_path)["count"] == 5
+
+
+def test_a_run_whose_losses_are_all_nan_has_no_points(tmp_path: Path) -> None:
+    write_losses(tmp_path, "41.0.n1.700", [], bad=7)
+    assert read_losses(tmp_path) == {"points": [], "taken": 7, "bad": 7, "bad_at_end": 7}
+
+
+HEAD = "           1            3            0            0         9.000000      2\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\n", "1 2 3\n", HEAD + "1 2.0 nan\n2 3.0 1.0\n", HEAD + "1 2.0 inf\n", HEAD + "2 2.0 1.0\n1 3.0 1.0\n",
+     HEAD + "1 3.0 1.0\n2 2.0 1.0\n", HEAD + "1 2.0\n", HEAD + "x 2.0 1.0\n", HEAD + "0 2.0 1.0\n",
+     HEAD + "1 nan 1.0\n", HEAD.replace("  2\n", "999\n"), HEAD.replace("    3 ", "   -3 "),
+     HEAD.replace(" 0 ", " 9 "), HEAD + "\u0661 2.0 1.0\n", "1 2 0 0 nan 0\n", "9" * 20000],
+)  # fmt: skip
+def test_invalid_losses_are_none(tmp_path: Path, text: str) -> None:
+    write_losses(tmp_path, "41.0.n1.700", ROWS, text=text)
+    assert read_losses(tmp_path) == {}
+
+
+def test_losses_of_links_fifos_and_other_users_are_ignored(tmp_path: Path) -> None:
+    real = write_losses(tmp_path / "elsewhere", "41.0.n1.700", ROWS)
+    (tmp_path / "41.0.n1.1.loss").symlink_to(real)
+    os.mkfifo(tmp_path / "41.0.n1.2.loss")
+    (tmp_path / "41.0.n1.3.loss").mkdir()
+    if os.geteuid() == 0:
+        os.chown(write_losses(tmp_path, "41.0.n1.4", ROWS), USER, USER)
+    assert read_losses(tmp_path) == {}

@@ -9,7 +9,7 @@ import pytest
 from slurmwrap.model.cluster import Node
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER, QUANTILE_LEVELS, RunTimeEstimate
-from slurmwrap.placement.expected_start import MOST_AHEAD, ExpectedStart, find_expected_start
+from slurmwrap.placement.expected_start import MOST_AHEAD, ExpectedStart, find_expected_start, find_expected_starts
 from slurmwrap.placement.start_forecast import QueuedJob
 
 NOW, HOUR = 1_800_000_000, 3600
@@ -102,3 +102,21 @@ def test_only_slurms_forecast_is_known() -> None:
         "too many are ahead"
     )
     assert find(PENDING, nodes=(replace(NODE, state="DOWN"),)) is None, "its node is down"
+
+
+def test_one_forecast_for_many_jobs_is_that_of_each_of_them() -> None:
+    array = replace(AHEAD, uid=1, job_id=4, array_job_id=4, array_tasks="1-3", priority=6)
+    jobs = (RUNNING, PENDING, AHEAD, array, replace(PENDING, job_id=5, reason="JobHeldUser", priority=0))
+    wanted = {"2": None, "3": float(NOW + 2 * HOUR), "4": None, "5": None}
+    found = find_expected_starts(wanted, (NODE,), jobs, estimate, float(NOW))
+    assert found == {
+        one.address: find_expected_start(one, (NODE,), jobs, estimate, float(NOW), wanted[one.address])
+        for one in (AHEAD, PENDING, array)
+    }
+    assert find_expected_starts({"5": None}, (NODE,), jobs, estimate, float(NOW)) == {}
+
+
+def test_jobs_behind_the_longest_queue_that_is_considered_have_no_forecast() -> None:
+    many = replace(AHEAD, uid=1, job_id=4, array_job_id=4, array_tasks=f"0-{MOST_AHEAD}", priority=6)
+    found = find_expected_starts({"2": None, "3": None}, (NODE,), (RUNNING, AHEAD, many, PENDING), estimate, float(NOW))
+    assert tuple(found) == ("2",)

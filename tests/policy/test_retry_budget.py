@@ -62,7 +62,7 @@ def test_other_runs_than_failures_of_the_same_user_do_not_count(other: JobRun) -
 @pytest.mark.parametrize("state", ["PREEMPTED", "REQUEUED"])
 def test_preemption_does_not_use_the_retry_budget(state: str) -> None:
     found = make_ledger([run(0), *(replace(run(n, "job_preempted"), state=state) for n in (1, 2))], NOW)
-    assert (found.entries, found.failures) == ((Entry(category="nccl_error", entity="", node=""),), 1)
+    assert (found.entries, found.failures) == ((Entry(category="nccl_error", entity="", node="", exit_code=1),), 1)
     assert found.lost_gpu_hours == pytest.approx(2)
 
 
@@ -181,7 +181,7 @@ def test_a_refused_resize_is_recorded_with_its_cause() -> None:
 def test_the_only_node_of_a_run_retried_elsewhere_counts_as_blamed() -> None:
     found = make_ledger([run(0, decision="retry_elsewhere"), run(1)], NOW)
     assert found.entries == (
-        Entry(category="nccl_error", entity="", node="n1"),
-        Entry(category="nccl_error", entity="", node=""),
+        Entry(category="nccl_error", entity="", node="n1", exit_code=1),
+        Entry(category="nccl_error", entity="", node="", exit_code=1),
     )
     assert found.nodes == {"n1"}

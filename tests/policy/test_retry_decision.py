@@ -12,6 +12,7 @@ from slurmwrap.model.cluster import Partition
 from slurmwrap.model.decision import BlockedInput, RetryDecision, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.lowered_limit import TimeRequest
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module
@@ -22,6 +23,7 @@ from slurmwrap.policy.retry_budget import Entry, Ledger
 from slurmwrap.policy.retry_decision import DecisionContext, decide
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet
+from slurmwrap.sbatch.job_request import ResourceShape
 
 ACT = Config(rules=dict.fromkeys(RULES, "act"))
 CONSENT = Submission(
@@ -78,6 +80,12 @@ def test_the_retry_after_three_failures_of_one_root_cause_is_refused() -> None:
     spent = Ledger(entries=(Entry(category="nccl_error", entity="", node=""),) * 3)
     found = decide(make_context(NCCL, ledger=spent), ACT)
     assert (found.decision, found.reason) == ("stop", "failed 4 times of nccl_error; the limit is 3 retries")
+
+
+def test_a_job_that_was_stopped_as_its_user_asked_is_not_run_again() -> None:
+    context = make_context(diagnosis("nccl_error", "retry"), stopped="stopped at your --stop-at=plateau")
+    found = decide(context, ACT)
+    assert (found.decision, found.reason, found.actions) == ("none", "stopped at your --stop-at=plateau", ())
 
 
 def test_failures_of_another_root_cause_do_not_count() -> None:
@@ -209,6 +217,14 @@ def test_a_resuming_job_gets_more_time_between_hold_and_release() -> None:
     found = decide(make_context(RESUMES), ACT)
     assert found.reason == "time_limit, retry 1 of 3; with 90 minutes, because it resumes from its checkpoint"
     assert steps(found) == ["requeuehold", "update job TimeLimit=90", "release", "update job StartTime=now+3"]
+
+
+def test_a_run_with_less_time_than_its_user_asked_for_gets_the_rest_again() -> None:
+    told = replace(CONSENT, shape=ResourceShape(time_limit_s=86400), time=TimeRequest())
+    for found in (TIME, replace(TIME, resumed=True, checkpoint_step=500)):
+        assert "update job TimeLimit=1440" in steps(decide(make_context(found, job(81), submission=told), ACT))
+    own = replace(told, time=TimeRequest(fixed="--time-min"))
+    assert decide(make_context(TIME, job(81), submission=own), ACT).decision == "stop"
 
 
 def test_a_resuming_job_at_its_partitions_limit_keeps_its_time_limit() -> None:
@@ -464,3 +480,56 @@ def test_no_node_is_excluded_if_too_few_would_be_left(nodes: int, excludes: bool
     found = decide(make_context(log_only, job(81, nodes=("n0",)), fleet=few), ACT)
     assert found.decision == "retry_elsewhere"
     assert ("update job ExcNodeList=n0" in steps(found)) is excludes
+
+
+# Endings that the user named with --retry-on.
+NAMED = replace(CONSENT, retry=False, retry_on=("93", "SIGUSR1"))
+BUG = diagnosis("import_error", "stop", advice="install numpy")
+
+
+def test_an_exit_code_that_the_user_named_is_consent_and_has_its_own_reason() -> None:
+    found = decide(make_context(BUG, job(81, exit_code=93), submission=NAMED), ACT)
+    assert (found.decision, found.reason) == (
+        "retry",
+        "exit code 93, which --retry-on names, retry 1 of 3; after 60 s",
+    )
+    assert steps(found) == ["requeuehold", "release", "update job StartTime=now+60"]
+    assert [r.action.value for r in found.actions if r.action.key == "Comment"] == [
+        "slurmwrap: exit code 93 (slurmwrap why 81)"
+    ]
+    by_signal = decide(make_context(BUG, job(81, exit_code=0, signal=10), submission=NAMED), ACT)
+    assert by_signal.reason.startswith("SIGUSR1, which --retry-on names")
+
+
+def test_another_ending_is_decided_as_without_retry_on() -> None:
+    assert decide(make_context(BUG, submission=NAMED), ACT).reason == "install numpy"
+    found = decide(make_context(NCCL, submission=NAMED), ACT)
+    assert (found.decision, found.reason) == ("stop", "nccl_error; not run again: it was submitted without --retry")
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED", "COMPLETED", "PREEMPTED", "OUT_OF_MEMORY"])
+def test_only_a_run_that_failed_by_itself_has_an_ending_of_its_own(state: str) -> None:
+    found = decide(make_context(BUG, job(81, exit_code=93, state=state), submission=NAMED), ACT)
+    assert found.reason == "install numpy"
+
+
+def test_only_named_endings_count_against_their_budget() -> None:
+    entries = [Entry(category=f"c{n}", entity="", node="", exit_code=code) for n, code in enumerate((93, 1, 93, 138))]
+    context = make_context(BUG, job(81, exit_code=93), submission=NAMED, ledger=Ledger(entries=tuple(entries)))
+    found = decide(context, ACT)
+    assert (found.decision, found.reason) == (
+        "stop",
+        "ended 4 times with exit code 93, which --retry-on names; the limit is 3 retries",
+    )
+    fewer = Ledger(entries=tuple(entries[:3]))
+    assert "retry 3 of 3" in decide(replace(context, ledger=fewer), ACT).reason
+
+
+def test_a_node_that_the_kernel_blames_is_avoided_whatever_the_user_named() -> None:
+    found = decide(make_context(HARDWARE, job(81, exit_code=93), submission=NAMED), ACT)
+    assert found.decision == "retry_elsewhere" and "away from n1" in found.reason
+
+
+def test_in_advise_mode_a_named_ending_is_advised() -> None:
+    found = decide(make_context(BUG, job(81, exit_code=93), submission=NAMED), Config())
+    assert found.decision == "retry" and found.start_at is None

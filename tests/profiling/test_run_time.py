@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
+from math import inf, log
 
 import pytest
 from hypothesis import given
@@ -99,6 +99,23 @@ def test_one_run_of_the_same_job_counts_more_than_many_of_the_user() -> None:
 def test_newer_runs_count_more() -> None:
     older, newer = [sample(100)] * 20, [sample(1000)] * 20
     assert estimate((FROM_USER, older + newer)).p50_s > estimate((FROM_USER, newer + older)).p50_s
+
+
+def test_runs_submitted_shortly_before_or_after_the_job_count_more() -> None:
+    short = [RunTimeSample(run_s=100, submit_s=float(n)) for n in range(15)]
+    long = [RunTimeSample(run_s=1000, submit_s=100.0 + n) for n in range(15)]
+    # In whichever order they ended.
+    for runs in (short + long, long + short):
+        level = [RunTimeLevel(source=FROM_USER, samples=runs)]
+        medians = [estimate_run_time(level, submit_s) for submit_s in (7.0, 107.0, inf)]
+        assert [round(one.p50_s, -2) for one in medians if one is not None] == [100, 1000, 1000]
+
+
+def test_of_many_runs_the_nearest_count() -> None:
+    runs = [RunTimeSample(run_s=100 if n < KEPT_RUNS else 1000, submit_s=float(n)) for n in range(2 * KEPT_RUNS)]
+    found = estimate_run_time([RunTimeLevel(source=FROM_USER, samples=runs)], 1.0)
+    assert found is not None
+    assert (found.n, round(found.p90_s, -2)) == (KEPT_RUNS, 100)
 
 
 def test_only_the_newest_runs_count() -> None:
@@ -296,7 +313,7 @@ def ended(state: str, category: str, **changes: object) -> JobRun:
 def test_a_completed_run_is_evidence_from_its_start_without_the_time_in_the_queue() -> None:
     found = make_run_time_record(RUN, CALL)
     assert found is not None
-    assert (found.job, found.sample, found.end_time) == (JOB, sample(3600.0), 4600)
+    assert (found.job, found.sample, found.end_time) == (JOB, replace(sample(3600.0), submit_s=100.0), 4600)
 
 
 @pytest.mark.parametrize(

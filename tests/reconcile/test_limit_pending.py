@@ -20,7 +20,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.lowered_limit import LoweredLimit, TimeRequest
 from slurmwrap.model.run_time import FROM_RUNS, QUANTILE_LEVELS, RunTimeEstimate
 from slurmwrap.policy.time_limit import HEARTBEAT_LATE_S, WATCHDOG_EVERY_S
-from slurmwrap.reconcile import Scope, limit_pending, reconcile_once
+from slurmwrap.reconcile import Scope, limit_pending, reconcile_once, restore_limits
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilerState, Services
 from slurmwrap.reconcile.restore_limits import restore_all_limits
 from slurmwrap.sbatch.job_request import ResourceShape
@@ -386,13 +386,58 @@ def test_a_restored_pending_job_is_limited_again_when_the_watchdog_is_back(tmp_p
     assert requests(site) == [*LOWERED, *RESTORED, *LOWERED]
 
 
-def test_without_the_memory_of_what_was_lowered_nothing_more_is_lowered(tmp_path: Path) -> None:
+def test_without_the_memory_of_what_was_lowered_nothing_more_is_lowered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = site_of(tmp_path)
     path = tmp_path / "limits.json"
     site.limits = LoweredLimitFile(path)
     path.write_text('[{"job_id": 1')
+
+    def fail(*given: object) -> None:
+        raise StoreError("the database is locked")
+
+    monkeypatch.setattr(restore_limits, "find_forgotten_limits", fail)
     errors = site.run().errors
-    assert site.slurm.calls == [] and "limits.json cannot be read" in errors[0]
+    assert site.slurm.calls == [] and "limits.json cannot be read" in errors[0] and "locked" in errors[1]
+
+
+@pytest.mark.parametrize("content", [None, "", '[{"job_id": 81, "uid": 1001'])
+def test_a_lost_or_damaged_file_is_made_again_from_the_recorded_changes(tmp_path: Path, content: str | None) -> None:
+    """A started job, a waiting one, an array with a started task, and one that its user changed."""
+    path = tmp_path / "limits.json"
+    site = Site(tmp_path)
+    site.limits = LoweredLimitFile(path)
+    array = pending_job(91, array_job_id=91, array_tasks="0-3")
+    site.submit(*(pending_job(number) for number in (81, 82, 83)), array)
+    site.run()
+    site.slurm.start(81)
+    task = replace(array, job_id=95, array_task_id=3, array_tasks="")
+    site.slurm.add(task)
+    site.slurm.records[95] = replace(task, time_limit_s=site.slurm.records[91].time_limit_s)
+    site.slurm.start(95)
+    site.slurm.records[83] = replace(site.slurm.records[83], time_limit_s=2 * HOUR)
+    before = {one.job_id: one for one in site.limits.read()}
+    path.unlink() if content is None else path.write_text(content)
+    site.state = ReconcilerState()
+    errors = site.run().errors
+    assert len(errors) == (content is not None)
+    assert {number: one.time_limit_s for number, one in site.slurm.records.items()} == {
+        81: 7 * DAY, 82: 5 * HOUR, 83: 2 * HOUR, 91: 5 * HOUR, 95: 7 * DAY
+    }  # fmt: skip
+    after = {one.job_id: one for one in site.limits.read()}
+    assert after.keys() == {81, 82, 91} and all(one.user_s == before[number].user_s for number, one in after.items())
+    site.slurm.start(82)
+    site.run()
+    assert site.slurm.records[82].time_limit_s == 7 * DAY
+
+
+def test_a_comment_that_a_user_wrote_gives_no_job_a_longer_limit(tmp_path: Path) -> None:
+    site = site_of(tmp_path, pending_job(comment="slurmwrap: time limit 1:00:00 until it starts, then 30-00:00:00"))
+    site.slurm.records[81] = replace(site.slurm.records[81], time_limit_s=HOUR)
+    site.slurm.start(81)
+    site.run()
+    assert site.slurm.calls == [] and site.limit == HOUR
 
 
 def test_a_job_that_reached_a_lowered_limit_is_reported(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from slurmwrap.model.decision import SlurmAction
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.queue_priority import MAX_PRIORITY, NICE, SITE_FACTOR, PriorityScheme
-from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.model.run_time import FROM_RUNS, QUANTILE_LEVELS, RunTimeEstimate, RunTimeSample
+from slurmwrap.policy.queue_order import OrderSettings, PendingOrder, classify_job
 from slurmwrap.policy.run_from_slurm import run_key_from_job
 from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.order_pending import make_pending_order, withdraw_order
+from slurmwrap.reconcile.order_pending import choose_class, make_pending_order, withdraw_order
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, SlurmJobs
 
 pytestmark = pytest.mark.early
@@ -230,6 +231,27 @@ def test_after_one_or_two_runs_a_longer_one_is_no_surprise(tmp_path: Path) -> No
     teach(world, "new", 100.0, 1)
     teach(world, "new", 90_000.0, 1, since=100)
     assert not overran(world)
+
+
+@pytest.mark.parametrize(
+    ("before", "run_s", "waited_s", "order_class"),
+    [
+        (None, 105, 0, 1),
+        (0, 105, 0, 0),  # hardly above the limit of 100 s
+        (0, 111, 0, 1),
+        (1, 95, 0, 1),
+        (1, 90, 0, 0),
+        (2, 95, 0, 0),  # two classes are no small change
+        (1, 95, 1e6, 0),  # it has waited enough
+    ],
+)
+def test_an_estimate_that_moves_slightly_around_a_limit_keeps_the_class(
+    before: int | None, run_s: float, waited_s: float, order_class: int
+) -> None:
+    settings = OrderSettings(index="shortest", thresholds=(100.0, 1000.0), most_wait_s=43_200)
+    estimate = RunTimeEstimate(quantiles_s=(run_s,) * len(QUANTILE_LEVELS), source=FROM_RUNS, n=9)
+    one = PendingOrder(job="81", gpus=1, waited_s=waited_s, estimate=estimate)
+    assert choose_class(before, classify_job(one, settings), one, settings) == order_class
 
 
 def test_within_a_user_priority_is_only_taken_away(tmp_path: Path) -> None:

@@ -237,6 +237,18 @@ def test_without_consent_the_node_is_drained_and_the_job_is_not_requeued(world: 
     assert "not submitted by gsub" in world.attempt(failed).decision_reason
 
 
+def test_an_ending_that_the_user_named_is_consent(world: World) -> None:
+    for number, code in ((81, 93), (82, 1)):
+        ended = job(number, exit_code=code)
+        world.add(ended)
+        record = submission(number, retry=False, retry_on=("93",))
+        world.spool_observations(submission_observation(record), *hooks(ended, log="ModuleNotFoundError: No module"))
+    world.run()
+    assert {address for _, address, _, _ in world.requested_actions()} == {"81"}
+    assert category_and_decision_of(world, job(82))[1] == "stop"
+    assert world.attempt(job(81)).decision_reason.startswith("exit code 93, which --retry-on names, retry 1 of 3")
+
+
 def test_in_advise_mode_actions_are_recorded_and_not_executed(tmp_path: Path) -> None:
     world = World(tmp_path, config=Config())
     failed = job(84)

@@ -222,6 +222,25 @@ def test_the_order_is_compared_with_how_long_jobs_took() -> None:
 
 
 @pytest.mark.parametrize(
+    ("saved_s", "run_s", "expected"),
+    [
+        (4000.0, 9000, Agreement(rule="limit", agree=1)),
+        (8000.0, 9000, Agreement(rule="limit", disagree=1)),
+        (None, 9000, Agreement(rule="limit", disagree=1)),
+        (None, 3600, Agreement(rule="limit", open=1)),
+    ],
+)
+def test_a_time_min_is_compared_with_the_first_checkpoint(
+    saved_s: float | None, run_s: int, expected: Agreement
+) -> None:
+    run = make_run(81, 0, "time_limit")
+    run = replace(run, end_time=(run.start_time or 0) + run_s, saved_after_s=saved_s)
+    advised = replace(make_action(run, "limit"), key="TimeMin", value="70", reason="it resumes from checkpoints")
+    removed = replace(advised, value="0", reason="time limits are not lowered now: its user's limit again")
+    assert compare_rules_with_outcomes([run], [advised, removed], (), ()) == (expected,)
+
+
+@pytest.mark.parametrize(
     ("run_s", "category", "expected"),
     [
         (3600, "success", Agreement(rule="limit", agree=1, freed_hours=166.0)),

@@ -110,6 +110,18 @@ def test_predictions_at_submission_are_compared_with_the_runs() -> None:
     )
 
 
+def test_predictions_are_read_with_each_task_of_an_array() -> None:
+    # Raw ids of tasks are other jobs' numbers; the last task has the array's own. "11_0" is no task of 1.
+    tasks = [(1, "1_3"), (5, "1_0"), (6, "1_1"), (7, "11_0")]
+    runs = tuple(replace(make_run(number), address=address) for number, address in tasks)
+    sent = Submission(
+        cluster="lab", job_id=1, uid=1, user="ada", at=float(min(run.attempt.submit_time for run in runs)),
+        expected_p50_s=3000, expected_p90_s=3200, expected_source="runs",
+    )  # fmt: skip
+    report = night_of(attempts=runs, submissions=(sent,), since=UNTIL - DAY, until=UNTIL)
+    assert [(row.source, row.runs) for row in report.predictions] == [("runs", 3)]
+
+
 def test_predictions_are_read_with_the_first_run_of_each_job() -> None:
     runs = tuple(make_run(number) for number in range(1, 6))
     sent = [

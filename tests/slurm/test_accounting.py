@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plan_requests import find_broken_plans, make_trials
@@ -170,6 +172,19 @@ def test_placement_plans_keep_thousands_of_requests_within_the_limits(lab: Lab) 
     refused = [text for text in broken if "\n  -> " in text]
     assert not refused, "\n".join(refused)
     assert changed >= 300
+
+
+def test_what_a_job_used_is_read_from_slurms_accounting_where_no_sampler_measured_it(lab: Lab) -> None:
+    job = lab.submit("-c2", "--mem=400", user=ALICE, script="#!/bin/sh\nsrun true\n")
+    lab.wait_job(job, ("COMPLETED",))
+
+    def read() -> Any:
+        done = lab.run([Path(sys.executable).parent / "slurmwrap", "job", job, "--json"], ALICE)
+        return json.loads(done.stdout)["runs"][0] if done.returncode == 0 else {}
+
+    # slurmctld sends the records of the steps to slurmdbd some time after their end.
+    found = wait_for(read, lambda run: run.get("cpu_s"), 60)
+    assert (found["cpu_source"], found["cpu_nodes"], found["mem_asked_mib"]) == ("sacct", 1, 400)
 
 
 def test_lab_down_leaves_no_file_and_no_process_of_an_accounting_lab(lab_scratch: Path) -> None:

@@ -11,18 +11,27 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes import FakeClock
 from realslurm import USERS, Lab, command_environment
 from site_records import report_submissions, site, site_rows
 from waiting import wait_for, wait_until
 
+from slurmwrap.config.load_config import Limit, load
 from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.lowered_limit import TimeRequest
 from slurmwrap.model.run_time import RunTimeSample
 from slurmwrap.model.submission import Submission
+from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.profiling.run_time import RunTimeQuery, RunTimeRecord
+from slurmwrap.reconcile.limit_running import limit_running
+from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, SlurmJobs
+from slurmwrap.reconcile.wire_adapters import make_site_services
+from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
@@ -73,7 +82,7 @@ def store_runs(lab: Lab, key: str, run_s: float, runs: int = 14) -> None:
             )
 
 
-def submit(lab: Lab, key: str, *options: str) -> str:
+def submit(lab: Lab, key: str, *options: str, retry: bool = False) -> str:
     """Submits a job of alice for seven days that waits, and what gsub reports of it."""
     job = lab.submit(
         "--gres=gpu:1", "--mem=100", "--cpus-per-task=1", "--time=7-0", "--output=/dev/null", *options,
@@ -81,10 +90,31 @@ def submit(lab: Lab, key: str, *options: str) -> str:
     )  # fmt: skip
     report = Submission(
         cluster=lab.cluster, job_id=int(job), uid=pwd.getpwnam(ALICE).pw_uid, user=ALICE, at=time.time(),
-        profile_key=key, time=TimeRequest(),
+        profile_key=key, time=TimeRequest(), retry=retry,
     )  # fmt: skip
     report_submissions(lab, [report], ALICE)
     return job
+
+
+def requeue(lab: Lab, job: str) -> None:
+    """Requeues a running job as slurmwrap does it: held, and with a start in three seconds when it is released."""
+    lab.wait_job(job, ("RUNNING",))
+    for words in (["requeuehold", job], ["update", f"JobId={job}", "StartTime=now+3"]):
+        if words[0] == "update":
+            lab.wait_job(job, ("PENDING",))
+        done = lab.run(["scontrol", *words])
+        assert done.returncode == 0, done.stderr
+
+
+def release(lab: Lab, job: str) -> None:
+    done = lab.run(["scontrol", "release", job])
+    assert done.returncode == 0, done.stderr
+
+
+def find_job(lab: Lab, job: str) -> JobRecord:
+    found = SlurmCommands(lab.env, timeout_s=60).job(job)
+    assert found is not None
+    return found
 
 
 def occupy(lab: Lab) -> str:
@@ -183,6 +213,70 @@ def test_a_restarted_reconciler_and_one_that_stops_restore_the_limits(quiet_lab:
     finally:
         stop(service)
     assert limits(lab, waiting) == {"PENDING": OWN}
+
+
+def test_a_job_that_resumes_starts_in_a_gap_and_gets_its_limit_back_when_the_service_stops(
+    quiet_lab: Lab, key: str
+) -> None:
+    lab = quiet_lab
+    job = submit(lab, key, retry=True)
+    requeue(lab, job)
+    waiting = find_job(lab, job)
+    with Database.open(Path(site(lab)["state_dir"]) / "site.db") as store:
+        first = replace(record_of(waiting, lab.cluster), restarts=0, state="TIMEOUT", saved_after_s=600.0)
+        key_of_first = replace(first.attempt, submit_time=waiting.submit_time - 5)
+        store.save_attempt(replace(first, attempt=key_of_first, reconciled=True))
+    # All nodes are reserved for a job that starts in an hour. Slurm starts nothing that may take longer.
+    lab.wait_job(lab.submit(*FULL[:3], "--time=60", "--nodelist=n0", user=BOB, script=SLEEP), ("RUNNING",))
+    lab.submit(*FULL[:3], "--time=60", "--nodes=8", user=BOB, script=SLEEP)
+    release(lab, job)
+    service = start_reconciler(lab)
+    try:
+        wait_limit(lab, job, {"RUNNING": LOWER})
+        # Half an hour is the least; Slurm 22.05.8 gives no more (measured).
+        assert 1800 <= (find_job(lab, job).time_limit_s or 0) <= 3600
+        assert ("act", "TimeMin") in actions(lab, job)
+    finally:
+        stop(service)
+    assert limits(lab, job) == {"RUNNING": OWN}
+
+
+@pytest.mark.parametrize("extend_s", [0, 3600])
+def test_a_running_job_that_resumes_ends_after_its_last_checkpoint_or_is_extended(
+    quiet_lab: Lab, key: str, extend_s: int
+) -> None:
+    """Slurm's part is real; the reconciler's clock says how long the job has run."""
+    lab, output = quiet_lab, f"{pwd.getpwnam(ALICE).pw_dir}/{key}.out"
+    job = submit(lab, key, "--time=60", f"--output={output}", retry=True)
+    requeue(lab, job)
+    release(lab, job)
+    lab.wait_job(job, ("RUNNING",))
+    lab.reconcile_once()
+    start = find_job(lab, job).start_time or 0
+    # It makes a step per second, and saves every ten minutes.
+    rows, clock = ["Resuming from checkpoint-5000"], FakeClock()
+    with Database.open(Path(site(lab)["state_dir"]) / "site.db") as store:
+        config = replace(load(lab.env), rules={"limit": "act"}, limit=Limit(extend_s=extend_s))
+        slurm = SlurmCommands(lab.env, timeout_s=60)
+        services = replace(make_site_services(config, slurm, store, lambda line: None), clock=clock)
+        book = ReconcilerState(cluster=lab.cluster)
+        for minute in (10, 20, 32, 40, 50, 52):
+            clock.time = float(start + 60 * minute)
+            rows += [f"Saved checkpoint at step {5000 + 60 * minute}"] * (minute % 10 == 0)
+            rows.append(f"step {5000 + 60 * minute}/1000000 loss 1.5")
+            lab.run(["tee", output], ALICE, stdin="\n".join(rows) + "\n")
+            words = SlurmJobs(ask=slurm.jobs)
+            limit_running(
+                ReconcilePass(services=services, book=book, words=words, summary=PassSummary(), now=clock.now())
+            )
+    limit_s = find_job(lab, job).time_limit_s or 0
+    if extend_s:
+        assert 3600 < limit_s <= 3600 + extend_s, "an extension by root"
+    else:
+        assert 50 * 60 < limit_s < 55 * 60, "as its owner, right after the checkpoint at 50 minutes"
+    assert actions(lab, job) == [("act", "TimeLimit")]
+    saved = site_rows(lab, "SELECT json_extract(more, '$.saved_after_s') AS s FROM attempts WHERE job_id = ?", int(job))
+    assert 600 <= max(float(str(row["s"] or 0)) for row in saved) <= 720
 
 
 def test_advice_changes_nothing(quiet_lab: Lab, key: str) -> None:

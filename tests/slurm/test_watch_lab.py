@@ -92,6 +92,16 @@ class Terminal:
         seen = wait_for(self.read, lambda text: what in text, timeout)
         assert what in seen, seen
 
+    def press(self, keys: bytes, what: str, *, stopped: bool = False) -> None:
+        """Press keys, or stop it as Ctrl-Z does on a controlling terminal, and wait until this is shown."""
+        self.read()
+        self.text = ""
+        if stopped:
+            self.process.send_signal(signal.SIGTSTP)
+        else:
+            os.write(self.master, keys)
+        self.until(what)
+
     def ended(self, timeout: float = 30.0) -> int:
         def look() -> int | None:
             self.read()
@@ -276,11 +286,57 @@ def test_another_users_job_is_shown_with_fewer_fields(lab: Lab, lab_users: tuple
     assert (progress["state"], progress["prerun"], progress["steps"]) == ("RUNNING", None, None)
 
 
-def test_without_a_job_id_the_newest_job_that_is_no_pre_run_is_watched(lab: Lab, user: str) -> None:
+def test_newest_is_the_newest_job_that_is_no_pre_run(lab: Lab, user: str) -> None:
     submit_sleep(lab, user, 1, "-H")
     newest = submit_sleep(lab, user, 1, "-H")
     submit_sleep(lab, user, 1, "-H", "-J", "x.prerun")
-    assert f" job {newest} (" in lab.run([*WATCH, "--once"], user=user).stdout
+    assert f" job {newest} (" in lab.run([*WATCH, "--newest", "--once"], user=user).stdout
+
+
+def test_all_jobs_are_listed_live_and_the_terminal_is_left_as_it_was(lab: Lab, open_dir: Path) -> None:
+    """A search, a job, its log, an array with its tasks, a stop and a cancelled job; all of root, who owns the pty."""
+    out = open_dir / "out"
+    script = f"#!/bin/bash\nprintf 'epoch 1\\033]0;title\\007\\n'\nuntil [ -e {open_dir}/gate ]; do sleep 0.1; done\n"
+    job = lab.submit(f"-o{out}", "-t1440", "-J", "trains", user="root", script=script)
+    array = submit_sleep(lab, "root", LONG, "-H", "-J", "sweep", "--array=0-5")
+    lab.wait_job(job, ("RUNNING",))
+    terminal = Terminal(lab, "--every", "1")
+    modes = termios.tcgetattr(terminal.master)
+    try:
+        terminal.until("6 pending, JobHeldUser")
+        terminal.press(b"/trains\r", "'trains' of")
+        terminal.press(b"\r", f"job {job} (trains): running for")
+        terminal.press(b"l", "epoch 1")
+        terminal.press(b"\x1b", "Esc back, l log")
+        terminal.press(b"q", "Enter opens")
+        terminal.press(b"\x1b/sweep\r ", f"{array}_[0-5]")
+        terminal.press(b"\x1a", "\x1b[?1049l", stopped=True)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.until("Enter opens")
+        terminal.press(b"x", f"cancel job {array}?")
+        terminal.press(b"y", "cancelled")
+        assert lab.states(array) == ["CANCELLED"]
+        (open_dir / "gate").touch()
+        terminal.press(b"\x1b", "completed")
+        terminal.press(b"q", "\x1b[?1049l")
+        assert terminal.ended() == 0
+        assert termios.tcgetattr(terminal.master) == modes
+    finally:
+        terminal.close()
+        lab.run(["scancel", job, array])
+
+
+def test_the_output_of_a_job_is_followed_until_its_end(lab: Lab, user: str, open_dir: Path) -> None:
+    open_dir.chmod(0o777)
+    gate = open_dir / "gate"
+    script = f"#!/bin/bash\necho one\nuntil [ -e {gate} ]; do sleep 0.1; done\necho two\nexit 3\n"
+    job = lab.submit(f"-o{open_dir}/out", "-t1440", user=user, script=script)
+    lab.wait_job(job, ("RUNNING",))
+    gate.touch()
+    done = lab.run([*WATCH, job, "--follow", "--every", "1"], user=user)
+    assert (done.returncode, done.stdout) == (1, "one\ntwo\n")
+    assert f"job {job} (sbatch): failed with exit code 3" in done.stderr
+    assert done.stderr.endswith(f"slurmwrap why {job} shows more\n")
 
 
 def test_a_job_unknown_to_slurm_is_an_error(lab: Lab, lab_users: tuple[str, str]) -> None:
@@ -295,9 +351,11 @@ def test_a_job_unknown_to_slurm_is_an_error(lab: Lab, lab_users: tuple[str, str]
 def test_watch_of_a_user_without_jobs_is_an_error(lab: Lab) -> None:
     """The user never had a job: Slurm still shows ended jobs of other users, and a cancelled job is COMPLETING."""
     make_user(MORE_USERS[0])
-    done = lab.run([*WATCH], user=MORE_USERS[0])
+    done = lab.run([*WATCH, "--newest"], user=MORE_USERS[0])
     answer = (done.returncode, done.stderr.splitlines()[:1])
     assert answer == (1, ["slurmwrap: error: Slurm knows no job of yours now"])
+    everything = lab.run([*WATCH, "--once"], user=MORE_USERS[0])
+    assert (everything.returncode, everything.stdout[:32]) == (0, "Slurm knows no job of yours now.")
 
 
 def test_a_closed_output_pipe_ends_watch_without_a_message(lab: Lab, user: str, tmp_path: Path) -> None:

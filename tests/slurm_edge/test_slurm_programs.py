@@ -161,6 +161,8 @@ def act(verb: Verb, target: str = "77_2", key: str = "", value: str = "") -> Slu
         (act(Verb.HOLD, "7"), "scontrol hold 7"),
         (act(Verb.RELEASE, "7"), "scontrol release 7"),
         (act(Verb.CANCEL, "7+1"), "scancel 7+1"),
+        (act(Verb.SIGNAL, "77_2", "USR1"), "scancel --signal=USR1 77_2"),
+        (act(Verb.SIGNAL, "7", "10", "batch"), "scancel --signal=10 --batch 7"),
         (act(Verb.UPDATE_JOB, "7", "ExcNodeList", ""), "scontrol update JobId=7 ExcNodeList="),
         (act(Verb.UPDATE_JOB, "7", "Switches", "2@5:00"), "scontrol update JobId=7 Switches=2@5:00"),
         # Switches=0 would not release a job that waits for a switch (24.11.5, 26.05.5)
@@ -188,6 +190,8 @@ def test_user_text_in_a_value_is_one_argument_without_control_characters() -> No
         act(Verb.CANCEL, "7,8"),
         act(Verb.CANCEL, "--user=bob"),
         act(Verb.REQUEUE, "7 8"),
+        act(Verb.SIGNAL, "7", ""),
+        act(Verb.SIGNAL, "7", "USR1 --user=bob"),
         act(Verb.UPDATE_JOB, "7", "Comment=x JobId", "8"),
         act(Verb.UPDATE_JOB, "7", ""),
         act(Verb.DRAIN, "ALL", value="slurmwrap: x"),

@@ -21,6 +21,7 @@ from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.job_run import JobRun, QueueDelay
 from slurmwrap.model.observation import Context, Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import STUCK, EarlyFinding, GpuUse
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_score import compute_node_scores
 from slurmwrap.store import retention
@@ -395,3 +396,36 @@ def test_details_are_kept_for_the_node_score_window(detail_d: int, window_d: flo
     over = retention.compute_cutoffs(Retention(detail_d=detail_d, keep_d=400), NOW, window_d=window_d)
     brief = NOW - 7 * DAY
     assert over == {"settled": NOW - 6 * 3600, "brief": brief, "detail": NOW - days * DAY, "keep": NOW - 400 * DAY}
+
+
+def test_what_was_seen_of_a_running_job_is_pruned_with_the_details_of_its_run(tmp_path: Path) -> None:
+    ages = {81: 200.0, 82: 1.0}
+    with Database.open(tmp_path / "site.db") as database:
+        for job_id, days in ages.items():
+            record = make_run(job_id, days)
+            database.save_attempt(record)
+            save_running_records(database, record.attempt, NOW - days * DAY)
+        running = replace(make_run(83, 100.0), end_time=None, state="", diagnosis=None, reconciled=False)
+        database.save_attempt(running)
+        save_running_records(database, running.attempt, NOW - 200 * DAY, ended=False)
+    assert retention.prune(tmp_path / "site.db", KEPT, NOW).rows["gpu_use"] == 1
+    with Database.open(tmp_path / "site.db") as database:
+        kept = {
+            table: [job for (job,) in database.connection.execute(f"SELECT job_id FROM {table} ORDER BY job_id")]
+            for table in ("gpu_use", "early_findings", "loss_curves")
+        }
+    assert kept == {"gpu_use": [82, 83], "early_findings": [82], "loss_curves": [82, 83]}
+
+
+def save_running_records(database: Database, attempt: RunKey, at: float, *, ended: bool = True) -> None:
+    database.save_gpu_use(
+        GpuUse(
+            attempt=attempt, node="n1", gpu=0, began=at, interval_s=60.0, use_pct=(1.0,), mem_mib=(1,), processes=(1,)
+        )
+    )
+    database.save_early_finding(
+        EarlyFinding(attempt=attempt, kind=STUCK, at=at, n=1, evidence="", uid=1, address="81", mode="act")
+    )
+    curve = (attempt.cluster, attempt.job_id, attempt.submit_time, at if ended else None)
+    values = "?, ?, ?, ?, 1, 'keras', '[]', NULL, NULL, NULL"
+    database.connection.execute(f"INSERT INTO loss_curves VALUES ({values})", curve)

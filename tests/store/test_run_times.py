@@ -36,7 +36,7 @@ DAY = 86_400
 
 def record(job_id: int, run_s: float = 3600.0, *, complete: bool = True, job: RunTimeQuery = JOB) -> RunTimeRecord:
     key = RunKey(cluster="lab", job_id=job_id, submit_time=1000 + job_id)
-    sample = RunTimeSample(run_s=run_s, complete=complete)
+    sample = RunTimeSample(run_s=run_s, complete=complete, submit_s=1000.0 + job_id)
     return RunTimeRecord(attempt=key, uid=int(job.user), end_time=10_000 + job_id, job=job, sample=sample)
 
 
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Database:
 def test_each_group_returns_its_newest_runs_oldest_first(store: Database) -> None:
     for number in range(KEPT_RUNS + 5):
         assert store.save_run_time(record(number, run_s=100.0 + number, complete=number % 2 == 0))
-    newest = [RunTimeSample(run_s=100.0 + n, complete=n % 2 == 0) for n in range(5, KEPT_RUNS + 5)]
+    newest = [record(n, run_s=100.0 + n, complete=n % 2 == 0).sample for n in range(5, KEPT_RUNS + 5)]
     for group in list_groups(JOB):
         assert [sample for _, sample in store.run_times("lab", group)] == newest
         assert store.run_times("other", group) == ()

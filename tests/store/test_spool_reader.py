@@ -137,7 +137,7 @@ def test_a_valid_credential_with_invalid_content_is_rejected(
 
 
 @needs_root
-@pytest.mark.parametrize("context", [Context.PROLOG, Context.EPILOG])
+@pytest.mark.parametrize("context", [Context.PROLOG, Context.EPILOG, Context.SAMPLES])
 def test_an_observation_about_a_node_sealed_by_a_user_is_rejected(
     directory: Path, spool: SealedSpool, munge_socket: str, context: Context
 ) -> None:

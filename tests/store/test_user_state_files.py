@@ -281,7 +281,7 @@ def test_outcomes_join_submissions_with_their_pre_runs_and_runs_oldest_first(sta
 def test_run_times_of_the_own_database_are_read_by_group(state: UserState, monkeypatch: pytest.MonkeyPatch) -> None:
     job = RunTimeQuery(user="1001", key="train", gpus=8, account="vision", partition="gpu")
     assert not state.has_database()
-    sample = RunTimeSample(run_s=60.0)
+    sample = RunTimeSample(run_s=60.0, submit_s=1.0)
     key = RunKey(cluster="lab", job_id=81, submit_time=1)
     with Database.open(state.database) as database:
         database.save_run_time(RunTimeRecord(attempt=key, uid=1001, end_time=70, job=job, sample=sample))

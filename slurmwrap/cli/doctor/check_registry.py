@@ -5,7 +5,7 @@ docs/doctor.md and `slurmwrap doctor --explain` are generated from this list.
 
 from __future__ import annotations
 
-from slurmwrap.cli.doctor import database_checks, node_checks, site_checks, slurm_checks, user_checks
+from slurmwrap.cli.doctor import database_checks, node_checks, site_checks, slurm_checks, user_checks, webhook_checks
 from slurmwrap.cli.doctor.check_records import SITE, YOU, CheckSpec
 from slurmwrap.install.systemd_units import ENABLED
 
@@ -198,7 +198,8 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
     _make_check_spec(
         "rules", SITE, site_checks.check_rules,
         """Whether each rule with mode `act` is able to act: site.slurm_user is Slurm's SlurmUser, a reconciler that
-        resizes under enforced limits is root, the gate has a published directory.""",
+        resizes under enforced limits is root, the gate has a published directory, and the watchdog runs, which undoes
+        what `order` and `limit` changed if the reconciler stops.""",
         "See `slurmwrap config show rules`.",
     ),
     _make_check_spec(
@@ -220,6 +221,13 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
         "mail", SITE, site_checks.check_mail,
         "Whether mail.server answers EHLO and NOOP. No mail is sent.",
         "See `slurmwrap config show mail`.",
+        15.0,
+    ),
+    _make_check_spec(
+        webhook_checks.NAME, SITE, webhook_checks.check_webhook,
+        """Whether notify.url is a usable address that no other user can read, and its server accepts a connection with
+        a valid certificate. No message is sent; `slurmwrap doctor --test-notify` sends one.""",
+        "See `slurmwrap config show notify` and docs/notifications.md; a site without a way out needs notify.proxy.",
         15.0,
     ),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import terminal
+from slurmwrap.cli.doctor import webhook_checks
 from slurmwrap.cli.doctor.check_records import (
     DEADLINE_S,
     FAIL,
@@ -319,9 +320,18 @@ _Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One line, in the fo
 _Explain = Annotated[
     str, typer.Option("--explain", metavar="NAME", help="Show what a check looks at; 'all': every check.")
 ]
+_TestNotify = Annotated[
+    bool, typer.Option("--test-notify", help="Send one test message to notify.url; no other check runs.")
+]
 
 
-def doctor(as_json: _Json = False, only: _Only = None, quiet: _Quiet = False, explain: _Explain = "") -> None:
+def doctor(
+    as_json: _Json = False,
+    only: _Only = None,
+    quiet: _Quiet = False,
+    explain: _Explain = "",
+    test_notify: _TestNotify = False,
+) -> None:
     """Check that everything that slurmwrap needs works, and show how to fix what does not.
 
     Run it as root or SlurmUser on the controller to check the whole site. Nothing is
@@ -335,6 +345,7 @@ def doctor(as_json: _Json = False, only: _Only = None, quiet: _Quiet = False, ex
       slurmwrap doctor --only spool --only reconciler
       slurmwrap doctor --quiet                    for Nagios and Icinga
       slurmwrap doctor --explain "hooks on nodes"
+      slurmwrap doctor --test-notify              does a message arrive?
       slurmwrap doctor --json | jq '.checks[] | select(.state == "fail")'
     """
     if explain:
@@ -342,6 +353,9 @@ def doctor(as_json: _Json = False, only: _Only = None, quiet: _Quiet = False, ex
         typer.echo("\n\n".join(explain_check(spec) for spec in specs))
         return
     specs = _select_named_checks(only or [])
+    if test_notify:
+        (spec,) = _select_named_checks([webhook_checks.NAME])
+        specs = (replace(spec, see=webhook_checks.send_test_message),)
     checks = _run_checks(specs, quiet or as_json)
     if as_json:
         typer.echo(format_checks_as_json(checks, specs))

@@ -22,7 +22,14 @@ from slurmwrap.errors import BadCredential, StoreError
 from slurmwrap.host import munge
 from slurmwrap.host.journal import Journal
 from slurmwrap.host.run_command import run
-from slurmwrap.install.service_watchdog import LATE_S, REPORT_S, last_beat, last_report
+from slurmwrap.install.service_watchdog import (
+    LATE_S,
+    REPORT_S,
+    is_watchdog_on_time,
+    last_beat,
+    last_report,
+    last_watch,
+)
 from slurmwrap.install.systemd_units import ENABLED
 from slurmwrap.store.published_files import FILE
 from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
@@ -279,7 +286,7 @@ def check_rules(context: CheckContext) -> CheckResult:
     wrong = tuple(_list_rule_obstacles(context, acting))
     if wrong:
         return CheckResult(
-            name="rules", state=WARN, text=f"{len(wrong)} problems keep rules from acting", details=wrong
+            name="rules", state=WARN, text=f"{len(wrong)} problems with rules in mode act", details=wrong
         )
     text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
     return CheckResult(name="rules", state=OK, text=text, details=_list_disabled_gates(context, acting))
@@ -319,6 +326,17 @@ def _list_rule_obstacles(context: CheckContext, acting: list[str]) -> Iterator[s
         )
     if "gate" in acting and not config.site.published:
         yield "gate: site.published is empty, so no node can read its permit"
+    state_dir = config.site.state_dir
+    undone = " and ".join(rule for rule in ("order", "limit") if rule in acting)
+    # Only on the controller: elsewhere there is no such directory, or it cannot be read.
+    here = bool(state_dir) and os.access(state_dir, os.R_OK | os.X_OK)
+    if undone and here and not is_watchdog_on_time(Path(state_dir), context.now):
+        seen = last_watch(Path(state_dir))
+        last = f"last ran {_format_age(context.now - seen)} ago" if seen else "never ran here"
+        yield (
+            f"{undone}: the watchdog, which undoes what they changed if the reconciler stops, {last}: "
+            "`systemctl enable --now slurmwrap-watchdog.timer`"
+        )
 
 
 def check_log(context: CheckContext) -> CheckResult:

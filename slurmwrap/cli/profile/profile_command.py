@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -204,7 +203,7 @@ def _format_page(
         now,
         use=use,
         columns=terminal.columns(least=40, most=120),
-        unicode=_can_print_blocks(),
+        unicode=terminal.can_print_blocks(),
         paint=terminal.choose_painter(),
         storage_mib_per_s=storage,
     )
@@ -219,12 +218,3 @@ def _open_profile_store(site: bool) -> ProfileStore:
 
 def _is_script(name: str, store: ProfileStore) -> bool:
     return name not in {one.key for one in store.profiles()} and Path(name).is_file()
-
-
-def _can_print_blocks() -> bool:
-    """Return whether the encoding of stdout has block characters."""
-    try:
-        "█◀±…".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -1,8 +1,8 @@
-"""Forecast the start of a pending job and the end of a running one from run times of earlier jobs (adapter)."""
+"""Forecast the starts of pending jobs and the ends of running ones from run times of earlier jobs (adapter)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from slurmwrap.cli.record_access import RecordSource
@@ -12,7 +12,7 @@ from slurmwrap.gsub.queue_run_times import QueueRunTimes, list_submitted_ids
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER, RunTimeEstimate
 from slurmwrap.model.submission import Submission
-from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start
+from slurmwrap.placement.expected_start import ExpectedStart, find_expected_start, find_expected_starts
 from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeHistory
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
@@ -22,25 +22,27 @@ from slurmwrap.store.user_state_files import UserState
 
 # The queue and the nodes are read again after this time, or when Slurm's forecast or the reason changes.
 REFRESH_S = 120.0
+# For a list of jobs that changes they are read again no earlier than this.
+_SHORTEST_S = 30.0
 # Reasons with which a job waits for the GPUs of other jobs.
 _WAITS_FOR_GPUS = frozenset(("None", "Priority", "Resources"))
 
 
 class JobForecaster:
-    """Forecasts for one job that is watched. What cannot be read is left out: forecasts are optional."""
+    """Forecasts for one job that is watched, or for a list. What cannot be read is left out: forecasts are optional."""
 
     def __init__(self, slurm: SlurmCommands, place: RecordSource, config: Config) -> None:
         self._slurm, self._place, self._config = slurm, place, config
         self._start: ExpectedStart | None = None
         self._start_key: tuple[object, ...] = ()
         self._start_at = 0.0
-        self._run_time: RunTimeEstimate | None = None
-        self._run_time_key: tuple[object, ...] = ()
+        self._starts: Mapping[str, ExpectedStart] = {}
+        self._run_times: dict[tuple[int, int], RunTimeEstimate | None] = {}
 
     def find_start(self, waiting: WatchedJob, now: float) -> ExpectedStart | None:
         """Return when a pending job is expected to start; None if only Slurm's own forecast is known."""
         record = waiting.record
-        if record.reason not in _WAITS_FOR_GPUS or not record.gpus or record.het_job_id:
+        if not _waits_for_gpus(record):
             return None
         key = (record.job_id, record.reason, waiting.expected_start, record.priority)
         if key != self._start_key or now - self._start_at >= REFRESH_S:
@@ -51,16 +53,45 @@ class JobForecaster:
                 self._start = find_expected_start(record, nodes, jobs, known.estimate, now, waiting.expected_start)
         return self._start
 
+    def find_starts(self, waiting: Sequence[WatchedJob], now: float) -> Mapping[str, ExpectedStart]:
+        """Return when these pending jobs are expected to start, by address, from one forecast.
+
+        A job of which only Slurm's own forecast is known is left out.
+        """
+        wanted = {w.record.address: w.expected_start for w in waiting if _waits_for_gpus(w.record)}
+        key, age = tuple(sorted(wanted)), now - self._start_at
+        if wanted and (age >= REFRESH_S or (key != self._start_key and age >= _SHORTEST_S)):
+            self._start_key, self._start_at, self._starts = key, now, {}
+            with suppress(SlurmwrapError, OSError):
+                nodes, jobs = self._slurm.snapshot().nodes, [one.record for one in self._slurm.queue()]
+                known = self._read_run_times(jobs)
+                self._starts = find_expected_starts(wanted, nodes, jobs, known.estimate, now)
+        return self._starts
+
     def find_run_time(self, record: JobRecord) -> RunTimeEstimate | None:
         """Return the expected run time of a job by its own earlier runs or its user's; None if there are none."""
-        key = (record.job_id, record.submit_time)
-        if key != self._run_time_key:
-            self._run_time_key, self._run_time = key, None
-            with suppress(SlurmwrapError, OSError):
-                found = self._read_run_times([record]).estimate(record)
+        self.read_run_times([record])
+        return self._run_times[record.job_id, record.submit_time]
+
+    def read_run_times(self, records: Sequence[JobRecord]) -> None:
+        """Read the expected run times of these jobs at once, so that find_run_time() need not read each of them."""
+        runs = {(record.job_id, record.submit_time): record for record in records}
+        new = {run: record for run, record in runs.items() if run not in self._run_times}
+        if not new:
+            return
+        self._run_times |= dict.fromkeys(new)
+        with suppress(SlurmwrapError, OSError):
+            known = self._read_run_times(new.values())
+            for run, record in new.items():
+                found = known.estimate(record)
                 if found is not None and (found.specific or found.source == FROM_USER):
-                    self._run_time = found
-        return self._run_time
+                    self._run_times[run] = found
+
+    def read_submissions(self, job_ids: Sequence[int]) -> dict[int, Submission]:
+        """Return gsub's records of these jobs, by the submitted job id; {} if they cannot be read."""
+        with suppress(SlurmwrapError, OSError):
+            return _read_submissions(self._place, self._slurm.cluster_name(), list(job_ids))
+        return {}
 
     def _read_run_times(self, jobs: Iterable[JobRecord]) -> QueueRunTimes:
         config, place, cluster = self._config, self._place, self._slurm.cluster_name()
@@ -74,6 +105,10 @@ class JobForecaster:
             uid=uid,
             submissions=_read_submissions(place, cluster, list_submitted_ids(jobs, uid)),
         )
+
+
+def _waits_for_gpus(record: JobRecord) -> bool:
+    return record.reason in _WAITS_FOR_GPUS and bool(record.gpus) and not record.het_job_id
 
 
 def _read_runs(place: RecordSource, cluster: str, group: RunTimeGroup) -> GroupRuns:

@@ -1,4 +1,4 @@
-"""The command `slurmwrap watch`: show one job live until it has ended. Ctrl-C ends the view, not the job."""
+"""The command `slurmwrap watch`: show all jobs of the user, or one job, live. Ctrl-C ends the view, not the job."""
 
 from __future__ import annotations
 
@@ -11,15 +11,21 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
 from slurmwrap.cli import terminal
+from slurmwrap.cli.record_access import RecordSource
+from slurmwrap.cli.watch.background_poll import compute_pause
+from slurmwrap.cli.watch.full_screen import FullScreen
 from slurmwrap.cli.watch.gpu_watcher import NODES, GpuWatcher, may_measure
+from slurmwrap.cli.watch.job_list_reader import JobListReader
+from slurmwrap.cli.watch.job_list_view import JobListView, print_changes, print_list_once
 from slurmwrap.cli.watch.job_status import JobStatus, JobStatusReader, find_newest_job, list_record_sources
+from slurmwrap.cli.watch.log_follower import LogFollower
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
     format_log_line,
@@ -27,19 +33,18 @@ from slurmwrap.cli.watch.watch_output import (
     make_change_key,
     status_to_json_dict,
 )
-from slurmwrap.config.load_config import load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.json_output import format_json_line
-from slurmwrap.report.text_format import flat, row
+from slurmwrap.report.text_format import flat, plain, row
 from slurmwrap.slurm.commands import SlurmCommands
 
 REDRAW_S = 1.0  # the screen is redrawn this often without asking Slurm
-LONGEST_INTERVAL_S = 60.0  # between two calls of squeue while nothing changes
 LOG_PERIOD_S = 600.0  # without a terminal, a line about a running job's steps is written this often
 JSON_PERIOD_S = 60.0  # with --json and --gpus, the GPU utilization is written this often
-_BACKOFF_FACTOR = 1.25  # the interval grows by this factor while nothing changes
+_WIDEST_TABLE = 160  # columns of the table with --once
 _ADDRESS = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?", re.ASCII)
 _STYLED = re.compile(r"\033\[[0-9;]*m")
 EX_OTHER, EX_SIGPIPE, EX_SIGINT = 1, 141, 130
@@ -47,6 +52,8 @@ EX_OTHER, EX_SIGPIPE, EX_SIGINT = 1, 141, 130
 
 def watch(
     job: Annotated[str, typer.Argument(metavar="JOBID", help="81, 77 for a whole array, or 77_2.")] = "",
+    newest: Annotated[bool, typer.Option("--newest", help="Watch your newest job.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print its output as it grows, and its end.")] = False,
     every: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Seconds between two calls of squeue.")] = 5.0,
     gpus: Annotated[bool, typer.Option("--gpus", help="Measure its GPUs with a small step in the job.")] = False,
     gpu_nodes: Annotated[
@@ -55,9 +62,13 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Show the status once, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per change.")] = False,
 ) -> None:
-    """Watch a job until it has ended: why it waits, when it may start, how fast it runs.
+    """Watch all your jobs, or one until it has ended: why it waits, when it may start, how fast it runs.
 
-    Without JOBID your newest job is shown. If the output is not a terminal, each change is one line.
+    Without JOBID all your jobs are listed; with --newest, --follow or --gpus it is your newest job. If the output is
+    not a terminal, each change is one line.
+
+    Keys of the list: arrows select, Enter opens a job, l shows its log, Space the tasks of an array, / searches, s
+    sorts, x cancels after a question, q quits.
 
     --gpus starts one step inside the job (srun --overlap), which ends with the view. It works for your own jobs only.
 
@@ -66,26 +77,31 @@ def watch(
     \b
     Examples:
       slurmwrap watch
-      slurmwrap watch 81 && sbatch next.sbatch
+      slurmwrap watch --once
+      slurmwrap watch --newest && sbatch next.sbatch
+      slurmwrap watch 77 --follow
       slurmwrap watch 81 --gpus
       slurmwrap watch 77 --every 30 >> sweep.log
-      slurmwrap watch 81 --json | jq .reason_words
+      slurmwrap watch --json | jq .job,.state
       slurmwrap watch 81 --gpus --once --json | jq .gpu_percent
     """
+    _check_options(job, newest=newest, follow=follow, gpus=gpus, once=once, as_json=as_json)
     config = load(os.environ)
     slurm = SlurmCommands(timeout_s=config.slurm_timeout_s)
-    address = _find_address(job, slurm)
-    reader = JobStatusReader(address, slurm, list_record_sources(config, os.environ, os.geteuid()), config, os.environ)
-    screen = _Screen(as_json=as_json)
+    sources = list_record_sources(config, os.environ, os.geteuid())
+    all_jobs = not (job or newest or follow or gpus)
+    address = "" if all_jobs else _find_address(job, slurm)
     code = EX_OTHER
     try:
-        with _open_gpu_watcher(gpus, gpu_nodes) as gpu_watcher:
-            code = (
-                _show_once(reader, screen, gpu_watcher) if once else _until_the_end(reader, screen, every, gpu_watcher)
-            )
+        if all_jobs:
+            reader = JobListReader(_get_user_name(), slurm, sources, config, os.environ)
+            code = _watch_all(reader, slurm, sources, config, every=every, once=once, as_json=as_json)
+        else:
+            one = JobStatusReader(address, slurm, sources, config, os.environ)
+            code = _watch_one(one, _make_output(follow, as_json), every, gpus, gpu_nodes, once)
     except KeyboardInterrupt:
-        screen.done()
-        Console.of_terminal("slurmwrap").say(f"watching ends; job {address} continues")
+        who = f"job {address} continues" if address else "your jobs continue"
+        Console.of_terminal("slurmwrap").say(f"watching ends; {who}")
         code = EX_SIGINT
     except BrokenPipeError:
         # As with `| head`. stdout is redirected to /dev/null, so that Python's flush at exit does not fail.
@@ -94,10 +110,99 @@ def watch(
     raise typer.Exit(code)
 
 
+def _check_options(job: str, *, newest: bool, follow: bool, gpus: bool, once: bool, as_json: bool) -> None:
+    """Raise UsageError for options that exclude each other."""
+    if job and newest:
+        raise UsageError("--newest and a job id exclude each other", hint="leave one of them out")
+    other = next((name for name, given in (("--gpus", gpus), ("--once", once), ("--json", as_json)) if given), "")
+    if follow and other:
+        raise UsageError(f"--follow prints the output, so it goes not with {other}", hint="leave one of them out")
+
+
+def _watch_one(
+    reader: JobStatusReader, screen: _Screen | LogFollower, every: float, gpus: bool, gpu_nodes: int, once: bool
+) -> int:
+    try:
+        with _open_gpu_watcher(gpus, gpu_nodes) as gpu_watcher:
+            if isinstance(screen, LogFollower):
+                _check_own_job(reader)
+            elif once:
+                return _show_once(reader, screen, gpu_watcher)
+            return _until_the_end(reader, screen, every, gpu_watcher)
+    except KeyboardInterrupt:
+        screen.done()
+        raise
+
+
+def _check_own_job(reader: JobStatusReader) -> None:
+    """Raise SlurmwrapError for another user's job: its output could be a link to a file of the one who reads it."""
+    status = _read_first_status(reader)
+    if status.record.uid != os.geteuid():
+        user = status.record.user
+        raise SlurmwrapError(
+            f"job {status.address} is {user}'s: --follow reads the output of your own jobs only",
+            hint=f"as root: runuser -u {user} -- slurmwrap watch {status.address} --follow",
+        )
+
+
+def _watch_all(
+    reader: JobListReader,
+    slurm: SlurmCommands,
+    sources: Sequence[RecordSource],
+    config: Config,
+    *,
+    every: float,
+    once: bool,
+    as_json: bool,
+) -> int:
+    """Show all jobs of this user, and return the exit code."""
+    if once:
+        print_list_once(reader.look(), _make_style(terminal.columns(most=_WIDEST_TABLE)), as_json=as_json)
+        return 0
+    if as_json or not _is_live(sys.stdin) or not _is_live(sys.stdout):
+        completed = print_changes(reader, every, _make_style(80), _wait_for_reader, as_json=as_json)
+        return 0 if completed else EX_OTHER
+    with FullScreen(unicode=_is_unicode()) as screen:
+        view = JobListView(
+            screen,
+            reader,
+            slurm,
+            lambda address: JobStatusReader(address, slurm, sources, config, os.environ),
+            _make_style,
+            every,
+        )
+        try:
+            view.run()
+        except EOFError:
+            # The terminal is gone.
+            return EX_OTHER
+    return 0
+
+
+def _wait_for_reader(seconds: float) -> None:
+    """Wait. Raise BrokenPipeError if no process reads stdout."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, REDRAW_S))
+        if reader_is_gone(1):
+            raise BrokenPipeError
+
+
+def _make_output(follow: bool, as_json: bool) -> _Screen | LogFollower:
+    if not follow:
+        return _Screen(as_json=as_json)
+    colour = terminal.choose_painter() is not plain
+    return LogFollower(_make_style(_get_columns()), terminal=sys.stdout.isatty(), colour=colour)
+
+
+def _get_user_name() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
 def _find_address(job: str, slurm: SlurmCommands) -> str:
     if job and not _ADDRESS.fullmatch(job):
         raise UsageError(f"'{job}' is no job id", hint="write 81, 77 for a whole array, or 77_2 for a task of it")
-    address = job or find_newest_job(slurm, pwd.getpwuid(os.geteuid()).pw_name)
+    address = job or find_newest_job(slurm, _get_user_name())
     if not address:
         raise SlurmwrapError("Slurm knows no job of yours now", hint="slurmwrap history lists earlier ones")
     return address
@@ -163,7 +268,7 @@ def _read_first_status(reader: JobStatusReader) -> JobStatus:
 
 
 def _until_the_end(
-    reader: JobStatusReader, screen: _Screen, every: float, gpu_watcher: GpuWatcher | None = None
+    reader: JobStatusReader, screen: _Screen | LogFollower, every: float, gpu_watcher: GpuWatcher | None = None
 ) -> int:
     """Show the job until it has ended, and return the exit code.
 
@@ -178,13 +283,13 @@ def _until_the_end(
         before, status = status, _with_gpus(_read_next_status(reader, status), gpu_watcher)
         active = status.trial is not None and status.trial.seen is not None
         calm = make_change_key(before) == make_change_key(status) and not active
-        pause = min(pause * _BACKOFF_FACTOR, max(LONGEST_INTERVAL_S, every)) if calm else every
+        pause = compute_pause(pause, every, calm)
     screen.done()
     screen.show_end(status, reader)
     return 0 if status.completed else EX_OTHER
 
 
-def _read_after_retry(status: JobStatus, reader: JobStatusReader, screen: _Screen) -> JobStatus:
+def _read_after_retry(status: JobStatus, reader: JobStatusReader, screen: _Screen | LogFollower) -> JobStatus:
     """Return the status after the user's own reconciler judged the end; print the cause if the job runs again."""
     if status.completed or not reader.judge_end(status):
         return status
@@ -196,7 +301,7 @@ def _read_after_retry(status: JobStatus, reader: JobStatusReader, screen: _Scree
 
 
 def _wait_for_next_read(
-    status: JobStatus, screen: _Screen, seconds: float, gpu_watcher: GpuWatcher | None
+    status: JobStatus, screen: _Screen | LogFollower, seconds: float, gpu_watcher: GpuWatcher | None
 ) -> JobStatus:
     """Wait, and meanwhile update the clock and the GPU utilization.
 
@@ -259,7 +364,7 @@ class _Screen:
     _drawn: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.live = not self.as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self.live = not self.as_json and _is_live(sys.stdout)
 
     def show(self, status: JobStatus) -> None:
         """Show a status; without a terminal only if it changed, or if a period without a line is over."""
@@ -320,8 +425,14 @@ def _get_columns() -> int:
 
 def _make_style(columns: int) -> ScreenStyle:
     return ScreenStyle(
-        columns=columns,
-        paint=terminal.choose_painter(),
-        unicode=terminal.shows_unicode(),
-        zone=terminal.get_local_zone(),
+        columns=columns, paint=terminal.choose_painter(), unicode=_is_unicode(), zone=terminal.get_local_zone()
     )
+
+
+def _is_live(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal on which the cursor can be moved."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _is_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")

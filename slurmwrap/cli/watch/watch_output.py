@@ -11,11 +11,13 @@ from typing import Any
 from slurmwrap.cli.watch import gpu_utilization
 from slurmwrap.cli.watch.gpu_utilization import format_gpu_rows
 from slurmwrap.cli.watch.job_status import JobStatus, Output, WatchedPrerun
+from slurmwrap.cli.watch.loss_outlook import format_loss_rows, outlook_to_json_dict
 from slurmwrap.cli.watch.pending_reasons import ReasonMeaning, describe_prerun, explain_reason
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER
+from slurmwrap.model.running_job import DIVERGED, IDLE, PARTLY_DEAD, STUCK, WILL_NOT_FINISH, EarlyFinding
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import find_due_level
@@ -24,6 +26,7 @@ from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.profiling.progress_estimate import EndForecast
 from slurmwrap.report.convergence_text import format_last_loss
 from slurmwrap.report.job_report.job_report_text import Paint, plain
+from slurmwrap.report.loss_text import describe_dominated
 from slurmwrap.report.text_format import (
     bar,
     clock,
@@ -51,14 +54,24 @@ _LOG_LABELS = (
     "pre-run",
     "Slurm",
     "steps",
+    "loss",
     "ends",
     "task",
+    "sweep",
     "GPU use",
     "GPU mem",
     "idle",
     "trouble",
+    "found",
     "warning",
 )
+_FINDINGS = {
+    DIVERGED: "diverged",
+    PARTLY_DEAD: "partly dead",
+    STUCK: "stuck",
+    IDLE: "idle GPUs",
+    WILL_NOT_FINISH: "will not finish in time",
+}
 # Rows that are written to a log without their label.
 _UNLABELLED = ("reason", "task", "warning")
 
@@ -97,16 +110,19 @@ def make_change_key(status: JobStatus) -> tuple[object, ...]:
     The clock is not part of it. Of Slurm's forecast only changes of ten minutes count.
     """
     waiting, trial, level = status.waiting, status.trial, _find_locality(status)
-    forecast, end = waiting.expected_start if waiting else None, _get_end(status)
+    forecast, end = waiting.expected_start if waiting else None, get_end(status)
     return (
-        tuple(sorted(_count_states(status).items())),
+        tuple(sorted(count_states(status).items())),
         waiting.record.reason if waiting else "",
         None if forecast is None else forecast // 600,
         status.record.nodes if not status.array else (),
         _make_prerun_key(trial) if trial else (),
         level[0] if level else "",
-        _compute_silent_s(status) is not None,
+        compute_silent_s(status) is not None,
         end is not None and end.share_at_limit is not None,
+        tuple(one.kind for one in status.findings),
+        status.loss is not None and status.loss.losses.bad_at_end > 0,
+        tuple(one.name for one in status.dominated),
         bool(status.silent),
         _make_gpu_key(status),
     )
@@ -118,7 +134,7 @@ def _make_prerun_key(trial: WatchedPrerun) -> tuple[object, ...]:
     return (stage, row.state if row else "", row.reason if row and row.pending else "")
 
 
-def _compute_silent_s(status: JobStatus) -> float | None:
+def compute_silent_s(status: JobStatus) -> float | None:
     """Return for how many seconds a running job has been unusually silent, else None. Counted steps count as output."""
     if status.output is None or status.record.state != "RUNNING":
         return None
@@ -126,9 +142,9 @@ def _compute_silent_s(status: JobStatus) -> float | None:
     return None if silent is None or (status.steps is not None and not _are_steps_late(status)) else silent
 
 
-def _get_end(status: JobStatus) -> EndForecast | None:
+def get_end(status: JobStatus) -> EndForecast | None:
     """Return when the job is expected to end. None for a silent job: it may hang, and then nothing is known."""
-    return None if _compute_silent_s(status) is not None else status.end
+    return None if compute_silent_s(status) is not None else status.end
 
 
 def _are_steps_late(status: JobStatus) -> bool:
@@ -156,9 +172,9 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "job": status.address,
         "name": record.name,
         "state": record.state if not status.array else None,
-        "tasks": dict(_count_states(status)) if status.array else None,
+        "tasks": dict(count_states(status)) if status.array else None,
         "reason": waiting.record.reason if waiting else None,
-        "reason_words": _explain_waiting(status, waiting).words if waiting else None,
+        "reason_words": explain_waiting(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
         "forecast_start": None if status.start is None else _start_to_json_dict(status.start),
         "queue_order": status.queue_order or None,
@@ -167,12 +183,15 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "start": record.start_time,
         "time_limit_s": record.time_limit_s,
         "end": record.end_time,
-        "forecast_end": None if (end := _get_end(status)) is None else _end_to_json_dict(end),
+        "forecast_end": None if (end := get_end(status)) is None else _end_to_json_dict(end),
         "exit_code": record.exit_code if record.ended else None,
+        "findings": [_finding_to_json_dict(one) for one in status.findings],
         "locality": None if level is None else {"now": level[0], "next": level[1], "next_at": level[2]},
         "prerun": None if trial is None else _prerun_to_json_dict(trial),
         "output": None if status.output is None else _output_to_json_dict(status, status.output),
         "steps": None if status.steps is None else status.steps.count,
+        "loss": None if status.loss is None else outlook_to_json_dict(status.loss),
+        "dominated": [asdict(one) for one in status.dominated],
         "steps_per_s": status.rates[-1] if status.rates else status.steps.per_s if status.steps else None,
         "gpu_percent": None if use is None or use.percent is None else round(use.percent, 1),
         "gpu_use": None if use is None else gpu_utilization.gpu_use_to_json_dict(use),
@@ -193,6 +212,17 @@ def _prerun_to_json_dict(trial: WatchedPrerun) -> dict[str, Any]:
         "steps_wanted": seen.steps_wanted if seen else None,
         "reason": verdict.reason if verdict else None,
         "failed_commands": [asdict(one) for one in verdict.failed_commands] if verdict else [],
+    }
+
+
+def _finding_to_json_dict(finding: EarlyFinding) -> dict[str, Any]:
+    return {
+        "job": finding.address,
+        "kind": finding.kind,
+        "at": round(finding.at) or None,
+        "n": finding.n or None,
+        "evidence": finding.evidence,
+        "action": finding.action or None,
     }
 
 
@@ -218,7 +248,7 @@ def _end_to_json_dict(end: EndForecast) -> dict[str, Any]:
 
 def _output_to_json_dict(status: JobStatus, output: Output) -> dict[str, Any]:
     """Return the JSON object of the output. `silent_s`: null while it is not silent for longer than usual."""
-    silent = _compute_silent_s(status)
+    silent = compute_silent_s(status)
     return {
         "last_at": None if output.empty else round(output.at, 3),
         "last_line": output.last_line,
@@ -232,7 +262,7 @@ def _output_to_json_dict(status: JobStatus, output: Output) -> dict[str, Any]:
 
 def _format_title(status: JobStatus) -> str:
     """Return the title: job, state and since when, nodes and size."""
-    record, counts = status.record, _count_states(status)
+    record, counts = status.record, count_states(status)
     name = f"job {status.address} ({flat(record.name)}):"
     if status.array:
         order = sorted(counts.items(), key=lambda one: -one[1])
@@ -269,10 +299,13 @@ def _list_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str
     """Yield (label, text, style) of each row below the title."""
     if status.silent:
         yield "Slurm", f"does not answer ({flat(status.silent)}); this is its last answer", "yellow"
+    yield from _list_findings(status, style)
     if status.array:
         yield from _list_failed_tasks(status)
         if status.gpus:
             yield "GPU use", f"of one task at a time: slurmwrap watch {status.address}_N --gpus", ""
+        if dominated := describe_dominated(status.dominated):
+            yield "sweep", dominated, ""
     if status.waiting is not None:
         yield from _list_waiting_rows(status, style)
     record = status.record
@@ -298,6 +331,21 @@ def _describe_failed_commands(status: JobStatus) -> tuple[str, ...]:
     return tuple(flat(sentence) for sentence in found)
 
 
+def _list_findings(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    """Yield what the rule `early` found about the present run."""
+    for one in status.findings[:_MOST_NAMED_TASKS]:
+        task = f"{one.address} " if status.array else ""
+        since = f" since {clock(one.at, status.at, style.zone)}" if one.at else ""
+        yield "found", f"{task}{format_finding_kind(one)}{since}: {flat(one.evidence)}", "red"
+    if (more := len(status.findings) - _MOST_NAMED_TASKS) > 0:
+        yield "", f"and {more} more", "red"
+
+
+def format_finding_kind(finding: EarlyFinding) -> str:
+    """Return the kind of a finding in plain words."""
+    return _FINDINGS.get(finding.kind, flat(finding.kind))
+
+
 def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
     """Yield a row with the tasks that did not complete: a few by name, failed tasks before cancelled ones."""
     states = {
@@ -309,7 +357,7 @@ def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
         yield "task", f"{', '.join(bad[:_MOST_NAMED_TASKS])}{more} did not complete; slurmwrap why {bad[0]}", "red"
 
 
-def _explain_waiting(status: JobStatus, waiting: WatchedJob) -> ReasonMeaning:
+def explain_waiting(status: JobStatus, waiting: WatchedJob) -> ReasonMeaning:
     """Explain why the job waits. BeginTime is explained by the pre-run if the job waits for one."""
     found, reason = explain_reason(waiting.record.reason), waiting.record.reason
     if reason == "BeginTime" and status.trial and not status.trial.verdict:
@@ -322,7 +370,7 @@ def _explain_waiting(status: JobStatus, waiting: WatchedJob) -> ReasonMeaning:
 def _list_waiting_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     waiting = status.waiting
     assert waiting is not None
-    found = _explain_waiting(status, waiting)
+    found = explain_waiting(status, waiting)
     yield "reason", f"{found.words} ({flat(waiting.record.reason)})", ""
     if found.way_out:
         yield "", found.way_out, "dim"
@@ -421,9 +469,13 @@ def _list_running_rows(status: JobStatus, record: JobRecord, style: ScreenStyle)
         yield "steps", f"{status.steps.count:,}{rate}  {sparkline(status.rates, style.unicode)}".rstrip() + late, ""
     elif status.counts_steps:
         yield "steps", "none counted yet", ""
-    if status.output is not None and status.output.losses:
+    if status.loss is not None:
+        yield from format_loss_rows(status.loss)
+    elif status.output is not None and status.output.losses:
         yield "loss", format_last_loss(status.output.losses, style.unicode), ""
-    if (end := _get_end(status)) is not None:
+    if status.stops:
+        yield "stop", status.stops, "dim"
+    if (end := get_end(status)) is not None:
         yield from _list_end_rows(status, end, style)
     if status.gpu_use is not None:
         yield from format_gpu_rows(status.gpu_use, style.unicode)
@@ -463,7 +515,7 @@ def _describe_basis(end: EndForecast) -> str:
 
 def _list_output_rows(status: JobStatus, output: Output, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """Yield the last line of the output, its age, and a warning if the job is unusually silent."""
-    silent = _compute_silent_s(status)
+    silent = compute_silent_s(status)
     if output.last_line:
         yield "output", flat(output.last_line)[: 2 * style.columns], ""
     if silent is None:
@@ -484,11 +536,15 @@ def _format_run_time(now: float, record: JobRecord, style: ScreenStyle) -> str:
     return f"{format_hms(now - began)} of {format_hms(record.time_limit_s)} {shown} ends by {ends}"
 
 
-def _count_states(status: JobStatus) -> Counter[str]:
+def count_states(status: JobStatus) -> Counter[str]:
     """Return the number of jobs or tasks in each state; the pending row of an array stands for many tasks."""
     found: Counter[str] = Counter()
     for watched in status.rows:
-        record = watched.record
-        found[record.state] += max(1, count_array_tasks(record.array_tasks))
+        found[watched.record.state] += count_tasks(watched)
     found.update((status.gone or {}).values())
     return found
+
+
+def count_tasks(row: WatchedJob) -> int:
+    """Return for how many jobs or tasks a row stands."""
+    return max(1, count_array_tasks(row.record.array_tasks)) if row.record.array_tasks else 1

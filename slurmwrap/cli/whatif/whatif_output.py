@@ -43,6 +43,8 @@ _NO_DELAY_STATEMENT = "the effect on the queueing delay is not known, because th
 _LEAST_JOBS = 0.5
 # A smaller change of the delay counts as none: in seconds (the period of Slurm's scheduler), and as a share.
 _NEGLIGIBLE_S, _NEGLIGIBLE_SHARE = 30.0, 0.01
+# Jobs of one size wait longer with the order if their mean delay is larger by this share.
+_LONGER_SHARE = 0.1
 _WHY_FAR = (
     "Common reasons: fair-share priorities, reservations, limits of QOS and association, preemption, nodes that were "
     "down, or a guessed cluster (give --nodes)."
@@ -54,7 +56,9 @@ def format_headline(study: Study) -> str:
 
     If the model does not fit the real queue, nothing is claimed about the delay.
     """
-    delays = (_NO_DELAY_STATEMENT,) if study.trust.word == "far" else (_describe_delay(study), _describe_order(study))
+    delays: tuple[str, ...] = (_NO_DELAY_STATEMENT,)
+    if study.trust.word != "far":
+        delays = (_describe_delay(study), _describe_order(study), *describe_longer_waits(study))
     return " ".join(f"{part[0].upper()}{part[1:]}." for part in (*delays, *describe_savings(study.failures)))
 
 
@@ -70,6 +74,18 @@ def _describe_order(study: Study) -> str:
         f"with the queue ordered by predicted run times, jobs would have ended {duration(ordered)} after submission "
         f"instead of {duration(plain)}, on average ({caveat})"
     )
+
+
+def describe_longer_waits(study: Study) -> tuple[str, ...]:
+    """Return a sentence about the jobs that wait clearly longer with the order, by their GPUs; () if none do."""
+    longer = [
+        f"{before.jobs:,} jobs with {before.label} {duration(after.queueing.mean)} instead of "
+        f"{duration(before.queueing.mean)}"
+        for before, after in zip(study.arm(PLAIN).classes, study.arm(ORDERED).classes, strict=True)
+        if before.jobs >= FEW
+        and after.queueing.mean - before.queueing.mean > max(_NEGLIGIBLE_S, _LONGER_SHARE * before.queueing.mean)
+    ]
+    return (f"with the order these would have waited longer, on average: {', and '.join(longer)}",) if longer else ()
 
 
 def _describe_delay(study: Study) -> str:
@@ -282,6 +298,7 @@ def _list_parts(study: Study, page: Path, width: int, paint: Paint) -> Iterator[
     verdict = describe_trust(study)[0] if study.jobs >= FEW else " ".join(describe_trust(study)[:2])
     yield paint(wrapped(verdict, columns=width), _COLOURS[study.trust.word])
     yield _format_table(study, width)
+    yield _format_sizes(study, width)
     yield wrapped(describe_lost_runs(study), columns=width)
     yield wrapped(f"The page: {visible(str(page))}", columns=max(width, len(str(page)) + 10))
 
@@ -291,6 +308,16 @@ def _format_table(study: Study, width: int) -> str:
     shown = range(len(head)) if width >= _WIDE_COLUMNS else _NARROW_CELLS
     rows = ([_list_cells(arm)[place] for place in shown] for arm in study.arms)
     return table([head[place] for place in shown], rows, columns=width)
+
+
+def _format_sizes(study: Study, width: int) -> str:
+    """Return the mean delays by GPUs without and with the order, both in the model."""
+    head = ("mean delay by GPUs", ">jobs", ">plain Slurm", ">with order")
+    rows = (
+        (before.label, f"{before.jobs:,}", *(format_brief_time(one.queueing.mean) for one in (before, after)))
+        for before, after in zip(study.arm(PLAIN).classes, study.arm(ORDERED).classes, strict=True)
+    )
+    return table(head, rows, columns=width)
 
 
 def _list_cells(arm: StudyWorld) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Suggest what a researcher can do next: one sentence, and commands to paste. Pure.
 
-Only the script is named, never its arguments or options, because they may contain secrets.
+Only the job or its script is named, never arguments or options, because they may contain secrets.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import FINAL_STATES
 from slurmwrap.model.job_run import WAITING_RULES, JobRun
+from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.resize import compute_time_needed_s
 from slurmwrap.policy.retry_decision import REQUEUED_ALREADY
@@ -199,7 +200,7 @@ def _suggest_by_decision(timeline: JobTimeline, last: JobRun) -> Next:
             timeline, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only"
         )
         output = last.std_err or last.std_out
-        return replace(tried, command=f"tail -n 60 {shlex.quote(output)}" if output else "", also=(tried.command,))
+        return replace(tried, command=f"tail -n 60 {shlex.quote(output)}" if output else "", also=tried.commands)
     if last.decision == "stop" and found.decision in _RETRIED and found.domain != "U":
         away = f"--exclude={shlex.quote(found.node)} " if found.node else ""
         whose = "Often not" if found.domain == "AE" else "Not"
@@ -283,13 +284,19 @@ def _format_gib(mib: float) -> str:
 
 
 def _suggest_submit(timeline: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:
-    """Return the sentence with a gsub command: the script, after an environment variable for the job.
+    """Return the sentence with a gsub command, after an environment variable for the job.
 
-    Without a script file only the user can repeat the call, because arguments are not stored.
+    The command repeats the call, where that is in the user's own records; else it names the script. Without a script
+    file only the user can repeat the call then, because the site stores no arguments.
     """
     submission = timeline.submission
     if submission is None:
         return Next(sentence=sentence)
+    if submission.call is not None:
+        again = f"gsub --again {_find_repeated_job(timeline, submission)}"
+        command = " ".join(word for word in (variable, again, option) if word)
+        # After the test on one GPU, the job itself.
+        return Next(sentence=sentence, command=command, also=(again,) if "--prerun=only" in option else ())
     if not submission.script_path:
         words = " ".join(word for word in (variable, "gsub", option, "…") if word)
         return Next(
@@ -298,3 +305,9 @@ def _suggest_submit(timeline: JobTimeline, sentence: str, option: str = "", vari
     script = posixpath.join(submission.work_dir, submission.script_path)
     words = " ".join(word for word in (variable, "gsub", option, shlex.quote(script)) if word)
     return Next(sentence=sentence, command=words)
+
+
+def _find_repeated_job(timeline: JobTimeline, submission: Submission) -> str:
+    """Return what --again takes: the array or task that was asked for, or the job of a pre-run."""
+    head = timeline.address.partition("_")[0]
+    return timeline.address if head == str(submission.job_id) else str(submission.job_id)

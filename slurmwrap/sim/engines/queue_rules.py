@@ -72,9 +72,9 @@ class QueueRules:
     _services: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_SERVICES))  # GPU-seconds of ended runs
     _thresholds: tuple[float, ...] = ()
     _chosen: float = -inf  # when the thresholds were chosen
-    # Pending jobs by what is known of them, the class of each group and the jobs that have waited enough.
+    # Pending jobs by what is known of them, the class of each, and the jobs that have waited enough.
     _pending: dict[RunTimeQuery, dict[int, PendingSimJob]] = field(default_factory=dict)
-    _class: dict[RunTimeQuery, int] = field(default_factory=dict)
+    _class: dict[int, int] = field(default_factory=dict)
     _first: set[int] = field(default_factory=set)
     _due: list[tuple[float, int, RunTimeQuery]] = field(default_factory=list)
     _last: float = -inf
@@ -82,8 +82,11 @@ class QueueRules:
 
     def learn(self, jobs: Iterable[SimJob]) -> None:
         """Add what is known at the beginning: jobs that ended before it, in the order of their ends."""
-        for job in jobs:
-            self._add(job, job.work_s)
+        known = tuple(jobs)
+        # They were submitted before the first job, in their own order.
+        last = max((job.submit_s for job in known), default=0.0)
+        for job in known:
+            self._add(job, job.work_s, job.submit_s - last - 1.0)
 
     def submit(self, waiting: PendingSimJob, now: float) -> float | None:
         """Give a job its time limit, and return its key in the queue; None: without an order."""
@@ -96,21 +99,21 @@ class QueueRules:
         self._pending.setdefault(query, {})[waiting.place] = waiting
         job = self._make_pending_order(waiting, query, now)
         heapq.heappush(self._due, (now + compute_most_wait_s(job, self._settings()), waiting.place, query))
-        self._class[query] = classify_job(job, self._settings())
-        return self._class[query]
+        self._class[waiting.place] = classify_job(job, self._settings())
+        return self._class[waiting.place]
 
     def begin(self, waiting: PendingSimJob) -> None:
         """Note that a job has started."""
         if self.index:
             query = self._make_query(waiting.job)
-            del self._pending[query][waiting.place]
+            del self._pending[query][waiting.place], self._class[waiting.place]
             if not self._pending[query]:
-                del self._pending[query], self._class[query]
+                del self._pending[query]
             self._first.discard(waiting.place)
 
     def end(self, waiting: PendingSimJob, run_s: float) -> None:
         """Learn from a run that has ended."""
-        self._changed |= self._add(waiting.job, run_s)
+        self._changed |= self._add(waiting.job, run_s, waiting.submitted)
 
     def next_s(self) -> float:
         """Return when the next pending job will have waited enough; inf: none."""
@@ -144,17 +147,18 @@ class QueueRules:
     def _classify(self, now: float) -> Iterator[tuple[PendingSimJob, float]]:
         settings = self._settings()
         for query, jobs in self._pending.items():
-            waiting = next(iter(jobs.values()))
-            # Whether a job has waited enough is found by `_promote`.
-            job = self._make_pending_order(waiting, query, waiting.submitted)
-            found = classify_job(job, settings)
-            if found != self._class[query]:
-                self._class[query] = found
-                yield from ((one, found) for place, one in jobs.items() if place not in self._first)
+            for place, waiting in jobs.items():
+                # Whether a job has waited enough is found by `_promote`.
+                job = self._make_pending_order(waiting, query, waiting.submitted)
+                found = classify_job(job, settings)
+                if found != self._class[place]:
+                    self._class[place] = found
+                    if place not in self._first:
+                        yield waiting, found
 
     def _make_pending_order(self, waiting: PendingSimJob, query: RunTimeQuery, now: float) -> PendingOrder:
         job = waiting.job
-        estimate = self._history.estimate(query)
+        estimate = self._history.estimate(query, submit_s=waiting.submitted)
         return PendingOrder(job=job.job, gpus=job.gpus, waited_s=now - waiting.submitted, estimate=estimate)
 
     def _set_limit(self, waiting: PendingSimJob, query: RunTimeQuery) -> None:
@@ -162,7 +166,7 @@ class QueueRules:
         user_s = draw_user_limit_s(waiting.job)
         waiting.length_s = waiting.running_s = user_s
         if self.limits == PREDICTED_LIMITS:
-            found = compute_lower_limit(self._history.estimate(query), user_s, self.limit)
+            found = compute_lower_limit(self._history.estimate(query, submit_s=waiting.submitted), user_s, self.limit)
             if found is not None:
                 waiting.length_s = found
 
@@ -174,11 +178,13 @@ class QueueRules:
             user=job.user, key=key, gpus=job.gpus, account=job.account, partition=job.partition or "all"
         )
 
-    def _add(self, job: SimJob, run_s: float) -> bool:
+    def _add(self, job: SimJob, run_s: float, submit_s: float) -> bool:
         """Learn from a run that completed or was cut off; return whether it was one."""
         if job.status not in _COMPLETE and job.status not in _CUT_OFF:
             return False
-        self._history.add(self._make_query(job), RunTimeSample(run_s=run_s, complete=job.status in _COMPLETE))
+        self._history.add(
+            self._make_query(job), RunTimeSample(run_s=run_s, complete=job.status in _COMPLETE, submit_s=submit_s)
+        )
         self._services.append(job.gpus * run_s)
         return True
 

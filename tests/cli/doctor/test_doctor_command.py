@@ -16,6 +16,7 @@ from doctor_page import PAGE, with_checks
 from in_process import Runner
 from smtp_server import Server
 from waiting import allow, wait_for, wait_until
+from webhook_server import WebServer
 
 from slurmwrap.cli.doctor import database_checks, doctor_command, node_checks, site_checks
 from slurmwrap.cli.doctor.check_records import (
@@ -46,6 +47,7 @@ from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config.load_config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
 from slurmwrap.host.journal import SOCKET
+from slurmwrap.install.service_watchdog import MEMORY
 from slurmwrap.report.job_report.job_report_text import plain
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
@@ -443,6 +445,28 @@ def test_a_missing_journal_is_reported(to: str, wanted: tuple[str, str]) -> None
 
 
 @pytest.mark.parametrize(
+    ("rules", "age_s", "told"),
+    [
+        ({"order": "act"}, None, "order: the watchdog, which undoes what they changed if the reconciler stops, never"),
+        ({"order": "act", "limit": "act"}, 7200, "order and limit: the watchdog, which undoes what they changed if"),
+        ({"limit": "act"}, 60, None),
+        ({"limit": "advise", "order": "observe"}, None, None),
+    ],
+)
+def test_rules_that_are_undone_by_the_watchdog_need_it(
+    tmp_path: Path, rules: dict[str, str], age_s: float | None, told: str | None
+) -> None:
+    context = make_context(site=SiteSection(state_dir=str(tmp_path)), rules=rules)
+    context.__dict__["slurm"] = {}
+    if age_s is not None:
+        (tmp_path / MEMORY).write_text("{}")
+        os.utime(tmp_path / MEMORY, (context.now - age_s, context.now - age_s))
+    found = site_checks.check_rules(context)
+    assert [text[: len(told or "")] for text in found.details] == ([told] if told else [])
+    assert found.state == (WARN if told else OK)
+
+
+@pytest.mark.parametrize(
     ("configured", "slurm_user", "wrong"),
     [
         ("", "slurm(64030)", False),
@@ -461,3 +485,37 @@ def test_a_slurm_user_that_slurm_does_not_know_keeps_rules_from_acting(
     refusal = f"site.slurm_user is {configured}, and Slurm's SlurmUser is slurm: Slurm refuses requests of {configured}"
     assert (refusal in found.details) is wrong
     assert found.state == (WARN if wrong else OK)
+
+
+def test_a_webhook_is_contacted_and_gets_a_message_only_if_asked(tmp_path: Path) -> None:
+    server = WebServer()
+    try:
+        variables = {"SLURMWRAP_NOTIFY_URL": server.url("/hooks/qwertzuiop")}
+        code, checks = run_checks(tmp_path, "notify", **variables)
+        assert (code, checks) == (0, {"notify": ("ok", f"127.0.0.1 {ANSWERS} (format json)")})
+        assert server.posted == []
+        code, out, _ = run_doctor(tmp_path, "--test-notify", **variables)
+        assert code == 0 and "accepted a test message" in out and server.posted[0][1]["event"] == "test"
+        file = tmp_path / "config.toml"
+        file.write_text(f'[notify]\nurl = "{server.url()}"\n')
+        file.chmod(0o644)
+        assert run_checks(tmp_path, "notify", SLURMWRAP_CONFIG=str(file))[1]["notify"] == (
+            "warn",
+            f"other users can read the address in {file}",
+        )
+        file.chmod(0o600)
+        assert run_checks(tmp_path, "notify", SLURMWRAP_CONFIG=str(file))[0] == 0
+        server.answer = (404, {}, b"no such hook: qwertzuiop")
+        code, out, err = run_doctor(tmp_path, "--test-notify", "--quiet", **variables)
+        assert code == 2 and "404 Not Found: no such hook: …" in out and "qwertz" not in out + err
+    finally:
+        server.close()
+
+
+ANSWERS = "answers; `--test-notify` sends a message"
+
+
+def test_an_unusable_webhook_fails_without_showing_its_address(tmp_path: Path) -> None:
+    code, out, err = run_doctor(tmp_path, "--only", "notify", SLURMWRAP_NOTIFY_URL="http://example.org/qwertzuiop")
+    assert code == 2 and "readable for others" in out and "qwertz" not in out + err
+    assert run_doctor(tmp_path, "--test-notify")[0] == 3

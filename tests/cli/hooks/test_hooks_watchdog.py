@@ -6,13 +6,19 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+from fakes import FakeClock, FakeSlurm, job
 from in_process import Runner
 from smtp_server import Server
 from typer.testing import Result
 
+from slurmwrap.cli import hooks_watchdog
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.errors import UsageError
 from slurmwrap.install.service_watchdog import beat
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
+from slurmwrap.policy.run_from_slurm import record_of
+from slurmwrap.store.database import Database
 
 
 def run_watchdog(config: Path, *arguments: str) -> Result:
@@ -62,3 +68,23 @@ def test_without_a_site_the_missing_setting_is_named(tmp_path: Path) -> None:
     error = run_watchdog(tmp_path / "none.toml").exception
     assert isinstance(error, UsageError)
     assert "it needs site.state_dir" in error.hint
+
+
+def test_limits_that_only_the_database_knows_are_restored_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text(f'[site]\nstate_dir = "{tmp_path}"\n')
+    (tmp_path / "limits.json").write_text('[{"job_id": 8')
+    slurm = FakeSlurm(clock=FakeClock(time.time()))
+    lowered = job(81, state="RUNNING", submit_time=1_790_000_000, time_limit_s=300 * 60)
+    slurm.add(lowered)
+    with Database.open(tmp_path / "site.db") as store:
+        run = record_of(lowered, "lab")
+        store.save_attempt(run)
+        action = SlurmAction(verb=Verb.UPDATE_JOB, target="81", key="TimeLimit", value="300", own="10080")
+        store.intend(run.attempt, PlannedAction(rule="limit", action=action), "act", 1_790_000_000)
+    monkeypatch.setattr(hooks_watchdog, "SlurmCommands", lambda *given, **named: slurm)
+    done = run_watchdog(tmp_path / "config.toml")
+    assert "job 81 has its time limit of 10080 minutes again" in done.stdout, done
+    assert "limits.json cannot be read" in done.stderr
+    assert slurm.records[81].time_limit_s == 7 * 86400

@@ -18,7 +18,9 @@ from slurmwrap.cli.watch.job_status import (
     WatchedPrerun,
     find_counted_progress,
     read_output,
+    select_findings,
 )
+from slurmwrap.cli.watch.loss_outlook import LossOutlook
 from slurmwrap.cli.watch.pending_reasons import explain_reason
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
@@ -30,11 +32,14 @@ from slurmwrap.cli.watch.watch_output import (
 from slurmwrap.diagnosis.log_progress import ShownProgress
 from slurmwrap.errors import UsageError
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import STUCK, CountedLosses, EarlyFinding, LossPoint
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.placement.expected_start import ExpectedStart
+from slurmwrap.profiling.loss_fit import Dominated
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
@@ -104,6 +109,31 @@ def test_the_expected_start_by_run_times_comes_before_slurms_forecast() -> None:
     assert status_to_json_dict(both)["forecast_start"] == {
         "at": int(NOW) + 1500, "by": int(NOW) + 7000, "jobs": 9, "predicted": 8,
     }  # fmt: skip
+
+
+def test_a_running_job_shows_its_loss_and_what_stops_it() -> None:
+    losses = CountedLosses(points=(LossPoint(at_s=9.0, step=7.0, loss=1.5),), taken=7, bad=3)
+    running = make_status(RUNNING, loss=LossOutlook(losses=losses), stops="at plateau after its next checkpoint")
+    assert format_screen(running, UTC_STYLE)[2:] == [
+        "warning  the loss was NaN or infinite in 3 of 7 recorded steps",
+        "loss     1.5",
+        "stop     at plateau after its next checkpoint",
+    ]
+    assert status_to_json_dict(running)["loss"] == {
+        "taken": 7, "not_finite": 3, "not_finite_at_end": 0, "unit": None, "prediction": None,
+    }  # fmt: skip
+
+
+def test_an_array_shows_its_dominated_tasks() -> None:
+    array = make_status(
+        replace(RUNNING, array_job_id=81, array_task_id=2),
+        dominated=(Dominated(name="81_2", best="81_1", probability=0.999, final=2.5, best_final=1.8),),
+    )
+    assert format_screen(array, UTC_STYLE)[1:] == [
+        "sweep    81_2 will end above 81_1 with 99 % (predicted final loss 2.5 against",
+        "         1.8); scancel them if only the best counts",
+    ]
+    assert make_change_key(array) != make_change_key(replace(array, dominated=()))
 
 
 END = EndForecast(
@@ -384,13 +414,15 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "queue_order": None, "expected_start": None, "forecast_start": None,
         "nodes": [], "gpus": 16,
-        "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "locality": None,
+        "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "findings": [],
+        "locality": None,
         "prerun": {
             "job": 82, "state": "PENDING", "pending_reason": "Resources", "expected_start": int(NOW) + 2280,
             "start": None, "stage": "waiting for one GPU", "steps": 0, "steps_wanted": 3, "verdict": None,
             "reason": None, "failed_commands": [],
         },
-        "output": None, "steps": None, "steps_per_s": None, "gpu_percent": None, "gpu_use": None,
+        "output": None, "steps": None, "loss": None, "dominated": [], "steps_per_s": None,
+        "gpu_percent": None, "gpu_use": None,
     }  # fmt: skip
 
 
@@ -531,3 +563,34 @@ def test_a_waiting_job_shows_its_class_in_the_queues_order() -> None:
     assert f"queue    {text}" in format_screen(waiting, UTC_STYLE)
     assert f"; queue {text}" in format_log_line(waiting, UTC_STYLE)
     assert status_to_json_dict(waiting)["queue_order"] == text
+
+
+def test_findings_of_the_rule_early_are_shown_in_each_view() -> None:
+    run = RunKey(cluster="c", job_id=81, submit_time=JOB.submit_time)
+    finding = EarlyFinding(
+        attempt=run, kind=STUCK, at=NOW - 600, n=840, evidence="no step for 14 min\x1b[2J", uid=1000, address="81",
+        mode="advise",
+    )  # fmt: skip
+    stuck = make_status(RUNNING, findings=(finding,))
+    assert "found    stuck since 16:43: no step for 14 min\\x1b[2J" in format_screen(stuck, UTC_STYLE)
+    assert "; found stuck since 16:43: no step for 14 min" in format_log_line(stuck, UTC_STYLE)
+    assert make_change_key(stuck) != make_change_key(make_status(RUNNING))
+    assert status_to_json_dict(stuck)["findings"] == [
+        {"job": "81", "kind": "stuck", "at": int(NOW) - 600, "n": 840, "evidence": finding.evidence, "action": None}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("comment", "shown"),
+    [
+        ("slurmwrap: stuck: no step for 14 min (slurmwrap why 81)", "found    stuck: no step for 14 min"),
+        ("slurmwrap: partly dead: rank 3 ended", "found    partly dead: rank 3 ended"),
+        ("slurmwrap: idle: 7 of 8 GPUs\x1b[2J", "found    idle GPUs: 7 of 8 GPUs\\x1b[2J"),
+        ("slurmwrap: requeued after gpu_oom", ""),
+        ("stuck: my own comment", ""),
+    ],
+)
+def test_a_finding_that_only_the_comment_has_is_shown(comment: str, shown: str) -> None:
+    rows = (WatchedJob(record=replace(RUNNING, comment=comment)),)
+    status = make_status(RUNNING, findings=select_findings(rows, {}))
+    assert [line for line in format_screen(status, UTC_STYLE) if line.startswith("found")] == ([shown] if shown else [])

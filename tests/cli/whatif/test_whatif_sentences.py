@@ -23,7 +23,7 @@ from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import cluster_shape_from_dump
 from slurmwrap.sim.whatif.whatif_replay import StudyOptions, make_whatif_study
-from slurmwrap.sim.whatif.whatif_study import DelayFit, Study
+from slurmwrap.sim.whatif.whatif_study import ORDERED, PLAIN, DelayFit, Delays, Study
 
 
 @cache
@@ -51,6 +51,23 @@ def test_a_significant_change_is_stated_with_its_interval() -> None:
 def test_an_interval_that_includes_zero_is_not_stated_as_a_change() -> None:
     assert "would have left the mean queueing delay at" in headline_for_change(-300.0, -900.0, 100.0)
     assert "would not have changed the mean queueing delay" in headline_for_change(0.0, 0.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "wait_s", "stated"), [(45, 7200.0, True), (45, 3700.0, False), (45, 600.0, False), (19, 7200.0, False)]
+)
+def test_jobs_of_a_size_that_wait_longer_with_the_order_are_named(jobs: int, wait_s: float, stated: bool) -> None:
+    def large(mean_s: float) -> Delays:
+        plain = study().arms[0].classes[0]
+        return replace(plain, label="more than 8 GPUs", jobs=jobs, queueing=replace(plain.queueing, mean=mean_s))
+
+    waits = {PLAIN: 3600.0, ORDERED: wait_s}
+    arms = [replace(arm, classes=(large(waits.get(arm.name, 0.0)),)) for arm in study().arms]
+    changed = replace(study(), arms=tuple(arms))
+    words = "With the order these would have waited longer, on average: 45 jobs with more than 8 GPUs 2 h"
+    assert (words in format_headline(changed)) is stated
+    far = replace(changed, trust=replace(study().trust, word="far"))
+    assert "longer" not in format_headline(far)
 
 
 def test_a_model_with_a_poor_fit_states_no_queueing_delay() -> None:

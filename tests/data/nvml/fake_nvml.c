@@ -7,6 +7,7 @@
  *   log=PATH               the name of every call is appended there
  *
  * -DOLD_DRIVER leaves out what came after R450. GPUs: 0000:05:00.0, 0000:06:00.0, 0000:07:00.0; more with gpus=8.
+ * mig@1=2: GPU 1 is in MIG mode; its instances answer as GPU 20 and 21, and their GPU instance ids are 20 and 21.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -280,7 +281,96 @@ int nvmlDeviceGetAccountingStats(device *gpu, unsigned pid, accounted *stats) {
     return SUCCESS;
 }
 
+/* The driver's own samples of the use: "samples=4" of them, alternately "sm" and 0 percent, after one of an hour ago. */
+typedef struct {
+    unsigned long long at_us, value;
+} sample;
+
+int nvmlDeviceGetSamples(device *gpu, int kind, unsigned long long since, int *type, unsigned *count, sample *found) {
+    ENTER(gpu->index);
+    long have = number("samples", gpu->index, 0);
+    if (kind != 1 || !have) return NOT_SUPPORTED;
+    *type = 1;
+    if (*count < have + 1) return INSUFFICIENT_SIZE;
+    for (long i = 0; i <= have; i++) {
+        unsigned long long at = 7200000000ULL + (unsigned long long)i * 166000;
+        long value = i % 2 ? number("sm", gpu->index, 0) : 0;
+        found[i] = i ? (sample){.at_us = at + since, .value = (unsigned long long)value}
+                     : (sample){.at_us = 3600000000ULL, .value = 100};
+    }
+    *count = (unsigned)have + 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(device *gpu, unsigned long long *millijoules) {
+    ENTER(gpu->index);
+    long found = number("energy", gpu->index, -1);
+    if (found < 0) return NOT_SUPPORTED;
+    *millijoules = (unsigned long long)found;
+    return SUCCESS;
+}
+
 #ifndef OLD_DRIVER
+
+static device instances[] = {{10, ""}, {11, ""}, {20, ""}, {21, ""}, {30, ""}, {31, ""}};
+
+int nvmlDeviceGetMigMode(device *gpu, unsigned *now, unsigned *pending) {
+    ENTER(gpu->index);
+    long have = number("mig", gpu->index, -1);
+    if (have < 0) return NOT_SUPPORTED;
+    *now = *pending = have > 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device *gpu, unsigned *count) {
+    ENTER(gpu->index);
+    *count = 7;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device *gpu, unsigned index, device **found) {
+    ENTER(gpu->index);
+    if (gpu->index > 2 || index > 1 || (long)index >= number("mig", gpu->index, 0)) return NOT_FOUND;
+    *found = &instances[2 * gpu->index + (int)index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceId(device *instance, unsigned *id) {
+    ENTER(instance->index);
+    *id = (unsigned)instance->index;
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(unsigned **sample) {
+    ENTER(-1);
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+
+int nvmlGpmMigSampleGet(device *gpu, unsigned instance, unsigned *sample) {
+    ENTER(gpu->index);
+    if (number("gpm", (int)instance, -1) < 0) return NOT_SUPPORTED;
+    *sample = instance;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned version, count;
+    unsigned *samples[2];
+    struct {
+        unsigned number, result;
+        double value;
+        char *names[3];
+    } metrics[1];
+} gpm;
+
+int nvmlGpmMetricsGet(gpm *asked) {
+    ENTER(-1);
+    if (asked->version != 1 || asked->count != 1 || asked->metrics[0].number != 2) return INVALID_ARGUMENT;
+    asked->metrics[0].result = SUCCESS;
+    asked->metrics[0].value = (double)number("gpm", (int)*asked->samples[1], 0);
+    return SUCCESS;
+}
 
 typedef struct {
     unsigned field, scope;

@@ -12,6 +12,7 @@ import pytest
 from slurmwrap.cli.terminal import paint
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.job_run import ActionRecord
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.job_report.job_report_text import MAX_LINES, format_job_report
@@ -276,3 +277,19 @@ def test_a_placement_plan_is_shown_as_a_sentence(day: dict[str, Any], plan: dict
     submission = replace(timeline.submission, plan=plan)
     shown = format_job_report(replace(timeline, submission=submission), verbose=True)
     assert line in [one.strip() for one in shown.splitlines()]
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED"])
+def test_a_run_that_was_stopped_at_its_plateau_shows_the_command_and_the_reason(
+    day: dict[str, Any], state: str
+) -> None:
+    timeline = build_retried_timeline(day)
+    run = replace(timeline.attempts[1], state=state)
+    action = ActionRecord(
+        action_id=1, attempt=run.attempt, rule="stop", mode="act", verb="signal", target="101", key="USR1",
+        value="batch", reason="stopped at your --stop-at=plateau: no more", intended_at=1.0, done_at=1.0,
+    )  # fmt: skip
+    page = format_job_report(replace(timeline, attempts=(run,), actions=(action,)), columns=120).splitlines()
+    at = page.index("  done: scancel --signal=USR1 --batch 101")
+    assert page[at + 1] == "    stopped at your --stop-at=plateau: no more"
+    assert sum("scancel" in line for line in page) == 1
