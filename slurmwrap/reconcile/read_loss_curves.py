@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 
+from slurmwrap.diagnosis.loss_points import reduce_points
 from slurmwrap.errors import StoreError
 from slurmwrap.host.read_loss_curve import SHORTEST_S
 from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.running_job import LossCurve
 from slurmwrap.policy.run_from_slurm import REQUEUED
+from slurmwrap.profiling.convergence import measure_convergence
+from slurmwrap.reconcile.judge_run import find_submission
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 # Seconds of a pass for reading; the other runs wait for the next passes, the oldest of too many for ever.
@@ -27,6 +31,8 @@ def read_loss_curves(this_pass: ReconcilePass) -> None:
     while waiting and time.monotonic() - began < _BUDGET_S:
         run = waiting.pop(0)
         curve = this_pass.services.curves(run)
+        if curve is None or curve.time_share is None:
+            curve = _read_counted(run, this_pass) or curve
         if curve is not None:
             try:
                 this_pass.services.store.save_loss_curve(curve)
@@ -38,3 +44,24 @@ def read_loss_curves(this_pass: ReconcilePass) -> None:
 def _has_own_output(run: JobRun) -> bool:
     """Return False if the next run of the same job may have appended to the output already."""
     return run.state != REQUEUED or bool(run.output_ends)
+
+
+def _read_counted(run: JobRun, this_pass: ReconcilePass) -> LossCurve | None:
+    """Return the curve that the run's step counter recorded (gsub --count-steps); None if it has too few losses."""
+    submission = find_submission(run, this_pass)
+    if submission is None or not submission.step_dir:
+        return None
+    counted = this_pass.services.losses(run, submission.step_dir)
+    figures = measure_convergence(counted.points, run.run_s) if counted is not None else None
+    if counted is None or figures is None:
+        return None
+    return LossCurve(
+        attempt=run.attempt,
+        source="counter",
+        points=reduce_points(counted.points),
+        uid=run.uid,
+        end_time=run.end_time,
+        lowest=figures.lowest,
+        time_share=figures.time_share,
+        epoch_share=figures.epoch_share,
+    )

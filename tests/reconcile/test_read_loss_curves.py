@@ -9,9 +9,11 @@ from fakes import START, FakeClock, FakeLogs, FakeSlurm, job
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
-from slurmwrap.model.running_job import LossCurve, LossPoint
+from slurmwrap.model.running_job import CountedLosses, LossCurve, LossPoint
+from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile import Scope, Services, read_loss_curves, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.store.database import Database
@@ -72,6 +74,21 @@ def test_the_curve_of_each_run_of_a_minute_is_read_once_and_stored(tmp_path: Pat
         assert sorted(reader.asked) == [1, 3]
         found = {number: store.loss_curve(key_of(number)) for number in (1, 2, 3)}
     assert [found[number] is not None for number in (1, 2, 3)] == [True, False, False]
+
+
+def test_losses_of_the_step_counter_count_where_the_output_shows_none(tmp_path: Path, reader: Reader) -> None:
+    points = tuple(LossPoint(at_s=float(i), step=i, loss=max(1.0, 9.0 - i / 3)) for i in range(100))
+    sent = Submission(cluster="lab", job_id=1, uid=1001, user="alice", at=START - 101, step_dir="/steps")
+    reader.silent = {1, 2}
+    with Database.open(tmp_path / "db") as store:
+        store.save_submission(sent)
+        services = make_services(reader, store, (1, 100), (2, 100))
+        services = replace(services, losses=lambda run, directory: CountedLosses(points=points, taken=100))
+        assert reconcile_once(services, ReconcilerState()).errors == []
+        found, other = store.loss_curve(key_of(1)), store.loss_curve(key_of(2))
+    assert other is None
+    assert found is not None and found.source == "counter" and found.points == points
+    assert found.time_share == pytest.approx(0.24, abs=0.02)
 
 
 def test_runs_wait_for_the_next_pass_when_the_time_is_over(

@@ -412,9 +412,12 @@ def test_what_was_seen_of_a_running_job_is_pruned_with_the_details_of_its_run(tm
     with Database.open(tmp_path / "site.db") as database:
         kept = {
             table: [job for (job,) in database.connection.execute(f"SELECT job_id FROM {table} ORDER BY job_id")]
-            for table in ("gpu_use", "early_findings", "loss_curves")
+            for table in ("gpu_use", "early_findings")
         }
-    assert kept == {"gpu_use": [82, 83], "early_findings": [82], "loss_curves": [82, 83]}
+        curves = dict(database.connection.execute("SELECT job_id, points = '[]' FROM loss_curves"))
+    assert kept == {"gpu_use": [82, 83], "early_findings": [82]}
+    # When a training stopped to improve is kept as long as the run.
+    assert curves == {81: True, 82: False, 83: False}
 
 
 def save_running_records(database: Database, attempt: RunKey, at: float, *, ended: bool = True) -> None:
@@ -427,5 +430,5 @@ def save_running_records(database: Database, attempt: RunKey, at: float, *, ende
         EarlyFinding(attempt=attempt, kind=STUCK, at=at, n=1, evidence="", uid=1, address="81", mode="act")
     )
     curve = (attempt.cluster, attempt.job_id, attempt.submit_time, at if ended else None)
-    values = "?, ?, ?, ?, 1, 'keras', '[]', NULL, NULL, NULL"
+    values = "?, ?, ?, ?, 1, 'keras', '[[1, 1, 1, 1, null]]', NULL, NULL, NULL"
     database.connection.execute(f"INSERT INTO loss_curves VALUES ({values})", curve)
