@@ -28,7 +28,7 @@ from slurmwrap.model.job_run import (
     StrikeRecord,
 )
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.running_job import GpuUse
+from slurmwrap.model.running_job import EarlyFinding, GpuUse
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
@@ -66,6 +66,7 @@ class JobRecords:
     incidents: tuple[Incident, ...] = ()
     delays: tuple[QueueDelay, ...] = ()
     resets: tuple[LedgerReset, ...] = ()
+    findings: tuple[EarlyFinding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -159,6 +160,7 @@ def _read_job(database: Database, address: str, number: int) -> JobRecords:
         actions=tuple(action for run in attempts for action in database.actions(run.attempt)),
         incidents=database.incidents() if any(run.incident for run in attempts) else (),
         delays=tuple(d for n in ids for d in database.delays(job_id=n)),
+        findings=tuple(one for run in attempts for one in database.early_findings(run.attempt)),
         resets=tuple(r for n in {run.attempt.job_id for run in attempts} for r in database.resets(n)),
     )
 

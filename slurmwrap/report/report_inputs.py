@@ -193,6 +193,23 @@ class PredictedRun(NamedTuple):
     run_s: float
 
 
+class FoundRun(NamedTuple):
+    """A finding of the rule `early`, and the end of its run. `state`: "" while it runs."""
+
+    kind: str
+    action: str
+    at: float
+    gone_at: float | None
+    address: str
+    user: str
+    name: str
+    gpus: int
+    state: str
+    category: str
+    end_time: float | None
+    evidence: str
+
+
 class MultiNodeRun(NamedTuple):
     """A run on several nodes."""
 
@@ -299,6 +316,7 @@ class Figures:
     asked: Sequence[RequestedAndUsed] = ()
     limits: Sequence[TimeAskedFor] = ()
     predicted: Sequence[PredictedRun] = ()
+    found_early: Sequence[FoundRun] = ()
     spread: Sequence[MultiNodeRun] = ()
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)

@@ -130,6 +130,7 @@ def test_json_has_every_field(slurmwrap: Run, tmp_path: Path) -> None:
         "incidents": [],
         "slurm_says": "",
         "queue_order": "",
+        "findings": [],
         "lines": [],
         "next": {"sentence": "It has not ended.", "command": "slurmwrap watch 81", "also": []},
     }
