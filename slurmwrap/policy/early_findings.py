@@ -32,7 +32,7 @@ _NEVER_FINITE_ROWS, _NEVER_FINITE_S = 4, 5.0
 # Multiple of the longest gap that a step ended: programs repeat their pauses.
 _LONGEST_TIMES = 2.0
 # Gaps that end with a write of something else count up to this multiple of the usual gap.
-_TRAILING_TIMES = 1.5
+_TRAILING_TIMES = 1.2
 # A rank that ended stops the others only if their next step is overdue by so many usual gaps.
 _DEAD_GAPS = 3.0
 # With fewer steps the usual gap is not known; from the second number on, the guess of the first look is not needed.
