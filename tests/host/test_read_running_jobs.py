@@ -64,9 +64,10 @@ def test_steps_of_all_processes_are_read(open_dir: Path) -> None:
     write(steps / "41.0.n1.700", "7 optimizer 10.0 13.0 0 0\n")
     write(steps / "41.0.n2.900", "5 optimizer 10.0 13.0 0 0\n")
     write(steps / "41.1.n2.900", "50 optimizer 10.0 13.0 0 0\n")
+    write(steps / "41.0.n1.700.loss", f"1 9 4 3 {13.0:16.6f} 0\n")
     (news,) = read(read_of(open_dir / "none", step_dir=str(steps)))
     assert (news.steps["count"], news.steps["total"], news.steps["processes"]) == (7, 12, 2)
-    assert news.logs == ()
+    assert news.steps["bad_losses"] == 3 and news.logs == ()
 
 
 def test_files_of_ranks_next_to_the_output_are_read_if_they_are_new(open_dir: Path) -> None:
