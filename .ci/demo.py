@@ -2,7 +2,8 @@
 
 (a) A bug in the training step is found on one GPU, and so is one in the validation after an epoch. (b) The fixed
 16-GPU job is tuned, placed and run. (c) A GPU falls off the bus: the job is retried elsewhere and the node is drained.
-(d) A corrupt input is blocked. (e) The night report shows all of this.
+(d) A corrupt input is blocked. (e) A job that loses a rank is reported while it runs. (f) The night report shows all of
+this.
 """
 
 from __future__ import annotations
@@ -253,8 +254,53 @@ def corrupt(demo: Demo) -> None:
     expect(True, "a second job that names it is refused (exit code 5)")
 
 
+LOST_RANK = """\
+#!/bin/bash
+#SBATCH --job-name=lost-rank --nodes=2 --ntasks=2 --gres=gpu:8 --mem=1G --time=00:10:00 --output=lost-rank-%j.out
+srun --kill-on-bad-exit=0 bash -c '
+for step in {1..40}; do
+    [ "$SLURM_PROCID" = 0 ] && echo "step $step/100000 loss 2.5"
+    [ "$SLURM_PROCID.$step" = 1.40 ] && exit 1
+    sleep 0.2
+done
+sleep 500  # the other rank waits for a message that never comes'
+"""
+
+
+def lost_rank(demo: Demo) -> None:
+    heading("(e) A job loses a rank, and the other one waits: reported while it runs")
+    note("the user's own reconciler, without an administrator; it waits 15 s here, not the usual 3 min")
+    script = demo.home / "lost_rank.sbatch"
+    script.write_text(LOST_RANK)
+    job = demo.submit("--prerun=off", script.name)
+    times = {"SLURMWRAP_EARLY_EVERY_S": "2", "SLURMWRAP_EARLY_DEAD_S": "15", "SLURMWRAP_EARLY_CPU_SHARE": "0.5"}
+    own = {"HOME": str(demo.home), "USER": USER, "LOGNAME": USER}
+    watching = subprocess.Popen(
+        ["slurmwrap", "reconcile", "--user", "--watch", "--poll", "2"],
+        env={**demo.environ, **own, **times}, cwd=demo.home, user=USER, group=USER, extra_groups=[],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        demo.wait(job, "RUNNING")
+        until = time.monotonic() + 120
+        while "partly dead" not in _comment(demo, job) and time.monotonic() < until:
+            time.sleep(0.5)
+    finally:
+        watching.terminate()
+        watching.wait(60)
+    demo.user("squeue", "-j", str(job), "-o", "%i %T %k")
+    expect("partly dead" in _comment(demo, job), "its Comment says that it is partly dead, while Slurm says RUNNING")
+    why = demo.user("slurmwrap", "why", str(job))
+    expect("Exited with exit code 1" in why, "and `why` shows the line that tells it")
+    demo.user("scancel", str(job))
+
+
+def _comment(demo: Demo, job: int) -> str:
+    return demo.user("squeue", "-h", "-j", str(job), "-o", "%k", quiet=True)
+
+
 def report(demo: Demo) -> None:
-    heading("(e) The night report")
+    heading("(f) The night report")
     out = demo.root("slurmwrap", "report", "--since", "1h")
     for word in ("GPU hardware fault", "input file missing"):
         expect(word in out, f"the report knows {word}")
@@ -286,7 +332,7 @@ def main() -> int:
     try:
         heading("A real Slurm: 8 nodes with 8 GPUs each, two switches, slurmwrap's hooks and reconciler")
         demo.up()
-        for step in (bug, late_bug, good, hardware, corrupt, report):
+        for step in (bug, late_bug, good, hardware, corrupt, lost_rank, report):
             step(demo)
     except (DemoFailed, subprocess.SubprocessError) as error:
         failed = str(error)

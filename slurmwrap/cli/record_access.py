@@ -28,7 +28,7 @@ from slurmwrap.model.job_run import (
     StrikeRecord,
 )
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.running_job import GpuUse, LossCurve
+from slurmwrap.model.running_job import EarlyFinding, GpuUse, LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
@@ -69,6 +69,7 @@ class JobRecords:
     delays: tuple[QueueDelay, ...] = ()
     resets: tuple[LedgerReset, ...] = ()
     curves: tuple[LossCurve, ...] = ()
+    findings: tuple[EarlyFinding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -163,6 +164,7 @@ def _read_job(database: Database, address: str, number: int) -> JobRecords:
         incidents=database.incidents() if any(run.incident for run in attempts) else (),
         delays=tuple(d for n in ids for d in database.delays(job_id=n)),
         curves=_read_curves(database, tuple(attempts)),
+        findings=tuple(one for run in attempts for one in database.early_findings(run.attempt)),
         resets=tuple(r for n in {run.attempt.job_id for run in attempts} for r in database.resets(n)),
     )
 

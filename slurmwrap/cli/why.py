@@ -119,7 +119,8 @@ def make_job_budget(timeline: JobTimeline, records: JobRecords, config: Config) 
 def build_job_timeline(address: str, records: JobRecords, config: Config, source: RecordSource) -> JobTimeline:
     """Build the timeline from the stored records, else from Slurm's record. SlurmwrapError if neither has the job."""
     timeline = build_timeline(
-        address, records.submissions, records.preruns, records.attempts, records.actions, records.delays
+        *(address, records.submissions, records.preruns, records.attempts, records.actions, records.delays),
+        findings=records.findings,
     )
     if timeline.empty:
         whose = None if source.site or source.uid == 0 else source.uid

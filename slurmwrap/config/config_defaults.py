@@ -12,7 +12,10 @@ from slurmwrap.fast_dataclasses import dataclass, field, replace
 
 # Rules that act for a user's own jobs by default: the user's consent to retries is their switch.
 OWN_RULES = ("retry", "retry_elsewhere", "resize")
-RULES = ("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune", "order", "limit")
+RULES = (
+    *("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune", "order", "limit"),
+    "early",
+)
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
 INPUT_CHECKS = ("auto", "all", "off")
@@ -59,6 +62,17 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "limit.factor": (1.1, 100),
     "limit.least_s": (60, 366 * 86400),
     "limit.extend_s": (0, 7 * 86400),
+    "early.every_s": (1, 3600),
+    "early.jobs": (0, 10_000),
+    "early.cpu_share": (0.0001, 1),
+    "early.diverged_rows": (2, 100_000),
+    "early.diverged_s": (0, 86400),
+    "early.dead_s": (1, 86400),
+    "early.stuck_s": (1, 7 * 86400),
+    "early.stuck_gaps": (2, 1000),
+    "early.idle_s": (1, 7 * 86400),
+    "early.unused_s": (1, 7 * 86400),
+    "early.forecast_s": (0, 7 * 86400),
     "retry.per_root_cause": (0, 1000),
     "retry.confirmations": (0, 1000),
     "retry.resize_memory_factor": (1, 100),
@@ -218,6 +232,23 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Early:
+    """What is found about jobs while they run, and after which time, rule `early` (docs/running.md)."""
+
+    every_s: float = 120.0
+    jobs: int = 50
+    cpu_share: float = 0.01
+    diverged_rows: int = 5
+    diverged_s: float = 120.0
+    dead_s: float = 180.0
+    stuck_s: float = 600.0
+    stuck_gaps: float = 20.0
+    idle_s: float = 900.0
+    unused_s: float = 3600.0
+    forecast_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """Retries of failed jobs and their limits (docs/retries.md)."""
 
@@ -352,6 +383,7 @@ class Config:
     tuning: Tuning = field(default_factory=Tuning)
     order: Order = field(default_factory=Order)
     limit: Limit = field(default_factory=Limit)
+    early: Early = field(default_factory=Early)
     retry: Retry = field(default_factory=Retry)
     site: SiteSection = field(default_factory=SiteSection)
     slurm: SlurmAccess = field(default_factory=SlurmAccess)

@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "tuning": "CPUs and memory from resource profiles (docs/placement.md, docs/profile.md).",
     "order": "The order of waiting jobs by predicted run times: rule `order` (docs/scheduling.md).",
     "limit": "Time limits of waiting jobs by their earlier runs: rule `limit` (docs/scheduling.md).",
+    "early": "What is found about gsub's jobs while they run, and after which time: rule `early` (docs/running.md).",
     "retry": "Retries of failed jobs and their limits (docs/retries.md).",
     "site": "What the administrator installed. Where these are empty, slurmwrap works for each user's own jobs only.",
     "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md). gsub always uses the commands.",
@@ -251,6 +252,46 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             user's, once, up to its next checkpoint. 0: never; such a job ends after its last checkpoint.""",
         ),
     },
+    "early": {
+        "every_s": (_R, "seconds", "Least time between two looks at the output and the steps of one running job."),
+        "jobs": (_R, "jobs", "Running jobs that are looked at in one pass; 0: none."),
+        "cpu_share": (
+            _R,
+            "of one core, 0 to 1",
+            "CPU time that the looks may take in the long run; further jobs are looked at later.",
+        ),
+        "diverged_rows": (
+            _R,
+            "rows",
+            "A job has diverged if its last rows with a training loss, at least so many, are NaN or infinite.",
+        ),
+        "diverged_s": (
+            _R,
+            "seconds",
+            """How long that must last; five times as long and four times as many rows if no finite loss was seen
+            before: some programs print NaN until they have the first values.""",
+        ),
+        "dead_s": (
+            _R,
+            "seconds",
+            "A job is partly dead if one of its ranks ended with an error and it makes no step for so long afterwards.",
+        ),
+        "stuck_s": (
+            _R,
+            "seconds",
+            """A job is stuck if it makes no step for so long, and for stuck_gaps times its own usual gap, and no GPU is
+            used; three times as long if its last rows say what it does, if other output goes on or its GPUs' use is not
+            known.""",
+        ),
+        "stuck_gaps": (_R, "factor", "See stuck_s: multiple of the 99th percentile of the gaps between its steps."),
+        "idle_s": (_R, "seconds", "A job has idle GPUs if no process runs on one of them for so long."),
+        "unused_s": (_R, "seconds", "The same if one of its GPUs is used and another one is not for so long."),
+        "forecast_s": (
+            _R,
+            "seconds",
+            "A job without a checkpoint will not finish if its progress says so for so long, with a margin of a fifth.",
+        ),
+    },
     "retry": {
         "default": (_G, "", "Whether a job that was submitted with neither --retry nor --no-retry is retried."),
         "per_root_cause": (_R, "retries", "Retries of one job for one root cause."),
@@ -396,6 +437,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "tune": (_R, "", "Change CPUs and memory of waiting jobs by their present resource profiles."),
         "order": (_R, "", "Order waiting jobs of gsub by their predicted run times, within a band of the priority."),
         "limit": (_R, "", "Lower the time limits of waiting jobs to what their earlier runs needed."),
+        "early": (
+            _R,
+            "",
+            """Find jobs that are diverged, partly dead, stuck, idle or will not finish while they run. act: cancel or
+            requeue those of --retry, if more than their output shows it.""",
+        ),
     },
 }
 

@@ -123,6 +123,11 @@ def has_finished(row: str) -> bool:
     return _classify_row(row[:_CAP]) == "finished"
 
 
+def is_restart(row: str) -> bool:
+    """Return True if the row announces that training starts again."""
+    return _classify_row(row[:_CAP]) == "restart"
+
+
 def _classify_row(row: str) -> str:
     """Return what a row shows about training: "progress", "finished", "restart" or ""."""
     if any(hint in row for hint in _PROGRESS_HINTS) and _PROGRESS.search(row):

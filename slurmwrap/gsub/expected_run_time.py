@@ -25,15 +25,18 @@ def find_expected_run_time(
         found = find_published_run_time(context.published.run_times, context.cluster, job)
         if found is not None and found.source in (FROM_RUNS, FROM_SCALED_RUNS):
             return found
-    from slurmwrap.profiling.run_time import RunTimeHistory
-
     own = None
+    if prerun_s is not None:
+        from slurmwrap.profiling.run_time import RunTimeHistory
+
+        own = RunTimeHistory().estimate(job, prerun_s)
     try:
         if context.memory.has_runs():
+            from slurmwrap.profiling.run_time import RunTimeHistory
+
             with context.memory.open_run_times(context.cluster) as read:
-                own = RunTimeHistory(read=read).estimate(job, prerun_s)
+                own = RunTimeHistory(read=read).estimate(job, prerun_s) or own
     except StoreError:
         # The estimate is optional. What else needs the database reports its fault.
         pass
-    own = own or RunTimeHistory().estimate(job, prerun_s)
     return own if own is not None and (found is None or (own.specific and not found.specific)) else found

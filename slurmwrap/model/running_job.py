@@ -12,6 +12,13 @@ STUCK = "stuck"  # no step for much longer than usual, and no GPU is in use
 IDLE = "idle"  # allocated GPUs on which no process runs
 WILL_NOT_FINISH = "will_not_finish"  # the time limit comes before the predicted end, and no checkpoint was seen
 FINDING_KINDS = (DIVERGED, PARTLY_DEAD, STUCK, IDLE, WILL_NOT_FINISH)
+FINDING_TITLES = {
+    DIVERGED: "diverged",
+    PARTLY_DEAD: "partly dead",
+    STUCK: "stuck",
+    IDLE: "idle GPUs",
+    WILL_NOT_FINISH: "will not finish",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

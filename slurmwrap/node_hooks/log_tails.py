@@ -119,7 +119,7 @@ def beside(directory, job_id, uid, since, known, of_array=False):
     names = named_like(user_files.listed(directory), job_id, of_array)
     for name in names[:NAMED]:
         other = os.path.join(directory, name)
-        at = _write_time(other, uid, since) if other not in known else None
+        at = find_write_time(other, uid, since) if other not in known else None
         if at is not None:
             written.append((at, other))
     written.sort()
@@ -177,7 +177,7 @@ def preferred(read):
     return failed + newest
 
 
-def _write_time(path, uid, since):
+def find_write_time(path, uid, since):
     try:
         found = os.lstat(path)
     except OSError:
@@ -216,13 +216,13 @@ def list_logs_of(path: bytes, uid: int, since: float) -> list:
     if b"\0" in path:
         return []
     if not path.endswith(b"/"):
-        return [path] if _write_time(path, uid, since) is not None else []
+        return [path] if find_write_time(path, uid, since) is not None else []
     suffixes = tuple(suffix.encode("ascii") for suffix in LOG_SUFFIXES)
     try:
         names = [name for name in user_files.listed(path, NAMED) if name.endswith(suffixes)]
     except (user_files.Unreadable, OSError):
         return []
-    written = [(_write_time(path + name, uid, since), path + name) for name in names]
+    written = [(find_write_time(path + name, uid, since), path + name) for name in names]
     return [one for _, one in sorted((at, one) for at, one in written if at is not None)[-LOGS_OF_DIRECTORY:]]
 
 
@@ -276,13 +276,13 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
         user_files.become(user, uid, gid, send.descriptor)
         read = []
         for name, readings in files:
-            path, log = _read_output_file(name, readings, uid, started_at, begins)
+            path, log = read_output_file(name, readings, uid, started_at, begins)
             send(json.dumps(log).encode("utf-8") + b"\n")
             read += [path] if path else []
         own = len(read)
         for path in [one for name in named[:NAMED] for one in list_logs_of(name, uid, started_at)]:
             if path not in read and len(read) < own + NAMED_LOGS:
-                send(json.dumps(_read_output_file(path, [_parts(path)], uid, started_at, begins)[1]).encode() + b"\n")
+                send(json.dumps(read_output_file(path, [_parts(path)], uid, started_at, begins)[1]).encode() + b"\n")
                 read.append(path)
         if ranks_of is not None:
             job_id, work_dir, of_array = ranks_of
@@ -374,14 +374,17 @@ def patterns(environ):
     return found
 
 
-def _read_output_file(pattern, readings, uid, started_at, begins):
-    """Return (path if the file was read, else None; [name, text or None, truncated, error, further facts])."""
+def read_output_file(pattern, readings, uid, started_at, begins, counted=user_files.COUNTED):
+    """Return (path if the file was read, else None; [name, text or None, truncated, error, further facts]).
+
+    `counted`: see user_files.span.
+    """
     error = "no such file"
     for components in readings:
         path = pattern
         try:
             path = user_files.find(components, uid, started_at)
-            found = user_files.span(path, uid, TAIL, (begins or {}).get(_text(path)))
+            found = user_files.span(path, uid, TAIL, (begins or {}).get(_text(path)), counted)
             cut = found["start"] > found["first"]
             data = _whole_lines(found["data"], cut)
             line = found["line"] + found["data"].count(b"\n", 0, len(found["data"]) - len(data))

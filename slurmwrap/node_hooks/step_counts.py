@@ -121,6 +121,25 @@ def _read_losses(path, uid, since):
     return {"points": points, "taken": taken, "bad": bad, "bad_at_end": bad_at_end}
 
 
+def counted_now(directory, job_id, uid, since, restart):
+    """Return `counted`'s result of a run that still runs, with `total`, the steps of all processes, and `newest_at`.
+
+    {} when no process counted steps. A script may start several programs one after the other, so the process with the
+    most steps may have ended long ago.
+    """
+    records = _list_records(directory, _select_names(_list_names(directory), job_id, restart), uid, since)
+    if not records:
+        return {}
+    best = max(records, key=lambda one: one["count"])
+    newest = max(one["last_at"] for one in records)
+    return dict(best, processes=len(records), total=sum(one["count"] for one in records), newest_at=newest)
+
+
+def _select_names(names, job_id, restart):
+    prefix = b"%d.%d." % (job_id, restart)
+    return sorted(name for name in names if name.startswith(prefix) and _NAME.match(name))
+
+
 def _list_names(directory):
     try:
         return user_files.listed(directory, NAMED)
@@ -156,6 +175,14 @@ def _changed_directories(place, since):
 
 
 def _record_of_busiest(directory, names, uid, since):
+    records = _list_records(directory, names, uid, since)
+    if not records:
+        return {}
+    best = max(records, key=lambda one: one["count"])
+    return dict(best, processes=len(names))
+
+
+def _list_records(directory, names, uid, since):
     records = []
     for name in names[:OPENED]:
         try:
@@ -164,10 +191,7 @@ def _record_of_busiest(directory, names, uid, since):
             continue
         if record:
             records.append(record)
-    if not records:
-        return {}
-    best = max(records, key=lambda one: one["count"])
-    return dict(best, processes=len(names))
+    return records
 
 
 def _read_text(path, uid, since, size):

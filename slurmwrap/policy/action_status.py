@@ -56,7 +56,7 @@ def get_status_of_job_action(action: ActionRecord, run: JobRun, job: JobRecord |
     if job.state == "CANCELLED":
         return _make_void_status("it was cancelled meanwhile")
     if action.verb == Verb.REQUEUEHOLD.value:
-        return _get_status_of_requeuehold(run, job)
+        return _get_status_of_requeuehold(action.rule, run, job)
     # Compared for equality, not order: the controller's clock may have been set back meanwhile.
     if job.submit_time == run.attempt.submit_time or job.restarts != run.restarts + 1:
         return _make_void_status("the job is not in the run that this belongs to")
@@ -97,10 +97,13 @@ def get_status_of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Act
     return _NOW
 
 
-def _get_status_of_requeuehold(run: JobRun, job: JobRecord) -> ActionStatus:
+def _get_status_of_requeuehold(rule: str, run: JobRun, job: JobRecord) -> ActionStatus:
     if job.submit_time == run.attempt.submit_time:
         if job.state == "COMPLETING":
             return _LATER
+        if rule == "early":
+            # This rule requeues running jobs. The decision about the end of the run is that of other rules.
+            return _make_void_status("the run ended by itself")
         return _NOW if job.ended else _make_void_status(f"Slurm says it is {job.state}")
     held_requeue = job.pending and job.restarts == run.restarts + 1 and _is_held(job)
     return _DONE if held_requeue else _make_void_status("it was requeued already")

@@ -26,7 +26,7 @@ def finish(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> None
     """
     store = this_pass.services.store
     actions = _drop_waiting_actions(store.actions(run.attempt), this_pass)
-    if not any(action.done_at is not None for action in actions):
+    if not any(action.done_at is not None and action.rule != "early" for action in actions):
         # A reconciler that was killed while storing intentions left some out. The plan was stored with the diagnosis,
         # so the missing ones are added.
         actions = _store_intentions(run, actions, this_pass)

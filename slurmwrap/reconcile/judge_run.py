@@ -17,7 +17,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.cluster import Partition
-from slurmwrap.model.decision import BlockedInput, InputRead, RetryDecision
+from slurmwrap.model.decision import BlockedInput, InputRead, RetryDecision, Verb
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import STOP_RULE, JobRun, QueueDelay
@@ -98,7 +98,7 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
         run = replace(run, state=REQUEUED)
     submission = find_submission(run, this_pass)
     named = submission.logs if submission is not None else {}
-    run = replace(run, output_begins={**_read_first_ends(named), **_read_output_ends(before)})
+    run = replace(run, output_begins={**read_first_ends(named), **read_output_ends(before)})
     logs = _select_own_tails(_read_tails(run, seen, tuple(named), this_pass), run, slurm_record)
     # Only before the next run starts: afterwards it may have appended to the same files.
     if not overwritten or job is None or job.pending:
@@ -122,7 +122,7 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     case = replace(case, gate=next(iter(refused.values()), ""), gate_nodes=tuple(refused))
     case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
     case = replace(case, also_failed=_list_other_failures(blamed.digest, run, this_pass))
-    decision = decide(case, this_pass.services.config)
+    decision = _explain_early_end(run, decide(case, this_pass.services.config), this_pass)
     run = _add_decision(case.record, case, decision)
     if diagnosis.category == "time_limit":
         run = replace(
@@ -152,6 +152,17 @@ def _add_decision(run: JobRun, context: DecisionContext, decision: RetryDecision
         retry_at=decision.start_at,
         incident=context.incident.incident_id if context.incident is not None else "",
     )
+
+
+def _explain_early_end(run: JobRun, decision: RetryDecision, this_pass: ReconcilePass) -> RetryDecision:
+    """Return the decision about a run that the rule `early` ended, with that rule's reason."""
+    ends = (Verb.REQUEUEHOLD.value, Verb.CANCEL.value)
+    actions = this_pass.services.store.actions(run.attempt)
+    done = [one for one in actions if one.rule == "early" and one.verb in ends and one.done_at and not one.error]
+    if not done:
+        return decision
+    what = "retry" if done[0].verb == Verb.REQUEUEHOLD.value else "none"
+    return replace(decision, decision=what, reason=done[0].reason, actions=(), start_at=None)
 
 
 def list_siblings(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
@@ -234,12 +245,12 @@ def _select_own_tails(logs: Sequence[LogTail], run: JobRun, job: JobRecord) -> t
     return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest or tail.name in own)
 
 
-def _read_first_ends(named: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_first_ends(named: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return where the named logs ended before the job, as gsub recorded it. A user can record anything."""
     return {path: end for path, end in named.items() if isinstance(end, list | tuple) and len(end) == 2}
 
 
-def _read_output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:
+def read_output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:
     """Return the ends of the output files as they were when the previous run was judged."""
     known = [other for other in before if other.output_ends]
     return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
@@ -375,7 +386,7 @@ def build_decision_context(
         fleet=make_fleet(this_pass.snapshot(), run.partition) if placed else Fleet(),
         limits=_list_partition_limits(run.partition, this_pass) if placed else (),
         incident=find_incident(run, this_pass),
-        starts=_list_retry_starts(this_pass) if again else (),
+        starts=list_retry_starts(this_pass) if again else (),
         stopped=_find_stop_reason(run, submission, this_pass),
         site=this_pass.services.scope.user is None,
         now=this_pass.now,
@@ -395,7 +406,7 @@ def _list_partition_limits(partition: str, this_pass: ReconcilePass) -> tuple[Pa
     return tuple(one for one in this_pass.snapshot().partitions if one.name in wanted)
 
 
-def _list_retry_starts(this_pass: ReconcilePass) -> tuple[float, ...]:
+def list_retry_starts(this_pass: ReconcilePass) -> tuple[float, ...]:
     """Return the start times of slurmwrap's retries, of the last hour and to come.
 
     They are read once per process, then updated.

@@ -18,8 +18,10 @@ from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.running_job import CountedLosses, LossCurve
+from slurmwrap.model.running_read import RunningNews, RunningRead
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
+from slurmwrap.policy.early_findings import RunningSeries
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
 from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
@@ -96,6 +98,14 @@ class Services:
     curves: Callable[[JobRun], LossCurve | None] = lambda run: None
     # Losses that StepFiles.losses reads from a run's step directory; None: none were recorded.
     losses: Callable[[JobRun, str], CountedLosses | None] = lambda record, directory: None
+    # host.read_running_jobs.RunningJobReader: the news of jobs of one user; None for each that was not read in time.
+    read_running: Callable[[int, Sequence[RunningRead]], Sequence[RunningNews | None]] = lambda uid, reads: (
+        [None] * len(reads)
+    )
+    # Argument: address of a running job. CPU seconds that its steps have used, by Slurm; None: not known.
+    step_cpu_s: Callable[[str], float | None] = lambda address: None
+    # CPU seconds that this process and its children have used.
+    own_cpu_s: Callable[[], float] = lambda: 0.0
     # Whether this process may change nodes, CPUs and memory of other users' pending jobs.
     may_resize: Callable[[], bool] = lambda: True
     limits: LimitStore = field(default_factory=NoLimits)
@@ -191,6 +201,29 @@ class StopWatch:
 
 
 @dataclass(slots=True)
+class RunningWatch:
+    """One running job that the rule `early` looks at (reconcile/check_running.py)."""
+
+    submission: Submission | None  # None: it was not submitted with gsub
+    series: RunningSeries | None = None
+    looked_at: float = 0.0
+    begins: dict[str, Any] = field(default_factory=dict)  # how far its output was read, as in JobRun.output_begins
+    found: set[str] = field(default_factory=set)  # kinds of findings whose evidence holds
+    kept: set[str] = field(default_factory=set)  # of these, those of an earlier process
+    began_at: float = 0.0  # when this process first looked at it
+    comment: str = ""  # that slurmwrap set about them
+
+
+@dataclass(slots=True)
+class EarlyState:
+    """State of the rule `early` between passes."""
+
+    watches: dict[RunKey, RunningWatch] = field(default_factory=dict)
+    spare_s: float = 1.0  # CPU time that the looks may still take
+    spare_at: float | None = None
+
+
+@dataclass(slots=True)
 class OrderState:
     """State of the rule `order` between passes."""
 
@@ -235,6 +268,7 @@ class ReconcilerState:
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
     stops: dict[RunKey, StopWatch] = field(default_factory=dict)  # of running jobs, and of requeued ones
+    early: EarlyState = field(default_factory=EarlyState)
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read
     limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes

@@ -21,6 +21,7 @@ from slurmwrap.prerun.expected_saving import summarize_history
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.protocols import Published
 from slurmwrap.reconcile import open_incidents
+from slurmwrap.reconcile.check_running import check_running
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
@@ -219,7 +220,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     open_incidents.end(this_pass)
     release_gates(this_pass)
     for look in (
-        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, stop_running),
+        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, stop_running, check_running),
         *(update_run_time_lines, notify_findings, read_loss_curves),
     ):
         _run_step(look, this_pass)

@@ -6,15 +6,18 @@ import os
 import pwd
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from slurmwrap.config.load_config import Config, read_layers
 from slurmwrap.diagnosis.classifier import make_classifier
-from slurmwrap.errors import UsageError
+from slurmwrap.errors import SlurmError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host import munge
 from slurmwrap.host.mounts import find_mount_point
 from slurmwrap.host.read_loss_curve import LossCurveFiles
+from slurmwrap.host.read_running_jobs import RunningJobReader
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
@@ -101,9 +104,26 @@ def _make_services(
         steps=step_files,
         losses=step_files.losses,
         curves=LossCurveFiles(),
+        read_running=RunningJobReader(),
+        step_cpu_s=partial(_read_step_cpu_s, slurm, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),
+        own_cpu_s=_get_own_cpu_s,
         may_resize=slurm.may_resize,
         say=say,
     )
+
+
+def _get_own_cpu_s() -> float:
+    return sum(os.times()[:4])
+
+
+def _read_step_cpu_s(slurm: SlurmCommands, sacct: Sacct, address: str) -> float | None:
+    """Return the CPU seconds of a running job's steps, by sstat; None where Slurm does not account them."""
+    with suppress(SlurmError):
+        if slurm.config().get("JobAcctGatherType", "").rpartition("/")[2] in ("", "none"):
+            return None
+        counted = [one.cpu_s for one in sacct.running_steps(address).values() if one.cpu_s is not None]
+        return sum(counted) if counted else None
+    return None
 
 
 def _find_slurm_uid(config: Config, slurm: SlurmCommands) -> int:

@@ -8,6 +8,7 @@ from slurmwrap.report import failure_counts, lemon_nodes, usage_totals
 from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
 from slurmwrap.report.convergence_totals import sum_convergence
+from slurmwrap.report.early_results import count_early_rows, list_early_cases, make_early_agreement
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
@@ -23,6 +24,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
     saved = list_savings(figures)
     out = {one.node for one in figures.removals}
     judged = lemon_nodes.list_lemons(figures.history, nodes or Nodes(), out, now=until)
+    early = count_early_rows(figures.found_early)
     drained = {action.target for action in figures.drains if action.mode in ("advise", "act")}
     return NightReport(
         since=since,
@@ -45,10 +47,15 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         repeated_inputs=failure_counts.list_by_input(figures),
         rules=count_rule_rows(figures.steps),
         retries=count_retries(figures.again),
-        agreement=compare_rules_with_outcomes(
-            *(figures.judged, figures.spoken, blaming, figures.submitted),
-            out_of_service={one.node for one in figures.removals if not one.ours},
+        agreement=(
+            *compare_rules_with_outcomes(
+                *(figures.judged, figures.spoken, blaming, figures.submitted),
+                out_of_service={one.node for one in figures.removals if not one.ours},
+            ),
+            *make_early_agreement(early),
         ),
+        early=early,
+        early_jobs=list_early_cases(figures.found_early),
         suspects=lemon_nodes.list_suspects([strike for strike in blaming if since <= strike.at < until]),
         lemons=judged,
         drains=lemon_nodes.list_own_drains(figures.removals),

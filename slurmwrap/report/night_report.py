@@ -471,6 +471,38 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyRow:
+    """Findings of one kind about running jobs, compared with how the runs ended (rule `early`)."""
+
+    kind: str
+    findings: int
+    right: int
+    wrong: int
+    open: int
+    # Right ones of those that are right or wrong; None: none yet.
+    precision: float | None
+    # Runs that slurmwrap cancelled or requeued because of it.
+    acted: int
+    # GPU-hours of the runs after the findings that were right.
+    gpu_hours_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyCase:
+    """One finding about a running job. `ended`: final state, "" while it runs; `result`: right, wrong or open."""
+
+    address: str
+    user: str
+    name: str
+    kind: str
+    at: float
+    evidence: str
+    action: str
+    ended: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """Jobs that were run again, and how the next run ended."""
 
@@ -572,6 +604,8 @@ class NightReport:
     rules: tuple[RuleRow, ...] = ()
     retries: Retries = field(default_factory=Retries)
     agreement: tuple[Agreement, ...] = ()
+    early: tuple[EarlyRow, ...] = ()
+    early_jobs: tuple[EarlyCase, ...] = ()
     suspects: tuple[SuspectNodes, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     to_do: tuple[ToDo, ...] = ()

@@ -202,6 +202,23 @@ class TrainedRuns(NamedTuple):
     runs: Sequence[tuple[float, float, float | None]]
 
 
+class FoundRun(NamedTuple):
+    """A finding of the rule `early`, and the end of its run. `state`: "" while it runs."""
+
+    kind: str
+    action: str
+    at: float
+    gone_at: float | None
+    address: str
+    user: str
+    name: str
+    gpus: int
+    state: str
+    category: str
+    end_time: float | None
+    evidence: str
+
+
 class MultiNodeRun(NamedTuple):
     """A run on several nodes."""
 
@@ -309,6 +326,7 @@ class Figures:
     limits: Sequence[TimeAskedFor] = ()
     predicted: Sequence[PredictedRun] = ()
     trained: Sequence[TrainedRuns] = ()
+    found_early: Sequence[FoundRun] = ()
     spread: Sequence[MultiNodeRun] = ()
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report.night_report import DEMAND, Blocked, CategoryRow, NightReport, UsageRow
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
+from slurmwrap.report.sections_running import make_running_section
 from slurmwrap.report.sections_saved import make_saved_section, make_wrong_section
 from slurmwrap.report.sections_site import list_site_sections
 from slurmwrap.report.user_report import describe_unused_request
@@ -208,6 +209,7 @@ def list_sections(report: NightReport) -> tuple[Section, ...]:
             usage(report),
             make_inputs_section(report),
             *kept,
+            make_running_section(report),
             make_saved_section(report),
             make_wrong_section(report),
         )
@@ -218,6 +220,7 @@ def list_sections(report: NightReport) -> tuple[Section, ...]:
             make_wrong_section(report),
             make_nodes_section(report),
             make_inputs_section(report),
+            make_running_section(report),
             *site,
         )
     if report.user:

@@ -23,6 +23,7 @@ from slurmwrap.report.report_inputs import (
     Delayed,
     Drawn,
     Figures,
+    FoundRun,
     Key,
     Often,
     Passed,
@@ -96,6 +97,7 @@ def read(
     limits = reader.ask(sql.TIME_LIMITS, "r", recent=recent)
     predicted = reader.ask(sql.PREDICTED, "s", recent=recent)
     trained = reader.ask(sql.TRAINED, "a") if database._has_table("loss_curves") else None
+    found_early = reader.ask(sql.FOUND_EARLY, "a", detail=detail) if database._has_table("early_findings") else None
     spread = reader.ask(sql.SPREAD, "r", detail=detail)
     large = reader.ask(sql.LARGE, "r")
     overtaken = reader.ask(sql.OVERTAKEN, "a")
@@ -181,10 +183,17 @@ def read(
             TrainedRuns(decode_text(user), decode_text(name), json.loads(runs_of_job))
             for user, name, runs_of_job in (trained.result() if trained else ())
         ],
+        found_early=[_make_found_run(row) for row in (found_early.result() if found_early else ())],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
     )
+
+
+def _make_found_run(row: Sequence[Any]) -> FoundRun:
+    kind, action, at, gone_at, address, user, name, gpus, state, category, end_time, evidence = row
+    texts = (decode_text(address), decode_text(user), decode_text(name))
+    return FoundRun(kind, action, at, gone_at, *texts, gpus, state, category, end_time, decode_text(evidence))
 
 
 def _list_notes(since: float, recent: float, detail: float, cells: Sequence[RunGroup], measured: int) -> list[str]:

@@ -335,6 +335,12 @@ WHERE {ended}
     AND a.end_time > a.start_time AND a.state = 'COMPLETED' AND a.diagnosis_category = 'success'
     AND coalesce(a.diagnosis_resumed, 0) = 0""",
 )
+FOUND_EARLY = """
+SELECT f.kind, f.action, f.at, f.gone_at, f.address, a.user, a.name, a.gpus, a.state,
+    coalesce(a.diagnosis_category, ''), a.end_time, f.evidence
+FROM early_findings f JOIN attempts a USING (cluster, job_id, submit_time)
+WHERE f.at >= :detail AND f.at >= :since AND f.at < :until{mine} ORDER BY f.at DESC LIMIT 10000
+"""
 SPREAD = f"""
 SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
     ON a.cluster = (SELECT name FROM names WHERE id = r.cluster) AND a.job_id = r.job_id

@@ -302,6 +302,7 @@ KINDS: tuple[RetentionKind, ...] = (
     # Runs and everything that refers to them.
     _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
     _make_removal_kind("delays", "keep", _RUN, "seen_at < :before AND over = 1"),
+    _make_removal_kind("early_findings", "keep", f"{_RUN}, kind", "at < :before"),
     _make_removal_kind("preruns", "keep", "cluster, prerun_job_id, at", "at < :before", "300"),
     _make_removal_kind(
         "submissions",

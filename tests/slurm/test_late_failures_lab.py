@@ -60,10 +60,9 @@ def test_completed_runs_with_errors_and_late_failures_are_explained(lab: Lab, wo
     lab.reconcile_once()
     assert "crash.sbatch:3: the exit code of this line is that of 'tee'" in answers["crash"][1]
     pages = {name: read_why(lab, job) for name, job in jobs.items()}
-    script = work / "crash.sbatch"
     assert "Completed, but its output ends with AttributeError (crash.py:4)." in pages["crash"]
     assert "gsub had warned at submission: " not in pages["sound"]
-    assert f"gsub --prerun=only --prerun-steps 180 {script}" in pages["crash"]
+    assert f"gsub --again {jobs['crash']} --prerun=only --prerun-steps 180" in pages["crash"]
     assert "training diverged (NaN) (model_diverged): user program" in pages["nan"]
     assert "NEXT Nothing: it completed." in pages["sound"]
     assert "late.py:4: NameError: name 'args' is not defined" in pages["late"].partition("gsub had warned")[2]

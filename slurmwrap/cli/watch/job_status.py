@@ -40,7 +40,7 @@ from slurmwrap.model.evidence import LogTail, RunKey
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run_time import RunTimeEstimate
-from slurmwrap.model.running_job import FINDING_KINDS, EarlyFinding
+from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import log_tails, step_counts
@@ -584,7 +584,7 @@ def find_commented(record: JobRecord) -> tuple[EarlyFinding, ...]:
     if record.state != "RUNNING" or not record.comment.startswith(COMMENT_PREFIX):
         return ()
     text = record.comment.removeprefix(COMMENT_PREFIX).partition(" (slurmwrap why")[0]
-    kind = next((kind for kind in FINDING_KINDS if text.startswith(kind.replace("_", " "))), None)
+    kind = next((kind for kind, title in FINDING_TITLES.items() if text.startswith(title)), None)
     if kind is None:
         return ()
     return (

@@ -12,7 +12,7 @@ from slurmwrap.cli.watch.job_status import JobStatus, JobStatusReader, list_outp
 from slurmwrap.cli.watch.watch_output import ScreenStyle, format_log_line, make_change_key
 from slurmwrap.diagnosis.log_rows import remove_ansi
 from slurmwrap.escape import harmless
-from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.report.text_format import flat, row
 
@@ -45,7 +45,7 @@ class _FollowedFile:
 
     path: str
     position: int | None = None  # None: it was not found yet
-    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+    decoder: codecs.IncrementalDecoder | None = None  # None: nothing was read yet
     rest: str = ""
 
     def read(self, from_start: bool) -> bytes:
@@ -67,6 +67,8 @@ class _FollowedFile:
 
     def decode(self, found: bytes, colour: bool) -> str:
         """Return what is printed of new bytes on a terminal."""
+        if self.decoder is None:
+            self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = self.rest + self.decoder.decode(found)
         unfinished = _UNFINISHED.search(text)
         end = unfinished.start() if unfinished is not None else len(text)

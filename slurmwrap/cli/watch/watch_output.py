@@ -17,7 +17,7 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import FROM_USER
-from slurmwrap.model.running_job import DIVERGED, IDLE, PARTLY_DEAD, STUCK, WILL_NOT_FINISH, EarlyFinding
+from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import find_due_level
@@ -65,13 +65,6 @@ _LOG_LABELS = (
     "found",
     "warning",
 )
-_FINDINGS = {
-    DIVERGED: "diverged",
-    PARTLY_DEAD: "partly dead",
-    STUCK: "stuck",
-    IDLE: "idle GPUs",
-    WILL_NOT_FINISH: "will not finish in time",
-}
 # Rows that are written to a log without their label.
 _UNLABELLED = ("reason", "task", "warning")
 
@@ -343,7 +336,7 @@ def _list_findings(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str,
 
 def format_finding_kind(finding: EarlyFinding) -> str:
     """Return the kind of a finding in plain words."""
-    return _FINDINGS.get(finding.kind, flat(finding.kind))
+    return FINDING_TITLES.get(finding.kind, flat(finding.kind))
 
 
 def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from posixpath import basename
 
 from slurmwrap.diagnosis.cited_context import find_own_place
@@ -19,6 +19,7 @@ from slurmwrap.model.decision import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_run import STOP_RULE, ActionRecord, Incident, JobRun
+from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import format_scontrol_line
 from slurmwrap.report.convergence_text import draw_loss, format_convergence
@@ -49,6 +50,13 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
     waited = run.waited or next((d for d in timeline.delays if d.attempt == run.attempt), None)
     if waited is not None:
         yield look.wrapped(format_wait(waited), "  ", "    ")
+    for finding in timeline.findings:
+        if finding.attempt == run.attempt:
+            over = finding.gone_at is not None
+            text = look.wrapped(
+                f"Found {look.moment(finding.at)}: {describe_finding(finding, look.moment)}", "  ", "    "
+            )
+            yield text if over else look.paint(text, "yellow")
     if run.state == "COMPLETED" and (used := format_requested_and_used(run)):
         yield look.wrapped(used, "  ", "    ")
     curve = next((one for one in timeline.curves if one.attempt == run.attempt), None)
@@ -60,6 +68,16 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
             yield look.wrapped(action.reason, "    ")
     if run.diagnosis is not None and run.diagnosis.category != SUCCESS:
         yield from format_diagnosis(run, timeline, look)
+
+
+_DONE = {"cancel": "; slurmwrap cancelled it", "requeue": "; slurmwrap requeued it", "signal": "; it got a signal"}
+
+
+def describe_finding(finding: EarlyFinding, moment: Callable[[float], str]) -> str:
+    """Return "stuck: no step for 12 min, no GPU is in use (over since 14:03)". `moment`: formats Unix seconds."""
+    over = f" (over since {moment(finding.gone_at)})" if finding.gone_at is not None else ""
+    title = FINDING_TITLES.get(finding.kind, finding.kind)
+    return f"{title}: {visible(finding.evidence)}{over}{_DONE.get(finding.action, '')}"
 
 
 def format_requested_and_used(run: JobRun) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay
-from slurmwrap.model.running_job import LossCurve
+from slurmwrap.model.running_job import EarlyFinding, LossCurve
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before
@@ -29,6 +29,7 @@ class JobTimeline:
     attempts: tuple[JobRun, ...] = ()
     actions: tuple[ActionRecord, ...] = ()
     delays: tuple[QueueDelay, ...] = ()
+    findings: tuple[EarlyFinding, ...] = ()  # of the rule `early`, about runs while they ran
     # Incidents to which its runs belong, if the reader may see them.
     incidents: tuple[Incident, ...] = ()
     # Loss curves of its runs, as far as they are known.
@@ -61,6 +62,7 @@ def build_timeline(
     attempts: Sequence[JobRun],
     actions: Sequence[ActionRecord],
     delays: Sequence[QueueDelay] = (),
+    findings: Sequence[EarlyFinding] = (),
 ) -> JobTimeline:
     """Return the timeline of the newest job with this address.
 
@@ -92,6 +94,7 @@ def build_timeline(
         preruns=tuple(sorted({(p.prerun_job_id, p.at): p for p in tried}.values(), key=lambda p: p.at)),
         attempts=tuple(sorted({a.attempt: a for a in runs}.values(), key=_make_sort_key)),
         actions=tuple(action for action in actions if action.attempt in keys),
+        findings=tuple(finding for finding in findings if finding.attempt in keys),
         delays=tuple(
             d
             for d in delays

@@ -585,7 +585,7 @@ def test_findings_of_the_rule_early_are_shown_in_each_view() -> None:
     [
         ("slurmwrap: stuck: no step for 14 min (slurmwrap why 81)", "found    stuck: no step for 14 min"),
         ("slurmwrap: partly dead: rank 3 ended", "found    partly dead: rank 3 ended"),
-        ("slurmwrap: idle: 7 of 8 GPUs\x1b[2J", "found    idle GPUs: 7 of 8 GPUs\\x1b[2J"),
+        ("slurmwrap: idle GPUs: 7 of 8 GPUs\x1b[2J", "found    idle GPUs: 7 of 8 GPUs\\x1b[2J"),
         ("slurmwrap: requeued after gpu_oom", ""),
         ("stuck: my own comment", ""),
     ],

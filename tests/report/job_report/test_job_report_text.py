@@ -14,6 +14,7 @@ from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.job_run import ActionRecord
 from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.running_job import EarlyFinding
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.job_report.job_report_text import MAX_LINES, format_job_report
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline
@@ -171,6 +172,16 @@ def test_counted_steps_of_a_run_are_shown(day: dict[str, Any]) -> None:
     page = format_job_report(replace(timeline, attempts=(replace(first, measurement=counted), timeline.attempts[1])))
     assert "It counted 1,200 steps, 2.5 a second, the last 10 min before the end." in " ".join(page.split())
     assert "It counted" not in format_job_report(timeline)
+
+
+def test_what_was_found_while_a_run_lasted_is_shown_with_it(day: dict[str, Any]) -> None:
+    timeline = build_retried_timeline(day)
+    finding = EarlyFinding(
+        attempt=timeline.attempts[0].attempt, kind="partly_dead", at=timeline.attempts[0].attempt.submit_time + 600.0,
+        n=1, evidence="rank 3 ended with an error", uid=1, address="101", mode="act", action="requeue",
+    )  # fmt: skip
+    page = " ".join(format_job_report(replace(timeline, findings=(finding,))).split())
+    assert "partly dead: rank 3 ended with an error; slurmwrap requeued it" in page.partition("RUN 2")[0]
 
 
 def test_a_job_of_the_holdout_group_is_marked(day: dict[str, Any]) -> None:
