@@ -26,13 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 # Observed memory of a worker with a lab of eight nodes and a PyTorch process.
 _WORKER_BYTES = 1536 << 20
-# Lab tests mostly wait: with fewer workers the cores are sometimes idle, with more the start of workers costs time.
-_WORKERS_PER_CORE = 2.5
+# Lab tests mostly wait: with fewer workers the cores are often idle, with more the start of workers costs time.
+_WORKERS_PER_CORE = 4
 _TEST_TIMEOUT_S = 180
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: five workers on two cores, fewer if memory is short. PYTEST_XDIST_AUTO_NUM_WORKERS overrides it."""
+    """`-n auto`: eight workers on two cores, fewer if memory is short. PYTEST_XDIST_AUTO_NUM_WORKERS overrides it."""
     if asked := os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return int(asked)
     cores = len(os.sched_getaffinity(0))
