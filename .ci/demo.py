@@ -190,7 +190,7 @@ def late_bug(demo: Demo) -> None:
 
 
 def good(demo: Demo) -> None:
-    heading("(b) The mended job: passes, is tuned by its own pre-run, runs on two nodes of one switch")
+    heading("(b) The fixed job: passes, is tuned by its own pre-run, runs on two nodes of one switch")
     note("it asks for 8 CPUs and 2 GB per node, a guess; nothing is known of it yet")
     job = demo.submit("--explain", "examples/ddp/train.sbatch")
     demo.wait(job, "RUNNING", "COMPLETED")
