@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.running_job import LossCurve, LossPoint
@@ -41,7 +42,10 @@ def draw_losses(points: Sequence[LossPoint], unicode: bool = True, bars: int = _
 
 
 def format_last_loss(losses: Sequence[float], unicode: bool = True) -> str:
-    """Return the last of the losses that the end of an output shows, and all of them as bars."""
-    points = tuple(LossPoint(at_s=float(at), loss=loss) for at, loss in enumerate(losses))
-    bars = draw_losses(points, unicode)
-    return f"{losses[-1]:.5g}  {bars}".rstrip()
+    """Return the last of the losses that the end of an output shows, and the finite ones as bars."""
+    finite = [loss for loss in losses if isfinite(loss)]
+    last = f"{losses[-1]:.5g}"
+    if not isfinite(losses[-1]):
+        last += f" (before: {finite[-1]:.5g})" if finite else " (no finite one)"
+    bars = draw_losses(tuple(LossPoint(at_s=float(at), loss=loss) for at, loss in enumerate(finite)), unicode)
+    return f"{last}  {bars}".rstrip()

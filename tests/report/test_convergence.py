@@ -61,6 +61,8 @@ def test_the_loss_is_drawn_as_falling_bars() -> None:
     assert draw_loss(make_curve(run, points=())) == ""
     assert format_last_loss([3.0, 2.0, 1.234567]).split()[0] == "1.2346"
     assert format_last_loss([2.5]) == "2.5"
+    assert format_last_loss([3.0, 2.2, math.nan, math.nan]).startswith("nan (before: 2.2)  ")
+    assert format_last_loss([math.inf]) == "inf (no finite one)"
 
 
 def test_totals_and_rows_by_user_and_job_name() -> None:

@@ -6,11 +6,11 @@ for any other user.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isnan, nan
 from stat import S_ISREG
 from typing import Any, BinaryIO
 
@@ -84,7 +84,7 @@ class Output:
     longest_gap_s: float = 0.0  # seen while watching
     empty: bool = False  # nothing was written in this run
     shown: ShownProgress | None = None  # its progress, by this output; None: it shows none
-    losses: tuple[float, ...] = ()  # losses of training that the end of the output shows
+    losses: tuple[float, ...] = ()  # losses of training that the end of the output shows, also NaN and infinite ones
 
     @property
     def usual_gap_s(self) -> float:
@@ -163,7 +163,8 @@ def _read_output_file(path: str, start: float, *, resumed: bool) -> Output | Non
 
 def _read_losses(tail: LogRows) -> tuple[float, ...]:
     found = read_loss_rows([(float(at), row) for at, row in enumerate(tail.rows)])
-    return tuple(row.loss for row in found.rows if row.loss is not None and math.isfinite(row.loss))
+    # Always the same NaN object, so that equal outputs compare as equal.
+    return tuple(nan if isnan(row.loss) else row.loss for row in found.rows if row.loss is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
