@@ -306,6 +306,57 @@ def placement_levels() -> str:
     )
 
 
+# Lanes of the picture below: head, what it is, what begins at minute 0, minutes until it is found, what is found. With
+# None nothing is found: the job makes its next step after nine minutes.
+_FOUND_WHILE_RUNNING = (
+    ("a rank dies", "the others wait for it", "an error of one rank", 3, "partly dead"),
+    ("the loss is NaN", "the steps go on", "loss nan", 2, "diverged"),
+    ("it hangs", "no GPU is in use", "the last step", 10, "stuck"),
+    ("a process is gone", "its GPU is empty", "no process", 15, "idle GPUs"),
+    ("a long checkpoint", "a good job", '"Saving checkpoint"', None, ""),
+)
+
+
+def running_findings() -> str:
+    """Return the picture of docs/running.md: when the rule `early` finds what, with the default waiting times."""
+    start, minute = 300, 30
+
+    def steps(y: float, first: float, last: float) -> str:
+        places = [first + 0.4 * n for n in range(int((last - first) / 0.4) + 1)]
+        return "".join(line((start + minute * at, y - 6), (start + minute * at, y + 6)) for at in places)
+
+    parts = []
+    for place, (head, under, begins, found_after, found) in enumerate(_FOUND_WHILE_RUNNING):
+        top = 40 + 62 * place
+        middle = top + 34
+        waits = 9 if found_after is None else found_after
+        parts += [lane(top, 54, head, under), steps(middle, -4.4, 0), text(start, top + 16, begins, "small")]
+        parts.append(
+            f'<rect class="box gpu dash" x="{start}" y="{middle - 8}" width="{minute * waits}" height="16" rx="3"/>'
+        )
+        if found_after is None:
+            parts += [
+                steps(middle, 9, 18),
+                text(start + minute * 9 + 4, top + 16, "the next step: nothing is found", "small"),
+            ]
+            continue
+        parts.append(f'<circle class="bad" cx="{start + minute * waits}" cy="{middle}" r="7"/>')
+        parts.append(text(start + minute * waits + 14, middle + 4, found, "head"))
+    marks = (0, 5, 10, 15)
+    heads = [text(start + minute * at, 30, f"{at} min", "small", "middle") for at in marks]
+    grid = [line((start + minute * at, 36), (start + minute * at, 345), kind="grid") for at in marks]
+    legend = text(
+        20,
+        368,
+        "Marks are steps, dashed boxes the waiting time (the defaults; longer if the job's own pauses are).",
+        "small",
+    )
+    return picture(
+        382, "When something is found about a running job: partly dead after 3 minutes, diverged after 2, stuck after 10, "
+        "idle GPUs after 15, and nothing about a checkpoint of 9 minutes", *heads, *parts, *grid, legend,
+    )  # fmt: skip
+
+
 def terminal_session() -> str:
     """Return the picture of the failed job of README.md. Tests compare that text with the output of a real Slurm."""
     rows = list_terminal_rows((ROOT / "README.md").read_text(encoding="utf-8"))
@@ -339,6 +390,7 @@ PICTURES = {
     "retry-ledger": retry_ledger,
     "who-vouches": who_vouches,
     "placement-levels": placement_levels,
+    "running-findings": running_findings,
 }
 
 
