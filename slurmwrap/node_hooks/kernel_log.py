@@ -216,8 +216,10 @@ CHARACTERS = 1000
 HINTS = ("NVRM", "nvidia", "oom", "memory", "rror", "nfs", "Lustre", "LNet", "timeout", "timed out", "EDAC", "AER")
 HINTS += ("BUG", "blocked for more", "shut", "orruption", "achine", "mlx", "amdgpu", "abort", "BTRFS", "ceph")
 
-# Start of a line that begins with a process name and pid.
-BY_USER = r".{1,16}?(?:\[\d+\]|\(\d+\)| \(\d+\)):? "
+# Start of a line that begins with a process name: "comm[pid]: segfault", "comm invoked oom-killer: ", "comm: page
+# allocation failure" (mm/oom_kill.c, mm/page_alloc.c, kernel/signal.c).
+BY_USER = r".{1,16}?(?:(?:\[\d+\]|\(\d+\)| \(\d+\)):? | invoked oom-killer: "
+BY_USER += r"|: (?:page allocation|vmalloc|vmemmap|potentially unexpected fatal signal) )"
 
 
 def _compile():

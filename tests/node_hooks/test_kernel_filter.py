@@ -59,6 +59,11 @@ def test_lines_of_the_job_and_of_the_whole_node_are_kept(line: str) -> None:
         "EDAC x[77]: segfault at 0 error 4",
         "Lustre: x (77): drop_caches: 3 error",
         "python[77]: segfault at 0 ip 0 sp 0 error 4 in libcuda.so",
+        "LustreError: x invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "Kernel panic invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        "LNetError: x: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP)",
+        "NFS: x: vmalloc error: size 4096, failed to allocate pages",
+        "EDAC x: potentially unexpected fatal signal 11.",
     ],
 )
 def test_lines_about_other_jobs_or_from_user_programs_are_dropped(line: str) -> None:
