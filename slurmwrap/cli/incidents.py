@@ -181,7 +181,7 @@ def _format_table(found: Any) -> str:
             one.category,
             one.scope,
             _format_moment(one.began)[5:],
-            _format_moment(one.over_at)[5:] if one.over_at is not None else "open",
+            _format_moment(one.over_at)[5:] if one.over_at is not None else "open" if one.confirmed else "unconfirmed",
             str(len(one.jobs)),
             str(one.users),
             str(len(one.nodes)),
@@ -213,6 +213,7 @@ def _format_incident(incident: Incident, runs: tuple[JobRun, ...]) -> str:
         ("jobs", fold_jobs(map(str, incident.jobs))),
         ("users", users),
         ("nodes", fold(text_format.in_order(incident.nodes)) if incident.nodes else "none"),
+        ("evidence", incident.doubt or f"kernel, NVML, Slurm or hooks report it of {fold(incident.proof)}"),
         ("retries", f"start within {text_format.duration(incident.spread_s)} after its end; none is counted"),
     ]
     if incident.closed_by:

@@ -96,7 +96,7 @@ GAUGES = (
     _make_family("nodes_out_of_service", _G, "Nodes that are drained or down, by the owner of the drain.", "owner"),
     _make_family("strikes_28d", _G, "Strikes of the last 28 days that count."),
     _make_family("blocked_inputs", _G, "Blocked input files, by scope.", "scope"),
-    _make_family("open_incidents", _G, "Open incidents, by category.", "category"),
+    _make_family("open_incidents", _G, "Open and confirmed incidents, by category.", "category"),
     _make_family("spool_files", _G, "Files that wait in the spools.", "spool"),
     _make_family("spool_oldest_timestamp_seconds", _G, "When the oldest of them was written, Unix seconds.", "spool"),
     _make_family("reconcile_last_timestamp_seconds", _G, "When the last pass of the reconciler ended, Unix seconds."),
@@ -157,7 +157,8 @@ _SQL = {
     "strikes_28d": "SELECT count(*) AS n FROM strikes WHERE at >= :window AND cleared_at IS NULL AND incident = ''",
     "blocked_inputs": """SELECT CASE uid WHEN -1 THEN 'site' ELSE 'user' END AS a, count(*) AS n
         FROM blocked_inputs GROUP BY 1""",
-    "open_incidents": "SELECT category AS a, count(*) AS n FROM incidents WHERE over_at IS NULL GROUP BY 1",
+    "open_incidents": """SELECT category AS a, count(*) AS n FROM incidents
+        WHERE over_at IS NULL AND json_array_length(more, '$.proof') > 1 GROUP BY 1""",
     "database_free_bytes": """SELECT f.freelist_count * p.page_size AS n
         FROM pragma_freelist_count AS f, pragma_page_size AS p""",
     "database_oldest_run_timestamp_seconds": "SELECT min(end_time) AS n FROM attempts",

@@ -195,6 +195,9 @@ class LedgerReset:
     note: str = ""
 
 
+PROVING_NODES = 2  # trusted evidence on fewer nodes may be the fault of that node
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """One infrastructure cause that made several jobs fail within minutes.
@@ -208,7 +211,8 @@ class Incident:
     category: str
     scope: str
     began: float  # Unix seconds, end of the first failed run
-    # End of the newest failed run that kernel, NVML or Slurm reported, or that a second user had.
+    # End of the newest failed run that counts: one with trusted evidence or, while it is unconfirmed, one that a second
+    # user had.
     last: float
     over_at: float | None = None  # None: still open
     jobs: tuple[int, ...] = ()  # ids as sbatch printed them: an array counts as one job
@@ -220,6 +224,20 @@ class Incident:
     max_s: float = 21600.0  # the incident is over this long after it began, even if runs still fail
     closed_by: str = ""  # a person who declared it over
     note: str = ""  # and why
+    # Nodes on which kernel, NVML, Slurm or a hook reported its failure, when that confirmed it. Empty: only logs show
+    # it, or an older version stored it.
+    proof: tuple[str, ...] = ()
+
+    @property
+    def confirmed(self) -> bool:
+        """Return whether it concerns the whole site; else only users whose own jobs show it (docs/incidents.md)."""
+        return len(self.proof) >= PROVING_NODES
+
+    @property
+    def doubt(self) -> str:
+        """Return why it concerns only some users, in words; "" if it is confirmed."""
+        users = f"{self.users} user{'s' * (self.users != 1)}"
+        return "" if self.confirmed else f"unconfirmed, by log text of {users} alone"
 
     @property
     def users(self) -> int:

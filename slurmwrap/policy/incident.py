@@ -3,8 +3,10 @@
 Philly's advice is to observe related failures and to react early. While an incident is open its retries wait, no node
 is blamed for it, the report shows it as one line, and users of new jobs are warned (docs/incidents.md).
 
-A user can write anything into a log. So one user alone neither opens an incident nor keeps one open. That takes a
-second user with the same failure, or a record of kernel, NVML or Slurm. No incident lasts longer than max_s.
+Users can write anything into a log, and several of them can agree on it. So an incident is unconfirmed until kernel,
+NVML, Slurm or slurmwrap's own hooks report its failure on two nodes. Unconfirmed, it concerns only users who have
+enough failed jobs of their own in it. What is confirmed follows the trusted failures alone: its scope, and how long it
+lasts. No incident lasts longer than max_s.
 """
 
 from __future__ import annotations
@@ -12,18 +14,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import sha256
 
 from slurmwrap.config.load_config import Incidents
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.job_run import Incident, JobRun
+from slurmwrap.model.evidence import Citation
+from slurmwrap.model.job_run import PROVING_NODES, Incident, JobRun
 from slurmwrap.model.topology import Topology
 from slurmwrap.policy.retry_budget import compute_spread
 from slurmwrap.policy.run_from_slurm import submitted_id
 
 __all__ = [
     "FAILURES",
+    "LOST_NODE",
     "SHARED",
     "Incident",
     "Mounts",
@@ -32,6 +37,9 @@ __all__ = [
     "find",
     "find_incident_of_run",
     "get_category",
+    "has_trusted_evidence",
+    "is_affected",
+    "is_proof",
     "get_first_component",
     "join_failures",
     "wait_s",
@@ -50,10 +58,19 @@ SHARED = frozenset(
 )
 # An unreachable file system looks like a missing file. Such a failure can join an open storage incident, but not open
 # one.
-_FOLLOWING_CATEGORIES = {"storage_io": frozenset({"incorrect_inputs", "checkpoint_error"})}
+_STORAGE = "storage_io"
+_FOLLOWING_CATEGORIES = {_STORAGE: frozenset({"incorrect_inputs", "checkpoint_error"})}
 # Categories that can belong to an incident.
 FAILURES = SHARED.union(*_FOLLOWING_CATEGORIES.values())
 _TRUSTED_SOURCES = ("kernel", "nvml", "slurm")
+# Trusted sources that a user can still cause to speak: a task that hangs on the user's own FUSE file system, and a batch
+# script that cannot be started.
+_CAUSED_BY_USERS = re.compile(r"INFO: task .{1,16}:\d+ blocked for more than|Reason JobLaunchFailure")
+# What the hooks found out themselves (node_facts.py).
+_HOOK_PROOF = re.compile(r"(?:prolog|epilog) on \S+: (?:refused: |GPUs could not be read: )")
+# A fabric that fails also loses nodes. These categories have no trusted evidence of their own.
+_FABRIC = frozenset({"nccl_error", "mpi_runtime_failure", "network_error"})
+LOST_NODE = "node_failure"
 _PATH = re.compile(r"(?<![\w/.:])(/[\w.+@-]{1,64}(?:/[\w.+@-]{1,64}){0,3})")
 _HOST = re.compile(r"\b((?:[a-z0-9-]{1,63}\.){1,5}[a-z]{2,24})\b")
 _HOST_CATEGORY = "network_error"
@@ -91,14 +108,16 @@ def find(
     beyond it.
     """
     failed = [a for a in attempts if a.diagnosis is not None and a.end_time is not None and a.end_time <= now]
-    grown = [join_failures(incident, failed) if incident.over_at is None else incident for incident in known]
+    confirm = partial(_confirm, failed=failed, topology=topology, mounts=mounts)
+    grown = [confirm(join_failures(incident, failed)) if incident.over_at is None else incident for incident in known]
     taken = {a.attempt for a in failed if find_incident_of_run(grown, a) is not None}
     rest = sorted((a for a in failed if a.attempt not in taken and get_category(a) in SHARED), key=_end)
     for group in _group_failures(rest, settings):
         while opening := _find_opening_failures(group, settings):
-            _add_or_widen(join_failures(_open_incident(opening, topology, settings, mounts), failed), grown, failed)
+            fresh = join_failures(_open_incident(opening, topology, settings, mounts), failed)
+            _add_or_widen(confirm(fresh), grown, failed)
             group = [record for record in group[len(opening) :] if find_incident_of_run(grown, record) is None]
-    return tuple(sorted((close_incident(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
+    return tuple(sorted((close_incident(confirm(one), now) for one in grown), key=lambda i: (i.began, i.incident_id)))
 
 
 def can_be_of_incident(run: JobRun) -> bool:
@@ -107,8 +126,42 @@ def can_be_of_incident(run: JobRun) -> bool:
 
 
 def find_incident_of_run(incidents: Iterable[Incident], run: JobRun) -> Incident | None:
-    """Return the incident that a failed run with a diagnosis belongs to; None if there is none."""
-    return next((incident for incident in incidents if _is_part_of_incident(run, incident)), None)
+    """Return the incident that a failed run with a diagnosis belongs to, a confirmed one first; None if there is none."""
+    found = [incident for incident in incidents if _is_part_of_incident(run, incident)]
+    return next((incident for incident in found if incident.confirmed), found[0] if found else None)
+
+
+def is_affected(incident: Incident, run: JobRun, failures: Iterable[JobRun], min_jobs: int) -> bool:
+    """Return whether the incident excuses and delays this run of it.
+
+    An unconfirmed one does so only if the logs of other users are not needed for it: at least `min_jobs` jobs of the
+    run's own user failed of it, among `failures` and the run itself. A trusted failure is then judged by itself.
+    """
+    if incident.confirmed:
+        return True
+    if has_trusted_evidence(run):
+        return False
+    own = (r for r in (run, *failures) if r.uid == run.uid and _is_part_of_incident(r, incident))
+    return len({submitted_id(r) for r in own}) >= min_jobs
+
+
+def has_trusted_evidence(run: JobRun) -> bool:
+    """Return whether kernel, NVML, Slurm or a hook reported the cause of the run's failure."""
+    return bool(_list_verified_texts(run))
+
+
+def is_proof(run: JobRun, incident: Incident) -> bool:
+    """Return whether `run` is a failure that no user can write, of the same cause as the incident.
+
+    A lost node below the incident's switch, or one on which its jobs failed, proves a failure of the fabric.
+    """
+    if not has_trusted_evidence(run):
+        return False
+    if get_category(run) == incident.category:
+        return _is_part_of_incident(run, incident)
+    of_fabric = incident.category in _FABRIC and get_category(run) == LOST_NODE
+    near = incident.began - incident.quiet_s <= _end(run) <= incident.ends
+    return of_fabric and near and bool(set(run.nodes) & set(incident.reach or incident.nodes))
 
 
 def wait_s(incident: Incident, job_id: int, now: float) -> int:
@@ -146,18 +199,21 @@ def _is_within_scope(run: JobRun, incident: Incident) -> bool:
 def join_failures(incident: Incident, failed: Iterable[JobRun]) -> Incident:
     """Return the incident with every failure that belongs to it.
 
-    Trusted failures prolong it, so that later ones may join: records of kernel, NVML or Slurm, and what two users' logs
-    have reported since. A missing file prolongs nothing.
+    Trusted failures prolong it, so that later ones may join. An unconfirmed one is also prolonged by what two users'
+    logs have reported since. A missing file prolongs nothing.
     """
     members, users = [], set[int]()
     for record in sorted(failed, key=_end):
         if not _is_part_of_incident(record, incident):
+            if incident.over_at is None and _end(record) > incident.last and is_proof(record, incident):
+                incident = replace(incident, last=_end(record))
             continue
         members.append(record)
         can_prolong = incident.over_at is None and get_category(record) == incident.category
         if can_prolong and _end(record) > incident.last:
             users.add(record.uid)
-            if _list_verified_texts(record) or len(users) >= _CONFIRMED:
+            agreed = not incident.confirmed and len(users) >= _CONFIRMED
+            if has_trusted_evidence(record) or agreed:
                 incident, users = replace(incident, last=_end(record)), set()
     return _add_members(incident, members)
 
@@ -173,6 +229,43 @@ def _add_members(incident: Incident, members: Sequence[JobRun]) -> Incident:
     )
 
 
+def _confirm(incident: Incident, failed: Sequence[JobRun], topology: Topology, mounts: Mounts) -> Incident:
+    """Return the incident, confirmed if trusted failures on two nodes prove it, no further apart than quiet_s.
+
+    Then its scope and its time are those of the proofs, whatever the users' logs say. One node proves nothing: it may
+    be the cause itself. Nor do two that fail hours apart, while users keep the incident open.
+    """
+    if incident.confirmed or incident.over_at is not None:
+        return incident
+    proofs = sorted((record for record in failed if is_proof(record, incident)), key=_end)
+    proofs = [record for record in proofs if _end(record) >= _end(proofs[-1]) - incident.quiet_s]
+    nodes = {_find_proving_node(record) for record in proofs} - {""}
+    if len(nodes) < PROVING_NODES:
+        return incident
+    scope, reach = incident.scope, incident.reach
+    if scope.partition(" ")[0] not in ("path", "host"):
+        scope, reach = _find_scope(proofs, topology, mounts)
+    proven = replace(
+        incident,
+        scope=scope,
+        reach=reach,
+        proof=tuple(sorted(nodes)),
+        began=max(incident.began, _end(proofs[0]) - incident.quiet_s),
+        last=_end(proofs[-1]),
+        jobs=(),
+        uids=(),
+        nodes=(),
+    )
+    return _add_members(proven, [record for record in failed if _is_part_of_incident(record, proven)])
+
+
+def _find_proving_node(run: JobRun) -> str:
+    """Return the node that the trusted evidence is about; "" if unknown."""
+    named = (c.source.partition(":")[2] for c in _list_verified(run))
+    found = (*named, run.diagnosis.node if run.diagnosis is not None else "", *run.nodes)
+    return next((node for node in found if node in run.nodes), "")
+
+
 def close_incident(incident: Incident, now: float) -> Incident:
     """Return the incident as over, if its time has come."""
     return replace(incident, over_at=incident.ends) if incident.over_at is None and now >= incident.ends else incident
@@ -181,12 +274,15 @@ def close_incident(incident: Incident, now: float) -> Incident:
 def _add_or_widen(fresh: Incident, grown: list[Incident], failed: Sequence[JobRun]) -> None:
     """Add a new incident, or widen an open one from one leaf switch to the cluster.
 
-    An incident that began on one leaf switch and then shows beyond it was not caused by that switch.
+    An incident that began on one leaf switch and then shows beyond it was not caused by that switch. Logs alone widen
+    no confirmed incident.
     """
     for index, old in enumerate(grown):
         alike = old.category == fresh.category and old.over_at is None and fresh.began <= old.ends
+        alike = alike and old.confirmed == fresh.confirmed
         if alike and {old.scope.split()[0], fresh.scope.split()[0]} <= {"switch", "cluster"}:
-            grown[index] = join_failures(replace(old, scope="cluster", reach=()), failed)
+            proof = tuple(sorted({*old.proof, *fresh.proof}))
+            grown[index] = join_failures(replace(old, scope="cluster", reach=(), proof=proof), failed)
             return
     grown.append(fresh)
 
@@ -286,17 +382,32 @@ def _list_hosts(run: JobRun) -> set[str]:
 
 
 def _list_root_texts(run: JobRun) -> tuple[str, ...]:
-    """Return the texts of the evidence, except consequences, and the input that is blamed."""
+    """Return the texts of the evidence, except consequences, and the input that is blamed.
+
+    What a log shows of a file system that the kernel reports is cited as a consequence, and names the path.
+    """
     found = run.diagnosis
     if found is None:
         return ()
-    return (*(c.text[:_TEXT_CAP] for c in found.evidence if c.role != "cascade"), found.input_path)
+    whole = found.category == _STORAGE and has_trusted_evidence(run)
+    return (*(c.text[:_TEXT_CAP] for c in found.evidence if whole or c.role != "cascade"), found.input_path)
 
 
 def _list_verified_texts(run: JobRun) -> tuple[str, ...]:
+    return tuple(c.text[:_TEXT_CAP] for c in _list_verified(run))
+
+
+def _list_verified(run: JobRun) -> tuple[Citation, ...]:
+    """Return the citations that no user can write or cause."""
     evidence = run.diagnosis.evidence if run.diagnosis is not None else ()
-    vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _TRUSTED_SOURCES and c.role != "cascade")
-    return tuple(c.text[:_TEXT_CAP] for c in vouched)
+    return tuple(c for c in evidence if c.role != "cascade" and _is_verified(c))
+
+
+def _is_verified(citation: Citation) -> bool:
+    source = citation.source.partition(":")[0].lower()
+    if source == "hook":
+        return bool(_HOOK_PROOF.match(citation.text))
+    return source in _TRUSTED_SOURCES and not _CAUSED_BY_USERS.match(citation.text)
 
 
 def get_category(run: JobRun) -> str:

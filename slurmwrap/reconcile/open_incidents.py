@@ -13,6 +13,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.incident import (
     FAILURES,
+    LOST_NODE,
     SHARED,
     Incident,
     Mounts,
@@ -21,6 +22,8 @@ from slurmwrap.policy.incident import (
     find,
     find_incident_of_run,
     get_category,
+    is_affected,
+    is_proof,
     join_failures,
 )
 from slurmwrap.protocols import OpenIncident
@@ -83,7 +86,7 @@ def _read_from_store(this_pass: ReconcilePass, since: float) -> None:
     stored = store.incidents(since=this_pass.now - _INCIDENT_KEPT_S)
     this_pass.incidents = tuple(join_failures(one, read) for one in stored)
     this_pass.grown = _find_changed(stored, this_pass.incidents)
-    _search_incidents(this_pass, read)
+    _search_incidents(this_pass, read, proven=any(_may_confirm(run, this_pass) for run in read))
 
 
 def find_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
@@ -93,11 +96,31 @@ def find_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
     if not can_be_of_incident(run):
         return None
     this_pass.book.failures[run.attempt] = run
+    if _may_confirm(run, this_pass):
+        _search_incidents(this_pass, _list_near_failures(run, this_pass), judging=run, proven=True)
     found = find_incident_of_run(this_pass.incidents, run) or _find_new_incident(run, this_pass)
-    if found is not None:
-        this_pass.book.failures[run.attempt] = replace(run, incident=found.incident_id)
-        _extend_incident(found, run, this_pass)
+    if found is None:
+        return None
+    _extend_incident(found, run, this_pass)
+    if not _is_affected(found, run, this_pass):
+        return None
+    this_pass.book.failures[run.attempt] = replace(run, incident=found.incident_id)
     return found
+
+
+def _may_confirm(run: JobRun, this_pass: ReconcilePass) -> bool:
+    return any(one.over_at is None and not one.confirmed and is_proof(run, one) for one in this_pass.incidents)
+
+
+def _list_near_failures(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
+    """Return the failures that can belong to an incident which `run` confirms."""
+    span, end = 2 * this_pass.services.config.incidents.quiet_s, _get_end_time(run)
+    return tuple(r for r in (this_pass.book.failures or {}).values() if abs(_get_end_time(r) - end) <= span)
+
+
+def _is_affected(incident: Incident, run: JobRun, this_pass: ReconcilePass) -> bool:
+    known = (this_pass.book.failures or {}).values()
+    return is_affected(incident, run, known, this_pass.services.config.incidents.min_jobs)
 
 
 def excuse_run(run: JobRun, this_pass: ReconcilePass) -> JobRun:
@@ -122,7 +145,7 @@ def end(this_pass: ReconcilePass) -> None:
 
 
 def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncident, ...]:
-    """Return the open incidents as every user may see them."""
+    """Return the open and confirmed incidents as every user may see them. What only logs show warns nobody."""
     return tuple(
         OpenIncident(
             category=one.category,
@@ -132,7 +155,7 @@ def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> t
             users=one.users,
         )
         for one in incidents
-        if one.over_at is None
+        if one.over_at is None and one.confirmed
     )
 
 
@@ -161,23 +184,31 @@ def _find_new_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None
     if this_pass.unseen[category] < min(_MOST_UNSEEN, count // _GROWTH_DIVISOR) and abs(end - there) < span:
         return None
     known = (this_pass.book.failures or {}).values()
-    near = [r for r in known if get_category(r) == category and abs(_get_end_time(r) - end) <= span]
+    near = [r for r in known if _may_be_related(r, category) and abs(_get_end_time(r) - end) <= span]
     this_pass.looked[category] = len(near), end
     del this_pass.unseen[category]
     _search_incidents(this_pass, near, judging=run)
     return find_incident_of_run(this_pass.incidents, run)
 
 
-def _search_incidents(this_pass: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
+def _may_be_related(run: JobRun, category: str) -> bool:
+    """Return whether `run` may belong to an incident of `category`, or prove it: a lost node."""
+    return get_category(run) in (category, LOST_NODE)
+
+
+def _search_incidents(
+    this_pass: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None, *, proven: bool = False
+) -> None:
     """Search `failures` for incidents. Store a new one together with its runs that were judged before.
 
     It is stored before the decision that depends on it, so that a reconciler killed in between decides the same.
+    `proven`: a failure may confirm a known incident, so that even without new ones there is something to find.
     """
     settings = this_pass.services.config.incidents
     if judging is None:
         this_pass.unseen.clear()
     free = [r for r in failures if get_category(r) in SHARED and find_incident_of_run(this_pass.incidents, r) is None]
-    if len(free) < settings.min_jobs:
+    if len(free) < settings.min_jobs and not proven:
         return
     before = {one.incident_id: one for one in this_pass.incidents}
     this_pass.incidents = find(
@@ -200,7 +231,10 @@ def _store_incident(incident: Incident, judging: JobRun | None, this_pass: Recon
     late = [
         key
         for key, record in known.items()
-        if record is not judging and not record.incident and find_incident_of_run((incident,), record) is not None
+        if record is not judging
+        and not record.incident
+        and find_incident_of_run((incident,), record) is not None
+        and _is_affected(incident, record, this_pass)
     ]
     this_pass.services.store.save_incident(incident, late)
     for key in late:

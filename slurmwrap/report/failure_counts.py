@@ -83,6 +83,7 @@ def _make_incident_row(incident: Incident, gpu_hours: float) -> IncidentRow:
         incident_id=incident.incident_id,
         category=incident.category,
         scope=incident.scope,
+        doubt=incident.doubt,
         began=incident.began,
         over_at=incident.over_at,
         jobs=len(incident.jobs),

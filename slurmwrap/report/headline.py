@@ -66,8 +66,12 @@ def make_night_verdict(report: NightReport) -> NightVerdict:
 def _select_word(report: NightReport) -> str:
     if any(not one.advice for one in report.to_do):
         return "act"
-    doubtful = report.to_do or report.suspects or report.lemons or any(one.over_at is None for one in report.incidents)
+    doubtful = report.to_do or report.suspects or report.lemons or _count_open_incidents(report)
     return "watch" if doubtful or _is_worse(report) else "quiet"
+
+
+def _count_open_incidents(report: NightReport) -> int:
+    return sum(one.over_at is None and not one.doubt for one in report.incidents)
 
 
 def _is_worse(report: NightReport) -> bool:
@@ -108,7 +112,7 @@ def _describe_largest_part(report: NightReport) -> str:
 
 
 def _describe_what_is_left(report: NightReport) -> str:
-    incidents = sum(one.over_at is None for one in report.incidents)
+    incidents = _count_open_incidents(report)
     parts = [
         f"{text_format.count(len(report.to_do), 'thing')} to do" if report.to_do else "",
         f"{text_format.count(incidents, 'incident')} still open" if incidents else "",

@@ -441,6 +441,7 @@ class IncidentRow:
     users: int
     # GPU-hours of its runs in the period.
     gpu_hours: float
+    doubt: str = ""  # why it concerns only some users; "" if it is confirmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -379,7 +379,9 @@ def _make_incidents_table(report: NightReport) -> ReportTable:
             Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS),
         ),
         rows=tuple(
-            TableRow((one.category, one.scope, one.began, one.over_at, one.jobs, one.users, one.gpu_hours))
+            TableRow(
+                (one.category, one.scope, one.began, one.over_at, one.jobs, one.users, one.gpu_hours), more=one.doubt
+            )
             for one in report.incidents
         ),
     )

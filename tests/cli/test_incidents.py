@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def site(tmp_path: Path) -> Path:
         )
         open_incident = Incident(
             incident_id="aa11bb22cc", category="storage_io", scope="path /scratch", began=NOW - 700, last=NOW - 100,
-            jobs=(1, 2, 3, 4), uids=(0, 12345), nodes=("n1", "n2", "n3"),
+            jobs=(1, 2, 3, 4), uids=(0, 12345), nodes=("n1", "n2", "n3"), proof=("n1", "n2"),
         )  # fmt: skip
         database.save_incident(open_incident, [key])
         database.save_incident(
@@ -73,6 +74,9 @@ def test_open_incidents_are_listed_first_and_filters_select_incidents(slurmwrap:
     lines = slurmwrap("incidents", "list", site=True).stdout.splitlines()
     assert lines[1].split()[:4] == ["aa11bb", "storage_io", "path", "/scratch"]
     assert lines[1].split()[-4:] == ["open", "4", "2", "3"]
+    with Database.open(site) as database:
+        database.save_incident(replace(database.incidents(open_only=True)[0], proof=()))
+    assert slurmwrap("incidents", "list", site=True).stdout.splitlines()[1].split()[-4] == "unconfirmed"
 
 
 @root_only
@@ -80,6 +84,9 @@ def test_show_prints_jobs_users_nodes_and_evidence(slurmwrap: Run, site: Path) -
     shown = slurmwrap("incidents", "show", "aa1", site=True).stdout
     assert shown == slurmwrap("incidents", "show", "last", site=True).stdout
     assert "  jobs     1, 2, 3, 4\n  users    root, 12345\n  nodes    n[1-3]\n" in shown
+    assert "  evidence kernel, NVML, Slurm or hooks report it of n[1-2]\n" in shown
+    doubtful = slurmwrap("incidents", "show", "dd44", site=True).stdout
+    assert "  evidence unconfirmed, by log text of 1 user alone\n" in doubtful
     assert "slurm-4.out:9: OSError: [Errno 116] Stale file handle\\x1b[31m" in " ".join(shown.split())
     assert shown.splitlines()[-1] == "  close    slurmwrap incidents close aa11bb --note WHY"
     plain = json.loads(slurmwrap("incidents", "show", "aa11", "--json", site=True).stdout)

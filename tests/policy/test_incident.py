@@ -11,7 +11,7 @@ from slurmwrap.config.load_config import Incidents
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.topology import Switch, Topology
-from slurmwrap.policy.incident import Incident, find, find_incident_of_run, wait_s
+from slurmwrap.policy.incident import Incident, find, find_incident_of_run, is_affected, wait_s
 from slurmwrap.policy.run_from_slurm import record_of
 
 TREE = Topology(
@@ -234,3 +234,96 @@ def test_an_incident_that_spreads_beyond_one_leaf_switch_has_scope_cluster() -> 
 def test_long_after_an_incident_retries_do_not_wait() -> None:
     over = replace(find_incidents(failures_of_two_users())[0], over_at=START + 650)
     assert wait_s(over, 81, START + 3000) == 0
+
+
+# --- what users cannot write -----------------------------------------------------------------------------------------
+
+
+def lost(job_id: int, node: str, at: int, **changes: object) -> JobRun:
+    """A run whose node was lost, by Slurm's record."""
+    return failed(job_id, uid=1050, node=node, at=at, category="node_failure", source="slurm", **changes)  # type: ignore[arg-type]
+
+
+def forged(count: int = 41) -> list[JobRun]:
+    """Failures of three users on all nodes, a minute apart, with the same text in their logs."""
+    return [failed(1000 + i, uid=1001 + i % 3, node=f"n{i % 8}", at=i * 60) for i in range(count)]
+
+
+def test_logs_alone_confirm_no_incident_and_affect_only_users_with_enough_jobs_of_their_own() -> None:
+    (incident,) = find_incidents(forged(), now=START + 2400)
+    assert (incident.confirmed, incident.proof, len(incident.jobs)) == (False, (), 41)
+    victim = failed(2000, uid=1009, at=70)
+    assert find_incident_of_run((incident,), victim) == incident
+    assert not is_affected(incident, victim, forged(), SETTINGS.min_jobs)
+    again = [failed(2001 + i, uid=1009, at=80 + i) for i in range(2)]
+    assert not is_affected(incident, victim, [*forged(), again[0]], SETTINGS.min_jobs)
+    assert is_affected(incident, victim, [*forged(), *again], SETTINGS.min_jobs)
+
+
+@pytest.mark.parametrize(
+    ("category", "source", "text", "confirms"),
+    [
+        ("storage_io", "kernel:{node}", "nfs: server filer1 not responding, still trying", True),
+        ("storage_io", "kernel:{node}", "INFO: task python:77 blocked for more than 120 seconds.", False),
+        ("gpu_hardware", "nvml:{node}", "NVML on n1: GPU 0 (0000:05:00.0) is lost", True),
+        ("node_failure", "slurm", "State NODE_FAIL", True),
+        ("node_failure", "slurm", "Reason JobLaunchFailure", False),
+        ("cuda_init_failed", "hook", "prolog on n1: GPUs could not be read: Driver/library version mismatch", True),
+        ("cuda_init_failed", "hook", "epilog on n1: failed in part: /home/eve/GPUs could not be read: x", False),
+        ("nccl_error", "/home/eve/kernel:n1", "State NODE_FAIL", False),
+    ],
+)
+def test_what_confirms_an_incident(category: str, source: str, text: str, confirms: bool) -> None:
+    runs = [
+        failed(81 + i, uid=1001 + i, node=f"n{3 * i}", category=category, text=text, source=source.format(node=f"n{3 * i}"))
+        for i in range(3)
+    ]
+    (incident,) = find_incidents(runs)
+    assert incident.confirmed == confirms
+    assert incident.proof == (("n0", "n3", "n6") if confirms else ())
+
+
+def test_a_fault_of_one_node_confirms_nothing() -> None:
+    bad = [failed(90 + i, uid=1009, node="n1", at=i, category="storage_io", source="kernel:n1") for i in range(4)]
+    logs = [failed(81 + i, uid=1001 + i, node=f"n{3 * i}", category="storage_io") for i in range(3)]
+    assert [one.confirmed for one in find_incidents([*bad, *logs])] == [False]
+
+
+def test_two_node_faults_hours_apart_do_not_confirm_what_users_keep_open() -> None:
+    far = [failed(90, node="n1", at=600, source="kernel:n1"), failed(91, node="n6", at=1800, source="kernel:n6")]
+    near = [*far, failed(92, node="n1", at=1500, source="kernel:n1")]
+    assert [one.confirmed for one in find_incidents([*forged(), *far], now=START + 2460)] == [False]
+    (incident,) = find_incidents([*forged(), *near], now=START + 2300)
+    assert (incident.proof, incident.began, incident.last) == (("n1", "n6"), START + 900, START + 1800)
+
+
+def test_lost_nodes_below_a_switch_confirm_a_failure_of_its_fabric() -> None:
+    below = [failed(81 + i, uid=1001 + i, node=f"n{i}", at=i) for i in range(4)]
+    elsewhere = [lost(90, "n5", 200), lost(91, "n6", 210)]
+    (known,) = find_incidents(below)
+    assert not known.confirmed
+    assert [one.confirmed for one in find_incidents([*below, *elsewhere], (known,), now=START + 300)] == [False]
+    (proven,) = find_incidents([*below, lost(90, "n1", 200), lost(91, "n2", 210)], (known,), now=START + 300)
+    assert (proven.scope, proven.proof, proven.last) == ("switch leaf0", ("n1", "n2"), START + 210)
+    assert (proven.incident_id, proven.jobs) == (known.incident_id, (81, 82, 83, 84))
+
+
+def test_forged_logs_neither_prolong_nor_widen_a_confirmed_incident() -> None:
+    real = [
+        failed(81 + i, uid=1005 + i, node=f"n{i}", at=i, category="storage_io", source=f"kernel:n{i}") for i in range(3)
+    ]
+    logs = [replace(run, diagnosis=failed(1, category="storage_io").diagnosis) for run in forged()]
+    for known in ((), find_incidents(real)):
+        found = find_incidents([*real, *logs], known, now=START + 500)
+        (confirmed,) = [one for one in found if one.confirmed]
+        assert (confirmed.scope, confirmed.last, confirmed.proof) == ("switch leaf0", START + 2, ("n0", "n1", "n2"))
+        assert find_incident_of_run(found, failed(99, node="n3", at=300, category="storage_io")) == confirmed
+        over = [one for one in find_incidents([*real, *logs], found, now=START + 700) if one.confirmed]
+        assert [one.over_at for one in over] == [START + 602]
+
+
+def test_an_incident_of_an_older_version_is_unconfirmed_until_it_is_proven() -> None:
+    old = Incident(incident_id="a1", category="storage_io", scope="cluster", began=START - 60, last=START, jobs=(7, 8, 9))
+    assert (old.confirmed, old.doubt) == (False, "unconfirmed, by log text of 0 users alone")
+    runs = [failed(81 + i, node=f"n{5 * i}", at=60, category="storage_io", source=f"kernel:n{5 * i}") for i in range(2)]
+    assert [one.proof for one in find_incidents(runs, (old,))] == [("n0", "n5")]

@@ -18,7 +18,8 @@ from slurmwrap.policy.incident import Incident
 from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
-from slurmwrap.report.headline import build_page
+from slurmwrap.report.headline import build_page, make_night_verdict
+from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_formats import render_text
 
 pytestmark = pytest.mark.early
@@ -29,6 +30,8 @@ TREE = Topology(
         Switch(name="leaf1", level=0, nodes=("n4", "n5", "n6", "n7")),
     )
 )
+NFS = "nfs: server filer1 not responding, still trying"
+LOST = {"log": "", "state": "NODE_FAIL", "reason": "NodeDown", "exit_code": 0}
 AWAY = "OSError: [Errno 5] Input/output error: '/scratch/{user}/data.pt'\n"
 QUIET = 600
 
@@ -63,48 +66,109 @@ class TwoSwitchWorld(World):
         return [at - self.clock.now() for _, at in sorted(found.items())]
 
 
+def forged_node_loss() -> dict[str, str]:
+    """What a user prints to look like a job that lost its node."""
+    return {"log": "slurmstepd: error: *** JOB 81 ON n1 CANCELLED AT 2026-09-21T14:12:00 DUE TO NODE FAILURE ***\n"}
+
+
+def make_night(world: TwoSwitchWorld) -> NightReport:
+    world.run()
+    store = world.store
+    kept = {"attempts": store.attempts(), "actions": store.actions(), "strikes": store.strikes(since=0)}
+    return night_of(**kept, incidents=store.incidents(), since=START - 3600, until=START)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> TwoSwitchWorld:
     return TwoSwitchWorld(tmp_path)
 
 
 def test_many_failures_below_one_switch_are_one_open_incident(world: TwoSwitchWorld) -> None:
-    """40 jobs of 5 users fail within a minute: no strikes, and all retries but the first two wait."""
+    """40 jobs of 5 users fail within a minute, two of them because Slurm lost their nodes below the switch.
+
+    There are no strikes. All retries wait but those decided while logs alone showed it, the first two of each user.
+    """
     for i in range(40):
-        world.add_failed_job(1000 + i, uid=1001 + i % 5, on=f"n{i % 4}", at=i - 60)
+        world.add_failed_job(1000 + i, uid=1001 + i % 5, on=f"n{i % 4}", at=i - 60, **(LOST if i in (20, 21) else {}))
     world.run()
     (one,) = world.incidents()
-    assert (one.category, one.scope, one.users, len(one.jobs)) == ("nccl_error", "switch leaf0", 5, 40)
-    assert (one.began, one.last, one.over_at) == (
-        START - 60,
-        START - 22,
-        None,
-    )  # the log of the 40th job alone does not extend the incident
-    assert {(a.decision, a.incident) for a in world.store.attempts()} == {("retry", one.incident_id)}
-    early, delayed = world.retry_delays()[:2], world.retry_delays()[2:]
+    assert (one.category, one.scope, one.users, len(one.jobs)) == ("nccl_error", "switch leaf0", 5, 38)
+    # The logs after the lost nodes do not extend it.
+    assert (one.proof, one.began, one.last, one.over_at) == (("n0", "n1"), START - 60, START - 39, None)
+    joined = [a for a in world.store.attempts() if a.state != "NODE_FAIL"]
+    assert {(a.decision, a.incident) for a in joined} == {("retry", one.incident_id)}
+    waits = {a.attempt.job_id: a.retry_at - START for a in joined if a.retry_at is not None}
+    early, delayed = list(waits.values())[:10], list(waits.values())[10:]
     assert max(early) < 120 and min(delayed) >= one.began + 2 + QUIET - START
-    assert len({round(wait) for wait in delayed}) > 25 and max(delayed) - min(delayed) > 450
-    assert world.store.strikes(since=0) == ()
+    assert len({round(wait) for wait in delayed}) > 20 and max(delayed) - min(delayed) > 450
     assert world.publisher.published is not None
-    published = OpenIncident(category="nccl_error", scope="switch leaf0", since=START - 60, jobs=40, users=5)
+    published = OpenIncident(category="nccl_error", scope="switch leaf0", since=START - 60, jobs=38, users=5)
     assert world.publisher.published.incidents == (published,)
     assert (
         world.publisher.told[1000][0].incident == one.incident_id
     )  # the owner was notified before the incident was recognised, and again after it
 
 
+def test_forged_logs_of_three_users_delay_and_warn_nobody_else(world: TwoSwitchWorld) -> None:
+    """41 jobs of three users print the same error. A fourth user, who fails the same way once, retries at once."""
+    for i in range(41):
+        world.add_failed_job(1000 + i, uid=1001 + i % 3, on=f"n{i % 4}", at=i - 60)
+    world.add_failed_job(2000, uid=1009, on="n2", at=-59)
+    world.add_failed_job(2001, uid=1009, on="n3", at=-18)
+    world.run()
+    (one,) = world.incidents()
+    assert (one.scope, one.users, len(one.jobs), one.confirmed) == ("switch leaf0", 4, 43, False)
+    assert one.doubt == "unconfirmed, by log text of 4 users alone"
+    assert world.publisher.published is not None and world.publisher.published.incidents == ()
+    delays = world.retry_delays()
+    assert max(delays[-2:]) < 120 and sum(wait > 500 for wait in delays[:-2]) == 41 - 3 * 2
+    marked = {a.uid for a in world.store.attempts() if a.incident}
+    assert marked == {1001, 1002, 1003}
+
+
+def test_forged_logs_void_no_strike_and_a_fault_of_one_node_confirms_nothing(world: TwoSwitchWorld) -> None:
+    for i in range(12):
+        world.add_failed_job(1000 + i, uid=1001 + i % 3, on=f"n{i % 4}", at=i - 60, **forged_node_loss())
+    for i in range(2):
+        world.add_failed_job(2000 + i, uid=1009 + i, on="n2", at=i - 40, **LOST)
+    world.run()
+    assert [one.confirmed for one in world.incidents()] == [False]
+    assert [(s.node, s.job_id, s.incident) for s in world.store.strikes(since=0)] == [("n2", 2000, ""), ("n2", 2001, "")]
+
+
+def test_a_file_system_that_the_kernel_misses_on_some_nodes_is_an_incident_of_the_site(world: TwoSwitchWorld) -> None:
+    """Every third job has the kernel's line beside its error; the others have only the error and its path."""
+    for i in range(12):
+        kernel = [NFS] if i % 3 == 1 else []
+        world.add_failed_job(1000 + i, uid=1001 + i % 4, on=f"n{2 * i % 8}", at=i - 60, log=AWAY, kernel=kernel)
+    reconcile_once(replace(world.services(), mounts=lambda path: "/scratch"))
+    (one,) = world.incidents()
+    assert (one.category, one.scope, len(one.jobs), one.proof) == ("storage_io", "path /scratch", 12, ("n0", "n2"))
+    assert world.publisher.published is not None
+    assert [p.scope for p in world.publisher.published.incidents] == ["path /scratch"]
+    assert {a.incident for a in world.store.attempts()} == {one.incident_id}
+
+
 def test_the_report_has_one_line_per_incident_and_blames_no_node(world: TwoSwitchWorld) -> None:
     for i in range(6):
-        world.add_failed_job(1000 + i, uid=1001 + i % 5, on=f"n{i % 4}", at=i - 60)
-    world.run()
-    store = world.store
-    kept = {"attempts": store.attempts(), "actions": store.actions(), "strikes": store.strikes(since=0)}
-    page = night_of(**kept, incidents=store.incidents(), since=START - 3600, until=START)
+        world.add_failed_job(1000 + i, uid=1001 + i % 5, on=f"n{i % 4}", at=i - 60, log="", kernel=[NFS])
+    page = make_night(world)
     (row,) = page.incidents
     assert (row.jobs, row.users, row.over_at, row.gpu_hours) == (6, 5, None, pytest.approx(6 * 2 / 60))
     assert (page.categories, page.repeated, page.suspects, page.headline.failed_attempts) == ((), (), (), 6)
-    (line,) = [line for line in render_text(build_page(page)).splitlines() if "leaf0" in line]
-    assert " ".join(line.split()) == "NCCL error switch leaf0 2026-09-21 14:12 still open 6 5 0.20"
+    assert make_night_verdict(page).word == "watch"
+    (line,) = [line for line in render_text(build_page(page)).splitlines() if "switch" in line]
+    assert " ".join(line.split()) == "file syste… switch lea… 2026-09-21 14:12 still open 6 5 0.20"
+
+
+def test_the_report_says_that_only_logs_show_an_incident(world: TwoSwitchWorld) -> None:
+    for i in range(6):
+        world.add_failed_job(1000 + i, uid=1001 + i % 2, on=f"n{i % 4}", at=i - 60)
+    page = make_night(world)
+    (row,) = page.incidents
+    assert (row.scope, row.doubt) == ("switch leaf0", "unconfirmed, by log text of 2 users alone")
+    assert row.doubt in render_text(build_page(page))
+    assert make_night_verdict(page).word == "quiet"
 
 
 def test_strikes_from_before_the_incident_was_recognised_no_longer_count(world: TwoSwitchWorld) -> None:
@@ -213,7 +277,7 @@ def test_a_path_from_user_logs_is_published_only_as_a_known_mount_point(tmp_path
     for name, mounts in (("known", lambda path: "/scratch"), ("unknown", lambda path: "")):
         world = TwoSwitchWorld(tmp_path / name)
         for i in range(3):
-            world.add_failed_job(1000 + i, uid=1001 + i, on=f"n{3 * i}", log=AWAY)
+            world.add_failed_job(1000 + i, uid=1001 + i, on=f"n{3 * i}", log=AWAY, kernel=[NFS])
         reconcile_once(replace(world.services(), mounts=mounts))
         assert world.publisher.published is not None
         shown[name] = [(one.category, one.scope) for one in world.publisher.published.incidents]
@@ -230,7 +294,8 @@ def test_failures_of_one_user_do_not_hide_an_incident_of_other_users(tmp_path: P
     world.run()
     (one,) = world.incidents()
     assert len(one.jobs) == 12 and 1000 not in one.jobs
-    assert sum(wait > 500 for wait in world.retry_delays()[60:]) == 10
+    # Each user's first two retries do not wait, because only logs show the incident.
+    assert sum(wait > 500 for wait in world.retry_delays()[60:]) == 12 - 3 * 2
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------
@@ -252,25 +317,56 @@ def _six_lost_nodes(path: Path) -> TwoSwitchWorld:
     return world
 
 
+def _nodes_lost_after_errors(path: Path) -> TwoSwitchWorld:
+    """Logs of two users show an incident, which two lost nodes confirm. A third user's job failed the same way."""
+    world = TwoSwitchWorld(path)
+    for i in range(8):
+        world.add_failed_job(1000 + i, uid=1001 + i % 2, on=f"n{i % 4}", at=i - 60)
+    world.add_failed_job(1010, uid=1003, on="n3", at=-50)
+    world.run()
+    for i in range(2):
+        world.add_failed_job(1020 + i, uid=1004, on=f"n{i}", at=i - 40, **LOST)
+    world.add_failed_job(1030, uid=1005, on="n2", at=-20)
+    return world
+
+
+def test_lost_nodes_make_an_incident_of_some_users_one_of_the_site(tmp_path: Path) -> None:
+    world = _nodes_lost_after_errors(tmp_path)
+    (before,) = world.incidents()
+    assert world.publisher.published is not None and world.publisher.published.incidents == ()
+    assert {a.uid for a in world.store.attempts() if a.incident} == {1001, 1002}
+    world.run()
+    (one,) = world.incidents()
+    assert (one.incident_id, before.confirmed, one.proof) == (before.incident_id, False, ("n0", "n1"))
+    assert [p.scope for p in world.publisher.published.incidents] == ["switch leaf0"]
+    assert {a.uid for a in world.store.attempts() if a.incident} == {1001, 1002, 1003, 1005}
+    assert world.publisher.told[1010][0].incident == one.incident_id
+
+
 def _outcome_with_incidents(world: TwoSwitchWorld) -> dict[str, object]:
     struck = [(s.node, s.job_id, s.incident) for s in world.store.strikes(since=0)]
     shown = world.publisher.published and world.publisher.published.incidents
     return {**outcome(world), "incidents": world.incidents(), "struck": struck, "published": shown}
 
 
+@pytest.mark.parametrize(("make", "jobs", "strikes"), [(_six_lost_nodes, 6, 2), (_nodes_lost_after_errors, 10, 2)])
 @pytest.mark.parametrize("deaths", [Fuse.of_each_kind, pytest.param(Fuse.everywhere, marks=pytest.mark.slow)])
 def test_a_kill_at_any_adapter_call_changes_no_incident_and_no_decision(
-    tmp_path: Path, deaths: Callable[[Fuse], list[tuple[int, bool]]]
+    tmp_path: Path,
+    deaths: Callable[[Fuse], list[tuple[int, bool]]],
+    make: Callable[[Path], TwoSwitchWorld],
+    jobs: int,
+    strikes: int,
 ) -> None:
-    plain, fuse = _six_lost_nodes(tmp_path / "plain"), Fuse()
+    plain, fuse = make(tmp_path / "plain"), Fuse()
     reconcile_once(plain.services(fuse.through))
     plain.run()
     expected = _outcome_with_incidents(plain)
     plain.store.close()
-    assert [len(one.jobs) for one in expected["incidents"]] == [6]  # type: ignore[attr-defined]
-    assert len(expected["struck"]) == 2 and fuse.count > 40  # type: ignore[arg-type]
+    assert [len(one.jobs) for one in expected["incidents"]] == [jobs]  # type: ignore[attr-defined]
+    assert len(expected["struck"]) == strikes and fuse.count > 40  # type: ignore[arg-type]
     for at, after in deaths(fuse):
-        world = _six_lost_nodes(tmp_path / f"{at}-{after}")
+        world = make(tmp_path / f"{at}-{after}")
         with pytest.raises(Killed):
             reconcile_once(world.services(Fuse(at, after=after).through))
         world.run()

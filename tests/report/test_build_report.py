@@ -231,8 +231,9 @@ def test_an_incident_is_one_row_and_its_runs_are_in_no_other_table() -> None:
         for n in range(6)
     ]
     incident = Incident(
-        incident_id="i1", category="storage_io", scope="path /x", began=3000, last=3600, jobs=(0, 1, 2, 3), uids=(1, 2)
-    )
+        incident_id="i1", category="storage_io", scope="path /x", began=3000, last=3600, jobs=(0, 1, 2, 3), uids=(1, 2),
+        proof=("n1", "n2"),
+    )  # fmt: skip
     given = {**EMPTY, "attempts": (*runs, older), "strikes": struck}
     report = night_of(
         **given, incidents=(incident, replace(incident, incident_id="i0", over_at=-5)), since=0, until=9000

@@ -164,6 +164,8 @@ def _format_incident(incident: Incident | None, style: TextStyle) -> Iterator[st
             f"{incident.category}, {incident.scope}, since {style.moment(incident.began)}, {over}: {jobs} of {users}."
         )
         yield style.wrapped(summary, "    ")
+        if incident.doubt:
+            yield style.wrapped(f"It is {incident.doubt}: it delays only retries of users with several such jobs.", "    ")
 
 
 def get_state(run: JobRun) -> str:

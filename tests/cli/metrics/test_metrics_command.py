@@ -59,7 +59,9 @@ def filled_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 strike = Strike(node=node, cause="gpu_hardware", conclusive=True, text="Xid 79")
                 store.add_strike(strike, NOW - 3600 * job, 10 + job, 2000 + job)
         store.save_incident(
-            Incident(incident_id="i1", category="storage_io", scope="path /scratch", began=NOW, last=NOW)
+            Incident(
+                incident_id="i1", category="storage_io", scope="path /scratch", began=NOW, last=NOW, proof=("n1", "n2")
+            )
         )
     return path
 
