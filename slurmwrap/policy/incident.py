@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 
 from slurmwrap.config.load_config import Incidents
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
@@ -141,8 +142,14 @@ def is_affected(incident: Incident, run: JobRun, failures: Iterable[JobRun], min
         return True
     if has_trusted_evidence(run):
         return False
-    own = (r for r in (run, *failures) if r.uid == run.uid and _is_part_of_incident(r, incident))
-    return len({submitted_id(r) for r in own}) >= min_jobs
+    jobs = set[int]()
+    for other in chain((run,), failures):
+        # The texts are searched last, and for one task of an array only.
+        if other.uid == run.uid and submitted_id(other) not in jobs and _is_part_of_incident(other, incident):
+            jobs.add(submitted_id(other))
+            if len(jobs) >= min_jobs:
+                return True
+    return False
 
 
 def has_trusted_evidence(run: JobRun) -> bool:
