@@ -38,10 +38,10 @@ __all__ = [
     "find",
     "find_incident_of_run",
     "get_category",
+    "get_first_component",
     "has_trusted_evidence",
     "is_affected",
     "is_proof",
-    "get_first_component",
     "join_failures",
     "wait_s",
 ]  # fmt: skip
@@ -57,14 +57,14 @@ SHARED = frozenset(
         *("nccl_error", "mpi_runtime_failure", "cuda_init_failed", "cuda_version_mismatch"),
     )
 )
+_STORAGE = "storage_io"
 # An unreachable file system looks like a missing file. Such a failure can join an open storage incident, but not open
 # one.
-_STORAGE = "storage_io"
 _FOLLOWING_CATEGORIES = {_STORAGE: frozenset({"incorrect_inputs", "checkpoint_error"})}
 # Categories that can belong to an incident.
 FAILURES = SHARED.union(*_FOLLOWING_CATEGORIES.values())
 _TRUSTED_SOURCES = ("kernel", "nvml", "slurm")
-# Trusted sources that a user can still cause to speak: a task that hangs on the user's own FUSE file system, and a batch
+# Records of trusted sources that users can cause: a task that hangs on the user's own FUSE file system, and a batch
 # script that cannot be started.
 _CAUSED_BY_USERS = re.compile(r"INFO: task .{1,16}:\d+ blocked for more than|Reason JobLaunchFailure")
 # What the hooks found out themselves (node_facts.py).
@@ -127,7 +127,7 @@ def can_be_of_incident(run: JobRun) -> bool:
 
 
 def find_incident_of_run(incidents: Iterable[Incident], run: JobRun) -> Incident | None:
-    """Return the incident that a failed run with a diagnosis belongs to, a confirmed one first; None if there is none."""
+    """Return the incident that a failed run with a diagnosis belongs to, preferably a confirmed one; None if none."""
     found = [incident for incident in incidents if _is_part_of_incident(run, incident)]
     return next((incident for incident in found if incident.confirmed), found[0] if found else None)
 

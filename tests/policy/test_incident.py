@@ -275,7 +275,9 @@ def test_logs_alone_confirm_no_incident_and_affect_only_users_with_enough_jobs_o
 )
 def test_what_confirms_an_incident(category: str, source: str, text: str, confirms: bool) -> None:
     runs = [
-        failed(81 + i, uid=1001 + i, node=f"n{3 * i}", category=category, text=text, source=source.format(node=f"n{3 * i}"))
+        failed(
+            81 + i, uid=1001 + i, node=f"n{3 * i}", category=category, text=text, source=source.format(node=f"n{3 * i}")
+        )
         for i in range(3)
     ]
     (incident,) = find_incidents(runs)
@@ -323,7 +325,9 @@ def test_forged_logs_neither_prolong_nor_widen_a_confirmed_incident() -> None:
 
 
 def test_an_incident_of_an_older_version_is_unconfirmed_until_it_is_proven() -> None:
-    old = Incident(incident_id="a1", category="storage_io", scope="cluster", began=START - 60, last=START, jobs=(7, 8, 9))
+    old = Incident(
+        incident_id="a1", category="storage_io", scope="cluster", began=START - 60, last=START, jobs=(7, 8, 9)
+    )
     assert (old.confirmed, old.doubt) == (False, "unconfirmed, by log text of 0 users alone")
     runs = [failed(81 + i, node=f"n{5 * i}", at=60, category="storage_io", source=f"kernel:n{5 * i}") for i in range(2)]
     assert [one.proof for one in find_incidents(runs, (old,))] == [("n0", "n5")]

@@ -165,7 +165,9 @@ def _format_incident(incident: Incident | None, style: TextStyle) -> Iterator[st
         )
         yield style.wrapped(summary, "    ")
         if incident.doubt:
-            yield style.wrapped(f"It is {incident.doubt}: it delays only retries of users with several such jobs.", "    ")
+            yield style.wrapped(
+                f"It is {incident.doubt}: it delays only retries of users with several such jobs.", "    "
+            )
 
 
 def get_state(run: JobRun) -> str:
