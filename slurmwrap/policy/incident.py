@@ -67,8 +67,8 @@ _TRUSTED_SOURCES = ("kernel", "nvml", "slurm")
 # Records of trusted sources that users can cause: a task that hangs on the user's own FUSE file system, and a batch
 # script that cannot be started.
 _CAUSED_BY_USERS = re.compile(r"INFO: task .{1,16}:\d+ blocked for more than|Reason JobLaunchFailure")
-# What the hooks found out themselves (node_facts.py): a driver that is not loaded, or not of its library's version. That
-# NVML is missing is no evidence, since on some sites it is nowhere installed.
+# What the hooks found out themselves (node_facts.py): a driver that is not loaded, or not of its library's version.
+# That NVML is missing is no evidence, since on some sites it is nowhere installed.
 _HOOK_PROOF = re.compile(r"(?:prolog|epilog) on \S+: (?:refused: |GPUs could not be read: NVML: (?:Driver|RM ))")
 # A fabric that fails also loses nodes. These categories have no trusted evidence of their own.
 _FABRIC = frozenset({"nccl_error", "mpi_runtime_failure", "network_error"})
