@@ -394,6 +394,10 @@ class Memory(Protocol):
     def retry_job_output(self) -> str:
         """Return the pattern of the output files of retry jobs, after creating their directory."""
 
+    def pack_dir(self) -> str:
+        """Create and return the path of a directory for the files of a packed job. OSError if that fails."""
+        ...
+
     def step_dir(self) -> str:
         """Create a private directory in which the runs of one job count their steps. Raises OSError."""
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.run_time import RunTimeEstimate
     from slurmwrap.model.verdict import Verdict
     from slurmwrap.prerun.expected_saving import SavingEstimate
+    from slurmwrap.sbatch.pack_option import PackPlan
 
 
 _FILE_CATEGORIES = ("incorrect_inputs", "permission_error")
@@ -99,12 +100,14 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     if context.config.prerun.holdout > 0:
         holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
+    pack, planned = _plan_packing(request, profile, snapshot, context)
     # A heterogeneous job is not changed: a change in one component may not fit the others.
-    chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context, run_time)
+    chosen = PlacementPlan() if request.hetjob else _make_plan(planned, profile, snapshot, prerun, context, run_time)
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
     may_run_again = retry or (request.own.retry is not False and request.own.retry_on)
     added = _make_retry_options(request) if may_run_again and not request.hetjob else ()
+    added = (*added, *(pack.changes if pack else ()))
     incident_warnings = refusals.find_incident_warnings(
         context.published, request, chosen, inputs, snapshot, context.clock.now()
     )
@@ -139,7 +142,21 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         estimate=estimate,
         run_time=run_time,
         keeps_place=prerun == "auto" and not has_free_gpus and not delay,
+        pack=pack,
     )
+
+
+def _plan_packing(
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, context: SubmitContext
+) -> tuple[PackPlan | None, JobRequest]:
+    """Return how the array is folded (--pack), and the request for which nodes are planned: that of a folded task."""
+    if request.own.pack is None:
+        return None, request
+    from slurmwrap.gsub.pack_submission import plan_packing  # few calls use it
+
+    pack = plan_packing(request, profile, snapshot, context)
+    # The profile is that of one member, so it says nothing about CPUs and memory of a task.
+    return pack, request if pack is None else replace(request, own=replace(request.own, tune=False), shape=pack.shape)
 
 
 def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: SubmitContext) -> str:

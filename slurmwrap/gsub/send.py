@@ -25,7 +25,7 @@ from slurmwrap.sbatch.rewrite import list_submitted_options, render
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.submission import Submission, SubmittedCall
+    from slurmwrap.model.submission import PackedArray, Submission, SubmittedCall
 
 
 # --count-steps adds the step counter to the real job through environment variables. The script is not changed.
@@ -129,6 +129,10 @@ def send(
     """
     now = context.clock.now()
     prepared = enable_step_counting(prepared, context)
+    if prepared.pack is not None:
+        from slurmwrap.gsub.pack_submission import write_pack  # few calls use it
+
+        prepared = write_pack(prepared, context)
     begin, release_at = _make_gate(prepared, context.config, now)
     gate = () if begin is None else (begin,)
     early: list[SubmitResult] = []
@@ -206,6 +210,8 @@ def _call_sbatch(
 
     def called(one: BatchScript) -> SbatchResult:
         call = replace(make_sbatch_call(request, one, context, environ=prepared.job_environ), meanwhile=meanwhile)
+        if prepared.pack_dir:
+            call = replace(call, script_path=f"{prepared.pack_dir}/pack.sh", stdin=None)
         timing.reached("render")
         result = context.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
         timing.reached("sbatch")
@@ -286,7 +292,8 @@ def _build_submission(
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
         retry=prepared.retry,
         retry_on=prepared.retry_on,
-        profile_key=prepared.profile_key,
+        # What a packed task needs and how long it runs says nothing about its members alone.
+        profile_key=f"{prepared.profile_key}+pack{prepared.pack.members}" if prepared.pack else prepared.profile_key,
         profile_variant=prepared.profile_variant,
         length=prepared.length,
         expected_p50_s=None if prepared.run_time is None else round(prepared.run_time.p50_s),
@@ -303,18 +310,31 @@ def _build_submission(
         changes=tuple(asdict(change) for change in sent.batch.changes),
         forced=prepared.forced,
         warnings=prepared.warnings[:WARNINGS],
-        shape=request.shape,
+        shape=prepared.pack.shape if prepared.pack else request.shape,
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
         # A job in a reservation does not compete for the resources that the reconciler distributes.
-        tune=request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
+        tune=prepared.pack is None and request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
-        time=make_time_request(request),
+        time=None if prepared.pack else make_time_request(request),
         stop_at=request.own.stop_at,
         stop_when=request.own.stop_when,
         stop_signal=(request.value("signal") or "") if request.own.stop_at or request.own.stop_when else "",
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
+        pack=_make_packed_array(prepared),
         call=_make_submitted_call(request, context),
+    )
+
+
+def _make_packed_array(prepared: PreparedJob) -> PackedArray | None:
+    if prepared.pack is None:
+        return None
+    from slurmwrap.model.submission import PackedArray
+
+    return PackedArray(
+        directory=prepared.pack_dir,
+        members=prepared.pack.members,
+        array=prepared.request.value("array") or "",
     )
 
 

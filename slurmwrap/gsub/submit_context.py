@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.expected_saving import SavingEstimate
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
     from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
+    from slurmwrap.sbatch.pack_option import PackPlan
     from slurmwrap.slurm.squeue_parser import WatchedJob
     from slurmwrap.store.prerun_registry import PrerunRegistry
 
@@ -104,6 +105,8 @@ class PreparedJob:
     run_time: RunTimeEstimate | None = None  # by earlier runs; None: none is known
     fits_s: int | None = None  # with --explain: a clearly lower time limit that would fit; None: there is none
     start: ExpectedStart | None = None  # only found for --explain; None: it may start now, or it is not known
+    pack: PackPlan | None = None  # --pack: how its array is folded; None: it is not
+    pack_dir: str = ""  # directory with the files of the packed job; "" before they are written, and without --pack
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 

@@ -214,6 +214,13 @@ class UserStateStore:
         """Create and return the directory prerun/<random>, mode 0700."""
         return str(self._make_private_directory("prerun", _make_unique_name()))
 
+    def pack_dir(self) -> str:
+        """Create and return the directory pack/<random>, mode 0700. Remove old ones once a day. OSError if it fails."""
+        from shutil import rmtree
+
+        self._remove_old(self._make_private_directory("pack"), lambda old: rmtree(old, ignore_errors=True))
+        return str(self._make_private_directory("pack", _make_unique_name()))
+
     def retry_job_output(self) -> str:
         """Create the directory retry, mode 0700, and return the --output of retry jobs in it. OSError if it fails."""
         return f"{self._make_private_directory('retry')}/%j.out"

@@ -25,6 +25,15 @@ class SubmittedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedArray:
+    """An array of gsub --pack. `members`: on each GPU; `array`: the user's --array, with the indices of all members."""
+
+    directory: str  # with the wrapper's files, and members/INDEX.json for each member that was started
+    members: int
+    array: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     """One successful gsub call, as its user reports it. It is evidence about that user's own jobs only."""
 
@@ -78,6 +87,7 @@ class Submission:
     holdout_group: str = ""
     # The draw selected it to run without a pre-run.
     held_out: bool = False
+    pack: PackedArray | None = None  # --pack: each of its array tasks runs several members; None: it is not packed
     # Only in the user's own records: a call may contain secrets. None: not known.
     call: SubmittedCall | None = None
 

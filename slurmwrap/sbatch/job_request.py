@@ -73,6 +73,8 @@ class GsubOptions:
     # `count_steps`.
     stop_at: str = ""
     stop_when: str = ""
+    # K | auto, and ",mps": how many tasks of the array share a GPU; None: none do (pack_option.py).
+    pack: str | None = None
     resource_profile: str | None = None
     # None: the site's default.
     retry: bool | None = None

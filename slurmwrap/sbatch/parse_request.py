@@ -27,6 +27,7 @@ from slurmwrap.sbatch.option_table import (
     ANSWERED_AT_ONCE,
     COMMAND_LINE_ONLY,
     HOSTFILE,
+    NONE,
     OPPOSITES,
     OWN,
     OWN_BY_NAME,
@@ -352,6 +353,15 @@ _VALUE_HINTS = {
 
 
 def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _OwnValue:
+    if option.name == "pack":
+        # Imported here because few calls of gsub need it.
+        from slurmwrap.sbatch.pack_option import AUTO, PACK_HINT, parse_pack
+
+        try:
+            parse_pack(value or AUTO)
+        except ValueError:
+            raise UsageError(f"{place}Invalid --pack specification: {value!r}", hint=PACK_HINT) from None
+        return option.field, value or AUTO
     if option.argument is not REQUIRED:
         return option.field, option.flag
     if value and option.choices and value not in option.choices and set("./") & set(value):
@@ -390,7 +400,7 @@ def _parse_gsub_variables(environ: Mapping[str, str]) -> Iterable[_OwnValue]:
     """Yield the options in GSUB_* variables. --retry and --no-retry share a variable; an empty variable is ignored."""
     for option in {option.variable: option for option in OWN if option.variable}.values():
         value = environ.get(option.variable, "")
-        if value and option.argument is REQUIRED:
+        if value and option.argument is not NONE:
             yield _parse_gsub_value(option, value, f"{option.variable}: ")
         elif value:
             yield option.field, _parse_yes_or_no(option.variable, value)

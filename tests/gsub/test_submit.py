@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -189,6 +190,9 @@ class FakeMemory:
 
     def retry_job_output(self) -> str:
         return "/retry/%j.out"
+
+    def pack_dir(self) -> str:
+        return tempfile.mkdtemp(prefix="pack-")
 
     def step_dir(self) -> str:
         return "/steps/1"
