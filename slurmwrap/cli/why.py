@@ -14,6 +14,7 @@ import typer
 
 from slurmwrap.cli import terminal
 from slurmwrap.cli.loss_curve_lookup import find_loss_curves
+from slurmwrap.cli.member_runs import add_members, find_task_address, read_task_records
 from slurmwrap.cli.queue_class import describe_queue_class
 from slurmwrap.cli.reconcile_user_jobs import reconcile_own_jobs_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_job_records
@@ -78,6 +79,7 @@ def why(
         return
     known = read_job_records(source, address, cluster) if cluster else find_records_of_cluster(source, address, config)
     print_record_notes(known)
+    known = read_task_records(address, known, source, cluster)
     timeline = _add_slurm_state(build_job_timeline(address, known, config, source), source, config)
     if as_json:
         typer.echo(
@@ -118,8 +120,9 @@ def make_job_budget(timeline: JobTimeline, records: JobRecords, config: Config) 
 
 def build_job_timeline(address: str, records: JobRecords, config: Config, source: RecordSource) -> JobTimeline:
     """Build the timeline from the stored records, else from Slurm's record. SlurmwrapError if neither has the job."""
+    task = find_task_address(address, records, source)
     timeline = build_timeline(
-        *(address, records.submissions, records.preruns, records.attempts, records.actions, records.delays),
+        *(task, records.submissions, records.preruns, records.attempts, records.actions, records.delays),
         findings=records.findings,
     )
     if timeline.empty:
@@ -135,7 +138,8 @@ def build_job_timeline(address: str, records: JobRecords, config: Config, source
     belongs = {run.incident for run in timeline.attempts if run.incident}
     mine = tuple(one for one in records.incidents if one.incident_id in belongs)
     curves = find_loss_curves(timeline.attempts, records.curves, source)
-    return replace(timeline, incidents=mine, curves=curves, lines=_read_source_lines(timeline, source.uid))
+    timeline = replace(timeline, incidents=mine, curves=curves, lines=_read_source_lines(timeline, source.uid))
+    return add_members(timeline, address, source, config)
 
 
 def _find_last_failure(source: RecordSource) -> tuple[str, str]:

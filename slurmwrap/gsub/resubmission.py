@@ -18,13 +18,14 @@ from slurmwrap.config.load_config import Config, find_user_state_dir, load
 from slurmwrap.console import Console
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import ScriptError, SlurmError, SlurmwrapError, StoreError, UsageError
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.host.munge import open_sealed
+from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.submission import Submission, SubmittedCall
+from slurmwrap.model.submission import PackedArray, Submission, SubmittedCall
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, record_of
 from slurmwrap.report.text_format import count
 from slurmwrap.sbatch.array_indices import expand_indices, fold_indices, parse_indices
@@ -34,6 +35,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import Sacct
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
 from slurmwrap.store.published_files import list_trusted_uids, parse_published, read_why
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
@@ -80,6 +82,8 @@ def repeat_call(words: Sequence[str], environ: Mapping[str, str], console: Conso
     state = UserState(find_user_state_dir(environ))
     submission = find_submission(state, slurm.cluster_name(), job_id)
     runs = tuple(_list_runs(job_id, submission, state, config, slurm, environ))
+    if submission is not None and submission.pack is not None:
+        runs = tuple(_list_member_runs(submission, submission.pack, runs))
     given = any(one.option == "array" for one in split_command_line(extra).given)
     if submission is None or submission.call is None:
         line = "" if submission is not None or not runs else _read_submit_line(job_id, slurm, config, environ)
@@ -196,6 +200,22 @@ def _read_sealed(config: Config) -> Iterator[JobRun]:
     for plain in read_why(Path(config.site.published), None, unseal, list_trusted_uids(config), limit=_MOST_SEALED):
         with suppress(ValueError):
             yield parse_published(plain)[0]
+
+
+def _list_member_runs(submission: Submission, pack: PackedArray, runs: Sequence[JobRun]) -> Iterator[JobRun]:
+    """Yield a run for each member of a packed array, in place of the runs of its tasks."""
+    last = {run.address: run for run in sorted(runs, key=lambda run: run.attempt.submit_time)}
+    members = {one.index: one for one in read_members(pack)}
+    job = submission.job_id
+    for index in expand_indices(pack.array):
+        # Tasks that never started share one record, without an index.
+        task, member = last.get(f"{job}_{find_task_index(pack, index)}", last.get(str(job))), members.get(index)
+        if task is None and member is None:
+            continue
+        key = RunKey(cluster=submission.cluster, job_id=job, submit_time=int(submission.at))
+        run = task or JobRun(attempt=key, uid=submission.uid)
+        state = run.state if member is None else find_slurm_state(member, run.state)
+        yield replace(run, address=f"{job}_{index}", state=state)
 
 
 def find_last_states(runs: Iterable[JobRun]) -> dict[int | None, str]:

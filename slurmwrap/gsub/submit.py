@@ -178,6 +178,8 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
         from slurmwrap.sbatch.explain import make_equivalent_script
 
         sys.stdout.buffer.write(make_equivalent_script(prepared.request, prepared.batch))
+        if prepared.pack is not None:
+            console.say("a program of gsub's starts the members: this script alone runs the first one of each task")
         console.say("nothing submitted")
         console.say(f"its pre-run would be: {_describe_mode(prepared)} ({prepared.prerun_reason})")
         if prepared.delay and prepared.prerun != "off":
@@ -275,6 +277,11 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
         return result.exit_code or 1
     if result.job_id is None or _is_terse(prepared.request):
         return result.exit_code
+    if (pack := prepared.pack) is not None:
+        console.say(
+            f"job {result.job_id} runs {len(pack.indices)} members in {pack.tasks} array tasks; "
+            f"slurmwrap why {result.job_id}_{pack.indices[-1]} shows one member"
+        )
     if prepared.held_out:
         console.say(f"job {result.job_id} has no pre-run, chosen at random: the site measures what pre-runs save")
     if sent.attached_to is not None:

@@ -1,0 +1,108 @@
+"""Show the members of a packed array (gsub --pack) as runs of their own: each has its own output, end and diagnosis."""
+
+from __future__ import annotations
+
+from slurmwrap.cli.record_access import JobRecords, RecordSource, read_job_records
+from slurmwrap.config.load_config import Config
+from slurmwrap.diagnosis.classifier import make_classifier
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.host.read_user_file import UserLogs
+from slurmwrap.model.evidence import Evidence, RunKey
+from slurmwrap.model.job_run import JobRun
+from slurmwrap.model.pack_member import PackMember
+from slurmwrap.model.submission import PackedArray, Submission
+from slurmwrap.report.job_report.timeline import JobTimeline
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
+
+
+def find_packed_array(records: JobRecords, number: int, uid: int) -> PackedArray | None:
+    """Return the packed array of the newest job with this id; None if it is not packed or another user's.
+
+    The files of the members are read only for their own user, also by root.
+    """
+    mine = [one for one in records.submissions if one.job_id == number]
+    newest: Submission | None = max(mine, key=lambda one: one.at, default=None)
+    return newest.pack if newest is not None and newest.uid == uid else None
+
+
+def find_task_address(address: str, records: JobRecords, source: RecordSource) -> str:
+    """Return the array task that runs a member: "77_4" for "77_5"; else `address` itself."""
+    head, _, index = address.partition("_")
+    pack = find_packed_array(records, int(head), source.uid) if index else None
+    task = None if pack is None else find_task_index(pack, int(index))
+    return address if task is None else f"{head}_{task}"
+
+
+def read_task_records(address: str, records: JobRecords, source: RecordSource, cluster: str) -> JobRecords:
+    """Return `records`, or those of the array task that runs the member `address`."""
+    task = find_task_address(address, records, source)
+    return records if task == address else read_job_records(source, task, cluster)
+
+
+def add_members(timeline: JobTimeline, address: str, source: RecordSource, config: Config) -> JobTimeline:
+    """Return the timeline with the runs of members in place of those of their tasks, and the address as it was asked.
+
+    Members that were never started have no run; then the run of their task stays. If Slurm's record of a task is lost,
+    the member's own record is enough.
+    """
+    asked = timeline.submission
+    if asked is None or asked.pack is None or asked.uid != source.uid:
+        return timeline
+    members = read_members(asked.pack)
+    index = address.partition("_")[2]
+    if index:
+        members = tuple(one for one in members if one.index == int(index))
+    last = {run.address: run for run in sorted(timeline.attempts, key=lambda run: run.attempt.submit_time)}
+    runs = [_make_run(one, last.get(one.task) or _make_task_run(one, asked), config) for one in members]
+    if not runs:
+        return timeline
+    with_members = {one.task for one in members}
+    others = [] if index else [run for run in timeline.attempts if run.address not in with_members]
+    return replace(timeline, address=address, attempts=(*others, *runs))
+
+
+def _make_task_run(member: PackMember, asked: Submission) -> JobRun:
+    """Return the run of a member's task as far as the member's record shows it."""
+    number = int(member.job_id) if member.job_id.isdecimal() else asked.job_id
+    return JobRun(
+        attempt=RunKey(cluster=asked.cluster, job_id=number, submit_time=int(asked.at)),
+        address=member.task,
+        restarts=member.restart,
+        name=asked.name,
+        user=asked.user,
+        uid=asked.uid,
+        nodes=(member.node,) if member.node else (),
+        gpus=1,
+    )
+
+
+def _make_run(member: PackMember, task: JobRun, config: Config) -> JobRun:
+    """Return the run of a member: its own files, times and end; the rest is that of its task."""
+    run = replace(
+        task,
+        address=f"{task.address.partition('_')[0]}_{member.index}",
+        state=find_slurm_state(member, task.state),
+        exit_code=member.exit_code,
+        signal=member.signal or None,
+        derived_exit_code=None,
+        start_time=None if member.begin is None else int(member.begin),
+        end_time=task.end_time if member.end is None else int(member.end),
+        std_out=member.output,
+        std_err=member.error or member.output,
+        planned=(),
+    )
+    if member.state not in ("completed", "failed"):
+        return run
+    logs = () if member.state == "completed" else UserLogs().tails(run)
+    evidence = Evidence(
+        attempt=run.attempt,
+        state=run.state,
+        exit_code=run.exit_code,
+        signal=run.signal,
+        logs=logs,
+        nodes=run.nodes,
+        gpus=run.gpus,
+        run_s=run.run_s,
+        time_limit_s=run.time_limit_s,
+    )
+    return replace(run, diagnosis=make_classifier(config.diagnosis.signatures)(evidence))

@@ -1,0 +1,59 @@
+"""Read what the wrapper of a packed job wrote about its members (adapter; gsub/pack_submission.py writes the rest).
+
+The files belong to the user and can be read by that user alone: the directory's name comes from a user's record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from slurmwrap.model.pack_member import PackMember
+from slurmwrap.model.submission import PackedArray
+from slurmwrap.sbatch.array_indices import expand_indices
+from slurmwrap.store.deserialize import record_from_json
+
+_MOST_BYTES = 1 << 16
+_STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}
+
+
+def find_task_index(pack: PackedArray, member: int) -> int | None:
+    """Return the index of the array task that runs a member; None if the array has no such member."""
+    indices = expand_indices(pack.array)
+    if member not in indices or pack.members < 1:
+        return None
+    at = indices.index(member)
+    return indices[at - at % pack.members]
+
+
+def find_slurm_state(member: PackMember, task_state: str) -> str:
+    """Return the state that Slurm would show of a member. `task_state`: of its array task, "" while that runs.
+
+    A member that ended well after a signal to its task, or that has not ended, ended with the task.
+    """
+    state = _STATES.get(member.state, task_state)
+    return "CANCELLED" if member.state == "stopped" and state == "COMPLETED" else state
+
+
+def read_members(pack: PackedArray) -> tuple[PackMember, ...]:
+    """Return the members that were started, ascending. Damaged files are left out. Call it as their user only."""
+    return tuple(_read_each(pack))
+
+
+def _read_each(pack: PackedArray) -> Iterator[PackMember]:
+    folder = Path(pack.directory) / "members"
+    for index in expand_indices(pack.array):
+        with suppress(OSError, ValueError):
+            yield record_from_json(PackMember, json.loads(_read_file(folder / f"{index}.json")))
+
+
+def _read_file(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no regular file")
+        return file.read(_MOST_BYTES)

@@ -1,0 +1,66 @@
+"""`gsub --pack`: a sweep with four members on each GPU, on a real Slurm: outputs, a failure, a requeue, why, --again."""
+
+from __future__ import annotations
+
+import pwd
+from pathlib import Path
+
+import pytest
+from realslurm import USERS, Lab
+from test_own_retries_lab import GSUB, why
+from waiting import wait_until
+
+ALICE = USERS[0]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
+SCRIPT = """#!/bin/bash
+#SBATCH --array=0-6 --gres=gpu:1 --output=%x-%a.out -c1
+echo "$SLURM_ARRAY_TASK_ID|$SLURM_ARRAY_TASK_COUNT|$1" >> seen
+srun true || exit 9
+case $SLURM_ARRAY_TASK_ID in
+1) [ -e fixed ] || python3 -c 'import absent_module' || exit 1;;
+5) [ -n "$SLURM_RESTART_COUNT" ] || { touch waits; exec sleep 600; };;
+esac
+touch done.$SLURM_ARRAY_TASK_ID
+"""
+
+
+@pytest.fixture
+def nothing(lab: Lab) -> dict[str, str]:
+    """The environment of a user without any configuration of slurmwrap, with the state of this lab alone."""
+    state = f"{pwd.getpwnam(ALICE).pw_dir}/pack-{lab.cluster}"
+    return {"SLURMWRAP_CONFIG": "/var/tmp/absent.toml", "XDG_STATE_HOME": state}
+
+
+def test_a_packed_sweep_runs_each_member_once_also_when_a_task_is_requeued(
+    lab: Lab, nothing: dict[str, str], lab_scratch: Path
+) -> None:
+    folder = lab_scratch / "pack"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    (folder / "sweep.sbatch").write_text(SCRIPT)
+    done = lab.run([*GSUB, "--pack=4", "--requeue", "sweep.sbatch", "a b;$HOME"], ALICE, env=nothing, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.split()[-1]
+    assert f"job {job} runs 7 members in 2 array tasks" in done.stderr
+    lab.wait_job(f"{job}_0", ("FAILED",))
+    wait_until(lambda: all((folder / name).exists() for name in ("waits", "done.4", "done.6")), "three members run")
+    assert lab.run(["scontrol", "requeue", f"{job}_4"]).returncode == 0
+    # Slurm lets a requeued job wait for two minutes.
+    lab.wait_job(f"{job}_4", ("PENDING",))
+    lab.run(["scontrol", "update", f"JobId={job}_4", "StartTime=now"])
+    assert lab.wait_job(f"{job}_4") == "COMPLETED"
+    # Member 5 was stopped by the requeue; no other ran twice.
+    seen = sorted((folder / "seen").read_text().splitlines())
+    assert seen == sorted(f"{member}|7|a b;$HOME" for member in (0, 1, 2, 3, 4, 5, 5, 6))
+    (run,) = why(lab, nothing, f"{job}_1")["attempts"]
+    assert (run["address"], run["state"], run["exit_code"]) == (f"{job}_1", "FAILED", 1)
+    assert run["diagnosis"]["category"] == "import_error"
+    runs = why(lab, nothing, job)["attempts"]
+    assert sorted(run["address"] for run in runs if run["state"] == "COMPLETED") == [
+        f"{job}_{member}" for member in (0, 2, 3, 4, 5, 6)
+    ]
+    (folder / "fixed").touch()
+    again = lab.run([*GSUB[:3], "--again", job], ALICE, env=nothing, cwd="/")
+    assert again.returncode == 0, again.stderr
+    assert f"array {job}: 1 task again, 1 (6 completed: left out)" in again.stderr
+    assert lab.wait_job(f"{again.stdout.split()[-1]}_1") == "COMPLETED"
