@@ -227,7 +227,9 @@ def _parse_stored_call(words: Sequence[str], environ: Mapping[str, str], work_di
 def _pass_with_reason(reason: str, words: list[str], request: JobRequest, console: Console, stdin: _Stdin) -> int:
     """Pass the call to plain sbatch. Print `reason` only if the user asked for an explanation or a dry run."""
     if request.own.pack and not find_prerun_reason(os.environ):
-        raise RefusedError(f"--pack: this call would go to sbatch unchanged. {reason}", hint="Submit it without --pack.")
+        raise RefusedError(
+            f"--pack: this call would go to sbatch unchanged. {reason}", hint="Submit it without --pack."
+        )
     if request.own.dry_run:
         _reject_json_of_dry_run(request)
         sys.stdout.buffer.write(request.script.content)

@@ -116,10 +116,6 @@ def make_batch_script(script: bytes, directory: Path) -> bytes:
         if directive.magic == "#SBATCH"
     ]
     python, runner, folder = (shlex.quote(path) for path in (sys.executable, f"{directory}/{_RUNNER}", str(directory)))
-    program = (
-        f"python={python}\n"
-        '[ -x "$python" ] || python=python3\n'
-        f'exec "$python" -I -B {runner} {folder} "$@"\n'
-    )
+    program = f'python={python}\n[ -x "$python" ] || python=python3\nexec "$python" -I -B {runner} {folder} "$@"\n'
     head = b"#!/bin/sh\n# Array task of gsub --pack: it runs several members of the user's array (docs/packing.md).\n"
     return head + b"".join(line + b"\n" for line in lines) + program.encode(errors="surrogateescape")

@@ -313,7 +313,10 @@ def _build_submission(
         shape=prepared.pack.shape if prepared.pack else request.shape,
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
         # A job in a reservation does not compete for the resources that the reconciler distributes.
-        tune=prepared.pack is None and request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
+        tune=prepared.pack is None
+        and request.own.tune
+        and context.config.tuning.enabled
+        and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
         time=None if prepared.pack else make_time_request(request),
         stop_at=request.own.stop_at,

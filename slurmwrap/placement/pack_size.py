@@ -18,8 +18,24 @@ _MOST_MEMBERS = 16
 # Memory of GPUs in GiB, by the words of their type in Slurm; of two sizes the smaller one (NVIDIA's and AMD's data
 # sheets). A type that names its size, as in a100-80gb, is taken by that.
 _CARD_GIB = {
-    **{"b300": 268, "b200": 180, "h200": 141, "gh200": 96, "h100": 80, "a100": 40, "v100": 16, "p100": 12, "a30": 24},
-    **{"a40": 48, "l40s": 48, "l40": 48, "l4": 24, "t4": 16, "a10": 24, "a6000": 48, "mi300x": 192, "mi250x": 64},
+    "b300": 268,
+    "b200": 180,
+    "h200": 141,
+    "gh200": 96,
+    "h100": 80,
+    "a100": 40,
+    "v100": 16,
+    "p100": 12,
+    "a30": 24,
+    "a40": 48,
+    "l40s": 48,
+    "l40": 48,
+    "l4": 24,
+    "t4": 16,
+    "a10": 24,
+    "a6000": 48,
+    "mi300x": 192,
+    "mi250x": 64,
 }
 _SIZE = re.compile(r"(\d{2,3})gb?\b", re.ASCII)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.sbatch.array_indices import expand_indices, fold_indices, parse_indices
+from slurmwrap.sbatch.array_indices import expand_indices, fold_indices
 from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 PACK_HINT = "It takes a number from 1 to 32, or auto; with NVIDIA's MPS: --pack=4,mps."

@@ -53,7 +53,7 @@ def _read_each(pack: PackedArray) -> Iterator[PackMember]:
 
 def _read_file(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(f"{path} is no regular file")
         return file.read(_MOST_BYTES)

@@ -149,7 +149,8 @@ def test_after_a_requeue_only_members_that_have_not_completed_run(make_task: Any
     )
     task = make_task(script)
     first = task.start()
-    wait_until(lambda: task.read("runs.6") and all(task.state(i).get("state") == "completed" for i in (4, 8)), "two members end")
+    wait_until(lambda: [task.state(i).get("state") for i in (4, 8)] == ["completed"] * 2, "two members end")
+    wait_until(lambda: task.read("runs.6"), "the third one runs")
     # The node is lost: nothing gets a signal that it can handle.
     first.kill()
     first.wait()

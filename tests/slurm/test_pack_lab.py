@@ -1,4 +1,4 @@
-"""`gsub --pack`: a sweep with four members on each GPU, on a real Slurm: outputs, a failure, a requeue, why, --again."""
+"""`gsub --pack`: a sweep with four members on each GPU, on a real Slurm: a failure, a requeue, why, --again."""
 
 from __future__ import annotations
 

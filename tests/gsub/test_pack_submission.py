@@ -1,0 +1,160 @@
+"""gsub --pack without Slurm: what goes to sbatch, the files of the job, what is stored, and --pack=auto."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_submit import FakeMemory, FakeSlurm, context, request, trial
+
+from slurmwrap.errors import RefusedError, StoreError
+from slurmwrap.gsub.prepare import prepare
+from slurmwrap.gsub.send import send
+from slurmwrap.model.cluster import Node, Snapshot
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.submission import PackedArray
+from slurmwrap.placement.pack_size import choose_members, find_card_mib
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
+
+SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:1 -c 2\n#GSUB --no-place\n# not one: #SBATCH --mem=1\necho hello\n"
+
+
+class PackMemory(FakeMemory):
+    folder: Path = Path()
+
+    def pack_dir(self) -> str:
+        self.folder.mkdir()
+        return str(self.folder)
+
+
+def submit(tmp_path: Path, *words: str) -> tuple[FakeSlurm, PackMemory, list[str]]:
+    slurm, memory, said = FakeSlurm(), PackMemory(), []
+    memory.folder = tmp_path / "my pack"
+    at = replace(context(slurm, memory), say=said.append)
+    asked = request("--prerun=off", "--array=0-7", *words, script=SCRIPT)
+    send(prepare(asked, at), at, trial)
+    return slurm, memory, said
+
+
+def test_sbatch_gets_the_folded_array_and_the_script_that_runs_the_members(tmp_path: Path) -> None:
+    slurm, memory, _ = submit(tmp_path, "--pack=4", "--output=%a.log")
+    (call,) = slurm.calls
+    assert call.script_path == f"{memory.folder}/pack.sh"
+    assert call.stdin is None
+    assert {"--array=0,4", "--cpus-per-task=8", "--output=slurm-%A_%a.pack.out"} <= set(call.options)
+    assert not any("pack=" in option for option in call.options)
+    assert (memory.folder / "slurm_script").read_bytes() == SCRIPT
+    spec = json.loads((memory.folder / "spec.json").read_text())
+    assert (spec["indices"], spec["members"], spec["output"]) == (list(range(8)), 4, "%a.log")
+    assert spec["environment"]["SLURM_ARRAY_TASK_COUNT"] == "8"
+    # The user's directive lines are sbatch's to read; those of gsub and comments are not repeated.
+    lines = (memory.folder / "pack.sh").read_text().splitlines()
+    assert [line for line in lines if line.startswith("#SBATCH")] == ["#SBATCH --gres=gpu:1 -c 2"]
+
+
+def test_the_batch_script_runs_the_members_from_a_directory_with_a_space(tmp_path: Path) -> None:
+    _, memory, _ = submit(tmp_path, "--pack=4", "--output=%a.log")
+    environ = {"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_JOB_ID": "101"}
+    subprocess.run(["sh", memory.folder / "pack.sh"], cwd=tmp_path, env=environ, check=True, timeout=60)
+    assert [(tmp_path / f"{index}.log").read_text() for index in (4, 5, 6, 7)] == ["hello\n"] * 4
+    (stored,) = memory.submissions
+    assert stored.pack == PackedArray(directory=str(memory.folder), members=4, array="0-7")
+    members = read_members(stored.pack)
+    assert [(one.index, one.state, one.exit_code, one.task) for one in members] == [
+        (index, "completed", 0, "101_4") for index in (4, 5, 6, 7)
+    ]
+
+
+def test_what_a_packed_task_needs_is_not_learnt_for_one_member(tmp_path: Path) -> None:
+    _, memory, _ = submit(tmp_path, "--pack=4")
+    (stored,) = memory.submissions
+    assert stored.profile_key.endswith("+pack4")
+    assert not stored.tune
+    assert stored.time is None
+    assert stored.shape is not None and stored.shape.cpus == 8
+
+
+@pytest.mark.parametrize("words", [("--pack=1",), ("--pack=4", "--array=0-7%1")])
+def test_one_member_on_each_gpu_is_the_job_as_it_is(tmp_path: Path, words: tuple[str, ...]) -> None:
+    slurm, memory, _ = submit(tmp_path, *words)
+    assert slurm.calls[0].script_path == "train.sbatch"
+    assert memory.submissions[0].pack is None
+
+
+def test_a_job_that_cannot_be_packed_is_refused_and_not_submitted(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="several nodes"):
+        submit(tmp_path, "--pack=2", "-N2")
+
+
+def test_nothing_is_submitted_if_the_files_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "my pack").mkdir()
+    with pytest.raises(StoreError, match="nothing was submitted"):
+        submit(tmp_path, "--pack=2")
+
+
+def test_a_damaged_or_foreign_record_of_a_member_is_left_out(tmp_path: Path) -> None:
+    pack = PackedArray(directory=str(tmp_path), members=2, array="0-5")
+    (tmp_path / "members").mkdir()
+    for index, text in enumerate(["{", "[]", '{"index": 2, "state": "failed", "exit_code": 3, "new": 1}']):
+        (tmp_path / "members" / f"{index}.json").write_text(text)
+    (tmp_path / "members" / "3.json").symlink_to(tmp_path / "members" / "2.json")
+    (tmp_path / "members" / "4.json").mkdir()
+    assert [(one.index, one.exit_code) for one in read_members(pack)] == [(2, 3)]
+    assert [find_task_index(pack, index) for index in (0, 1, 5, 6)] == [0, 0, 4, None]
+    (member,) = read_members(pack)
+    assert find_slurm_state(member, "COMPLETED") == "FAILED"
+    assert find_slurm_state(replace(member, state="stopped"), "COMPLETED") == "CANCELLED"
+    assert find_slurm_state(replace(member, state="running"), "NODE_FAIL") == "NODE_FAIL"
+
+
+# --- --pack=auto ---------------------------------------------------------------------------------------------------
+
+CLUSTER = Snapshot(
+    taken_at=0.0, nodes=(Node(name="n1", state="IDLE", cpus=64, mem_mib=512_000, gpus=4, gpu_type="a100"),)
+)
+SMALL = ResourceProfile(key="k", gpu_mem_mib=3000, gpu_util=0.2, mem_mib_per_gpu=8000)
+
+
+@pytest.mark.parametrize(
+    ("profile", "words", "members", "why"),
+    [
+        (SMALL, (), 5, "GPU utilization"),
+        (replace(SMALL, gpu_util=0.05, gpu_mem_mib=10_000), (), 3, "GPU memory"),
+        (replace(SMALL, gpu_util=0.05), ("-c8",), 2, "CPUs"),
+        (replace(SMALL, gpu_util=0.05), ("--mem=40G",), 3, "memory of the node"),
+        (replace(SMALL, gpu_util=0.9), (), 1, "GPU utilization"),
+        (replace(SMALL, gpu_mem_mib=None), (), 1, "no GPU memory"),
+        (None, (), 1, "no profile"),
+    ],
+)
+def test_auto_takes_what_fits_by_the_profile(
+    profile: ResourceProfile | None, words: tuple[str, ...], members: int, why: str
+) -> None:
+    asked = request("--array=0-31", "--gres=gpu:1", *words, script=b"#!/bin/sh\ntrue\n")
+    found, reason = choose_members(asked, profile, CLUSTER)
+    assert found == members
+    assert why in reason
+
+
+def test_auto_packs_nothing_on_a_gpu_of_unknown_memory() -> None:
+    nodes = (replace(CLUSTER.nodes[0], gpu_type="gx9000"),)
+    asked = request("--array=0-31", "--gres=gpu:1", script=b"#!/bin/sh\ntrue\n")
+    assert choose_members(asked, SMALL, replace(CLUSTER, nodes=nodes))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "mib"),
+    [("a100", 40_000), ("nvidia_a100-sxm4-80gb", 80_000), ("H100", 80_000), ("1g.10gb", 10_000), ("gx1", None)],
+)
+def test_the_memory_of_a_card_is_found_by_its_type(kind: str, mib: int | None) -> None:
+    assert find_card_mib(kind) == mib
+
+
+def test_auto_without_a_profile_submits_the_array_unpacked_and_says_why(tmp_path: Path) -> None:
+    slurm, memory, said = submit(tmp_path, "--pack")
+    assert slurm.calls[0].script_path == "train.sbatch"
+    assert memory.submissions[0].pack is None
+    assert any("one member on each GPU: no profile" in line for line in said)
