@@ -23,6 +23,7 @@ SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatus
 MAY_START_PROGRAMS = (
     "cli/terminal.py",
     "gsub/help_output.py",
+    "inject/slurmwrap_members.py",
     "host/run_command.py",
     "slurm/pyslurm/worker_client.py",
     "prerun/inputs/library_readers.py",
