@@ -44,6 +44,8 @@ def test_a_packed_sweep_runs_each_member_once_also_when_a_task_is_requeued(
     assert f"job {job} runs 7 members in 2 array tasks" in done.stderr
     lab.wait_job(f"{job}_0", ("FAILED",))
     wait_until(lambda: all((folder / name).exists() for name in ("waits", "done.4", "done.6")), "three members run")
+    watched = lab.slurmwrap("watch", job, "--once", user=ALICE, env=nothing).stdout
+    assert f"members 5 completed, 1 running, 1 failed ({job}_1): slurmwrap why {job}_1" in watched
     assert lab.run(["scontrol", "requeue", f"{job}_4"]).returncode == 0
     # Slurm lets a requeued job wait for two minutes.
     lab.wait_job(f"{job}_4", ("PENDING",))

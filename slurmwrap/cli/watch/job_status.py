@@ -38,6 +38,7 @@ from slurmwrap.host.read_loss_curve import SHORTEST_S, LossCurveFiles
 from slurmwrap.host.read_user_file import make_counted_losses
 from slurmwrap.model.evidence import LogTail, RunKey
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
+from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
@@ -59,6 +60,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.pack_results import read_members
 from slurmwrap.store.prerun_registry import PrerunRegistry, read_inflight_prerun
 
 # A job counts as silent if its last output is older than SILENT_S and older than SILENT_TIMES the usual gap between its
@@ -70,6 +72,8 @@ SILENT_TIMES = 5
 _JUDGE_TRIES, _JUDGE_PAUSE_S = 5, 2.0
 # The losses of an array's running tasks are read this often, and of at most so many tasks.
 _SWEEP_EVERY_S, _SWEEP_TASKS = 60.0, 32
+# The results of a packed array's members, a small file each, are read this often.
+_MEMBERS_EVERY_S = 10.0
 # Number of bytes that are read from the end of the output, and from its start, where a program says that it resumes.
 _TAIL_BYTES, _HEAD_BYTES = 64 * 1024, 8 * 1024
 
@@ -226,6 +230,7 @@ class JobStatus:
     findings: tuple[EarlyFinding, ...] = ()  # of the rule `early`, about the present run
     loss: LossOutlook | None = None  # of a running job that counts its steps; None: no loss was recorded
     dominated: tuple[Dominated, ...] = ()  # running tasks of an array that will hardly become its best
+    members: tuple[PackMember, ...] = ()  # of a packed array, that were started (gsub --pack)
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
     gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
     gpu_use: JobGpuUse | None = None
@@ -396,6 +401,8 @@ class JobStatusReader:
         self._owner_facts = OwnerFacts(environ, self._forecaster.find_run_time)
         self._dominated: tuple[Dominated, ...] = ()
         self._sweep_at = -_SWEEP_EVERY_S
+        self._members: tuple[PackMember, ...] = ()
+        self._members_at = -_MEMBERS_EVERY_S
 
     def look(self, now: float) -> JobStatus:
         """Return the present status; it has no rows if Slurm has forgotten the job. Raise SlurmError."""
@@ -422,6 +429,7 @@ class JobStatusReader:
             order = describe_queue_class(facts.waiting.record, self._submission, self._config, now)
             facts = replace(facts, queue_order=order)
         facts = self._owner_facts.add(facts, self._submission, trial_row)
+        facts = replace(facts, members=self._read_members(facts))
         if facts.array:
             return replace(facts, dominated=self._find_dominated(facts))
         return replace(facts, loss=_find_loss(facts, self._submission))
@@ -440,6 +448,15 @@ class JobStatusReader:
             fits[watched.record.address] = loss.fit if loss is not None else None
         self._dominated = find_dominated(fits)
         return self._dominated
+
+    def _read_members(self, status: JobStatus) -> tuple[PackMember, ...]:
+        """Return the members of the packed array, or those of the one task that is watched."""
+        asked = self._submission
+        if asked is None or asked.pack is None:
+            return ()
+        if status.ended or status.at - self._members_at >= _MEMBERS_EVERY_S:
+            self._members, self._members_at = read_members(asked.pack), status.at
+        return tuple(one for one in self._members if status.array or one.task == status.address)
 
     def _read_findings(self, status: JobStatus) -> tuple[EarlyFinding, ...]:
         found: Mapping[tuple[int, int], tuple[EarlyFinding, ...]] = {}

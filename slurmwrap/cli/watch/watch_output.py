@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from textwrap import wrap
 from typing import Any
@@ -16,6 +16,7 @@ from slurmwrap.cli.watch.pending_reasons import ReasonMeaning, describe_prerun, 
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.run_time import FROM_USER
 from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
 from slurmwrap.model.verdict import Outcome
@@ -57,6 +58,7 @@ _LOG_LABELS = (
     "loss",
     "ends",
     "task",
+    "members",
     "sweep",
     "GPU use",
     "GPU mem",
@@ -116,6 +118,7 @@ def make_change_key(status: JobStatus) -> tuple[object, ...]:
         tuple(one.kind for one in status.findings),
         status.loss is not None and status.loss.losses.bad_at_end > 0,
         tuple(one.name for one in status.dominated),
+        tuple(one.index for one in status.members if one.state == "failed"),
         bool(status.silent),
         _make_gpu_key(status),
     )
@@ -293,8 +296,11 @@ def _list_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str
     if status.silent:
         yield "Slurm", f"does not answer ({flat(status.silent)}); this is its last answer", "yellow"
     yield from _list_findings(status, style)
+    if status.members:
+        yield _make_members_row(status.members)
     if status.array:
-        yield from _list_failed_tasks(status)
+        if not status.members:
+            yield from _list_failed_tasks(status)
         if status.gpus:
             yield "GPU use", f"of one task at a time: slurmwrap watch {status.address}_N --gpus", ""
         if dominated := describe_dominated(status.dominated):
@@ -348,6 +354,18 @@ def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
     if bad := [address for address, state in ended if state != "COMPLETED"]:
         more = f" and {len(bad) - _MOST_NAMED_TASKS} more" if len(bad) > _MOST_NAMED_TASKS else ""
         yield "task", f"{', '.join(bad[:_MOST_NAMED_TASKS])}{more} did not complete; slurmwrap why {bad[0]}", "red"
+
+
+def _make_members_row(members: Sequence[PackMember]) -> tuple[str, str, str]:
+    """Return the row with the number of members of a packed array in each state, and which of them failed."""
+    counts = Counter(member.state for member in members if member.state != "failed")
+    parts = [f"{number} {flat(state)}" for state, number in counts.most_common()]
+    bad = [f"{flat(one.task).partition('_')[0]}_{one.index}" for one in members if one.state == "failed"]
+    if not bad:
+        return "members", ", ".join(parts), ""
+    more = f" and {len(bad) - _MOST_NAMED_TASKS} more" if len(bad) > _MOST_NAMED_TASKS else ""
+    parts.append(f"{len(bad)} failed ({', '.join(bad[:_MOST_NAMED_TASKS])}{more}): slurmwrap why {bad[0]}")
+    return "members", ", ".join(parts), "red"
 
 
 def explain_waiting(status: JobStatus, waiting: WatchedJob) -> ReasonMeaning:
