@@ -16,7 +16,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import refusals
 from slurmwrap.gsub.planning_inputs import find_known_profile, find_run_time, keep, read_planning_facts
 from slurmwrap.gsub.refusals import find_blocked_inputs, find_impossible_request, find_repeated_failures
-from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, make_folded_request
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas
 from slurmwrap.model.placement_plan import PlacementPlan
@@ -155,8 +155,7 @@ def _plan_packing(
     from slurmwrap.gsub.pack_submission import plan_packing  # few calls use it
 
     pack = plan_packing(request, profile, snapshot, context)
-    # The profile is that of one member, so it says nothing about CPUs and memory of a task.
-    return pack, request if pack is None else replace(request, own=replace(request.own, tune=False), shape=pack.shape)
+    return pack, request if pack is None else make_folded_request(request, pack)
 
 
 def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: SubmitContext) -> str:

@@ -202,7 +202,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
     given = list_expected_start_times(request.value("begin"), grace_s, context.clock.now())
     meant = asdict(make_job_identity(request, context.clock.now()))
     plain = {
-        "request": to_json_dict(request),
+        "request": to_json_dict(prepared.planned_request),
         "plan": to_json_dict(prepared.plan),
         "release_at": release_at,
         "given": given,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.protocols import Published
 
 TYPE_CHECKING = False
@@ -111,6 +111,11 @@ class PreparedJob:
     keeps_place: bool = False
 
     @property
+    def planned_request(self) -> JobRequest:
+        """The request for which nodes are planned. For a packed job it is that of a task with several members."""
+        return self.request if self.pack is None else make_folded_request(self.request, self.pack)
+
+    @property
     def retry_on(self) -> tuple[str, ...]:
         """The endings of --retry-on; () if the user refused retries with --no-retry."""
         return () if self.request.own.retry is False else self.request.own.retry_on
@@ -134,6 +139,14 @@ class SubmitResult:
     trial_dir: str = ""
     # Job id of the earlier submission's pre-run that this job waits for; 0: it has no id yet; None: not shared.
     attached_to: int | None = None
+
+
+def make_folded_request(request: JobRequest, pack: PackPlan) -> JobRequest:
+    """Return the request of an array task that runs several members.
+
+    Its CPUs and memory are not tuned: the profile is that of one member.
+    """
+    return replace(request, own=replace(request.own, tune=False), shape=pack.shape)
 
 
 def get_last_line(text: str) -> str:

@@ -77,6 +77,15 @@ def test_what_a_packed_task_needs_is_not_learnt_for_one_member(tmp_path: Path) -
     assert stored.shape is not None and stored.shape.cpus == 8
 
 
+def test_the_pre_run_tests_one_member_and_plans_the_folded_task_again(tmp_path: Path) -> None:
+    memory = PackMemory()
+    prepared = prepare(request("--array=0-7", "--pack=4", script=SCRIPT), context(FakeSlurm(), memory))
+    assert prepared.request.shape.cpus == 2
+    # What the pre-run's end applies to the waiting job is planned for this.
+    assert prepared.planned_request.shape.cpus == 8
+    assert not prepared.planned_request.own.tune
+
+
 @pytest.mark.parametrize("words", [("--pack=1",), ("--pack=4", "--array=0-7%1")])
 def test_one_member_on_each_gpu_is_the_job_as_it_is(tmp_path: Path, words: tuple[str, ...]) -> None:
     slurm, memory, _ = submit(tmp_path, *words)
