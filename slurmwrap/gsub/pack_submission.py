@@ -20,7 +20,7 @@ from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.placement.pack_size import choose_members
 from slurmwrap.sbatch.array_indices import parse_indices
 from slurmwrap.sbatch.job_request import JobRequest
-from slurmwrap.sbatch.pack_option import PackPlan, find_packing_obstacle, make_pack_plan, parse_pack
+from slurmwrap.sbatch.pack_option import PackPlan, compute_memory_mib, find_packing_obstacle, make_pack_plan, parse_pack
 from slurmwrap.sbatch.script_directives import parse_directives
 
 TYPE_CHECKING = False
@@ -52,20 +52,25 @@ def plan_packing(
     if plan.members == 1:
         context.say(f"--pack: one member on each GPU: --array={request.value('array')} runs no two at the same time")
         return None
-    _check_cpus(plan, snapshot)
+    _check_size(plan, snapshot)
     for remark in plan.remarks:
         context.say(f"--pack: {remark}")
     return plan
 
 
-def _check_cpus(plan: PackPlan, snapshot: Snapshot) -> None:
-    most = max((node.cpus for node in snapshot.nodes if node.gpus), default=0)
-    asked = plan.shape.cpus or 0
-    if most and asked > most:
-        raise RefusedError(
-            f"--pack: {plan.members} members need {asked} CPUs together, and no node with GPUs has more than {most}",
-            hint=f"Pack fewer (--pack={max(1, plan.members * most // asked)}), or lower --cpus-per-task.",
-        )
+def _check_size(plan: PackPlan, snapshot: Snapshot) -> None:
+    """Raise RefusedError if no node with GPUs has the CPUs or the memory of all members together."""
+    nodes = [node for node in snapshot.nodes if node.gpus]
+    for what, asked, most in (
+        ("CPUs", plan.shape.cpus or 0, max((node.cpus for node in nodes), default=0)),
+        ("MiB of memory", compute_memory_mib(plan.shape), max((node.mem_mib for node in nodes), default=0)),
+    ):
+        if most and asked > most:
+            raise RefusedError(
+                f"--pack: {plan.members} members need {asked:,} {what} together, and no node with GPUs has more than "
+                f"{most:,}",
+                hint=f"Pack fewer (--pack={max(1, plan.members * most // asked)}), or let each ask for less.",
+            )
 
 
 def write_pack(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:

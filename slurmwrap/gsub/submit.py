@@ -279,7 +279,7 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
         return result.exit_code
     if (pack := prepared.pack) is not None:
         console.say(
-            f"job {result.job_id} runs {len(pack.indices)} members in {pack.tasks} array tasks; "
+            f"job {result.job_id} runs {len(pack.indices)} members in {pack.tasks} array task{'s' if pack.tasks != 1 else ''}; "
             f"slurmwrap why {result.job_id}_{pack.indices[-1]} shows one member"
         )
     if prepared.held_out:

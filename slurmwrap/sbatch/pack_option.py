@@ -107,6 +107,12 @@ def count_simultaneous(request: JobRequest) -> int | None:
     return int(limit) if limit.isdecimal() and int(limit) > 0 else None
 
 
+def compute_memory_mib(shape: ResourceShape) -> int:
+    """Return the memory of a job with one GPU in MiB; 0 if it asks for none, or for all of a node."""
+    each = shape.mem_mib or 0
+    return each * (shape.cpus or 1) if shape.mem_unit is MemUnit.PER_CPU else each
+
+
 def make_pack_plan(request: JobRequest, members: int, reason: str, *, mps: bool = False) -> PackPlan:
     """Return how the array is folded into tasks of `members` members.
 
@@ -120,7 +126,8 @@ def make_pack_plan(request: JobRequest, members: int, reason: str, *, mps: bool 
         array += f"%{max(1, limit // members)}"
     shape = _multiply(request.shape, members)
     count = -(-len(indices) // members)
-    why = f"--pack: {len(indices)} members in {count} array tasks, {members} on each GPU ({reason})"
+    tasks = f"{count} array {'task' if count == 1 else 'tasks'}"
+    why = f"--pack: {len(indices)} members in {tasks}, {members} on each GPU ({reason})"
     return PackPlan(
         members=members,
         indices=indices,
@@ -183,7 +190,7 @@ def _name_outputs(request: JobRequest) -> tuple[OptionChange, ...]:
 
 
 def _keep_job_name(request: JobRequest) -> OptionChange:
-    return OptionChange(option="job-name", value=request.job_name, reason="--pack: as without it")
+    return OptionChange(option="job-name", value=request.job_name, reason="--pack: its name by the script, as without --pack")
 
 
 def _list_remarks(request: JobRequest, members: int) -> list[str]:

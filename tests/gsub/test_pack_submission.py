@@ -98,6 +98,20 @@ def test_a_job_that_cannot_be_packed_is_refused_and_not_submitted(tmp_path: Path
         submit(tmp_path, "--pack=2", "-N2")
 
 
+@pytest.mark.parametrize(
+    ("words", "why", "hint"),
+    [
+        (("-c", "10"), "4 members need 40 CPUs together", "--pack=3"),
+        (("--mem=100G",), "4 members need 409,600 MiB of memory together", "--pack=2"),
+        (("--mem-per-cpu=40G",), "4 members need 327,680 MiB of memory together", "--pack=3"),
+    ],
+)
+def test_a_task_that_no_node_can_hold_is_refused(tmp_path: Path, words: tuple[str, ...], why: str, hint: str) -> None:
+    with pytest.raises(RefusedError, match=why) as refused:
+        submit(tmp_path, "--pack=4", *words)
+    assert hint in refused.value.hint
+
+
 def test_nothing_is_submitted_if_the_files_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "my pack").mkdir()
     with pytest.raises(StoreError, match="nothing was submitted"):
