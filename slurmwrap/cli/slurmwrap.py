@@ -71,6 +71,7 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
             "When the loss of a job, or of each job of a sweep, stopped to improve.",
             paged=True,
         ),
+        "cancel": CommandSource("slurmwrap.cli.cancel", "cancel", "Cancel one member of a packed array (gsub --pack)."),
         "inputs": CommandSource(
             "slurmwrap.cli.inputs", "app", "Input files that are refused until they change.", paged=True
         ),

@@ -278,8 +278,9 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
     if result.job_id is None or _is_terse(prepared.request):
         return result.exit_code
     if (pack := prepared.pack) is not None:
+        tasks = f"{pack.tasks} array task{'s' if pack.tasks != 1 else ''}"
         console.say(
-            f"job {result.job_id} runs {len(pack.indices)} members in {pack.tasks} array task{'s' if pack.tasks != 1 else ''}; "
+            f"job {result.job_id} runs {len(pack.indices)} members in {tasks}; "
             f"slurmwrap why {result.job_id}_{pack.indices[-1]} shows one member"
         )
     if prepared.held_out:

@@ -238,18 +238,22 @@ class PackedTask:
         member.runs = int(member.record.get("runs", 0))
         member.alone = bool(member.record.get("alone"))
         if member.record.get("state") not in ("completed", "cancelled"):
-            return False
+            if not self._is_cancel_requested(member):
+                return False
+            member.record = self._make_record(member, "cancelled")
+            write_json(self._result_path(member), member.record)
+            say("member %d is cancelled by its user; it is not run" % member.index)
+            return True
         say("member %d has %s in an earlier run; it is not run again" % (member.index, member.record["state"]))
         return True
 
     def _result_path(self, member: Member) -> str:
         return os.path.join(self.results, "%d.json" % member.index)
 
-    def _start(self, member: Member) -> None:
-        member.runs += 1
-        member.record = {
+    def _make_record(self, member: Member, state: str) -> "Dict[str, Any]":
+        return {
             "index": member.index,
-            "state": "running",
+            "state": state,
             "task": "%s_%s" % (self.environ.get("SLURM_ARRAY_JOB_ID", ""), self.environ["SLURM_ARRAY_TASK_ID"]),
             "job_id": self.environ.get("SLURM_JOB_ID", ""),
             "node": self.environ.get("SLURMD_NODENAME", ""),
@@ -261,6 +265,13 @@ class PackedTask:
             "output": os.path.abspath(member.output),
             "error": os.path.abspath(member.error) if member.error else "",
         }
+
+    def _is_cancel_requested(self, member: Member) -> bool:
+        return os.path.exists(os.path.join(self.directory, "cancel", str(member.index)))
+
+    def _start(self, member: Member) -> None:
+        member.runs += 1
+        member.record = self._make_record(member, "running")
         try:
             member.process = self._open_process(member)
         except (OSError, subprocess.SubprocessError) as error:
@@ -362,7 +373,7 @@ class PackedTask:
             if member.process is None:
                 continue
             if member.cancelled_at is None:
-                if os.path.exists(os.path.join(self.directory, "cancel", str(member.index))):
+                if self._is_cancel_requested(member):
                     member.cancelled_at = time.time()
                     _kill_session(member.process.pid, signal.SIGTERM)
             elif time.time() - member.cancelled_at > _KILL_WAIT_S:

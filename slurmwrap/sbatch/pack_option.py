@@ -190,7 +190,9 @@ def _name_outputs(request: JobRequest) -> tuple[OptionChange, ...]:
 
 
 def _keep_job_name(request: JobRequest) -> OptionChange:
-    return OptionChange(option="job-name", value=request.job_name, reason="--pack: its name by the script, as without --pack")
+    return OptionChange(
+        option="job-name", value=request.job_name, reason="--pack: its name by the script, as without --pack"
+    )
 
 
 def _list_remarks(request: JobRequest, members: int) -> list[str]:

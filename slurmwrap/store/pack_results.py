@@ -44,6 +44,12 @@ def read_members(pack: PackedArray) -> tuple[PackMember, ...]:
     return tuple(_read_each(pack))
 
 
+def request_cancel(directory: Path, member: int) -> None:
+    """Ask the wrapper of the task to end a member, or not to start it. OSError if that cannot be written."""
+    (directory / "cancel").mkdir(mode=0o700, exist_ok=True)
+    (directory / "cancel" / str(member)).touch(mode=0o600)
+
+
 def _read_each(pack: PackedArray) -> Iterator[PackMember]:
     folder = Path(pack.directory) / "members"
     for index in expand_indices(pack.array):

@@ -16,6 +16,7 @@ from waiting import wait_until
 
 from slurmwrap.inject import slurmwrap_members
 from slurmwrap.inject.slurmwrap_members import expand_pattern, share_cpus
+from slurmwrap.store.pack_results import request_cancel
 
 VALUES = {"A": "77", "a": "5", "b": "5", "j": "81", "J": "81", "N": "n1", "n": "0", "s": "batch", "t": "0"} | {
     "u": "alice",
@@ -245,12 +246,18 @@ def test_one_member_is_cancelled_by_a_request(make_task: Any) -> None:
     )
     process = task.start()
     wait_for_traps(task)
-    (task.pack / "cancel").mkdir()
-    (task.pack / "cancel" / "6").touch()
+    request_cancel(task.pack, 6)
     wait_until(lambda: task.state(6).get("state") == "cancelled", "the member is cancelled")
     (task.place / "go").touch()
     assert process.wait(60) == 0
     assert [task.state(index)["state"] for index in (4, 8)] == ["completed"] * 2
+
+
+def test_a_member_that_is_cancelled_before_its_start_is_not_run(make_task: Any) -> None:
+    task = make_task("#!/bin/sh\necho ran\n")
+    request_cancel(task.pack, 6)
+    assert task.run() == 0
+    assert (task.state(6)["state"], task.read("77_6.out"), task.read("77_8.out")) == ("cancelled", "", "ran\n")
 
 
 def test_each_member_is_bound_to_its_share_of_the_tasks_cpus(make_task: Any) -> None:

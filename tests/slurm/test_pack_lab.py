@@ -46,6 +46,8 @@ def test_a_packed_sweep_runs_each_member_once_also_when_a_task_is_requeued(
     wait_until(lambda: all((folder / name).exists() for name in ("waits", "done.4", "done.6")), "three members run")
     watched = lab.slurmwrap("watch", job, "--once", user=ALICE, env=nothing).stdout
     assert f"members 5 completed, 1 running, 1 failed ({job}_1): slurmwrap why {job}_1" in watched
+    refused = lab.slurmwrap("cancel", f"{job}_4", user=ALICE, env=nothing)
+    assert (refused.returncode, f"member {job}_4 has ended" in refused.stderr) == (1, True)
     assert lab.run(["scontrol", "requeue", f"{job}_4"]).returncode == 0
     # Slurm lets a requeued job wait for two minutes.
     lab.wait_job(f"{job}_4", ("PENDING",))
@@ -66,3 +68,24 @@ def test_a_packed_sweep_runs_each_member_once_also_when_a_task_is_requeued(
     assert again.returncode == 0, again.stderr
     assert f"array {job}: 1 task again, 1 (6 completed: left out)" in again.stderr
     assert lab.wait_job(f"{again.stdout.split()[-1]}_1") == "COMPLETED"
+
+
+def test_one_member_is_cancelled_and_the_others_go_on(lab: Lab, nothing: dict[str, str], lab_scratch: Path) -> None:
+    folder = lab_scratch / "pack-cancel"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    script = "#!/bin/sh\ntouch up.$SLURM_ARRAY_TASK_ID\nwhile ! [ -e go ]; do sleep 0.1; done\n"
+    (folder / "sweep.sbatch").write_text(script)
+    words = [*GSUB, "--pack=2", "--array=4-5", "--output=%a.out", "sweep.sbatch"]
+    done = lab.run(words, ALICE, env=nothing, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.split()[-1]
+    wait_until(lambda: all((folder / f"up.{member}").exists() for member in (4, 5)), "both run")
+    cancelled = lab.slurmwrap("cancel", f"{job}_5", user=ALICE, env=nothing)
+    assert cancelled.stdout == f"member {job}_5 is cancelled; the others of task {job}_4 go on\n", cancelled.stderr
+    wait_until(
+        lambda: "1 cancelled" in lab.slurmwrap("watch", job, "--once", user=ALICE, env=nothing).stdout, "it ends"
+    )
+    (folder / "go").touch()
+    assert lab.wait_job(f"{job}_4") == "COMPLETED"
+    assert lab.slurmwrap("cancel", job, user=ALICE, env=nothing).returncode == 2
