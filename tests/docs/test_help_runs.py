@@ -53,6 +53,7 @@ NOT_HERE = {
     "slurmwrap db serve": "a server: it ends with Ctrl-C",
     "slurmwrap lab up": "docs/lab.md runs it",
     "slurmwrap lab down": "docs/lab.md runs it",
+    "slurmwrap cancel": "needs a packed array: tests/slurm/test_pack_lab.py has one",
     "slurmwrap convergence": "needs a training: tests/cli has one",
     "slurmwrap profile measure": "takes minutes",
     "SLURM_TIME_FORMAT=%s sacct": "needs slurmdbd",
