@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 
 from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.submission import PackedArray
@@ -33,8 +34,12 @@ def find_task_index(pack: PackedArray, member: int) -> int | None:
 def find_slurm_state(member: PackMember, task_state: str) -> str:
     """Return the state that Slurm would show of a member. `task_state`: of its array task, "" while that runs.
 
-    A member that ended well after a signal to its task, or that has not ended, ended with the task.
+    A member that ended well after a signal to its task, or that has not ended, ended with the task. The kernel kills
+    one process when the task's memory is full, and Slurm then calls the whole task OUT_OF_MEMORY.
     """
+    killed = member.signal == SIGKILL or member.exit_code == 128 + SIGKILL
+    if member.state == "failed" and killed and task_state == "OUT_OF_MEMORY":
+        return task_state
     state = _STATES.get(member.state, task_state)
     return "CANCELLED" if member.state == "stopped" and state == "COMPLETED" else state
 

@@ -131,6 +131,10 @@ def test_a_damaged_or_foreign_record_of_a_member_is_left_out(tmp_path: Path) -> 
     assert find_slurm_state(member, "COMPLETED") == "FAILED"
     assert find_slurm_state(replace(member, state="stopped"), "COMPLETED") == "CANCELLED"
     assert find_slurm_state(replace(member, state="running"), "NODE_FAIL") == "NODE_FAIL"
+    # The kernel kills a process of one member; the others complete.
+    assert find_slurm_state(replace(member, exit_code=137), "OUT_OF_MEMORY") == "OUT_OF_MEMORY"
+    assert find_slurm_state(member, "OUT_OF_MEMORY") == "FAILED"
+    assert find_slurm_state(replace(member, state="completed"), "OUT_OF_MEMORY") == "COMPLETED"
 
 
 # --- --pack=auto ---------------------------------------------------------------------------------------------------

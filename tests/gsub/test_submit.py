@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -192,7 +191,7 @@ class FakeMemory:
         return "/retry/%j.out"
 
     def pack_dir(self) -> str:
-        return tempfile.mkdtemp(prefix="pack-")
+        return "/pack/1"
 
     def step_dir(self) -> str:
         return "/steps/1"
