@@ -29,6 +29,7 @@ pytestmark = pytest.mark.lab
 ALICE, BOB = USERS
 SLEEP = "#!/bin/bash\nsleep 86400\n"
 SITE, NICE = 500, -40
+SERVICE_OUTPUT = "service.out"
 
 
 @pytest.fixture(scope="module", params=["basic", "multifactor"])
@@ -368,7 +369,10 @@ def test_a_service_that_ends_gives_priorities_back(ordered_lab: tuple[Lab, str])
     short = gsub(lab, "short")
     process = start_service(lab, {})
     try:
-        wait_until(lambda: _count_with(lab, term, [short], -band if term == "Nice" else band), "the job is raised")
+        # Where Slurm does not answer at once, the service waits longer and longer between two attempts.
+        added = -band if term == "Nice" else band
+        raised = wait_for(lambda: _count_with(lab, term, [short], added), bool, timeout=150)
+        assert raised, (lab.dir / SERVICE_OUTPUT).read_text()
     finally:
         process.terminate()
         process.wait(timeout=allow(60))
@@ -409,10 +413,11 @@ def start_service(lab: Lab, settings: dict[str, str]) -> subprocess.Popen[bytes]
     """Starts the site's reconciler as a service."""
     environ = {f"SLURMWRAP_{name.upper()}": value for name, value in settings.items()}
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "reconcile", "--watch", "--poll=1"]
-    return subprocess.Popen(
-        argv, env={**command_environment(None), **lab.env, **environ}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    with (lab.dir / SERVICE_OUTPUT).open("w") as output:
+        return subprocess.Popen(
+            argv, env={**command_environment(None), **lab.env, **environ}, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output,
+        )  # fmt: skip
 
 
 def _count_with(lab: Lab, term: str, jobs: Sequence[str], value: int) -> int:
