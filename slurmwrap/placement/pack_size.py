@@ -10,10 +10,9 @@ import re
 
 from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling.colocation import MEMORY_SHARE
 from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit
 
-# Share of the GPU's memory that all members together may reserve.
-MEMORY_SHARE = 0.85
 _MOST_MEMBERS = 16
 # Memory of GPUs in GiB, by the words of their type in Slurm; of two sizes the smaller one (NVIDIA's and AMD's data
 # sheets). A type that names its size, as in a100-80gb, is taken by that.
