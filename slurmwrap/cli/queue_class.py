@@ -30,7 +30,7 @@ def describe_queue_class(job: JobRecord, submission: Submission | None, config: 
 def read_queue_classes(config: Config, now: float) -> DescribeClass:
     """Read what the site publishes once, and return the function that describes the class of each of several jobs."""
     published = read_published(config.site.published, list_trusted_uids(config)) if config.site.published else None
-    # A site that hides jobs from other users publishes no run times, so a job's class cannot be told.
+    # A site that hides jobs from other users publishes no run times, so a job's class is not known.
     if published is None or published.order is None or not published.run_times or not published.fresh(now):
         return lambda job, submission: ""
     order, run_times = published.order, published.run_times

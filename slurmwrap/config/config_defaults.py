@@ -121,7 +121,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-# Keys whose values are never shown: whoever has the address may write to its channel.
+# Keys whose values are never shown: any process that has the address may write to its channel.
 SECRETS = ("notify.url",)
 
 

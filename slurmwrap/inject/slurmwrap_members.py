@@ -173,7 +173,7 @@ class PackedTask:
         self.script = os.path.join(directory, "slurm_script")
         self.restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
         self.members = [self._make_member(index) for index in self._list_indices()]
-        # Signals that the members got in this run. Whoever ends with 0 after one may have saved its state and stopped.
+        # Signals that the members got in this run. A member that ends with 0 after one may have saved its state and stopped.
         self.signalled = set()  # type: Set[int]
         self.stopping = False
         self.witness, self.witness_pid = -1, 0
@@ -442,7 +442,7 @@ class PackedTask:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel end this process when its parent is killed: else it would run beside its own next run."""
+    """Let the kernel end this process when its parent is killed: else it would run at the same time as its own next run."""
     try:
         import ctypes
 

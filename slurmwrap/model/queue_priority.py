@@ -30,7 +30,7 @@ class PriorityScheme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedOrder:
-    """What users may know of the rule `order`: with it and a job's expected run time the job's class can be told.
+    """What users may know of the rule `order`: with it and a job's expected run time the job's class is known.
 
     `index`, `thresholds` and `most_wait_s` are those of policy.queue_order.OrderSettings.
     """

@@ -145,7 +145,7 @@ def end(this_pass: ReconcilePass) -> None:
 
 
 def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncident, ...]:
-    """Return the open and confirmed incidents as every user may see them. What only logs show warns nobody."""
+    """Return the open and confirmed incidents as every user may see them. What only logs show warns no user."""
     return tuple(
         OpenIncident(
             category=one.category,

@@ -64,7 +64,7 @@ _SCHEME_S, _THRESHOLDS_S, _NO_THRESHOLDS_S = 600.0, 3600.0, 60.0
 # The runs from which the limits of the classes follow: those of so many seconds, and how many are needed.
 _RUNS_S, _FEWEST_RUNS = 30 * 86400.0, 20
 # A job keeps its class until its index has passed the limit by this factor. Where 8 further runs of its key end while
-# it waits (log run times differ by 0.5), that makes a third of the updates; 5 % of the jobs are in the class beside.
+# it waits (log run times differ by 0.5), that makes a third of the updates; 5 % of the jobs are one class off.
 _STAYS_WITHIN = 1.1
 # Earlier runs that are needed before a run can have taken longer than expected.
 _FEWEST_TO_OVERRUN = 3
@@ -234,7 +234,7 @@ def _keep_classes(
 def choose_class(before: int | None, found: int, job: PendingOrder, settings: OrderSettings) -> int:
     """Return the class of a job that was in class `before` and would now be in `found`; None: it is new.
 
-    It stays in the class beside if its index is near the limit between both: then each run that ends may move its
+    It stays in a neighbouring class if its index is near the limit between both: then each run that ends may move its
     estimate across the limit and back, and each time the job would be updated.
     """
     index = compute_index(job, settings.index)

@@ -247,7 +247,7 @@ class _FactsReader:
             self._read_at[status.address] = time.monotonic()
             row = status.trial.row if status.trial is not None else None
             found = reader.add(status, submissions.get(int(status.address.partition("_")[0])), row)
-            # A thread that was given up must not go on beside its successor.
+            # A thread that was given up must not go on while its successor runs.
             if len(self._hung) != hung:
                 return
             self._found[status.address] = (_get_run(status), found)
