@@ -99,11 +99,11 @@ def wait_for_first_samples(gpus: GpuSampler) -> list[GpuSample]:
 
 
 def test_the_gpu_of_the_job_is_found_by_its_device_minor(start_sampler: Sampling) -> None:
+    before = time.monotonic()
     gpus = start_sampler(
         "minor@0=5 minor@1=1 minor@2=0 sm@2=80 mem@2=40 used_mib@2=3000 power@2=450000 pcie_tx@2=1024 pcie_rx@2=2048",
         SLURM_JOB_GPUS="0",
     )
-    before = time.monotonic()
     (found,) = wait_for_first_samples(gpus)
     assert found == GpuSample(at=found.at, sm=0.8, mem=0.4, mem_mib=3000.0, power_w=450.0, pcie_mib_per_s=3.0)
     assert before <= found.at <= time.monotonic()
