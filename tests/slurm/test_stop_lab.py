@@ -55,5 +55,5 @@ def test_a_diverged_job_gets_its_signal_or_is_cancelled(lab: Lab) -> None:
         page = " ".join(lab.slurmwrap("why", job).stdout.split())
         assert f"done: {commands[name]} {job} stopped at your --stop-when=diverged: its last " in page
         # While it waited, other rules may have changed its request.
-        of_stop = "SELECT mode, error FROM actions WHERE job_id = ? AND rule = 'stop'"
+        of_stop = "SELECT mode, error FROM actions WHERE job_id = ? AND rule = 'stop' AND done_at > 0"
         assert site_rows(lab, of_stop, int(job)) == [{"mode": "act", "error": ""}]
