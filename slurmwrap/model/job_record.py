@@ -80,6 +80,11 @@ class JobRecord:
         return f"{self.array_job_id}_[{self.array_tasks}]" if self.array_tasks else ""
 
     @property
+    def submitted_id(self) -> int:
+        """Return the job id that sbatch printed: of an array's task that of the array."""
+        return self.job_id if self.array_job_id is None else self.array_job_id
+
+    @property
     def pending(self) -> bool:
         """Return True if the job has not started, or was requeued already."""
         return self.state == "PENDING"

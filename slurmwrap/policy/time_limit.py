@@ -150,9 +150,7 @@ def select_jobs_of(lowered: LoweredLimit, jobs: Iterable[JobRecord]) -> tuple[Jo
     return tuple(
         job
         for job in jobs
-        if job.uid == lowered.uid
-        and job.submit_time >= lowered.submit_time
-        and lowered.job_id == (job.job_id if job.array_job_id is None else job.array_job_id)
+        if job.uid == lowered.uid and job.submit_time >= lowered.submit_time and lowered.job_id == job.submitted_id
     )
 
 

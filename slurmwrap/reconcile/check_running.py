@@ -44,10 +44,10 @@ from slurmwrap.policy.early_findings import (
     needs_cpu_time,
 )
 from slurmwrap.policy.requeue import COMMENT_PREFIX, RETRY_JOB_COMMENT, RequeueSpec
-from slurmwrap.policy.run_from_slurm import is_submission_of_run, record_of, run_key_from_job
+from slurmwrap.policy.run_from_slurm import record_of, run_key_from_job
 from slurmwrap.reconcile.judge_run import list_retry_starts, list_siblings, read_first_ends, read_output_ends
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, RunningWatch, run_for_each_job
-from slurmwrap.reconcile.run_time_lookup import find_run_time
+from slurmwrap.reconcile.run_time_lookup import find_run_time, find_submission
 
 # Jobs of one user that are read together, and new running jobs of which the submission is searched in one pass.
 _TOGETHER, _SEARCHED = 16, 500
@@ -101,20 +101,11 @@ def _update_watches(running: Mapping[RunKey, JobRecord], this_pass: ReconcilePas
     unknown = [
         (key, job)
         for key, job in running.items()
-        if key not in watches or (watches[key].submission is None and _get_submitted_id(job) in new)
+        if key not in watches or (watches[key].submission is None and job.submitted_id in new)
     ]
     for key, job in unknown[:_SEARCHED]:
-        found = run_for_each_job(job, this_pass, partial(_find_submission, job, this_pass), None)
+        found = run_for_each_job(job, this_pass, partial(find_submission, job, this_pass), None)
         watches[key] = RunningWatch(submission=found)
-
-
-def _find_submission(job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
-    found = this_pass.services.store.submission(this_pass.book.cluster, _get_submitted_id(job))
-    return found if found is not None and is_submission_of_run(found, record_of(job, this_pass.book.cluster)) else None
-
-
-def _get_submitted_id(job: JobRecord) -> int:
-    return job.job_id if job.array_job_id is None else job.array_job_id
 
 
 def _group_by_user(jobs: Sequence[tuple[RunKey, JobRecord]]) -> list[list[tuple[RunKey, JobRecord]]]:

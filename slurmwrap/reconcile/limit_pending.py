@@ -224,7 +224,7 @@ def _remember(
     job, limits = waiting.record, this_pass.services.limits
     request = waiting.submission.time
     one = LoweredLimit(
-        job_id=job.job_id if job.array_job_id is None else job.array_job_id,
+        job_id=job.submitted_id,
         uid=job.uid,
         submit_time=job.submit_time,
         at=this_pass.services.clock.now(),

@@ -74,7 +74,7 @@ def _is_in_second_part(job: JobRecord, now: float) -> bool:
 def _find_watched_submission(job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
     """Return the job's submission if it consents to retries, and nothing speaks against another limit; else None."""
     store, cluster = this_pass.services.store, this_pass.book.cluster
-    found = store.submission(cluster, job.job_id if job.array_job_id is None else job.array_job_id)
+    found = store.submission(cluster, job.submitted_id)
     if found is None or not is_submission_of_run(found, record_of(job, cluster)):
         return None
     fits = found.retry and job.requeue and found.time is not None and not (found.time.fixed or found.time.warn_s)
@@ -138,7 +138,7 @@ def _store_first_save(run: JobRun, step: int | None, job: JobRecord, this_pass: 
         return False
     took_s = now - job.start_time
     store.save_attempt(replace(run, saved_after_s=took_s))
-    submission = store.submission(run.attempt.cluster, job.job_id if job.array_job_id is None else job.array_job_id)
+    submission = store.submission(run.attempt.cluster, job.submitted_id)
     profile = store.profile(derive_site_key(run.uid, submission.profile_key)) if submission is not None else None
     if profile is not None:
         store.save_profile(replace(profile, saved_after_s=max(took_s, profile.saved_after_s or 0.0)))

@@ -97,7 +97,7 @@ def _filter_gsub_jobs(this_pass: ReconcilePass) -> Iterator[JobRecord]:
     book, new = this_pass.book, this_pass.summary.ingested.submitted
     keys = {run_key_from_job(job, book.cluster): job for job in this_pass.words.first.values() if job.pending}
     # A submission may arrive after its job was seen.
-    book.strangers = {key for key in book.strangers if key in keys and _get_submitted_id(keys[key]) not in new}
+    book.strangers = {key for key in book.strangers if key in keys and keys[key].submitted_id not in new}
     for gone in book.submitted.keys() - keys.keys():
         del book.submitted[gone]
     for key, job in keys.items():
@@ -232,7 +232,7 @@ def list_known_actions(
     """
     store, runs = this_pass.services.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
-        for job_id in {job.job_id, _get_submitted_id(job)}:
+        for job_id in {job.job_id, job.submitted_id}:
             before = [
                 known.attempt for known in store.attempts(cluster=key.cluster, job_id=job_id) if known.uid == job.uid
             ]
@@ -272,17 +272,12 @@ def _to_slurm_action(known: ActionRecord) -> SlurmAction:
 def _find_submission(key: RunKey, job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
     found = this_pass.book.submitted.get(key)
     if found is None:
-        found = this_pass.services.store.submission(key.cluster, _get_submitted_id(job))
+        found = this_pass.services.store.submission(key.cluster, job.submitted_id)
         if found is None or not is_submission_of_run(found, record_of(job, key.cluster)):
             this_pass.book.strangers.add(key)
             return None
         this_pass.book.submitted[key] = found
     return found
-
-
-def _get_submitted_id(job: JobRecord) -> int:
-    """Return the job id that sbatch printed."""
-    return job.job_id if job.array_job_id is None else job.array_job_id
 
 
 def _plan_in_force(submission: Submission, this_pass: ReconcilePass) -> PlacementPlan | None:

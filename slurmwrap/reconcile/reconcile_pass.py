@@ -157,7 +157,7 @@ def _list_known_jobs(
 
 
 def _find_profile_key(job: JobRecord, this_pass: ReconcilePass) -> str:
-    submitted_id = job.job_id if job.array_job_id is None else job.array_job_id
+    submitted_id = job.submitted_id
     found = this_pass.services.store.submission(this_pass.book.cluster, submitted_id)
     if (
         found is None

@@ -108,7 +108,7 @@ def find_forgotten_limits(
     for job in jobs:
         if job.ended or any(select_jobs_of(one, (job,)) for one in known):
             continue
-        job_id = job.job_id if job.array_job_id is None else job.array_job_id
+        job_id = job.submitted_id
         keys = {run.attempt for run in store.attempts(cluster=cluster, job_id=job.job_id) if run.uid == job.uid}
         keys.add(RunKey(cluster=cluster, job_id=job_id, submit_time=job.submit_time))
         changes = [a for key in keys for a in store.actions(key) if (a.rule, a.mode, a.error) == ("limit", "act", "")]

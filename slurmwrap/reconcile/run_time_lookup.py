@@ -28,21 +28,18 @@ def find_run_time_query(job: JobRecord, this_pass: ReconcilePass) -> RunTimeQuer
     known = book.run_time_queries.get(key)
     if known is not None:
         return known
-    submission = book.submitted.get(key) or _find_submission(job, this_pass)
+    submission = book.submitted.get(key) or find_submission(job, this_pass)
     query = make_run_time_query(job.uid, job.gpus, job.account, job.partition, submission)
     book.run_time_queries[key] = query
     return query
 
 
-def _find_submission(job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
-    found = this_pass.services.store.submission(this_pass.book.cluster, _get_submitted_id(job))
+def find_submission(job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
+    """Return the stored submission of a job of Slurm's record; None if it was not submitted with gsub."""
+    found = this_pass.services.store.submission(this_pass.book.cluster, job.submitted_id)
     if found is None or not is_submission_of_run(found, record_of(job, this_pass.book.cluster)):
         return None
     return found
-
-
-def _get_submitted_id(job: JobRecord) -> int:
-    return job.job_id if job.array_job_id is None else job.array_job_id
 
 
 def forget_changed_queries(this_pass: ReconcilePass) -> None:
@@ -56,7 +53,7 @@ def forget_changed_queries(this_pass: ReconcilePass) -> None:
     valid = {
         run_key_from_job(job, this_pass.book.cluster)
         for job in this_pass.words.first.values()
-        if not job.ended and _get_submitted_id(job) not in new
+        if not job.ended and job.submitted_id not in new
     }
     for gone in queries.keys() - valid:
         del queries[gone]

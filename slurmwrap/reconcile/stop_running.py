@@ -50,7 +50,7 @@ def stop_running(this_pass: ReconcilePass) -> None:
     new = this_pass.summary.ingested.submitted
     for key, job in jobs.items():
         # gsub reports a submission after the job may have started.
-        late = key in watches and watches[key].submission is None and (job.array_job_id or job.job_id) in new
+        late = key in watches and watches[key].submission is None and job.submitted_id in new
         if key not in watches or late:
             found = run_for_each_job(job, this_pass, partial(_find_watched_submission, job, this_pass), None)
             watches[key] = StopWatch(submission=found)
@@ -66,7 +66,7 @@ def stop_running(this_pass: ReconcilePass) -> None:
 def _find_watched_submission(job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
     """Return the job's submission if its user named a condition and this run was not stopped before; else None."""
     store, cluster = this_pass.services.store, this_pass.book.cluster
-    found = store.submission(cluster, job.job_id if job.array_job_id is None else job.array_job_id)
+    found = store.submission(cluster, job.submitted_id)
     if (
         found is None
         or not (found.stop_at or found.stop_when)
