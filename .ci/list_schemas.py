@@ -1,5 +1,5 @@
-"""Generate docs/schemas/*.schema.json for the `--json` output of `slurmwrap why|job|history|jobs|nodes|inputs|prerun|
-profile|incidents|spool|db`, from the records, their docstrings and comments, and the few fields named here.
+"""Generate docs/schemas/*.schema.json for the `--json` output of `slurmwrap why|job|history|jobs|queue|nodes|inputs|
+prerun|profile|incidents|spool|db`, from the records, their docstrings and comments, and the few fields named here.
 
     python .ci/list_schemas.py
 
@@ -28,6 +28,7 @@ from slurmwrap.report.job_report.job_efficiency import RequestAdvice, RunEfficie
 from slurmwrap.report.job_report.next_step import Next
 from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
+from slurmwrap.report.queue_problems import QueueProblem
 from slurmwrap.store.list_queries import Sums
 from slurmwrap.store.table_reader import ColumnFigures, FoundFailure
 
@@ -104,6 +105,23 @@ _NODE = {
     "jobs": maybe(WHOLE),
     "users": maybe(WHOLE),
     "reason": TEXT,
+}
+_QUEUE = {
+    "job": {**TEXT, "description": "as scontrol takes it: 77, 77_5; the waiting tasks of an array share a row"},
+    "user": TEXT,
+    "account": TEXT,
+    "partition": TEXT,
+    "name": TEXT,
+    "nodes": WHOLE,
+    "gpus": WHOLE,
+    "submitted": WHOLE,
+    "priority": WHOLE,
+    "reason": {**TEXT, "description": "Slurm's"},
+    "problem": {"enum": [problem.name.lower() for problem in QueueProblem]},
+    "needs_a_person": {**FLAG, "description": "the job does not start unless a person does something"},
+    "words": {**TEXT, "description": "why the job waits"},
+    "way_out": {**TEXT, "description": "what to do; empty: it is enough to wait"},
+    "expected_start": maybe(WHOLE) | {"description": "Slurm's forecast"},
 }
 _INPUT = {
     "path": TEXT,
@@ -216,6 +234,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     known = {}
     ledger = maybe(refer_to_record(RetryBudgetReport, known))
     pages["job"] = _page("job", "jobs show", {**_why(known), "kept": {"type": "object"}, "ledger": ledger}, known)
+    pages["queue"] = _list("queue", "queue", describe_object(_QUEUE), {})
     pages["nodes"] = _list("nodes", "nodes list", describe_object(_NODE), {})
     known = {}
     terms = {"type": "array", "items": refer_to_record(ScoreTerm, known)}

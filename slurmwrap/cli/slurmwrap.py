@@ -98,6 +98,9 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         "lab": CommandSource("slurmwrap.cli.lab", "app", "A real Slurm of many nodes on this machine."),
     },
     "Commands for administrators": {
+        "queue": CommandSource(
+            "slurmwrap.cli.queue", "queue", "Why pending jobs wait, and which never start as they are.", paged=True
+        ),
         "simulate": CommandSource(
             "slurmwrap.cli.simulate.simulate_command", "simulate", "Replay a load on a cluster of your choice."
         ),

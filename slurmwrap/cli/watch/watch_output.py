@@ -12,7 +12,7 @@ from slurmwrap.cli.watch import gpu_utilization
 from slurmwrap.cli.watch.gpu_utilization import format_gpu_rows
 from slurmwrap.cli.watch.job_status import JobStatus, Output, WatchedPrerun
 from slurmwrap.cli.watch.loss_outlook import format_loss_rows, outlook_to_json_dict
-from slurmwrap.cli.watch.pending_reasons import ReasonMeaning, describe_prerun, explain_reason
+from slurmwrap.cli.watch.prerun_line import describe_prerun
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
@@ -28,6 +28,7 @@ from slurmwrap.profiling.progress_estimate import EndForecast
 from slurmwrap.report.convergence_text import format_last_loss
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.loss_text import describe_dominated
+from slurmwrap.report.pending_reasons import ReasonMeaning, explain_reason
 from slurmwrap.report.text_format import (
     bar,
     clock,

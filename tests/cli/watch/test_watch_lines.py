@@ -21,7 +21,6 @@ from slurmwrap.cli.watch.job_status import (
     select_findings,
 )
 from slurmwrap.cli.watch.loss_outlook import LossOutlook
-from slurmwrap.cli.watch.pending_reasons import explain_reason
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
     format_log_line,
@@ -41,6 +40,7 @@ from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.profiling.loss_fit import Dominated
 from slurmwrap.profiling.progress_estimate import EndForecast, RunProgress
+from slurmwrap.report.pending_reasons import explain_reason
 from slurmwrap.report.text_format import sparkline
 from slurmwrap.sbatch.job_request import OptionChange
 from slurmwrap.slurm.squeue_parser import WatchedJob
