@@ -31,12 +31,12 @@ def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], 
         raise UsageError("no site is configured", hint="The watchdog is the site's: it needs site.state_dir.")
     state_dir = Path(config.site.state_dir)
     reports = Path(config.report.directory) if config.report.directory else state_dir / "reports"
-    restored = _restore_limits(config, state_dir, now, console)
+    restored = restore_limits_without_service(config, state_dir, now, console)
     late = look(state_dir, reports, now, since=since(state_dir, now))
     lines = [f"{one.text}\n  {one.hint}" for one in late] or ["the reconciler and the night report are on time"]
     text = "\n".join((*lines, *restored))
     if any(one.what == "reconciler" for one in late):
-        text += _withdraw_order(config, state_dir, console)
+        text += withdraw_order_without_service(config, state_dir, console)
     change = news(state_dir, late, now)
     # As a service, write log records with a priority, so that filters by priority show them.
     if is_our_stderr(os.environ):
@@ -48,7 +48,7 @@ def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], 
     return [asdict(one) for one in late], text
 
 
-def _restore_limits(config: Config, state_dir: Path, now: float, console: Console) -> list[str]:
+def restore_limits_without_service(config: Config, state_dir: Path, now: float, console: Console) -> list[str]:
     """Return what was restored. Errors are printed, and the next call tries again."""
     if is_beating(state_dir, now):
         return []
@@ -84,7 +84,7 @@ def _find_forgotten_limits(
         return find_forgotten_limits(known, slurm.jobs(), store, slurm.cluster_name())
 
 
-def _withdraw_order(config: Config, state_dir: Path, console: Console) -> str:
+def withdraw_order_without_service(config: Config, state_dir: Path, console: Console) -> str:
     """Return what was done as lines of text. An error is printed, and the next call tries again."""
     from slurmwrap.gsub.prefetch import make_slurm_commands
     from slurmwrap.reconcile.order_pending import withdraw_order

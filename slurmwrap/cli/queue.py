@@ -13,7 +13,7 @@ from slurmwrap.cli import list_options, terminal
 from slurmwrap.config.load_config import load
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import fold_jobs, group_alike
-from slurmwrap.report.queue_problems import NEED_A_PERSON, ExplainedJob, QueueProblem, WaitingJob, explain_queue
+from slurmwrap.report.queue_problems import NEED_A_PERSON, ExplainedJob, PendingJob, QueueProblem, explain_queue
 from slurmwrap.slurm.commands import SlurmCommands
 
 # Groups of similar jobs that are shown of each kind without --all.
@@ -46,7 +46,7 @@ def queue(
     commands = SlurmCommands(os.environ, timeout_s=load(os.environ).slurm_timeout_s)
     snapshot, rows = commands.snapshot(), commands.queue()
     pending = [
-        WaitingJob(record=row.record, dependency=row.dependency, expected_start=row.expected_start)
+        PendingJob(record=row.record, dependency=row.dependency, expected_start=row.expected_start)
         for row in rows
         if row.record.pending
     ]

@@ -25,6 +25,7 @@ from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
 from slurmwrap.reconcile.order_pending import withdraw_order
+from slurmwrap.reconcile.reconcile_pass import make_services_without_effect
 from slurmwrap.reconcile.restore_limits import restore_all_limits
 from slurmwrap.reconcile.wire_adapters import make_site_services, make_user_services
 from slurmwrap.slurm.choose_adapter import choose
@@ -32,8 +33,8 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
-# How long a service that ends gives jobs back their priority, in seconds, and how many in a second.
-_WITHDRAW_S, _WITHDRAW_PER_S = 20.0, 50.0
+# How long a service that ends gives jobs back their priority, in seconds.
+_WITHDRAW_S = 20.0
 
 
 def reconcile(
@@ -92,9 +93,8 @@ def _withdraw_order(services: Services, log: EventLog) -> None:
 
     What is left when the time is over follows at the next start, or by the watchdog of the site.
     """
-    placement = replace(services.config.placement, relax_updates_per_s=_WITHDRAW_PER_S)
     try:
-        withdraw_order(replace(services, config=replace(services.config, placement=placement)), _WITHDRAW_S)
+        withdraw_order(make_services_without_effect(services), _WITHDRAW_S)
     except SlurmwrapError as error:
         log.note(f"the order of pending jobs stays for now: {error}")
 

@@ -112,6 +112,8 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         "reconcile": CommandSource(
             "slurmwrap.cli.reconcile", "reconcile", "Find out why jobs ended, and act by the rules."
         ),
+        "off": CommandSource("slurmwrap.cli.off", "off", "Switch slurmwrap off for the whole site."),
+        "on": CommandSource("slurmwrap.cli.off", "on", "Switch slurmwrap on again."),
         "db": CommandSource("slurmwrap.cli.db", "app", "The database: copy, check, delete from it, read it."),
         "hooks": CommandSource(
             "slurmwrap.cli.hooks", "app", "The Prolog, Epilog and EpilogSlurmctld that observe jobs."

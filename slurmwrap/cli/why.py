@@ -32,6 +32,7 @@ from slurmwrap.report.job_report.budget_table import RetryBudgetReport, make_bud
 from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.next_step import find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, find_last_failure, list_tasks
+from slurmwrap.report.redaction import redact_document
 from slurmwrap.report.text_format import moment
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.serialize import to_json_dict
@@ -49,6 +50,9 @@ def why(
         bool, typer.Option("--verbose", "-v", "--all", help="Every run, every task, every cited line.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs (docs/jobs.md).")] = False,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="With --json: without names, host names, directories and secrets.")
+    ] = False,
 ) -> None:
     """Explain why a job failed, and what to do now.
 
@@ -62,7 +66,10 @@ def why(
       slurmwrap why 81
       slurmwrap why 77 -v                   each task of an array by itself
       slurmwrap why 77_2 --json | jq .next
+      slurmwrap why 81 --json --redact      to show to someone else, or to a language model
     """
+    if redact and not as_json:
+        raise UsageError("--redact needs --json", hint="The page for people has no redacted form.")
     config = load(os.environ)
     source = find_record_source(config, os.environ, os.geteuid())
     check_job_id(job or "0")
@@ -82,9 +89,8 @@ def why(
     known = read_task_records(address, known, source, cluster)
     timeline = _add_slurm_state(build_job_timeline(address, known, config, source), source, config)
     if as_json:
-        typer.echo(
-            format_json_document("why", {**timeline_to_json(timeline), "next": to_json_dict(find_next_step(timeline))})
-        )
+        document = {**timeline_to_json(timeline), "next": to_json_dict(find_next_step(timeline))}
+        typer.echo(format_json_document("why", redact_document(document) if redact else document))
         return
     page = format_job_report(
         timeline,

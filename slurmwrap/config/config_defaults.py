@@ -403,6 +403,10 @@ class Config:
         """Return the mode of one of RULES: `observe`, `advise` (the default) or `act`."""
         return self.rules.get(rule, "advise")
 
+    def without_effect(self) -> Config:
+        """Return the configuration with every rule in mode `observe`: the reconciler records and changes nothing."""
+        return replace(self, rules=dict.fromkeys(RULES, "observe"))
+
     def for_own_jobs(self) -> Config:
         """Return the configuration for a user's own reconciler: the rules of OWN_RULES act unless their mode is set.
 

@@ -24,6 +24,7 @@ from slurmwrap.placement.retune import make_retune_actions, undo
 from slurmwrap.profiling.job_key import derive_length, derive_variant
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import compute_run_s_by_prerun
+from slurmwrap.store.site_switch import read_site_switch
 
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitContext
@@ -85,7 +86,12 @@ def apply_verdict(
     keep(lambda: context.memory.remember_prerun(record), context)
     if waiting.job_id is None:
         return record
-    if verdict.outcome is Outcome.FAIL and not waiting.borrowed:
+    switch = read_site_switch(context.config)
+    if switch is not None:
+        context.say(f"slurmwrap is switched off ({switch.describe()}): the verdict changes nothing")
+        applied, starts = ((), True) if released is not None else _release_as_submitted(waiting, context)
+        final = replace(record, changes=(*record.changes, *applied), released=starts)
+    elif verdict.outcome is Outcome.FAIL and not waiting.borrowed:
         cancelled = _cancel(waiting, waiting.job_id, verdict, context, may_run=released is not None)
         final = replace(record, changes=(*record.changes, *cancelled))
     elif released is not None:
@@ -237,6 +243,21 @@ def _plan_again(
     start = start_action(target, waiting.release_at, "its pre-run found no error that stops it")
     release = _apply_each((start,), context)
     return chosen, (*applied, *release), bool(release) and release[0]["error"] is None
+
+
+def _release_as_submitted(waiting: HeldJob, context: SubmitContext) -> tuple[Applied, bool]:
+    """Release the job without any other change. Return the applied actions, and whether the job may start."""
+    record = _retry_while_unreachable(lambda: find_waiting_job(int(waiting.job_id or 0), context, waiting.job), context)
+    if record is None:
+        return _release_rest_of_array(waiting, context)
+    if is_eligible(record, context.clock.now()):
+        return (), True
+    if not waiting.release_at or has_user_changed_start_time(record, waiting.given, context.clock.now()):
+        return (), False
+    release = _apply_each(
+        (start_action(str(waiting.job_id), waiting.release_at, "slurmwrap is switched off"),), context
+    )
+    return release, release[0]["error"] is None
 
 
 def _release_rest_of_array(waiting: HeldJob, context: SubmitContext) -> tuple[Applied, bool]:

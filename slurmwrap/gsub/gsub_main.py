@@ -40,6 +40,7 @@ from slurmwrap.sbatch.passthrough import (
     open_file,
     remove_outer_job,
 )
+from slurmwrap.store.site_switch import read_site_switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,7 +254,9 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], c
     _reject_json_of_dry_run(request)
     try:
         config = configuration.load(environ)
-        reason = find_site_reason(request, config.submit, _get_user_name() if config.submit.pass_users else "")
+        reason = _find_switch_reason(config, console) or find_site_reason(
+            request, config.submit, _get_user_name() if config.submit.pass_users else ""
+        )
     except Exception as error:
         return _fall_back_after_fault(error, submit_nothing, words, console, stdin)
     if reason is not None:
@@ -284,6 +287,16 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], c
     except Exception as error:
         return _fall_back_after_fault(error, submit_nothing, words, console, stdin)
     return submit.run(prepared, context, console)
+
+
+def _find_switch_reason(config: configuration.Config, console: Console) -> str | None:
+    """Return the reason if an administrator switched slurmwrap off, and print it for a person at a terminal."""
+    switch = read_site_switch(config)
+    if switch is None:
+        return None
+    if process_env.is_at_terminal():
+        console.say(f"slurmwrap is switched off at this site ({switch.describe()}): the call goes to sbatch unchanged")
+    return f"slurmwrap is switched off at this site ({switch.describe()})."
 
 
 def _reject_json_of_dry_run(request: JobRequest) -> None:

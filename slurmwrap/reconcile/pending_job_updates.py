@@ -409,10 +409,14 @@ _SETTLE_S = 60
 
 
 def release_gates(this_pass: ReconcilePass) -> None:
-    """Release the jobs that wait for a pre-run which is gone."""
-    for job in filter(_is_waiting_for_begin_time, this_pass.words.first.values()):
+    """Release the jobs that wait for a pre-run which is gone; all that wait for one if slurmwrap is switched off."""
+    reason = "slurmwrap is switched off" if this_pass.off else "its pre-run is gone without a verdict"
+    is_due = _is_held_for_prerun if this_pass.off else _is_gate_without_prerun
+    for job in this_pass.words.first.values():
+        if not job.pending or job.reason != "BeginTime" or not (this_pass.off or _is_far(job)):
+            continue
         submission = this_pass.services.store.submission(this_pass.book.cluster, job.job_id)
-        if submission is None or not _is_gate_submission(submission, job) or not _is_prerun_gone(submission, this_pass):
+        if submission is None or submission.uid != job.uid or not is_due(job, submission, this_pass):
             continue
         action = SlurmAction(
             verb=Verb.UPDATE_JOB,
@@ -420,7 +424,7 @@ def release_gates(this_pass: ReconcilePass) -> None:
             target=job.waiting_address or str(submission.job_id),
             key="StartTime",
             value=release_at(submission),
-            reason="its pre-run is gone without a verdict",
+            reason=reason,
         )
         try:
             this_pass.services.slurm.apply(action)
@@ -438,13 +442,20 @@ def release_at(submission: Submission) -> str:
     return select_later_begin(str(own) if own else None, 0, submission.at)[1]
 
 
-def _is_waiting_for_begin_time(job: JobRecord) -> bool:
-    far = job.eligible_time is None or job.eligible_time > job.submit_time + _FAR_S
-    return job.pending and job.reason == "BeginTime" and far
+def _is_gate_without_prerun(job: JobRecord, submission: Submission, this_pass: ReconcilePass) -> bool:
+    return submission.prerun_mode == "gate" and _is_prerun_gone(submission, this_pass)
 
 
-def _is_gate_submission(submission: Submission, job: JobRecord) -> bool:
-    return submission.prerun_mode == "gate" and submission.uid == job.uid
+def _is_held_for_prerun(job: JobRecord, submission: Submission, this_pass: ReconcilePass) -> bool:
+    """Return whether the begin time is gsub's: as a gate, or the end of the grace period. Not one of the user's."""
+    if not any(change.get("option") == "begin" for change in submission.changes):
+        return False
+    grace_s = this_pass.services.config.prerun.grace_s + _SETTLE_S
+    return _is_far(job) or (job.eligible_time or 0) <= submission.at + grace_s
+
+
+def _is_far(job: JobRecord) -> bool:
+    return job.eligible_time is None or job.eligible_time > job.submit_time + _FAR_S
 
 
 def _is_prerun_gone(submission: Submission, this_pass: ReconcilePass) -> bool:

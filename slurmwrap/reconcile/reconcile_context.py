@@ -114,6 +114,8 @@ class Services:
     # Argument: Unix seconds. Whether limits would be restored if this process ended now.
     is_watched: Callable[[float], bool] = lambda now: False
     say: Callable[[str], None] = lambda line: None
+    # Who switched slurmwrap off for the site (`slurmwrap off`), for people; None: it is on.
+    switched_off: Callable[[], str | None] = lambda: None
     messenger: Messenger | None = None  # None: no messages are sent
     # Whether this process makes one pass after the other, so that it undoes in time what it changes for a while.
     lasting: bool = True
@@ -271,6 +273,7 @@ class ReconcilerState:
     early: EarlyState = field(default_factory=EarlyState)
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read
+    off: bool = False  # slurmwrap was switched off in the last pass
     limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes
 
 
@@ -293,6 +296,7 @@ class ReconcilePass:
     unheard: bool = False
     dirty: bool = False
     telling: bool = True
+    off: bool = False  # slurmwrap is switched off: whatever it changed for a while is put back, and nothing is begun
     incidents: tuple[Incident, ...] = ()  # incidents that are open, or were open when these runs failed
     grown: set[str] = field(default_factory=set)  # ids of incidents that changed since they were stored
     unseen: Counter[str] = field(default_factory=Counter)  # failures by category since incidents were last searched for

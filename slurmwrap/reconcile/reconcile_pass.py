@@ -87,7 +87,12 @@ def renew_gate_permit(this_pass: ReconcilePass) -> None:
     In mode `observe` of the rule `gate` nothing is published; only mode `act` permits a refusal.
     """
     publisher, mode = this_pass.services.publisher, this_pass.services.config.mode_of("gate")
-    if publisher is None or this_pass.services.scope.user is not None or mode == "observe":
+    if publisher is None or this_pass.services.scope.user is not None:
+        return
+    if mode == "observe":
+        if this_pass.off and this_pass.book.gate_until != this_pass.now:
+            publisher.tell_gate(Gate(at=this_pass.now, until=this_pass.now, allowed=False, faults=()))
+            this_pass.book.gate_until = this_pass.now
         return
     left = this_pass.book.gate_until - this_pass.now
     # More time can be left only if the clock was set back.
@@ -189,7 +194,18 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
     book = book if book is not None else ReconcilerState()
     book.cluster = book.cluster or services.slurm.cluster_name()
     slurm_jobs = SlurmJobs(ask=lambda: services.slurm.jobs(services.scope.user))
-    run = ReconcilePass(services=services, book=book, words=slurm_jobs, summary=PassSummary(), now=services.clock.now())
+    switched_off = services.switched_off()
+    run = ReconcilePass(
+        services=services if switched_off is None else make_services_without_effect(services),
+        book=book,
+        words=slurm_jobs,
+        summary=PassSummary(),
+        now=services.clock.now(),
+        off=switched_off is not None,
+    )
+    if run.off != book.off:
+        services.say(f"switched off by {switched_off}: all rules observe" if run.off else "switched on again")
+        book.off = run.off
     try:
         _run_pass(run)
     finally:
@@ -197,6 +213,17 @@ def reconcile_once(services: Services, book: ReconcilerState | None = None) -> P
             services.publisher.end_pass()
     run.summary.took_s = max(0.0, services.clock.now() - run.now)
     return run.summary
+
+
+# How many pending jobs get their own values back in a second when the order is withdrawn.
+WITHDRAW_PER_S = 50.0
+
+
+def make_services_without_effect(services: Services) -> Services:
+    """Return services whose rules change nothing, and put back at a high rate what they changed for a while."""
+    config = services.config.without_effect()
+    placement = replace(config.placement, relax_updates_per_s=WITHDRAW_PER_S)
+    return replace(services, config=replace(config, placement=placement))
 
 
 def _run_pass(this_pass: ReconcilePass) -> None:
@@ -219,9 +246,10 @@ def _run_pass(this_pass: ReconcilePass) -> None:
             this_pass.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     open_incidents.end(this_pass)
     release_gates(this_pass)
+    changing = () if this_pass.off else (stop_running, notify_findings)
     for look in (
-        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, stop_running, check_running),
-        *(update_run_time_lines, notify_findings, read_loss_curves),
+        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, check_running),
+        *(update_run_time_lines, *changing, read_loss_curves),
     ):
         _run_step(look, this_pass)
     _publish(this_pass)

@@ -268,7 +268,7 @@ def restore_all_limits(slurm: Slurm, lowered: Sequence[LoweredLimit]) -> tuple[l
     next pass of the reconciler clears it.
     """
     jobs = slurm.jobs() if lowered else ()
-    due = [(job, one) for one in lowered for job in select_jobs_of(one, jobs) if _is_due(job, one)]
+    due = list_lowered_jobs(lowered, jobs)
     done, errors = list[str](), list[str]()
     # As in a pass: the jobs with a --time-min may have been moved to another partition or QOS since.
     moved = any(one.time_min and not job.pending for job, one in due)
@@ -290,6 +290,13 @@ def restore_all_limits(slurm: Slurm, lowered: Sequence[LoweredLimit]) -> tuple[l
             if not _GONE.search(str(error)):
                 errors.append(_format_error(action, error))
     return done, errors
+
+
+def list_lowered_jobs(
+    lowered: Iterable[LoweredLimit], jobs: Sequence[JobRecord]
+) -> list[tuple[JobRecord, LoweredLimit]]:
+    """Return the jobs that do not have their user's limit now, each with what was set."""
+    return [(job, one) for one in lowered for job in select_jobs_of(one, jobs) if _is_due(job, one)]
 
 
 def _format_error(action: SlurmAction, error: SlurmError) -> str:

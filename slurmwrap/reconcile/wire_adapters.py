@@ -30,6 +30,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.lowered_limits import LIMITS_FILE, LoweredLimitFile
 from slurmwrap.store.published_files import FilePublisher
+from slurmwrap.store.site_switch import read_site_switch
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.user_state_files import SPOOL
 from slurmwrap.store.why_file import WhyFilePublisher
@@ -109,7 +110,13 @@ def _make_services(
         own_cpu_s=_get_own_cpu_s,
         may_resize=slurm.may_resize,
         say=say,
+        switched_off=partial(_describe_switch, config),
     )
+
+
+def _describe_switch(config: Config) -> str | None:
+    switch = read_site_switch(config)
+    return None if switch is None else switch.describe()
 
 
 def _get_own_cpu_s() -> float:

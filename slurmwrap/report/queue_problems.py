@@ -37,7 +37,7 @@ NEED_A_PERSON = (QueueProblem.NEVER, QueueProblem.CHAIN, QueueProblem.HELD, Queu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingJob:
+class PendingJob:
     """A pending job, the jobs that it depends on as squeue prints them, and Slurm's forecast of its start."""
 
     record: JobRecord
@@ -49,7 +49,7 @@ class WaitingJob:
 class ExplainedJob:
     """A pending job with the reason why it waits, in words, and what to do; "" if it is enough to wait."""
 
-    job: WaitingJob
+    job: PendingJob
     problem: QueueProblem
     words: str
     way_out: str = ""
@@ -66,7 +66,7 @@ _DEPENDENCY_FREE = "scontrol update JobId={} Dependency="
 _MOST_LINKS = 4
 
 
-def explain_queue(jobs: Sequence[WaitingJob], snapshot: Snapshot) -> tuple[ExplainedJob, ...]:
+def explain_queue(jobs: Sequence[PendingJob], snapshot: Snapshot) -> tuple[ExplainedJob, ...]:
     """Explain each pending job: those first for which a person can do most, then those with most GPUs, then the oldest.
 
     `jobs`: the pending ones that the calling user may see.
@@ -84,7 +84,7 @@ def explain_queue(jobs: Sequence[WaitingJob], snapshot: Snapshot) -> tuple[Expla
     )
 
 
-def _explain_alone(job: WaitingJob, snapshot: Snapshot) -> ExplainedJob:
+def _explain_alone(job: PendingJob, snapshot: Snapshot) -> ExplainedJob:
     record, reason = job.record, job.record.reason
     name = re.split(r"[,( ]", reason, maxsplit=1)[0]
     meaning = explain_reason(reason)
@@ -106,7 +106,7 @@ def _explain_alone(job: WaitingJob, snapshot: Snapshot) -> ExplainedJob:
     return _explain(job, QueueProblem.LIMIT if limited else QueueProblem.LATER, meaning)
 
 
-def _explain(job: WaitingJob, problem: QueueProblem, meaning: ReasonMeaning) -> ExplainedJob:
+def _explain(job: PendingJob, problem: QueueProblem, meaning: ReasonMeaning) -> ExplainedJob:
     return ExplainedJob(job=job, problem=problem, words=meaning.words, way_out=meaning.way_out)
 
 
@@ -228,7 +228,7 @@ def _name_missing_nodes(reason: str, meaning: ReasonMeaning, snapshot: Snapshot)
 _LINK = re.compile(r"(?P<type>after\w*):(?P<job>\d+(?:_(?:\d+|\*))?)(?:\+\d+)?(?:\((?P<state>\w+)\))?")
 
 
-def _describe_failed(job: WaitingJob) -> str:
+def _describe_failed(job: PendingJob) -> str:
     failed = [found for found in _LINK.finditer(job.dependency) if found["state"] == "failed"]
     if not failed:
         return explain_reason("DependencyNeverSatisfied").words

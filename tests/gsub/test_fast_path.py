@@ -88,7 +88,7 @@ PLANNING_MODULES = {
         "snapshot",
         "find_sbatch",
     },
-    "store": {"prerun_registry", "spool_writer", "serialize", "user_state_files"},
+    "store": {"prerun_registry", "site_switch", "spool_writer", "serialize", "user_state_files"},
     "gsub": {
         *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "refusals", "prepare"),
         *("process_env", "send", "submission_records", "submit", "submit_context", "time_request"),

@@ -6,7 +6,7 @@ import pytest
 from fakes import job, node
 
 from slurmwrap.model.cluster import Node, Partition, Snapshot
-from slurmwrap.report.queue_problems import ExplainedJob, QueueProblem, WaitingJob, explain_queue
+from slurmwrap.report.queue_problems import ExplainedJob, PendingJob, QueueProblem, explain_queue
 
 NODES = tuple(node(f"n{i}") for i in range(8))
 
@@ -16,13 +16,13 @@ def make_snapshot(*nodes: Node, **limits: object) -> Snapshot:
     return Snapshot(taken_at=0.0, nodes=nodes or NODES, partitions=partitions)
 
 
-def wait(job_id: int, dependency: str = "", **changes: object) -> WaitingJob:
+def wait(job_id: int, dependency: str = "", **changes: object) -> PendingJob:
     reason = "Dependency" if dependency else "Priority"
     plain: dict[str, object] = {"state": "PENDING", "reason": reason, "nodes": (), "gpus": 1, "cpus_per_task": 1}
-    return WaitingJob(record=job(job_id, **(plain | changes)), dependency=dependency)
+    return PendingJob(record=job(job_id, **(plain | changes)), dependency=dependency)
 
 
-def explain(*jobs: WaitingJob, snapshot: Snapshot | None = None) -> dict[int, ExplainedJob]:
+def explain(*jobs: PendingJob, snapshot: Snapshot | None = None) -> dict[int, ExplainedJob]:
     return {one.job.record.job_id: one for one in explain_queue(jobs, snapshot or make_snapshot())}
 
 

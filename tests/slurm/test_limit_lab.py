@@ -82,8 +82,8 @@ def store_runs(lab: Lab, key: str, run_s: float, runs: int = 14) -> None:
             )
 
 
-def submit(lab: Lab, key: str, *options: str, retry: bool = False) -> str:
-    """Submits a job of alice for seven days that waits, and what gsub reports of it."""
+def submit(lab: Lab, key: str, *options: str, retry: bool = False, held: bool = False) -> str:
+    """Submits a job of alice for seven days that waits, and what gsub reports of it. `held`: for its pre-run."""
     job = lab.submit(
         "--gres=gpu:1", "--mem=100", "--cpus-per-task=1", "--time=7-0", "--output=/dev/null", *options,
         user=ALICE, script=SLEEP,
@@ -91,6 +91,7 @@ def submit(lab: Lab, key: str, *options: str, retry: bool = False) -> str:
     report = Submission(
         cluster=lab.cluster, job_id=int(job), uid=pwd.getpwnam(ALICE).pw_uid, user=ALICE, at=time.time(),
         profile_key=key, time=TimeRequest(), retry=retry,
+        changes=({"option": "begin", "old": None, "new": "now+600"},) if held else (),
     )  # fmt: skip
     report_submissions(lab, [report], ALICE)
     return job
@@ -173,6 +174,36 @@ def test_a_waiting_job_has_a_limit_that_fits_until_it_starts(quiet_lab: Lab, key
         assert show_comment(lab, job) in ("", "(null)")
     finally:
         stop(service)
+
+
+def test_off_restores_limits_releases_jobs_and_lets_gsub_pass_until_on(quiet_lab: Lab, key: str) -> None:
+    lab = quiet_lab
+    occupy(lab)
+    job, held = submit(lab, key), submit(lab, key, "--begin=now+600", held=True)
+    own = submit(lab, key, "--begin=now+600")
+    service = start_reconciler(lab)
+    try:
+        wait_limit(lab, job, {"PENDING": LOWER})
+        assert lab.slurmwrap("off", user=ALICE).returncode != 0
+        done = lab.slurmwrap("off", "--note=upgrade", user=lab.slurm_user)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the reconciler has put back what it had changed")
+        assert limits(lab, job) == {"PENDING": OWN}
+        wait_until(lambda: show_begin(lab, held) <= time.time(), "the job does not wait for its pre-run")
+        assert show_begin(lab, own) > time.time(), "its user wants it to begin later"
+        script = "#!/bin/bash\n#SBATCH --gres=gpu:1\npython train.py\n"
+        passed = lab.run(["gsub", "--explain", "--hold", "--output=/dev/null"], ALICE, stdin=script)
+        assert f"switched off at this site ({lab.slurm_user}: upgrade)" in passed.stderr
+        assert passed.stdout.startswith("Submitted batch job")
+        assert lab.slurmwrap("on", user=lab.slurm_user).returncode == 0
+        wait_limit(lab, submit(lab, key), {"PENDING": LOWER})
+    finally:
+        lab.slurmwrap("on", user=lab.slurm_user)
+        stop(service)
+
+
+def show_begin(lab: Lab, job: str) -> float:
+    """The time from which Slurm may start a job, Unix seconds."""
+    return find_job(lab, job).eligible_time or 0.0
 
 
 def test_the_watchdog_restores_the_limits_after_the_reconciler_was_killed(quiet_lab: Lab, key: str) -> None:

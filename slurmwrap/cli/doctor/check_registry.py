@@ -166,6 +166,11 @@ CHECK_SPECS: tuple[CheckSpec, ...] = (
         "`slurmwrap hooks plan` prints the `install -d` line.",
     ),
     _make_check_spec(
+        "switch", SITE, site_checks.check_switch,
+        "Whether an administrator switched slurmwrap off with `slurmwrap off`: gsub passes all calls to sbatch.",
+        "Run `slurmwrap on` as root or SlurmUser.",
+    ),
+    _make_check_spec(
         "reconciler", SITE, site_checks.check_reconciler,
         """The time of its last complete pass: from its heartbeat in site.state_dir, or for users who cannot read that
         from the time of the published file, which it writes every five minutes.""",

@@ -32,6 +32,7 @@ from slurmwrap.install.service_watchdog import (
 )
 from slurmwrap.install.systemd_units import ENABLED
 from slurmwrap.store.published_files import FILE
+from slurmwrap.store.site_switch import get_switch_directory, read_site_switch
 from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
 _MODE = 0o1733
@@ -172,6 +173,18 @@ def check_published(context: CheckContext) -> CheckResult:
             name="published", state=FAIL, text=f"{name}: mode {mode:04o}, users cannot read it", hint=fix
         )
     return CheckResult(name="published", state=OK, text=name)
+
+
+def check_switch(context: CheckContext) -> CheckResult:
+    """Check whether an administrator switched slurmwrap off."""
+    if not get_switch_directory(context.config):
+        return CheckResult(name="switch", state=SKIP, text="no site is configured on this host")
+    switch = read_site_switch(context.config)
+    if switch is None:
+        return CheckResult(name="switch", state=OK, text="slurmwrap is on")
+    since = f"{_format_age(context.now - switch.at)} ago by {switch.describe()}"
+    hint = "`slurmwrap on` switches it on again."
+    return CheckResult(name="switch", state=WARN, text=f"slurmwrap was switched off {since}", hint=hint)
 
 
 def check_reconciler(context: CheckContext) -> CheckResult:
