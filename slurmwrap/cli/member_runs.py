@@ -12,7 +12,7 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.report.job_report.timeline import JobTimeline
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
 
 
 def find_packed_array(records: JobRecords, number: int, uid: int) -> PackedArray | None:
@@ -22,7 +22,7 @@ def find_packed_array(records: JobRecords, number: int, uid: int) -> PackedArray
     """
     mine = [one for one in records.submissions if one.job_id == number]
     newest: Submission | None = max(mine, key=lambda one: one.at, default=None)
-    return newest.pack if newest is not None and newest.uid == uid else None
+    return read_folded_array(newest.pack) if newest is not None and newest.pack and newest.uid == uid else None
 
 
 def find_task_address(address: str, records: JobRecords, source: RecordSource) -> str:

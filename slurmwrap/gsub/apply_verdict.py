@@ -65,6 +65,7 @@ class HeldJob:
     given: tuple[float, ...] = ()  # the begin times that gsub may have set, Unix seconds (gsub/waiting_job.py)
     job: JobIdentity | None = None  # distinguishes it from a later job with the same id; None: not known
     output: str = ""  # the file that the script wrote to in the pre-run
+    pack_dir: str = ""  # of an array that its pre-run may fold (gsub/fold_array.py); "": none
     borrowed: bool = False  # the verdict is that of a job with the same script and code but other arguments
 
 
@@ -227,6 +228,8 @@ def _plan_again(
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
             chosen, applied = _apply_second_plan(waiting, profile, measurement, record, context)
+        if waiting.pack_dir and not eligible:
+            applied = (*applied, *_fold_array(waiting, profile, record, context))
     except (SlurmError, ValueError) as error:
         # The job passed its pre-run, so a failure to plan must not keep it waiting.
         context.say(f"not tuned again: {error}")
@@ -237,6 +240,33 @@ def _plan_again(
     start = start_action(target, waiting.release_at, "its pre-run found no error that stops it")
     release = _apply_each((start,), context)
     return chosen, (*applied, *release), bool(release) and release[0]["error"] is None
+
+
+def _fold_array(
+    waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, context: SubmitContext
+) -> Applied:
+    """Fold the waiting array by the measured speeds. If anything is refused, its tasks keep one member each."""
+    from slurmwrap.gsub import fold_array
+
+    plan = fold_array.plan_fold(waiting.request, profile, context.slurm.snapshot(), context)
+    address = record.waiting_address
+    if plan is None or not address:
+        return ()
+    held = _apply_each((fold_array.make_hold(address, context.clock.now()),), context)
+    if held[0]["error"] or find_waiting_job(int(waiting.job_id or 0), context, waiting.job) is None:
+        return held
+    updates = fold_array.make_fold_updates(address, waiting.request, plan)
+    try:
+        # In one call: either the tasks get all of it or, if Slurm refuses, it is undone.
+        _retry_while_unreachable(lambda: context.slurm.apply(updates[0], also=updates[1:]), context)
+        fold_array.write_members(waiting.pack_dir, plan.members)
+    except (SlurmError, OSError, ValueError) as error:
+        context.say(f"--pack=auto: the array is not folded: {error}")
+        refused = tuple(_describe_action(one, str(error)) for one in updates)
+        back = _apply_each(fold_array.undo_fold_updates(updates, waiting.request), context)
+        return (*held, *refused, *back)
+    done = tuple(_describe_action(one, None) for one in updates)
+    return (*held, *done, *_apply_each(fold_array.make_throttle_update(address, waiting.request, plan), context))
 
 
 def _release_rest_of_array(waiting: HeldJob, context: SubmitContext) -> tuple[Applied, bool]:

@@ -180,9 +180,13 @@ class PackedTask:
         self.mps = ""
 
     def _list_indices(self) -> "List[int]":
-        indices = self.spec["indices"]
+        """Return the members of this task; [] if those of an earlier task include its index.
+
+        An array that was folded while it waited has more tasks than it needs (gsub/fold_array.py).
+        """
+        indices, members = self.spec["indices"], self.spec["members"]
         first = indices.index(int(self.environ["SLURM_ARRAY_TASK_ID"]))
-        return list(indices[first : first + self.spec["members"]])
+        return [] if first % members else list(indices[first : first + members])
 
     def _make_member(self, index: int) -> Member:
         array_job = self.environ.get("SLURM_ARRAY_JOB_ID", "")
@@ -206,6 +210,9 @@ class PackedTask:
 
     def run(self) -> int:
         """Run the members that have not completed, and return the exit code of the worst one."""
+        if not self.members:
+            say("member %s runs in an earlier task of the array" % self.environ["SLURM_ARRAY_TASK_ID"])
+            return 0
         os.makedirs(self.results, 0o700, exist_ok=True)
         waiting = [member for member in self.members if not self._has_ended_before(member)]
         shares = share_cpus(list_cores(find_own_cpus(self.environ)), len(self.members))
