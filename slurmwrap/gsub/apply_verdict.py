@@ -247,6 +247,7 @@ def _fold_array(
 ) -> Applied:
     """Fold the waiting array by the measured speeds. If anything is refused, its tasks keep one member each."""
     from slurmwrap.gsub import fold_array
+    from slurmwrap.gsub.pack_submission import find_speed_alone
 
     plan = fold_array.plan_fold(waiting.request, profile, context.slurm.snapshot(), context)
     address = record.waiting_address
@@ -259,7 +260,7 @@ def _fold_array(
     try:
         # In one call: either the tasks get all of it or, if Slurm refuses, it is undone.
         _retry_while_unreachable(lambda: context.slurm.apply(updates[0], also=updates[1:]), context)
-        fold_array.write_members(waiting.pack_dir, plan.members)
+        fold_array.write_members(waiting.pack_dir, plan.members, find_speed_alone(profile))
     except (SlurmError, OSError, ValueError) as error:
         context.say(f"--pack=auto: the array is not folded: {error}")
         refused = tuple(_describe_action(one, str(error)) for one in updates)

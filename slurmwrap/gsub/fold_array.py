@@ -125,8 +125,11 @@ def make_throttle_update(address: str, request: JobRequest, plan: PackPlan) -> t
     return (SlurmAction(verb=Verb.UPDATE_JOB, target=address, key="ArrayTaskThrottle", value=value, reason=reason),)
 
 
-def write_members(directory: str, members: int) -> None:
-    """Write the number of members of each task: the array is folded from now on. OSError, ValueError: it is not."""
+def write_members(directory: str, members: int, alone: float) -> None:
+    """Write the number of members of each task: the array is folded from now on. OSError, ValueError: it is not.
+
+    `alone`: steps per second of one member alone.
+    """
     path = Path(directory, SPEC)
     plain = json.loads(path.read_bytes())
-    replace_file(path, json.dumps({**plain, "members": members}))
+    replace_file(path, json.dumps({**plain, "members": members, "alone": alone}))

@@ -29,6 +29,7 @@ from slurmwrap.sbatch.pack_option import (
     parse_pack,
 )
 from slurmwrap.sbatch.script_directives import parse_directives
+from slurmwrap.store.pack_results import SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
 
 _RUNNER = "slurmwrap_members.py"
+_PROGRAMS = (_RUNNER, "slurmwrap_member_watch.py")
 
 
 def find_members_to_measure(
@@ -125,10 +127,12 @@ def write_pack(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
         return prepared
     try:
         directory = Path(context.memory.pack_dir())
-        (directory / "spec.json").write_text(json.dumps(make_spec(plan, prepared.request)), encoding="utf-8")
+        spec = {**make_spec(plan, prepared.request), **_make_watch_spec(plan, prepared.profile, context)}
+        (directory / SPEC).write_text(json.dumps(spec), encoding="utf-8")
         (directory / "slurm_script").write_bytes(script)
         (directory / "slurm_script").chmod(0o700)
-        (directory / _RUNNER).write_bytes((Path(inject.__path__[0]) / _RUNNER).read_bytes())
+        for name in _PROGRAMS:
+            (directory / name).write_bytes((Path(inject.__path__[0]) / name).read_bytes())
         (directory / "pack.sh").write_bytes(make_batch_script(script, directory))
     except OSError as error:
         raise StoreError(
@@ -153,6 +157,26 @@ def make_spec(plan: PackPlan, request: JobRequest) -> Mapping[str, object]:
         "append": request.value("open-mode") == "append",
         "mps": plan.mps,
     }
+
+
+def _make_watch_spec(plan: PackPlan, profile: ResourceProfile | None, context: SubmitContext) -> Mapping[str, object]:
+    """Return what the program that runs the members must know to watch their memory and their speed.
+
+    Steps are counted only for --pack=auto: who names the number of members wants them side by side. OSError: the step
+    counter cannot be written.
+    """
+    settings = context.config.pack
+    spec: dict[str, object] = {"memory_near": settings.memory_near}
+    if plan.auto and settings.separate_gain:
+        spec |= {"separate_gain": settings.separate_gain, "separate_s": settings.separate_s}
+        spec |= {"counter": context.memory.keep_counter(), "alone": find_speed_alone(profile)}
+    return spec
+
+
+def find_speed_alone(profile: ResourceProfile | None) -> float:
+    """Return the measured steps per second of one member alone; 0 if they are not known."""
+    points = () if profile is None else profile.pack_speeds
+    return next((point.steps_per_s for point in points if point.members == 1), 0.0)
 
 
 def make_batch_script(script: bytes, directory: Path) -> bytes:
