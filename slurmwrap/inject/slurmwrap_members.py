@@ -34,7 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
-# Seconds between two looks for requests to cancel a member.
+# Seconds between two looks for requests to cancel a member, and at their memory and speed.
 _POLL_S = 2.0
 # A signal that Slurm sends to all processes of the job reaches the witness within this time, in seconds.
 _WITNESS_S = 1.0
@@ -190,6 +190,7 @@ class PackedTask:
         self.memory = member_watch.MemoryWatch(float(self.spec.get("memory_near") or 0), len(self.members))
         self.speeds = self._make_speed_watch()
         self.looked_at = 0.0
+        self.poll_s = min(_POLL_S, self.speeds.window / 2) if self.speeds is not None else _POLL_S
 
     def _list_indices(self) -> "List[int]":
         """Return the members of this task; [] if those of an earlier task include its index.
@@ -354,7 +355,7 @@ class PackedTask:
     def _wait(self) -> None:
         """Wait until no member runs: pass signals on, record ends, and cancel members on request."""
         while any(member.running for member in self.members):
-            number = signal.sigtimedwait(_HANDLED | {signal.SIGCHLD}, _POLL_S)
+            number = signal.sigtimedwait(_HANDLED | {signal.SIGCHLD}, self.poll_s)
             if number is not None and number.si_signo != signal.SIGCHLD:
                 self._pass_on(number.si_signo)
             self._record_ends()
@@ -420,7 +421,7 @@ class PackedTask:
 
     def _watch_members(self) -> None:
         now = time.monotonic()
-        if now - self.looked_at < _POLL_S:
+        if now - self.looked_at < self.poll_s / 2:
             return
         self.looked_at = now
         running = {member.index: member.process.pid for member in self.members if member.process is not None}

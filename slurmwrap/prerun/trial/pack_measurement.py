@@ -62,10 +62,6 @@ class _Member:
     def read(self) -> StepReading:
         return read_steps(self.spec.step_dir)
 
-    def has_ended(self) -> bool:
-        """Return whether its script has ended, or was kept from writing to the user's files."""
-        return self.process.poll() is not None or has_forbidden_write(self.spec.step_dir)
-
 
 def list_numbers_of_members(most: int) -> list[int]:
     """Return the numbers of members that are measured: 1, 2, 4, ... up to `most`."""
@@ -180,7 +176,9 @@ class _Measurement:
             )
             if done and took >= least_s:
                 return seen
-            if any(member.has_ended() for member in self._members):
+            if any(has_forbidden_write(member.spec.step_dir) for member in self._members):
+                raise _End("files")
+            if any(member.process.poll() is not None for member in self._members):
                 raise _End("exit")
             if took >= most_s:
                 raise _End(late)
