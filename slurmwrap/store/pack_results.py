@@ -48,6 +48,8 @@ def find_slurm_state(member: PackMember, task_state: str) -> str:
     A member that ended well after a signal to its task, or that has not ended, ended with the task. The kernel kills
     one process when the task's memory is full, and Slurm then calls the whole task OUT_OF_MEMORY.
     """
+    if member.reason.startswith("memory"):  # the wrapper ended it, before the kernel would have
+        return "OUT_OF_MEMORY"
     killed = member.signal == SIGKILL or member.exit_code == 128 + SIGKILL
     if member.state == "failed" and killed and task_state == "OUT_OF_MEMORY":
         return task_state
