@@ -24,7 +24,7 @@ import tempfile
 import time
 
 if __package__:
-    from slurmwrap.inject import slurmwrap_member_watch as member_watch
+    from . import slurmwrap_member_watch as member_watch
 else:
     # `python -I` does not search the program's own directory.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

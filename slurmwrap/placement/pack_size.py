@@ -113,7 +113,7 @@ def describe_speeds(points: Sequence[PackPoint], end: str) -> str:
         else f"{point.members} with {point.steps_per_s:.3g} each = {point.members * point.steps_per_s:.3g}"
         for point in points
     ]
-    return ", ".join(rows) + (f"; {PACK_ENDS[end]}" if end in PACK_ENDS else "")
+    return "; ".join((*([", ".join(rows)] if rows else []), *([PACK_ENDS[end]] if end in PACK_ENDS else [])))
 
 
 def find_most_members(request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot) -> int:
