@@ -228,7 +228,9 @@ def _plan_again(
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
             chosen, applied = _apply_second_plan(waiting, profile, measurement, record, context)
-        if waiting.pack_dir and not eligible:
+        if waiting.pack_dir and eligible:
+            context.say("--pack=auto: the array may start at any moment, so it is not folded")
+        elif waiting.pack_dir:
             applied = (*applied, *_fold_array(waiting, profile, record, context))
     except (SlurmError, ValueError) as error:
         # The job passed its pre-run, so a failure to plan must not keep it waiting.
@@ -253,8 +255,9 @@ def _fold_array(
     address = record.waiting_address
     if plan is None or not address:
         return ()
-    held = _apply_each((fold_array.make_hold(address, context.clock.now()),), context)
-    if held[0]["error"] or find_waiting_job(int(waiting.job_id or 0), context, waiting.job) is None:
+    hold = fold_array.make_hold(address, record.eligible_time, context.clock.now())
+    held = _apply_each(hold, context)
+    if any(one["error"] for one in held) or find_waiting_job(int(waiting.job_id or 0), context, waiting.job) is None:
         return held
     updates = fold_array.make_fold_updates(address, waiting.request, plan)
     try:

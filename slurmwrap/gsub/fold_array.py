@@ -19,7 +19,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.waiting_job import start_action
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.model.resource_profile import Measurement, ResourceProfile
+from slurmwrap.model.resource_profile import PACK_ENDS, Measurement, ResourceProfile
 from slurmwrap.model.trial_result import StepReading, TrialProgress
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.pack_size import choose_members, find_most_members
@@ -70,7 +70,14 @@ def measure_packing(
 def plan_fold(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, context: SubmitContext
 ) -> PackPlan | None:
-    """Return how the waiting array is folded; None if one member stays on each GPU. Says why."""
+    """Return how the waiting array is folded; None if one member stays on each GPU. Says why.
+
+    Only measured speeds count: what is predicted is no reason to change a job that was submitted already.
+    """
+    if profile is None or not profile.pack_speeds:
+        why = PACK_ENDS.get("" if profile is None else profile.pack_end, "its pre-run did not get so far")
+        context.say(f"--pack=auto: one member on each GPU, since no speed was measured: {why}")
+        return None
     members, reason = choose_members(request, profile, snapshot, context.config.pack.least_gain)
     plan = make_pack_plan(request, members, reason)
     if plan.members == 1:
@@ -88,10 +95,15 @@ def plan_fold(
     return plan
 
 
-def make_hold(address: str, now: float) -> SlurmAction:
-    """Return the update after which no task starts while the array is folded, even if its grace period ends."""
+def make_hold(address: str, eligible_at: float | None, now: float) -> tuple[SlurmAction, ...]:
+    """Return the update after which no task starts while the array is folded, even if its grace period ends.
+
+    () if the job may not start before anyway: a later begin of its user must stay if the pre-run dies now.
+    """
+    if eligible_at is not None and eligible_at > now + _HOLD_S:
+        return ()
     start = strftime("%Y-%m-%dT%H:%M:%S", localtime(now + _HOLD_S))
-    return start_action(address, start, "no task may start while the array is folded")
+    return (start_action(address, start, "no task may start while the array is folded"),)
 
 
 def make_fold_updates(address: str, request: JobRequest, plan: PackPlan) -> tuple[SlurmAction, ...]:

@@ -354,7 +354,8 @@ def choose_prerun(
 
         if not can_share_dependency(dependency):
             return "off", f"its pre-run cannot wait for --dependency={dependency}"
-    if measures:
+    # If an earlier pre-run did not even reach the steps, another one would not either.
+    if measures and (request.own.prerun is not None or not context.memory.undecided(mark)):
         reason = "--pack=auto: it measures how many members share a GPU"
         return ("wait", f"{_PRERUN_FIRST}; {reason}") if request.setting("wait") else (mode, reason)
     asked = is_prerun_requested(request)

@@ -6,11 +6,13 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_submit import FakeMemory, FakeSlurm, context, request, trial
+from test_submit import NOW, FakeMemory, FakeSlurm, context, request, trial
 
 from slurmwrap.errors import RefusedError, StoreError
+from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
 from slurmwrap.gsub.fold_array import (
     make_fold_updates,
     make_throttle_update,
@@ -21,8 +23,10 @@ from slurmwrap.gsub.fold_array import (
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
 from slurmwrap.model.cluster import Node, Snapshot
-from slurmwrap.model.resource_profile import PackPoint, ResourceProfile
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.resource_profile import Measurement, PackPoint, ResourceProfile
 from slurmwrap.model.submission import PackedArray
+from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.pack_size import choose_measured_members, choose_members, find_card_mib, propose_slice
 from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
 
@@ -330,3 +334,66 @@ def test_a_slice_is_proposed_only_if_the_member_fits_and_is_on_its_nodes() -> No
     assert slices("a100", "--gres=gpu:a100:1")[2] == ""
     assert slices("a100,1g.3gb")[2] == ""
     assert slices("a100,1g.5gb", "--gres=gpu:1g.5gb:1")[2] == ""
+
+
+# --- the pre-run's last act ----------------------------------------------------------------------------------------
+
+SPEEDS = Measurement(pack_speeds=points(10.0, 9.0), pack_end="fit")
+
+
+def apply(tmp_path: Path, slurm: FakeSlurm, measurement: Measurement = SPEEDS, **record: Any) -> list[tuple[str, str]]:
+    """Applies the verdict of a pre-run to a waiting array. Returns the updates, the time without its date."""
+    (tmp_path / "spec.json").write_text('{"members": 1}')
+    at = context(slurm, PackMemory())
+    prepared = prepare(request("--pack", "--array=0-7", "--mem=1000", script=SCRIPT), at)
+    waiting = HeldJob(
+        request=prepared.planned_request,
+        plan=prepared.plan,
+        job_id=101,
+        prerun_job_id=102,
+        release_at="now",
+        profile_key="k",
+        fingerprint="",
+        pack_dir=str(tmp_path),
+    )
+    job = JobRecord(job_id=101, array_job_id=101, array_tasks="0-7", state="PENDING", user="alice", uid=1001)
+    slurm.jobs_by_address["101"] = replace(job, **{"eligible_time": int(NOW) + 60, **record})
+    passed = Verdict(outcome=Outcome.PASS, layer="explicit", reason="3 steps", steps=3, measurement=measurement)
+    apply_verdict(waiting, passed, at)
+    return [(one.key, "later" if one.value.startswith("20") else one.value) for one in slurm.applied]
+
+
+def read_folded(tmp_path: Path) -> int:
+    return int(json.loads((tmp_path / "spec.json").read_text())["members"])
+
+
+def test_no_task_can_start_while_the_array_is_folded(tmp_path: Path) -> None:
+    # CPUs and memory go in one call; the fake shows its first key.
+    assert apply(tmp_path, FakeSlurm()) == [("StartTime", "later"), ("CPUsPerTask", "4"), ("StartTime", "now")]
+    assert read_folded(tmp_path) == 2
+
+
+def test_a_begin_that_is_later_anyway_is_not_moved(tmp_path: Path) -> None:
+    assert apply(tmp_path, FakeSlurm(), eligible_time=int(NOW) + 9000)[0] == ("CPUsPerTask", "4")
+
+
+def test_a_refused_update_is_undone_and_the_array_starts_as_it_was_submitted(tmp_path: Path) -> None:
+    slurm = FakeSlurm(refuse_keys=frozenset({"CPUsPerTask"}))
+    assert apply(tmp_path, slurm) == [
+        ("StartTime", "later"),
+        ("MinMemoryNode", "1000"),
+        ("MinCPUsNode", "2"),
+        ("StartTime", "now"),
+    ]
+    assert read_folded(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("measurement", "record"),
+    [(Measurement(pack_end="slow"), {}), (Measurement(), {}), (SPEEDS, {"eligible_time": int(NOW) - 5})],
+)
+def test_an_array_that_was_not_measured_or_may_start_now_is_not_folded(
+    tmp_path: Path, measurement: Measurement, record: dict[str, Any]
+) -> None:
+    assert [key for key, _ in apply(tmp_path, FakeSlurm(), measurement, **record) if key != "StartTime"] == []
+    assert read_folded(tmp_path) == 1
