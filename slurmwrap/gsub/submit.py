@@ -203,8 +203,9 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
             why = f": {verdict.reason}" if _is_terse(prepared.request) else ""
             raise PrerunFailed(f"nothing was submitted, since the pre-run failed{why}")
         refresh(context, console)
-        # Plan again with the measured resource profile.
-        prepared = prepare(prepared.request, context)
+        # Plan again with the measured resource profile; nothing more is to be measured.
+        pack = replace(context.config.pack, measure_s=0.0)
+        prepared = prepare(prepared.request, replace(context, config=replace(context.config, pack=pack)))
         if own.explain:
             console.say("planned again on what the pre-run measured:")
             console.block(_format_explanation(prepared, console))

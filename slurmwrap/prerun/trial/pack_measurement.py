@@ -196,10 +196,10 @@ class _Measurement:
             self._on_progress(TrialProgress(seconds=now - self._began, steps=steps, last_line=line, stage="packs"))
 
     def _end_all(self, tree: ProcessTree) -> None:
+        # Also the process of a member whose start was interrupted.
+        tree.end(0)
         for member in self._members:
-            tree.end(member.process.pid)
             end_containers(member.spec.trial_dir, self._environ)
-        for member in self._members:
             member.process.poll()
             member.protection.remove()
             remove_container_layers(member.spec.trial_dir, self._environ)
