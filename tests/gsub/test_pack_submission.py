@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from test_submit import NOW, FakeMemory, FakeSlurm, context, request, trial
 
+from slurmwrap.cli.member_runs import describe_member
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
 from slurmwrap.gsub.fold_array import (
@@ -24,6 +25,7 @@ from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
 from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.resource_profile import Measurement, PackPoint, ResourceProfile
 from slurmwrap.model.submission import PackedArray
 from slurmwrap.model.verdict import Outcome, Verdict
@@ -146,6 +148,17 @@ def test_a_damaged_or_foreign_record_of_a_member_is_left_out(tmp_path: Path) -> 
     assert find_slurm_state(replace(member, exit_code=137), "OUT_OF_MEMORY") == "OUT_OF_MEMORY"
     assert find_slurm_state(member, "OUT_OF_MEMORY") == "FAILED"
     assert find_slurm_state(replace(member, state="completed"), "OUT_OF_MEMORY") == "COMPLETED"
+
+
+def test_what_the_wrapper_did_to_a_member_is_said() -> None:
+    member = PackMember(
+        index=5, state="failed", signal=9, reason="memory: it used 130 MiB, and the members share 200 MiB"
+    )
+    assert describe_member(member).startswith("The wrapper ended it for its memory: it used 130 MiB")
+    assert find_slurm_state(member, "FAILED") == "OUT_OF_MEMORY"
+    assert "waits for the other members" in describe_member(PackMember(index=5, state="running", paused=True))
+    assert "waited 90 s" in describe_member(PackMember(index=5, state="completed", paused_s=90.4))
+    assert describe_member(PackMember(index=5, state="completed")) == ""
 
 
 # --- --pack=auto ---------------------------------------------------------------------------------------------------
