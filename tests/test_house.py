@@ -28,6 +28,7 @@ MAY_START_PROGRAMS = (
     "slurm/pyslurm/worker_client.py",
     "prerun/inputs/library_readers.py",
     "prerun/trial/container_shim.py",
+    "prerun/trial/pack_measurement.py",
     "prerun/trial/supervisor.py",
     "prerun/trial/trial_containers.py",
     "prerun/trial/helper_process.py",

@@ -12,7 +12,7 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.report.job_report.timeline import JobTimeline
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
 
 
 def find_packed_array(records: JobRecords, number: int, uid: int) -> PackedArray | None:
@@ -22,7 +22,7 @@ def find_packed_array(records: JobRecords, number: int, uid: int) -> PackedArray
     """
     mine = [one for one in records.submissions if one.job_id == number]
     newest: Submission | None = max(mine, key=lambda one: one.at, default=None)
-    return newest.pack if newest is not None and newest.uid == uid else None
+    return read_folded_array(newest.pack) if newest is not None and newest.pack and newest.uid == uid else None
 
 
 def find_task_address(address: str, records: JobRecords, source: RecordSource) -> str:
@@ -76,6 +76,17 @@ def _make_task_run(member: PackMember, asked: Submission) -> JobRun:
     )
 
 
+def describe_member(member: PackMember) -> str:
+    """Return what the wrapper did to a member, as a sentence; "" if nothing."""
+    if member.reason:
+        return f"The wrapper ended it for its {member.reason}."
+    if member.paused:
+        return "It waits for the other members of its task: together they were no faster than one alone."
+    if member.paused_s:
+        return f"It waited {member.paused_s:.0f} s for other members: together they were no faster than one alone."
+    return ""
+
+
 def _make_run(member: PackMember, task: JobRun, config: Config) -> JobRun:
     """Return the run of a member: its own files, times and end; the rest is that of its task."""
     run = replace(
@@ -87,6 +98,7 @@ def _make_run(member: PackMember, task: JobRun, config: Config) -> JobRun:
         derived_exit_code=None,
         start_time=None if member.begin is None else int(member.begin),
         end_time=task.end_time if member.end is None else int(member.end),
+        reason=describe_member(member) or task.reason,
         std_out=member.output,
         std_err=member.error or member.output,
         planned=(),

@@ -45,6 +45,11 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "prerun.no_activity_s": (10, 86400),
     "prerun.inputs_limit_s": (60, 30 * 86400),
     "prerun.inputs_mib_s": (0, 1_000_000),
+    "pack.measure_s": (0, 3600),
+    "pack.least_gain": (1, 16),
+    "pack.separate_gain": (0, 16),
+    "pack.separate_s": (10, 86400),
+    "pack.memory_near": (0, 1),
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
@@ -180,6 +185,17 @@ class Prerun:
     no_activity_s: int = 90
     no_training_programs: tuple[str, ...] = ()
     caches: tuple[str, ...] = CACHES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Several tasks of an array on one GPU, gsub --pack (docs/packing.md)."""
+
+    measure_s: float = 20.0
+    least_gain: float = 1.2
+    separate_gain: float = 1.1
+    separate_s: float = 300.0
+    memory_near: float = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +395,7 @@ class Config:
 
     submit: Submit = field(default_factory=Submit)
     prerun: Prerun = field(default_factory=Prerun)
+    pack: Pack = field(default_factory=Pack)
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
     order: Order = field(default_factory=Order)

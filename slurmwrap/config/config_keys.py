@@ -24,6 +24,7 @@ SECTIONS: Mapping[str, str] = {
     "": "Above the first [section].",
     "submit": "Which calls gsub handles itself (docs/dropin.md). Patterns are the shell's: `debug*`, `[ab]?`.",
     "prerun": "The pre-run of a job on one GPU (docs/prerun.md).",
+    "pack": "Several tasks of an array on one GPU, `gsub --pack` (docs/packing.md).",
     "placement": "Where jobs go (docs/placement.md).",
     "tuning": "CPUs and memory from resource profiles (docs/placement.md, docs/profile.md).",
     "order": "The order of waiting jobs by predicted run times: rule `order` (docs/scheduling.md).",
@@ -171,6 +172,32 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "",
             """Caches that a pre-run writes to directly, so that its job need not download again. Each entry lists the
             places where a tool looks; the first that is set counts. []: none.""",
+        ),
+    },
+    "pack": {
+        "measure_s": (
+            _G,
+            "seconds",
+            """How long the pre-run of --pack=auto runs each number of members side by side (1, 2, 4, ...) to measure
+            their speeds; 0: nothing is measured, and the profile alone decides.""",
+        ),
+        "least_gain": (
+            _G,
+            "times the speed of one",
+            "--pack=auto packs members only if all of them together were measured to be at least so fast.",
+        ),
+        "separate_gain": (
+            _G,
+            "times the speed of one",
+            """Members of a job of --pack=auto that together are slower than this for separate_s run one after the other
+            from then on; 0: never.""",
+        ),
+        "separate_s": (_G, "seconds", "How long members must be that slow together before they are separated."),
+        "memory_near": (
+            _G,
+            "share of the memory limit",
+            """From this use of a packed task's memory on, the member that exceeds its share most is ended, if several
+            run; 0: the kernel alone decides.""",
         ),
     },
     "placement": {

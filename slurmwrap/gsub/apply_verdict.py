@@ -66,6 +66,7 @@ class HeldJob:
     given: tuple[float, ...] = ()  # the begin times that gsub may have set, Unix seconds (gsub/waiting_job.py)
     job: JobIdentity | None = None  # distinguishes it from a later job with the same id; None: not known
     output: str = ""  # the file that the script wrote to in the pre-run
+    pack_dir: str = ""  # of an array that its pre-run may fold (gsub/fold_array.py); "": none
     borrowed: bool = False  # the verdict is that of a job with the same script and code but other arguments
 
 
@@ -233,6 +234,10 @@ def _plan_again(
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
             chosen, applied = _apply_second_plan(waiting, profile, measurement, record, context)
+        if waiting.pack_dir and eligible:
+            context.say("--pack=auto: the array may start at any moment, so it is not folded")
+        elif waiting.pack_dir:
+            applied = (*applied, *_fold_array(waiting, profile, record, context))
     except (SlurmError, ValueError) as error:
         # The job passed its pre-run, so a failure to plan must not keep it waiting.
         context.say(f"not tuned again: {error}")
@@ -258,6 +263,35 @@ def _release_as_submitted(waiting: HeldJob, context: SubmitContext) -> tuple[App
         (start_action(str(waiting.job_id), waiting.release_at, "slurmwrap is switched off"),), context
     )
     return release, release[0]["error"] is None
+
+
+def _fold_array(
+    waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, context: SubmitContext
+) -> Applied:
+    """Fold the waiting array by the measured speeds. If anything is refused, its tasks keep one member each."""
+    from slurmwrap.gsub import fold_array
+    from slurmwrap.gsub.pack_submission import find_speed_alone
+
+    plan = fold_array.plan_fold(waiting.request, profile, context.slurm.snapshot(), context)
+    address = record.waiting_address
+    if plan is None or not address:
+        return ()
+    hold = fold_array.make_hold(address, record.eligible_time, context.clock.now())
+    held = _apply_each(hold, context)
+    if any(one["error"] for one in held) or find_waiting_job(int(waiting.job_id or 0), context, waiting.job) is None:
+        return held
+    updates = fold_array.make_fold_updates(address, waiting.request, plan)
+    try:
+        # In one call: either the tasks get all of it or, if Slurm refuses, it is undone.
+        _retry_while_unreachable(lambda: context.slurm.apply(updates[0], also=updates[1:]), context)
+        fold_array.write_members(waiting.pack_dir, plan.members, find_speed_alone(profile))
+    except (SlurmError, OSError, ValueError) as error:
+        context.say(f"--pack=auto: the array is not folded: {error}")
+        refused = tuple(_describe_action(one, str(error)) for one in updates)
+        back = _apply_each(fold_array.undo_fold_updates(updates, waiting.request), context)
+        return (*held, *refused, *back)
+    done = tuple(_describe_action(one, None) for one in updates)
+    return (*held, *done, *_apply_each(fold_array.make_throttle_update(address, waiting.request, plan), context))
 
 
 def _release_rest_of_array(waiting: HeldJob, context: SubmitContext) -> tuple[Applied, bool]:

@@ -87,7 +87,7 @@ def take_prerun_snapshot(
         )
     steps = _parse_whole_number(progress.get("steps"))
     reported = str(progress.get("stage") or "")
-    stages = {"profiles": "profiling", "rehearses": "rehearsing"}
+    stages = {"profiles": "profiling", "rehearses": "rehearsing", "packs": "measuring members"}
     active = stages.get(reported, "stepping" if steps else "running")
     stage = "ending" if state == "COMPLETING" else active
     gpu = progress.get("gpu_percent")

@@ -77,8 +77,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
                            resume: as on, then the script is started again, as after a requeue
   --resume-args ARGS       the same, with these arguments added: --resume-args='--resume out/last.pt'
   --prerun-command COMMAND what the pre-run runs in the script's place
-  --pack[=K|auto]          run K tasks of the array side by side on each GPU; auto, the default: by the profile of the
-                           job; --pack=4,mps: with NVIDIA's MPS
+  --pack[=K|auto]          run K tasks of the array side by side on each GPU; auto, the default: as the pre-run of
+                           the job measures it; --pack=4,mps: with NVIDIA's MPS
   --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile
   --stop-at PLATEAU        stop the running job at its PLATEAU and next checkpoint, by its --signal or scancel; in

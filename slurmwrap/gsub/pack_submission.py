@@ -17,11 +17,19 @@ from slurmwrap import inject
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
-from slurmwrap.placement.pack_size import choose_members
-from slurmwrap.sbatch.array_indices import parse_indices
+from slurmwrap.placement.pack_size import choose_members, find_most_members, is_of_slices, propose_slice
+from slurmwrap.sbatch.array_indices import expand_indices, parse_indices
 from slurmwrap.sbatch.job_request import JobRequest
-from slurmwrap.sbatch.pack_option import PackPlan, compute_memory_mib, find_packing_obstacle, make_pack_plan, parse_pack
+from slurmwrap.sbatch.pack_option import (
+    PackPlan,
+    compute_memory_mib,
+    count_simultaneous,
+    find_packing_obstacle,
+    make_pack_plan,
+    parse_pack,
+)
 from slurmwrap.sbatch.script_directives import parse_directives
+from slurmwrap.store.pack_results import SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,26 +37,65 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
 
 _RUNNER = "slurmwrap_members.py"
+_PROGRAMS = (_RUNNER, "slurmwrap_member_watch.py")
+
+
+def find_members_to_measure(
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, context: SubmitContext
+) -> int:
+    """Return how many members a pre-run should try together at most; 0 if it need not, or cannot, measure that.
+
+    It need not if an earlier pre-run did, even if that found no speed: the next one would find none either.
+    """
+    known = profile is not None and (profile.pack_speeds or profile.pack_end)
+    if parse_pack(request.own.pack or "").members is not None or known or not context.config.pack.measure_s:
+        return 0
+    if find_packing_obstacle(request) or is_of_slices(request, snapshot):
+        return 0
+    simultaneous = count_simultaneous(request)
+    members = min(find_most_members(request, profile, snapshot), len(expand_indices(request.value("array") or "")))
+    members = min(members, simultaneous or members)
+    return members if members > 1 else 0
+
+
+# Seconds in which the members of one number of them make their first steps; with slow ones fewer numbers are measured.
+_START_S = 40.0
 
 
 def plan_packing(
-    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, context: SubmitContext
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    snapshot: Snapshot,
+    context: SubmitContext,
+    measured_up_to: int = 0,
 ) -> PackPlan | None:
     """Return how the job's array is packed; None if --pack=auto keeps one member on each GPU.
 
-    RefusedError: it cannot be packed; the message says why.
+    `measured_up_to`: so many members at most are tried together by the job's pre-run, which folds the array then. Until
+    then each task has one member. RefusedError: it cannot be packed; the message says why.
     """
     option = parse_pack(request.own.pack or "")
     if why := find_packing_obstacle(request):
         raise RefusedError(f"--pack: {why}", hint="Submit it without --pack.")
+    if measured_up_to:
+        reason = "its pre-run measures how many share a GPU and folds the array"
+        limit_s = measured_up_to.bit_length() * (_START_S + context.config.pack.measure_s)
+        return replace(
+            make_pack_plan(request, 1, reason, mps=option.mps),
+            auto=True,
+            measured_up_to=measured_up_to,
+            measure_limit_s=limit_s,
+        )
     members, reason = option.members, "as asked"
     if members is None:
-        members, reason = choose_members(request, profile, snapshot)
+        if advice := propose_slice(request, profile, snapshot):
+            context.say(f"--pack=auto: {advice}")
+        members, reason = choose_members(request, profile, snapshot, context.config.pack.least_gain)
         if members == 1:
             context.say(f"--pack=auto: one member on each GPU: {reason}")
     if members == 1:
         return None
-    plan = make_pack_plan(request, members, reason, mps=option.mps)
+    plan = replace(make_pack_plan(request, members, reason, mps=option.mps), auto=option.members is None)
     if plan.members == 1:
         context.say(f"--pack: one member on each GPU: --array={request.value('array')} runs no two at the same time")
         return None
@@ -80,10 +127,12 @@ def write_pack(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
         return prepared
     try:
         directory = Path(context.memory.pack_dir())
-        (directory / "spec.json").write_text(json.dumps(make_spec(plan, prepared.request)), encoding="utf-8")
+        spec = {**make_spec(plan, prepared.request), **_make_watch_spec(plan, prepared.profile, context)}
+        (directory / SPEC).write_text(json.dumps(spec), encoding="utf-8")
         (directory / "slurm_script").write_bytes(script)
         (directory / "slurm_script").chmod(0o700)
-        (directory / _RUNNER).write_bytes((Path(inject.__path__[0]) / _RUNNER).read_bytes())
+        for name in _PROGRAMS:
+            (directory / name).write_bytes((Path(inject.__path__[0]) / name).read_bytes())
         (directory / "pack.sh").write_bytes(make_batch_script(script, directory))
     except OSError as error:
         raise StoreError(
@@ -108,6 +157,26 @@ def make_spec(plan: PackPlan, request: JobRequest) -> Mapping[str, object]:
         "append": request.value("open-mode") == "append",
         "mps": plan.mps,
     }
+
+
+def _make_watch_spec(plan: PackPlan, profile: ResourceProfile | None, context: SubmitContext) -> Mapping[str, object]:
+    """Return what the program that runs the members must know to watch their memory and their speed.
+
+    Steps are counted only for --pack=auto: who names the number of members wants them side by side. OSError: the step
+    counter cannot be written.
+    """
+    settings = context.config.pack
+    spec: dict[str, object] = {"memory_near": settings.memory_near}
+    if plan.auto and settings.separate_gain:
+        spec |= {"separate_gain": settings.separate_gain, "separate_s": settings.separate_s}
+        spec |= {"counter": context.memory.keep_counter(), "alone": find_speed_alone(profile)}
+    return spec
+
+
+def find_speed_alone(profile: ResourceProfile | None) -> float:
+    """Return the measured steps per second of one member alone; 0 if they are not known."""
+    points = () if profile is None else profile.pack_speeds
+    return next((point.steps_per_s for point in points if point.members == 1), 0.0)
 
 
 def make_batch_script(script: bytes, directory: Path) -> bytes:

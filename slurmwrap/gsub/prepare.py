@@ -90,17 +90,20 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     # Only for the explanation: the pre-run of this submission, if it gets one, measures again.
     prerun_s = _find_prerun_run_s(mark, request, context) if request.own.explain else None
     run_time = find_run_time(request, key, variant, length, snapshot, context, prerun_s)
-    prerun, reason = choose_prerun(request, context, mark, group, has_free_gpus=has_free_gpus)
+    measured_up_to = _find_members_to_measure(request, profile, snapshot, context)
+    prerun, reason = choose_prerun(
+        request, context, mark, group, has_free_gpus=has_free_gpus, measures=bool(measured_up_to)
+    )
     estimate = None
     if not reason:
         prerun, reason, estimate = weigh_prerun(
             prerun, request, context, key, run_time, starts_now=has_free_gpus and not delay
         )
     holdout_group, held_out = "", False
-    if context.config.prerun.holdout > 0:
+    if context.config.prerun.holdout > 0 and not measured_up_to:
         holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
-    pack, planned = _plan_packing(request, profile, snapshot, context)
+    pack, planned = _plan_packing(request, profile, snapshot, context, 0 if prerun == "off" else measured_up_to)
     # A heterogeneous job is not changed: a change in one component may not fit the others.
     chosen = PlacementPlan() if request.hetjob else _make_plan(planned, profile, snapshot, prerun, context, run_time)
     timing.reached("plan")
@@ -141,20 +144,35 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         delay=delay,
         estimate=estimate,
         run_time=run_time,
-        keeps_place=prerun == "auto" and not has_free_gpus and not delay,
+        # An array that its pre-run folds must wait for it: no task may start before.
+        keeps_place=prerun == "auto" and not has_free_gpus and not delay and not measured_up_to,
         pack=pack,
     )
 
 
-def _plan_packing(
+def _find_members_to_measure(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, context: SubmitContext
+) -> int:
+    if request.own.pack is None:
+        return 0
+    from slurmwrap.gsub.pack_submission import find_members_to_measure  # few calls use it
+
+    return find_members_to_measure(request, profile, snapshot, context)
+
+
+def _plan_packing(
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    snapshot: Snapshot,
+    context: SubmitContext,
+    measured_up_to: int,
 ) -> tuple[PackPlan | None, JobRequest]:
     """Return how the array is folded (--pack), and the request for which nodes are planned: that of a folded task."""
     if request.own.pack is None:
         return None, request
     from slurmwrap.gsub.pack_submission import plan_packing  # few calls use it
 
-    pack = plan_packing(request, profile, snapshot, context)
+    pack = plan_packing(request, profile, snapshot, context, measured_up_to)
     return pack, request if pack is None else make_folded_request(request, pack)
 
 
@@ -309,12 +327,19 @@ def has_own_output_file(request: JobRequest) -> bool:
 
 
 def choose_prerun(
-    request: JobRequest, context: SubmitContext, mark: str, group: str = "", *, has_free_gpus: bool
+    request: JobRequest,
+    context: SubmitContext,
+    mark: str,
+    group: str = "",
+    *,
+    has_free_gpus: bool,
+    measures: bool = False,
 ) -> tuple[str, str]:
     """Return (pre-run mode, reason); the reason "" means that the pre-run's expected value decides (weigh_prerun).
 
     An explicit mode is kept; `auto` skips a pre-run that would prove nothing new. `group`: see PreparedJob. If a
-    pre-run of the group is in flight, the job waits for it, and Slurm is not asked about earlier runs.
+    pre-run of the group is in flight, the job waits for it, and Slurm is not asked about earlier runs. `measures`: it
+    measures how many members share a GPU, so it is not skipped.
     """
     settings = context.config.prerun
     mode = request.own.prerun or settings.mode
@@ -329,6 +354,10 @@ def choose_prerun(
 
         if not can_share_dependency(dependency):
             return "off", f"its pre-run cannot wait for --dependency={dependency}"
+    # If an earlier pre-run did not even reach the steps, another one would not either.
+    if measures and (request.own.prerun is not None or not context.memory.undecided(mark)):
+        reason = "--pack=auto: it measures how many members share a GPU"
+        return ("wait", f"{_PRERUN_FIRST}; {reason}") if request.setting("wait") else (mode, reason)
     asked = is_prerun_requested(request)
     if not _asks_for_more(request) and context.memory.passed(mark):
         return "off", "this script, its code and its arguments passed a pre-run before"

@@ -319,7 +319,7 @@ def _compute_end_time(spec: TrialSpec, began: float) -> float:
     try:
         return float(os.environ["SLURM_JOB_END_TIME"]) - _MARGIN_S
     except (KeyError, ValueError):
-        return began + spec.time_limit_s + spec.profile_s
+        return began + spec.time_limit_s + spec.profile_s + spec.pack_limit_s
 
 
 def _judge_waiting_jobs(shared: _SharedPrerun, first: Judged) -> None:
@@ -380,7 +380,7 @@ def _limit_trial_time(trial: PrerunFiles, untried_verdict: Verdict, shared: _Sha
         return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, shared.until - now)))
     left = min(spec.time_limit_s, shared.until - now, shared.began + shared.context.config.prerun.sweep_s - now)
     # The first job's pre-run rehearsed the same program; the time is better spent on other arguments.
-    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0, rehearse_s=0.0))
+    return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0, rehearse_s=0.0, pack_most=0))
 
 
 def _find_untried(tried: Mapping[str, Judged], shared: _SharedPrerun) -> dict[WaitingJob, PrerunFiles]:
@@ -488,6 +488,7 @@ def _run_and_judge(trial: PrerunFiles, began: float, early: EarlyRelease | None)
     Without a verdict of the rehearsal, that of the steps stands if the job was released by it.
     """
     spec = trial.spec
+    reached: list[Verdict] = []  # before the members are measured
     watch = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
     classify = make_classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
@@ -500,18 +501,28 @@ def _run_and_judge(trial: PrerunFiles, began: float, early: EarlyRelease | None)
                 early(judge(spec, steps, classify, *looks))
                 watch.released = early.record is not None
 
-        result = run_trial(spec, environ=_read_slurm_environment(), on_progress=report, on_steps=release)
+        environ = _read_slurm_environment()
+        result = run_trial(spec, environ=environ, on_progress=report, on_steps=release)
         verdict = judge(spec, result, classify, *looks)
+        reached.append(verdict)
         if verdict.outcome is not Outcome.FAIL:
+            if spec.pack_most:
+                from slurmwrap.gsub.fold_array import measure_packing  # few pre-runs use it
+
+                verdict = measure_packing(spec, trial.request, verdict, watch.slurm.snapshot, environ, report)
             return Judged(verdict, delay=spec.delay)
         if_delayed = judge(replace(spec, delay=DELAYED_NOW), result, classify, *looks)
         return Judged(verdict, replace(if_delayed, measurement=None))
     except PrerunTerminated:
+        if reached:
+            return Judged(reached[0], stopped=True)
         if early is not None and early.record is not None and early.verdict is not None:
             return Judged(early.verdict, stopped=True)
         reason = "the pre-run was stopped (cancelled, preempted or out of time) before it reached a verdict"
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason), stopped=True)
     except JobGone as why:
+        if reached:
+            return Judged(reached[0])
         if early is not None and early.record is not None and early.verdict is not None:
             return Judged(early.verdict)
         lasting = time.monotonic() - began >= _LASTING_AFTER_S and why.started
@@ -590,6 +601,7 @@ def make_held_job(trial: PrerunFiles) -> HeldJob:
         fingerprint=spec.fingerprint,
         cluster=spec.cluster,
         output=spec.output,
+        pack_dir=spec.pack_dir,
     )
 
 

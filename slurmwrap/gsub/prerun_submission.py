@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from slurmwrap.console import Console
     from slurmwrap.model.cluster import Node
     from slurmwrap.sbatch.job_request import JobRequest
+    from slurmwrap.sbatch.pack_option import PackPlan
 
 # Slurm's error messages for a request that can never start on this cluster, whatever node, partition or account.
 _NEVER_STARTS = re.compile(
@@ -69,11 +70,15 @@ _STEPS_S = 120.0  # time reserved for the steps if the partition's limit is shor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialTimes:
-    """Time limits of a trial in seconds: for its steps, for the CPU curve after them, and of its Slurm job."""
+    """Time limits of a trial in seconds: for its steps, for the CPU curve after them, and of its Slurm job.
+
+    `pack_s`: for members side by side, after both.
+    """
 
     trial_s: float
     profile_s: float
     slurm_s: float
+    pack_s: float = 0.0
 
 
 def compute_trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
@@ -81,9 +86,12 @@ def compute_trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
     named = choose_prerun_partition(prepared, settings) or ",".join(find_own_partitions(prepared))
     limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
     most = max(_VERDICT_MARGIN_S, min(limits, default=86400 * 365) - _VERDICT_MARGIN_S)
-    profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
-    trial_s = min(_compute_wanted_seconds(prepared, settings), most - profile_s)
-    return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _VERDICT_MARGIN_S)
+    left = max(0.0, most - min(_STEPS_S, settings.time_limit_s))
+    pack_s = min(prepared.pack.measure_limit_s if prepared.pack else 0.0, left)
+    profile_s = min(prepared.profile_s, left - pack_s)
+    trial_s = min(_compute_wanted_seconds(prepared, settings), most - profile_s - pack_s)
+    slurm_s = trial_s + profile_s + pack_s + _VERDICT_MARGIN_S
+    return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=slurm_s, pack_s=pack_s)
 
 
 def find_own_partitions(prepared: PreparedJob) -> tuple[str, ...]:
@@ -128,7 +136,7 @@ def describe_many_steps(prepared: PreparedJob, settings: Prerun) -> str:
     minutes = math.ceil(compute_trial_times(prepared, settings).trial_s / 60)
     if prepared.prerun in ("only", "wait", "gate"):
         return f"the pre-run goes on until step {asked}, for {minutes} min at most"
-    waits = math.ceil((settings.grace_s + prepared.profile_s) / 60)
+    waits = math.ceil((settings.grace_s + prepared.measuring_s) / 60)
     return (
         f"the pre-run goes on until step {asked}; the job waits {waits} min for it at most, and starts then anyway "
         "(--prerun=gate waits as long as the steps take)"
@@ -159,6 +167,9 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
     gpus = count_trial_gpus(request, node)
     tasks = count_trial_tasks(request, gpus)
     cpus, mem_mib = compute_trial_shape(request, node, gpus)
+    pack = prepared.pack if times.pack_s else None
+    if pack is not None:
+        cpus, mem_mib = _add_members(request, pack, cpus, mem_mib)
     spec = TrialSpec(
         trial_dir=str(directory),
         script=str(directory / "script"),
@@ -194,11 +205,16 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         no_training_s=float(settings.no_training_s),
         no_activity_s=float(settings.no_activity_s),
         caches=settings.caches,
+        pack_most=pack.measured_up_to if pack else 0,
+        pack_indices=pack.indices[: pack.measured_up_to] if pack else (),
+        pack_s=context.config.pack.measure_s,
+        pack_limit_s=times.pack_s,
+        pack_dir=prepared.pack_dir,
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)
     _write_json(directory / "spec.json", spec_to_json(spec))
-    grace_s = settings.grace_s + math.ceil(prepared.profile_s)
+    grace_s = settings.grace_s + math.ceil(prepared.measuring_s)
     given = list_expected_start_times(request.value("begin"), grace_s, context.clock.now())
     meant = asdict(make_job_identity(request, context.clock.now()))
     plain = {
@@ -238,6 +254,17 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
     wrapper = package_files.shipped("templates") / "prerun" / "wrapper.sh"
     call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
     return TrialJob(call=call, directory=str(directory))
+
+
+def _add_members(
+    request: JobRequest, pack: PackPlan, cpus: int | None, mem_mib: int | None
+) -> tuple[int | None, int | None]:
+    """Return CPUs and memory in MiB of a task with as many members as the pre-run tries together."""
+    from slurmwrap.placement.pack_size import count_cpus
+    from slurmwrap.sbatch.pack_option import compute_memory_mib
+
+    need = compute_memory_mib(request.shape) * pack.measured_up_to
+    return max(cpus or 1, count_cpus(request) * pack.measured_up_to), max(mem_mib or 0, need) or None
 
 
 def _copy_dependency(request: JobRequest, context: SubmitContext) -> str:

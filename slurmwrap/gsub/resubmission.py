@@ -35,7 +35,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.sacct import Sacct
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
 from slurmwrap.store.published_files import list_trusted_uids, parse_published, read_why
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
@@ -83,7 +83,7 @@ def repeat_call(words: Sequence[str], environ: Mapping[str, str], console: Conso
     submission = find_submission(state, slurm.cluster_name(), job_id)
     runs = tuple(_list_runs(job_id, submission, state, config, slurm, environ))
     if submission is not None and submission.pack is not None:
-        runs = tuple(_list_member_runs(submission, submission.pack, runs))
+        runs = tuple(_list_member_runs(submission, read_folded_array(submission.pack), runs))
     given = any(one.option == "array" for one in split_command_line(extra).given)
     if submission is None or submission.call is None:
         line = "" if submission is not None or not runs else _read_submit_line(job_id, slurm, config, environ)

@@ -265,7 +265,7 @@ def _make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[Optio
         return None, "now"
     from slurmwrap.sbatch.begin import select_later_begin
 
-    grace = config.prerun.grace_s + math.ceil(prepared.profile_s)
+    grace = config.prerun.grace_s + math.ceil(prepared.measuring_s)
     # With --prerun=gate the wait is bounded too at first; start_trial removes the bound once there is a pre-run.
     begin, release_at = select_later_begin(prepared.request.value("begin"), grace, now)
     bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
@@ -293,7 +293,7 @@ def _build_submission(
         retry=prepared.retry,
         retry_on=prepared.retry_on,
         # What a packed task needs and how long it runs says nothing about its members alone.
-        profile_key=f"{prepared.profile_key}+pack{prepared.pack.members}" if prepared.pack else prepared.profile_key,
+        profile_key=_make_stored_key(prepared),
         profile_variant=prepared.profile_variant,
         length=prepared.length,
         expected_p50_s=None if prepared.run_time is None else round(prepared.run_time.p50_s),
@@ -327,6 +327,13 @@ def _build_submission(
         pack=_make_packed_array(prepared),
         call=_make_submitted_call(request, context),
     )
+
+
+def _make_stored_key(prepared: PreparedJob) -> str:
+    pack = prepared.pack
+    if pack is None:
+        return prepared.profile_key
+    return f"{prepared.profile_key}+pack{'auto' if pack.measured_up_to else pack.members}"
 
 
 def _make_packed_array(prepared: PreparedJob) -> PackedArray | None:

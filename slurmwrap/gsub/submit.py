@@ -20,7 +20,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.gsub.prepare import describe, prepare
-from slurmwrap.gsub.send import send
+from slurmwrap.gsub.send import WITH_TRIAL, send
 from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext, get_last_line
 from slurmwrap.gsub.user_state import UserStateStore, touch
 from slurmwrap.host.system_clock import SystemClock
@@ -203,8 +203,9 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
             why = f": {verdict.reason}" if _is_terse(prepared.request) else ""
             raise PrerunFailed(f"nothing was submitted, since the pre-run failed{why}")
         refresh(context, console)
-        # Plan again with the measured resource profile.
-        prepared = prepare(prepared.request, context)
+        # Plan again with the measured resource profile; nothing more is to be measured.
+        pack = replace(context.config.pack, measure_s=0.0)
+        prepared = prepare(prepared.request, replace(context, config=replace(context.config, pack=pack)))
         if own.explain:
             console.say("planned again on what the pre-run measured:")
             console.block(_format_explanation(prepared, console))
@@ -277,7 +278,9 @@ def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> in
         return result.exit_code or 1
     if result.job_id is None or _is_terse(prepared.request):
         return result.exit_code
-    if (pack := prepared.pack) is not None:
+    if (pack := prepared.pack) is not None and pack.measured_up_to and prepared.prerun in WITH_TRIAL:
+        console.say(f"--pack=auto: its pre-run measures how many of the {len(pack.indices)} members share a GPU")
+    elif pack is not None:
         tasks = f"{pack.tasks} array task{'s' if pack.tasks != 1 else ''}"
         console.say(
             f"job {result.job_id} runs {len(pack.indices)} members in {tasks}; "

@@ -111,6 +111,11 @@ class PreparedJob:
     keeps_place: bool = False
 
     @property
+    def measuring_s(self) -> float:
+        """Seconds that the pre-run may go on after its steps, to measure."""
+        return self.profile_s + (self.pack.measure_limit_s if self.pack else 0.0)
+
+    @property
     def planned_request(self) -> JobRequest:
         """The request for which nodes are planned. For a packed job it is that of a task with several members."""
         return self.request if self.pack is None else make_folded_request(self.request, self.pack)

@@ -23,11 +23,18 @@ import sys
 import tempfile
 import time
 
+if __package__:
+    from . import slurmwrap_member_watch as member_watch
+else:
+    # `python -I` does not search the program's own directory.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import slurmwrap_member_watch as member_watch
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
-# Seconds between two looks for requests to cancel a member.
+# Seconds between two looks for requests to cancel a member, and at their memory and speed.
 _POLL_S = 2.0
 # A signal that Slurm sends to all processes of the job reaches the witness within this time, in seconds.
 _WITNESS_S = 1.0
@@ -59,6 +66,8 @@ class Member:
         self.record = {}  # type: Dict[str, Any]
         self.alone = False  # it runs again, without the others
         self.cancelled_at = None  # type: Optional[float]
+        self.paused_at = None  # type: Optional[float]  # it waits for others (SIGSTOP)
+        self.reason = ""  # why this program ended it
 
     @property
     def running(self) -> bool:
@@ -178,11 +187,19 @@ class PackedTask:
         self.stopping = False
         self.witness, self.witness_pid = -1, 0
         self.mps = ""
+        self.memory = member_watch.MemoryWatch(float(self.spec.get("memory_near") or 0), len(self.members))
+        self.speeds = self._make_speed_watch()
+        self.looked_at = 0.0
+        self.poll_s = min(_POLL_S, self.speeds.window / 2) if self.speeds is not None else _POLL_S
 
     def _list_indices(self) -> "List[int]":
-        indices = self.spec["indices"]
+        """Return the members of this task; [] if those of an earlier task include its index.
+
+        An array that was folded while it waited has more tasks than it needs (gsub/fold_array.py).
+        """
+        indices, members = self.spec["indices"], self.spec["members"]
         first = indices.index(int(self.environ["SLURM_ARRAY_TASK_ID"]))
-        return list(indices[first : first + self.spec["members"]])
+        return [] if first % members else list(indices[first : first + members])
 
     def _make_member(self, index: int) -> Member:
         array_job = self.environ.get("SLURM_ARRAY_JOB_ID", "")
@@ -206,6 +223,9 @@ class PackedTask:
 
     def run(self) -> int:
         """Run the members that have not completed, and return the exit code of the worst one."""
+        if not self.members:
+            say("member %s runs in an earlier task of the array" % self.environ["SLURM_ARRAY_TASK_ID"])
+            return 0
         os.makedirs(self.results, 0o700, exist_ok=True)
         waiting = [member for member in self.members if not self._has_ended_before(member)]
         shares = share_cpus(list_cores(find_own_cpus(self.environ)), len(self.members))
@@ -219,6 +239,7 @@ class PackedTask:
             for member in waiting:
                 self._start(member)
             self._wait()
+            self.speeds = None
             for member in waiting:
                 if member.record.get("gpu_oom") and not self.stopping:
                     say("member %d: the GPU's memory was full; it runs again, alone" % member.index)
@@ -273,6 +294,8 @@ class PackedTask:
         member.runs += 1
         member.record = self._make_record(member, "running")
         try:
+            if self.spec.get("counter"):
+                os.makedirs(self._step_dir(member), 0o700, exist_ok=True)
             member.process = self._open_process(member)
         except (OSError, subprocess.SubprocessError) as error:
             say("member %d cannot be started: %s" % (member.index, error))
@@ -320,6 +343,11 @@ class PackedTask:
             for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
                 if name in own:
                     own[name] = str(len(member.cpus))
+        counter = self.spec.get("counter")
+        if counter:
+            path = own.get("PYTHONPATH")
+            own["PYTHONPATH"] = counter + ":" + path if path else counter
+            own["SLURMWRAP_STEP_DIR"], own["SLURMWRAP_STEP_NAMED"] = self._step_dir(member), "1"
         if self.mps:
             own["CUDA_MPS_PIPE_DIRECTORY"] = own["CUDA_MPS_LOG_DIRECTORY"] = self.mps
         return own
@@ -327,16 +355,19 @@ class PackedTask:
     def _wait(self) -> None:
         """Wait until no member runs: pass signals on, record ends, and cancel members on request."""
         while any(member.running for member in self.members):
-            number = signal.sigtimedwait(_HANDLED | {signal.SIGCHLD}, _POLL_S)
+            number = signal.sigtimedwait(_HANDLED | {signal.SIGCHLD}, self.poll_s)
             if number is not None and number.si_signo != signal.SIGCHLD:
                 self._pass_on(number.si_signo)
             self._record_ends()
             self._cancel_on_request()
+            self._watch_members()
 
     def _pass_on(self, number: int) -> None:
         """Send a signal to the members, unless Slurm has sent it to all processes of the job."""
         self.signalled.add(number)
         self.stopping = self.stopping or number in (signal.SIGTERM, signal.SIGINT)
+        # A member that waits must be able to save its state.
+        self._run_together()
         if self._is_seen_by_witness(number):
             return
         for member in self.members:
@@ -358,10 +389,10 @@ class PackedTask:
         else:
             state = "stopped" if self.stopping else "failed"
         record = member.record
-        record.update(state=state, end=time.time(), exit_code=max(code, 0), signal=max(-code, 0))
+        record.update(state=state, end=time.time(), exit_code=max(code, 0), signal=max(-code, 0), reason=member.reason)
         tail = read_tail(member.error or member.output) if state == "failed" else b""
         # Once only: a member that also fails alone needs a larger GPU.
-        record["gpu_oom"] = not member.alone and bool(_GPU_OOM.search(tail))
+        record["gpu_oom"] = not member.alone and not member.reason and bool(_GPU_OOM.search(tail))
         write_json(self._result_path(member), record)
         how = "by signal %d" % -code if code < 0 else "with exit code %d" % code
         say("member %d ended %s after %.0f s" % (member.index, how, record["end"] - record["begin"]))
@@ -376,8 +407,124 @@ class PackedTask:
                 if self._is_cancel_requested(member):
                     member.cancelled_at = time.time()
                     _kill_session(member.process.pid, signal.SIGTERM)
+                    self._continue(member)
             elif time.time() - member.cancelled_at > _KILL_WAIT_S:
                 _kill_session(member.process.pid, signal.SIGKILL)
+
+    # --- watching the members ------------------------------------------------------------------------------------
+
+    def _make_speed_watch(self) -> "Optional[member_watch.SpeedWatch]":
+        alone, gain = float(self.spec.get("alone") or 0), float(self.spec.get("separate_gain") or 0)
+        if not self.spec.get("counter") or alone <= 0 or gain <= 0 or len(self.members) < 2:
+            return None
+        return member_watch.SpeedWatch(alone, gain, float(self.spec["separate_s"]))
+
+    def _watch_members(self) -> None:
+        now = time.monotonic()
+        if now - self.looked_at < self.poll_s / 2:
+            return
+        self.looked_at = now
+        running = {member.index: member.process.pid for member in self.members if member.process is not None}
+        found = self.memory.find_member_to_end(now, running)
+        if found is not None:
+            self._end_for_memory(found[0], found[1])
+        if self.speeds is not None and not self.stopping:
+            self._watch_speeds(now, self.speeds)
+
+    def _end_for_memory(self, index: int, used: int) -> None:
+        """End the member that takes most beyond its share, before the kernel kills a process of any of them."""
+        member = next(one for one in self.members if one.index == index)
+        assert member.process is not None
+        member.reason = "memory: it used %d MiB, and the members share %d MiB" % (used >> 20, self.memory.limit >> 20)
+        say("member %d is ended, before the kernel ends any: %s" % (index, member.reason))
+        _kill_session(member.process.pid, signal.SIGKILL)
+        try:
+            with open(member.error or member.output, "a") as file:
+                file.write("slurmwrap: out of memory: this member was ended. %s\n" % member.reason.capitalize())
+        except OSError:
+            pass
+
+    def _watch_speeds(self, now: float, speeds: "member_watch.SpeedWatch") -> None:
+        """Let members that are no faster together run one after the other, or together again if that was wrong."""
+        active = {one.index: self._read_steps(one) for one in self.members if one.running and one.paused_at is None}
+        if speeds.look(now, active):
+            if not speeds.apart:
+                say("one member alone is not faster: the members run together again")
+                self._run_together()
+            elif self._has_srun():
+                say("the members are not faster together, but one of them has a step of srun, and is not stopped")
+                speeds.apart, speeds.stays = False, True
+            else:
+                times = speeds.together / speeds.alone
+                say("the members together are %.2f times as fast as one alone: one after the other runs now" % times)
+        if speeds.apart:
+            self._run_one_member()
+
+    def _run_one_member(self) -> None:
+        """Pause all members but one, the one with the most steps; its memory stays. When it ends, the next goes on."""
+        running = [member for member in self.members if member.running and member.cancelled_at is None]
+        if not running:
+            return
+        active = [member for member in running if member.paused_at is None] or running
+        chosen = max(active, key=self._read_steps)
+        self._continue(chosen)
+        for member in running:
+            if member is not chosen:
+                # Again each time: `scontrol resume` continues all processes of a job.
+                self._signal_member(member, signal.SIGSTOP)
+                if member.paused_at is None:
+                    member.paused_at = time.time()
+                    self._note_pause(member, True)
+                    say("member %d waits for the others" % member.index)
+
+    def _run_together(self) -> None:
+        """Continue all members; they are not separated again."""
+        if self.speeds is not None:
+            self.speeds.apart, self.speeds.stays = False, True
+        for member in self.members:
+            self._continue(member)
+
+    def _continue(self, member: Member) -> None:
+        if member.paused_at is None:
+            return
+        member.record["paused_s"] = member.record.get("paused_s", 0.0) + time.time() - member.paused_at
+        member.paused_at = None
+        self._signal_member(member, signal.SIGCONT)
+        self._note_pause(member, False)
+        say("member %d goes on" % member.index)
+
+    def _note_pause(self, member: Member, paused: bool) -> None:
+        member.record["paused"] = paused
+        write_json(self._result_path(member), member.record)
+
+    def _signal_member(self, member: Member, number: int) -> None:
+        """Send a signal to all processes of a member, also to those with a process group of their own."""
+        if member.process is None:
+            return
+        session = member.process.pid
+        seen = set()  # type: Set[int]
+        # A process may start another one before it gets the signal.
+        for _ in range(3):
+            new = {pid for pid, _ in member_watch.list_sessions().get(session, ())} - seen
+            for pid in new:
+                try:
+                    os.kill(pid, number)
+                except OSError:
+                    pass
+            seen |= new
+            if not new:
+                return
+
+    def _has_srun(self) -> bool:
+        sessions = member_watch.list_sessions()
+        pids = [member.process.pid for member in self.members if member.process is not None]
+        return any(program == "srun" for pid in pids for _, program in sessions.get(pid, ()))
+
+    def _step_dir(self, member: Member) -> str:
+        return os.path.join(self.directory, "steps", str(member.index))
+
+    def _read_steps(self, member: Member) -> int:
+        return member_watch.read_steps(self._step_dir(member), self.environ.get("SLURM_JOB_ID", "0"), self.restart)
 
     # --- the witness ----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,9 @@ class PackMember:
     end: float | None = None
     exit_code: int | None = None
     signal: int | None = None
+    reason: str = ""  # why the wrapper ended it; "": it did not
+    paused: bool = False  # it waits for the others, which are no faster next to it
+    paused_s: float = 0.0  # how long it waited so
     gpu_oom: bool = False  # its output says that the GPU's memory was full, and it may run again alone
     output: str = ""
     error: str = ""  # "": the same file as the output

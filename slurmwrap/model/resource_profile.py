@@ -19,6 +19,27 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackPoint:
+    """Speed of each of several members of an array that ran side by side on one GPU in a pre-run."""
+
+    members: int
+    steps_per_s: float  # mean over the members
+
+
+# Why a measurement of members side by side did not go on to more of them (Measurement.pack_end).
+PACK_ENDS = {
+    "fit": "more do not fit",
+    "slower": "more were slower together",
+    "exit": "with more of them one ended",
+    "first_exit": "the script ended before its speed was known",
+    "steps": "no training steps were counted",
+    "slow": "the steps are too long to be measured in the time",
+    "time": "the time was up",
+    "files": "the user's files could not be protected from several at the same time",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What the trial or an Epilog measured in one run. None: not measured.
 
@@ -55,6 +76,8 @@ class Measurement:
     pcie_mib_per_s: float | None = None
     # Resource -> slow-down under a stressor, at least 1.
     sensitivity: Mapping[str, float] = field(default_factory=dict)
+    pack_speeds: tuple[PackPoint, ...] = ()  # ascending by members; () if it was not measured (gsub --pack)
+    pack_end: str = ""  # of PACK_ENDS; "" if it was not tried
 
 
 # Value of ResourceProfile.source for a profile that was measured on another site.
@@ -111,3 +134,6 @@ class ResourceProfile:
     saved_after_s: float | None = None
     # Points over CPUs and memory, from the same runs as cpu_curve; () if unknown.
     surface: tuple[SpeedPoint, ...] = ()
+    # As in Measurement, of the newest pre-run that tried it; dropped when the variant or the GPU type changes.
+    pack_speeds: tuple[PackPoint, ...] = ()
+    pack_end: str = ""

@@ -13,7 +13,9 @@ The rules (docs/profile.md gives the reasons):
 - A curve of another variant, one in doubt, and one older than HALF_LIFE_S can only raise the need found from the mean.
 - Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, skew, workers
   and sensitivity: the newest known values.
-- A changed job (another variant, another GPU type): only one of its runs and one of its pre-runs still count. So the
+- Members side by side (gsub --pack): the newest table of a pre-run that tried it.
+- A changed job (another variant, another GPU type): that table is dropped, and only one of its runs and one of its
+  pre-runs still count. So the
   confidence falls, and memory is not reduced before runs of the changed job have shown that they need less.
 - Confidence: 0 without any run. Each complete run halves the doubt, each of the first three pre-runs reduces it by a
   quarter. The confidence is halved while the curve is in doubt, and `adapt_profile` halves it with every HALF_LIFE_S of
@@ -27,7 +29,15 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import dataclass, fields, replace
 from slurmwrap.model.cpu_sweep import least_cpus
-from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile, SpeedPoint
+from slurmwrap.model.resource_profile import (
+    IMPORTED,
+    PACK_ENDS,
+    CurvePoint,
+    Measurement,
+    PackPoint,
+    ResourceProfile,
+    SpeedPoint,
+)
 
 # Bounds of plausible measurements. A pre-run's measurement is a claim of its user, and the site stores it. A rate of
 # 1e-320 or a memory of 2**63 MiB would harm other users as well: no process could merge it or read the database again.
@@ -61,6 +71,8 @@ def drop_implausible_values(measurement: Measurement) -> Measurement:
         cpu_curve=points,
         cpu_curve_end=measurement.cpu_curve_end if points and measurement.cpu_curve_end in _CURVE_ENDS else "",
         sensitivity=_drop_implausible_sensitivity(measurement.sensitivity),
+        pack_speeds=_drop_implausible_packs(measurement.pack_speeds),
+        pack_end=measurement.pack_end if measurement.pack_end in PACK_ENDS else "",
     )
     return measurement if sound == measurement else sound
 
@@ -90,6 +102,15 @@ def _drop_duplicate_points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, .
         and 0 < point.rounds <= MOST_ROUNDS
     }
     return tuple(plausible.values())
+
+
+def _drop_implausible_packs(points: tuple[PackPoint, ...]) -> tuple[PackPoint, ...]:
+    plausible = {
+        point.members: point
+        for point in points[:MOST_POINTS]
+        if 0 < point.members <= MOST_CPUS and SLOWEST <= point.steps_per_s <= FASTEST
+    }
+    return tuple(plausible[members] for members in sorted(plausible))
 
 
 def is_plausible_surface(surface: tuple[SpeedPoint, ...]) -> bool:
@@ -207,7 +228,10 @@ def _compute_confidence(runs: int, preruns: int, doubts: int) -> float:
 def _discount_changed_job(old: ResourceProfile, variant: str, gpu_type: str) -> ResourceProfile:
     """Return `old` with at most one run and one pre-run if the variant or the GPU type has changed."""
     changed = _is_different(old.variant, variant) or _is_different(old.gpu_type, gpu_type)
-    return replace(old, runs=min(old.runs, 1), preruns=min(old.preruns, 1), saved_after_s=None) if changed else old
+    if not changed:
+        return old
+    runs, preruns = min(old.runs, 1), min(old.preruns, 1)
+    return replace(old, runs=runs, preruns=preruns, saved_after_s=None, pack_speeds=(), pack_end="")
 
 
 def _is_different(one: str, other: str) -> bool:
@@ -232,8 +256,11 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
     workers = None if new.loader_workers is None else ceil(new.loader_workers / gpus)
     known_workers = latest(old.loader_workers, workers, outranked=False)
     sensitivity = {**old.sensitivity, **new.sensitivity} if newer else {**new.sensitivity, **old.sensitivity}
+    packs = new if new.pack_end and (newer or not old.pack_end) else old
     return replace(
         old,
+        pack_speeds=packs.pack_speeds,
+        pack_end=packs.pack_end,
         steps_per_s=latest(old.steps_per_s, new.steps_per_s or None),
         read_mib_per_s=latest(
             old.read_mib_per_s, None if new.read_mib_per_s is None else max(0.0, new.read_mib_per_s / gpus)

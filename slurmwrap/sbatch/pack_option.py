@@ -52,6 +52,10 @@ class PackPlan:
     shape: ResourceShape
     mps: bool = False
     remarks: tuple[str, ...] = ()
+    auto: bool = False  # --pack=auto chose the members
+    # Up to so many members are tried together by the pre-run, which folds the array then; 0: `members` is final.
+    measured_up_to: int = 0
+    measure_limit_s: float = 0.0  # seconds that this takes at most
 
     @property
     def tasks(self) -> int:

@@ -13,13 +13,24 @@ from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.submission import PackedArray
 from slurmwrap.sbatch.array_indices import expand_indices
 from slurmwrap.store.deserialize import record_from_json
 
+SPEC = "spec.json"  # what the program that runs the members must know
 _MOST_BYTES = 1 << 16
+_MOST_SPEC_BYTES = 1 << 24  # it lists the indices of all members
 _STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}
+
+
+def read_folded_array(pack: PackedArray) -> PackedArray:
+    """Return the array with the number of members that its pre-run may have chosen. Call it as their user only."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        members = json.loads(_read_file(Path(pack.directory) / SPEC, _MOST_SPEC_BYTES))["members"]
+        return replace(pack, members=members) if isinstance(members, int) and members > 0 else pack
+    return pack
 
 
 def find_task_index(pack: PackedArray, member: int) -> int | None:
@@ -37,6 +48,8 @@ def find_slurm_state(member: PackMember, task_state: str) -> str:
     A member that ended well after a signal to its task, or that has not ended, ended with the task. The kernel kills
     one process when the task's memory is full, and Slurm then calls the whole task OUT_OF_MEMORY.
     """
+    if member.reason.startswith("memory"):  # the wrapper ended it, before the kernel would have
+        return "OUT_OF_MEMORY"
     killed = member.signal == SIGKILL or member.exit_code == 128 + SIGKILL
     if member.state == "failed" and killed and task_state == "OUT_OF_MEMORY":
         return task_state
@@ -59,12 +72,12 @@ def _read_each(pack: PackedArray) -> Iterator[PackMember]:
     folder = Path(pack.directory) / "members"
     for index in expand_indices(pack.array):
         with suppress(OSError, ValueError):
-            yield record_from_json(PackMember, json.loads(_read_file(folder / f"{index}.json")))
+            yield record_from_json(PackMember, json.loads(_read_file(folder / f"{index}.json", _MOST_BYTES)))
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, most: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(f"{path} is no regular file")
-        return file.read(_MOST_BYTES)
+        return file.read(most)

@@ -6,18 +6,31 @@ import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from test_submit import FakeMemory, FakeSlurm, context, request, trial
+from test_submit import NOW, FakeMemory, FakeSlurm, context, request, trial
 
+from slurmwrap.cli.member_runs import describe_member
 from slurmwrap.errors import RefusedError, StoreError
+from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
+from slurmwrap.gsub.fold_array import (
+    make_fold_updates,
+    make_throttle_update,
+    plan_fold,
+    undo_fold_updates,
+    write_members,
+)
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
 from slurmwrap.model.cluster import Node, Snapshot
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.pack_member import PackMember
+from slurmwrap.model.resource_profile import Measurement, PackPoint, ResourceProfile
 from slurmwrap.model.submission import PackedArray
-from slurmwrap.placement.pack_size import choose_members, find_card_mib
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
+from slurmwrap.model.verdict import Outcome, Verdict
+from slurmwrap.placement.pack_size import choose_measured_members, choose_members, find_card_mib, propose_slice
+from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:1 -c 2\n#GSUB --no-place\n# not one: #SBATCH --mem=1\necho hello\n"
 
@@ -137,6 +150,17 @@ def test_a_damaged_or_foreign_record_of_a_member_is_left_out(tmp_path: Path) -> 
     assert find_slurm_state(replace(member, state="completed"), "OUT_OF_MEMORY") == "COMPLETED"
 
 
+def test_what_the_wrapper_did_to_a_member_is_said() -> None:
+    member = PackMember(
+        index=5, state="failed", signal=9, reason="memory: it used 130 MiB, and the members share 200 MiB"
+    )
+    assert describe_member(member).startswith("The wrapper ended it for its memory: it used 130 MiB")
+    assert find_slurm_state(member, "FAILED") == "OUT_OF_MEMORY"
+    assert "waits for the other members" in describe_member(PackMember(index=5, state="running", paused=True))
+    assert "waited 90 s" in describe_member(PackMember(index=5, state="completed", paused_s=90.4))
+    assert describe_member(PackMember(index=5, state="completed")) == ""
+
+
 # --- --pack=auto ---------------------------------------------------------------------------------------------------
 
 CLUSTER = Snapshot(
@@ -161,7 +185,7 @@ def test_auto_takes_what_fits_by_the_profile(
     profile: ResourceProfile | None, words: tuple[str, ...], members: int, why: str
 ) -> None:
     asked = request("--array=0-31", "--gres=gpu:1", *words, script=b"#!/bin/sh\ntrue\n")
-    found, reason = choose_members(asked, profile, CLUSTER)
+    found, reason = choose_members(asked, profile, CLUSTER, 1.2)
     assert found == members
     assert why in reason
 
@@ -169,12 +193,19 @@ def test_auto_takes_what_fits_by_the_profile(
 def test_auto_packs_nothing_on_a_gpu_of_unknown_memory() -> None:
     nodes = (replace(CLUSTER.nodes[0], gpu_type="gx9000"),)
     asked = request("--array=0-31", "--gres=gpu:1", script=b"#!/bin/sh\ntrue\n")
-    assert choose_members(asked, SMALL, replace(CLUSTER, nodes=nodes))[0] == 1
+    assert choose_members(asked, SMALL, replace(CLUSTER, nodes=nodes), 1.2)[0] == 1
 
 
 @pytest.mark.parametrize(
     ("kind", "mib"),
-    [("a100", 40_000), ("nvidia_a100-sxm4-80gb", 80_000), ("H100", 80_000), ("1g.10gb", 10_000), ("gx1", None)],
+    [
+        ("a100", 40_000),
+        ("nvidia_a100-sxm4-80gb", 80_000),
+        ("H100", 80_000),
+        ("1g.10gb", 10_000),
+        ("a100_1g.5gb", 5_000),
+        ("gx1", None),
+    ],
 )
 def test_the_memory_of_a_card_is_found_by_its_type(kind: str, mib: int | None) -> None:
     assert find_card_mib(kind) == mib
@@ -185,3 +216,197 @@ def test_auto_without_a_profile_submits_the_array_unpacked_and_says_why(tmp_path
     assert slurm.calls[0].script_path == "train.sbatch"
     assert memory.submissions[0].pack is None
     assert any("one member on each GPU: no profile" in line for line in said)
+
+
+# --- measured by the pre-run ---------------------------------------------------------------------------------------
+
+
+def points(*speeds: float) -> tuple[PackPoint, ...]:
+    return tuple(PackPoint(members=2**at, steps_per_s=speed) for at, speed in enumerate(speeds))
+
+
+@pytest.mark.parametrize(
+    ("speeds", "members"),
+    [
+        ((10.0, 9.0, 8.0), 4),
+        ((10.0, 9.0, 4.6), 2),  # 18.0 and 18.4 together: less than 5 % more
+        ((10.0, 5.9, 2.9), 1),  # 1.18 times as fast as one
+        ((10.0, 6.1, 2.9), 2),
+        ((10.0,), 1),
+        ((), 1),
+    ],
+)
+def test_the_fastest_number_of_members_is_taken_if_it_gains_enough(speeds: tuple[float, ...], members: int) -> None:
+    assert choose_measured_members(points(*speeds), 1.2)[0] == members
+
+
+MEASURED = ResourceProfile(key="k", mem_mib_per_gpu=8000, pack_speeds=points(10.0, 9.0, 8.0, 3.9), pack_end="slower")
+
+
+def test_a_measured_table_decides_and_is_shown_and_what_fits_still_limits_it() -> None:
+    asked = request("--array=0-31", "--gres=gpu:1", script=b"#!/bin/sh\ntrue\n")
+    members, reason = choose_members(asked, MEASURED, CLUSTER, 1.2)
+    assert members == 4
+    assert "3.20 times as fast as one: 10 steps/s alone, 2 with 9 each = 18, 4 with 8 each = 32" in reason
+    assert "more were slower together" in reason
+    wide = request("--array=0-31", "--gres=gpu:1", "-c8", script=b"#!/bin/sh\ntrue\n")
+    assert choose_members(wide, MEASURED, CLUSTER, 1.2)[0] == 2
+    failed = replace(SMALL, pack_end="first_exit")
+    assert choose_members(asked, failed, CLUSTER, 1.2) == (
+        1,
+        "its pre-run could not measure it: the script ended before its speed was known",
+    )
+
+
+def test_auto_without_a_measurement_submits_one_member_in_each_task_and_a_pre_run_that_measures(tmp_path: Path) -> None:
+    slurm, memory = FakeSlurm(), PackMemory()
+    memory.folder = tmp_path / "pack"
+    at = context(slurm, memory)
+    prepared = prepare(request("--pack", "--array=0-31%8", script=SCRIPT), at)
+    assert prepared.prerun == "auto" and "measures how many members" in prepared.prerun_reason
+    # A GPU's share of a node has 4 CPUs, and a member has 2.
+    assert prepared.pack is not None and prepared.pack.measured_up_to == 2
+    send(prepared, at, trial)
+    assert "--array=0-31%8" in slurm.calls[0].options
+    assert any(option.startswith("--begin=") for option in slurm.calls[0].options)
+    spec = json.loads((memory.folder / "spec.json").read_text())
+    assert (spec["members"], spec["counter"], spec["alone"]) == (1, "/counter", 0)
+    assert memory.submissions[0].profile_key.endswith("+packauto")
+
+
+def test_with_a_measured_table_no_pre_run_measures_again(tmp_path: Path) -> None:
+    slurm, memory = FakeSlurm(), PackMemory()
+    memory.folder = tmp_path / "pack"
+    at = context(slurm, memory)
+    asked = request("--pack", "--array=0-7", "--mem=1000", script=SCRIPT)
+    memory.profiles[prepare(asked, at).profile_key] = MEASURED
+    prepared = prepare(asked, at)
+    assert prepared.pack is not None and (prepared.pack.members, prepared.pack.measured_up_to) == (2, 0)
+    send(prepared, at, trial)
+    assert "--array=0-6:2" in slurm.calls[0].options
+    assert json.loads((memory.folder / "spec.json").read_text())["alone"] == 10.0
+
+
+def test_a_waiting_array_is_folded_by_updates_that_can_be_undone(tmp_path: Path) -> None:
+    said: list[str] = []
+    at = replace(context(FakeSlurm(), PackMemory()), say=said.append)
+    prepared = prepare(request("--pack", "--array=0-31%8", "--mem=1000", script=SCRIPT), at)
+    asked = prepared.planned_request
+    plan = plan_fold(asked, MEASURED, at.slurm.snapshot(), at)
+    assert plan is not None and plan.members == 2
+    updates = make_fold_updates("77", asked, plan)
+    assert [(one.key, one.value) for one in updates] == [
+        ("CPUsPerTask", "4"),
+        ("MinCPUsNode", "4"),
+        ("MinMemoryNode", "2000"),
+    ]
+    assert [(one.key, one.value) for one in undo_fold_updates(updates, asked)] == [
+        ("MinMemoryNode", "1000"),
+        ("MinCPUsNode", "2"),
+        ("CPUsPerTask", "2"),
+    ]
+    assert [(one.key, one.value) for one in make_throttle_update("77", asked, plan)] == [("ArrayTaskThrottle", "4")]
+    pack = PackedArray(directory=str(tmp_path), members=1, array="0-31")
+    assert read_folded_array(pack) == pack
+    (tmp_path / "spec.json").write_text('{"members": 1, "job_name": "x"}')
+    write_members(str(tmp_path), 2, 10.0)
+    assert read_folded_array(pack).members == 2
+    assert json.loads((tmp_path / "spec.json").read_text()) == {"members": 2, "job_name": "x", "alone": 10.0}
+
+
+def test_a_job_whose_memory_slurm_cannot_change_stays_as_it_is() -> None:
+    said: list[str] = []
+    at = replace(context(FakeSlurm(), PackMemory()), say=said.append)
+    asked = prepare(request("--pack", "--array=0-31", "--mem-per-gpu=1000", script=SCRIPT), at).planned_request
+    assert plan_fold(asked, MEASURED, at.slurm.snapshot(), at) is None
+    assert "the next submission is packed" in said[-1]
+
+
+# --- MIG -----------------------------------------------------------------------------------------------------------
+
+
+def slices(kind: str, *words: str) -> tuple[int, str, str]:
+    """(members, reason, advice) on a cluster whose nodes have GPUs of these types."""
+    nodes = (replace(CLUSTER.nodes[0], gpu_type=kind),)
+    asked = request("--array=0-31", "--gres=gpu:1", *words, script=b"#!/bin/sh\ntrue\n")
+    cluster = replace(CLUSTER, nodes=nodes)
+    small = replace(SMALL, gpu_util=0.1)
+    return (*choose_members(asked, small, cluster, 1.2), propose_slice(asked, small, cluster))
+
+
+def test_each_member_has_a_slice_where_all_gpus_are_slices() -> None:
+    members, reason, advice = slices("1g.10gb,3g.40gb")
+    assert (members, "one member on each slice" in reason) == (1, True)
+    # Which slices it takes is for its user to say.
+    assert "--gres=gpu:1g.10gb:1" in advice
+
+
+def test_a_slice_is_proposed_only_if_the_member_fits_and_is_on_its_nodes() -> None:
+    members, _, advice = slices("a100,2g.10gb,1g.5gb", "--gres=gpu:a100:1")
+    assert (members, "--gres=gpu:1g.5gb:1" in advice) == (10, True)
+    assert slices("a100", "--gres=gpu:a100:1")[2] == ""
+    assert slices("a100,1g.3gb")[2] == ""
+    assert slices("a100,1g.5gb", "--gres=gpu:1g.5gb:1")[2] == ""
+
+
+# --- the pre-run's last act ----------------------------------------------------------------------------------------
+
+SPEEDS = Measurement(pack_speeds=points(10.0, 9.0), pack_end="fit")
+
+
+def apply(tmp_path: Path, slurm: FakeSlurm, measurement: Measurement = SPEEDS, **record: Any) -> list[tuple[str, str]]:
+    """Applies the verdict of a pre-run to a waiting array. Returns the updates, the time without its date."""
+    (tmp_path / "spec.json").write_text('{"members": 1}')
+    at = context(slurm, PackMemory())
+    prepared = prepare(request("--pack", "--array=0-7", "--mem=1000", script=SCRIPT), at)
+    waiting = HeldJob(
+        request=prepared.planned_request,
+        plan=prepared.plan,
+        job_id=101,
+        prerun_job_id=102,
+        release_at="now",
+        profile_key="k",
+        fingerprint="",
+        pack_dir=str(tmp_path),
+    )
+    job = JobRecord(job_id=101, array_job_id=101, array_tasks="0-7", state="PENDING", user="alice", uid=1001)
+    slurm.jobs_by_address["101"] = replace(job, **{"eligible_time": int(NOW) + 60, **record})
+    passed = Verdict(outcome=Outcome.PASS, layer="explicit", reason="3 steps", steps=3, measurement=measurement)
+    apply_verdict(waiting, passed, at)
+    return [(one.key, "later" if one.value.startswith("20") else one.value) for one in slurm.applied]
+
+
+def read_folded(tmp_path: Path) -> int:
+    return int(json.loads((tmp_path / "spec.json").read_text())["members"])
+
+
+def test_no_task_can_start_while_the_array_is_folded(tmp_path: Path) -> None:
+    # CPUs and memory go in one call; the fake shows its first key.
+    assert apply(tmp_path, FakeSlurm()) == [("StartTime", "later"), ("CPUsPerTask", "4"), ("StartTime", "now")]
+    assert read_folded(tmp_path) == 2
+
+
+def test_a_begin_that_is_later_anyway_is_not_moved(tmp_path: Path) -> None:
+    assert apply(tmp_path, FakeSlurm(), eligible_time=int(NOW) + 9000)[0] == ("CPUsPerTask", "4")
+
+
+def test_a_refused_update_is_undone_and_the_array_starts_as_it_was_submitted(tmp_path: Path) -> None:
+    slurm = FakeSlurm(refuse_keys=frozenset({"CPUsPerTask"}))
+    assert apply(tmp_path, slurm) == [
+        ("StartTime", "later"),
+        ("MinMemoryNode", "1000"),
+        ("MinCPUsNode", "2"),
+        ("StartTime", "now"),
+    ]
+    assert read_folded(tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("measurement", "record"),
+    [(Measurement(pack_end="slow"), {}), (Measurement(), {}), (SPEEDS, {"eligible_time": int(NOW) - 5})],
+)
+def test_an_array_that_was_not_measured_or_may_start_now_is_not_folded(
+    tmp_path: Path, measurement: Measurement, record: dict[str, Any]
+) -> None:
+    assert [key for key, _ in apply(tmp_path, FakeSlurm(), measurement, **record) if key != "StartTime"] == []
+    assert read_folded(tmp_path) == 1

@@ -43,7 +43,7 @@ def test_trial_times_fit_the_time_limit_of_the_partition(
     script = b"#!/bin/sh\n"
     request = parse_request(words, environ={}, cwd="/", read_script=lambda _: script, read_stdin=lambda: b"")
     snapshot = Snapshot(taken_at=0.0, nodes=(), default_partition="gpu", partitions=PARTITIONS)
-    prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s, keeps_place=False)
+    prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s, keeps_place=False, pack=None)
     assert compute_trial_times(prepared, Prerun(partition=configured)) == expected  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ class Task:
         self.pack.mkdir()
         (self.pack / "slurm_script").write_text(script)
         plain = {
-            "indices": [0, 2, 4, 6, 8],
+            "indices": [4, 6, 8, 10, 12],
             "members": 3,
             "environment": {"SLURM_ARRAY_TASK_COUNT": "5", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "8"},
             "output": "%A_%a.out",
@@ -117,13 +117,55 @@ def test_each_member_has_its_own_variables_arguments_and_output(make_task: Any) 
         f"{index} of 5, 8: --lr=3 e 81\n" for index in (4, 6, 8)
     ]
     assert [task.state(index)["state"] for index in (4, 6, 8)] == ["completed"] * 3
-    assert not (task.place / "77_2.out").exists()
+    assert not (task.place / "77_10.out").exists()
 
 
 def test_the_last_task_has_the_rest_of_the_members(make_task: Any) -> None:
     task = make_task("#!/bin/sh\necho ran\n", members=4)
-    assert task.run(task=8) == 0
-    assert sorted(path.name for path in task.place.glob("77_*.out")) == ["77_8.out"]
+    assert task.run(task=12) == 0
+    assert sorted(path.name for path in task.place.glob("77_*.out")) == ["77_12.out"]
+
+
+def test_a_task_whose_member_runs_in_an_earlier_one_ends_at_once(make_task: Any) -> None:
+    task = make_task("#!/bin/sh\necho ran\n", members=2)
+    assert (task.run(task=6), list(task.place.glob("77_*.out"))) == (0, [])
+    assert "member 6 runs in an earlier task" in task.read("task.out")
+
+
+# Counts its steps as inject/slurmwrap_counter.py does. One member alone would be much faster than the three together.
+STEPS = """#!/bin/sh
+i=0
+echo $$ > pid.$SLURM_ARRAY_TASK_ID
+while :; do i=$((i + 1)); echo "$i explicit 1 2 0 0" 1<> "$SLURMWRAP_STEP_DIR/81.0.n1.$$"; sleep 0.05; done
+"""
+SLOW = {"counter": "/nowhere", "alone": 1e6, "separate_gain": 1.1, "separate_s": 1}
+
+
+def test_members_that_are_no_faster_together_go_on_one_after_the_other(make_task: Any) -> None:
+    task = make_task(STEPS, **SLOW)
+    process = task.start()
+    wait_until(lambda: sum(bool(task.state(i).get("paused")) for i in (4, 6, 8)) == 2, "two members wait")
+    waiting = [i for i in (4, 6, 8) if task.state(i).get("paused")]
+    assert [i for i in (4, 6, 8) if read_process_state(int(task.read(f"pid.{i}"))) == "T"] == waiting
+    # The next one goes on when the first has ended.
+    (first,) = {4, 6, 8} - set(waiting)
+    os.kill(int(task.read(f"pid.{first}")), signal.SIGKILL)
+    wait_until(lambda: sum(bool(task.state(i).get("paused")) for i in waiting) == 1, "the next one goes on")
+    # A signal to the task also reaches the one that waits.
+    process.terminate()
+    process.wait(60)
+    assert [task.state(i)["state"] for i in waiting] == ["stopped"] * 2
+    assert all(task.state(i)["paused_s"] > 0 and not task.state(i)["paused"] for i in waiting)
+
+
+def test_members_are_not_stopped_if_one_has_a_step_of_srun(make_task: Any) -> None:
+    begin = "mkdir d.$SLURM_ARRAY_TASK_ID; cp /bin/sleep d.$SLURM_ARRAY_TASK_ID/srun; trap 'kill $!; exit 0' TERM\n"
+    task = make_task(STEPS.replace("i=0\n", f"i=0\n{begin}d.$SLURM_ARRAY_TASK_ID/srun 600 &\n"), **SLOW)
+    process = task.start()
+    wait_until(lambda: "has a step of srun" in task.read("task.out"), "it is decided")
+    assert not any("paused" in task.state(i) for i in (4, 6, 8))
+    process.terminate()
+    assert process.wait(60) == 0
 
 
 def test_error_file_and_output_are_apart(make_task: Any) -> None:
@@ -172,10 +214,15 @@ def test_no_member_outlives_the_wrapper(make_task: Any) -> None:
 
 def is_alive(pid: int) -> bool:
     """Return whether a process runs; one that is dead and not yet waited for does not."""
+    return read_process_state(pid) not in "ZX"
+
+
+def read_process_state(pid: int) -> str:
+    """Return the letter of proc_pid_stat(5); X if there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return "X"
 
 
 TRAP = (

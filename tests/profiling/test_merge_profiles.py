@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile
+from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, PackPoint, ResourceProfile
 from slurmwrap.profiling.merge_profiles import HALF_LIFE_S, adapt_profile, merge
 
 
@@ -282,3 +282,30 @@ def test_other_values_are_stored_per_gpu_and_a_prerun_does_not_replace_them() ->
         *(5.0, 0.8, 20_000, 2),
         {"cpu": 1.4, "gpu": 2.0},
     )
+
+
+# --- members side by side
+
+
+def test_the_table_of_members_is_the_newest_one_that_was_tried_and_of_the_same_job() -> None:
+    first = PackPoint(members=1, steps_per_s=10.0)
+    tried = make_measurement(2.0, pack_speeds=(first, PackPoint(members=2, steps_per_s=9.0)), pack_end="fit")
+    known = merge_into(None, tried)
+    assert (known.pack_speeds, known.pack_end) == (tried.pack_speeds, "fit")
+    # A run, or a pre-run that did not try it, keeps it, and so does an older one that is merged later.
+    assert merge_into(known, FIRST, complete=True, at=20.0).pack_speeds == tried.pack_speeds
+    older = make_measurement(2.0, pack_speeds=(first,), pack_end="slow")
+    assert merge_into(known, older, at=5.0).pack_end == "fit"
+    assert merge_into(known, older, at=20.0).pack_speeds == (first,)
+    assert adapt_profile(known, 20.0, gpu_type="h100").pack_end == ""
+
+
+def test_implausible_speeds_of_members_are_dropped() -> None:
+    points = tuple(
+        PackPoint(members=n, steps_per_s=s) for n, s in ((2, 1.0), (1, 3.0), (0, 1.0), (4, -1.0), (8, 1e300))
+    )
+    found = merge_into(None, make_measurement(2.0, pack_speeds=points, pack_end="fit"))
+    assert [point.members for point in found.pack_speeds] == [1, 2]
+    # Without a known end it was not tried.
+    found = merge_into(None, make_measurement(2.0, pack_speeds=points, pack_end="rm -rf"))
+    assert (found.pack_speeds, found.pack_end) == ((), "")

@@ -296,14 +296,14 @@ def started(
             down(LabDirectories(directory))
 
 
-def restart_controller(lab: Lab) -> None:
+def restart_controller(lab: Lab, by: signal.Signals = signal.SIGTERM) -> None:
     """As `systemctl restart` does: SIGTERM, then a new slurmctld with the saved state.
 
     After SIGKILL, slurmctld 22.05.8 does not know the jobs of its last seconds and uses their ids again.
     """
     layout = LabDirectories(lab.dir)
     pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
-    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, by)
     wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     user = None if lab.slurm_user == "root" else lab.slurm_user

@@ -13,6 +13,7 @@ from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cpu_sweep import GOOD, least_cpus
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.pack_size import describe_speeds
 from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
 from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.report import text_format
@@ -280,6 +281,8 @@ def _list_facts(profile: ResourceProfile, now: float) -> Iterator[tuple[str, str
         yield "speed", f"{profile.steps_per_s:.3g} steps/s"
     if gpu := _format_gpu(profile):
         yield "GPU", gpu
+    if profile.pack_end:
+        yield "on one GPU", describe_speeds(profile.pack_speeds, profile.pack_end)
     if profile.model_mib is not None:
         skew = "" if profile.skew is None else f"; skew {profile.skew:.2f} (largest tensor / model)"
         yield "model", f"{_format_amount(profile.model_mib)} MiB{skew}"

@@ -359,7 +359,8 @@ def _list_failed_tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
 
 def _make_members_row(members: Sequence[PackMember]) -> tuple[str, str, str]:
     """Return the row with the number of members of a packed array in each state, and which of them failed."""
-    counts = Counter(member.state for member in members if member.state != "failed")
+    states = ["paused" if member.paused else member.state for member in members if member.state != "failed"]
+    counts = Counter(states)
     parts = [f"{number} {flat(state)}" for state, number in counts.most_common()]
     bad = [f"{flat(one.task).partition('_')[0]}_{one.index}" for one in members if one.state == "failed"]
     if not bad:

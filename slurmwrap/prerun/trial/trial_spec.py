@@ -227,6 +227,14 @@ class TrialSpec:
     # srun's options for the container of the whole script, if the job has one; () if it runs on the node itself.
     container: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()  # prerun.caches: what the trial writes to these is kept
+    # gsub --pack=auto: up to `pack_most` of the members with these indices run side by side after a pass, each number
+    # of them for `pack_s` seconds, all for `pack_limit_s`; 0: none. `pack_start_s`: what the single trial took.
+    pack_most: int = 0
+    pack_indices: tuple[int, ...] = ()
+    pack_s: float = 0.0
+    pack_limit_s: float = 0.0
+    pack_start_s: float = 0.0
+    pack_dir: str = ""  # the files of the packed job that waits; "": it is not to be folded
 
     @property
     def step_dir(self) -> str:

@@ -47,6 +47,9 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
         loss = "a loss of NaN or Inf: " if run.diagnosis.error == "model_diverged" else ""
         yield look.wrapped(f"Completed, but its output ends with {loss}{short}.", "  ", "    ")
     yield look.wrapped(_describe_time_and_nodes(run, look) + _describe_step_count(run), "  ", "    ")
+    # Slurm's own reasons are one word; a sentence is what the wrapper of a packed array says about a member.
+    if " " in run.reason:
+        yield look.wrapped(visible(run.reason), "  ", "    ")
     waited = run.waited or next((d for d in timeline.delays if d.attempt == run.attempt), None)
     if waited is not None:
         yield look.wrapped(format_wait(waited), "  ", "    ")
