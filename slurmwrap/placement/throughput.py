@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.cpu_sweep import AGREE, WIDE
+from slurmwrap.model.cpu_sweep import AGREE, WIDE, pool_rates
 from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.profiling.memory_model import MemoryModel, find_needed_mib
 from slurmwrap.profiling.memory_model import compute_speed as share_at
@@ -62,18 +62,11 @@ def list_speed_points(
 
 
 def level_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Return the closest non-decreasing curve (least squares, weighted by rounds) by pool adjacent violators.
+    """Return the closest non-decreasing curve (pool_rates).
 
     A speed within AGREE of the best counts as the best, because two measurements of one point differ by that much.
     """
-    blocks: list[tuple[float, int, list[CurvePoint]]] = []
-    for point in sorted(curve, key=lambda point: point.cpus):
-        mean, rounds, members = point.steps_per_s, point.rounds, [point]
-        while blocks and blocks[-1][0] > mean:
-            other, more, before = blocks.pop()
-            mean, rounds = (mean * rounds + other * more) / (rounds + more), rounds + more
-            members = before + members
-        blocks.append((mean, rounds, members))
+    blocks = pool_rates(curve)
     best = blocks[-1][0] if blocks else 0.0
     return tuple(
         replace(point, steps_per_s=best if mean >= (1 - AGREE) * best else mean)
