@@ -35,7 +35,9 @@ SHAPES: dict[str, Callable[[int], float]] = {
 def sweep_curve(truth: dict[int, float]) -> tuple[CurvePoint, ...]:
     """Return the curve that a sweep measures, without noise."""
     sizes, rounds = sorted(truth), {}
-    while (cpus := choose_next_cpus(curve_of(rounds), sizes) or choose_uncertain_cpus(curve_of(rounds), sizes)) is not None:
+    while (
+        cpus := choose_next_cpus(curve_of(rounds), sizes) or choose_uncertain_cpus(curve_of(rounds), sizes)
+    ) is not None:
         rounds[cpus] = [truth[cpus]]
     return curve_of(rounds)
 

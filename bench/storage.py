@@ -1,0 +1,176 @@
+"""How well a pre-run predicts what a faster storage would save: real PyTorch DataLoaders whose data is slow to read.
+
+    bench/storage.py            six loaders: each measured by a trial, then run with slow and with fast data
+    bench/storage.py --check    exit code 1 if a prediction is wrong by more than 15 %
+
+The data is a directory of files. A stand-in for a slow file system is in the program that reads them: each read of a
+file below `slow` sleeps for a latency and for its size over a rate, like a network file system, and uses no CPU. Copied to
+the directory `fast`, the same files do not sleep. The trial (prerun/trial) sees only the slow run, for a few steps. Then
+the program runs with slow and with fast data in alternation, and the median ratio of their times per step is compared with
+the factor of profiling/storage_model.py. Ratios of one run; a machine in use changes both sides alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.prerun.trial.supervisor import run_trial
+from slurmwrap.prerun.trial.trial_spec import TrialSpec
+from slurmwrap.profiling.storage_model import compute_staged_factor
+
+JOB = """
+import os, sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+folder, workers, latency, rate, work, device, steps = sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:])
+
+def read(path):
+    with open(path, "rb") as stream:
+        data = stream.read()
+    if "/slow/" in path:
+        time.sleep(latency + len(data) / rate)
+    return data
+
+def spin(seconds):  # CPU seconds, whatever else runs
+    end, x = time.thread_time() + seconds, 0
+    while time.thread_time() < end:
+        x += sum(i * i for i in range(200))
+
+class Files(Dataset):
+    def __init__(self):
+        self.paths = sorted(entry.path for entry in os.scandir(folder))
+    def __len__(self):
+        return len(self.paths)
+    def __getitem__(self, index):
+        data = read(self.paths[index])
+        spin(work)
+        return torch.full((64,), float(data[0]))
+
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+count, began = 0, 0.0
+while count < steps:
+    for batch in DataLoader(Files(), batch_size=8, shuffle=True, num_workers=workers):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        time.sleep(device)
+        optimizer.step()
+        count += 1
+        # The first batches include the start of the workers and what they prefetched.
+        if count == 4 * max(1, workers):
+            start, began = count, time.monotonic()
+        if count >= steps:
+            break
+if began:
+    print("seconds per step", (time.monotonic() - began) / (count - start))
+"""
+WRONG = 0.15
+FILES, FILE_BYTES = 1000, 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """One job: times in seconds per file (latency, work) and per step (device); `rate` in bytes per second."""
+
+    name: str
+    workers: int
+    latency: float
+    rate: float
+    work: float
+    device: float
+
+
+LOADERS = (
+    Loader(name="slow files, no workers", workers=0, latency=0.005, rate=2e7, work=0.0005, device=0.02),
+    Loader(name="slow files, 2 workers", workers=2, latency=0.005, rate=2e7, work=0.0005, device=0.02),
+    Loader(name="slow files, 4 workers", workers=4, latency=0.02, rate=2e7, work=0.0005, device=0.03),
+    Loader(name="low bandwidth, 2 workers", workers=2, latency=0.0, rate=5e6, work=0.0005, device=0.04),
+    Loader(name="decoding limits it then", workers=2, latency=0.01, rate=5e7, work=0.004, device=0.005),
+    Loader(name="not waiting", workers=2, latency=0.0005, rate=2e8, work=0.0005, device=0.06),
+)
+
+
+def make_words(loader: Loader, folder: Path, steps: int) -> list[str]:
+    numbers = (loader.latency, loader.rate, loader.work, loader.device, steps)
+    return [str(folder), str(loader.workers), *map(str, numbers)]
+
+
+def measure_in_trial(directory: Path, loader: Loader, profile_s: float) -> Measurement:
+    """Return what a pre-run measures with slow data; `profile_s` 0: three steps, as every pre-run does."""
+    trial = directory / "trial"
+    shutil.rmtree(trial, ignore_errors=True)
+    trial.mkdir(mode=0o700)
+    script = trial / "slurm_script"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore {directory}/train.py "$@"\n')
+    spec = TrialSpec(
+        trial_dir=str(trial),
+        script=str(script),
+        args=tuple(make_words(loader, directory / "slow", 10_000)),
+        chdir=str(directory / "job"),
+        profile_s=profile_s,
+    )
+    result = run_trial(spec, environ=dict(os.environ))
+    if result.measurement.loading is None:
+        raise SystemExit(f"the loader was not measured: {result.layer} {result.error} {result.logs[0].text[-500:]}")
+    return result.measurement
+
+
+def time_step(directory: Path, loader: Loader, folder: str, steps: int) -> float:
+    """Return the seconds per step of the whole program."""
+    argv = [sys.executable, "-W", "ignore", str(directory / "train.py"), *make_words(loader, directory / folder, steps)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="runs with slow and with fast data")
+    parser.add_argument("--steps", type=int, default=60, help="steps of a run")
+    parser.add_argument("--profile-s", type=float, default=0.0, help="seconds for a CPU curve in the trial")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a prediction is wrong by more than 15 %%")
+    given = parser.parse_args()
+    errors = []
+    with tempfile.TemporaryDirectory(prefix="storage.") as folder:
+        directory = Path(folder)
+        (directory / "train.py").write_text(JOB)
+        (directory / "job").mkdir()
+        for name in ("slow", "fast"):
+            (directory / name).mkdir()
+            for number in range(FILES):
+                (directory / name / f"{number:05d}.bin").write_bytes(bytes([number % 256]) * FILE_BYTES)
+        real_mib = FILES * FILE_BYTES / 2**20
+        print(f"  {'':28}{'measured':>10}{'predicted':>11}{'error':>8}{'data, MiB':>12} (true: {real_mib:.1f})")
+        for loader in LOADERS:
+            measured = measure_in_trial(directory, loader, given.profile_s)
+            assert measured.loading is not None
+            factor = compute_staged_factor(measured.loading, cpus=len(os.sched_getaffinity(0)))
+            ratios = [
+                time_step(directory, loader, "slow", given.steps) / time_step(directory, loader, "fast", given.steps)
+                for _ in range(given.rounds)
+            ]
+            true = statistics.median(ratios)
+            errors.append(abs(factor / true - 1))
+            size = f"{measured.dataset_mib or 0:.1f}"
+            print(
+                f"  {loader.name:28}{true:>10.2f}{factor:>11.2f}{100 * (factor / true - 1):>+7.0f} %{size:>12}",
+                flush=True,
+            )
+    held = max(errors) <= WRONG
+    print(
+        f"{'holds' if held else 'DOES NOT HOLD'}: worst {100 * max(errors):.0f} %, median {100 * statistics.median(errors):.0f} %; within 15 % is the target"
+    )
+    return 1 if given.check and not held else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
