@@ -26,10 +26,10 @@ class DataLoading:
     """
 
     workers: int
-    fetch_s: float  # for which one process fetches a batch, without the time in which it had no CPU
-    stall_s: (
-        float  # part of fetch_s in which it neither ran nor could run: it waited for storage, the network or a lock
-    )
+    fetch_s: float  # for which one process fetches a batch
+    cpu_s: float  # part of fetch_s on a CPU
+    # Part of fetch_s in which it neither ran nor could run: it waited for storage, the network or a lock.
+    stall_s: float
     compute_s: float  # from one batch until the program asks for the next
     wait_s: float  # from asking for a batch until it is there
     batch_mib: float  # read with read(2), from caches as well; mapped files are not counted

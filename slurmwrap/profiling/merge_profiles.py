@@ -84,11 +84,11 @@ _OPTIONAL_FIELDS = tuple(f.name for f in fields(Measurement) if f.default is Non
 def _is_plausible_loading(loading: DataLoading | None) -> bool:
     if loading is None:
         return True
-    amounts = (loading.fetch_s, loading.stall_s, loading.compute_s, loading.wait_s, loading.batch_mib, loading.batches)
+    times = (loading.fetch_s, loading.cpu_s, loading.stall_s, loading.compute_s, loading.wait_s)
     return (
         0 <= loading.workers <= MOST_CPUS
-        and all(_is_amount(amount, MOST) for amount in amounts)
-        and loading.stall_s <= loading.fetch_s
+        and all(_is_amount(amount, MOST) for amount in (*times, loading.batch_mib, loading.batches))
+        and max(loading.cpu_s, loading.stall_s) <= loading.fetch_s
         and len(loading.mount) <= _MOST_PATH
         and loading.mount.isprintable()
     )

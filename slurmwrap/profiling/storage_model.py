@@ -1,8 +1,8 @@
 """Model of a DataLoader that waits for storage: how fast the job would be with its data on a faster one. Pure.
 
 A step takes the longer of what the training process does with a batch and of what the workers need for one (OSDI'22
-Synergy, VLDB'21 DS-Analyzer); without workers it takes both. A worker's time is CPU time and stalls, and only stalls
-depend on where the data is.
+Synergy, VLDB'21 DS-Analyzer); without workers it takes both. A worker's time is time on a CPU, in the run queue, and
+stalls; only stalls depend on where the data is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ LEAST_USERS = 3
 
 def compute_batch_s(loading: DataLoading, stall_s: float, *, cpus: float | None = None) -> float:
     """Return the seconds per batch if a fetch stalls for `stall_s`, on `cpus` CPUs (None: as many as workers)."""
-    cpu_s = max(0.0, loading.fetch_s - loading.stall_s)
+    fetch_s = max(0.0, loading.fetch_s - loading.stall_s) + stall_s
     if not loading.workers:
-        return loading.compute_s + cpu_s + stall_s
-    fetch_s = max((cpu_s + stall_s) / loading.workers, cpu_s / max(1.0, cpus) if cpus else 0.0)
-    return max(loading.compute_s, fetch_s)
+        return loading.compute_s + fetch_s
+    return max(loading.compute_s, fetch_s / loading.workers, loading.cpu_s / max(1.0, cpus) if cpus else 0.0)
 
 
 def compute_staged_factor(
@@ -95,8 +94,8 @@ def apply_mount_speed(profile: ResourceProfile, mounts: Mapping[str, float]) -> 
     stall_s = loading.batch_mib / speed if speed > 0 else 0.0
     if stall_s <= loading.stall_s:
         return profile
-    cpu_s = max(0.0, loading.fetch_s - loading.stall_s)
-    return replace(profile, loading=replace(loading, fetch_s=cpu_s + stall_s, stall_s=stall_s))
+    fetch_s = max(0.0, loading.fetch_s - loading.stall_s) + stall_s
+    return replace(profile, loading=replace(loading, fetch_s=fetch_s, stall_s=stall_s))
 
 
 def describe_staging(profile: ResourceProfile, *, cpus: float | None = None) -> str:

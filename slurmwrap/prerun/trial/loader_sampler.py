@@ -64,12 +64,13 @@ def _summarize_sums(end: _Sums, start: _Sums | None) -> DataLoading:
         number = getattr(end, count) - (getattr(start, count) if start is not None else 0)
         return max(0.0, float(getattr(end, name)) - float(before)) / max(1, int(number))
 
-    fetch_s = max(0.0, each("fetch_s", "fetched") - each("queue_s", "fetched"))
+    fetch_s, cpu_s = each("fetch_s", "fetched"), min(each("fetch_s", "fetched"), each("cpu_s", "fetched"))
     batch_mib = each("read_bytes", "fetched") / _MIB
     return DataLoading(
         workers=end.workers,
         fetch_s=round(fetch_s, 6),
-        stall_s=round(max(0.0, fetch_s - each("cpu_s", "fetched")), 6),
+        cpu_s=round(cpu_s, 6),
+        stall_s=round(max(0.0, fetch_s - cpu_s - each("queue_s", "fetched")), 6),
         compute_s=round(each("compute_s", "batches"), 6),
         wait_s=round(each("wait_s", "batches"), 6),
         batch_mib=round(batch_mib, 6) if batch_mib > _LEAST_BATCH_MIB else 0.0,
