@@ -5,9 +5,10 @@
 
 The data is a directory of files. A stand-in for a slow file system is in the program that reads them: each read of a
 file below `slow` sleeps for a latency and for its size over a rate, like a network file system, and uses no CPU. The
-same files below `fast` are read without sleeping. The trial (prerun/trial) sees only the slow data, for a few steps.
-Then the program runs with slow and with fast data in alternation, and the median ratio of their times per step is
-compared with the factor of profiling/storage_model.py. Ratios of one run; a machine in use changes both sides alike.
+same files below `fast` are read without sleeping. A trial (prerun/trial) sees only the slow data, for three steps as
+every pre-run. Then the program makes some steps with slow and with fast data in turn, in one process, and the median
+ratio of their times is compared with the factor of profiling/storage_model.py, the median of some trials. A machine in
+use changes both times alike, but it makes three steps a poor sample: give more --trial-steps there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ JOB = """
 import os, sys, time, torch
 from torch.utils.data import DataLoader, Dataset
 torch.set_num_threads(1)
-folder, workers, latency, rate, work, device, steps = sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:])
+folder, workers = sys.argv[1], int(sys.argv[2])
+latency, rate, work, device, steps, rounds = map(float, sys.argv[3:])
 
 def read(path):
     with open(path, "rb") as stream:
@@ -46,7 +48,7 @@ def spin(seconds):  # CPU seconds, whatever else runs
         x += sum(i * i for i in range(200))
 
 class Files(Dataset):
-    def __init__(self):
+    def __init__(self, folder):
         self.paths = sorted(entry.path for entry in os.scandir(folder))
     def __len__(self):
         return len(self.paths)
@@ -55,24 +57,35 @@ class Files(Dataset):
         spin(work)
         return torch.full((64,), float(data[0]))
 
+def repeat(name):
+    while True:
+        yield from DataLoader(Files(folder + "/" + name), batch_size=8, shuffle=True, num_workers=workers)
+
 model = torch.nn.Linear(64, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-count, began = 0, 0.0
-while count < steps:
-    for batch in DataLoader(Files(), batch_size=8, shuffle=True, num_workers=workers):
-        loss = model(batch).square().mean()
+
+def train(batches, count):
+    for _ in range(count):
+        loss = model(next(batches)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         time.sleep(device)
         optimizer.step()
-        count += 1
-        # The first batches include the start of the workers and what they prefetched.
-        if count == 4 * max(1, workers):
-            start, began = count, time.monotonic()
-        if count >= steps:
-            break
-if began:
-    print("seconds per step", (time.monotonic() - began) / (count - start))
+
+slow = repeat("slow")
+if steps == 0:  # in a trial
+    train(slow, 10_000)
+fast, ratios = repeat("fast"), []
+for _ in range(int(rounds)):
+    seconds = []
+    for batches in (slow, fast):
+        # What was prefetched while the other one ran.
+        train(batches, 2 * workers + 2)
+        began = time.monotonic()
+        train(batches, int(steps))
+        seconds.append(time.monotonic() - began)
+    ratios.append(seconds[0] / seconds[1])
+print("ratio", sorted(ratios)[len(ratios) // 2])
 """
 WRONG = 0.15
 FILES, FILE_BYTES = 1000, 100_000
@@ -100,13 +113,13 @@ LOADERS = (
 )
 
 
-def make_words(loader: Loader, folder: Path, steps: int) -> list[str]:
-    numbers = (loader.latency, loader.rate, loader.work, loader.device, steps)
-    return [str(folder), str(loader.workers), *map(str, numbers)]
+def make_words(directory: Path, loader: Loader, steps: int, rounds: int) -> list[str]:
+    numbers = (loader.latency, loader.rate, loader.work, loader.device, steps, rounds)
+    return [str(directory), str(loader.workers), *map(str, numbers)]
 
 
-def measure_in_trial(directory: Path, loader: Loader, profile_s: float) -> Measurement:
-    """Return what a pre-run measures with slow data; `profile_s` 0: three steps, as every pre-run does."""
+def measure_in_trial(directory: Path, loader: Loader, steps: int) -> Measurement:
+    """Return what a pre-run of this many steps measures with slow data."""
     trial = directory / "trial"
     shutil.rmtree(trial, ignore_errors=True)
     trial.mkdir(mode=0o700)
@@ -115,9 +128,9 @@ def measure_in_trial(directory: Path, loader: Loader, profile_s: float) -> Measu
     spec = TrialSpec(
         trial_dir=str(trial),
         script=str(script),
-        args=tuple(make_words(loader, directory / "slow", 10_000)),
+        args=tuple(make_words(directory, loader, 0, 0)),
         chdir=str(directory / "job"),
-        profile_s=profile_s,
+        steps=steps,
     )
     result = run_trial(spec, environ=dict(os.environ))
     if result.measurement.loading is None:
@@ -125,18 +138,19 @@ def measure_in_trial(directory: Path, loader: Loader, profile_s: float) -> Measu
     return result.measurement
 
 
-def time_step(directory: Path, loader: Loader, folder: str, steps: int) -> float:
-    """Return the seconds per step of the whole program."""
-    argv = [sys.executable, "-W", "ignore", str(directory / "train.py"), *make_words(loader, directory / folder, steps)]
+def compare_steps(directory: Path, loader: Loader, steps: int, rounds: int) -> float:
+    """Return the seconds of a step with slow data over those with fast data: the median of `rounds`."""
+    argv = [sys.executable, "-W", "ignore", f"{directory}/train.py", *make_words(directory, loader, steps, rounds)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="runs with slow and with fast data")
-    parser.add_argument("--steps", type=int, default=60, help="steps of a run")
-    parser.add_argument("--profile-s", type=float, default=0.0, help="seconds for a CPU curve in the trial")
+    parser.add_argument("--rounds", type=int, default=5, help="times that slow and fast data alternate")
+    parser.add_argument("--steps", type=int, default=30, help="steps with slow or fast data at a time")
+    parser.add_argument("--trials", type=int, default=3, help="trials whose median is compared")
+    parser.add_argument("--trial-steps", type=int, default=3, help="steps of a trial")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a prediction is wrong by more than 15 %%")
     given = parser.parse_args()
     errors = []
@@ -151,16 +165,13 @@ def main() -> int:
         real_mib = FILES * FILE_BYTES / 2**20
         print(f"  {'':28}{'measured':>10}{'predicted':>11}{'error':>8}{'data, MiB':>12} (true: {real_mib:.1f})")
         for loader in LOADERS:
-            measured = measure_in_trial(directory, loader, given.profile_s)
-            assert measured.loading is not None
-            factor = compute_staged_factor(measured.loading, cpus=len(os.sched_getaffinity(0)))
-            ratios = [
-                time_step(directory, loader, "slow", given.steps) / time_step(directory, loader, "fast", given.steps)
-                for _ in range(given.rounds)
-            ]
-            true = statistics.median(ratios)
+            trials = [measure_in_trial(directory, loader, given.trial_steps) for _ in range(given.trials)]
+            cpus = len(os.sched_getaffinity(0))
+            factors = [compute_staged_factor(one.loading, cpus=cpus) for one in trials if one.loading is not None]
+            factor = statistics.median(factors)
+            true = compare_steps(directory, loader, given.steps, given.rounds)
             errors.append(abs(factor / true - 1))
-            size = f"{measured.dataset_mib or 0:.1f}"
+            size = f"{trials[-1].dataset_mib or 0:.1f}"
             print(
                 f"  {loader.name:28}{true:>10.2f}{factor:>11.2f}{100 * (factor / true - 1):>+7.0f} %{size:>12}",
                 flush=True,
