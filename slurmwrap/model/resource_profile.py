@@ -35,6 +35,7 @@ class DataLoading:
     batch_mib: float  # read with read(2), from caches as well; mapped files are not counted
     batches: int | None = None  # of an epoch in one process: len(loader); None: the loader does not know it
     mount: str = ""  # mount point of most of the files that were read; "": not known
+    is_local: bool = False  # it is a disk or the memory of the node, not a network file system
 
 
 # Values of dataset_source: the loader's length times what a batch reads, or the sizes of files.

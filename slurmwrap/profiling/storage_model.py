@@ -72,7 +72,7 @@ def summarize_mounts(profiles: Iterable[ResourceProfile]) -> dict[str, float]:
     seen: dict[str, dict[str, list[float]]] = {}
     for profile in profiles:
         speed = compute_stream_mib_per_s(profile.loading)
-        if speed is not None and profile.loading is not None and profile.loading.mount:
+        if speed is not None and profile.loading is not None and _is_shared(profile.loading):
             users = seen.setdefault(profile.loading.mount, {})
             users.setdefault(profile.key.partition(":")[0], []).append(speed)
     return {
@@ -82,13 +82,18 @@ def summarize_mounts(profiles: Iterable[ResourceProfile]) -> dict[str, float]:
     }
 
 
+def _is_shared(loading: DataLoading) -> bool:
+    """Return whether the data is on a network file system; a local mount point is another disk on each node."""
+    return bool(loading.mount) and not loading.is_local
+
+
 def apply_mount_speed(profile: ResourceProfile, mounts: Mapping[str, float]) -> ResourceProfile:
     """Return `profile` with the stalls that its mount's speed leads to, if its own pre-run saw none.
 
     A pre-run that reads what an earlier one left in the cache does not stall; the job, on a whole epoch, does.
     """
     loading = profile.loading
-    if loading is None or compute_stream_mib_per_s(loading) is not None:
+    if loading is None or not _is_shared(loading) or compute_stream_mib_per_s(loading) is not None:
         return profile
     speed = mounts.get(loading.mount, 0.0)
     stall_s = loading.batch_mib / speed if speed > 0 else 0.0
@@ -99,7 +104,7 @@ def apply_mount_speed(profile: ResourceProfile, mounts: Mapping[str, float]) -> 
 
 
 def describe_staging(profile: ResourceProfile, *, cpus: float | None = None) -> str:
-    """Return advice to copy the data to the node's disk if that pays; "" if it does not or is not known."""
+    """Return advice to copy the data to the node's disk, or memory, if that pays; "" if it does not or is not known."""
     loading = profile.loading
     if loading is None:
         return ""
@@ -110,9 +115,13 @@ def describe_staging(profile: ResourceProfile, *, cpus: float | None = None) -> 
     share = 100 * loading.stall_s / loading.fetch_s
     limited = compute_batch_s(loading, 0.0, cpus=cpus) > loading.compute_s * WORTH and loading.workers
     then = "; its loader's CPUs limit it then" if limited else ""
-    where = loading.mount or "its storage"
+    text = f"waits for its data: a fetch is {share:.0f} % waiting, on {loading.mount or 'its storage'}"
+    if loading.is_local:
+        return (
+            f"{text}, which is the node's own. With the data{size} in memory it would be about {factor:.2g} times "
+            f"faster{then}: ask for as much more memory, or use a faster disk"
+        )
     return (
-        f"waits for its data: a fetch is {share:.0f} % waiting, on {where}. With the data{size} "
-        f"on the node's own disk it would be about {factor:.2g} times faster{then}: copy it to $TMPDIR at the start of "
-        "the script (sbcast for one file, cp or tar for many)"
+        f"{text}. With the data{size} on the node's own disk it would be about {factor:.2g} times faster{then}: copy "
+        "it to $TMPDIR at the start of the script (sbcast for one file, cp or tar for many)"
     )

@@ -66,6 +66,9 @@ def test_advice_names_mount_size_factor_and_what_limits_then() -> None:
     assert "90 % waiting, on /scratch" in text
     assert "(1,000 MiB)" in text
     assert "5 times faster:" in text
+    local = describe_staging(make_profile("k", replace(SLOW, is_local=True)))
+    assert "in memory it would be about 5 times faster" in local
+    assert "$TMPDIR" not in local
     decoding = replace(SLOW, fetch_s=0.3)
     assert "its loader's CPUs limit it then" in describe_staging(make_profile("k", decoding))
     assert describe_staging(make_profile("k", replace(SLOW, compute_s=0.09))) == ""
@@ -84,6 +87,8 @@ def test_a_mount_has_a_speed_for_others_only_by_three_users_of_whom_each_has_one
     # Many runs of one user move nothing.
     assert summarize_mounts([*two, make(3, 0.4), *(make(3, 10.0 + more) for more in range(50))]) == {"/scratch": 50.0}
     assert summarize_mounts([*two, make(3, 0.4, mount="")]) == {}
+    # The same mount point of a local disk is another disk on each node.
+    assert summarize_mounts([make_profile(f"{uid}:k", replace(SLOW, is_local=True)) for uid in range(5)]) == {}
 
 
 def test_the_speed_of_a_mount_counts_only_for_a_job_whose_own_prerun_did_not_stall() -> None:

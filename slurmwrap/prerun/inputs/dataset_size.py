@@ -13,6 +13,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.inputs.opened_files import OpenedFiles
@@ -90,3 +91,17 @@ def find_mount(path: str) -> str:
     while path != "/" and not os.path.ismount(path):
         path = os.path.dirname(path)  # noqa: PTH120
     return path
+
+
+# File systems without a block device that are still the node's own.
+_LOCAL_TYPES = (b"tmpfs", b"ramfs", b"overlay", b"zfs")
+
+
+def is_local_mount(mount: str) -> bool:
+    """Return whether a mount point is of a block device or of memory, by /proc/self/mounts (fstab(5))."""
+    with suppress(OSError):
+        for line in reversed(Path("/proc/self/mounts").read_bytes().splitlines()):
+            device, point, kind = (*line.split(b" "), b"", b"")[:3]
+            if point == os.fsencode(mount):
+                return device.startswith(b"/dev/") or kind in _LOCAL_TYPES
+    return False

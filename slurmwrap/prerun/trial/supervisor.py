@@ -26,7 +26,7 @@ from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.resource_profile import BY_FILES, BY_LOADER, DataLoading, Measurement
 from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
-from slurmwrap.prerun.inputs.dataset_size import find_mount, measure_dataset_files
+from slurmwrap.prerun.inputs.dataset_size import find_mount, is_local_mount, measure_dataset_files
 from slurmwrap.prerun.inputs.opened_files import OpenFileSampler, read_opened_files
 from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_write, set_up_protection
 from slurmwrap.prerun.static.entry_points import list_started_programs
@@ -369,7 +369,8 @@ class _Run:
             opened = read_opened_files(self.spec.trial_dir, leave_out=(self.spec.trial_dir,))
             files = measure_dataset_files(opened, self.clock)
         if loading is not None and files is not None:
-            loading = replace(loading, mount=find_mount(files.largest))
+            mount = find_mount(files.largest)
+            loading = replace(loading, mount=mount, is_local=is_local_mount(mount))
         size, source = (files.mib if files is not None else None), BY_FILES
         if loading is not None and loading.batches and loading.batch_mib:
             size, source = round(loading.batch_mib * loading.batches, 3), BY_LOADER

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.inputs.dataset_size import SAMPLED, DatasetFiles, find_mount, measure_dataset_files
+from slurmwrap.prerun.inputs.dataset_size import (
+    SAMPLED,
+    DatasetFiles,
+    find_mount,
+    is_local_mount,
+    measure_dataset_files,
+)
 from slurmwrap.prerun.inputs.opened_files import OpenedFiles
 
 MIB = 1 << 20
@@ -74,3 +80,5 @@ def test_a_search_that_takes_too_long_leaves_the_size_unknown(tmp_path: Path) ->
 def test_the_mount_of_a_path_is_found() -> None:
     assert find_mount("/proc/self/status") == "/proc"
     assert find_mount("/") == "/"
+    assert not is_local_mount("/proc")
+    assert not is_local_mount("/no/mount")
