@@ -7,9 +7,9 @@ The data is a directory of files. A stand-in for a slow file system is in the pr
 file below `slow` sleeps for a latency and for its size over a rate, like a network file system, and uses no CPU. The
 same files below `fast` are read without sleeping. The program makes some steps with slow and with fast data in turn, in
 one process, and the median ratio of their times is compared with the factor of profiling/storage_model.py. It is
-predicted twice: from what a trial of three steps (prerun/trial) sees of the slow data, and from what the same counters
-see of it in the compared run itself. The second shows the error of the model. The first has also that of a small sample,
-taken at another time, which is large on a machine in use.
+predicted twice: from what the counters see of the slow data in the compared run itself, and from what a trial of three
+steps (prerun/trial) sees. The first shows the error of the model. The second has also that of a small sample, taken at
+another time, which is large on a machine in use.
 """
 
 from __future__ import annotations
