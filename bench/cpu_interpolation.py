@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.cpu_sweep import least_cpus
+from slurmwrap.model.cpu_sweep import bound_rate, least_cpus
 from slurmwrap.model.resource_profile import CurvePoint
 
 __all__ = ["StepTimeFit", "fit", "least_cpus", "predict"]
@@ -57,11 +57,9 @@ def predict(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     at = bisect_left([point.cpus for point in points], cpus)
     right, left = points[at], points[max(0, at - 1)]
     rate = fitted.rate(cpus) * math.exp(_interpolate_residual(fitted, left, right, cpus))
-    # The result never leaves the range of the two neighbouring points.
-    if at == 0:
-        return min(rate, right.steps_per_s)
-    low, high = sorted((left.steps_per_s, right.steps_per_s))
-    return min(max(rate, low), high)
+    # Each further CPU gains less (bound_rate), which also keeps the result in the range of the neighbouring points.
+    least, most = bound_rate(points, cpus)
+    return min(max(rate, least), most)
 
 
 def _interpolate_residual(fitted: StepTimeFit, left: CurvePoint, right: CurvePoint, cpus: float) -> float:

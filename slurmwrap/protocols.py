@@ -436,6 +436,8 @@ class Published:
     # Expected run times of groups of jobs, one line each (profiling/published_run_times.py). As text, since gsub reads
     # one line of thousands.
     run_times: str = ""
+    # Mount point -> MiB/s for one process that reads from it (profiling/storage_model.summarize_mounts).
+    mounts: Mapping[str, float] = field(default_factory=dict)
     order: PublishedOrder | None = None  # None: the queue is not ordered
     # Whether the site's reconciler relaxes the constraints of waiting jobs; gsub may then ask for stricter ones.
     relaxing: bool = False

@@ -79,6 +79,10 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
 
         kind = request.shape.gpu_type or ""
         profile = adapt_profile(profile, context.clock.now(), variant=variant, gpu_type=kind)
+        if profile.loading is not None and context.published.mounts:
+            from slurmwrap.profiling.storage_model import apply_mount_speed
+
+            profile = apply_mount_speed(profile, context.published.mounts)
         snapshot = _refresh_quotas(snapshot, context)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     # Several clusters may share one home directory, so the cluster is part of the digest.

@@ -171,6 +171,11 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
 
             if advice := describe_time_min(prepared):
                 console.say(f"it {advice}")
+        if prepared.profile is not None and prepared.profile.loading is not None:
+            from slurmwrap.profiling.storage_model import describe_staging
+
+            if advice := describe_staging(prepared.profile):
+                console.say(f"it {advice}")
         prepared = _explain_start(prepared, context, console)
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")

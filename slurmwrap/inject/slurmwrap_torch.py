@@ -34,6 +34,10 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
     elif name == "torch.autograd":
         _hook_backward(module, Weak(counter, "backward"))
     else:
+        if os.environ.get("SLURMWRAP_PRERUN") == "1":
+            # Before the weak sign, which takes its own wrapper away when it is not needed any more.
+            times = sys.modules["slurmwrap_step"]._layer("slurmwrap_loader_times")
+            quietly(times.hook, module, counter.step_dir)
         _hook_batches(module, Weak(counter, "dataloader"))
 
 

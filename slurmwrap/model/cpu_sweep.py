@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import log
+from math import log, sqrt
 from statistics import median
 
 from slurmwrap.model.resource_profile import CurvePoint
@@ -24,6 +24,10 @@ ROUNDS, MOST_ROUNDS = 2, 7
 # Largest ratio between two neighbouring measured points. With wider gaps on real profiles, the speed predicted between
 # them was up to 10 % wrong.
 WIDE = 4
+# A size is measured too if its speed, as bounded by the points around it, is uncertain by more than this share.
+UNSURE = 0.05
+# Least relative standard deviation of a round: two equal rounds do not prove that there is no noise.
+LEAST_NOISE = 0.003
 
 # CPUs -> steps per second, one per round.
 Rounds = Mapping[int, Sequence[float]]
@@ -40,19 +44,28 @@ def _point(cpus: int, rates: Sequence[float]) -> CurvePoint:
     return CurvePoint(cpus=cpus, steps_per_s=middle, spread=round(spread, 4), rounds=len(rates))
 
 
+def pool_rates(curve: Sequence[CurvePoint]) -> list[tuple[float, int, list[CurvePoint]]]:
+    """Return (mean rate, rounds, points) of each level of the closest non-decreasing curve, ascending.
+
+    Closest by least squares, weighted by rounds (pool adjacent violators).
+    """
+    blocks: list[tuple[float, int, list[CurvePoint]]] = []
+    for point in sorted(curve, key=lambda point: point.cpus):
+        mean, rounds, members = point.steps_per_s, point.rounds, [point]
+        while blocks and blocks[-1][0] >= mean:
+            other, more, before = blocks.pop()
+            mean, rounds = (mean * rounds + other * more) / (rounds + more), rounds + more
+            members = before + members
+        blocks.append((mean, rounds, members))
+    return blocks
+
+
 def best_rate(curve: Sequence[CurvePoint]) -> float:
     """Return the speed on the flat top of a curve, from the non-decreasing curve that fits the points by least squares.
 
     The largest of many noisy points would be too large: of seven equal ones with 4 % noise, by 5 % on average.
     """
-    # Pool adjacent violators: (mean, rounds) of each block, ascending.
-    blocks: list[tuple[float, int]] = []
-    for point in sorted(curve, key=lambda point: point.cpus):
-        mean, rounds = point.steps_per_s, point.rounds
-        while blocks and blocks[-1][0] >= mean:
-            other, more = blocks.pop()
-            mean, rounds = (mean * rounds + other * more) / (rounds + more), rounds + more
-        blocks.append((mean, rounds))
+    blocks = pool_rates(curve)
     return blocks[-1][0] if blocks else 0.0
 
 
@@ -92,16 +105,43 @@ def choose_next_cpus(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int |
     return min(below, key=lambda size: abs(size - (bad + enough) / 2)) if below else None
 
 
-def gap(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
-    """Return a size to measure below the answer, in a gap where measured points are more than a factor WIDE apart.
+def bound_rate(curve: Sequence[CurvePoint], cpus: float) -> tuple[float, float]:
+    """Return the least and the highest speed that `cpus` CPUs, fewer than the most measured ones, can have.
 
-    None if there is no such gap. Without a measurement the speed at that size would be a guess.
+    A job whose speed its CPUs limit gains less from each further CPU. So between two points its speed is above their
+    chord (from no CPUs and no speed, below the first point), and below the chords on both sides, prolonged.
+    """
+    levels = [(point.cpus, mean) for mean, _, members in pool_rates(curve) for point in members]
+    at = next(number for number, (size, _) in enumerate(levels) if size > cpus)
+    before: list[tuple[int, float]] = [(0, 0.0), *levels[:at]]
+    (left, left_rate), (right, right_rate) = before[-1], levels[at]
+    least = left_rate + (right_rate - left_rate) * (cpus - left) / (right - left)
+    most = right_rate
+    if len(before) > 1:
+        far, far_rate = before[-2]
+        most = min(most, left_rate + (left_rate - far_rate) / (left - far) * (cpus - left))
+    if at + 1 < len(levels):
+        far, far_rate = levels[at + 1]
+        most = min(most, right_rate - (far_rate - right_rate) / (far - right) * (right - cpus))
+    return least, max(least, most)
+
+
+def choose_uncertain_cpus(curve: Sequence[CurvePoint], sizes: Sequence[int], *, unsure: float = UNSURE) -> int | None:
+    """Return a size below the answer whose speed the measured points leave open; None: there is none.
+
+    These are the size that is uncertain by the largest share, if more than `unsure`, then sizes in a gap where measured
+    points are more than a factor WIDE apart.
     """
     measured = {point.cpus for point in curve}
     enough = least_cpus(curve)
     if enough is None:
         return None
     below = [size for size in sizes if size <= enough]
+    bounds = {size: bound_rate(curve, size) for size in below if size not in measured}
+    widths = {size: (most - least) / (most + least) for size, (least, most) in bounds.items() if least > 0}
+    widest = max(widths, key=widths.__getitem__, default=None)
+    if widest is not None and widths[widest] > unsure:
+        return widest
     if below[0] not in measured and min(measured) > 2 * below[0]:
         return below[0]
     known = [size for size in below if size in measured]
@@ -112,14 +152,38 @@ def gap(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
     return None
 
 
-def list_unsettled_points(rounds: Rounds) -> tuple[int, ...]:
+def list_unsettled_points(rounds: Rounds, *, near_limit: bool = True) -> tuple[int, ...]:
     """Return the points that need another round, most CPUs first.
 
     These are points with fewer than two rounds, with two rounds that differ, or on which the answer depends doubtfully.
+    When there are none of these and with `near_limit`, they are the answer and the next smaller point if noise may have
+    moved one of them over the limit, and the point with most CPUs, on which the limit rests.
     """
     curve = curve_of(rounds)
     enough, dips = GOOD * best_rate(curve), _dips(curve)
-    return tuple(k for k in sorted(rounds, reverse=True) if _wants_more(rounds[k], enough, dip=k in dips))
+    found = [k for k in sorted(rounds, reverse=True) if _wants_more(rounds[k], enough, dip=k in dips)]
+    return tuple(found or (_list_near_limit(rounds, curve) if near_limit else ()))
+
+
+def _list_near_limit(rounds: Rounds, curve: Sequence[CurvePoint]) -> list[int]:
+    """Return the points near the limit that are within one standard error of it, with the noise seen in all rounds."""
+    answer, levels = least_cpus(curve), pool_rates(curve)
+    if answer is None:
+        return []
+    best, tops, _ = levels[-1]
+    means = {cpus: sum(rates) / len(rates) for cpus, rates in rounds.items() if sum(rates) > 0}
+    squares = sum((rate / means[cpus] - 1) ** 2 for cpus in means for rate in rounds[cpus])
+    noise = max(LEAST_NOISE, sqrt(squares / max(1, sum(len(rounds[cpus]) - 1 for cpus in means))))
+    below = max((cpus for cpus in means if cpus < answer), default=answer)
+    near = {
+        cpus
+        for cpus in (answer, below)
+        if len(rounds[cpus]) < MOST_ROUNDS
+        and abs(means[cpus] / (GOOD * best) - 1) < noise * sqrt(1 / len(rounds[cpus]) + 1 / tops)
+    }
+    if near and len(rounds[max(rounds)]) <= ROUNDS:
+        near.add(max(rounds))
+    return sorted(near, reverse=True)
 
 
 def _dips(curve: Sequence[CurvePoint]) -> set[int]:

@@ -39,6 +39,29 @@ PACK_ENDS = {
 }
 
 
+class DataLoading:
+    """What one batch of a job's torch DataLoader costs, in seconds per batch (inject/slurmwrap_loader_times.py).
+
+    One training process has `workers` processes that fetch batches beside it, or fetches them itself (0).
+    """
+
+    workers: int
+    fetch_s: float  # for which one process fetches a batch
+    cpu_s: float  # part of fetch_s on a CPU
+    # Part of fetch_s in which it neither ran nor could run: it waited for storage, the network or a lock.
+    stall_s: float
+    compute_s: float  # from one batch until the program asks for the next
+    wait_s: float  # from asking for a batch until it is there
+    batch_mib: float  # read with read(2), from caches as well; mapped files are not counted
+    batches: int | None = None  # of an epoch in one process: len(loader); None: the loader does not know it
+    mount: str = ""  # mount point of most of the files that were read; "": not known
+    is_local: bool = False  # it is a disk or the memory of the node, not a network file system
+
+
+# Values of dataset_source: the loader's length times what a batch reads, or the sizes of files.
+BY_LOADER, BY_FILES = "loader", "files"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What the trial or an Epilog measured in one run. None: not measured.
@@ -67,6 +90,9 @@ class Measurement:
     cpu_curve_end: str = ""
     loader_workers: int | None = None  # number of DataLoader workers seen
     read_mib_per_s: float | None = None  # read by all processes from storage or network file systems
+    loading: DataLoading | None = None
+    dataset_mib: float | None = None  # read by one epoch of one process that has all data
+    dataset_source: str = ""  # BY_LOADER, BY_FILES, or "" if it is not known
     model_mib: float | None = None  # size of the optimizer's parameters
     largest_tensor_mib: float | None = None  # largest of them: skew is largest / model (Tiresias, NSDI'19)
     gpu_util: float | None = None  # 0..1, mean share of time with a kernel running (NVML)
@@ -116,7 +142,9 @@ class ResourceProfile:
     cpu_curve_end: str = ""  # as in Measurement
     loader_workers: int | None = None  # per GPU
     read_mib_per_s: float | None = None  # per GPU, at full speed
+    loading: DataLoading | None = None
     dataset_mib: float | None = None  # size of the data that one epoch reads, where it is known
+    dataset_source: str = ""  # as in Measurement
     model_mib: float | None = None
     skew: float | None = None  # largest tensor / model size, 0..1
     gpu_mem_mib: int | None = None  # most memory that was reserved on one GPU

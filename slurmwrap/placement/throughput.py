@@ -3,7 +3,8 @@
 If both were measured together (`surface`), exactly these points are used. If only the CPU curve was, a step takes the
 longer of what the CPUs and what storage take (Synergy's assumption, OSDI'22), so the speed is the lesser of the curve's
 and the memory model's (profiling/memory_model.py). If storage is unknown too, the curve holds with the memory that the
-user asked for.
+user asked for. A curve that was measured while the loader waited for storage is lower than the CPUs allow, so its flat
+top is raised to what they do without the waiting (profiling/storage_model.py).
 
 The estimate is never optimistic, except for noise: noise is levelled by the closest curve that never decreases, since
 more CPUs do not slow a job down. Between two measured points the straight line is used only where it lies below every
@@ -16,10 +17,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.cpu_sweep import AGREE, WIDE
-from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile, SpeedPoint
+from slurmwrap.model.cpu_sweep import AGREE, GOOD, WIDE, pool_rates
+from slurmwrap.model.resource_profile import CurvePoint, DataLoading, ResourceProfile, SpeedPoint
 from slurmwrap.profiling.memory_model import MemoryModel, find_needed_mib
 from slurmwrap.profiling.memory_model import compute_speed as share_at
+from slurmwrap.profiling.storage_model import (
+    compute_batch_s,
+    compute_full_read_mib_per_s,
+    compute_storage_mib_per_s,
+)
 
 # Greatest number of points between two measured ones.
 BETWEEN = 4
@@ -44,7 +50,7 @@ def list_speed_points(
     """Return the points per GPU; () if nothing is known of the job's CPUs.
 
     `asked_mib`: memory per GPU that the user asks for; `gpus`: GPUs of the job on one node; `storage_mib_per_s`: what
-    storage gives the job on one node when nothing is cached, None if it was not measured.
+    storage gives the job on one node when nothing is cached, None for what the profile's loader measured.
     """
     if profile.surface or not profile.cpu_curve:
         return profile.surface
@@ -54,26 +60,29 @@ def list_speed_points(
         least = min(asked_mib, profile.mem_mib_per_gpu or asked_mib)
         return tuple(SpeedPoint(cpus=one.cpus, mem_mib=least, speed=one.steps_per_s) for one in curve)
     best = max(one.steps_per_s for one in curve)
+    speeds = {one.cpus: _remove_stalls(one, best, profile.loading) for one in curve}
+    full = max(speeds.values())
     return tuple(
-        SpeedPoint(cpus=one.cpus, mem_mib=memory, speed=min(one.steps_per_s, best * share))
+        SpeedPoint(cpus=one.cpus, mem_mib=memory, speed=min(speeds[one.cpus], full * share))
         for memory, share in _list_memory_points(model, gpus)
         for one in curve
     )
 
 
+def _remove_stalls(point: CurvePoint, best: float, loading: DataLoading | None) -> float:
+    """Return the speed of a point of the CPU curve if the loader did not wait for storage."""
+    if loading is None or point.steps_per_s < GOOD * best:
+        return point.steps_per_s
+    stalled, free = (compute_batch_s(loading, stall_s, cpus=point.cpus) for stall_s in (loading.stall_s, 0.0))
+    return point.steps_per_s * stalled / free if free > 0 else point.steps_per_s
+
+
 def level_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Return the closest non-decreasing curve (least squares, weighted by rounds) by pool adjacent violators.
+    """Return the closest non-decreasing curve (pool_rates).
 
     A speed within AGREE of the best counts as the best, because two measurements of one point differ by that much.
     """
-    blocks: list[tuple[float, int, list[CurvePoint]]] = []
-    for point in sorted(curve, key=lambda point: point.cpus):
-        mean, rounds, members = point.steps_per_s, point.rounds, [point]
-        while blocks and blocks[-1][0] > mean:
-            other, more, before = blocks.pop()
-            mean, rounds = (mean * rounds + other * more) / (rounds + more), rounds + more
-            members = before + members
-        blocks.append((mean, rounds, members))
+    blocks = pool_rates(curve)
     best = blocks[-1][0] if blocks else 0.0
     return tuple(
         replace(point, steps_per_s=best if mean >= (1 - AGREE) * best else mean)
@@ -112,11 +121,17 @@ def _list_points_between(low: int, high: int) -> list[int]:
 
 def _make_memory_model(profile: ResourceProfile, gpus: int, storage_mib_per_s: float | None) -> MemoryModel | None:
     """Return the memory model of the job's part on one node; None if memory or storage was not measured."""
+    loading = profile.loading
+    if storage_mib_per_s is None and (measured := compute_storage_mib_per_s(loading)) is not None:
+        storage_mib_per_s = measured * gpus
     if profile.mem_mib_per_gpu is None or storage_mib_per_s is None:
         return None
+    read = profile.read_mib_per_s
+    if loading is not None and loading.batch_mib:
+        read = compute_full_read_mib_per_s(loading)
     return MemoryModel(
         peak_mib=float(profile.mem_mib_per_gpu * gpus),
-        read_mib_per_s=None if profile.read_mib_per_s is None else profile.read_mib_per_s * gpus,
+        read_mib_per_s=None if read is None else read * gpus,
         dataset_mib=profile.dataset_mib,
         storage_mib_per_s=storage_mib_per_s,
     )

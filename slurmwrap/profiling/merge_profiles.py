@@ -11,8 +11,8 @@ The rules (docs/profile.md gives the reasons):
   HALF_LIFE_S, or that is of another variant. Otherwise the new curve counts as an outlier until a second curve in a row
   contradicts the old one, too.
 - A curve of another variant, one in doubt, and one older than HALF_LIFE_S can only raise the need found from the mean.
-- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, skew, workers
-  and sensitivity: the newest known values.
+- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, skew, workers,
+  data and sensitivity: the newest known values.
 - Members side by side (gsub --pack): the newest table of a pre-run that tried it.
 - A changed job (another variant, another GPU type): that table is dropped, and only one of its runs and one of its
   pre-runs still count. So the
@@ -30,9 +30,12 @@ from math import ceil
 from slurmwrap.fast_dataclasses import dataclass, fields, replace
 from slurmwrap.model.cpu_sweep import least_cpus
 from slurmwrap.model.resource_profile import (
+    BY_FILES,
+    BY_LOADER,
     IMPORTED,
     PACK_ENDS,
     CurvePoint,
+    DataLoading,
     Measurement,
     PackPoint,
     ResourceProfile,
@@ -50,6 +53,7 @@ SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
 _SHARE_FIELDS = ("gpu_util", "gpu_mem_util")
 _MEMORY_SOURCES = ("", "cgroup", "pss", "rss")
 _CURVE_ENDS = ("", "allocation", "workers", "pinned", "time")
+_MOST_PATH = 4096
 _MOST_STRESSORS = 16  # resources with a sensitivity
 
 
@@ -73,12 +77,27 @@ def drop_implausible_values(measurement: Measurement) -> Measurement:
         sensitivity=_drop_implausible_sensitivity(measurement.sensitivity),
         pack_speeds=_drop_implausible_packs(measurement.pack_speeds),
         pack_end=measurement.pack_end if measurement.pack_end in PACK_ENDS else "",
+        loading=measurement.loading if _is_plausible_loading(measurement.loading) else None,
+        dataset_source=measurement.dataset_source if measurement.dataset_source in (BY_LOADER, BY_FILES) else "",
     )
     return measurement if sound == measurement else sound
 
 
 # The fields that may be None; all of them are numbers of at least 0.
-_OPTIONAL_FIELDS = tuple(f.name for f in fields(Measurement) if f.default is None)
+_OPTIONAL_FIELDS = tuple(f.name for f in fields(Measurement) if f.default is None and f.name != "loading")
+
+
+def _is_plausible_loading(loading: DataLoading | None) -> bool:
+    if loading is None:
+        return True
+    times = (loading.fetch_s, loading.cpu_s, loading.stall_s, loading.compute_s, loading.wait_s)
+    return (
+        0 <= loading.workers <= MOST_CPUS
+        and all(_is_amount(amount, MOST) for amount in (*times, loading.batch_mib, loading.batches))
+        and max(loading.cpu_s, loading.stall_s) <= loading.fetch_s
+        and len(loading.mount) <= _MOST_PATH
+        and loading.mount.isprintable()
+    )
 
 
 def _get_upper_bound(name: str) -> float:
@@ -255,6 +274,7 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
     skew = new.largest_tensor_mib / model if model and new.largest_tensor_mib is not None else None
     workers = None if new.loader_workers is None else ceil(new.loader_workers / gpus)
     known_workers = latest(old.loader_workers, workers, outranked=False)
+    has_size = new.dataset_mib is not None and (newer or old.dataset_mib is None)
     sensitivity = {**old.sensitivity, **new.sensitivity} if newer else {**new.sensitivity, **old.sensitivity}
     packs = new if new.pack_end and (newer or not old.pack_end) else old
     return replace(
@@ -269,6 +289,9 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
         gpu_mem_util=latest(old.gpu_mem_util, new.gpu_mem_util),
         loader_workers=None if known_workers is None else int(known_workers),
         model_mib=latest(old.model_mib, model, outranked=False),
+        loading=new.loading if new.loading is not None and (newer or old.loading is None) else old.loading,
+        dataset_mib=new.dataset_mib if has_size else old.dataset_mib,
+        dataset_source=new.dataset_source if has_size else old.dataset_source,
         skew=latest(old.skew, None if skew is None else round(min(1.0, skew), 4), outranked=False),
         sensitivity=sensitivity,
     )

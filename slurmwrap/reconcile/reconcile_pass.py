@@ -19,6 +19,7 @@ from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_
 from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
 from slurmwrap.prerun.expected_saving import summarize_history
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
+from slurmwrap.profiling.storage_model import summarize_mounts
 from slurmwrap.protocols import Published
 from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.check_running import check_running
@@ -357,6 +358,7 @@ def _publish(this_pass: ReconcilePass) -> None:
         changed_scripts=scripts.changed,
         relaxing=is_relaxing(this_pass.services),
         run_times=format_published_run_times(this_pass),
+        mounts=summarize_mounts(profiles),
         order=make_published_order(this_pass),
     )
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cpu_interpolation import fit, predict
 
-from slurmwrap.model.cpu_sweep import choose_next_cpus, curve_of, gap
+from slurmwrap.model.cpu_sweep import choose_next_cpus, choose_uncertain_cpus, curve_of
 from slurmwrap.model.resource_profile import CurvePoint
 
 # Speed by CPUs relative to 3 of them, hand-rounded, V100: msr-fiddle/synergy 1bb2bed6 simulator/models/*_1.py (MIT).
@@ -35,7 +35,9 @@ SHAPES: dict[str, Callable[[int], float]] = {
 def sweep_curve(truth: dict[int, float]) -> tuple[CurvePoint, ...]:
     """Return the curve that a sweep measures, without noise."""
     sizes, rounds = sorted(truth), {}
-    while (cpus := choose_next_cpus(curve_of(rounds), sizes) or gap(curve_of(rounds), sizes)) is not None:
+    while (
+        cpus := choose_next_cpus(curve_of(rounds), sizes) or choose_uncertain_cpus(curve_of(rounds), sizes)
+    ) is not None:
         rounds[cpus] = [truth[cpus]]
     return curve_of(rounds)
 

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.model.cpu_sweep import best_rate, choose_next_cpus, curve_of, gap, least_cpus, list_unsettled_points
+from slurmwrap.model.cpu_sweep import (
+    best_rate,
+    bound_rate,
+    choose_next_cpus,
+    choose_uncertain_cpus,
+    curve_of,
+    least_cpus,
+    list_unsettled_points,
+)
 from slurmwrap.model.resource_profile import CurvePoint
 
 
@@ -117,16 +125,30 @@ def test_wide_gaps_below_least_cpus_and_the_smallest_size_are_measured() -> None
     sizes = list(range(1, 25))
     known = {24: 24.0, 16: 16.0}
     found = []
-    while (cpus := gap(curve_of({k: [v] for k, v in known.items()}), sizes)) is not None:
+    while (cpus := choose_uncertain_cpus(curve_of({k: [v] for k, v in known.items()}), sizes)) is not None:
         known[cpus] = float(cpus)
         found.append(cpus)
     assert found == [1, 4]
 
 
-def test_the_smallest_size_is_not_measured_if_twice_the_size_was() -> None:
-    assert gap(make_curve(c2=2.0, c3=3.0, c4=3.0), [1, 2, 3, 4]) is None
-    assert gap(make_curve(c3=3.0, c4=3.0), [1, 2, 3, 4]) == 1
-    assert gap((), [1, 2]) is None
+def test_a_size_is_measured_if_the_points_around_it_leave_its_speed_open() -> None:
+    # Up to 2 CPUs the speed may rise as steeply as from none, or be as flat as from 2 to 4: 25.3 to 46.1 on 1 CPU.
+    measured = make_curve(c2=50.6, c3=55.1, c4=56.5)
+    assert bound_rate(measured, 1) == pytest.approx((25.3, 46.1))
+    assert choose_uncertain_cpus(measured, [1, 2, 3, 4]) == 1
+    assert choose_uncertain_cpus(measured, [2, 3, 4]) is None
+    # A knee between 4 and 8 CPUs; between 1 and 4 the points are on one line.
+    knee = make_curve(c1=10.0, c4=40.0, c8=60.0, c16=60.0)
+    assert bound_rate(knee, 2) == pytest.approx((20.0, 20.0))
+    assert bound_rate(knee, 6) == pytest.approx((50.0, 60.0))
+    assert choose_uncertain_cpus(knee, range(1, 17)) in (5, 6, 7)
+
+
+def test_the_smallest_size_is_not_measured_if_twice_the_size_was_on_a_line() -> None:
+    assert choose_uncertain_cpus(make_curve(c2=2.0, c3=3.0, c4=3.0), [1, 2, 3, 4], unsure=math.inf) is None
+    assert choose_uncertain_cpus(make_curve(c2=2.0, c3=3.0, c4=4.0), [1, 2, 3, 4]) is None
+    assert choose_uncertain_cpus(make_curve(c3=3.0, c4=3.0), [1, 2, 3, 4]) == 1
+    assert choose_uncertain_cpus((), [1, 2]) is None
 
 
 def test_points_with_one_round_or_two_different_rounds_are_unsettled() -> None:
@@ -136,5 +158,11 @@ def test_points_with_one_round_or_two_different_rounds_are_unsettled() -> None:
 
 def test_a_borderline_point_gets_more_rounds_up_to_a_limit() -> None:
     assert list_unsettled_points({4: [100.0, 100.0], 2: [90.0, 94.0, 98.0]}) == (2,)
-    assert list_unsettled_points({4: [100.0, 100.0], 2: [90.0, 97.0, 98.0]}) == ()  # two of three agree
-    assert list_unsettled_points({4: [100.0, 100.0], 2: [88.0, 91.0, 84.0, 94.2, 98.0, 102.0, 106.0]}) == ()
+    # Two of three agree, but their mean is at the limit of 95.
+    agree = {4: [100.0, 100.0], 2: [90.0, 97.0, 98.0]}
+    assert list_unsettled_points(agree) == (4, 2)
+    assert list_unsettled_points(agree, near_limit=False) == ()
+    assert list_unsettled_points({4: [100.0] * 3, 2: [97.0, 98.0, 97.5]}) == ()
+    noisy = {4: [100.0] * 7, 2: [88.0, 91.0, 84.0, 94.2, 98.0, 102.0, 106.0]}
+    assert list_unsettled_points(noisy) == ()
+    assert list_unsettled_points({**noisy, 4: [100.0] * 2}) == (4,)  # with this noise the best speed is uncertain

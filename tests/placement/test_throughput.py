@@ -9,7 +9,7 @@ from allocate_cases import points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, DataLoading, ResourceProfile
 from slurmwrap.placement.throughput import fill_curve, find_speed, level_curve, list_speed_points
 
 
@@ -62,6 +62,21 @@ def test_memory_counts_as_a_cache_if_storage_speed_is_known() -> None:
     assert find_speed(found, 2, 17_024) >= 0.95 * 20.0
     assert find_speed(found, 1, 17_024) == 10.0
     assert find_speed(found, 2, 7_023) == 0.0
+
+
+def test_a_loader_that_waited_is_faster_with_memory_for_its_data() -> None:
+    """The curve was measured while the loader waited: 10 MiB per batch take two workers 100 ms, the device 20 ms."""
+    loading = DataLoading(
+        workers=2, fetch_s=0.2, cpu_s=0.02, stall_s=0.18, compute_s=0.02, wait_s=0.08, batch_mib=10.0, batches=1000
+    )
+    profile = ResourceProfile(
+        key="k", mem_mib_per_gpu=5_000, cpu_curve=make_curve((1, 10.0), (2, 10.0)), loading=loading, dataset_mib=1e4
+    )
+    found = list_speed_points(profile, 64_000)
+    assert find_speed(found, 2, 7_024) == pytest.approx(10.0, rel=0.15)  # as it was measured
+    assert find_speed(found, 2, 17_024) >= 0.95 * 50.0
+    # Without stalls the CPU time of a batch, 20 ms, is no limit on one CPU either.
+    assert find_speed(found, 1, 17_024) >= 0.95 * 50.0
 
 
 def test_fixed_memory_of_a_node_counts_once_for_several_gpus() -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from colocation import Pair, find_threshold, fit_model, fit_ours, leave_out, read_pairs, summarize
+from colocation import FormChoice, Pair, find_threshold, fit_model, fit_ours, leave_out, read_pairs, summarize
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,6 +174,19 @@ def test_no_pair_of_a_left_out_model_is_in_its_fit() -> None:
     list(leave_out(pairs, fit, strict=True))  # type: ignore[arg-type]
     assert all(len(models) in (3, 4) for models in seen)
     assert len(seen) == 15
+
+
+def test_a_form_is_chosen_without_the_pairs_of_the_model_that_is_left_out() -> None:
+    pairs = invent_pairs()
+    choice = FormChoice(pairs)
+    choice.forms = choice.forms[::25]
+    inner = {form: choice.list_inner(form, "a") for form in choice.forms}
+    rest = [pair for pair in pairs if "a" not in pair.models]
+    # The pairs of "a" with other speeds change no score that the choice for "a" uses.
+    changed = FormChoice([pair if pair in rest else replace(pair, speeds=(0.1, 0.1)) for pair in pairs])
+    for form, (scores, bad) in inner.items():
+        assert scores == pytest.approx(changed.list_inner(form, "a")[0])
+        assert len(bad) == sum(len(set(pair.models)) for pair in rest)
 
 
 def test_the_threshold_finds_the_share_of_the_bad_pairs() -> None:

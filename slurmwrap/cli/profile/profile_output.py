@@ -12,10 +12,16 @@ from typing import Any
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cpu_sweep import GOOD, least_cpus
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import BY_FILES, BY_LOADER, ResourceProfile
 from slurmwrap.placement.pack_size import describe_speeds
 from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
 from slurmwrap.profiling.merge_profiles import adapt_profile
+from slurmwrap.profiling.storage_model import (
+    compute_full_read_mib_per_s,
+    compute_storage_mib_per_s,
+    compute_stream_mib_per_s,
+    describe_staging,
+)
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.store.database import ProfileUse
@@ -250,6 +256,8 @@ def format_profile(
         indent = f"  {name:<{left}}  "
         lines.append(text_format.wrapped(text, indent=indent, hanging=" " * len(indent), columns=columns))
     lines += _format_curve(profile, now, columns, unicode, paint)
+    if advice := describe_staging(profile):
+        lines += ["", text_format.wrapped(f"The job {advice}.", indent="", hanging="", columns=columns)]
     lines += _format_memory(profile, storage_mib_per_s, columns, unicode, paint)
     text = "\n".join(lines)
     return text if unicode else text.encode("ascii", "replace").decode("ascii")
@@ -317,8 +325,18 @@ def _format_loader(profile: ResourceProfile) -> str:
     parts += (
         [f"reads {_format_amount(profile.read_mib_per_s)} MiB/s per GPU"] if profile.read_mib_per_s is not None else []
     )
-    parts += [f"{profile.dataset_mib:,.0f} MiB per epoch"] if profile.dataset_mib is not None else []
+    basis = _DATASET_BASES.get(profile.dataset_source, "")
+    parts += [f"{_format_amount(profile.dataset_mib)} MiB per epoch{basis}"] if profile.dataset_mib is not None else []
+    loading = profile.loading
+    if loading is not None and loading.fetch_s:
+        share = 100 * loading.stall_s / loading.fetch_s
+        parts.append(f"a batch takes {1000 * loading.fetch_s:.3g} ms to fetch, {share:.0f} % of it waiting")
+    if (stream := compute_stream_mib_per_s(loading)) is not None and loading is not None:
+        parts.append(f"{loading.mount or 'its storage'} gives {_format_amount(stream)} MiB/s per reading process")
     return ", ".join(parts)
+
+
+_DATASET_BASES = {BY_LOADER: " (length of its loader)", BY_FILES: " (sizes of its files)"}
 
 
 def _format_amount(mib: float) -> str:
@@ -345,15 +363,18 @@ def _format_memory(
     """Return bars of speed over the memory of one GPU's share, or of the storage bandwidth that full speed needs."""
     if profile.mem_mib_per_gpu is None or profile.source == "import":
         return []
+    loading, read = profile.loading, profile.read_mib_per_s
+    if loading is not None and loading.batch_mib:
+        storage, read = storage or compute_storage_mib_per_s(loading), compute_full_read_mib_per_s(loading)
     model = MemoryModel(
         peak_mib=float(profile.mem_mib_per_gpu),
-        read_mib_per_s=profile.read_mib_per_s,
+        read_mib_per_s=read,
         dataset_mib=profile.dataset_mib,
         storage_mib_per_s=storage,
     )
     head = f"at least {model.floor_mib:,} MiB per GPU: the peak with a margin"
     lines = ["", paint("Memory model", "bold"), f"  {head}"]
-    if not profile.read_mib_per_s or not profile.dataset_mib:
+    if not read or not profile.dataset_mib:
         unknown = "What caching its files would save is not known: how much one epoch reads was not measured."
         return [*lines, text_format.wrapped(unknown, indent="  ", hanging="  ", columns=columns)]
     least = find_needed_mib(model)

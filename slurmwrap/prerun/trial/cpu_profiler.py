@@ -12,7 +12,13 @@ from itertools import pairwise
 from typing import Protocol
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.cpu_sweep import choose_next_cpus, curve_of, gap, least_cpus, list_unsettled_points
+from slurmwrap.model.cpu_sweep import (
+    choose_next_cpus,
+    choose_uncertain_cpus,
+    curve_of,
+    least_cpus,
+    list_unsettled_points,
+)
 from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.trial_result import StepReading
 
@@ -210,7 +216,7 @@ class Profiler:
             elif list_unsettled_points(self._rounds):
                 for again in self._list_in_opposite_order():
                     yield from self._measure_point(again)
-            elif (cpus := gap(curve, sizes)) is not None:
+            elif (cpus := choose_uncertain_cpus(curve, sizes)) is not None:
                 yield from self._measure_point(cpus)
             else:
                 return

@@ -23,10 +23,11 @@ import psutil
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import LogTail
-from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.resource_profile import BY_FILES, BY_LOADER, DataLoading, Measurement
 from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
-from slurmwrap.prerun.inputs.opened_files import OpenFileSampler
+from slurmwrap.prerun.inputs.dataset_size import find_mount, is_local_mount, measure_dataset_files
+from slurmwrap.prerun.inputs.opened_files import OpenFileSampler, read_opened_files
 from slurmwrap.prerun.isolation.protection import Protection, has_forbidden_write, set_up_protection
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.started_program import StartedProgram
@@ -34,6 +35,7 @@ from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_detection
 from slurmwrap.prerun.trial.activity import InactivityDetector, ask_for_stacks, take_activity_sample
 from slurmwrap.prerun.trial.gpu_sampler import GpuSampler
+from slurmwrap.prerun.trial.loader_sampler import LoaderSampler
 from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
 from slurmwrap.prerun.trial.rehearsal_timer import RehearsalTimer
@@ -236,7 +238,7 @@ class _Run:
         profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
         signs, layer, next_sample, is_filling_disk = StepDetector(self.spec), "", started, False
         patience, no_training = self._make_no_training_detector(started), ""
-        open_files = OpenFileSampler(self.spec.trial_dir, self.clock)
+        open_files, loader = OpenFileSampler(self.spec.trial_dir, self.clock), LoaderSampler(self.spec.step_dir)
         inactivity, last_line = InactivityDetector(no_activity_s=self.spec.no_activity_s), ""
         rehearsal = RehearsalTimer(self.spec, self.environment)
         while not layer:
@@ -248,7 +250,7 @@ class _Run:
             before, layer = rehearsal.is_running, rehearsal.look(now, layer, reading)
             if rehearsal.is_running and not before:
                 measured.sample(now, self.tree.processes())
-                self.on_steps(self._make_steps_result(reading, measured, profile, gpus, seconds=now - started))
+                self.on_steps(self._make_steps_result(reading, measured, profile, gpus, loader, seconds=now - started))
             if layer or now >= next_sample:
                 next_sample = now + SAMPLE_S
                 is_filling_disk = self.protection.overlay.is_filling_disk()
@@ -262,6 +264,8 @@ class _Run:
                     measured.sample(now, self.tree.processes(), last=layer == "step")
                 processes = self.tree.processes()
                 open_files.look([process.pid for process in processes], last=layer != "")
+                if not profile.stressing:
+                    loader.look(now)
                 signs.look(now, [process.pid for process in processes], reading)
                 activity = take_activity_sample(now, processes)
                 patience.look(activity, processes)
@@ -306,7 +310,7 @@ class _Run:
             step_source=shown.source,
             seconds=round(seconds, 3),
             logs=(read_tail(self.spec.output), *(read_tail(path, name) for name, path in self.protection.logs())),
-            measurement=_summarize_measurement(reading, measured, profile, gpus, seconds),
+            measurement=self._summarize_measurement(reading, measured, profile, gpus, loader, seconds),
             crashed=step_detection.has_last_python_crashed(self.spec.step_dir),
             exits=step_detection.list_exits(self.spec.step_dir),
             oom_kills=process_sampler.read_oom_kills(cgroup),
@@ -327,6 +331,7 @@ class _Run:
         measured: process_sampler.Sampler,
         profile: TrialProfiler,
         gpus: GpuSampler,
+        loader: LoaderSampler,
         *,
         seconds: float,
     ) -> TrialResult:
@@ -336,10 +341,41 @@ class _Run:
             steps=reading.count,
             step_source=reading.source,
             seconds=round(seconds, 3),
-            measurement=_summarize_measurement(reading, measured, profile, gpus, seconds),
+            measurement=self._summarize_measurement(reading, measured, profile, gpus, loader, seconds),
             refused=step_detection.list_refused_commands(self.spec.step_dir),
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
         )
+
+    def _summarize_measurement(
+        self,
+        reading: StepReading,
+        measured: process_sampler.Sampler,
+        profile: TrialProfiler,
+        gpus: GpuSampler,
+        loader: LoaderSampler,
+        seconds: float,
+    ) -> Measurement:
+        profiled = profile.result()
+        found = measured.measurement(
+            reading, seconds=seconds, cpus=len(os.sched_getaffinity(0)), profiled=profiled, gpus=gpus.samples
+        )
+        loader.look(self.clock())
+        return self._add_data(found, loader.summarize(*(profiled.full or (None, None))))
+
+    def _add_data(self, measurement: Measurement, loading: DataLoading | None) -> Measurement:
+        """Add how the program loads its data, and how much an epoch reads: by its loader, else by its files."""
+        files = None
+        with suppress(Exception):
+            opened = read_opened_files(self.spec.trial_dir, leave_out=(self.spec.trial_dir,))
+            files = measure_dataset_files(opened, self.clock)
+        if loading is not None and files is not None:
+            mount = find_mount(files.largest)
+            loading = replace(loading, mount=mount, is_local=is_local_mount(mount))
+        size, source = (files.mib if files is not None else None), BY_FILES
+        if loading is not None and loading.batches and loading.batch_mib:
+            size, source = round(loading.batch_mib * loading.batches, 3), BY_LOADER
+        source = source if size is not None else ""
+        return replace(measurement, loading=loading, dataset_mib=size, dataset_source=source)
 
     def _read_script(self) -> str:
         if self.spec.command:
@@ -378,22 +414,6 @@ class _Run:
         if self.script.poll() is not None:
             return "exit"
         return "timeout" if seconds >= self.spec.time_limit_s else ""
-
-
-def _summarize_measurement(
-    reading: StepReading,
-    measured: process_sampler.Sampler,
-    profile: TrialProfiler,
-    gpus: GpuSampler,
-    seconds: float,
-) -> Measurement:
-    return measured.measurement(
-        reading,
-        seconds=seconds,
-        cpus=len(os.sched_getaffinity(0)),
-        profiled=profile.result(),
-        gpus=gpus.samples,
-    )
 
 
 def read_tail(path: str, name: str = "output") -> LogTail:

@@ -16,7 +16,7 @@ from typer.testing import Result
 
 from slurmwrap.cli.profile.profile_store import open_profile_store
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, DataLoading, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.profiling.merge_profiles import HALF_LIFE_S
@@ -128,6 +128,26 @@ def test_the_memory_model_shows_the_least_memory_for_the_storage_speed(slurmwrap
     slow = slurmwrap("profile", "show", "last", "--storage", "80").stdout.splitlines()
     (chosen,) = [line for line in slow[slow.index("Memory model") :] if "chosen" in line]
     assert chosen.split()[1] == "0.95"
+
+
+def test_show_advises_to_copy_data_for_which_the_job_waits(slurmwrap: Run, user_db: Path) -> None:
+    loading = DataLoading(
+        workers=2,
+        fetch_s=0.2,
+        cpu_s=0.02,
+        stall_s=0.18,
+        compute_s=0.02,
+        wait_s=0.08,
+        batch_mib=10.0,
+        batches=600,
+        mount="/scratch",
+    )
+    save_profiles(user_db, replace(MEASURED, dataset_mib=6000.0, dataset_source="loader", loading=loading))
+    shown = " ".join(slurmwrap("profile", "show", "last").stdout.split())
+    assert "6,000 MiB per epoch (length of its loader)" in shown
+    assert "a batch takes 200 ms to fetch, 90 % of it waiting, /scratch gives 56 MiB/s per reading process" in shown
+    assert "it would be about 5 times faster: copy it to $TMPDIR" in shown
+    assert "speed at 111 MiB/s of storage" in shown
 
 
 def test_show_finds_the_profile_of_a_script_by_the_key_that_gsub_uses(
