@@ -194,6 +194,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         no_training_s=float(settings.no_training_s),
         no_activity_s=float(settings.no_activity_s),
         caches=settings.caches,
+        dcgmi=context.config.site.dcgmi,
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)

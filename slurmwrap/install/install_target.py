@@ -47,6 +47,7 @@ class InstallTarget:
     munge_socket: str = ""
     kernel_log: str = "/dev/kmsg"
     nvidia_proc: str = "/proc/driver/nvidia"
+    dcgmi: str = ""
     gate: str = "off"
     cli_filter: str = "off"  # "files": cli_filter.lua is installed; "on": slurm.conf names it too
     slurm_bin: str = ""  # directory of Slurm's commands when it is not in the PATH of systemd's services
@@ -60,7 +61,7 @@ class InstallTarget:
             directory=Path(self.directory), python=self.python, spool=Path(self.spool), cluster=self.cluster,
             controller_dir=Path(self.state_dir) / "controller", node_state_dir=Path(self.node_state_dir),
             munge=self.munge, munge_socket=self.munge_socket, kernel_log=self.kernel_log,
-            nvidia_proc=self.nvidia_proc, gate=self.gate, published=self.published,
+            nvidia_proc=self.nvidia_proc, gate=self.gate, published=self.published, dcgmi=self.dcgmi,
         )  # fmt: skip
 
     def to_plain(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def resolve_install_target(
     `shared`: a directory for spool and published files, or "". Raise UsageError when no shared directory is known.
     """
     site = {"spool": config.site.spool, "published": config.site.published, "state_dir": config.site.state_dir}
-    site |= {"munge_socket": config.site.munge_socket}
+    site |= {"munge_socket": config.site.munge_socket, "dcgmi": config.site.dcgmi}
     below = {"spool": f"{shared}/spool", "published": f"{shared}/published"} if shared else {}
     layers = (detected, {key: value for key, value in site.items() if value}, before, below, asked)
     known = set(InstallTarget.__dataclass_fields__)

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field
 
+# Names of the shares of a GPU, 0 to 1: busy multiprocessors, and the bandwidth in use of its memory, PCIe and NVLink.
+# Hardware counters: by GPM of NVML from Hopper on, else by DCGM (node_hooks/gpu_shares.py).
+GPU_SHARES = ("sm_active", "dram", "pcie", "nvlink")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
@@ -53,6 +57,10 @@ class Measurement:
     gpus_unused: int | None = None  # GPUs on which no process was seen during the whole run (NVML)
     gpu_power_w: float | None = None
     pcie_mib_per_s: float | None = None
+    gpu_sm_active: float | None = None  # the next four: means of GPU_SHARES over the GPUs
+    gpu_dram: float | None = None
+    gpu_pcie: float | None = None
+    gpu_nvlink: float | None = None
     # Resource -> slow-down under a stressor, at least 1.
     sensitivity: Mapping[str, float] = field(default_factory=dict)
 
@@ -99,6 +107,10 @@ class ResourceProfile:
     gpu_mem_mib: int | None = None  # most memory that was reserved on one GPU
     gpu_util: float | None = None  # 0..1
     gpu_mem_util: float | None = None  # 0..1
+    gpu_sm_active: float | None = None  # the next four: GPU_SHARES
+    gpu_dram: float | None = None
+    gpu_pcie: float | None = None
+    gpu_nvlink: float | None = None
     sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, at least 1
     variant: str = ""  # profiling.key.derive_variant() of the newest run; "" if unknown
     # Need by mean busy cores alone, per GPU. It applies where no curve is valid.

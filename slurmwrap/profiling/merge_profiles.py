@@ -27,7 +27,7 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import dataclass, fields, replace
 from slurmwrap.model.cpu_sweep import least_cpus
-from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile, SpeedPoint
+from slurmwrap.model.resource_profile import GPU_SHARES, IMPORTED, CurvePoint, Measurement, ResourceProfile, SpeedPoint
 
 # Bounds of plausible measurements. A pre-run's measurement is a claim of its user, and the site stores it. A rate of
 # 1e-320 or a memory of 2**63 MiB would harm other users as well: no process could merge it or read the database again.
@@ -37,7 +37,7 @@ MOST = 1e12
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
 MOST_POINTS, MOST_ROUNDS = 256, 1000
 SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
-_SHARE_FIELDS = ("gpu_util", "gpu_mem_util")
+_SHARE_FIELDS = tuple(f"gpu_{name}" for name in ("util", "mem_util", *GPU_SHARES))
 _MEMORY_SOURCES = ("", "cgroup", "pss", "rss")
 _CURVE_ENDS = ("", "allocation", "workers", "pinned", "time")
 _MOST_STRESSORS = 16  # resources with a sensitivity
@@ -240,6 +240,10 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
         ),
         gpu_util=latest(old.gpu_util, new.gpu_util),
         gpu_mem_util=latest(old.gpu_mem_util, new.gpu_mem_util),
+        gpu_sm_active=latest(old.gpu_sm_active, new.gpu_sm_active),
+        gpu_dram=latest(old.gpu_dram, new.gpu_dram),
+        gpu_pcie=latest(old.gpu_pcie, new.gpu_pcie),
+        gpu_nvlink=latest(old.gpu_nvlink, new.gpu_nvlink),
         loader_workers=None if known_workers is None else int(known_workers),
         model_mib=latest(old.model_mib, model, outranked=False),
         skew=latest(old.skew, None if skew is None else round(min(1.0, skew), 4), outranked=False),

@@ -227,6 +227,7 @@ class TrialSpec:
     # srun's options for the container of the whole script, if the job has one; () if it runs on the node itself.
     container: tuple[str, ...] = ()
     caches: tuple[str, ...] = ()  # prerun.caches: what the trial writes to these is kept
+    dcgmi: str = ""  # site.dcgmi
 
     @property
     def step_dir(self) -> str:

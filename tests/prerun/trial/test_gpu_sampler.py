@@ -126,6 +126,22 @@ def test_values_that_a_gpu_does_not_support_are_left_out(start_sampler: Sampling
     assert found == GpuSample(at=found.at, mem_mib=0.0, power_w=100.0)
 
 
+def test_the_shares_of_a_gpu_are_means_over_a_second(start_sampler: Sampling) -> None:
+    gpus = start_sampler("gpus=1 gpm=62.5 gpm10=31 gpm21=6009.674 gpm60=0 links=18 field164=26562")
+
+    def has_shares() -> bool:
+        gpus.look()
+        return any(one.shares for one in gpus.samples)
+
+    wait_until(has_shares, "shares", pause=0.01)
+    assert [one.shares for one in gpus.samples][:2] == [
+        {},
+        {"sm_active": 0.625, "dram": 0.31, "pcie": 0.1, "nvlink": 0.0},
+    ]
+    found = summarize_gpu_use(gpus.samples, gpus.samples[0].at, gpus.samples[-1].at)
+    assert found.shares == {"sm_active": 0.625, "dram": 0.31, "pcie": 0.1, "nvlink": 0.0}
+
+
 def test_a_driver_that_hangs_or_fails_gives_no_samples_and_leaves_no_process(start_sampler: Sampling) -> None:
     before = psutil.Process().children()
     for answers in ("hang=nvmlInitWithFlags", "init=9", "gpus=1 hang=nvmlDeviceGetPowerUsage"):
