@@ -5,10 +5,10 @@ When there are more, the samples of neighbouring intervals are merged, and each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import GPU_SHARES, Measurement
@@ -179,7 +179,6 @@ class GpuUseSummary:
     idle_s: float = 0.0  # seconds in samples without any process, or with less than 1 % use where processes are unknown
     sampled_s: float = 0.0  # seconds that the known samples cover
     never_used: bool = False  # no process was seen on it in any sample, and no use
-    shares: Mapping[str, float] = field(default_factory=dict)  # resource_profile.GPU_SHARES -> mean, 0 to 1
 
 
 def summarize_gpu_use(uses: Iterable[GpuUse]) -> tuple[GpuUseSummary, ...]:
@@ -207,7 +206,6 @@ def _summarize(use: GpuUse) -> GpuUseSummary:
         idle_s=idle_s,
         sampled_s=looked,
         never_used=bool(looked) and idle_s == looked,
-        shares=use.shares,
     )
 
 
@@ -246,11 +244,11 @@ def add_gpu_use(measured: Measurement | None, run: JobRun, uses: Sequence[GpuUse
         gpu_util=round(sum(known) / len(known) / 100, 3) if base.gpu_util is None else base.gpu_util,
         gpu_mem_peak_mib=peak if base.gpu_mem_peak_mib is None else base.gpu_mem_peak_mib,
         gpus_unused=unused if base.gpus_unused is None else base.gpus_unused,
-        **_average_shares(summaries),
+        **_average_shares(uses),
     )
 
 
-def _average_shares(gpus: Sequence[GpuUseSummary]) -> dict[str, Any]:
+def _average_shares(gpus: Sequence[GpuUse]) -> dict[str, Any]:
     """Return the field of a Measurement and the mean over the GPUs for each share that is known."""
     known = {name: [one.shares[name] for one in gpus if name in one.shares] for name in GPU_SHARES}
     return {f"gpu_{name}": round(sum(values) / len(values), 4) for name, values in known.items() if values}
