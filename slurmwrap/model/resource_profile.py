@@ -65,6 +65,17 @@ class Measurement:
     sensitivity: Mapping[str, float] = field(default_factory=dict)
 
 
+# A job is sensitive to a resource if a stressor on it made its steps take this many times as long.
+_SENSITIVE = 1.05
+# A job that uses a smaller share of its GPUs' PCIe does not depend on it.
+MOST_PCIE_UNUSED = 0.05
+
+
+def is_sensitive(sensitivity: Mapping[str, float], resource: str) -> bool:
+    """Return whether the pre-run showed that the job is slower when others use `resource`."""
+    return sensitivity.get(resource, 1.0) >= _SENSITIVE
+
+
 # Value of ResourceProfile.source for a profile that was measured on another site.
 IMPORTED = "import"
 
