@@ -87,13 +87,15 @@ def resolve_install_target(
     `shared`: a directory for spool and published files, or "". Raise UsageError when no shared directory is known.
     """
     site = {"spool": config.site.spool, "published": config.site.published, "state_dir": config.site.state_dir}
-    site |= {"munge_socket": config.site.munge_socket, "dcgmi": config.site.dcgmi}
+    site |= {"munge_socket": config.site.munge_socket}
     below = {"spool": f"{shared}/spool", "published": f"{shared}/published"} if shared else {}
     layers = (detected, {key: value for key, value in site.items() if value}, before, below, asked)
     known = set(InstallTarget.__dataclass_fields__)
     values: dict[str, Any] = {}
     for layer in layers:
         values |= {key: value for key, value in layer.items() if value is not None and key in known}
+    # It has no option, so a change of the configuration must reach nodes that are installed already.
+    values["dcgmi"] = config.site.dcgmi
     if not values.get("spool") or not values.get("published"):
         raise UsageError(
             "nodes and controller need a shared directory for the observations of the hooks",

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import exp, fsum, log, sqrt
+from math import fsum, log, sqrt
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Node
@@ -210,9 +210,3 @@ def _invert(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
                 factor = rows[j][i]
                 rows[j] = [value - factor * other for value, other in zip(rows[j], rows[i], strict=True)]
     return [row[size:] for row in rows]
-
-
-def predict_speed(clash: Sequence[float], weights: ContentionWeights) -> float:
-    """Return the speed relative to that of a job alone on its node."""
-    parts = zip(clash, (weights.cpus, weights.memory, weights.pcie), strict=True)
-    return exp(-fsum(weight * part for part, weight in parts))

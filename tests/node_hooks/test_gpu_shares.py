@@ -168,7 +168,7 @@ import json, sys
 from slurmwrap.node_hooks import gpu_use_sampler
 from slurmwrap.node_hooks.hook_settings import HookSettings
 keys = dict.fromkeys(("cluster", "spool", "munge", "munge_socket", "kernel_log", "nvidia_proc"), "")
-settings = HookSettings("n0", dict(keys, node_state_dir=sys.argv[1]))
+settings = HookSettings("n0", dict(keys, node_state_dir=sys.argv[1], dcgmi=sys.argv[2]))
 print(json.dumps(gpu_use_sampler.ask(settings, [(0, "0000:05:00.0"), (1, "0000:06:00.0")], (), 41, "")))
 """
 
@@ -176,7 +176,14 @@ print(json.dumps(gpu_use_sampler.ask(settings, [(0, "0000:05:00.0"), (1, "0000:0
 def test_the_sampler_joins_the_shares_of_a_gpu_with_its_other_values(
     libnvml: Callable[..., str], tmp_path: Path
 ) -> None:
-    environ = {"LD_LIBRARY_PATH": libnvml(), "FAKE_NVML": BUSY, "PYTHONPATH": str(Path(__file__).parents[2])}
-    argv = [sys.executable, "-c", ASK, str(tmp_path / "state")]
-    found = json.loads(subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout)
-    assert [(one["gpu"], one["use"], one.get("shares")) for one in found] == [(0, 99, SHARES), (1, 0, None)]
+    def ask(answers: str) -> list[tuple[Any, ...]]:
+        environ = {"LD_LIBRARY_PATH": libnvml(), "FAKE_NVML": answers, "PYTHONPATH": str(Path(__file__).parents[2])}
+        argv = [sys.executable, "-c", ASK, str(tmp_path / "state"), make_dcgmi(tmp_path, DMON)]
+        found = json.loads(subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout)
+        return [(one["gpu"], one["use"], one.get("shares")) for one in found]
+
+    assert ask(BUSY) == [(0, 99, SHARES), (1, 0, None)]
+    assert ask("sm@1=3 generation=0") == [
+        (0, 0, {"sm_active": 0.5, "dram": 0.125}),
+        (1, 3, {"sm_active": 0.001, "dram": 0.0}),
+    ]
