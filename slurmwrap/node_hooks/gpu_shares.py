@@ -100,16 +100,16 @@ class ShareReader(object):
         found = self._compare(before, now)
         shares = {SM_ACTIVE: _scale(found.get(SM_UTIL), 100.0), DRAM: _scale(found.get(DRAM_UTIL), 100.0)}
         if instance is None:
-            rates = [found.get(number) for number in (PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX)]
-            shares.update(self.compare_rates(key, handle, [None if rate is None else rate * MIB for rate in rates]))
+            moved = [found.get(number) for number in (PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX)]
+            moved = [None if rate is None else rate * MIB for rate in moved]
+            shares.update(_compare_rates(self.bandwidths(key, handle), moved))
         return _drop_unknown(shares)
 
-    def compare_rates(self, key, handle, rates):
-        """Return the shares of PCIe and NVLink, given bytes/s: PCIe out and in, NVLink out and in."""
+    def bandwidths(self, key, handle):
+        """Return those of PCIe and NVLink of a GPU in bytes per second and direction; None: unknown."""
         if key not in self.rates:
             self.rates[key] = (self._pcie_rate(handle), self._nvlink_rate(handle))
-        pcie, nvlink = self.rates[key]
-        return _drop_unknown({PCIE: _busier(rates[:2], pcie), NVLINK: _busier(rates[2:], nvlink)})
+        return self.rates[key]
 
     def _take(self, key, handle, instance):
         """Return a new sample; None where the GPU has no GPM."""
@@ -156,6 +156,12 @@ class ShareReader(object):
         return active * max(speeds or [0]) * MB or None
 
 
+def _compare_rates(bandwidths, moved):
+    """Return the shares of PCIe and NVLink, given bytes/s: PCIe out and in, NVLink out and in."""
+    pcie, nvlink = bandwidths
+    return {PCIE: _busier(moved[:2], pcie), NVLINK: _busier(moved[2:], nvlink)}
+
+
 def _busier(rates, most):
     known = [rate for rate in rates if rate is not None]
     return _scale(max(known), most) if known and most else None
@@ -186,10 +192,10 @@ def read_dcgm(program, wait_s=DCGM_S):
     return dict((addresses[number], row) for number, row in rows.items() if number in addresses)
 
 
-def dcgm_shares(reader, key, handle, row):
-    """Return {name: share} of one GPU from its row of read_dcgm()."""
+def dcgm_shares(bandwidths, row):
+    """Return {name: share} of one GPU from its bandwidths and its row of read_dcgm()."""
     ratios = {SM_ACTIVE: _scale(row[0], 1.0), DRAM: _scale(row[1], 1.0)}
-    return dict(_drop_unknown(ratios), **reader.compare_rates(key, handle, row[2:]))
+    return _drop_unknown(dict(ratios, **_compare_rates(bandwidths, row[2:])))
 
 
 def parse_discovery(text):

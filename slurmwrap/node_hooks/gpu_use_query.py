@@ -15,7 +15,8 @@ UTILIZATION_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 READINGS = 1024  # largest number of the driver's own samples that are read
 RECENT_US = 60 * 10**6  # samples that are older than this before the newest one are from an earlier minute
 PROCESSES = 256  # largest number of processes of a MIG instance that are read
-GPM_PAUSE_S = 0.5  # between the two samples that GPM compares; it refreshes them every 0.1 s
+# Seconds between the two samples that GPM compares. It refreshes them every 0.1 s; other hooks wait for the driver.
+GPM_PAUSE_S = 0.2
 
 
 class _Reading(ctypes.Structure):
@@ -81,12 +82,12 @@ class UseReader(watch_gpus.Nvml):
         return [one.pid for one in found[: count.value]] if known else []
 
 
-def run(gpus, others, job_id, sluid, send, dcgmi=""):
+def run(gpus, others, job_id, sluid, send, with_bandwidths=False):
     """Send a JSON line for each GPU of `gpus`, [(device minor, PCI address)], or for each of its MIG instances in use.
 
-    `others`: further GPUs of the node, which are looked at only if a GPU of the job is in MIG mode. `dcgmi`: path of
-    DCGM's client, which is asked for the shares if no GPU has GPM; "": none. The shares come last, in lines of their
-    own, so that nothing else is lost when their counters hang.
+    `others`: further GPUs of the node, which are looked at only if a GPU of the job is in MIG mode. The
+    shares come last, in lines of their own, so that nothing else is lost when their counters hang. `with_bandwidths`:
+    where no GPU has such counters, those of its links are sent instead.
     """
 
     def say(plain):
@@ -101,7 +102,7 @@ def run(gpus, others, job_id, sluid, send, dcgmi=""):
     split = [_read_gpu(reader, minor, address, job_id, sluid, say) for minor, address in gpus]
     for minor, address in others if any(split) else ():
         _read_gpu(reader, minor, address, job_id, sluid, say, whole=False)
-    _read_shares(reader, [gpu for gpu, is_split in zip(gpus, split) if not is_split], dcgmi, say)
+    _read_shares(reader, [gpu for gpu, is_split in zip(gpus, split) if not is_split], with_bandwidths, say)
 
 
 def _read_gpu(reader, minor, address, job_id, sluid, say, whole=True):
@@ -138,22 +139,16 @@ def _read_instances(reader, handle, job_id, sluid):
     return found
 
 
-def _read_shares(reader, gpus, dcgmi, say):
-    """Send the shares of whole GPUs, [(device minor, PCI address)]."""
+def _read_shares(reader, gpus, with_bandwidths, say):
+    """Send the shares of whole GPUs, [(device minor, PCI address)], or their bandwidths."""
     handles = dict((minor, reader.handle(address)) for minor, address in gpus)
     say({"asking": "the shares of GPUs"})
     found = _compare_samples(reader, [(minor, one, None) for minor, one in handles.items() if one is not None])
-    if dcgmi and gpus and not any(found.values()):
-        say({"asking": "DCGM"})
-        rows = gpu_shares.read_dcgm(dcgmi)
-        found = dict(
-            (minor, gpu_shares.dcgm_shares(reader.shares, minor, handles[minor], rows[address]))
-            for minor, address in gpus
-            if address in rows and handles[minor] is not None
-        )
     for minor in sorted(found):
         if found[minor]:
             say({"gpu": minor, "shares": found[minor]})
+        elif with_bandwidths and not any(found.values()):
+            say({"gpu": minor, "bandwidths": reader.shares.bandwidths(minor, handles[minor])})
 
 
 def _compare_samples(reader, asked):

@@ -11,7 +11,7 @@ a reader recognises one that it has by its number.
 import json
 import time
 
-from . import driver_guard, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
+from . import driver_guard, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
 
 PERIOD_S = 60.0
 # The job's mark is looked at once in this many seconds.
@@ -74,7 +74,7 @@ def ask(settings, gpus, others, job_id, sluid):
             return []
         answer = driver_guard.ask(
             settings,
-            lambda send: gpu_use_query.run(gpus, others, job_id, sluid, send, settings.dcgmi),
+            lambda send: gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi)),
             time.monotonic() + QUERY_S,
             ANSWER,
             _last_call,
@@ -86,7 +86,17 @@ def ask(settings, gpus, others, job_id, sluid):
     for line in _lines(answer.data):
         if "gpu" in line:
             found.setdefault((line["gpu"], line.get("mig", "")), {}).update(line)
+    _add_dcgm_shares(settings, gpus, found)
     return list(found.values())[:MOST]
+
+
+def _add_dcgm_shares(settings, gpus, found):
+    """Ask DCGM for the shares of GPUs that have no GPM; no other hook waits for the driver meanwhile."""
+    bandwidths = dict((key, one.pop("bandwidths")) for key, one in found.items() if "bandwidths" in one)
+    rows = gpu_shares.read_dcgm(settings.dcgmi) if bandwidths else {}
+    for minor, address in gpus:
+        if address in rows and (minor, "") in bandwidths:
+            found[minor, ""]["shares"] = gpu_shares.dcgm_shares(bandwidths[minor, ""], rows[address])
 
 
 def _lines(data):

@@ -24,7 +24,7 @@ QUERY = """
 import json, sys
 from slurmwrap.node_hooks import gpu_use_query
 gpus = json.loads(sys.argv[1])
-gpu_use_query.run(gpus, [], 41, "", lambda data: sys.stdout.write(data.decode()), sys.argv[2])
+gpu_use_query.run(gpus, [], 41, "", lambda data: sys.stdout.write(data.decode()))
 """
 # 18 links of 26,562 MB/s, PCI Express 5.0 with 16 lanes of 3,938.5 MB/s. GPM reports MiB/s.
 H100 = "links@0=18 field164@0=26562 generation@0=5 width@0=16"
@@ -36,9 +36,9 @@ Query = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def query(libnvml: Callable[..., str]) -> Query:
-    def ask(answers: str, dcgmi: str = "", python: str = sys.executable) -> list[dict[str, Any]]:
+    def ask(answers: str, python: str = sys.executable) -> list[dict[str, Any]]:
         environ = {"LD_LIBRARY_PATH": libnvml(), "FAKE_NVML": answers, "PYTHONPATH": str(Path(__file__).parents[2])}
-        argv = [python, "-c", QUERY, json.dumps(ADDRESSES), dcgmi]
+        argv = [python, "-c", QUERY, json.dumps(ADDRESSES)]
         done = subprocess.run(argv, env=environ, check=True, capture_output=True, text=True)
         return [line for line in map(json.loads, done.stdout.splitlines()) if "shares" in line]
 
@@ -112,16 +112,6 @@ GPU 0     0.001        0.000        411208               622119               0 
 """
 
 
-def test_dcgm_is_asked_where_no_gpu_has_gpm(query: Query, tmp_path: Path) -> None:
-    dcgmi = make_dcgmi(tmp_path, DMON)
-    links = "links@0=18 field164@0=26562 generation=4"  # GPU 1 for DCGM is device minor 0
-    assert query(links, dcgmi) == [
-        {"gpu": 0, "shares": {"sm_active": 0.5, "dram": 0.125, "pcie": 0.2, "nvlink": 0.1}},
-        {"gpu": 1, "shares": {"sm_active": 0.001, "dram": 0.0, "pcie": 0.0}},
-    ]
-    assert query(BUSY, dcgmi) == [{"gpu": 0, "shares": SHARES}]
-
-
 @pytest.mark.parametrize(
     ("dmon", "rows"),
     [
@@ -140,7 +130,7 @@ def test_addresses_are_those_of_sysfs() -> None:
     assert parse_discovery(text) == {3: "0000:4c:00.0"}
 
 
-def test_a_dcgmi_without_its_host_engine_or_that_hangs_gives_nothing(tmp_path: Path, query: Query) -> None:
+def test_a_dcgmi_without_its_host_engine_or_that_hangs_gives_nothing(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text(
         "#!/bin/sh\necho 'Error: unable to establish a connection to the specified host: localhost'\nexit 1\n"
@@ -150,7 +140,6 @@ def test_a_dcgmi_without_its_host_engine_or_that_hangs_gives_nothing(tmp_path: P
     hanging.write_text("#!/bin/sh\nexec sleep 3600\n")
     hanging.chmod(0o755)
     assert read_dcgm(str(broken)) == read_dcgm(str(hanging), wait_s=0.3) == read_dcgm(str(tmp_path / "none")) == {}
-    assert query("sm@0=5", str(broken)) == []
 
 
 def test_a_message_has_the_means_since_the_sampler_began() -> None:
@@ -173,17 +162,21 @@ print(json.dumps(gpu_use_sampler.ask(settings, [(0, "0000:05:00.0"), (1, "0000:0
 """
 
 
-def test_the_sampler_joins_the_shares_of_a_gpu_with_its_other_values(
+def test_the_sampler_joins_the_shares_and_asks_dcgm_where_no_gpu_has_gpm(
     libnvml: Callable[..., str], tmp_path: Path
 ) -> None:
-    def ask(answers: str) -> list[tuple[Any, ...]]:
+    dcgmi = make_dcgmi(tmp_path, DMON)
+
+    def ask(answers: str, dcgmi: str = dcgmi) -> list[tuple[Any, ...]]:
         environ = {"LD_LIBRARY_PATH": libnvml(), "FAKE_NVML": answers, "PYTHONPATH": str(Path(__file__).parents[2])}
-        argv = [sys.executable, "-c", ASK, str(tmp_path / "state"), make_dcgmi(tmp_path, DMON)]
+        argv = [sys.executable, "-c", ASK, str(tmp_path / "state"), dcgmi]
         found = json.loads(subprocess.run(argv, env=environ, check=True, capture_output=True, text=True).stdout)
+        assert all("bandwidths" not in one for one in found)
         return [(one["gpu"], one["use"], one.get("shares")) for one in found]
 
     assert ask(BUSY) == [(0, 99, SHARES), (1, 0, None)]
-    assert ask("sm@1=3 generation=0") == [
-        (0, 0, {"sm_active": 0.5, "dram": 0.125}),
-        (1, 3, {"sm_active": 0.001, "dram": 0.0}),
+    assert ask("links@0=18 field164@0=26562 generation=4 sm@1=3") == [  # GPU 1 for DCGM is device minor 0
+        (0, 0, {"sm_active": 0.5, "dram": 0.125, "pcie": 0.2, "nvlink": 0.1}),
+        (1, 3, {"sm_active": 0.001, "dram": 0.0, "pcie": 0.0}),
     ]
+    assert ask("sm@1=3", "") == ask("sm@1=3", str(tmp_path / "none")) == [(0, 0, None), (1, 3, None)]

@@ -58,7 +58,7 @@ def _make_share_reader(
             asked_at = time.monotonic()
             for key, bus in enumerate(buses):
                 if bus in rows:
-                    found[key] = shares.dcgm_shares(reader, key, handles[key], rows[bus])
+                    found[key] = shares.dcgm_shares(reader.bandwidths(key, handles[key]), rows[bus])
         return found
 
     return read
