@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from slurmwrap.fast_dataclasses import dataclass, field
 
 # Published is read back from JSON by its annotations, so the types of its fields must be importable at run time.
-from slurmwrap.model.cluster import NodeHealth, NodeLoad, Snapshot
+from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.queue_priority import PublishedOrder
 from slurmwrap.model.resource_profile import ResourceProfile
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
+    from slurmwrap.profiling.contention import SharedRun
     from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
 else:
     Protocol = object  # only type checkers look
@@ -333,6 +334,9 @@ class Store(Protocol):
     def script_outcomes(self, limit: int) -> tuple[ScriptOutcome, ...]:
         """Return what became of the newest submissions of all users, oldest first; keys begin with the uid."""
 
+    def shared_runs(self, since: float) -> tuple[SharedRun, ...]:
+        """Return the runs with counted steps that ended since then and all runs beside them; () without such steps."""
+
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
         """Store a raw measurement next to the profile that it contributed to."""
 
@@ -429,6 +433,7 @@ class Published:
     profiles: tuple[ResourceProfile, ...] = ()
     incidents: tuple[OpenIncident, ...] = ()
     loads: tuple[NodeLoad, ...] = ()
+    contention: ContentionWeights = NO_EVIDENCE
     # (Failed, known) versions of the newest scripts of all users: first versions, and changed ones. A version failed if
     # a pre-run stopped it or would have stopped it (store/script_outcomes.py).
     new_scripts: tuple[int, int] = (0, 0)

@@ -183,6 +183,14 @@ def full() -> r.NightReport:
         holdout=r.Holdout(share=0.05, held_out=61, control=1044, held_out_waste=0.91, control_waste=0.6,
                           difference=0.31, low=0.02, high=0.62),
         runtimes=_runtimes(), held=_held(),
+        gpu_use=(
+            r.GpuUseRow(least_gpus=1, most_gpus=1, runs=610, gpu_hours=2210.0, use=0.52, median_use=0.49,
+                        use_fewest_nodes=0.52, use_alone=0.58, use_beside=0.51),
+            r.GpuUseRow(least_gpus=5, most_gpus=8, runs=121, gpu_hours=6100.0, use=0.56, median_use=0.61,
+                        use_fewest_nodes=0.59, use_more_nodes=0.43, use_alone=0.58, use_beside=0.47),
+            r.GpuUseRow(least_gpus=17, most_gpus=None, runs=9, gpu_hours=3900.0, use=0.41, median_use=0.4,
+                        use_fewest_nodes=0.41, use_alone=0.41),
+        ),
         idle=(
             r.IdleRow(user="dsouza", name="jupyter", runs=6, jobs=("8011", "8012"), gpus=8, gpu_hours_idle=141.0,
                       gpu_util=0.004, no_process=True),

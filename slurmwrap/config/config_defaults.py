@@ -289,6 +289,7 @@ class SiteSection:
     published: str = ""
     state_dir: str = ""
     munge_socket: str = ""
+    dcgmi: str = ""
     slurm_user: str = ""
 
 

@@ -353,6 +353,13 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "SlurmUser's own directory on the controller: the site's database, the controller's records.",
         ),
         "munge_socket": (_G, "", "munged's socket; empty: MUNGE's default."),
+        "dcgmi": (
+            _G,
+            "",
+            """The path of DCGM's client on the nodes, /usr/bin/dcgmi, for the shares of GPUs before Hopper
+            (docs/profile.md); empty: DCGM is not asked. While it is asked, users' profilers (Nsight) fail there. The
+            nodes get it with `slurmwrap hooks install`.""",
+        ),
         "slurm_user": (
             _G,
             "",

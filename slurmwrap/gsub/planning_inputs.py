@@ -103,6 +103,7 @@ def read_planning_facts(
     return PlanningFacts(
         run_s=run_s,
         loads={load.node: load for load in context.published.loads},
+        contention=context.published.contention,
         relaxing=context.published.relaxing and context.memory.site_listens(),
         starts_now=alone,
     )

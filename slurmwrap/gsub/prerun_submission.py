@@ -210,6 +210,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, co
         pack_s=context.config.pack.measure_s,
         pack_limit_s=times.pack_s,
         pack_dir=prepared.pack_dir,
+        dcgmi=context.config.site.dcgmi,
     )
     _write(directory / "script", request.script.content)
     (directory / "script").chmod(0o700)

@@ -56,6 +56,7 @@ class InstalledHookSettings:
     nvidia_control: str = "/dev/nvidiactl"  # NVML is used only if it exists
     gate: str = "off"  # "on": the Prolog refuses a node with a conclusive fault, while the reconciler permits it
     published: str = ""  # site.published, which the gate reads
+    dcgmi: str = ""  # site.dcgmi, which the sampler of GPUs asks; "": never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def _check(settings: InstalledHookSettings) -> None:
     paths: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
     paths |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
     paths |= {"munge": settings.munge, "nvidia_proc": settings.nvidia_proc, "nvidia_control": settings.nvidia_control}
-    paths |= {"published": settings.published} if settings.published else {}
+    paths |= {name: value for name in ("published", "dcgmi") if (value := getattr(settings, name))}
     for name, path in paths.items():
         if not Path(path).is_absolute() or "\n" in str(path):
             raise SlurmwrapError(f"hooks: {name} '{path}' is not an absolute path", hint="Give the full path.")
@@ -193,7 +194,7 @@ def _fill(template: str, values: dict[str, str]) -> str:
 
 def _render_settings_json(settings: InstalledHookSettings) -> bytes:
     names = ["cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc"]
-    names += ["nvidia_control", "gate", "published"]
+    names += ["nvidia_control", "gate", "published", "dcgmi"]
     values = {name: str(getattr(settings, name)) for name in names}
     return json.dumps({**values, "release": __version__, "made_by": "slurmwrap"}, indent=1).encode() + b"\n"
 

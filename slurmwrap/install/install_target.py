@@ -47,6 +47,7 @@ class InstallTarget:
     munge_socket: str = ""
     kernel_log: str = "/dev/kmsg"
     nvidia_proc: str = "/proc/driver/nvidia"
+    dcgmi: str = ""
     gate: str = "off"
     cli_filter: str = "off"  # "files": cli_filter.lua is installed; "on": slurm.conf names it too
     slurm_bin: str = ""  # directory of Slurm's commands when it is not in the PATH of systemd's services
@@ -60,7 +61,7 @@ class InstallTarget:
             directory=Path(self.directory), python=self.python, spool=Path(self.spool), cluster=self.cluster,
             controller_dir=Path(self.state_dir) / "controller", node_state_dir=Path(self.node_state_dir),
             munge=self.munge, munge_socket=self.munge_socket, kernel_log=self.kernel_log,
-            nvidia_proc=self.nvidia_proc, gate=self.gate, published=self.published,
+            nvidia_proc=self.nvidia_proc, gate=self.gate, published=self.published, dcgmi=self.dcgmi,
         )  # fmt: skip
 
     def to_plain(self) -> dict[str, Any]:
@@ -93,6 +94,8 @@ def resolve_install_target(
     values: dict[str, Any] = {}
     for layer in layers:
         values |= {key: value for key, value in layer.items() if value is not None and key in known}
+    # It has no option, so a change of the configuration must reach nodes that are installed already.
+    values["dcgmi"] = config.site.dcgmi
     if not values.get("spool") or not values.get("published"):
         raise UsageError(
             "nodes and controller need a shared directory for the observations of the hooks",

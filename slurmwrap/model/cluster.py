@@ -111,6 +111,23 @@ class NodeLoad:
     node: str
     cpus_busy: float = 0.0  # mean number of busy cores, over the jobs with a profile
     mem_mib: int = 0  # sum of their measured peaks
+    pcie: float = 0.0  # sum over their GPUs of the share of PCIe in use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentionWeights:
+    """What the site's own runs prove about the speed that sensitive jobs lose beside others (profiling/contention.py).
+
+    ln(speed) lost for each unit of own part x others' part of the node's CPUs, memory or PCIe.
+    """
+
+    cpus: float = 1.0
+    memory: float = 1.0
+    pcie: float = 0.0
+    pairs: int = 0  # runs alone and beside others that were compared; 0: nothing is proved
+
+
+NO_EVIDENCE = ContentionWeights()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field
 
+# Names of the shares of a GPU, 0 to 1: busy multiprocessors, and the bandwidth in use of its memory, PCIe and NVLink.
+# Hardware counters: by GPM of NVML from Hopper on, else by DCGM (node_hooks/gpu_shares.py).
+GPU_SHARES = ("sm_active", "dram", "pcie", "nvlink")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
@@ -39,6 +43,7 @@ PACK_ENDS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataLoading:
     """What one batch of a job's torch DataLoader costs, in seconds per batch (inject/slurmwrap_loader_times.py).
 
@@ -100,10 +105,25 @@ class Measurement:
     gpus_unused: int | None = None  # GPUs on which no process was seen during the whole run (NVML)
     gpu_power_w: float | None = None
     pcie_mib_per_s: float | None = None
+    gpu_sm_active: float | None = None  # the next four: means of GPU_SHARES over the GPUs
+    gpu_dram: float | None = None
+    gpu_pcie: float | None = None
+    gpu_nvlink: float | None = None
     # Resource -> slow-down under a stressor, at least 1.
     sensitivity: Mapping[str, float] = field(default_factory=dict)
     pack_speeds: tuple[PackPoint, ...] = ()  # ascending by members; () if it was not measured (gsub --pack)
     pack_end: str = ""  # of PACK_ENDS; "" if it was not tried
+
+
+# A job is sensitive to a resource if a stressor on it made its steps take this many times as long.
+_SENSITIVE = 1.05
+# A job that uses a smaller share of its GPUs' PCIe does not depend on it.
+MOST_PCIE_UNUSED = 0.05
+
+
+def is_sensitive(sensitivity: Mapping[str, float], resource: str) -> bool:
+    """Return whether the pre-run showed that the job is slower when others use `resource`."""
+    return sensitivity.get(resource, 1.0) >= _SENSITIVE
 
 
 # Value of ResourceProfile.source for a profile that was measured on another site.
@@ -150,6 +170,10 @@ class ResourceProfile:
     gpu_mem_mib: int | None = None  # most memory that was reserved on one GPU
     gpu_util: float | None = None  # 0..1
     gpu_mem_util: float | None = None  # 0..1
+    gpu_sm_active: float | None = None  # the next four: GPU_SHARES
+    gpu_dram: float | None = None
+    gpu_pcie: float | None = None
+    gpu_nvlink: float | None = None
     sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, at least 1
     variant: str = ""  # profiling.key.derive_variant() of the newest run; "" if unknown
     # Need by mean busy cores alone, per GPU. It applies where no curve is valid.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from slurmwrap.fast_dataclasses import dataclass
+from collections.abc import Mapping
+
+from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import RunKey
 
 # Values of EarlyFinding.kind.
@@ -62,6 +64,8 @@ class GpuUse:
     mem_total_mib: int = 0  # 0: unknown
     energy_j: float | None = None  # since `began`, all of the GPU; None where NVML does not count it
     mig: str = ""  # UUID of the MIG instance; "" for a whole GPU
+    shares: Mapping[str, float] = field(default_factory=dict)  # resource_profile.GPU_SHARES -> mean, 0 to 1
+    share_samples: int = 0  # number of samples in these means
     covered_s: float = 0.0  # seconds from `began` to the end of the last sample; 0: all intervals are over
     # The last 90 samples as they were taken, one a minute, once `interval_s` is longer than that; () before.
     latest_use_pct: tuple[float, ...] = ()
@@ -88,6 +92,8 @@ class GpuSamples:
     processes: tuple[int, ...]
     mem_total_mib: int = 0
     energy_j: float | None = None  # since `began`
+    shares: Mapping[str, float] = field(default_factory=dict)  # means since `began`
+    share_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Read use, memory, processes and energy of a job's GPUs through NVML; runs in a child process and changes nothing.
+"""Read use, memory, processes, energy and shares of a job's GPUs through NVML; runs in a child process and changes nothing.
 
 Before each GPU the child sends a line that names it, so that a hang can be attributed. A value that GPU or driver does
 not support is omitted. Of a GPU in MIG mode, only the instances are read on which a process of the job runs: NVML does
@@ -9,15 +9,14 @@ import ctypes
 import json
 import time
 
-from . import job_cgroup, watch_gpus
+from . import gpu_shares, job_cgroup, watch_gpus
 
 UTILIZATION_SAMPLES = 1  # NVML_GPU_UTILIZATION_SAMPLES
 READINGS = 1024  # largest number of the driver's own samples that are read
 RECENT_US = 60 * 10**6  # samples that are older than this before the newest one are from an earlier minute
 PROCESSES = 256  # largest number of processes of a MIG instance that are read
-GPM_SM_UTIL = 2  # NVML_GPM_METRIC_SM_UTIL
-GPM_METRICS = 512  # more than NVML_GPM_METRIC_MAX of any release
-GPM_PAUSE_S = 0.2  # between the two samples that GPM compares
+# Seconds between the two samples that GPM compares. It refreshes them every 0.1 s; other hooks wait for the driver.
+GPM_PAUSE_S = 0.2
 
 
 class _Reading(ctypes.Structure):
@@ -33,26 +32,12 @@ class _Process(ctypes.Structure):
     ]
 
 
-class _GpmMetric(ctypes.Structure):
-    _fields_ = [
-        ("number", ctypes.c_uint),
-        ("code", ctypes.c_uint),
-        ("value", ctypes.c_double),
-        ("names", ctypes.c_char_p * 3),
-    ]
-
-
-class _GpmMetrics(ctypes.Structure):
-    _fields_ = [
-        ("version", ctypes.c_uint),
-        ("count", ctypes.c_uint),
-        ("samples", ctypes.c_void_p * 2),
-        ("metrics", _GpmMetric * GPM_METRICS),
-    ]
-
-
 class UseReader(watch_gpus.Nvml):
     """NVML's calls for one query. A value that is not supported is None."""
+
+    def __init__(self):
+        watch_gpus.Nvml.__init__(self)
+        self.shares = gpu_shares.ShareReader(self.call)
 
     def handle(self, address):
         found = ctypes.c_void_p()
@@ -96,34 +81,13 @@ class UseReader(watch_gpus.Nvml):
         known = self.call("nvmlDeviceGetComputeRunningProcesses_v3", handle, ctypes.byref(count), found)
         return [one.pid for one in found[: count.value]] if known else []
 
-    def instance_use(self, handle, instances):
-        """Return {GPU instance id: use of its multiprocessors in percent} by GPM; {} where it is not supported."""
-        taken = [(one, self._gpm_sample(handle, one)) for one in instances]
-        if any(sample is not None for _, sample in taken):
-            time.sleep(GPM_PAUSE_S)
-        found = {}
-        for instance, before in taken:
-            after = self._gpm_sample(handle, instance) if before is not None else None
-            if after is not None:
-                asked = _GpmMetrics(version=1, count=1, samples=(before, after))
-                asked.metrics[0].number = GPM_SM_UTIL
-                if self.call("nvmlGpmMetricsGet", ctypes.byref(asked)) and asked.metrics[0].code == 0:
-                    found[instance] = round(asked.metrics[0].value, 1)
-        return found
 
-    def _gpm_sample(self, handle, instance):
-        """Return a sample of GPM, which the end of the process frees."""
-        found = ctypes.c_void_p()
-        if not self.call("nvmlGpmSampleAlloc", ctypes.byref(found)):
-            return None
-        known = self.call("nvmlGpmMigSampleGet", handle, ctypes.c_uint(instance), found)
-        return found.value if known else None
-
-
-def run(gpus, others, job_id, sluid, send):
+def run(gpus, others, job_id, sluid, send, with_bandwidths=False):
     """Send a JSON line for each GPU of `gpus`, [(device minor, PCI address)], or for each of its MIG instances in use.
 
-    `others`: further GPUs of the node, which are looked at only if a GPU of the job is in MIG mode.
+    `others`: further GPUs of the node, which are looked at only if a GPU of the job is in MIG mode. The
+    shares come last, in lines of their own, so that nothing else is lost when their counters hang. `with_bandwidths`:
+    where no GPU has such counters, those of its links are sent instead.
     """
 
     def say(plain):
@@ -138,6 +102,7 @@ def run(gpus, others, job_id, sluid, send):
     split = [_read_gpu(reader, minor, address, job_id, sluid, say) for minor, address in gpus]
     for minor, address in others if any(split) else ():
         _read_gpu(reader, minor, address, job_id, sluid, say, whole=False)
+    _read_shares(reader, [gpu for gpu, is_split in zip(gpus, split) if not is_split], with_bandwidths, say)
 
 
 def _read_gpu(reader, minor, address, job_id, sluid, say, whole=True):
@@ -163,8 +128,36 @@ def _read_instances(reader, handle, job_id, sluid):
         own = [pid for pid in reader.pids(one) if _is_of_job(pid, job_id, sluid)]
         if own:
             used.append((one, reader.number("nvmlDeviceGetGpuInstanceId", one), len(own)))
-    rates = reader.instance_use(handle, sorted(set(number for _, number, _ in used if number is not None)))
-    return [dict(_read_device(reader, one, rates.get(number), own), mig=reader.uuid(one)) for one, number, own in used]
+    numbers = sorted(set(number for _, number, _ in used if number is not None))
+    shares = _compare_samples(reader, [((handle.value, number), handle, number) for number in numbers])
+    found = []
+    for one, number, own in used:
+        share = shares.get((handle.value, number), {})
+        use = round(100 * share[gpu_shares.SM_ACTIVE], 1) if gpu_shares.SM_ACTIVE in share else None
+        device = _read_device(reader, one, use, own)
+        found.append(dict(device, mig=reader.uuid(one), **({"shares": share} if share else {})))
+    return found
+
+
+def _read_shares(reader, gpus, with_bandwidths, say):
+    """Send the shares of whole GPUs, [(device minor, PCI address)], or their bandwidths."""
+    handles = dict((minor, reader.handle(address)) for minor, address in gpus)
+    say({"asking": "the shares of GPUs"})
+    found = _compare_samples(reader, [(minor, one, None) for minor, one in handles.items() if one is not None])
+    for minor in sorted(found):
+        if found[minor]:
+            say({"gpu": minor, "shares": found[minor]})
+        elif with_bandwidths and not any(found.values()):
+            say({"gpu": minor, "bandwidths": reader.shares.bandwidths(minor, handles[minor])})
+
+
+def _compare_samples(reader, asked):
+    """Return {key: shares} of `asked`, [(key, handle of a GPU, number of its MIG instance or None)]."""
+    for one in asked:
+        reader.shares.read(*one)
+    if any(one[0] not in reader.shares.refused for one in asked):
+        time.sleep(GPM_PAUSE_S)
+    return dict((one[0], reader.shares.read(*one)) for one in asked)
 
 
 def _read_device(reader, handle, use, processes):

@@ -11,7 +11,7 @@ a reader recognises one that it has by its number.
 import json
 import time
 
-from . import driver_guard, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
+from . import driver_guard, gpu_shares, gpu_use_query, job_cgroup, munge_spool, node_state, nvml
 
 PERIOD_S = 60.0
 # The job's mark is looked at once in this many seconds.
@@ -74,7 +74,7 @@ def ask(settings, gpus, others, job_id, sluid):
             return []
         answer = driver_guard.ask(
             settings,
-            lambda send: gpu_use_query.run(gpus, others, job_id, sluid, send),
+            lambda send: gpu_use_query.run(gpus, others, job_id, sluid, send, bool(settings.dcgmi)),
             time.monotonic() + QUERY_S,
             ANSWER,
             _last_call,
@@ -82,7 +82,21 @@ def ask(settings, gpus, others, job_id, sluid):
     except OSError:
         # Without its private directory a node cannot remember a stuck driver, so the driver is not asked.
         return []
-    return [line for line in _lines(answer.data) if "gpu" in line][:MOST]
+    found = {}
+    for line in _lines(answer.data):
+        if "gpu" in line:
+            found.setdefault((line["gpu"], line.get("mig", "")), {}).update(line)
+    _add_dcgm_shares(settings, gpus, found)
+    return list(found.values())[:MOST]
+
+
+def _add_dcgm_shares(settings, gpus, found):
+    """Ask DCGM for the shares of GPUs that have no GPM; no other hook waits for the driver meanwhile."""
+    bandwidths = dict((key, one.pop("bandwidths")) for key, one in found.items() if "bandwidths" in one)
+    rows = gpu_shares.read_dcgm(settings.dcgmi) if bandwidths else {}
+    for minor, address in gpus:
+        if address in rows and (minor, "") in bandwidths:
+            found[minor, ""]["shares"] = gpu_shares.dcgm_shares(bandwidths[minor, ""], rows[address])
 
 
 def _lines(data):
@@ -138,6 +152,7 @@ class PendingSamples:
         self.series = {}  # (GPU, UUID of the MIG instance) -> {name of LISTS: values}
         self.total = {}  # -> memory in MiB
         self.energy = {}  # -> (last value of the counter in mJ, mJ since its first value)
+        self.shares = {}  # -> {name of gpu_shares.NAMES: (sum, number of values)} since the start of the sampler
 
     def add(self, number, answers):
         """Add sample `number`; samples between the last one and this are unknown."""
@@ -152,6 +167,10 @@ class PendingSamples:
                 values += [-1] * (self.count - 1 - len(values)) + [one.get(name, -1)]
             self.total[key] = one.get("mem_total_mib", 0)
             self._add_energy(key, one.get("energy_mj"))
+            sums = self.shares.setdefault(key, {})
+            for name, share in one.get("shares", {}).items():
+                before, count = sums.get(name, (0.0, 0))
+                sums[name] = (before + share, count + 1)
             if one["gpu"] != HOST:
                 self.unused = self.unused or not one.get("processes", 1) or one.get("use", IN_USE) < IN_USE
         self._drop_oldest()
@@ -182,6 +201,10 @@ class PendingSamples:
             one = dict(padded, gpu=key[0], mig=key[1], mem_total_mib=self.total[key])
             if key in self.energy:
                 one["energy_j"] = round(self.energy[key][1] / 1000.0, 1)
+            if self.shares.get(key):
+                sums = self.shares[key]
+                one["shares"] = dict((name, round(sums[name][0] / sums[name][1], 4)) for name in sums)
+                one["share_samples"] = max(count for _, count in sums.values())
             gpus.append(one)
         return dict(self.facts, first=self.first, interval_s=PERIOD_S, samples=gpus)
 

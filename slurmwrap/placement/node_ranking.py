@@ -8,6 +8,9 @@ The score is counted in GPUs, so that its parts can be added; smaller is better.
               needs many CPUs goes where light jobs left theirs, and no GPU is left without CPUs
     clash     the node's GPUs x (busy share of its CPUs x the job's + the same for memory): jobs that keep CPUs or
               memory busy are kept apart, complementary ones together. 0 if no load is published
+
+Where runs at the site prove that sensitive jobs lose more beside others, their clash has other weights, and PCIe counts
+too (profiling/contention.py).
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.cluster import NO_EVIDENCE
 from slurmwrap.model.decision import DRAIN_PREFIX
 from slurmwrap.model.hostlist import expand, fold
+from slurmwrap.model.resource_profile import MOST_PCIE_UNUSED, is_sensitive
 from slurmwrap.placement.candidates import CandidateNodes, has_opaque_node_choice
 from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.cluster import Node, NodeHealth, NodeLoad
+    from slurmwrap.model.cluster import ContentionWeights, Node, NodeHealth, NodeLoad
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.resource_units import ResourceUnits
 
@@ -49,7 +54,12 @@ class NodeRankScore:
 
 
 def score(
-    node: Node, units: int, need: ResourceUnits, profile: ResourceProfile | None, loads: Mapping[str, NodeLoad]
+    node: Node,
+    units: int,
+    need: ResourceUnits,
+    profile: ResourceProfile | None,
+    loads: Mapping[str, NodeLoad],
+    weights: ContentionWeights = NO_EVIDENCE,
 ) -> NodeRankScore:
     """Return the score of `units` units of `need` on `node` as it is now."""
     gpus, cpus, memory = need.on(units)
@@ -58,7 +68,7 @@ def score(
         left=node.gpus_free - gpus,
         sockets=int(is_on_one_socket(node, gpus) is False),
         balance=_compute_balance(node, gpus, cpus, memory),
-        clash=compute_clash(node, gpus, load, profile) if load is not None and profile is not None else 0.0,
+        clash=compute_clash(node, gpus, load, profile, weights) if load is not None and profile is not None else 0.0,
     )
 
 
@@ -94,12 +104,23 @@ def _compute_balance(node: Node, gpus: int, cpus: int, mem_mib: int) -> float:
     return by_cpus + by_memory
 
 
-def compute_clash(node: Node, gpus: int, load: NodeLoad, profile: ResourceProfile) -> float:
-    """Return the clash of a job that takes so many GPUs with the published load of `node`."""
+def compute_clash(
+    node: Node, gpus: int, load: NodeLoad, profile: ResourceProfile, weights: ContentionWeights = NO_EVIDENCE
+) -> float:
+    """Return the clash of a job that takes so many GPUs with the published load of `node`.
+
+    `weights` count for the resources to which the job is sensitive.
+    """
     cpus = _compute_part(load.cpus_busy, node.cpus) * _compute_part(gpus * (profile.cpus_per_gpu or 0.0), node.cpus)
     memory = _compute_part(load.mem_mib, node.mem_mib) * _compute_part(
         gpus * (profile.mem_mib_per_gpu or 0), node.mem_mib
     )
+    if weights.pairs:
+        cpus *= weights.cpus if is_sensitive(profile.sensitivity, "cpu") else 1.0
+        memory *= weights.memory if is_sensitive(profile.sensitivity, "mem_bw") else 1.0
+        if (profile.gpu_pcie or 0.0) > MOST_PCIE_UNUSED:
+            pcie = _compute_part(load.pcie, node.gpus) * _compute_part(gpus * (profile.gpu_pcie or 0.0), node.gpus)
+            return node.gpus * (cpus + memory + weights.pcie * pcie)
     return node.gpus * (cpus + memory)
 
 

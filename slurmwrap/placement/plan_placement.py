@@ -160,7 +160,7 @@ def _explain_choice(
 ) -> Iterator[str]:
     """Yield what made this node better than others with as many free GPUs."""
     gpus = candidates.need.on(units)[0]
-    parts = score(node, units, candidates.need, profile, outlook.loads)
+    parts = score(node, units, candidates.need, profile, outlook.loads, outlook.contention)
     if gpus > 1 and is_on_one_socket(node, gpus):
         yield f"its {gpus} GPUs can lie on one socket of {node.name}"
     if parts.sockets:
@@ -321,7 +321,9 @@ def _make_ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook:
             alone = known[alike] = score(node, units, need, profile, {})
         load = outlook.loads.get(node.name)
         more = (
-            compute_clash(node, units * need.gpus, load, profile) if load is not None and profile is not None else 0.0
+            compute_clash(node, units * need.gpus, load, profile, outlook.contention)
+            if load is not None and profile is not None
+            else 0.0
         )
         return is_whole_node_broken(slot, need, units), node.weight, alone.total_with(more)
 

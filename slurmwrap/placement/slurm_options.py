@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.cluster import NO_EVIDENCE
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.candidates import CandidateNodes
@@ -18,7 +19,7 @@ from slurmwrap.sbatch.option_table import BY_NAME
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.cluster import Node, NodeLoad, Snapshot
+    from slurmwrap.model.cluster import ContentionWeights, Node, NodeLoad, Snapshot
 
 
 # Option that is firm → (name of its level, key of `scontrol update` that relaxes it).
@@ -30,6 +31,7 @@ class PlanningFacts:
     """What is published about nodes, and what happens to the job next. The defaults assume nothing."""
 
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node name
+    contention: ContentionWeights = NO_EVIDENCE  # what the site's runs prove about nodes with busy neighbours
     # Whether a reconciler relaxes pending jobs; only then may firm options be asked for.
     relaxing: bool = False
     # QOS and account that Slurm gave a job that is submitted already; "": not known yet.

@@ -48,7 +48,7 @@ class GpuDemand:
 
     gpu_util: float | None = None  # share of the time in which a kernel ran (NVML's utilization.gpu), 0 to 1
     gpu_s_per_step: float | None = None  # seconds of that time in one step of the program
-    gpu_mem_util: float | None = None  # share of the time in which GPU memory was read or written, 0 to 1
+    gpu_mem_util: float | None = None  # share of the memory bandwidth, or of the time in which it was used, 0 to 1
     gpu_mem_mib: float | None = None  # peak
     pcie: float | None = None  # share of the bandwidth, 0 to 1
     cpus: float | None = None  # busy cores
@@ -72,12 +72,17 @@ class PairForecast:
 
 
 def read_demand(profile: ResourceProfile) -> GpuDemand:
-    """Return what a job of this profile uses on its one GPU. PCIe is not measured by a pre-run."""
+    """Return what a job of this profile uses on its one GPU.
+
+    Hardware counters of memory bandwidth and PCIe take precedence: NVML's utilization.memory is the time in which
+    memory was used at all. Where there are none, PCIe is unknown.
+    """
     util, rate = _at_least_0(profile.gpu_util), _at_least_0(profile.steps_per_s)
     return GpuDemand(
         gpu_util=util,
         gpu_s_per_step=util / rate if util and rate else None,
-        gpu_mem_util=profile.gpu_mem_util,
+        gpu_mem_util=profile.gpu_mem_util if profile.gpu_dram is None else profile.gpu_dram,
+        pcie=profile.gpu_pcie,
         gpu_mem_mib=profile.gpu_mem_mib,
         cpus=profile.cpus_busy if profile.cpus_busy is not None else profile.cpus_per_gpu,
     )

@@ -6,12 +6,12 @@ When there are more, the samples of neighbouring intervals are merged, and each 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
-from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.resource_profile import GPU_SHARES, Measurement
 from slurmwrap.model.running_job import GpuSamples, GpuUse
 
 T = TypeVar("T", int, float)
@@ -44,10 +44,14 @@ def add_samples(use: GpuUse | None, found: GpuSamples, attempt: RunKey) -> GpuUs
     for value in [(-1.0, -1, -1)] * gap + values:
         series.append(*value)
     energy = [joules for joules in (use.energy_j, found.energy_j) if joules is not None]
+    # Of a sampler that was started again, the means are those over more samples.
+    more = found.share_samples > use.share_samples
     return replace(
         series.as_use(use),
         mem_total_mib=found.mem_total_mib or use.mem_total_mib,
         energy_j=max(energy, default=None),
+        shares=found.shares if more else use.shares,
+        share_samples=max(found.share_samples, use.share_samples),
     )
 
 
@@ -240,4 +244,11 @@ def add_gpu_use(measured: Measurement | None, run: JobRun, uses: Sequence[GpuUse
         gpu_util=round(sum(known) / len(known) / 100, 3) if base.gpu_util is None else base.gpu_util,
         gpu_mem_peak_mib=peak if base.gpu_mem_peak_mib is None else base.gpu_mem_peak_mib,
         gpus_unused=unused if base.gpus_unused is None else base.gpus_unused,
+        **_average_shares(uses),
     )
+
+
+def _average_shares(gpus: Sequence[GpuUse]) -> dict[str, Any]:
+    """Return the field of a Measurement and the mean over the GPUs for each share that is known."""
+    known = {name: [one.shares[name] for one in gpus if name in one.shares] for name in GPU_SHARES}
+    return {f"gpu_{name}": round(sum(values) / len(values), 4) for name, values in known.items() if values}

@@ -32,6 +32,7 @@ from slurmwrap.model.cpu_sweep import least_cpus
 from slurmwrap.model.resource_profile import (
     BY_FILES,
     BY_LOADER,
+    GPU_SHARES,
     IMPORTED,
     PACK_ENDS,
     CurvePoint,
@@ -50,7 +51,7 @@ MOST = 1e12
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
 MOST_POINTS, MOST_ROUNDS = 256, 1000
 SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
-_SHARE_FIELDS = ("gpu_util", "gpu_mem_util")
+_SHARE_FIELDS = tuple(f"gpu_{name}" for name in ("util", "mem_util", *GPU_SHARES))
 _MEMORY_SOURCES = ("", "cgroup", "pss", "rss")
 _CURVE_ENDS = ("", "allocation", "workers", "pinned", "time")
 _MOST_PATH = 4096
@@ -287,6 +288,10 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
         ),
         gpu_util=latest(old.gpu_util, new.gpu_util),
         gpu_mem_util=latest(old.gpu_mem_util, new.gpu_mem_util),
+        gpu_sm_active=latest(old.gpu_sm_active, new.gpu_sm_active),
+        gpu_dram=latest(old.gpu_dram, new.gpu_dram),
+        gpu_pcie=latest(old.gpu_pcie, new.gpu_pcie),
+        gpu_nvlink=latest(old.gpu_nvlink, new.gpu_nvlink),
         loader_workers=None if known_workers is None else int(known_workers),
         model_mib=latest(old.model_mib, model, outranked=False),
         loading=new.loading if new.loading is not None and (newer or old.loading is None) else old.loading,

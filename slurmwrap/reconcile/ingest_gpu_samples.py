@@ -13,6 +13,7 @@ from typing import Any
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Observation
+from slurmwrap.model.resource_profile import GPU_SHARES
 from slurmwrap.model.running_job import HOST, GpuSamples, GpuUse
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, record_of
 from slurmwrap.profiling.gpu_use import add_samples, shorten_series
@@ -57,7 +58,15 @@ def _parse_gpu(plain: Any, node: str, began: float, interval_s: float, first: in
         processes=tuple(map(int, processes)),
         mem_total_mib=int(_parse(plain, "mem_total_mib", 0, _MIB)),
         energy_j=_parse(plain, "energy_j", 0, _JOULES) if plain.get("energy_j") is not None else None,
+        shares=_parse_shares(plain.get("shares", {})),
+        share_samples=int(_parse(plain, "share_samples", 0, _NUMBER)) if "share_samples" in plain else 0,
     )
+
+
+def _parse_shares(found: Any) -> dict[str, float]:
+    if not isinstance(found, Mapping) or not found.keys() <= set(GPU_SHARES):
+        raise ValueError("shares are not the shares of a GPU")
+    return {name: _parse(found, name, 0, 1) for name in found}
 
 
 def _parse(plain: Mapping[str, Any], name: str, least: float, most: float) -> float:

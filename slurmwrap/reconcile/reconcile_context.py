@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmUnreachable, StoreError
-from slurmwrap.model.cluster import Snapshot
+from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Snapshot
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
@@ -266,6 +266,8 @@ class ReconcilerState:
     run_time_queries: dict[RunKey, RunTimeQuery] = field(default_factory=dict)  # of pending and running jobs
     run_time_news: dict[RunTimeQuery, int] | None = None  # jobs whose lines are to be made -> end of their last run
     run_time_lines: dict[str, tuple[int, str]] = field(default_factory=dict)  # digest -> end of last run, line
+    contention: ContentionWeights = NO_EVIDENCE
+    contention_at: float = 0.0  # when it was last fitted; 0: not yet
     order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.cluster import NodeHealth, NodeLoad
+from slurmwrap.model.cluster import ContentionWeights, NodeHealth, NodeLoad
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import JobRun, StrikeRecord
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.candidates import build_domain_tables
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT, is_held_launch
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_run, record_of, run_key_from_job
 from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
 from slurmwrap.prerun.expected_saving import summarize_history
+from slurmwrap.profiling.contention import fit_contention_weights, make_contention_cases
 from slurmwrap.profiling.job_key import derive_published_key, derive_site_key
 from slurmwrap.profiling.storage_model import summarize_mounts
 from slurmwrap.protocols import Published
@@ -182,7 +184,25 @@ def _add_load(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeL
         load,
         cpus_busy=round(load.cpus_busy + gpus * (profile.cpus_busy or profile.cpus_per_gpu or 0.0), 3),
         mem_mib=load.mem_mib + int(gpus * (profile.mem_mib_per_gpu or 0)),
+        pcie=round(load.pcie + gpus * (profile.gpu_pcie or 0.0), 3),
     )
+
+
+# Contention: fitted once a day, because it rests on the runs of weeks.
+_FIT_S, _FITTED_DAYS_S = 86400.0, 28 * 86400.0
+
+
+def fit_contention(this_pass: ReconcilePass) -> ContentionWeights:
+    """Return the weights of busy neighbours that the site's runs prove; in user mode nothing is known of neighbours."""
+    book, store = this_pass.book, this_pass.services.store
+    if this_pass.services.scope.user is None and not 0 <= this_pass.now - book.contention_at < _FIT_S:
+        book.contention_at = this_pass.now
+        runs, snapshot = store.shared_runs(this_pass.now - _FITTED_DAYS_S), this_pass.snapshot()
+        levels = build_domain_tables(snapshot.topology) if runs else ()
+        nodes = {node.name: node for node in snapshot.nodes}
+        cases = make_contention_cases(runs, nodes, levels[0] if levels else {})
+        book.contention = fit_contention_weights(cases)
+    return book.contention
 
 
 # A run whose launch failed was submitted or requeued at most this long ago.
@@ -354,6 +374,7 @@ def _publish(this_pass: ReconcilePass) -> None:
         profiles=tuple(replace(p, key=derive_published_key(p.key)) for p in profiles),
         incidents=open_incidents.list_published_incidents(this_pass.incidents, this_pass.services.mounts),
         loads=measure_node_loads(this_pass, {profile.key: profile for profile in profiles}),
+        contention=fit_contention(this_pass),
         new_scripts=scripts.new,
         changed_scripts=scripts.changed,
         relaxing=is_relaxing(this_pass.services),

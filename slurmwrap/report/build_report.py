@@ -9,6 +9,7 @@ from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
 from slurmwrap.report.convergence_totals import sum_convergence
 from slurmwrap.report.early_results import count_early_rows, list_early_cases, make_early_agreement
+from slurmwrap.report.gpu_use_totals import sum_gpu_use
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
@@ -77,6 +78,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         predictions=compare_predictions(figures.predicted),
         convergence=sum_convergence(figures.trained),
         locality=make_locality_rows(figures.spread, figures.switch_of),
+        gpu_use=sum_gpu_use(figures.gpu_runs),
         users=usage_totals.users(figures),
         accounts=usage_totals.accounts(figures),
         notes=tuple(figures.notes),

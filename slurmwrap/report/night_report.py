@@ -368,6 +368,22 @@ class LocalityRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUseRow:
+    """How busy the GPUs of measured runs of one size were: shares of GPU time, 0..1; None: too few runs."""
+
+    least_gpus: int
+    most_gpus: int | None  # None: without an end
+    runs: int
+    gpu_hours: float
+    use: float
+    median_use: float  # of the runs
+    use_fewest_nodes: float | None = None  # runs on as few nodes as could hold them
+    use_more_nodes: float | None = None
+    use_alone: float | None = None  # runs beside which no other run was for half of the time
+    use_beside: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LargeJob:
     """ETTR of one large job: productive over available time (usage_totals.py).
 
@@ -635,6 +651,7 @@ class NightReport:
     convergence: ConvergenceTotals = field(default_factory=ConvergenceTotals)
     predictions: tuple[PredictionRow, ...] = ()
     locality: tuple[LocalityRow, ...] = ()
+    gpu_use: tuple[GpuUseRow, ...] = ()
     large: tuple[LargeJob, ...] = ()
     users: tuple[ShareRow, ...] = ()
     accounts: tuple[ShareRow, ...] = ()

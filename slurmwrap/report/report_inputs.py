@@ -227,6 +227,21 @@ class MultiNodeRun(NamedTuple):
     failed: bool
 
 
+class GpuRun(NamedTuple):
+    """A run with GPUs, of any job. `nodes`: with the cluster in front, "lab/n1".
+
+    `use`: mean over its GPUs, 0..1; None if it is not known or the run is not of the period, so that it is only a
+    neighbour of others.
+    """
+
+    nodes: tuple[str, ...]
+    gpus: int
+    partition: str
+    start: float
+    end: float
+    use: float | None
+
+
 class BlamedInput(NamedTuple):
     """Failed runs of one user and category whose diagnoses name the same file as the cause."""
 
@@ -328,6 +343,7 @@ class Figures:
     trained: Sequence[TrainedRuns] = ()
     found_early: Sequence[FoundRun] = ()
     spread: Sequence[MultiNodeRun] = ()
+    gpu_runs: Sequence[GpuRun] = ()
     # Node -> leaf switch or block; empty if the network is not known.
     switch_of: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()

@@ -9,6 +9,7 @@ from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_page import format_duration
 from slurmwrap.report.sections_saved import MEANS
+from slurmwrap.report.sections_site import describe_gpu_count
 from slurmwrap.report.svg_charts import (
     CANCELLED,
     COMPLETED,
@@ -44,6 +45,7 @@ TITLES = {
     "held": "GPU-hours over time",
     "runtimes": "How long runs lasted",
     "savings": "GPU-hours saved, with 95 % intervals",
+    "gpu_use": "GPU use by size, spread and neighbours",
 }
 
 # ---- charts
@@ -163,6 +165,33 @@ def _describe_saving(one: Any) -> str:
     return f"{what} {_format_hours(one.gpu_hours)}{interval}"
 
 
+def _plot_gpu_use(axes: Any, report: NightReport, zone: Any) -> str:
+    rows = report.gpu_use
+    positions = range(len(rows))
+    axes.bar(positions, [100 * row.use for row in rows], width=0.66, color=COMPLETED, alpha=0.35, label="all")
+    # Beside each other, so that equal values do not hide one another.
+    series = (
+        ("use_fewest_nodes", "fewest nodes", "^", COMPLETED, -0.24),
+        ("use_more_nodes", "more nodes", "v", FAILED, -0.08),
+        ("use_alone", "alone", "o", COMPLETED, 0.08),
+        ("use_beside", "beside others", "s", FAILED, 0.24),
+    )
+    for key, name, marker, colour, shift in series:
+        values = [getattr(row, key) for row in rows]
+        known = [(place + shift, 100 * value) for place, value in enumerate(values) if value is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), marker, color=colour, markersize=7, label=name)
+    axes.set_xticks(list(positions), [describe_gpu_count(row) for row in rows])
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("GPUs of the job")
+    axes.set_ylabel("% of the GPU time")
+    simplify_axes(axes, "y")
+    add_legend(axes, 3)
+    return "GPUs of the job and use: " + "; ".join(
+        f"{describe_gpu_count(row)}: {text_format.percent(row.use)}" for row in rows
+    )
+
+
 def _format_hours(value: float) -> str:
     return f"{'−' if value < 0 else ''}{text_format.hours(abs(value))}"
 
@@ -171,5 +200,6 @@ _PLOTS: dict[str, tuple[str, Callable[[NightReport], bool], Callable[[Any, Night
     "categories": (TITLES["categories"], lambda r: any(row.gpu_hours for row in r.categories), _plot_categories),
     "held": (TITLES["held"], lambda r: any(m.completed + m.failed + m.cancelled for m in r.held), _plot_held_hours),
     "runtimes": (TITLES["runtimes"], lambda r: any(one.failed for one in r.runtimes), _plot_runtimes),
+    "gpu_use": (TITLES["gpu_use"], lambda r: bool(r.gpu_use), _plot_gpu_use),
     "savings": (TITLES["savings"], lambda r: any(one.gpu_hours is not None for one in _list_savings(r)), _plot_savings),
 }

@@ -14,7 +14,7 @@ from slurmwrap.model.run_time import (
     FROM_USER,
 )
 from slurmwrap.report import text_format
-from slurmwrap.report.night_report import NightReport, ShareRow
+from slurmwrap.report.night_report import GpuUseRow, NightReport, ShareRow
 from slurmwrap.report.report_page import (
     Column,
     ColumnKind,
@@ -29,6 +29,7 @@ from slurmwrap.report.report_page import (
 def list_site_sections(report: NightReport) -> tuple[Section, ...]:
     """Return the sections in the order of the page."""
     return (
+        _make_gpu_use_section(report),
         _make_idle_section(report),
         _make_requests_section(report),
         _make_limits_section(report),
@@ -38,6 +39,72 @@ def list_site_sections(report: NightReport) -> tuple[Section, ...]:
         _make_share_section("users", "Users", "user", report.users),
         _make_share_section("accounts", "Accounts", "account", report.accounts),
     )
+
+
+# ---- use of the GPUs
+
+
+def _make_gpu_use_section(report: NightReport) -> Section:
+    held = sum(one.gpu_hours for one in report.gpu_use)
+    busy = sum(one.gpu_hours * one.use for one in report.gpu_use)
+    lead = ""
+    if held:
+        lead = f"GPUs were busy for {text_format.percent(busy / held)} of {text_format.hours(held)} measured GPU-hours."
+    shares = (
+        ("use", "mean", "", "mean use"),
+        ("median_use", "median", "", "median use"),
+        ("use_fewest_nodes", "fewest", "nodes", "fewest nodes"),
+        ("use_more_nodes", "more", "nodes", "more nodes"),
+        ("use_alone", "alone", "on them", "alone"),
+        ("use_beside", "shared", "on them", "beside others"),
+    )
+    return Section(
+        key="gpu_use",
+        title="Use of the GPUs",
+        lead=(lead,),
+        charts=("gpu_use",),
+        tables=(
+            ReportTable(
+                key="gpu_use",
+                title="GPU use by size, spread and neighbours",
+                lead="Share of the GPU time in which a kernel ran, of measured runs; – for fewer than 5 runs.",
+                columns=(
+                    Column(key="gpus", head="GPUs"),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+                    Column(key="gpu_hours", head="GPU-hours", kind=ColumnKind.HOURS, data=True),
+                    *(
+                        Column(
+                            key=key,
+                            head=head,
+                            kind=ColumnKind.SHARE,
+                            group=group,
+                            alone=alone,
+                            data=key == "median_use",
+                        )
+                        for key, head, group, alone in shares
+                    ),
+                ),
+                rows=tuple(
+                    TableRow(
+                        (
+                            describe_gpu_count(one),
+                            one.runs,
+                            one.gpu_hours,
+                            *(getattr(one, key) for key, *_ in shares),
+                        )
+                    )
+                    for one in report.gpu_use
+                ),
+            ),
+        ),
+    )
+
+
+def describe_gpu_count(one: GpuUseRow) -> str:
+    """Return the size of a row: "1", "2–4", "17+"."""
+    if one.most_gpus is None:
+        return f"{one.least_gpus}+"
+    return str(one.least_gpus) if one.least_gpus == one.most_gpus else f"{one.least_gpus}–{one.most_gpus}"
 
 
 # ---- resources held without use

@@ -29,6 +29,7 @@ from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
 from slurmwrap.prerun.expected_saving import ScriptOutcome
+from slurmwrap.profiling.contention import SharedRun
 from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
 from slurmwrap.protocols import Clock
 from slurmwrap.store import record_rows, run_time_rows
@@ -147,6 +148,14 @@ class UserReportTables(Session):
         """Return what became of the newest submissions of all users, oldest first; keys begin with the uid."""
         rows = self._rows(make_outcomes_sql(limit, CLOCK_TOLERANCE_S), {})
         return tuple(outcome_from_row(row, own=is_fault_of_script(row), by_user=True) for row in rows)
+
+    def shared_runs(self, since: float) -> tuple[SharedRun, ...]:
+        """Return the runs with counted steps that ended since then and all runs beside them; () without such steps."""
+        if not self._rows(_COUNTED_STEPS_SQL, {"since": since}):
+            return ()
+        return tuple(
+            map(_make_shared_run, self._rows(_SHARED_RUNS_SQL, {"since": since, "clocks_s": CLOCK_TOLERANCE_S}))
+        )
 
     def profile_uses(self) -> tuple[ProfileUse, ...]:
         """Return the profile keys that submissions name, each with its newest script, in no particular order."""
@@ -346,6 +355,41 @@ class FaultTables(Session):
     def clear_input(self, digest: str) -> bool:
         """Unblock an input; return False when it was not blocked."""
         return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": encode_sql_text(digest)})
+
+
+_COUNTED_STEPS_SQL = """SELECT 1 FROM attempts
+WHERE end_time >= :since AND gpus > 0 AND json_extract(measurement, '$.steps_per_s') > 0 LIMIT 1"""
+# A job of gsub has one submission; its profile is stored under its owner's uid.
+_SHARED_RUNS_SQL = """SELECT a.uid, a.nodes, a.gpus, a.partition, a.start_time, a.end_time,
+    json_extract(a.measurement, '$.steps_per_s') AS steps_per_s,
+    json_extract(a.measurement, '$.cpus_used') AS cpus_used,
+    json_extract(a.measurement, '$.mem_peak_mib') AS mem_peak_mib,
+    json_extract(a.measurement, '$.gpu_pcie') AS gpu_pcie, s.script_sha256,
+    json_extract(s.more, '$.profile_variant') AS variant, json_extract(q.more, '$.sensitivity') AS sensitivity
+FROM attempts a
+LEFT JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id AND a.submit_time >= s.at - :clocks_s
+    AND s.slim = 0 AND s.script_sha256 <> ''
+LEFT JOIN profiles q ON q.key = s.uid || ':' || s.profile_key AND s.profile_key <> ''
+WHERE a.end_time >= :since AND a.start_time IS NOT NULL AND a.gpus > 0 AND a.nodes <> '[]'
+ORDER BY a.end_time DESC LIMIT 10000"""
+
+
+def _make_shared_run(row: Mapping[str, Any]) -> SharedRun:
+    counted = row["steps_per_s"] and row["script_sha256"]
+    work = (row["script_sha256"], row["variant"] or "", str(row["gpus"]), row["partition"])
+    return SharedRun(
+        uid=row["uid"],
+        work=tuple(map(str, work)) if counted else (),
+        nodes=tuple(json.loads(row["nodes"])),
+        gpus=row["gpus"],
+        start=float(row["start_time"]),
+        end=float(row["end_time"]),
+        steps_per_s=row["steps_per_s"],
+        cpus_used=row["cpus_used"],
+        mem_peak_mib=row["mem_peak_mib"],
+        gpu_pcie=row["gpu_pcie"],
+        sensitivity=json.loads(row["sensitivity"] or "{}"),
+    )
 
 
 class Database(UserReportTables, RunTimeTable, RunningJobTables, FaultTables):

@@ -115,6 +115,9 @@ def read(
     stopped = Counter(one.uid for one in failed_trials if one.job_id is not None)
     held = [one.result()[0] for one in moments]
     measured_runs = sum(row[3] for row in held)
+    # In the records of one user the neighbours are missing.
+    with_neighbours = measured_runs and site and not restricted
+    gpu_runs = reader.ask(sql.GPU_RUNS, "a", detail=detail, least=LEAST_S) if with_neighbours else None
     return Figures(
         since=since,
         until=until,
@@ -185,6 +188,7 @@ def read(
         ],
         found_early=[_make_found_run(row) for row in (found_early.result() if found_early else ())],
         spread=runs,
+        gpu_runs=[rows_as.make_gpu_run(row) for row in (gpu_runs.result() if gpu_runs else ())],
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in paced_runs) else {},
         notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
     )

@@ -26,6 +26,7 @@ from slurmwrap.report.report_inputs import (
     Caught,
     Delayed,
     Detail,
+    GpuRun,
     Idle,
     Key,
     MultiNodeRun,
@@ -340,6 +341,13 @@ def make_multi_node_runs(rows: Rows) -> list[MultiNodeRun]:
         MultiNodeRun(tuple(map(str, parse_json_list(nodes))), float(gpu_s), bool(failed))
         for nodes, gpu_s, failed in rows
     ]
+
+
+def make_gpu_run(row: Sequence[Any]) -> GpuRun:
+    cluster, nodes, gpus, partition, start, end, permille = row
+    named = tuple(f"{decode_text(cluster)}/{node}" for node in parse_json_list(nodes))
+    use = None if permille is None else min(1.0, permille / 1000)
+    return GpuRun(named, gpus, decode_text(partition), float(start), float(end), use)
 
 
 def make_paced_run(row: Sequence[Any]) -> StepCountedRun:

@@ -347,6 +347,16 @@ SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
     AND a.submit_time = r.submit_time
 WHERE r.end_time >= :detail AND {_IN_PERIOD} AND r.nodes > 1
 """
+# All runs with GPUs of the newest days, running ones too: the GPU use of those that ended in the period, in permille of
+# all their GPUs, and who ran beside them.
+GPU_RUNS = """
+SELECT a.cluster, a.nodes, a.gpus, a.partition, a.start_time, coalesce(a.end_time, :until),
+    iif(r.run_s >= :least AND r.excluded = 0 AND r.end_time < :until, iif(r.gpus_unused >= r.gpus, 0,
+        r.gpu_permille * (r.gpus - coalesce(r.gpus_unused, 0)) / r.gpus), NULL)
+FROM attempts a LEFT JOIN runs r ON r.end_time = a.end_time AND r.job_id = a.job_id
+    AND r.submit_time = a.submit_time AND r.cluster = (SELECT id FROM names WHERE name = a.cluster)
+WHERE (a.end_time IS NULL OR a.end_time >= :detail) AND a.start_time < :until AND a.gpus > 0 AND a.nodes <> '[]'{mine}
+"""
 LARGE = f"""
 SELECT (SELECT name FROM names WHERE id = r.cluster), job_id FROM runs r WHERE {_IN_PERIOD} AND gpus > 8
 GROUP BY cluster, job_id ORDER BY sum(gpus * run_s) DESC LIMIT 20

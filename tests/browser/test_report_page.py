@@ -25,8 +25,8 @@ OpenPage = Callable[..., "Page"]
 PROBE = (Path(__file__).parent / "probe.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 768, 390, 320)
 SECTIONS = [
-    "todo", "failed", "saved", "wrong", "nodes", "inputs", "idle", "requests", "limits", "queueing", "large", "users",
-    "accounts", "notes", "glossary",
+    "todo", "failed", "saved", "wrong", "nodes", "inputs", "gpu_use", "idle", "requests", "limits", "queueing", "large",
+    "users", "accounts", "notes", "glossary",
 ]  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def test_charts_and_tables_have_accessible_names_at_every_width(open_page: OpenP
         drawings = page.get_by_role("img")
         assert drawings.locator("title").all_text_contents() == [
             "GPU-hours by category of failure", "GPU-hours over time", "How long runs lasted",
-            "GPU-hours saved, with 95 % intervals",
+            "GPU-hours saved, with 95 % intervals", "GPU use by size, spread and neighbours",
         ]  # fmt: skip
         assert page.get_by_role("img", name="GPU-hours over time").count() == 1
         table = page.get_by_role("region", name="What failed").get_by_role("table")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from slurmwrap.config.config_defaults import Config, SiteSection
+from slurmwrap.install.install_target import resolve_install_target
 from slurmwrap.install.install_workflow import _stored
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.store.database import Database
@@ -22,3 +24,10 @@ def test_observations_of_the_job_are_read_from_the_sites_database(tmp_path: Path
 def test_a_damaged_database_has_no_observations(tmp_path: Path) -> None:
     (tmp_path / "site.db").write_bytes(b"not a database" * 1000)
     assert _stored(str(tmp_path), "lab", 81) == ()
+
+
+def test_a_changed_path_of_dcgmi_reaches_an_installation_that_has_none() -> None:
+    given = {"slurm_conf": "/etc/slurm/slurm.conf", "cluster": "lab", "slurm_user": "slurm"}
+    for before, path in (({}, ""), ({"dcgmi": ""}, "/usr/bin/dcgmi"), ({"dcgmi": "/usr/bin/dcgmi"}, "")):
+        config = Config(site=SiteSection(dcgmi=path))
+        assert resolve_install_target(given, before, {}, config, "/shared").hooks.dcgmi == path

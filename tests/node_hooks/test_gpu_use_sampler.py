@@ -70,7 +70,8 @@ def test_of_a_gpu_in_mig_mode_the_instances_with_a_process_of_the_job_are_read(
     monkeypatch.setitem(globals(), "QUERY", QUERY.replace("gpus, others =", MINE + "gpus, others ="))
     (found,) = query(answers, gpus=1)  # Slurm's index of an instance need not be the number of its GPU
     assert found == {
-        "gpu": 1, "mig": "GPU-21-fake", "use": 37.0, "mem_mib": 900, "mem_total_mib": 81920, "processes": 1
+        "gpu": 1, "mig": "GPU-21-fake", "use": 37.0, "mem_mib": 900, "mem_total_mib": 81920, "processes": 1,
+        "shares": {"sm_active": 0.37},
     }  # fmt: skip
     (found,) = query(answers.replace("gpm@21=37", ""))
     assert "use" not in found

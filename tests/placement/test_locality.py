@@ -10,7 +10,7 @@ from placement_cases import cluster, node
 from test_resource_units import parse_options
 
 from slurmwrap.config.load_config import Config
-from slurmwrap.model.cluster import Node, NodeLoad, Partition, Reservation, Snapshot
+from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Node, NodeLoad, Partition, Reservation, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology
@@ -139,6 +139,17 @@ def test_a_job_with_busy_cpus_avoids_nodes_with_busy_cpus() -> None:
     loads = {name: NodeLoad(node=name, cpus_busy=busy) for name, busy in (("n0", 16.0), ("n1", 1.0))}
     assert make_plan("--gres=gpu:1 -c8 --mem=32000", snapshot, HUNGRY).candidates == ("n0",)
     assert make_plan("--gres=gpu:1 -c8 --mem=32000", snapshot, HUNGRY, loads=loads).candidates == ("n1",)
+
+
+def test_a_sensitive_job_avoids_busy_cpus_if_the_sites_runs_prove_what_they_cost() -> None:
+    snapshot = cluster(node("n0", 4, cpus_alloc=10), node("n1", 4, cpus_alloc=16))
+    loads = {"n0": NodeLoad(node="n0", cpus_busy=12.0)}
+    asked = "--gres=gpu:1 -c8 --mem=32000"
+    sensitive = replace(HUNGRY, sensitivity={"cpu": 1.4})
+    proved = ContentionWeights(cpus=4.0, pairs=50)
+    for profile, weights in ((HUNGRY, proved), (sensitive, NO_EVIDENCE)):
+        assert make_plan(asked, snapshot, profile, loads=loads, contention=weights).candidates == ("n0",)
+    assert make_plan(asked, snapshot, sensitive, loads=loads, contention=proved).candidates == ("n1",)
 
 
 def test_gpus_of_one_socket_are_preferred_if_slurm_reports_the_sockets() -> None:

@@ -127,6 +127,8 @@ def test_a_profile_gives_the_gpu_time_of_a_step() -> None:
     assert read_demand(profile) == GpuDemand(
         gpu_util=0.5, gpu_s_per_step=0.02, gpu_mem_util=0.3, gpu_mem_mib=3000, cpus=2.5
     )
+    counted = read_demand(replace(profile, gpu_dram=0.2, gpu_pcie=0.4))
+    assert counted == replace(read_demand(profile), gpu_mem_util=0.2, pcie=0.4)
     assert read_demand(replace(profile, cpus_busy=None, steps_per_s=0.0)).gpu_s_per_step is None
     assert read_demand(ResourceProfile(key="k")) == GpuDemand()
 

@@ -119,6 +119,11 @@ def test_the_samples_complete_the_measurement_of_a_run() -> None:
     assert (found.gpu_util, found.gpus_unused, found.gpu_mem_peak_mib, found.seconds) == (0.4, 1, 80, 3600)
     counted = Measurement(gpu_util=0.9, gpus_unused=0, gpu_mem_peak_mib=7, cpu_s=5.0)
     assert add_gpu_use(counted, run, uses) == counted
+    shared = [
+        fold(message(0, 0.0, shares=shares, share_samples=1)) for shares in ({"dram": 0.2, "pcie": 0.1}, {"dram": 0.4})
+    ]
+    with_shares = add_gpu_use(counted, run, shared)
+    assert with_shares == replace(counted, gpu_dram=0.3, gpu_pcie=0.1)
     short = add_gpu_use(None, run, [fold(message(0, 0.0))])
     assert short is not None and short.gpus_unused is None
     assert add_gpu_use(None, run, ()) is None

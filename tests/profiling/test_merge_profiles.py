@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -309,3 +310,14 @@ def test_implausible_speeds_of_members_are_dropped() -> None:
     # Without a known end it was not tried.
     found = merge_into(None, make_measurement(2.0, pack_speeds=points, pack_end="rm -rf"))
     assert (found.pack_speeds, found.pack_end) == ((), "")
+
+
+def test_shares_of_a_gpu_are_those_of_a_complete_run_and_change_nothing_else() -> None:
+    run = Measurement(steps_per_s=5.0, cpus_used=3.0, mem_peak_mib=900, mem_source="cgroup", gpu_util=0.9)
+    counted = replace(run, gpu_sm_active=0.4, gpu_dram=0.3, gpu_pcie=0.2, gpu_nvlink=0.1)
+    plain, found = (merge_all(one, complete=True, source="epilog") for one in (run, counted))
+    assert found == replace(plain, gpu_sm_active=0.4, gpu_dram=0.3, gpu_pcie=0.2, gpu_nvlink=0.1)
+    trial = Measurement(gpu_sm_active=0.9, gpu_nvlink=0.0)
+    later = merge(found, trial, key="k", source="prerun", at=20.0, gpu_type="", gpus_per_node=1, complete=False)
+    assert (later.gpu_sm_active, later.gpu_nvlink) == (0.4, 0.1)
+    assert merge_all(replace(run, gpu_dram=1.5), complete=True, source="epilog") == plain

@@ -67,6 +67,16 @@ def test_samples_of_a_running_job_are_stored_by_gpu_while_it_runs(place: Place) 
     assert one.use_pct == (40.0, 60.0, 40.0, 60.0)
 
 
+def test_the_shares_of_a_gpu_are_those_of_the_message_with_most_samples(place: Place) -> None:
+    shares = {"sm_active": 0.4, "dram": 0.2, "pcie": 0.1, "nvlink": 0.0}
+    (one,) = place.read(place.message({**GPU, "shares": shares, "share_samples": 2}))
+    assert (one.shares, one.share_samples) == (shares, 2)
+    newer = place.message({**GPU, "shares": {"sm_active": 0.6}, "share_samples": 4}, first=2)
+    older = place.message({**GPU, "shares": {"sm_active": 0.9}, "share_samples": 1}, first=4)
+    (one,) = place.read(newer, older)
+    assert (one.shares, one.share_samples, len(one.use_pct)) == ({"sm_active": 0.6}, 4, 6)
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -47,7 +47,7 @@ def test_hostile_names_add_no_markdown_elements() -> None:
 
 
 def test_every_row_of_a_markdown_table_has_all_cells() -> None:
-    for report, expected in ((nights.full(), 26), (nights.hostile(), 26), (nights.own(nights.HOSTILE), 13)):
+    for report, expected in ((nights.full(), 27), (nights.hostile(), 27), (nights.own(nights.HOSTILE), 13)):
         rendered = READER.render(report_formats.render_markdown(build_page(report)))
         tables = [table.split("</table>")[0] for table in rendered.split("<table>")[1:]]
         assert len(tables) == expected

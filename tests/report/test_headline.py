@@ -117,6 +117,7 @@ def test_a_full_night_has_every_section() -> None:
         ("wrong", ["wrong", "agreement", "rules"]),
         ("nodes", ["suspects", "lemons", "drains"]),
         ("inputs", ["inputs"]),
+        ("gpu_use", ["gpu_use"]),
         ("idle", ["idle"]),
         ("requests", ["requests"]),
         ("limits", ["time_limits", "time_limits_accounts", "run_time_predictions"]),

@@ -19,7 +19,7 @@ def drawn() -> dict[str, str]:
     return draw(nights.full()) or {}
 
 
-def test_a_full_night_has_four_charts_with_title_and_description(drawn: dict[str, str]) -> None:
+def test_a_full_night_has_five_charts_with_title_and_description(drawn: dict[str, str]) -> None:
     titles = {key: [ElementTree.fromstring(svg).findtext(f"{SVG}{tag}") for tag in ("title", "desc")]
             for key, svg in drawn.items()}  # fmt: skip
     assert titles == {
@@ -32,6 +32,10 @@ def test_a_full_night_has_four_charts_with_title_and_description(drawn: dict[str
         "runtimes": [
             "How long runs lasted",
             "Most runs that failed did so between 98 s and 5 min (20 % of them).",
+        ],
+        "gpu_use": [
+            "GPU use by size, spread and neighbours",
+            "GPUs of the job and use: 1: 52.0 %; 5–8: 56.0 %; 17+: 41.0 %",
         ],
         "savings": [
             "GPU-hours saved, with 95 % intervals",

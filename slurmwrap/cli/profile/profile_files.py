@@ -12,7 +12,7 @@ from typing import Any
 
 from slurmwrap.errors import UsageError
 from slurmwrap.model.cpu_sweep import GOOD, least_cpus
-from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
+from slurmwrap.model.resource_profile import GPU_SHARES, IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.profiling.merge_profiles import is_plausible_surface
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
@@ -165,8 +165,8 @@ def _check_numbers(profiles: Sequence[ResourceProfile]) -> None:
         amounts = (one.cpus_per_gpu, one.mem_mib_per_gpu, one.steps_per_s, one.model_mib, one.gpu_mem_mib)
         if any(amount is not None and amount <= 0 for amount in amounts) or min(one.runs, one.preruns) < 0:
             raise ValueError(f"'{one.key}': a need that is not positive")
-        shares = (one.confidence, one.skew or 0.0, one.gpu_util or 0.0, one.gpu_mem_util or 0.0)
-        if not all(0 <= share <= 1 for share in shares):
+        of_gpu = (getattr(one, f"gpu_{name}") for name in ("util", "mem_util", *GPU_SHARES))
+        if not all(0 <= (share or 0.0) <= 1 for share in (one.confidence, one.skew, *of_gpu)):
             raise ValueError(f"'{one.key}': a share that is not between 0 and 1")
         if any(point.cpus <= 0 or point.steps_per_s <= 0 for point in one.cpu_curve):
             raise ValueError(f"'{one.key}': a point of its curve is not positive")

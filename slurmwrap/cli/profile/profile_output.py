@@ -315,7 +315,17 @@ def _format_gpu(profile: ResourceProfile) -> str:
     parts += [f"{profile.gpu_mem_mib:,} MiB of its memory used"] if profile.gpu_mem_mib is not None else []
     parts += [f"busy {100 * profile.gpu_util:.0f} % of the time"] if profile.gpu_util is not None else []
     parts += [f"its memory {100 * profile.gpu_mem_util:.0f} %"] if profile.gpu_mem_util is not None else []
+    shares = ((title, getattr(profile, f"gpu_{name}")) for name, title in _SHARE_TITLES.items())
+    parts += [f"{title} {100 * share:.0f} %" for title, share in shares if share is not None]
     return ", ".join(parts)
+
+
+_SHARE_TITLES = {
+    "sm_active": "multiprocessors active",
+    "dram": "memory bandwidth",
+    "pcie": "PCIe",
+    "nvlink": "NVLink",
+}
 
 
 def _format_loader(profile: ResourceProfile) -> str:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.resource_profile import GPU_SHARES
 from slurmwrap.prerun.trial.helper_process import HelperProcess, end, make_python_command
 
 CONTROL = Path("/dev/nvidiactl")
@@ -29,6 +30,7 @@ class GpuSample:
     mem_mib: float | None = None
     power_w: float | None = None
     pcie_mib_per_s: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)  # model.resource_profile.GPU_SHARES -> 0 to 1
     # Pids of programs that compute on the GPU; also () if the driver does not report them.
     pids: tuple[int, ...] = ()
 
@@ -42,12 +44,13 @@ class MeanGpuUse:
     power_w: float | None = None
     pcie_mib_per_s: float | None = None
     mem_peak_mib: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the names that are known
 
 
 class GpuSampler:
     """Collects GPU samples from its child process. There are none if there is no driver."""
 
-    def __init__(self, environ: Mapping[str, str], *, control: Path = CONTROL) -> None:
+    def __init__(self, environ: Mapping[str, str], *, control: Path = CONTROL, dcgmi: str = "") -> None:
         self.samples: list[GpuSample] = []
         # PCI addresses of the job's GPUs, as in /sys/bus/pci/devices.
         self.buses: tuple[str, ...] = ()
@@ -56,7 +59,7 @@ class GpuSampler:
             with suppress(OSError):
                 program = Path(__file__).with_name("gpu_sampler_child.py")
                 self._child = HelperProcess(
-                    make_python_command(str(program), find_job_gpus(environ), str(PERIOD_S), str(os.getpid()))
+                    make_python_command(str(program), find_job_gpus(environ), str(PERIOD_S), str(os.getpid()), dcgmi)
                 )
 
     def __enter__(self) -> GpuSampler:
@@ -102,6 +105,11 @@ def summarize_gpu_use(samples: Iterable[GpuSample], first: float, last: float) -
         power_w=_compute_mean(sample.power_w for sample in inside),
         pcie_mib_per_s=_compute_mean(sample.pcie_mib_per_s for sample in inside),
         mem_peak_mib=int(max(held)) if held else None,
+        shares={
+            name: mean
+            for name in GPU_SHARES
+            if (mean := _compute_mean(sample.shares.get(name) for sample in inside)) is not None
+        },
     )
 
 
@@ -113,6 +121,7 @@ def _sample(at: float, gpu: Mapping[str, Any]) -> GpuSample:
         mem_mib=_scale_value(gpu["mib"], 1),
         power_w=_scale_value(gpu["w"], 1),
         pcie_mib_per_s=_scale_value(gpu["pcie"], 1024),
+        shares={name: float(share) for name, share in gpu.get("shares", {}).items()},
         pids=tuple(map(int, gpu.get("pids", ()))),
     )
 

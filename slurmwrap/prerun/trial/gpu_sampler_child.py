@@ -2,11 +2,12 @@
 
 It is a process of its own so that it can be left behind if the driver hangs. It ends when its parent has ended.
 Arguments: the job's GPUs as Slurm or CUDA name them ("0,3", UUIDs; "" for all that NVML shows), the seconds between two
-samples, and the parent's pid.
+samples, the parent's pid, and the path of DCGM's client, "" for none.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -14,22 +15,53 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+DCGM_PERIOD_S = 10.0
+
 
 def main(argv: list[str]) -> int:
     """Print samples until the parent has ended. Return 1 if NVML cannot be used."""
-    wanted, pause, parent = argv[0], float(argv[1]), int(argv[2])
+    wanted, pause, parent, dcgmi = argv[0], float(argv[1]), int(argv[2]), argv[3]
     try:
         import pynvml
 
         pynvml.nvmlInit()
         handles = select_gpus(pynvml, wanted)
-        _print_line({"buses": [_format_bus(pynvml, handle) for handle in handles]})
+        buses = [_format_bus(pynvml, handle) for handle in handles]
+        _print_line({"buses": buses})
+        read_shares = _make_share_reader(pynvml, handles, buses, dcgmi)
     except Exception:
         return 1
     while handles and os.getppid() == parent:
-        _print_line({"at": time.monotonic(), "gpus": [look(pynvml, handle) for handle in handles]})
+        now, shares = time.monotonic(), read_shares()
+        found = [look(pynvml, handle) | {"shares": one} for handle, one in zip(handles, shares, strict=True)]
+        _print_line({"at": now, "gpus": found})
         time.sleep(pause)
     return 0
+
+
+def _make_share_reader(
+    nvml: Any, handles: list[Any], buses: list[str], dcgmi: str
+) -> Callable[[], list[dict[str, float]]]:
+    """Return a function that returns the shares of each GPU since its last call, {} where they are not known.
+
+    DCGM takes two seconds to answer, so it is asked every DCGM_PERIOD_S.
+    """
+    shares: Any = importlib.import_module("slurmwrap.node_hooks.gpu_shares")
+    reader = shares.ShareReader(lambda name, *arguments: _ask(_call_library, nvml, name, *arguments) == 0)
+    asked_at = -DCGM_PERIOD_S
+
+    def read() -> list[dict[str, float]]:
+        nonlocal asked_at
+        found = [reader.read(key, handle) for key, handle in enumerate(handles)]
+        if dcgmi and len(reader.refused) == len(handles) and time.monotonic() - asked_at >= DCGM_PERIOD_S:
+            rows = shares.read_dcgm(dcgmi)
+            asked_at = time.monotonic()
+            for key, bus in enumerate(buses):
+                if bus in rows:
+                    found[key] = shares.dcgm_shares(reader.bandwidths(key, handles[key]), rows[bus])
+        return found
+
+    return read
 
 
 def select_gpus(nvml: Any, wanted: str) -> list[Any]:
@@ -76,6 +108,12 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     except Exception:
         # The query is not supported (vGPU, MIG), or this GPU is lost. Other GPUs can still be queried.
         return None
+
+
+def _call_library(nvml: Any, name: str, *arguments: Any) -> int:
+    """Call a function of NVML without the binding, which knows the structures of its own release alone."""
+    code: int = getattr(nvml.nvmlLib, name)(*arguments)
+    return code
 
 
 def _format_bus(nvml: Any, handle: Any) -> str:

@@ -116,6 +116,10 @@ class Sampler:
             gpu_mem_util=gpu.mem_util,
             gpu_power_w=gpu.power_w,
             pcie_mib_per_s=gpu.pcie_mib_per_s,
+            gpu_sm_active=gpu.shares.get("sm_active"),
+            gpu_dram=gpu.shares.get("dram"),
+            gpu_pcie=gpu.shares.get("pcie"),
+            gpu_nvlink=gpu.shares.get("nvlink"),
         )
 
 

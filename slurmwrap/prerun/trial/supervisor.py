@@ -138,7 +138,7 @@ def _run_protected(
         return TrialResult(layer="supervisor", error=why)
     if refusal := protection.refusal() or ("" if protection.overlay.roots else find_unshimmed_call(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
-    with become_subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
+    with become_subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ, dcgmi=spec.dcgmi) as gpus:
 
         def start(spec: TrialSpec, environment: Mapping[str, str]) -> TrialResult:
             tree = ProcessTree(partial(list_detached_pids, spec.trial_dir))

@@ -235,6 +235,7 @@ class TrialSpec:
     pack_limit_s: float = 0.0
     pack_start_s: float = 0.0
     pack_dir: str = ""  # the files of the packed job that waits; "": it is not to be folded
+    dcgmi: str = ""  # site.dcgmi
 
     @property
     def step_dir(self) -> str:

@@ -341,34 +341,70 @@ int nvmlDeviceGetGpuInstanceId(device *instance, unsigned *id) {
     return SUCCESS;
 }
 
-int nvmlGpmSampleAlloc(unsigned **sample) {
+typedef struct {
+    int gpu;
+    unsigned long at;
+} gpm_sample;
+
+static int take_sample(int gpu, gpm_sample *sample) {
+    static unsigned long taken;
+    if (number("gpm", gpu, -1) < 0) return NOT_SUPPORTED;
+    *sample = (gpm_sample){.gpu = gpu, .at = ++taken};
+    return SUCCESS;
+}
+
+int nvmlGpmSampleAlloc(gpm_sample **sample) {
     ENTER(-1);
     *sample = calloc(1, sizeof **sample);
     return SUCCESS;
 }
 
-int nvmlGpmMigSampleGet(device *gpu, unsigned instance, unsigned *sample) {
+int nvmlGpmMigSampleGet(device *gpu, unsigned instance, gpm_sample *sample) {
     ENTER(gpu->index);
-    if (number("gpm", (int)instance, -1) < 0) return NOT_SUPPORTED;
-    *sample = instance;
+    return take_sample((int)instance, sample);
+}
+
+int nvmlGpmSampleFree(gpm_sample *sample) {
+    ENTER(-1);
+    free(sample);
     return SUCCESS;
 }
 
+int nvmlGpmSampleGet(device *gpu, gpm_sample *sample) {
+    ENTER(gpu->index);
+    return take_sample(gpu->index, sample);
+}
+
+/* nvmlGpmMetricsGet_t of version 1. What a metric's value is stands in "gpm" (the multiprocessors) and "gpm10", ... */
 typedef struct {
     unsigned version, count;
-    unsigned *samples[2];
+    gpm_sample *samples[2];
     struct {
         unsigned number, result;
         double value;
         char *names[3];
-    } metrics[1];
+    } metrics[477];
 } gpm;
 
 int nvmlGpmMetricsGet(gpm *asked) {
     ENTER(-1);
-    if (asked->version != 1 || asked->count != 1 || asked->metrics[0].number != 2) return INVALID_ARGUMENT;
-    asked->metrics[0].result = SUCCESS;
-    asked->metrics[0].value = (double)number("gpm", (int)*asked->samples[1], 0);
+    gpm_sample *before = asked->samples[0], *now = asked->samples[1];
+    if (asked->version != 1 || asked->count > 477 || before->at >= now->at || before->gpu != now->gpu) {
+        return INVALID_ARGUMENT;
+    }
+    for (unsigned i = 0; i < asked->count; i++) {
+        char key[16] = "gpm";
+        if (asked->metrics[i].number != 2) snprintf(key, sizeof key, "gpm%u", asked->metrics[i].number);
+        const char *found = find(key, now->gpu);
+        asked->metrics[i].result = found ? SUCCESS : NOT_SUPPORTED;
+        asked->metrics[i].value = found ? strtod(found, NULL) : 0;
+    }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(device *gpu, unsigned *generation) {
+    ENTER(gpu->index);
+    *generation = (unsigned)number("generation", gpu->index, 5);
     return SUCCESS;
 }
 
@@ -389,8 +425,9 @@ int nvmlDeviceGetFieldValues(device *gpu, int count, field *fields) {
         snprintf(key, sizeof key, fields[i].field == 230 ? "recovery" : "field%u", fields[i].field);
         long found = number(key, gpu->index, fields[i].field == 230 ? 0 : -1);
         fields[i].result = found < 0 ? NOT_SUPPORTED : SUCCESS;
-        fields[i].type = fields[i].field == 230 ? 1 : 3;
-        fields[i].value.ull = 0;
+        int is_int = fields[i].field == 230 || fields[i].field == 164 || fields[i].field == 90;
+        fields[i].type = is_int ? 1 : 3;
+        fields[i].value.ull = is_int ? 0xAAAAAAAAAAAAAAAAULL : 0;
         if (fields[i].type == 1) fields[i].value.ui = (unsigned)found;
         else fields[i].value.ull = (unsigned long long)found;
     }

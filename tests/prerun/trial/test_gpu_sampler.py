@@ -126,6 +126,39 @@ def test_values_that_a_gpu_does_not_support_are_left_out(start_sampler: Sampling
     assert found == GpuSample(at=found.at, mem_mib=0.0, power_w=100.0)
 
 
+def test_the_shares_of_a_gpu_are_means_over_a_second(start_sampler: Sampling) -> None:
+    gpus = start_sampler("gpus=1 gpm=62.5 gpm10=31 gpm21=6009.674 gpm60=0 links=18 field164=26562")
+
+    def has_shares() -> bool:
+        gpus.look()
+        return any(one.shares for one in gpus.samples)
+
+    wait_until(has_shares, "shares", pause=0.01)
+    assert [one.shares for one in gpus.samples][:2] == [
+        {},
+        {"sm_active": 0.625, "dram": 0.31, "pcie": 0.1, "nvlink": 0.0},
+    ]
+    found = summarize_gpu_use(gpus.samples, gpus.samples[0].at, gpus.samples[-1].at)
+    assert found.shares == {"sm_active": 0.625, "dram": 0.31, "pcie": 0.1, "nvlink": 0.0}
+
+
+def test_dcgm_gives_the_shares_of_a_gpu_without_gpm(
+    library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dcgmi = tmp_path / "dcgmi"
+    dcgmi.write_text("""#!/bin/sh
+case "$1" in
+  discovery) printf '| 4 | Name: NVIDIA A100 |\\n|   | PCI Bus ID: 00000000:05:00.0 |\\n' ;;
+  dmon) printf 'GPU 4 N/A N/A N/A N/A N/A N/A\\nGPU 4 0.5 0.25 0 6301600000 N/A N/A\\n' ;;
+esac
+""")
+    dcgmi.chmod(0o755)
+    monkeypatch.setenv("LD_LIBRARY_PATH", library)
+    monkeypatch.setenv("FAKE_NVML", "gpus=1 generation=4")
+    with GpuSampler({}, control=Path("/dev/null"), dcgmi=str(dcgmi)) as gpus:
+        assert wait_for_first_samples(gpus)[0].shares == {"sm_active": 0.5, "dram": 0.25, "pcie": 0.2}
+
+
 def test_a_driver_that_hangs_or_fails_gives_no_samples_and_leaves_no_process(start_sampler: Sampling) -> None:
     before = psutil.Process().children()
     for answers in ("hang=nvmlInitWithFlags", "init=9", "gpus=1 hang=nvmlDeviceGetPowerUsage"):
