@@ -161,6 +161,44 @@ def read_tail(path: str) -> bytes:
         return b""
 
 
+class SignalWitness:
+    """A process that reports the signals which it gets.
+
+    scancel signals all processes of a job, `scancel --batch` and `--signal=B:` only the batch script. The witness shows
+    which it was: it is started as the user's programs are. These must not get a signal twice.
+    """
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+            os.setsid()
+            end_with_parent(parent)
+            while True:
+                number = signal.sigtimedwait(_HANDLED, 60.0)
+                if number is not None:
+                    os.write(writing, bytes([number.si_signo]))
+        os.close(writing)
+        self.reading = reading
+
+    def has_seen(self, number: int) -> bool:
+        """Return whether the witness got this signal too, within a second."""
+        until = time.monotonic() + _WITNESS_S
+        while True:
+            ready, _, _ = select.select([self.reading], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return False
+            seen = os.read(self.reading, 64)
+            if not seen or number in seen:
+                return bool(seen)
+
+    def stop(self) -> None:
+        """End the process."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
 class PackedTask:
     """The members of one array task, from their start to their end."""
 
@@ -176,7 +214,7 @@ class PackedTask:
         # Signals that the members got in this run. A member that ends with 0 after one may have saved its state and stopped.
         self.signalled = set()  # type: Set[int]
         self.stopping = False
-        self.witness, self.witness_pid = -1, 0
+        self.witness = None  # type: Optional[SignalWitness]
         self.mps = ""
 
     def _list_indices(self) -> "List[int]":
@@ -211,7 +249,7 @@ class PackedTask:
         shares = share_cpus(list_cores(find_own_cpus(self.environ)), len(self.members))
         for member, share in zip(self.members, shares):
             member.cpus = share
-        self._start_witness()
+        self.witness = SignalWitness()
         # Blocked signals are read in _wait. What started in between is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED | {signal.SIGCHLD})
         self._start_mps()
@@ -227,8 +265,7 @@ class PackedTask:
                     self._wait()
         finally:
             self._stop_mps()
-            if self.witness_pid:
-                os.kill(self.witness_pid, signal.SIGKILL)
+            self.witness.stop()
         codes = [_compute_exit_code(member.record) for member in self.members]
         say("%d of %d members completed" % (sum(not code for code in codes), len(codes)))
         return max(codes)
@@ -337,7 +374,7 @@ class PackedTask:
         """Send a signal to the members, unless Slurm has sent it to all processes of the job."""
         self.signalled.add(number)
         self.stopping = self.stopping or number in (signal.SIGTERM, signal.SIGINT)
-        if self._is_seen_by_witness(number):
+        if self.witness is not None and self.witness.has_seen(number):
             return
         for member in self.members:
             if member.process is not None:
@@ -378,38 +415,6 @@ class PackedTask:
                     _kill_session(member.process.pid, signal.SIGTERM)
             elif time.time() - member.cancelled_at > _KILL_WAIT_S:
                 _kill_session(member.process.pid, signal.SIGKILL)
-
-    # --- the witness ----------------------------------------------------------------------------------------------
-
-    def _start_witness(self) -> None:
-        """Start a process that reports the signals which it gets.
-
-        scancel signals all processes of a job, `scancel --batch` and `--signal=B:` only this one. The witness shows
-        which it was: it is started as the members are. A member must not get a signal twice.
-        """
-        reading, writing = os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-            os.setsid()
-            end_with_parent(parent)
-            while True:
-                number = signal.sigtimedwait(_HANDLED, 60.0)
-                if number is not None:
-                    os.write(writing, bytes([number.si_signo]))
-        os.close(writing)
-        self.witness, self.witness_pid = reading, pid
-
-    def _is_seen_by_witness(self, number: int) -> bool:
-        until = time.monotonic() + _WITNESS_S
-        while True:
-            ready, _, _ = select.select([self.witness], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                return False
-            seen = os.read(self.witness, 64)
-            if not seen or number in seen:
-                return bool(seen)
 
     # --- MPS ------------------------------------------------------------------------------------------------------
 

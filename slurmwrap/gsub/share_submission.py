@@ -1,0 +1,231 @@
+"""Prepare and write a job that may share its GPU with another job of its user (gsub --share).
+
+Its files are in share/RANDOM of the user's state directory, which nodes can read: spec.json, environment.json, the
+user's script unchanged, the program that runs it (inject/slurmwrap_share.py), and the batch script. share/waiting and
+share/running have a file with the job id for each job that waits or runs. Which of these suit the new job is decided
+here, where the resource profiles are; when they may run together is decided on the node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import time
+
+from slurmwrap import inject
+from slurmwrap.errors import RefusedError, StoreError
+from slurmwrap.fast_dataclasses import asdict, dataclass, replace
+from slurmwrap.gsub.pack_submission import make_batch_script
+from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.pack_size import find_card_mib
+from slurmwrap.profiling.colocation import GpuDemand, PairForecast, predict_pair, read_demand
+from slurmwrap.sbatch.job_request import CpuUnit, JobRequest
+from slurmwrap.sbatch.pack_option import compute_memory_mib
+from slurmwrap.sbatch.share_option import (
+    appends_output,
+    find_sharing_obstacle,
+    list_share_changes,
+    make_share_place,
+    read_exported,
+)
+from slurmwrap.store.deserialize import record_from_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.cluster import Snapshot
+    from slurmwrap.model.run_time import RunTimeEstimate
+    from slurmwrap.sbatch.job_request import OptionChange
+
+_PROGRAMS = ("slurmwrap_share.py", "slurmwrap_members.py")
+_HEAD = b"# Job of gsub --share: it may share its GPU with another job of its user (docs/sharing.md).\n"
+# Newest jobs of the user that are compared with a new one.
+_MOST_JOBS = 100
+# Jobs that waited longer, or were lost while they ran, are no longer compared.
+_KEPT_S = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePlan:
+    """What must be known of a job to put it together with others. `demand` None: too little, it has its GPU alone."""
+
+    changes: tuple[OptionChange, ...]
+    place: tuple[str, ...]
+    demand: GpuDemand | None = None
+    cpus: float = 1.0
+    mem_mib: int | None = None  # None: not known
+    card_mib: int | None = None  # memory of the smallest GPU on which it may run
+    time_s: float | None = None  # run time that it hardly exceeds when it is alone; None: not known
+
+
+def plan_sharing(
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    run_time: RunTimeEstimate | None,
+    snapshot: Snapshot,
+    context: SubmitContext,
+) -> SharePlan:
+    """Return what is known of the job for sharing its GPU. RefusedError: it cannot; the message says why."""
+    why = find_sharing_obstacle(request)
+    if not context.config.share.enabled:
+        why = "the site has switched it off (share.enabled)"
+    if why:
+        raise RefusedError(f"--share: {why}", hint="Submit it without --share.")
+    plan = SharePlan(changes=list_share_changes(request), place=(context.cluster, *make_share_place(request)))
+    if profile is None or profile.gpu_util is None or profile.gpu_mem_mib is None:
+        missing = "no profile of this job is known yet" if profile is None else "its profile has no use of the GPU"
+        context.say(f"--share: it has its GPU alone: {missing}")
+        return plan
+    card = find_smallest_card_mib(request, profile, snapshot)
+    if card is None:
+        context.say("--share: it has its GPU alone: the memory of its type of GPU is not known")
+        return plan
+    limit = request.shape.time_limit_s
+    times = [t for t in (None if run_time is None else run_time.p90_s, limit) if t is not None]
+    return replace(
+        plan,
+        demand=read_demand(profile),
+        cpus=profile.cpus_busy or profile.cpus_per_gpu or float(request.shape.cpus or 1),
+        mem_mib=_estimate_memory_mib(request, profile, context.config),
+        card_mib=card,
+        time_s=min(times, default=None),
+    )
+
+
+def _estimate_memory_mib(request: JobRequest, profile: ResourceProfile, config: Config) -> int | None:
+    if profile.mem_mib_per_gpu:
+        return round(profile.mem_mib_per_gpu * config.tuning.memory_margin)
+    return compute_memory_mib(request.shape) or None
+
+
+def find_smallest_card_mib(request: JobRequest, profile: ResourceProfile, snapshot: Snapshot) -> int | None:
+    """Return the memory of the smallest GPU that the job may get; None if that of one of them is not known."""
+    types = {request.shape.gpu_type} if request.shape.gpu_type else {n.gpu_type for n in snapshot.nodes if n.gpus}
+    cards = [find_card_mib(kind or profile.gpu_type) for kind in types]
+    known = [card for card in cards if card is not None]
+    return min(known) if known and len(known) == len(cards) else None
+
+
+def write_share(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
+    """Write the files of the job, and return `prepared` with their directory. StoreError if that fails."""
+    plan, request = prepared.share, prepared.request
+    if plan is None:
+        return prepared
+    try:
+        directory = Path(context.memory.share_dir())
+        pairs = tuple(find_pairs(plan, directory.parent))
+        spec = make_share_spec(plan, prepared, context.config)
+        spec["pairs"] = {pair.name: {"speed": pair.forecast.speed} for pair in pairs}
+        _write_private(directory / "spec.json", json.dumps(spec).encode())
+        _write_private(directory / "environment.json", json.dumps(_make_environment(prepared, context)).encode())
+        _write_private(directory / "slurm_script", request.script.content, 0o700)
+        for program in _PROGRAMS:
+            _write_private(directory / program, (Path(inject.__path__[0]) / program).read_bytes())
+        batch = make_batch_script(request.script.content, directory, program=_PROGRAMS[0], head=_HEAD)
+        _write_private(directory / "share.sh", batch)
+    except OSError as error:
+        raise StoreError(
+            f"nothing was submitted: the files of the shared job cannot be written: {error}",
+            hint="Make room there, or submit it without --share.",
+        ) from error
+    if plan.demand is not None:
+        context.say(f"--share: it may share a GPU with {describe_pairs(pairs) or 'later jobs of yours'}")
+    return replace(prepared, share_dir=str(directory))
+
+
+def describe_pairs(pairs: Sequence[SharePair]) -> str:
+    """Return "your job 12 (predicted 1.7x together)" for the best pair, and how many more there are; "" for none."""
+    if not pairs:
+        return ""
+    best = max(pairs, key=lambda pair: pair.forecast.throughput)
+    more = f" or {len(pairs) - 1} more" if len(pairs) > 1 else ""
+    return f"your job {best.job} (predicted {best.forecast.throughput:.1f}x together){more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePair:
+    """Another `--share` job of the user that suits: the name of its directory, its job id, and the forecast."""
+
+    name: str
+    job: str
+    forecast: PairForecast
+
+
+def find_pairs(plan: SharePlan, folder: Path) -> Iterator[SharePair]:
+    """Yield the user's waiting and running jobs of --share that suit this one. `folder`: share of the state."""
+    if plan.demand is None or plan.card_mib is None:
+        return
+    for name, job in _list_marks(folder):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            spec = json.loads((folder / name / "spec.json").read_bytes())
+            if not spec["demand"] or tuple(spec["place"]) != plan.place:
+                continue
+            other = record_from_json(GpuDemand, spec["demand"]["gpu"])
+            forecast = predict_pair(plan.demand, other, gpu_mem_mib=min(plan.card_mib, spec["demand"]["card_mib"]))
+            if forecast.worthwhile:
+                yield SharePair(name=name, job=job, forecast=forecast)
+
+
+def _list_marks(folder: Path) -> list[tuple[str, str]]:
+    """Return (directory's name, job id) of the user's newest jobs that wait or run; remove old marks."""
+    found = []
+    for place in ("waiting", "running"):
+        with suppress(OSError):
+            for entry in os.scandir(folder / place):
+                at = entry.stat(follow_symlinks=False).st_mtime
+                if time() - at > _KEPT_S:
+                    Path(entry.path).unlink()
+                else:
+                    found.append((at, entry.name, Path(entry.path).read_text(encoding="ascii", errors="replace")))
+    return [(name, job) for _, name, job in sorted(found, reverse=True)[:_MOST_JOBS]]
+
+
+def mark_waiting(share_dir: str, job_id: int) -> None:
+    """Let the user's running `--share` jobs see that this one waits. A failure leaves it to run by itself."""
+    directory = Path(share_dir)
+    with suppress(OSError):
+        _write_private(directory.parent / "waiting" / directory.name, str(job_id).encode())
+
+
+def make_share_spec(plan: SharePlan, prepared: PreparedJob, config: Config) -> dict[str, object]:
+    """Return what the program that runs the job must know (inject/slurmwrap_share.py)."""
+    request, shape = prepared.request, prepared.request.shape
+    os.umask(umask := os.umask(0o077))
+    demand = plan.demand and {
+        "gpu": asdict(plan.demand),
+        "card_mib": plan.card_mib,
+        "cpus": plan.cpus,
+        "mem_mib": plan.mem_mib,
+    }
+    return {
+        "demand": demand or {},
+        "place": plan.place,
+        "time_s": plan.time_s,
+        "limit_s": shape.time_limit_s,
+        "args": prepared.batch.args,
+        "chdir": request.chdir,
+        "submit_dir": request.cwd,
+        "job_name": request.job_name,
+        "output": request.value("output") or "slurm-%j.out",
+        "error": request.value("error"),
+        "truncate": not appends_output(request),
+        "umask": umask,
+        "cpus_per_task": shape.cpus if shape.cpu_unit is CpuUnit.PER_TASK else None,
+        "look_s": config.share.look_s,
+        "lease_s": config.share.lease_s,
+    }
+
+
+def _make_environment(prepared: PreparedJob, context: SubmitContext) -> dict[str, str]:
+    """Return the environment that sbatch would give the job, without what Slurm adds on the node."""
+    environ = {**context.environ, **prepared.job_environ, **(read_exported(prepared.request) or {})}
+    return {name: value for name, value in environ.items() if not name.startswith("SLURM_")}
+
+
+def _write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags | os.O_CLOEXEC, mode)) as file:
+        file.write(content)
