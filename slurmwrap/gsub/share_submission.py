@@ -23,7 +23,7 @@ from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.pack_size import find_card_mib
 from slurmwrap.profiling.colocation import GpuDemand, PairForecast, predict_pair, read_demand
-from slurmwrap.sbatch.job_request import CpuUnit, JobRequest
+from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionChange
 from slurmwrap.sbatch.pack_option import compute_memory_mib
 from slurmwrap.sbatch.share_option import (
     appends_output,
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
     from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.run_time import RunTimeEstimate
-    from slurmwrap.sbatch.job_request import OptionChange
 
 _PROGRAMS = ("slurmwrap_share.py", "slurmwrap_members.py")
 _HEAD = b"# Job of gsub --share: it may share its GPU with another job of its user (docs/sharing.md).\n"
+# Of a node's memory, what its GPUs' jobs may have together: Slurm keeps some for itself.
+_MEMORY_SHARE = 0.95
 # Newest jobs of the user that are compared with a new one.
 _MOST_JOBS = 100
 # Jobs that waited longer, or were lost while they ran, are no longer compared.
@@ -54,6 +55,7 @@ class SharePlan:
     """What must be known of a job to put it together with others. `demand` None: too little, it has its GPU alone."""
 
     changes: tuple[OptionChange, ...]
+    room: tuple[OptionChange, ...]  # CPUs and memory for a second job; left out if Slurm refuses them
     place: tuple[str, ...]
     demand: GpuDemand | None = None
     cpus: float = 1.0
@@ -75,7 +77,11 @@ def plan_sharing(
         why = "the site has switched it off (share.enabled)"
     if why:
         raise RefusedError(f"--share: {why}", hint="Submit it without --share.")
-    plan = SharePlan(changes=list_share_changes(request), place=(context.cluster, *make_share_place(request)))
+    plan = SharePlan(
+        changes=list_share_changes(request),
+        room=tuple(list_room(request, snapshot)) if request.own.tune else (),
+        place=(context.cluster, *make_share_place(request)),
+    )
     if profile is None or profile.gpu_util is None or profile.gpu_mem_mib is None:
         missing = "no profile of this job is known yet" if profile is None else "its profile has no use of the GPU"
         context.say(f"--share: it has its GPU alone: {missing}")
@@ -100,6 +106,27 @@ def _estimate_memory_mib(request: JobRequest, profile: ResourceProfile, config: 
     if profile.mem_mib_per_gpu:
         return round(profile.mem_mib_per_gpu * config.tuning.memory_margin)
     return compute_memory_mib(request.shape) or None
+
+
+def list_room(request: JobRequest, snapshot: Snapshot) -> Iterator[OptionChange]:
+    """Yield the CPUs and the memory of a GPU's share of a node, where it asks for less: a second job needs some."""
+    shape = request.shape
+    wanted = set((request.value("partition") or snapshot.default_partition).split(",")) - {""}
+    nodes = [
+        node
+        for node in snapshot.nodes
+        if node.gpus
+        and (not wanted or not wanted.isdisjoint(node.partitions))
+        and shape.gpu_type in (None, *node.gpu_type.split(","))
+    ]
+    cpus = min((node.cpus // node.gpus for node in nodes), default=0)
+    mem_mib = min((int(_MEMORY_SHARE * node.mem_mib) // node.gpus for node in nodes), default=0)
+    reason = "--share: a GPU's share of a node, so that a second job has room"
+    if cpus > (shape.cpus or 1):
+        unit = CpuUnit.PER_TASK if shape.cpu_unit is CpuUnit.NONE else shape.cpu_unit
+        yield OptionChange(option=unit.value, value=str(cpus), reason=reason)
+    if shape.mem_unit in (MemUnit.PER_NODE, MemUnit.PER_GPU) and 0 < (shape.mem_mib or 0) < mem_mib:
+        yield OptionChange(option=shape.mem_unit.value, value=f"{mem_mib}M", reason=reason)
 
 
 def find_smallest_card_mib(request: JobRequest, profile: ResourceProfile, snapshot: Snapshot) -> int | None:
@@ -205,7 +232,6 @@ def make_share_spec(plan: SharePlan, prepared: PreparedJob, config: Config) -> d
         "demand": demand or {},
         "place": plan.place,
         "time_s": plan.time_s,
-        "limit_s": shape.time_limit_s,
         "args": prepared.batch.args,
         "chdir": request.chdir,
         "submit_dir": request.cwd,

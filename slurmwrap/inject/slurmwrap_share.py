@@ -44,11 +44,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-    QueueRow = NamedTuple("QueueRow", [("state", str), ("left_s", float), ("reason", str), ("dependency", str)])
+    QueueRow = NamedTuple("QueueRow", [("state", str), ("left_s", float), ("limit_s", float), ("reason", str), ("dependency", str)])
 else:
     from collections import namedtuple
 
-    QueueRow = namedtuple("QueueRow", ["state", "left_s", "reason", "dependency"])
+    QueueRow = namedtuple("QueueRow", ["state", "left_s", "limit_s", "reason", "dependency"])
 
 _POLL_S = 1.0
 # Seconds until a command of Slurm is given up.
@@ -79,7 +79,7 @@ class Guest:
         self.process = None  # type: Optional[subprocess.Popen[bytes]]
         self.record = {}  # type: Dict[str, Any]
         self.renewed = self.looked = time.monotonic()
-        self.until = float("inf")  # time.monotonic() of its own time limit
+        self.limit_s = self.until = float("inf")  # its own time limit, and time.monotonic() at its end
         self.stopped = ""  # why the holder ends it: "stopped", "alone" or "cancelled"
         self.stopped_at = 0.0
 
@@ -197,6 +197,7 @@ class SharedJob:
 
     def _start_script(self) -> None:
         environ = dict(self.environ)
+        _set_cpus(environ, self.spec)
         before = int(read_json(os.path.join(self.directory, "last.json")).get("runs") or 0) + self.alone
         if before:
             environ["SLURM_RESTART_COUNT"] = str(self.restart + before)
@@ -266,7 +267,9 @@ class SharedJob:
             if row is None:
                 _remove(os.path.join(self.place, "waiting", os.path.basename(guest.directory)))
             elif row.state == "PENDING" and _WAITS_FOR_OTHERS.fullmatch(row.reason):
-                if guest.spec["time_s"] / guest.speed + _MARGIN_S <= own.left_s and self._take(guest):
+                guest.limit_s = row.limit_s or float("inf")
+                time_s = guest.spec["time_s"] or guest.limit_s
+                if time_s / guest.speed + _MARGIN_S <= own.left_s and self._take(guest):
                     return
 
     def _list_candidates(self) -> "List[Tuple[float, Guest]]":
@@ -277,7 +280,7 @@ class SharedJob:
             directory = os.path.join(self.place, name)
             spec = read_json(os.path.join(directory, "spec.json"))
             pair = self.spec["pairs"].get(name) or spec.get("pairs", {}).get(self.name)
-            if not pair or spec.get("time_s") is None or os.path.exists(os.path.join(directory, "alone")):
+            if not pair or os.path.exists(os.path.join(directory, "alone")):
                 continue
             if fits_allocation(self.spec["demand"], spec["demand"], self.environ):
                 guest = Guest(directory, _read_text(os.path.join(waiting, name)), spec, pair["speed"])
@@ -352,8 +355,7 @@ class SharedJob:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
-        if spec["limit_s"] is not None:
-            guest.until = time.monotonic() + spec["limit_s"] / guest.speed
+        guest.until = time.monotonic() + guest.limit_s / guest.speed
         self._write_record(guest)
         self.log("job %s runs as a guest" % guest.job)
         return True
@@ -391,9 +393,7 @@ class SharedJob:
         environ.pop("SLURM_RESTART_COUNT", None)
         if guest.record["runs"] > 1:
             environ["SLURM_RESTART_COUNT"] = str(guest.record["runs"] - 1)
-        environ.pop("SLURM_CPUS_PER_TASK", None)
-        if spec["cpus_per_task"]:
-            environ["SLURM_CPUS_PER_TASK"] = str(spec["cpus_per_task"])
+        _set_cpus(environ, spec)
         srun = shutil.which("srun", path=environ.get("PATH"))
         if srun is not None:
             programs = os.path.join(guest.directory, "bin")
@@ -496,15 +496,16 @@ class SharedJob:
 def read_queue() -> "Dict[str, QueueRow]":
     """Return the user's pending and running jobs by their job id; {} if Slurm does not answer."""
     rows = {}
-    for line in _run_slurm(["squeue", "--me", "-h", "-o", "%A|%T|%L|%E|%r"]).splitlines():
-        words = line.split("|", 4)
-        if len(words) == 5:
-            rows[words[0].strip()] = QueueRow(words[1], parse_time_left(words[2]), words[4].strip(), words[3])
+    for line in _run_slurm(["squeue", "--me", "-h", "-o", "%A|%T|%L|%l|%E|%r"]).splitlines():
+        words = line.split("|", 5)
+        if len(words) == 6:
+            left_s, limit_s = parse_time(words[2]), parse_time(words[3])
+            rows[words[0].strip()] = QueueRow(words[1], left_s, limit_s, words[5].strip(), words[4])
     return rows
 
 
-def parse_time_left(text: str) -> float:
-    """Return the seconds of squeue's %L, as 1-02:03:04 or 03:04; 0.0 for what is not a time, inf for UNLIMITED."""
+def parse_time(text: str) -> float:
+    """Return the seconds of squeue's %L and %l, as 1-02:03:04 or 03:04; 0.0 for what is not a time, inf for UNLIMITED."""
     found = _TIME_LEFT.fullmatch(text.strip())
     if found is None:
         return float("inf") if text.strip() == "UNLIMITED" else 0.0
@@ -541,6 +542,13 @@ def fits_allocation(one: "Dict[str, Any]", other: "Dict[str, Any]", environ: "Di
         return True
     needs = [job["mem_mib"] for job in (one, other)]
     return None not in needs and sum(needs) <= _MEMORY_USE * memory
+
+
+def _set_cpus(environ: "Dict[str, str]", spec: "Dict[str, Any]") -> None:
+    """Let the script see the CPUs that its user asked for: what the allocation has more is for other jobs."""
+    environ.pop("SLURM_CPUS_PER_TASK", None)
+    if spec["cpus_per_task"]:
+        environ["SLURM_CPUS_PER_TASK"] = str(spec["cpus_per_task"])
 
 
 def is_gpu_exclusive() -> bool:
