@@ -59,10 +59,11 @@ def _read_each(pack: PackedArray) -> Iterator[PackMember]:
     folder = Path(pack.directory) / "members"
     for index in expand_indices(pack.array):
         with suppress(OSError, ValueError):
-            yield record_from_json(PackMember, json.loads(_read_file(folder / f"{index}.json")))
+            yield record_from_json(PackMember, json.loads(read_private_file(folder / f"{index}.json")))
 
 
-def _read_file(path: Path) -> bytes:
+def read_private_file(path: Path) -> bytes:
+    """Return the first 64 KiB of a regular file that its own user reads. OSError for anything else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

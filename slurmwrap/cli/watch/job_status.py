@@ -56,12 +56,14 @@ from slurmwrap.report.convergence_text import draw_loss, format_convergence
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.report.loss_text import describe_stops
+from slurmwrap.report.shared_run_text import describe_shared_run
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.pack_results import read_members
 from slurmwrap.store.prerun_registry import PrerunRegistry, read_inflight_prerun
+from slurmwrap.store.shared_runs import read_shared_run
 
 # A job counts as silent if its last output is older than SILENT_S and older than SILENT_TIMES the usual gap between its
 # lines. The usual gap is the mean over this run or the longest gap that was seen while watching, whichever is longer.
@@ -231,6 +233,7 @@ class JobStatus:
     loss: LossOutlook | None = None  # of a running job that counts its steps; None: no loss was recorded
     dominated: tuple[Dominated, ...] = ()  # running tasks of an array that will hardly become its best
     members: tuple[PackMember, ...] = ()  # of a packed array, that were started (gsub --pack)
+    shared: str = ""  # how it ran on the GPU of another job of its user (gsub --share); "": it did not
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
     gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
     gpu_use: JobGpuUse | None = None
@@ -430,6 +433,8 @@ class JobStatusReader:
             facts = replace(facts, queue_order=order)
         facts = self._owner_facts.add(facts, self._submission, trial_row)
         facts = replace(facts, members=self._read_members(facts))
+        if self._submission is not None and self._submission.share:
+            facts = replace(facts, shared=describe_shared_run(read_shared_run(self._submission.share), now))
         if facts.array:
             return replace(facts, dominated=self._find_dominated(facts))
         return replace(facts, loss=_find_loss(facts, self._submission))
