@@ -172,6 +172,7 @@ class SharedJob:
                     os.replace(claim, os.path.join(self.directory, "last.json"))
                 except OSError:
                     pass
+                continue
             time.sleep(_POLL_S)
         return None
 
