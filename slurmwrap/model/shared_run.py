@@ -10,8 +10,8 @@ class SharedRun:
     """The newest such run. It is a claim of the user about their own job, and evidence about nothing else."""
 
     by: str  # job id of the job with the GPU
-    # "running", "completed", "failed"; or why it did not end by itself: "stopped" (with that job), "alone" (both did not
-    # fit, and it runs by itself next), "cancelled".
+    # "running", "completed" or "failed". It did not end by itself: "stopped" (with that job), "alone" (no room,
+    # and it runs by itself next) or "cancelled".
     state: str
     runs: int = 1  # how often it was started beside another job
     node: str = ""

@@ -156,39 +156,46 @@ def test_a_job_that_completed_beside_another_one_gets_a_short_time_limit(user: U
     assert "gsub --again 2" in user.read("b.out")
 
 
-@pytest.mark.parametrize(
-    ("row", "spec"),
-    [
-        ("PENDING|10:00|10:00|(null)|Priority", {"pairs": {}}),
-        ("PENDING|10:00|10:00|(null)|Priority", {"demand": {**DEMAND, "cpus": 3.0}}),
-        ("PENDING|10:00|10:00|(null)|Priority", {"demand": {**DEMAND, "mem_mib": 3000}}),
-        ("PENDING|10:00|10:00|(null)|Priority", {"time_s": 1700.0}),
+ROW = "PENDING|10:00|10:00|(null)|Priority"
+
+
+def test_a_job_that_does_not_suit_is_left_alone(user: User) -> None:
+    user.add("a", HOLD)
+    unfit: list[tuple[str, dict[str, Any]]] = [
+        (ROW, {"pairs": {}}),
+        (ROW, {"demand": {**DEMAND, "cpus": 3.0}}),
+        (ROW, {"demand": {**DEMAND, "mem_mib": 3000}}),
+        (ROW, {"time_s": 1700.0}),
         ("PENDING|UNLIMITED|UNLIMITED|(null)|Priority", {"time_s": None}),
         ("PENDING|10:00|10:00|afterok:9(unfulfilled)|Dependency", {}),
         ("PENDING|10:00|10:00|(null)|JobHeldUser", {}),
         ("PENDING|10:00|10:00|(null)|BeginTime", {}),
         ("PENDING|10:00|10:00|(null)|QOSMaxJobsPerUserLimit", {}),
         ("RUNNING|10:00|10:00|(null)|None", {}),
-        ("PENDING|10:00|10:00|afterok:1(unfulfilled)|Priority", {}),
-    ],
-)
-def test_a_job_that_does_not_suit_is_left_alone(user: User, row: str, spec: dict[str, Any]) -> None:
-    user.answer(job2=row, job3="PENDING|10:00|10:00|(null)|Resources")
-    user.add("a", HOLD)
-    user.add("b", "touch ran\n", job="2", **(pair("a") | spec))
-    if "afterok:1(" not in row:
-        # A job that suits less well shows that the holder has looked at both.
-        user.add("c", "touch done\n", job="3", **pair("a", 0.61))
+    ]
+    for number, (row, spec) in enumerate(unfit, 10):
+        user.answer(**{f"job{number}": row})
+        user.add(f"b{number}", f"touch ran.{number}\n", job=str(number), **(pair("a") | spec))
+    # One that suits less well than the others would shows that all were looked at.
+    user.add("c", "true\n", job="2", **pair("a", 0.61))
     holder = user.start("a", "1")
-    if "afterok:1(" in row:
-        wait_until(lambda: user.read("looks").count("\n") >= 2, "it looks twice")
-    else:
-        wait_until(lambda: user.claim("c").get("state") == "completed", "another guest ends")
+    wait_until(lambda: user.claim("c").get("state") == "completed", "the guest ends")
     user.go()
     assert holder.wait(60) == 0
-    assert not (user.place / "ran").exists()
-    assert user.claim("b") == {}
-    assert "JobId=2" not in user.read("updates")
+    assert [path.name for path in user.place.glob("ran.*")] == []
+    assert sorted(path.parent.name for path in user.share.glob("*/claim.json")) == ["a", "c"]
+    assert {line.split()[1] for line in user.read("updates").splitlines()} == {"JobId=2"}
+
+
+def test_a_job_for_which_others_wait_takes_no_guest_that_would_delay_its_end(user: User) -> None:
+    user.answer(job3="PENDING|10:00|10:00|afterok:1(unfulfilled)|Dependency")
+    user.add("a", HOLD)
+    user.add("b", "touch ran\n", job="2", **pair("a"))
+    holder = user.start("a", "1")
+    wait_until(lambda: user.read("looks").count("\n") >= 2, "it looks twice")
+    user.go()
+    assert holder.wait(60) == 0
+    assert (user.claim("b"), (user.place / "ran").exists()) == ({}, False)
 
 
 def test_a_job_that_slurm_starts_at_the_same_moment_is_not_taken(user: User) -> None:
