@@ -77,6 +77,20 @@ def plan_sharing(
         why = "the site has switched it off (share.enabled)"
     if why:
         raise RefusedError(f"--share: {why}", hint="Submit it without --share.")
+    plan, alone = make_share_plan(request, profile, run_time, snapshot, context)
+    if alone:
+        context.say(f"--share: it has its GPU alone: {alone}")
+    return plan
+
+
+def make_share_plan(
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    run_time: RunTimeEstimate | None,
+    snapshot: Snapshot,
+    context: SubmitContext,
+) -> tuple[SharePlan, str]:
+    """Return what is known of the job, and why that is too little to put it together with others; "" if it is not."""
     plan = SharePlan(
         changes=list_share_changes(request),
         room=tuple(list_room(request, snapshot)) if request.own.tune else (),
@@ -84,15 +98,13 @@ def plan_sharing(
     )
     if profile is None or profile.gpu_util is None or profile.gpu_mem_mib is None:
         missing = "no profile of this job is known yet" if profile is None else "its profile has no use of the GPU"
-        context.say(f"--share: it has its GPU alone: {missing}")
-        return plan
+        return plan, missing
     card = find_smallest_card_mib(request, profile, snapshot)
     if card is None:
-        context.say("--share: it has its GPU alone: the memory of its type of GPU is not known")
-        return plan
+        return plan, "the memory of its type of GPU is not known"
     limit = request.shape.time_limit_s
     times = [t for t in (None if run_time is None else run_time.p90_s, limit) if t is not None]
-    return replace(
+    known = replace(
         plan,
         demand=read_demand(profile),
         cpus=profile.cpus_busy or profile.cpus_per_gpu or float(request.shape.cpus or 1),
@@ -100,6 +112,7 @@ def plan_sharing(
         card_mib=card,
         time_s=min(times, default=None),
     )
+    return known, ""
 
 
 def _estimate_memory_mib(request: JobRequest, profile: ResourceProfile, config: Config) -> int | None:

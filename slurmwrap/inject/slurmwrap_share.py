@@ -44,7 +44,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-    QueueRow = NamedTuple("QueueRow", [("state", str), ("left_s", float), ("limit_s", float), ("reason", str), ("dependency", str)])
+    QueueRow = NamedTuple(
+        "QueueRow",
+        [("state", str), ("left_s", float), ("limit_s", float), ("reason", str), ("dependency", str)],
+    )
 else:
     from collections import namedtuple
 
@@ -59,7 +62,9 @@ _MEMORY_USE = 0.9  # share of the holder's memory that both jobs may need togeth
 # Added to the score by which the kernel chooses a process when the memory is full: the guest's, not the holder's.
 _OOM_SCORE = 500
 # Reasons of squeue for which only other jobs keep a job from starting: a user's own GPU limit among them.
-_WAITS_FOR_OTHERS = re.compile(r"None|Priority|Resources|(?:QOS|Assoc)(?:Grp|Max)GRES(?:PerUser|PerAccount|PerAcct)?")
+_WAITS_FOR_OTHERS = re.compile(
+    r"None|Priority|Resources|ReqNodeNotAvail.*|(?:QOS|Assoc)(?:Grp|Max)GRES(?:PerUser|PerAccount|PerAcct)?"
+)
 # Ends that a holder causes: the GPU is in exclusive mode, its memory is full. The job then runs by itself.
 _GPU_BUSY = re.compile(br"all CUDA-capable devices are busy or unavailable|device\(s\) is/are busy or unavailable")
 _TIME_LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
@@ -180,8 +185,8 @@ class SharedJob:
         """End this process if the job runs again although its time limit was lowered when it had completed."""
         if record.get("lowered"):
             raise SystemExit(
-                "slurmwrap: job %s completed as a guest of job %s, and its time limit was lowered to a minute. It cannot "
-                "run again: submit it again with gsub --again %s" % (self.job, record["by"], self.job)
+                "slurmwrap: job %s completed on the GPU of job %s, and its time limit was lowered to a minute. It cannot "
+                "run again; submit it again: gsub --again %s" % (self.job, record["by"], self.job)
             )
 
     def _truncate_outputs(self) -> None:
@@ -506,7 +511,7 @@ def read_queue() -> "Dict[str, QueueRow]":
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of squeue's %L and %l, as 1-02:03:04 or 03:04; 0.0 for what is not a time, inf for UNLIMITED."""
+    """Return the seconds of squeue's %L and %l, as 1-02:03:04 or 03:04; inf for UNLIMITED, 0.0 for other words."""
     found = _TIME_LEFT.fullmatch(text.strip())
     if found is None:
         return float("inf") if text.strip() == "UNLIMITED" else 0.0
