@@ -218,6 +218,7 @@ class Share:
     enabled: bool = True
     look_s: int = 30
     lease_s: int = 900
+    shards: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,6 +223,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             """How far ahead the start of a job is moved while it runs on the GPU of another one. It starts by itself so
             much later if that one is lost.""",
         ),
+        "shards": (
+            _G,
+            "",
+            """Whether a job of --share asks for gres/shard in place of a GPU, where nodes have it. Then it also shares
+            the GPU with jobs of other users, and Slurm does not limit what each uses of it.""",
+        ),
     },
     "order": {
         "index": (

@@ -110,7 +110,8 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     # A heterogeneous job is not changed: a change in one component may not fit the others.
     chosen = PlacementPlan() if request.hetjob else _make_plan(planned, profile, snapshot, prerun, context, run_time)
     if share is not None:
-        chosen = replace(chosen, lines=(*chosen.lines, *share.room))
+        more = share.room if share.shards is None else (share.shards,)
+        chosen = replace(chosen, lines=(*chosen.lines, *more))
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
     may_run_again = retry or (request.own.retry is not False and request.own.retry_on)

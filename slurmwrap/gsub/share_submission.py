@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from time import time
 
@@ -22,8 +23,8 @@ from slurmwrap.gsub.pack_submission import make_batch_script
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.pack_size import find_card_mib
-from slurmwrap.profiling.colocation import GpuDemand, PairForecast, predict_pair, read_demand
-from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionChange
+from slurmwrap.profiling.colocation import MEMORY_SHARE, GpuDemand, PairForecast, predict_pair, read_demand
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange
 from slurmwrap.sbatch.pack_option import compute_memory_mib
 from slurmwrap.sbatch.share_option import (
     appends_output,
@@ -37,7 +38,7 @@ from slurmwrap.store.deserialize import record_from_json
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config.load_config import Config
-    from slurmwrap.model.cluster import Snapshot
+    from slurmwrap.model.cluster import Node, Snapshot
     from slurmwrap.model.run_time import RunTimeEstimate
 
 _PROGRAMS = ("slurmwrap_share.py", "slurmwrap_members.py")
@@ -57,6 +58,8 @@ class SharePlan:
     changes: tuple[OptionChange, ...]
     room: tuple[OptionChange, ...]  # CPUs and memory for a second job; left out if Slurm refuses them
     place: tuple[str, ...]
+    # Slurm itself puts it on a GPU with other jobs: the shards that it asks for. None: the program on the node does.
+    shards: OptionChange | None = None
     demand: GpuDemand | None = None
     cpus: float = 1.0
     mem_mib: int | None = None  # None: not known
@@ -78,6 +81,17 @@ def plan_sharing(
     if why:
         raise RefusedError(f"--share: {why}", hint="Submit it without --share.")
     plan, alone = make_share_plan(request, profile, run_time, snapshot, context)
+    if context.config.share.shards and profile is not None and not alone:
+        shards = choose_shards(request, profile, snapshot, plan.card_mib or 0)
+        if shards is not None:
+            context.say(
+                f"--share: it asks for {shards.value}: jobs of other users may run on the same GPU, and Slurm does not "
+                "limit what each of them uses of it"
+            )
+            return replace(plan, shards=shards, room=(), changes=())
+        context.say(
+            "--share: it cannot ask for shards (docs/sharing.md), so it may share a GPU with your own jobs alone"
+        )
     if alone:
         context.say(f"--share: it has its GPU alone: {alone}")
     return plan
@@ -123,15 +137,7 @@ def _estimate_memory_mib(request: JobRequest, profile: ResourceProfile, config: 
 
 def list_room(request: JobRequest, snapshot: Snapshot) -> Iterator[OptionChange]:
     """Yield the CPUs and the memory of a GPU's share of a node, where it asks for less: a second job needs some."""
-    shape = request.shape
-    wanted = set((request.value("partition") or snapshot.default_partition).split(",")) - {""}
-    nodes = [
-        node
-        for node in snapshot.nodes
-        if node.gpus
-        and (not wanted or not wanted.isdisjoint(node.partitions))
-        and shape.gpu_type in (None, *node.gpu_type.split(","))
-    ]
+    shape, nodes = request.shape, _list_gpu_nodes(request, snapshot)
     cpus = min((node.cpus // node.gpus for node in nodes), default=0)
     mem_mib = min((int(_MEMORY_SHARE * node.mem_mib) // node.gpus for node in nodes), default=0)
     reason = "--share: a GPU's share of a node, so that a second job has room"
@@ -140,6 +146,41 @@ def list_room(request: JobRequest, snapshot: Snapshot) -> Iterator[OptionChange]
         yield OptionChange(option=unit.value, value=str(cpus), reason=reason)
     if shape.mem_unit in (MemUnit.PER_NODE, MemUnit.PER_GPU) and 0 < (shape.mem_mib or 0) < mem_mib:
         yield OptionChange(option=shape.mem_unit.value, value=f"{mem_mib}M", reason=reason)
+
+
+def _list_gpu_nodes(request: JobRequest, snapshot: Snapshot) -> list[Node]:
+    """Return the nodes with GPUs of the job's type in its partitions."""
+    wanted = set((request.value("partition") or snapshot.default_partition).split(",")) - {""}
+    return [
+        node
+        for node in snapshot.nodes
+        if node.gpus
+        and (not wanted or not wanted.isdisjoint(node.partitions))
+        and request.shape.gpu_type in (None, *node.gpu_type.split(","))
+    ]
+
+
+def choose_shards(
+    request: JobRequest, profile: ResourceProfile, snapshot: Snapshot, card_mib: int
+) -> OptionChange | None:
+    """Return the --gres with shards in place of a GPU; None if the nodes have none, or the job needs a whole GPU.
+
+    It gets the larger of its shares of the GPU's memory and time, so that jobs that all ask in this way fit together.
+    """
+    shape, nodes = request.shape, _list_gpu_nodes(request, snapshot)
+    # Slurm refuses shards next to an option for GPUs, and cannot give CPUs or memory per GPU to a job without one.
+    in_gres = shape.gpu_unit is GpuUnit.GRES and shape.cpu_unit is not CpuUnit.PER_GPU
+    if not in_gres or shape.mem_unit is MemUnit.PER_GPU or (shape.gpu_type and len({n.gpu_type for n in nodes}) > 1):
+        return None
+    each = [node.shards // node.gpus for node in nodes]
+    if not each or not min(each) or profile.gpu_mem_mib is None or profile.gpu_util is None or not card_mib:
+        return None
+    share = max(profile.gpu_mem_mib / (MEMORY_SHARE * card_mib), profile.gpu_util)
+    count = max(1, ceil(share * max(each)))
+    if count >= min(each):
+        return None
+    reason = f"--share: {100 * share:.0f} % of a GPU by its profile, in shards"
+    return OptionChange(option="gres", value=f"shard:{count}", reason=reason)
 
 
 def find_smallest_card_mib(request: JobRequest, profile: ResourceProfile, snapshot: Snapshot) -> int | None:
@@ -153,7 +194,7 @@ def find_smallest_card_mib(request: JobRequest, profile: ResourceProfile, snapsh
 def write_share(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
     """Write the files of the job, and return `prepared` with their directory. StoreError if that fails."""
     plan, request = prepared.share, prepared.request
-    if plan is None:
+    if plan is None or plan.shards is not None:
         return prepared
     try:
         directory = Path(context.memory.share_dir())

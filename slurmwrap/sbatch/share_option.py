@@ -20,7 +20,7 @@ _REFUSED = {
 # Jobs that differ in one of these may be meant for other nodes or other accounts.
 _SAME = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "clusters", "wckey")
 _ABSOLUTE_SRUN = re.compile(rb"(?m)^[^#\n]*/srun\b")
-_OTHER_GRES = re.compile(r"(?!(?:gres[:/])?gpu\b)\w", re.IGNORECASE)
+_OTHER_GRES = re.compile(r"(?!(?:gres[:/])?gpu\b|none$)\w", re.IGNORECASE)
 
 
 def find_sharing_obstacle(request: JobRequest) -> str:

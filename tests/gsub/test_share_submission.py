@@ -14,6 +14,7 @@ from slurmwrap.config.load_config import Config, Share
 from slurmwrap.errors import RefusedError
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling.colocation import GpuDemand, predict_pair
 from slurmwrap.protocols import SbatchCall, SbatchResult
@@ -129,6 +130,39 @@ def test_a_job_that_cannot_share_its_gpu_is_refused(words: tuple[str, ...], scri
 @pytest.mark.parametrize("words", [(), ("--gres=gpu:a100:1",), ("--gres=gres:gpu:1",), ("--export=ALL,A=1,B=",)])
 def test_an_ordinary_job_may_share_its_gpu(words: tuple[str, ...]) -> None:
     assert find_sharing_obstacle(request(*words, script=SCRIPT)) == ""
+
+
+class ShardedSlurm(FakeSlurm):
+    """Each GPU has 10 shards."""
+
+    def snapshot(self) -> Snapshot:
+        found = super().snapshot()
+        return replace(found, nodes=tuple(replace(node, shards=10 * node.gpus) for node in found.nodes))
+
+
+@pytest.mark.parametrize(
+    ("words", "profile", "gres"),
+    [
+        ((), PROFILE, "--gres=shard:3"),  # 30 % of its time, 15 % of its memory
+        ((), replace(PROFILE, gpu_mem_mib=14_000), "--gres=shard:5"),  # 14,000 of 34,000 MiB
+        ((), replace(PROFILE, gpu_util=0.95), ""),
+        (("--gpus=1", "--gres=none"), PROFILE, ""),
+        (("--mem-per-gpu=4G",), PROFILE, ""),
+    ],
+)
+def test_a_small_job_asks_for_shards_where_the_site_wants_that(
+    memory: ShareMemory, words: tuple[str, ...], profile: ResourceProfile, gres: str
+) -> None:
+    slurm, said = ShardedSlurm(), list[str]()
+    memory.profiles["small"] = profile
+    at = replace(context(slurm, memory), say=said.append, config=Config(share=Share(shards=True)))
+    asked = request("--prerun=off", "--resource-profile=small", *words, script=SCRIPT)
+    send(prepare(asked, at), at, trial)
+    (call,) = slurm.calls
+    assert ([option for option in call.options if "shard" in option] or [""]) == [gres]
+    assert (call.script_path == "train.sbatch") == bool(gres)
+    assert ("other users" in said[0]) == bool(gres)
+    assert memory.submissions[0].profile_key == "small+share"
 
 
 def test_a_site_may_switch_it_off(memory: ShareMemory) -> None:
