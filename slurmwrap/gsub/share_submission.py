@@ -45,6 +45,8 @@ _PROGRAMS = ("slurmwrap_share.py", "slurmwrap_members.py")
 _HEAD = b"# Job of gsub --share: it may share its GPU with another job of its user (docs/sharing.md).\n"
 # Of a node's memory, what its GPUs' jobs may have together: Slurm keeps some for itself.
 _MEMORY_SHARE = 0.95
+# Index of the partition in SharePlan.place, after the cluster and the GPU type.
+_PARTITION = 2
 # Newest jobs of the user that are compared with a new one.
 _MOST_JOBS = 100
 # Jobs that waited longer, or were lost while they ran, are no longer compared.
@@ -55,9 +57,9 @@ _KEPT_S = 30 * 86400.0
 class SharePlan:
     """What must be known of a job to put it together with others. `demand` None: too little, it has its GPU alone."""
 
-    changes: tuple[OptionChange, ...]
-    room: tuple[OptionChange, ...]  # CPUs and memory for a second job; left out if Slurm refuses them
-    place: tuple[str, ...]
+    changes: tuple[OptionChange, ...] = ()
+    room: tuple[OptionChange, ...] = ()  # CPUs and memory for a second job; left out if Slurm refuses them
+    place: tuple[str, ...] = ()  # only jobs with the same one suit; (): not compared
     # Slurm itself puts it on a GPU with other jobs: the shards that it asks for. None: the program on the node does.
     shards: OptionChange | None = None
     demand: GpuDemand | None = None
@@ -233,6 +235,7 @@ class SharePair:
 
     name: str
     job: str
+    partition: str = ""  # as it was asked for; "": the default one
     forecast: PairForecast
 
 
@@ -243,12 +246,13 @@ def find_pairs(plan: SharePlan, folder: Path) -> Iterator[SharePair]:
     for name, job in _list_marks(folder):
         with suppress(OSError, ValueError, KeyError, TypeError):
             spec = json.loads((folder / name / "spec.json").read_bytes())
-            if not spec["demand"] or tuple(spec["place"]) != plan.place:
+            place = tuple(spec["place"])
+            if not spec["demand"] or (plan.place and place != plan.place):
                 continue
             other = record_from_json(GpuDemand, spec["demand"]["gpu"])
             forecast = predict_pair(plan.demand, other, gpu_mem_mib=min(plan.card_mib, spec["demand"]["card_mib"]))
             if forecast.worthwhile:
-                yield SharePair(name=name, job=job, forecast=forecast)
+                yield SharePair(name=name, job=job, partition=place[_PARTITION], forecast=forecast)
 
 
 def _list_marks(folder: Path) -> list[tuple[str, str]]:

@@ -177,6 +177,7 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "forecast_start": None if status.start is None else _start_to_json_dict(status.start),
         "queue_order": status.queue_order or None,
         "shared": status.shared or None,
+        "share_advice": status.share_advice or None,
         "nodes": list(record.nodes),
         "gpus": record.gpus,
         "start": record.start_time,
@@ -395,6 +396,8 @@ def _list_waiting_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[
     if status.trial is not None:
         yield "pre-run", describe_prerun(status, status.trial, style.zone), ""
         yield from (("", sentence, "yellow") for sentence in _describe_failed_commands(status))
+    if status.share_advice:
+        yield "share", status.share_advice, ""
     if status.queue_order:
         yield "queue", status.queue_order, ""
     yield from _list_start_rows(status, waiting, style)
