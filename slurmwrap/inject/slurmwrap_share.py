@@ -396,7 +396,8 @@ class SharedJob:
         environ["PATH"] = submitted.get("PATH", os.defpath)
         environ.update(SLURM_JOB_ID=guest.job, SLURM_JOBID=guest.job, SLURM_JOB_NAME=spec["job_name"])
         environ.update(SLURM_SUBMIT_DIR=spec["submit_dir"], PWD=spec["chdir"], SLURM_OVERLAP="1")
-        environ.pop("SLURM_RESTART_COUNT", None)
+        for name in ("SLURM_RESTART_COUNT", "SLURM_EXPORT_ENV"):  # what --export sets is in `submitted`
+            environ.pop(name, None)
         if guest.record["runs"] > 1:
             environ["SLURM_RESTART_COUNT"] = str(guest.record["runs"] - 1)
         _set_cpus(environ, spec)
@@ -481,7 +482,9 @@ class SharedJob:
                 open(os.path.join(guest.directory, "alone"), "w").close()
             write_json(last, record)
             _remove(claim)
-        if guest.stopped != "cancelled":
+        if guest.stopped == "cancelled":
+            _remove(os.path.join(guest.directory, "environment.json"))
+        else:
             set_job(guest.job, "StartTime=now")
 
     def _write_record(self, guest: Guest) -> None:
