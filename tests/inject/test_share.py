@@ -301,11 +301,14 @@ def test_a_signal_ends_the_batch_script_as_it_ended_the_users(user: User) -> Non
     assert not (user.share / "a" / "environment.json").exists()
 
 
-def test_outputs_are_emptied_at_the_first_start_alone(user: User) -> None:
-    user.add("a", "echo new\n")
+def test_outputs_are_emptied_and_a_requeued_job_runs_again(user: User) -> None:
+    user.add("a", "echo new; echo ran >> runs\n")
     (user.place / "a.out").write_text("of an earlier job\n")
     assert user.start("a", "1").wait(60) == 0
     assert user.read("a.out") == "new\n"
+    # After a requeue the job is still its own.
+    assert user.start("a", "1", SLURM_RESTART_COUNT="1").wait(60) == 0
+    assert user.read("runs") == "ran\nran\n"
 
 
 def test_cpus_and_memory_of_both_must_fit() -> None:
