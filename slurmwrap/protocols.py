@@ -401,6 +401,9 @@ class Memory(Protocol):
     def pack_dir(self) -> str:
         """Create and return the path of a directory for the files of a packed job. OSError if that fails."""
 
+    def share_dir(self) -> str:
+        """Create and return the path of a directory for the files of a job that shares its GPU. Raises OSError."""
+
     def step_dir(self) -> str:
         """Create a private directory in which the runs of one job count their steps. Raises OSError."""
 

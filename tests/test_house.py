@@ -24,6 +24,7 @@ MAY_START_PROGRAMS = (
     "cli/terminal.py",
     "gsub/help_output.py",
     "inject/slurmwrap_members.py",
+    "inject/slurmwrap_share.py",
     "host/run_command.py",
     "slurm/pyslurm/worker_client.py",
     "prerun/inputs/library_readers.py",

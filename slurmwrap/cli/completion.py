@@ -196,6 +196,7 @@ OWN_WORDS: dict[str, MenuWord] = {
     "stop-at": _("stop the running job at a plateau of its loss", "choice", "plateau plateau:0.1%/20%"),
     "stop-when": _("stop the running job when its loss is NaN", "choice"),
     "pack": _("tasks of an array on each GPU", "choice", "auto 2 4 8"),
+    "share": _("share the GPU with another job of yours"),
     "resource-profile": _("keep what is learnt under this name"),
     "retry": _("retry failures that are not the job's own"),
     "no-retry": _("never retry it"),

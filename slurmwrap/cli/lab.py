@@ -43,6 +43,7 @@ def up(
     directory: Directory = None,
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 8,
     gpus: Annotated[int, typer.Option(help="GPUs per node.")] = 8,
+    shards: Annotated[int, typer.Option(help="Shards of GPUs per node (gres/shard).")] = 0,
     cpus: Annotated[int, typer.Option(help="CPUs per node (invented).")] = 32,
     threads: Annotated[int, typer.Option(help="CPUs per core: 2 as with hyper-threading.")] = 1,
     mem_mib: Annotated[int, typer.Option(help="Memory per node in MiB (invented).")] = 256_000,
@@ -71,8 +72,9 @@ def up(
     """
     lab_directory = _resolve_directory(directory)
     spec = LabSpec(
-        directory=lab_directory, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
-        switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
+        directory=lab_directory, nodes=nodes, gpus=gpus, shards=shards, cpus=cpus, threads=threads,
+        mem_mib=mem_mib, switches=switches, topology=topology, slurm_user=slurm_user or _own_name(),
+        base_port=base_port,
         cluster=cluster or cluster_of(lab_directory), accounting=accounting, priority=priority,
         act=tuple(filter(None, act.split(","))),
     )  # fmt: skip

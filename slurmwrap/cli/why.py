@@ -33,9 +33,11 @@ from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.next_step import find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, find_last_failure, list_tasks
 from slurmwrap.report.redaction import redact_document
+from slurmwrap.report.shared_run_text import describe_shared_run
 from slurmwrap.report.text_format import moment
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.serialize import to_json_dict
+from slurmwrap.store.shared_runs import read_shared_run
 
 LOOK_BACK_S = 30 * 86400.0
 # Timeout of the question to Slurm for the job's present state, in seconds; the page does not depend on the answer.
@@ -145,6 +147,9 @@ def build_job_timeline(address: str, records: JobRecords, config: Config, source
     mine = tuple(one for one in records.incidents if one.incident_id in belongs)
     curves = find_loss_curves(timeline.attempts, records.curves, source)
     timeline = replace(timeline, incidents=mine, curves=curves, lines=_read_source_lines(timeline, source.uid))
+    asked = timeline.submission
+    if asked is not None and asked.share and asked.uid == source.uid:
+        timeline = replace(timeline, shared=describe_shared_run(read_shared_run(asked.share), time.time()))
     return add_members(timeline, address, source, config)
 
 

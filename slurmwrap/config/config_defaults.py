@@ -103,6 +103,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "nodes.repair_discount": (0, 1),
     "nodes.relapse_factor": (1, 100),
     "prerun.holdout": (0, 0.5),
+    "share.look_s": (1, 3600),
+    "share.lease_s": (200, 86_400),
     "report.keep_d": (1, 36_500),
     "notify.per_hour": (1, 1000),
     "metrics.every_s": (5, 86400),
@@ -223,6 +225,16 @@ class Tuning:
     runs_before_shrink: int = 3
     policy: str = "graded"
     assumed_run_s: float = 13_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Jobs of one user that share a GPU (docs/sharing.md)."""
+
+    enabled: bool = True
+    look_s: int = 30
+    lease_s: int = 900
+    shards: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +411,7 @@ class Config:
     pack: Pack = field(default_factory=Pack)
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
+    share: Share = field(default_factory=Share)
     order: Order = field(default_factory=Order)
     limit: Limit = field(default_factory=Limit)
     early: Early = field(default_factory=Early)

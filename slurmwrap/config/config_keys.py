@@ -27,6 +27,7 @@ SECTIONS: Mapping[str, str] = {
     "pack": "Several tasks of an array on one GPU, `gsub --pack` (docs/packing.md).",
     "placement": "Where jobs go (docs/placement.md).",
     "tuning": "CPUs and memory from resource profiles (docs/placement.md, docs/profile.md).",
+    "share": "Jobs of one user that share a GPU: gsub --share (docs/sharing.md).",
     "order": "The order of waiting jobs by predicted run times: rule `order` (docs/scheduling.md).",
     "limit": "Time limits of waiting jobs by their earlier runs: rule `limit` (docs/scheduling.md).",
     "early": "What is found about gsub's jobs while they run, and after which time: rule `early` (docs/running.md).",
@@ -238,6 +239,22 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "seconds",
             """Run time assumed for a job without an earlier run. A job waits for more CPUs than its share for at most
             half of the time that they would save; 0: it never waits for them.""",
+        ),
+    },
+    "share": {
+        "enabled": (_G, "", "Whether users may submit with --share."),
+        "look_s": (_G, "seconds", "How often a running job looks for one to share its GPU with, and for changes."),
+        "lease_s": (
+            _G,
+            "seconds",
+            """How far ahead the start of a job is moved while it runs on the GPU of another one. It starts by itself so
+            much later if that one is lost.""",
+        ),
+        "shards": (
+            _G,
+            "",
+            """Whether a job of --share asks for gres/shard in place of a GPU, where nodes have it. Then it also shares
+            the GPU with jobs of other users, and Slurm does not limit what each uses of it.""",
         ),
     },
     "order": {

@@ -79,6 +79,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --prerun-command COMMAND what the pre-run runs in the script's place
   --pack[=K|auto]          run K tasks of the array side by side on each GPU; auto, the default: as the pre-run of
                            the job measures it; --pack=4,mps: with NVIDIA's MPS
+  --share                  let the job share its GPU with another --share job of yours, where both are expected to do
+                           more together than one after the other (docs/sharing.md)
   --resource-profile NAME  store the measured needs of this job under NAME, and use them
   --count-steps            count the real job's training steps: progress for retries, speed for its profile
   --stop-at PLATEAU        stop the running job at its PLATEAU and next checkpoint, by its --signal or scancel; in
@@ -227,9 +229,10 @@ def _parse_stored_call(words: Sequence[str], environ: Mapping[str, str], work_di
 
 def _pass_with_reason(reason: str, words: list[str], request: JobRequest, console: Console, stdin: _Stdin) -> int:
     """Pass the call to plain sbatch. Print `reason` only if the user asked for an explanation or a dry run."""
-    if request.own.pack and not find_prerun_reason(os.environ):
+    wrapped = "--pack" if request.own.pack else "--share" if request.own.share else ""
+    if wrapped and not find_prerun_reason(os.environ):
         raise RefusedError(
-            f"--pack: this call would go to sbatch unchanged. {reason}", hint="Submit it without --pack."
+            f"{wrapped}: this call would go to sbatch unchanged. {reason}", hint=f"Submit it without {wrapped}."
         )
     if request.own.dry_run:
         _reject_json_of_dry_run(request)

@@ -179,8 +179,11 @@ def find_speed_alone(profile: ResourceProfile | None) -> float:
     return next((point.steps_per_s for point in points if point.members == 1), 0.0)
 
 
-def make_batch_script(script: bytes, directory: Path) -> bytes:
-    """Return the batch script of the array tasks: the user's directive lines, then the program that runs the members.
+_HEAD = b"# Array task of gsub --pack: it runs several members of the user's array (docs/packing.md).\n"
+
+
+def make_batch_script(script: bytes, directory: Path, *, program: str = _RUNNER, head: bytes = _HEAD) -> bytes:
+    """Return the batch script: the user's directive lines, then the program in `directory` that runs their script.
 
     Nodes may lack the interpreter that runs gsub; the program needs nothing but a Python 3.6.
     """
@@ -189,7 +192,7 @@ def make_batch_script(script: bytes, directory: Path) -> bytes:
         for directive in parse_directives(script)
         if directive.magic == "#SBATCH"
     ]
-    python, runner, folder = (shlex.quote(path) for path in (sys.executable, f"{directory}/{_RUNNER}", str(directory)))
-    program = f'python={python}\n[ -x "$python" ] || python=python3\nexec "$python" -I -B {runner} {folder} "$@"\n'
-    head = b"#!/bin/sh\n# Array task of gsub --pack: it runs several members of the user's array (docs/packing.md).\n"
-    return head + b"".join(line + b"\n" for line in lines) + program.encode(errors="surrogateescape")
+    python, runner, folder = (shlex.quote(path) for path in (sys.executable, f"{directory}/{program}", str(directory)))
+    start = f'python={python}\n[ -x "$python" ] || python=python3\nexec "$python" -I -B {runner} {folder} "$@"\n'
+    body = b"".join(line + b"\n" for line in lines)
+    return b"#!/bin/sh\n" + head + body + start.encode(errors="surrogateescape")

@@ -16,7 +16,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import refusals
 from slurmwrap.gsub.planning_inputs import find_known_profile, find_run_time, keep, read_planning_facts
 from slurmwrap.gsub.refusals import find_blocked_inputs, find_impossible_request, find_repeated_failures
-from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, make_folded_request
+from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, make_folded_request, make_untuned_request
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas
 from slurmwrap.model.placement_plan import PlacementPlan
@@ -108,13 +108,22 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     pack, planned = _plan_packing(request, profile, snapshot, context, 0 if prerun == "off" else measured_up_to)
+    share = None
+    if request.own.share:
+        from slurmwrap.gsub.share_submission import plan_sharing  # few calls use it
+
+        share = plan_sharing(request, profile, run_time, snapshot, context)
+        planned = make_untuned_request(request)
     # A heterogeneous job is not changed: a change in one component may not fit the others.
     chosen = PlacementPlan() if request.hetjob else _make_plan(planned, profile, snapshot, prerun, context, run_time)
+    if share is not None:
+        more = share.room if share.shards is None else (share.shards,)
+        chosen = replace(chosen, lines=(*chosen.lines, *more))
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
     may_run_again = retry or (request.own.retry is not False and request.own.retry_on)
     added = _make_retry_options(request) if may_run_again and not request.hetjob else ()
-    added = (*added, *(pack.changes if pack else ()))
+    added = (*added, *(pack.changes if pack else ()), *(share.changes if share else ()))
     incident_warnings = refusals.find_incident_warnings(
         context.published, request, chosen, inputs, snapshot, context.clock.now()
     )
@@ -151,6 +160,7 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         # An array that its pre-run folds must wait for it: no task may start before.
         keeps_place=prerun == "auto" and not has_free_gpus and not delay and not measured_up_to,
         pack=pack,
+        share=share,
     )
 
 

@@ -133,6 +133,10 @@ def send(
         from slurmwrap.gsub.pack_submission import write_pack  # few calls use it
 
         prepared = write_pack(prepared, context)
+    if prepared.share is not None:
+        from slurmwrap.gsub.share_submission import write_share  # few calls use it
+
+        prepared = write_share(prepared, context)
     begin, release_at = _make_gate(prepared, context.config, now)
     gate = () if begin is None else (begin,)
     early: list[SubmitResult] = []
@@ -169,6 +173,10 @@ def _start_retry_job(prepared: PreparedJob, result: SbatchResult, context: Submi
 def _remember(prepared: PreparedJob, sent: SubmitResult, context: SubmitContext, now: float) -> None:
     if sent.result.job_id is not None:
         job_id = sent.result.job_id
+        if prepared.share_dir:
+            from slurmwrap.gsub.share_submission import mark_waiting
+
+            mark_waiting(prepared.share_dir, job_id)
         keep(
             lambda: context.memory.remember_submission(_build_submission(prepared, sent, job_id, context, now)), context
         )
@@ -210,8 +218,8 @@ def _call_sbatch(
 
     def called(one: BatchScript) -> SbatchResult:
         call = replace(make_sbatch_call(request, one, context, environ=prepared.job_environ), meanwhile=meanwhile)
-        if prepared.pack_dir:
-            call = replace(call, script_path=f"{prepared.pack_dir}/pack.sh", stdin=None)
+        if prepared.wrapper_script:
+            call = replace(call, script_path=prepared.wrapper_script, stdin=None)
         timing.reached("render")
         result = context.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
         timing.reached("sbatch")
@@ -292,8 +300,7 @@ def _build_submission(
         nodes=prepared.plan.node_count or request.shape.nodes or 0,
         retry=prepared.retry,
         retry_on=prepared.retry_on,
-        # What a packed task needs and how long it runs says nothing about its members alone.
-        profile_key=_make_stored_key(prepared),
+        profile_key=_make_own_profile_key(prepared),
         profile_variant=prepared.profile_variant,
         length=prepared.length,
         expected_p50_s=None if prepared.run_time is None else round(prepared.run_time.p50_s),
@@ -314,23 +321,28 @@ def _build_submission(
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
         # A job in a reservation does not compete for the resources that the reconciler distributes.
         tune=prepared.pack is None
+        and prepared.share is None
         and request.own.tune
         and context.config.tuning.enabled
         and request.setting("reservation") is None,
         place=request.own.place and context.config.placement.enabled,
-        time=None if prepared.pack else make_time_request(request),
+        time=None if prepared.pack or prepared.share else make_time_request(request),
         stop_at=request.own.stop_at,
         stop_when=request.own.stop_when,
         stop_signal=(request.value("signal") or "") if request.own.stop_at or request.own.stop_when else "",
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
         pack=_make_packed_array(prepared),
+        share=prepared.share_dir,
         call=_make_submitted_call(request, context),
     )
 
 
-def _make_stored_key(prepared: PreparedJob) -> str:
+def _make_own_profile_key(prepared: PreparedJob) -> str:
+    """Return the key for what the job needs. What programs on one GPU need together is not what one of them needs."""
     pack = prepared.pack
+    if prepared.share is not None:
+        return f"{prepared.profile_key}+share"
     if pack is None:
         return prepared.profile_key
     return f"{prepared.profile_key}+pack{'auto' if pack.measured_up_to else pack.members}"

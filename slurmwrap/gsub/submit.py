@@ -177,6 +177,11 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
             if advice := describe_staging(prepared.profile):
                 console.say(f"it {advice}")
         prepared = _explain_start(prepared, context, console)
+        if prepared.profile is not None and prepared.request.shape.gpus == 1:
+            from slurmwrap.gsub.explain_share import explain_sharing
+
+            if advice := explain_sharing(prepared, context):
+                console.say(advice)
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")
     if own.dry_run:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slurmwrap.config.load_config import Config
+    from slurmwrap.gsub.share_submission import SharePlan
     from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.finding import Finding
     from slurmwrap.model.limits import Quotas
@@ -107,6 +108,8 @@ class PreparedJob:
     start: ExpectedStart | None = None  # only found for --explain; None: it may start now, or it is not known
     pack: PackPlan | None = None  # --pack: how its array is folded; None: it is not
     pack_dir: str = ""  # directory with the files of the packed job; "" before they are written, and without --pack
+    share: SharePlan | None = None  # --share: what is known of it for sharing its GPU; None: it does not
+    share_dir: str = ""  # as pack_dir, with --share
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 
@@ -118,7 +121,14 @@ class PreparedJob:
     @property
     def planned_request(self) -> JobRequest:
         """The request for which nodes are planned. For a packed job it is that of a task with several members."""
+        if self.share is not None:
+            return make_untuned_request(self.request)
         return self.request if self.pack is None else make_folded_request(self.request, self.pack)
+
+    @property
+    def wrapper_script(self) -> str:
+        """The batch script of gsub's that runs the user's script (--pack, --share); "" if there is none."""
+        return (self.pack_dir and f"{self.pack_dir}/pack.sh") or (self.share_dir and f"{self.share_dir}/share.sh")
 
     @property
     def retry_on(self) -> tuple[str, ...]:
@@ -151,7 +161,12 @@ def make_folded_request(request: JobRequest, pack: PackPlan) -> JobRequest:
 
     Its CPUs and memory are not tuned: the profile is that of one member.
     """
-    return replace(request, own=replace(request.own, tune=False), shape=pack.shape)
+    return replace(make_untuned_request(request), shape=pack.shape)
+
+
+def make_untuned_request(request: JobRequest) -> JobRequest:
+    """Return the request of a job whose CPUs and memory stay as asked: other programs run in its allocation too."""
+    return replace(request, own=replace(request.own, tune=False))
 
 
 def get_last_line(text: str) -> str:

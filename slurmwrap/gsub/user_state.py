@@ -221,6 +221,15 @@ class UserStateStore:
         self._remove_old(self._make_private_directory("pack"), lambda old: rmtree(old, ignore_errors=True))
         return str(self._make_private_directory("pack", _make_unique_name()))
 
+    def share_dir(self) -> str:
+        """Create and return the directory share/<random>, mode 0700; remove old ones once a day. OSError on failure."""
+        from shutil import rmtree
+
+        self._remove_old(self._make_private_directory("share"), lambda old: rmtree(old, ignore_errors=True))
+        for marks in ("waiting", "running"):
+            self._make_private_directory("share", marks)
+        return str(self._make_private_directory("share", _make_unique_name()))
+
     def retry_job_output(self) -> str:
         """Create the directory retry, mode 0700, and return the --output of retry jobs in it. OSError if it fails."""
         return f"{self._make_private_directory('retry')}/%j.out"

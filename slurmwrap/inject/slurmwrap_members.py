@@ -170,6 +170,44 @@ def read_tail(path: str) -> bytes:
         return b""
 
 
+class SignalWitness:
+    """A process that reports the signals which it gets.
+
+    scancel signals all processes of a job, `scancel --batch` and `--signal=B:` only the batch script. The witness shows
+    which it was: it is started as the user's programs are. These must not get a signal twice.
+    """
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+            os.setsid()
+            end_with_parent(parent)
+            while True:
+                number = signal.sigtimedwait(_HANDLED, 60.0)
+                if number is not None:
+                    os.write(writing, bytes([number.si_signo]))
+        os.close(writing)
+        self.reading = reading
+
+    def has_seen(self, number: int) -> bool:
+        """Return whether the witness got this signal too, within a second."""
+        until = time.monotonic() + _WITNESS_S
+        while True:
+            ready, _, _ = select.select([self.reading], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return False
+            seen = os.read(self.reading, 64)
+            if not seen or number in seen:
+                return bool(seen)
+
+    def stop(self) -> None:
+        """End the process."""
+        os.kill(self.pid, signal.SIGKILL)
+
+
 class PackedTask:
     """The members of one array task, from their start to their end."""
 
@@ -185,7 +223,7 @@ class PackedTask:
         # Signals that the members got in this run. A member that ends with 0 after one may have saved its state and stopped.
         self.signalled = set()  # type: Set[int]
         self.stopping = False
-        self.witness, self.witness_pid = -1, 0
+        self.witness = None  # type: Optional[SignalWitness]
         self.mps = ""
         self.memory = member_watch.MemoryWatch(float(self.spec.get("memory_near") or 0), len(self.members))
         self.speeds = self._make_speed_watch()
@@ -231,7 +269,7 @@ class PackedTask:
         shares = share_cpus(list_cores(find_own_cpus(self.environ)), len(self.members))
         for member, share in zip(self.members, shares):
             member.cpus = share
-        self._start_witness()
+        self.witness = SignalWitness()
         # Blocked signals are read in _wait. What started in between is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED | {signal.SIGCHLD})
         self._start_mps()
@@ -248,8 +286,7 @@ class PackedTask:
                     self._wait()
         finally:
             self._stop_mps()
-            if self.witness_pid:
-                os.kill(self.witness_pid, signal.SIGKILL)
+            self.witness.stop()
         codes = [_compute_exit_code(member.record) for member in self.members]
         say("%d of %d members completed" % (sum(not code for code in codes), len(codes)))
         return max(codes)
@@ -368,7 +405,7 @@ class PackedTask:
         self.stopping = self.stopping or number in (signal.SIGTERM, signal.SIGINT)
         # A member that waits must be able to save its state.
         self._run_together()
-        if self._is_seen_by_witness(number):
+        if self.witness is not None and self.witness.has_seen(number):
             return
         for member in self.members:
             if member.process is not None:
@@ -525,38 +562,6 @@ class PackedTask:
 
     def _read_steps(self, member: Member) -> int:
         return member_watch.read_steps(self._step_dir(member), self.environ.get("SLURM_JOB_ID", "0"), self.restart)
-
-    # --- the witness ----------------------------------------------------------------------------------------------
-
-    def _start_witness(self) -> None:
-        """Start a process that reports the signals which it gets.
-
-        scancel signals all processes of a job, `scancel --batch` and `--signal=B:` only this one. The witness shows
-        which it was: it is started as the members are. A member must not get a signal twice.
-        """
-        reading, writing = os.pipe()
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-            os.setsid()
-            end_with_parent(parent)
-            while True:
-                number = signal.sigtimedwait(_HANDLED, 60.0)
-                if number is not None:
-                    os.write(writing, bytes([number.si_signo]))
-        os.close(writing)
-        self.witness, self.witness_pid = reading, pid
-
-    def _is_seen_by_witness(self, number: int) -> bool:
-        until = time.monotonic() + _WITNESS_S
-        while True:
-            ready, _, _ = select.select([self.witness], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                return False
-            seen = os.read(self.witness, 64)
-            if not seen or number in seen:
-                return bool(seen)
 
     # --- MPS ------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class LabSpec:
     slurm_user: str = "root"
     base_port: int = DEFAULT_BASE_PORT
     gpu_type: str = "a100"  # of every GPU
+    shards: int = 0  # gres/shard per node; 0: the cluster has none
     cluster: str = "lab"  # ClusterName
     # Run slurmdbd with its own database, and enforce limits of QOS and association.
     accounting: bool = False
@@ -96,6 +97,7 @@ def checked(spec: LabSpec) -> LabSpec:
         ("--gpus", spec.gpus, 0, 16),
         ("--cpus", spec.cpus, 1, 1024),
         ("--threads", spec.threads, 1, 8),
+        ("--shards", spec.shards, 0, 1024 if spec.gpus else 0),
         ("--mem-mib", spec.mem_mib, 512, 16_000_000),
         ("--switches", spec.switches, 1, spec.nodes),
         ("--base-port", spec.base_port, 1024, HIGHEST_PORT - len(spec.ports) + 1),

@@ -25,6 +25,7 @@ class Node:
     gpus: int = 0
     gpus_used: int = 0
     gpu_type: str = ""
+    shards: int = 0  # of all its GPUs together (gres/shard)
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     sockets: int = 1

@@ -88,6 +88,8 @@ class Submission:
     # The draw selected it to run without a pre-run.
     held_out: bool = False
     pack: PackedArray | None = None  # --pack: each of its array tasks runs several members; None: it is not packed
+    # --share: the directory with the files of a job that may share its GPU; "": it may not.
+    share: str = ""
     # Only in the user's own records: a call may contain secrets. None: not known.
     call: SubmittedCall | None = None
 

@@ -19,6 +19,8 @@ from slurmwrap.model.resource_profile import ResourceProfile
 
 # A pair is bad if the slower job runs below this speed, relative to alone.
 BAD_SPEED = 0.67
+# Jobs share a GPU only if together they do so much more than one after the other.
+MIN_THROUGHPUT = 1.2
 # The share of a GPU's memory that the peaks of its jobs may fill: two peaks seldom fall together, but fragmentation and
 # the context of each process come on top.
 MEMORY_SHARE = 0.85
@@ -69,6 +71,12 @@ class PairForecast:
     def throughput(self) -> float:
         """Return the sum of both speeds: 1 is one job after the other, 2 is no slow-down at all."""
         return 2 * self.speed
+
+    @property
+    def worthwhile(self) -> bool:
+        """Return whether the two should be put together: all that decides it is known, and none suffers much."""
+        known = self.fits is True and "gpu_util" not in self.unknown
+        return known and not self.bad and self.throughput >= MIN_THROUGHPUT
 
 
 def read_demand(profile: ResourceProfile) -> GpuDemand:

@@ -427,6 +427,9 @@ def make_run_time_record(run: JobRun, submission: Submission | None) -> RunTimeR
     diagnosis = run.diagnosis
     if diagnosis is None or diagnosis.resumed or run.uid < 0 or run.end_time is None or run.run_s < SHORTEST_S:
         return None
+    # A job that shared its GPU was slower than alone, or only ended here with the exit code that it had elsewhere.
+    if submission is not None and submission.share:
+        return None
     complete = run.state == "COMPLETED" and diagnosis.category == "success"
     if not complete and not (run.state in _CUT_OFF_STATES and diagnosis.category in ("time_limit", "cancelled")):
         return None

@@ -75,6 +75,8 @@ class GsubOptions:
     stop_when: str = ""
     # K | auto, and ",mps": how many tasks of the array share a GPU; None: none do (pack_option.py).
     pack: str | None = None
+    # It may share its GPU with another job of its user (share_option.py).
+    share: bool = False
     resource_profile: str | None = None
     # None: the site's default.
     retry: bool | None = None

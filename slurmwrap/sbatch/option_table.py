@@ -269,6 +269,7 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("stop-at", "stop_at", "GSUB_STOP_AT", REQUIRED),
     GsubOption("stop-when", "stop_when", "GSUB_STOP_WHEN", REQUIRED, choices=("diverged",)),
     GsubOption("pack", "pack", "GSUB_PACK", OPTIONAL),
+    GsubOption("share", "share", "GSUB_SHARE"),
     GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),
     GsubOption("retry", "retry", "GSUB_RETRY"),
     GsubOption("no-retry", "retry", "GSUB_RETRY", flag=False),

@@ -73,35 +73,45 @@ def parse_pack(text: str) -> PackOption:
 
 def find_packing_obstacle(request: JobRequest) -> str:
     """Return why the tasks of this job cannot be packed; "" if they can."""
+    if not request.hetjob and not expand_indices(request.value("array") or ""):
+        return "it packs the tasks of an array, and the job has no --array"
+    if why := find_wrapper_obstacle(request, "each task of the array"):
+        return why
+    if "aftercorr" in (request.value("dependency") or ""):
+        return (
+            "--dependency=aftercorr pairs tasks of two arrays, and this array gets fewer tasks; "
+            "--dependency=afterok waits for the whole array"
+        )
+    return ""
+
+
+def find_wrapper_obstacle(request: JobRequest, subject: str) -> str:
+    """Return why a program of gsub's cannot start the script on a GPU with other ones; "" if it can.
+
+    `subject`: what has the resources of the request, "the job".
+    """
     shape = request.shape
     if request.hetjob:
         return "a heterogeneous job has several parts"
-    if not expand_indices(request.value("array") or ""):
-        return "it packs the tasks of an array, and the job has no --array"
     for option, why in _REFUSED.items():
         if request.setting(option) is not None:
             return why
     if any("container" in name for name in request.plugin_options):
         return "the container of a site plugin starts the batch script, and the wrapper is not in it"
     if (shape.nodes or 1) > 1 or (shape.max_nodes or 1) > 1:
-        return "each task of the array has several nodes"
+        return f"{subject} has several nodes"
     if (shape.tasks or 1) > 1 or (shape.tasks_per_node or 1) > 1:
-        return "each task of the array starts several processes (--ntasks)"
+        return f"{subject} starts several processes (--ntasks)"
     if shape.gpus != 1:
-        return f"each task of the array has {shape.gpus or 'no'} GPUs, and members share one"
+        return f"{subject} has {shape.gpus or 'no'} GPUs, and only one can be shared"
     if shape.exclusive:
-        return "--exclusive asks for a whole node for each task of the array"
-    if "aftercorr" in (request.value("dependency") or ""):
-        return (
-            "--dependency=aftercorr pairs tasks of two arrays, and this array gets fewer tasks; "
-            "--dependency=afterok waits for the whole array"
-        )
+        return f"--exclusive asks for a whole node for {subject}"
     own = request.own
     if own.stop_at or own.stop_when or own.count_steps:
-        return "--count-steps, --stop-at and --stop-when do not distinguish the members of a task yet"
+        return "--count-steps, --stop-at and --stop-when do not distinguish programs that share a GPU yet"
     if found := _OWN_JOB.search(request.script.content):
         words = found[0].split(b"#")[0].strip().decode("utf-8", "replace")
-        return f"the script acts on its own job, which is that of all its members ({words[-60:]})"
+        return f"the script acts on its own job, in which other programs run too ({words[-60:]})"
     return ""
 
 

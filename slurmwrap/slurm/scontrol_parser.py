@@ -15,6 +15,7 @@ from functools import lru_cache
 from slurmwrap.model.cluster import Node, Partition, Reservation
 from slurmwrap.model.hostlist import names_in
 
+_SHARDS = re.compile(r"(?:^|,)shard(?::[^,:()]+)?:(\d+)")
 _GRES = re.compile(r"([^,()\s]+)(?:\(([^)]*)\))?")
 # These fields always come last, in this order, in all three releases.
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
@@ -52,7 +53,8 @@ def _parse_node(line: str) -> Node:
     # Partition names may contain blanks. They come after all fields that are read from `body`.
     body = head[:cut] if cut >= 0 else head
     state, flags = parse_state(_read_last_field(body, " State="))
-    gpus, gpu_type, gpu_sockets = parse_gres(_read_last_field(body, " Gres="))
+    gres = _read_last_field(body, " Gres=")
+    gpus, gpu_type, gpu_sockets = parse_gres(gres)
     gpus_used, gpus_used_at = parse_gres_used(_read_last_field(body, " GresUsed="))
     return Node(
         name=head[len("NodeName=") : head.find(" ")],
@@ -66,6 +68,7 @@ def _parse_node(line: str) -> Node:
         gpus=gpus,
         gpus_used=gpus_used,
         gpu_type=gpu_type,
+        shards=sum(map(int, _SHARDS.findall(gres))) if "shard" in gres else 0,
         partitions=_split_list(_read_first_field(head[cut:], " Partitions=") if cut >= 0 else ""),
         features=_split_list(_read_last_field(body, " ActiveFeatures=")),
         sockets=parse_number(_read_last_field(body, " Sockets=")) or 1,

@@ -28,7 +28,7 @@ _STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED
 def read_folded_array(pack: PackedArray) -> PackedArray:
     """Return the array with the number of members that its pre-run may have chosen. Call it as their user only."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        members = json.loads(_read_file(Path(pack.directory) / SPEC, _MOST_SPEC_BYTES))["members"]
+        members = json.loads(read_private_file(Path(pack.directory) / SPEC, _MOST_SPEC_BYTES))["members"]
         return replace(pack, members=members) if isinstance(members, int) and members > 0 else pack
     return pack
 
@@ -72,10 +72,11 @@ def _read_each(pack: PackedArray) -> Iterator[PackMember]:
     folder = Path(pack.directory) / "members"
     for index in expand_indices(pack.array):
         with suppress(OSError, ValueError):
-            yield record_from_json(PackMember, json.loads(_read_file(folder / f"{index}.json", _MOST_BYTES)))
+            yield record_from_json(PackMember, json.loads(read_private_file(folder / f"{index}.json")))
 
 
-def _read_file(path: Path, most: int) -> bytes:
+def read_private_file(path: Path, most: int = _MOST_BYTES) -> bytes:
+    """Return the first `most` bytes of a regular file that its own user reads. OSError for anything else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -36,8 +36,10 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.running_job import EarlyFinding
 from slurmwrap.model.submission import Submission
+from slurmwrap.report.shared_run_text import describe_shared_run
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
+from slurmwrap.store.shared_runs import read_shared_run
 
 # The files of so many jobs are read each time: of those on the screen first, then of those read longest ago. A read of
 # the list waits so long for them.
@@ -165,8 +167,11 @@ class JobListReader:
         for one in statuses:
             row = waiting.get(one.address)
             if row is not None:
-                order = describe(row.record, self._submissions.get(int(one.address)))
+                asked = self._submissions.get(int(one.address))
+                order = describe(row.record, asked)
                 one = replace(one, start=starts.get(row.record.address), queue_order=order)
+                if asked is not None and asked.share:
+                    one = replace(one, shared=describe_shared_run(read_shared_run(asked.share), now))
             found.append(one)
         return found
 

@@ -182,7 +182,9 @@ def _describe_start(entry: ListedJob, style: ScreenStyle) -> list[str]:
     status, waiting = entry.status, entry.status.waiting
     assert waiting is not None
     reason, begins = waiting.record.reason, waiting.record.eligible_time or 0
-    if status.start is not None:
+    if reason == "BeginTime" and status.shared:
+        what = status.shared.removeprefix("it ").partition(" since ")[0]
+    elif status.start is not None:
         what = f"starts {clock(status.start.at, status.at, style.zone)}"
     elif reason == "BeginTime" and status.trial is not None and status.trial.verdict is None:
         what = "waits for its pre-run"

@@ -21,6 +21,7 @@ from slurmwrap.cli.slurm_lookup import find_unrecorded_runs
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.cli.watch.job_forecaster import JobForecaster
 from slurmwrap.cli.watch.loss_outlook import LossOutlook, find_loss_outlook
+from slurmwrap.cli.watch.share_advice import find_share_advice
 from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.diagnosis.log_progress import ShownProgress, find_last_progress, find_shown_progress
 from slurmwrap.diagnosis.log_rows import LogRows, read_log, remove_ansi
@@ -56,12 +57,15 @@ from slurmwrap.report.convergence_text import draw_loss, format_convergence
 from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.report.loss_text import describe_stops
+from slurmwrap.report.shared_run_text import describe_shared_run
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.pack_results import read_members
 from slurmwrap.store.prerun_registry import PrerunRegistry, read_inflight_prerun
+from slurmwrap.store.shared_runs import read_shared_run
+from slurmwrap.store.user_state_files import UserState
 
 # A job counts as silent if its last output is older than SILENT_S and older than SILENT_TIMES the usual gap between its
 # lines. The usual gap is the mean over this run or the longest gap that was seen while watching, whichever is longer.
@@ -231,6 +235,8 @@ class JobStatus:
     loss: LossOutlook | None = None  # of a running job that counts its steps; None: no loss was recorded
     dominated: tuple[Dominated, ...] = ()  # running tasks of an array that will hardly become its best
     members: tuple[PackMember, ...] = ()  # of a packed array, that were started (gsub --pack)
+    shared: str = ""  # how it ran on the GPU of another job of its user (gsub --share); "": it did not
+    share_advice: str = ""  # with which job it could share a GPU if it were submitted with --share; "": with none
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
     gpus: bool | None = None  # --gpus was given; None: this user may not measure the job's GPUs
     gpu_use: JobGpuUse | None = None
@@ -403,6 +409,8 @@ class JobStatusReader:
         self._sweep_at = -_SWEEP_EVERY_S
         self._members: tuple[PackMember, ...] = ()
         self._members_at = -_MEMBERS_EVERY_S
+        self._share_advice = ""
+        self._share_at = -_SWEEP_EVERY_S
 
     def look(self, now: float) -> JobStatus:
         """Return the present status; it has no rows if Slurm has forgotten the job. Raise SlurmError."""
@@ -430,9 +438,20 @@ class JobStatusReader:
             facts = replace(facts, queue_order=order)
         facts = self._owner_facts.add(facts, self._submission, trial_row)
         facts = replace(facts, members=self._read_members(facts))
+        if self._submission is not None and self._submission.share:
+            facts = replace(facts, shared=describe_shared_run(read_shared_run(self._submission.share), now))
+        elif self._submission is not None and facts.waiting is not None and not facts.array:
+            facts = replace(facts, share_advice=self._find_share_advice(facts.waiting.record, self._submission, now))
         if facts.array:
             return replace(facts, dominated=self._find_dominated(facts))
         return replace(facts, loss=_find_loss(facts, self._submission))
+
+    def _find_share_advice(self, job: JobRecord, submission: Submission, now: float) -> str:
+        """Return with which job it could share a GPU, found once a minute."""
+        if now - self._share_at >= _SWEEP_EVERY_S:
+            self._share_at = now
+            self._share_advice = find_share_advice(job, submission, UserState(find_user_state_dir(self._environ)))
+        return self._share_advice
 
     def _find_dominated(self, status: JobStatus) -> tuple[Dominated, ...]:
         """Return the running tasks of the array that will hardly become its best, found once a minute."""

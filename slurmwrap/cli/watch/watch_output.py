@@ -60,6 +60,7 @@ _LOG_LABELS = (
     "ends",
     "task",
     "members",
+    "shared",
     "sweep",
     "GPU use",
     "GPU mem",
@@ -121,6 +122,7 @@ def make_change_key(status: JobStatus) -> tuple[object, ...]:
         tuple(one.name for one in status.dominated),
         tuple(one.index for one in status.members if one.state == "failed"),
         bool(status.silent),
+        status.shared.partition(" since ")[0],
         _make_gpu_key(status),
     )
 
@@ -175,6 +177,8 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "expected_start": waiting.expected_start if waiting else None,
         "forecast_start": None if status.start is None else _start_to_json_dict(status.start),
         "queue_order": status.queue_order or None,
+        "shared": status.shared or None,
+        "share_advice": status.share_advice or None,
         "nodes": list(record.nodes),
         "gpus": record.gpus,
         "start": record.start_time,
@@ -299,6 +303,8 @@ def _list_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str
     yield from _list_findings(status, style)
     if status.members:
         yield _make_members_row(status.members)
+    if status.shared:
+        yield "shared", status.shared, ""
     if status.array:
         if not status.members:
             yield from _list_failed_tasks(status)
@@ -375,6 +381,8 @@ def explain_waiting(status: JobStatus, waiting: WatchedJob) -> ReasonMeaning:
     found, reason = explain_reason(waiting.record.reason), waiting.record.reason
     if reason == "BeginTime" and status.trial and not status.trial.verdict:
         return ReasonMeaning(words="it waits for its pre-run", way_out="")
+    if reason == "BeginTime" and status.shared:
+        return ReasonMeaning(words="its script runs in another job, so Slurm is not to start it", way_out="")
     if waiting.dependency and reason.startswith("Dependency"):
         return ReasonMeaning(words=f"{found.words}: {flat(waiting.dependency)}", way_out=found.way_out)
     return found
@@ -390,6 +398,8 @@ def _list_waiting_rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[
     if status.trial is not None:
         yield "pre-run", describe_prerun(status, status.trial, style.zone), ""
         yield from (("", sentence, "yellow") for sentence in _describe_failed_commands(status))
+    if status.share_advice:
+        yield "share", status.share_advice, ""
     if status.queue_order:
         yield "queue", status.queue_order, ""
     yield from _list_start_rows(status, waiting, style)
@@ -411,7 +421,7 @@ def _list_start_rows(status: JobStatus, waiting: WatchedJob, style: ScreenStyle)
             "",
         )
     if waiting.record.reason == "BeginTime":
-        if begins > status.at and (status.trial is None or status.trial.verdict is not None):
+        if begins > status.at and not status.shared and (status.trial is None or status.trial.verdict is not None):
             yield "start", f"not before {_format_moment(begins, status, style)}", ""
     elif waiting.expected_start and waiting.expected_start > status.at:
         where = f", on {flat(waiting.expected_nodes)}" if waiting.expected_nodes else ""

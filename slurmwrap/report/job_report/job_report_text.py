@@ -124,6 +124,8 @@ def _format_head(timeline: JobTimeline, style: TextStyle) -> Iterator[str]:
         yield style.wrapped(_format_script(of))
     if timeline.slurm_says:
         yield style.wrapped(f"Slurm says: {timeline.slurm_says}.", "  ", "    ")
+    if timeline.shared:
+        yield style.wrapped(f"Shared GPU: {timeline.shared}.", "  ", "    ")
     if timeline.queue_order:
         yield style.wrapped(f"Queue: {timeline.queue_order}.", "  ", "    ")
 

@@ -38,6 +38,8 @@ class JobTimeline:
     slurm_says: str = ""
     # Its class in the queue's order while it waits: "in class 2 of 6: usually runs 20 min on 4 GPUs".
     queue_order: str = ""
+    # How it ran on the GPU of another job of its user (gsub --share); "": it did not.
+    shared: str = ""
     # (file, line) of a finding -> text of that line.
     lines: Mapping[tuple[str, int], str] = field(default_factory=dict)
 

@@ -413,6 +413,7 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
     assert status_to_json_dict(gated) == {
         "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "queue_order": None, "expected_start": None, "forecast_start": None,
+        "shared": None, "share_advice": None,
         "nodes": [], "gpus": 16,
         "start": None, "time_limit_s": 28800, "end": None, "forecast_end": None, "exit_code": None, "findings": [],
         "locality": None,
