@@ -93,6 +93,7 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
                            changed and why; with --prerun=only: the verdict
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
+  --values-file FILE       the same for each line of FILE; {1}, {2} stand for its words, {@} for all of them
 
 Afterwards: slurmwrap why JOBID shows what was changed, what happened and what to do; slurmwrap prerun list shows the
 pre-runs. sbatch's own options stand above.
