@@ -179,6 +179,17 @@ def _run_gsub(words: list[str], console: Console) -> int:
         from slurmwrap.gsub.help_output import run_help_of_sbatch
 
         return run_help_of_sbatch(select_words_for_sbatch(words), asked, HELP)
+    if request.setting("dependency") is not None and not off and not find_prerun_reason(environ):
+        from slurmwrap.gsub.pack_dependency import adapt_call
+
+        try:
+            adapted = adapt_call(words, request, environ, console)
+            if adapted is not None:
+                words, request = adapted, _parse_call(adapted, environ, work_dir, stdin)
+        except RefusedError:
+            raise
+        except Exception as error:
+            return _fall_back_after_fault(error, _is_only_shown(words, environ), words, console, stdin)
     reason = (
         off or find_prerun_reason(environ) or find_passthrough_reason(request, at_terminal=process_env.is_at_terminal())
     )

@@ -87,11 +87,6 @@ def find_packing_obstacle(request: JobRequest) -> str:
         return f"each task of the array has {shape.gpus or 'no'} GPUs, and members share one"
     if shape.exclusive:
         return "--exclusive asks for a whole node for each task of the array"
-    if "aftercorr" in (request.value("dependency") or ""):
-        return (
-            "--dependency=aftercorr pairs tasks of two arrays, and this array gets fewer tasks; "
-            "--dependency=afterok waits for the whole array"
-        )
     own = request.own
     if own.stop_at or own.stop_when or own.count_steps:
         return "--count-steps, --stop-at and --stop-when do not distinguish the members of a task yet"

@@ -117,7 +117,6 @@ def test_the_tasks_write_next_to_the_members_files() -> None:
         (("--array=0-3", "-n4"), SCRIPT, "several processes"),
         (("--array=0-3", "--exclusive"), SCRIPT, "whole node"),
         (("--array=0-3", "--container=/img"), SCRIPT, "--container starts"),
-        (("--array=0-3", "--dependency=aftercorr:5"), SCRIPT, "afterok waits"),
         (("--array=0-3", "--stop-when=diverged"), SCRIPT, "do not distinguish"),
         (("--array=0-3",), SCRIPT + b"scontrol requeue $SLURM_JOB_ID\n", "its own job"),
     ],
