@@ -104,6 +104,8 @@ def test_the_tasks_write_next_to_the_members_files() -> None:
     assert changes["output"] == "slurm-%A_%a.pack.out"
     assert "error" not in changes
     assert changes["job-name"] == "sweep.sbatch"
+    _, changes = fold(2, "--array=0-3", "--output=/dev/null")
+    assert changes["output"] == "slurm-%A_%a.pack.out"
     _, changes = fold(2, "--array=0-3", "-J", "mine")
     assert "job-name" not in changes
 
