@@ -106,16 +106,18 @@ def split_tasks(
 ) -> tuple[JobRun, ...]:
     """Return a run for each member in place of the runs of its task, among which their GPU time is divided.
 
-    `runs`: of one array. The runs of a task without members stay.
+    `runs`: of one array. The runs of a task without members stay, unless its only member ran in another task.
     """
     groups: dict[str, list[JobRun]] = {}
     for run in sorted(runs, key=lambda one: one.attempt.submit_time):
         groups.setdefault(run.address, []).append(run)
-    own = [one for one in members if one.task in groups]
+    own = {f"{one.task.partition('_')[0]}_{one.index}": one for one in members if one.task in groups}
     found: list[JobRun] = []
     for address, mine in groups.items():
-        inside = [one for one in own if one.task == address]
-        found += _split_task(mine, inside, diagnose) if inside else mine
+        if inside := [one for one in own.values() if one.task == address]:
+            found += _split_task(mine, inside, diagnose)
+        elif address not in own:
+            found += mine
     return tuple(found)
 
 

@@ -109,8 +109,12 @@ def _adapt_job(kind: str, job: str, packs: Mapping[int, PackedArray], remarks: l
     if found is None or pack is None:
         return job
     member, indices = int(found[2]), expand_indices(pack.array)
-    if member not in indices or pack.members < 2:
+    if member not in indices:
         return job
+    if pack.members < 2:
+        # How its tasks are folded is decided later: only the whole array surely has the member.
+        remarks.append(f"which task of {found[1]} runs its member {member} is not known yet; the job waits for all")
+        return f"{found[1]}{found[3] or ''}"
     at = indices.index(member) // pack.members * pack.members
     members = indices[at : at + pack.members]
     task = f"{found[1]}_{members[0]}"
@@ -129,20 +133,22 @@ def check_correspondence(
 ) -> None:
     """Raise RefusedError if `aftercorr` would pair a folded task with one that runs other members.
 
-    `indices`, `members`: of the job that is submitted. `packs`: the packed jobs among those that it names.
+    `indices`, `members`: of the job that is submitted; 0: it is not known yet how many share a GPU. `packs`: the packed
+    jobs among those that it names.
     """
     for job_id in list_named_jobs(dependency, "aftercorr"):
         pack = packs.get(job_id)
-        other = 1 if pack is None else pack.members
-        if other == members and (pack is None or expand_indices(pack.array) == indices):
+        if members == 1 and pack is None:
             continue
-        what = (
-            "is not packed by gsub --pack, as far as is known"
-            if pack is None
-            else f"has {pack.members} members in each task (--array={pack.array})"
-        )
-        mine = "one member" if members == 1 else f"{members} members"
-        same = "" if pack is None else f"--pack={pack.members} --array={pack.array} pairs them; "
+        if pack is not None and pack.members == members > 1 and expand_indices(pack.array) == indices:
+            continue
+        what, same = "is not packed by gsub --pack, as far as is known", ""
+        if pack is not None and pack.members > 1:
+            what = f"has {pack.members} members in each task (--array={pack.array})"
+            same = f"--pack={pack.members} --array={pack.array} pairs them; "
+        elif pack is not None:
+            what = "has a number of members in each task that is not known yet"
+        mine = {0: "as many members as its pre-run finds best", 1: "one member"}.get(members, f"{members} members")
         raise RefusedError(
             f"--pack: --dependency=aftercorr:{job_id} pairs tasks of two arrays: each task of this one has {mine}, "
             f"and job {job_id} {what}",

@@ -11,6 +11,7 @@ from slurmwrap.model.submission import PackedArray
 PACKS = {
     77: PackedArray(directory="/p", members=4, array="0-6%4"),
     80: PackedArray(directory="/p", members=2, array="1-9:2"),
+    90: PackedArray(directory="/p", members=1, array="0-6"),  # --pack=auto: it is folded later
 }
 
 
@@ -23,6 +24,7 @@ PACKS = {
         ("afternotok:77_4", "afternotok:77_4"),
         ("afterok:77_9,singleton", "afterok:77_9,singleton"),  # no such member: Slurm says what it is
         ("afterok:81_5", "afterok:81_5"),
+        ("afterok:90_5", "afterok:90"),
         ("aftercorr:77:81", "afterok:77,aftercorr:81"),
         ("aftercorr:77:81?afterok:1", "afterok:77?aftercorr:81?afterok:1"),
         ("aftercorr:81", "aftercorr:81"),
@@ -59,6 +61,8 @@ def test_jobs_are_found_in_every_kind_of_dependency() -> None:
         (77, tuple(range(7)), 2, "each task of this one has 2 members"),
         (77, tuple(range(7)), 1, "each task of this one has one member"),
         (81, tuple(range(7)), 4, "is not packed by gsub --pack"),
+        (81, tuple(range(7)), 0, "as many members as its pre-run finds best"),
+        (90, tuple(range(7)), 1, "that is not known yet"),
     ],
 )
 def test_aftercorr_pairs_only_tasks_with_the_same_members(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,9 @@ def test_a_packed_sweep_runs_each_member_once_also_when_a_task_is_requeued(
     assert sorted(run["address"] for run in runs if run["state"] == "COMPLETED") == [
         f"{job}_{member}" for member in (0, 2, 3, 4, 5, 6)
     ]
+    listed = lab.slurmwrap("history", user=ALICE, env=nothing).stdout
+    assert re.search(rf"^{job}_\[0,2-6\] \(6\) .* completed$", listed, re.MULTILINE), listed
+    assert re.search(rf"^{job}_1 .* (?!completed)\w+$", listed, re.MULTILINE), listed
     (folder / "fixed").touch()
     again = lab.run([*GSUB[:3], "--again", job], ALICE, env=nothing, cwd="/")
     assert again.returncode == 0, again.stderr
