@@ -60,6 +60,7 @@ retried, if you wish).
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
   gsub --again 77                       the failed tasks of array 77 again, by the same call; or job 77
+  gsub --pack=4 --array=0-31 sweep.sbatch               four tasks of the array side by side on each GPU
   gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
   gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
 
