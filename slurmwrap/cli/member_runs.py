@@ -19,7 +19,6 @@ from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.policy.run_filter import state_of
 from slurmwrap.policy.run_from_slurm import is_submission_of_run
 from slurmwrap.report.job_report.timeline import JobTimeline
-from slurmwrap.report.text_format import count
 from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_members
 
 # Failed members whose output is read for a list; those after them are diagnosed by how they ended alone.
@@ -97,8 +96,8 @@ def describe_members(records: JobRecords, since: float, until: float) -> tuple[s
     states = Counter(state_of(one).lower().replace("_", " ") for one in members)
     tasks = len({one.attempt for one in members})
     counted = ", ".join(f"{number:,} {state}" for state, number in states.most_common())
-    what = f"{count(len(members), 'member')} of gsub --pack in {count(tasks, 'task')}: {counted}."
-    return (f"{what} The counts of runs have each task once.",) if members else ()
+    said = f"Packed arrays ({tasks:,} tasks, each counted as one run) had {len(members):,} members: {counted}."
+    return (said,) if members else ()
 
 
 def split_tasks(

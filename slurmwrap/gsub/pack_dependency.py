@@ -19,6 +19,11 @@ from slurmwrap.sbatch.array_indices import expand_indices, fold_indices
 from slurmwrap.sbatch.command_line import add_plugin_names, split_command_line
 from slurmwrap.sbatch.job_request import JobRequest
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from slurmwrap.gsub.submit_context import SubmitContext
+    from slurmwrap.sbatch.pack_option import PackPlan
+
 _JOB = re.compile(r"(\d{1,18})(?:_(\d{1,9}))?(\+\d+)?", re.ASCII)
 _SEPARATOR = re.compile(r"([,?])")
 
@@ -126,6 +131,16 @@ def _adapt_job(kind: str, job: str, packs: Mapping[int, PackedArray], remarks: l
     mine = fold_indices(members)
     remarks.append(f"{found[1]}_{member} is in the packed task {task}; the job waits for all its members, {mine}")
     return f"{task}{found[3] or ''}"
+
+
+def check_plan(request: JobRequest, plan: PackPlan | None, context: SubmitContext) -> None:
+    """Raise RefusedError if `aftercorr` of a job of --pack would pair tasks with other members. `plan` None: K is 1."""
+    value = request.value("dependency") or ""
+    # A plan with one member is one of which K is decided after the submission.
+    members = 1 if plan is None else plan.members if plan.members > 1 else 0
+    if jobs := list_named_jobs(value, "aftercorr"):
+        packs = find_packs(jobs, context.cluster, context.environ)
+        check_correspondence(value, expand_indices(request.value("array") or ""), members, packs)
 
 
 def check_correspondence(

@@ -46,11 +46,9 @@ def plan_packing(
         members, reason = choose_members(request, profile, snapshot)
         if members == 1:
             context.say(f"--pack=auto: one member on each GPU: {reason}")
-    plan = make_pack_plan(request, members, reason, mps=option.mps)
-    if "aftercorr" in (request.value("dependency") or "").lower():
-        _check_dependency(plan, request, context)
     if members == 1:
         return None
+    plan = make_pack_plan(request, members, reason, mps=option.mps)
     if plan.members == 1:
         context.say(f"--pack: one member on each GPU: --array={request.value('array')} runs no two at the same time")
         return None
@@ -58,14 +56,6 @@ def plan_packing(
     for remark in plan.remarks:
         context.say(f"--pack: {remark}")
     return plan
-
-
-def _check_dependency(plan: PackPlan, request: JobRequest, context: SubmitContext) -> None:
-    from slurmwrap.gsub.pack_dependency import check_correspondence, find_packs, list_named_jobs  # few calls use it
-
-    value = request.value("dependency") or ""
-    packs = find_packs(list_named_jobs(value, "aftercorr"), context.cluster, context.environ)
-    check_correspondence(value, plan.indices, plan.members, packs)
 
 
 def _check_size(plan: PackPlan, snapshot: Snapshot) -> None:
