@@ -94,9 +94,8 @@ def describe_members(records: JobRecords, since: float, until: float) -> tuple[s
     """Return a sentence with the states of the members that ended in [since, until); () if there are none."""
     members = [one for one in records.attempts if one.gpu_s is not None and since <= (one.end_time or 0) < until]
     states = Counter(state_of(one).lower().replace("_", " ") for one in members)
-    tasks = len({one.attempt for one in members})
     counted = ", ".join(f"{number:,} {state}" for state, number in states.most_common())
-    said = f"Packed arrays ({tasks:,} tasks, each counted as one run) had {len(members):,} members: {counted}."
+    said = f"Members of packed arrays, of which each task is counted as one run: {counted}."
     return (said,) if members else ()
 
 

@@ -64,7 +64,7 @@ def test_members_stand_in_place_of_their_task_with_their_part_of_its_gpu_time(kn
     assert after.gpu_hours == pytest.approx(before.gpu_hours)
     own = replace(known, attempts=tuple(runs.values()))
     assert describe_members(own, 1050.0, 2000.0) == (
-        "Packed arrays (1 tasks, each counted as one run) had 4 members: 2 failed, 1 completed, 1 cancelled.",
+        "Members of packed arrays, of which each task is counted as one run: 2 failed, 1 completed, 1 cancelled.",
     )
     assert describe_members(own, 2000.0, 3000.0) == ()
 
