@@ -17,9 +17,12 @@ import argparse
 import compileall
 import json
 import os
+import socket
 import sys
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -91,23 +94,40 @@ def _get_demand(kind: Kind) -> GpuDemand:
 
 
 def run_member(kind: Kind, seconds: float, folder: Path) -> None:
-    """Run for so many seconds of a GPU of its own. Members of one task of Slurm share its one GPU."""
-    index = os.environ["SLURM_ARRAY_TASK_ID"]
-    # The pre-run of gsub has a directory of its own, too: it is a job with another id.
-    shared = folder / "gpus" / os.environ["SLURM_JOB_ID"]
-    shared.mkdir(parents=True, exist_ok=True)
-    mine = shared / f"{kind.name}.{index}.{os.getpid()}"
-    mine.touch()
-    begin, last, done, step_s = time.time(), time.monotonic(), 0.0, kind.step_s / kind.util
-    while done < seconds:
-        time.sleep(min(_LOOK_S, seconds - done))
-        others = [KINDS[path.name.partition(".")[0]] for path in shared.iterdir() if path != mine]
-        now = time.monotonic()
-        done, last = done + (now - last) * compute_speed(kind, others), now
-        print(f"step {int(done / step_s)}/{int(seconds / step_s)}", flush=True)
-    mine.unlink()
+    """Run for so many seconds of a GPU of its own. Members in one job of Slurm share its one GPU.
+
+    They find each other by abstract sockets: a pre-run protects files, and no member would see those of another.
+    """
+    job = f"slurmwrap-bench/{zlib.crc32(str(folder).encode())}/{os.environ['SLURM_JOB_ID']}/"
+    mine = f"{job}{kind.name}/{os.getpid()}"
+    begin, last, done, steps = time.time(), time.monotonic(), 0.0, 0
+    with socket.socket(socket.AF_UNIX) as known:
+        known.bind(f"\0{mine}")
+        while done < seconds:
+            time.sleep(min(_LOOK_S, seconds - done))
+            others = [KINDS[name] for name in _list_kinds(job, mine)]
+            now = time.monotonic()
+            done, last = done + (now - last) * compute_speed(kind, others), now
+            while steps < done * kind.util / kind.step_s:
+                steps += 1
+                _count_step()
     if "SLURMWRAP_PRERUN" not in os.environ:
-        (folder / "ends" / f"{kind.name}.{index}").write_text(f"{begin} {time.time()}")
+        (folder / "ends" / f"{kind.name}.{os.environ['SLURM_ARRAY_TASK_ID']}").write_text(f"{begin} {time.time()}")
+
+
+def _list_kinds(job: str, mine: str) -> Iterator[str]:
+    for line in Path("/proc/net/unix").read_text().splitlines():
+        name = line.rpartition(" @")[2]
+        if name.startswith(job) and name != mine:
+            yield name.split("/")[3]
+
+
+def _count_step() -> None:
+    """Count a training step, where gsub counts them: in a pre-run."""
+    with suppress(ImportError):
+        from slurmwrap_step import step
+
+        step()
 
 
 # --- the arms ---------------------------------------------------------------------------------------------------------
@@ -181,7 +201,7 @@ def _make_profile(kind: Kind) -> dict[str, object]:
 
 def _run_arm(running: Lab, queue: Queue, options: argparse.Namespace, at: int, *, packed: bool) -> Arm:
     folder = running.work / f"{queue.name}-{at}-{'packed' if packed else 'alone'}"
-    running.user(["mkdir", "-p", f"{folder}/gpus", f"{folder}/ends"])
+    running.user(["mkdir", "-p", f"{folder}/ends"])
     before = _list_packs(running.work)
     begin = time.time()
     for kind, count in queue.arrays:
