@@ -7,8 +7,9 @@
 
 Each arm submits the same arrays by gsub, with and without --pack=auto, on a lab with 8 GPUs. A member is a program
 without a GPU that makes progress at the speed of the forecast in slurmwrap/profiling/colocation.py (docs/packing.md
-says what exactly that models). Its figures are ratios within one run: throughput of the packed arm over the unpacked
-one, from the first submission to the end of the last member.
+says what exactly that models). The figures are ratios within one run: throughput of the packed arm over the unpacked
+one, from the first submission to the end of the last member. With --measured it is from the first start of a member:
+the minutes of a pre-run are not compressed as the trainings are; they are printed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from slurmwrap.profiling.colocation import MEASURED, GpuDemand, predict_pair  # 
 _GPUS, _NODES, _CPUS, _MEM_MIB = 4, 2, 32, 256_000
 # Seconds between two looks of a member at those that share its GPU.
 _LOOK_S = 0.25
+# Seconds that a member would run in a pre-run, which ends it before.
+_PRERUN_S = 3600.0
 # Seconds in which an arm must end, as a multiple of the time that its members need one after the other on each GPU.
 _PATIENCE, _LEAST_PATIENCE_S = 4.0, 300.0
 
@@ -101,6 +104,9 @@ def run_member(kind: Kind, seconds: float, folder: Path) -> None:
     job = f"slurmwrap-bench/{zlib.crc32(str(folder).encode())}/{os.environ['SLURM_JOB_ID']}/"
     mine = f"{job}{kind.name}/{os.getpid()}"
     begin, last, done, steps = time.time(), time.monotonic(), 0.0, 0
+    # A training is much longer than its pre-run; what is compressed here is the training.
+    in_prerun = "SLURMWRAP_PRERUN" in os.environ
+    seconds = _PRERUN_S if in_prerun else seconds
     with socket.socket(socket.AF_UNIX) as known:
         known.bind(f"\0{mine}")
         while done < seconds:
@@ -111,7 +117,7 @@ def run_member(kind: Kind, seconds: float, folder: Path) -> None:
             while steps < done * kind.util / kind.step_s:
                 steps += 1
                 _count_step()
-    if "SLURMWRAP_PRERUN" not in os.environ:
+    if not in_prerun:
         (folder / "ends" / f"{kind.name}.{os.environ['SLURM_ARRAY_TASK_ID']}").write_text(f"{begin} {time.time()}")
 
 
@@ -135,9 +141,12 @@ def _count_step() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """What an arm did. `seconds`: from the first submission to the last end; `members`: K of each array."""
+    """What an arm did. `seconds`: until the last end; `waited_s`: from the submission to the first start of a member;
+    `members`: K of each array.
+    """
 
     seconds: float
+    waited_s: float
     members: tuple[int, ...]
 
 
@@ -177,8 +186,8 @@ def _run_queue(queue: Queue, directory: Path, options: argparse.Namespace) -> tu
             ratios.append(alone.seconds / packed.seconds)
             members = packed.members
             print(
-                f"{queue.name}: unpacked {alone.seconds:.0f} s, packed {packed.seconds:.0f} s (K {members}): "
-                f"{ratios[-1]:.2f}", flush=True,
+                f"{queue.name}: unpacked {alone.seconds:.0f} s, packed {packed.seconds:.0f} s (K {members}, the first "
+                f"member starts after {packed.waited_s:.0f} s): {ratios[-1]:.2f}", flush=True,
             )  # fmt: skip
     found = median(ratios)
     each = " + ".join(f"{count} {kind.name}" for kind, count in queue.arrays)
@@ -220,11 +229,15 @@ def _run_arm(running: Lab, queue: Queue, options: argparse.Namespace, at: int, *
     wait_for(
         lambda: len(list(ends.iterdir())) >= wanted, _LEAST_PATIENCE_S + _PATIENCE * needs, f"{wanted} members end", 1.0
     )
-    last = max(float(path.read_text().split()[1]) for path in ends.iterdir())
+    spans = [tuple(map(float, path.read_text().split())) for path in ends.iterdir()]
+    first, last = min(span[0] for span in spans), max(span[1] for span in spans)
     wait_for(lambda: not running.user(["squeue", "-h", "-u", USER]).strip(), 120, "no job is left", 1.0)
     sizes = {name: size for name, size in _list_packs(running.work).items() if name not in before}
     found = dict(sizes.values())
-    return Arm(seconds=last - begin, members=tuple(found.get(kind.name, 1) for kind, _ in queue.arrays))
+    seconds = last - (first if options.measured else begin)
+    return Arm(
+        seconds=seconds, waited_s=first - begin, members=tuple(found.get(kind.name, 1) for kind, _ in queue.arrays)
+    )
 
 
 def _list_packs(home: Path) -> dict[str, tuple[str, int]]:

@@ -58,7 +58,7 @@ def history(
     """List runs and how they ended, newest first.
 
     Yours, or everyone's for root and SlurmUser. Tasks of an array that ended alike share a line, and so do failures of
-    one name and cause.
+    one name and cause. Your packed arrays (gsub --pack) are listed by their members.
 
     \b
     Examples:
