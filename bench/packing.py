@@ -8,8 +8,8 @@
 Each arm submits the same arrays by gsub, with and without --pack=auto, on a lab with 8 GPUs. A member is a program
 without a GPU that makes progress at the speed of the forecast in slurmwrap/profiling/colocation.py (docs/packing.md
 says what exactly that models). The figures are ratios within one run: throughput of the packed arm over the unpacked
-one, from the first submission to the end of the last member. With --measured it is from the first start of a member:
-the minutes of a pre-run are not compressed as the trainings are; they are printed.
+one, from the first start of a member to the end of the last one. What passes from the submission to the first start is
+printed: with --measured it is mostly the pre-run, whose minutes are not compressed as the trainings are.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _count_step() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """What an arm did. `seconds`: until the last end; `waited_s`: from the submission to the first start of a member;
-    `members`: K of each array.
+    """What an arm did. `seconds`: from the first start of a member to the last end; `waited_s`: from the submission to
+    that start; `members`: K of each array.
     """
 
     seconds: float
@@ -181,13 +181,15 @@ def _run_queue(queue: Queue, directory: Path, options: argparse.Namespace) -> tu
             running.user(["slurmwrap", "profile", "import", "-"], stdin=text)
             running.root(["slurmwrap", "profile", "import", "--site", "--user", USER, "-"], stdin=text)
         for at in range(options.repeat):
-            alone = _run_arm(running, queue, options, at, packed=False)
-            packed = _run_arm(running, queue, options, at, packed=True)
+            # Every other time the packed arm is the first.
+            order = (True, False) if at % 2 else (False, True)
+            arms = {packed: _run_arm(running, queue, options, at, packed=packed) for packed in order}
+            alone, packed = arms[False], arms[True]
             ratios.append(alone.seconds / packed.seconds)
             members = packed.members
             print(
-                f"{queue.name}: unpacked {alone.seconds:.0f} s, packed {packed.seconds:.0f} s (K {members}, the first "
-                f"member starts after {packed.waited_s:.0f} s): {ratios[-1]:.2f}", flush=True,
+                f"{queue.name}: unpacked {alone.waited_s:.1f} + {alone.seconds:.1f} s, "
+                f"packed {packed.waited_s:.1f} + {packed.seconds:.1f} s (K {members}): {ratios[-1]:.2f}", flush=True,
             )  # fmt: skip
     found = median(ratios)
     each = " + ".join(f"{count} {kind.name}" for kind, count in queue.arrays)
@@ -234,10 +236,8 @@ def _run_arm(running: Lab, queue: Queue, options: argparse.Namespace, at: int, *
     wait_for(lambda: not running.user(["squeue", "-h", "-u", USER]).strip(), 120, "no job is left", 1.0)
     sizes = {name: size for name, size in _list_packs(running.work).items() if name not in before}
     found = dict(sizes.values())
-    seconds = last - (first if options.measured else begin)
-    return Arm(
-        seconds=seconds, waited_s=first - begin, members=tuple(found.get(kind.name, 1) for kind, _ in queue.arrays)
-    )
+    members = tuple(found.get(kind.name, 1) for kind, _ in queue.arrays)
+    return Arm(seconds=last - first, waited_s=first - begin, members=members)
 
 
 def _list_packs(home: Path) -> dict[str, tuple[str, int]]:
