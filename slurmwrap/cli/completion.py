@@ -210,6 +210,7 @@ OWN_WORDS: dict[str, MenuWord] = {
     "json": _("with --prerun=only: the verdict as JSON"),
     "template": _("make the script from this template", "template"),
     "values": _("with --template=array: a task for each of them"),
+    "values-file": _("with --template=array: a task for each line", "file"),
 }
 
 # Accepted when typed, but not suggested: sbatch's aliases of options, and what Slurm's own completion uses.

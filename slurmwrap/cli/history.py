@@ -58,7 +58,7 @@ def history(
     """List runs and how they ended, newest first.
 
     Yours, or everyone's for root and SlurmUser. Tasks of an array that ended alike share a line, and so do failures of
-    one name and cause.
+    one name and cause. Your packed arrays (gsub --pack) are listed by their members.
 
     \b
     Examples:
@@ -79,7 +79,7 @@ def history(
     print_notes((unseen,) if unseen else ())
     with (
         list_options.garbage_collection_paused(),
-        open_run_selection(source, wanted, read, as_listed=not as_json) as found,
+        open_run_selection(source, config, wanted, read, as_listed=not as_json) as found,
     ):
         found = drop_runs(found) if prerun else found
         print_notes(found.notes)
@@ -125,7 +125,7 @@ class HistoryLine:
     took: str
     result: str
     same: tuple[object, ...]
-    run: RunKey | None = None  # None: a job that never ran
+    run: RunKey | None = None  # None: a job that never ran, or a member of a packed array
 
 
 def format_history(
@@ -222,7 +222,8 @@ def _make_run_line(run: JobRun) -> HistoryLine:
         took=_format_hours(run.run_s) if run.start_time is not None and run.end_time is not None else "",
         result=result,
         same=same,
-        run=run.attempt,
+        # What is stored of the loss is that of the whole task.
+        run=run.attempt if run.gpu_s is None else None,
     )
 
 

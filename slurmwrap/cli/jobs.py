@@ -87,7 +87,7 @@ def list_jobs(
     )  # fmt: skip
     read = None if everything else limit if as_json else limit * _PER_LINE
     with list_options.garbage_collection_paused():
-        found = find_jobs(_get_record_source(), wanted, read, to_do=to_do)
+        found = find_jobs(_get_record_source(), load(os.environ), wanted, read, to_do=to_do)
         print_notes(found.notes)
         if as_json:
             more = max(0, found.in_all - len(found.rows))

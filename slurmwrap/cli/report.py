@@ -23,6 +23,7 @@ import typer
 from slurmwrap import __version__
 from slurmwrap.cli import terminal
 from slurmwrap.cli.list_options import garbage_collection_paused
+from slurmwrap.cli.member_runs import describe_members, split_packed_runs
 from slurmwrap.cli.record_access import JobRecords, RecordSource, find_record_source, read_period_records
 from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, StoreError, UsageError
@@ -50,14 +51,13 @@ def build_report_of_night(
     """
     period = Period(since=since, until=until, user=user, account=account)
     with garbage_collection_paused(), _open_database(source, period) as (database, reader, known):
-        notes = known.notes if known else ()
+        own = split_packed_runs(known, source, config) if known else None
+        notes = (*own.notes, *describe_members(own, since, until)) if own else ()
         figures = read(
             database, reader, config, site=source.site, switch_of=lambda: _read_switches(config), notes=notes
         )
         report = build(figures, config.nodes)
-    if known is None:
-        return report
-    return make_own_report(report, known.attempts, known.submissions, known.preruns)
+    return make_own_report(report, own.attempts, own.submissions, own.preruns) if own is not None else report
 
 
 def get_report_user(source: RecordSource, user: str) -> str:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from slurmwrap.cli.list_options import user_name
+from slurmwrap.cli.member_runs import split_packed_runs
 from slurmwrap.cli.record_access import JobRecords, RecordSource, read_period_records
+from slurmwrap.config.load_config import Config
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
@@ -40,22 +42,27 @@ class FoundRuns:
 
 @contextmanager
 def open_run_selection(
-    source: RecordSource, run_filter: RunFilter, limit: int | None, *, as_listed: bool = False
+    source: RecordSource, config: Config, run_filter: RunFilter, limit: int | None, *, as_listed: bool = False
 ) -> Iterator[FoundRuns]:
     """Yield the newest `limit` runs, and as many jobs that a pre-run stopped; None: all.
 
     `as_listed`: read only the parts of a run that a list shows, where that is less. Raise StoreError.
     """
     if not source.site:
-        yield _select_runs(read_period_records(source, run_filter.since or 0.0), run_filter, limit)
+        yield _select_runs(_read_own_records(source, config, run_filter), run_filter, limit)
         return
     with Database.open(source.database, readonly=True) as database:
         yield _select_site_runs(database, run_filter, limit, as_listed)
 
 
-def find_last_failure_records(source: RecordSource, since: float) -> FoundRuns:
+def _read_own_records(source: RecordSource, config: Config, run_filter: RunFilter) -> JobRecords:
+    """Return a user's own records, with the members of packed arrays."""
+    return split_packed_runs(read_period_records(source, run_filter.since or 0.0), source, config)
+
+
+def find_last_failure_records(source: RecordSource, config: Config, since: float) -> FoundRuns:
     """Return the newest failed run and the newest failed pre-run since then (Unix seconds)."""
-    with open_run_selection(source, RunFilter(since=since, failed=True), 1) as found:
+    with open_run_selection(source, config, RunFilter(since=since, failed=True), 1) as found:
         return replace(found, runs=tuple(found.runs))
 
 
@@ -152,12 +159,14 @@ class Jobs:
     notes: tuple[str, ...] = ()
 
 
-def find_jobs(source: RecordSource, run_filter: RunFilter, limit: int | None, *, to_do: bool = False) -> Jobs:
+def find_jobs(
+    source: RecordSource, config: Config, run_filter: RunFilter, limit: int | None, *, to_do: bool = False
+) -> Jobs:
     """Return the newest `limit` jobs of which a run matches the filter; None: all. Raise StoreError."""
     if source.site:
         with Database.open(source.database, readonly=True) as database:
             return _find_site_jobs(database, run_filter, limit, to_do)
-    known = read_period_records(source, run_filter.since or 0.0)
+    known = _read_own_records(source, config, run_filter)
     rows = _make_user_rows(known, run_filter)
     rows = [row for row in rows if row.to_do] if to_do else rows
     return Jobs(rows=tuple(rows[:limit]), in_all=len(rows), notes=known.notes)
@@ -189,18 +198,26 @@ def _make_summary_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
 
 def _make_user_rows(records: JobRecords, run_filter: RunFilter) -> list[JobRow]:
     meant = _select_runs(records, run_filter, None).runs
-    keys = dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in meant)
+    keys = dict.fromkeys(map(_make_job_key, meant))
     asked = {(s.cluster, s.job_id): s for s in sorted(records.submissions, key=lambda s: s.at)}
+    of_jobs: dict[tuple[str, int, str], list[JobRun]] = {}
+    for run in records.attempts:
+        of_jobs.setdefault(_make_job_key(run), []).append(run)
     rows = []
-    for cluster, job_id in keys:
-        runs = [r for r in records.attempts if (r.attempt.cluster, r.attempt.job_id) == (cluster, job_id)]
+    for key in keys:
+        runs = of_jobs[key]
         last = max(runs, key=lambda run: run.attempt.submit_time)
         actions = [action for action in records.actions if action.attempt == last.attempt]
-        rows.append(make_job_row(runs, actions, asked.get((cluster, submitted_id(last)))))
+        rows.append(make_job_row(runs, actions, asked.get((key[0], submitted_id(last)))))
     if not _needs_a_run(run_filter):
         ran = {(run.attempt.cluster, submitted_id(run)) for run in records.attempts}
         rows += [make_waiting_row(s) for key, s in asked.items() if key not in ran and _is_of_time(s, run_filter)]
     return sorted(rows, key=lambda row: row.at, reverse=True)
+
+
+def _make_job_key(run: JobRun) -> tuple[str, int, str]:
+    """Return what the runs of one job have in common. Members of a packed array share the id of their task."""
+    return run.attempt.cluster, run.attempt.job_id, "" if run.gpu_s is None else run.address
 
 
 def _is_of_time(submission: Submission, run_filter: RunFilter) -> bool:

@@ -78,11 +78,11 @@ def why(
     unseen = reconcile_own_jobs_first(source, config)
     if unseen:
         _print_note(unseen)
-    address, cluster = (job, "") if job else _find_last_failure(source)
+    address, cluster = (job, "") if job else _find_last_failure(source, config)
     if not address and not unseen and not source.alone:
         # Before reporting that no job failed, ask Slurm now, although the site's reconciler works.
         unseen = reconcile_own_jobs_first(source, config, although_site=True)
-        address, cluster = _find_last_failure(source)
+        address, cluster = _find_last_failure(source, config)
     if not address:
         _print_note(_format_no_failure(source, unseen))
         return
@@ -153,9 +153,9 @@ def build_job_timeline(address: str, records: JobRecords, config: Config, source
     return add_members(timeline, address, source, config)
 
 
-def _find_last_failure(source: RecordSource) -> tuple[str, str]:
+def _find_last_failure(source: RecordSource, config: Config) -> tuple[str, str]:
     """Return (address, cluster) of the last failed job; two empty strings if none failed."""
-    found = find_last_failure_records(source, time.time() - LOOK_BACK_S)
+    found = find_last_failure_records(source, config, time.time() - LOOK_BACK_S)
     print_notes(found.notes)
     return find_last_failure(tuple(found.runs), found.stopped) or ("", "")
 

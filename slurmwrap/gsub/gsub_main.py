@@ -61,6 +61,7 @@ retried, if you wish).
   gsub --prerun=wait train.sbatch       watch the pre-run, submit when it passes, end with 3 when it fails
   gsub --retry train.sbatch             let failures that are not yours be retried, elsewhere where that helps
   gsub --again 77                       the failed tasks of array 77 again, by the same call; or job 77
+  gsub --pack=4 --array=0-31 sweep.sbatch               four tasks of the array side by side on each GPU
   gsub --template torchrun -G 16 train.py --lr 3e-4     make the batch script from a template, and submit it
   gsub new --template torchrun -G 16 train.py           write it to train.sbatch (gsub --template list shows them all)
 
@@ -96,6 +97,7 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
                            changed and why; with --prerun=only: the verdict
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
+  --values-file FILE       the same for each line of FILE; {1}, {2} stand for its words, {@} for all of them
 
 Afterwards: slurmwrap why JOBID shows what was changed, what happened and what to do; slurmwrap prerun list shows the
 pre-runs. sbatch's own options stand above.
@@ -181,6 +183,17 @@ def _run_gsub(words: list[str], console: Console) -> int:
         from slurmwrap.gsub.help_output import run_help_of_sbatch
 
         return run_help_of_sbatch(select_words_for_sbatch(words), asked, HELP)
+    if request.setting("dependency") is not None and not off and not find_prerun_reason(environ):
+        from slurmwrap.gsub.pack_dependency import adapt_call
+
+        try:
+            adapted = adapt_call(words, request, environ, console)
+            if adapted is not None:
+                words, request = adapted, _parse_call(adapted, environ, work_dir, stdin)
+        except RefusedError:
+            raise
+        except Exception as error:
+            return _fall_back_after_fault(error, _is_only_shown(words, environ), words, console, stdin)
     reason = (
         off or find_prerun_reason(environ) or find_passthrough_reason(request, at_terminal=process_env.is_at_terminal())
     )

@@ -30,13 +30,16 @@ from slurmwrap.sbatch.launch_templates import (
     TASKS,
     JobLayout,
     NodeKind,
+    TaskValues,
     build_template_variables,
     check_options,
     check_partition_capacity,
     compute_job_layout,
     format_layout_summary,
     list_submission_words,
+    parse_value_lines,
     quote_for_bash,
+    split_limit,
 )
 from slurmwrap.sbatch.option_table import OWN_BY_NAME, SbatchOption
 from slurmwrap.sbatch.parse_request import parse_request
@@ -49,6 +52,7 @@ SUFFIX = ".j2"
 _MARK = re.compile(r"\{#-?\s*(about|tasks):\s*(.*?)\s*-?#\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_TEMPLATE_BYTES = 1 << 18  # maximum bytes that are read of a template
+_MAX_VALUES_BYTES = 1 << 22  # Slurm's default limit of a batch script (max_script_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,8 +258,9 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
     config = configuration.load(environ)
     command, request = _parse_call(words, environ)
     name = request.own.template
+    option = "values" if request.own.values is not None else "values-file" if request.own.values_file else ""
     if name is None:
-        raise UsageError("--values is for --template=array")
+        raise UsageError(f"--{option} is for --template=array")
     folders = list_template_folders(config, environ)
     found = get_template(name, folders)
     check_options(request)
@@ -263,15 +268,16 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
         raise UsageError(
             "there is no program for the template to start", hint=f"gsub --template={name} -G 8 train.py --lr 3e-4"
         )
-    if request.own.values is not None and found.tasks != "one":
-        raise UsageError(f"--values is for --template=array, not for {name}")
+    if option and found.tasks != "one":
+        raise UsageError(f"--{option} is for --template=array, not for {name}")
+    lines = _read_value_lines(request)
     _check_program(command.script, request)
     snapshot, unknown = _read_snapshot(config, environ, console)
     kinds = _list_node_kinds(snapshot, request)
     layout = compute_job_layout(request.shape, found.tasks, kinds)
     check_partition_capacity(layout, kinds, request.value("partition") or snapshot.default_partition)
     container = _find_container_launch(request, environ)
-    variables = build_template_variables(command, request, layout, name, found.tasks, container)
+    variables = build_template_variables(command, request, layout, name, found.tasks, container, lines)
     content = render_template(found, variables, folders)
     if container is not None and container.prefix + container.options not in content.decode(errors="surrogateescape"):
         raise UsageError(f"template {name} starts no container", hint=f"Add {{{{ contain }}}} to {found.path}.")
@@ -280,9 +286,35 @@ def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> 
         words=list_submission_words(command, environ),
         layout=layout,
         summary=format_layout_summary(name, layout),
-        notes=(*unknown, *_list_script_notes(command, found.origin, str(found.path))),
+        notes=(*unknown, *_describe_lines(lines), *_list_script_notes(command, found.origin, str(found.path))),
         request=request,
     )
+
+
+def _read_value_lines(request: JobRequest) -> TaskValues | None:
+    """Return the lines of the file of --values-file; None without it. Raise UsageError if it cannot be used."""
+    if request.own.values_file is None:
+        return None
+    file, most = split_limit(request.own.values_file)
+    try:
+        with Path(file).open("rb") as stream:
+            content = stream.read(_MAX_VALUES_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--values-file={file}: {error.strerror}", hint=_suggest_path(Path(file))) from None
+    if len(content) > _MAX_VALUES_BYTES or b"\0" in content:
+        why = "it is no text" if b"\0" in content else "it is larger than a batch script may be"
+        raise UsageError(f"--values-file={file}: {why}", hint="It has a short line for each task.")
+    return parse_value_lines(content.decode("utf-8-sig", "surrogateescape"), file, most, request)
+
+
+def _describe_lines(lines: TaskValues | None) -> list[str]:
+    if lines is None:
+        return []
+    first, last = lines.numbers[0], lines.numbers[-1]
+    return [
+        f"{lines.file}: task 0 has line {first}, task {len(lines.numbers) - 1} has line {last} "
+        "(empty lines and those that begin with # are left out)"
+    ]
 
 
 def _find_container_launch(request: JobRequest, environ: Mapping[str, str]) -> ContainerLaunch | None:

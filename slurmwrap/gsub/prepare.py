@@ -124,6 +124,10 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     may_run_again = retry or (request.own.retry is not False and request.own.retry_on)
     added = _make_retry_options(request) if may_run_again and not request.hetjob else ()
     added = (*added, *(pack.changes if pack else ()), *(share.changes if share else ()))
+    if request.own.pack is not None and request.setting("dependency") is not None:
+        from slurmwrap.gsub.pack_dependency import check_plan  # few calls use it
+
+        check_plan(request, pack, context)
     incident_warnings = refusals.find_incident_warnings(
         context.published, request, chosen, inputs, snapshot, context.clock.now()
     )

@@ -69,6 +69,8 @@ class JobRun:
     # may append to the same file.
     output_begins: Mapping[str, Any] = field(default_factory=dict)
     output_ends: Mapping[str, Any] = field(default_factory=dict)
+    # For a member of a packed array: its part of its GPU's time in seconds; None: the run had its GPUs alone.
+    gpu_s: float | None = None
 
     @property
     def run_s(self) -> float:
@@ -80,7 +82,7 @@ class JobRun:
     @property
     def gpu_hours(self) -> float:
         """Return the GPU-hours that it held."""
-        return self.gpus * self.run_s / 3600
+        return (self.gpus * self.run_s if self.gpu_s is None else self.gpu_s) / 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

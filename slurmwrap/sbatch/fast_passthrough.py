@@ -4,7 +4,8 @@ At a site whose sbatch is gsub, most calls do not concern slurmwrap, and each of
 loaded. So this module imports only os, and answers yes only for what it fully understands. An abbreviated option, a
 quote or a backslash in a directive, a script on standard input or one found by PATH all go through the full parser
 (sbatch/parse_request.py), which decides. tests/sbatch/test_fast_passthrough.py compares this module with the option
-table and with the results of the full parser.
+table and with the results of the full parser. A call with a dependency is not certain either, because it may name a
+member of a packed job (gsub/pack_dependency.py).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 # Letters for which getopt_long takes the next word as the value if none is attached.
-LETTERS_WITH_VALUE = "ABCFJLMNSabcdeimnopqtwx"
+LETTERS_WITH_VALUE = "ABCFJLMNSabceimnopqtwx"
 FLAG_LETTERS = "HOQWsv"
 LONG_WITH_VALUE = frozenset(
     (
         *("account", "acctg-freq", "array", "batch", "begin", "bb", "bbf", "cluster", "clusters", "comment"),
         *("constraint", "container", "cores-per-socket", "core-spec", "cpus-per-task", "cpu-freq", "deadline"),
-        *("delay-boot", "dependency", "distribution", "error", "exclude", "exclusive", "export"),
+        *("delay-boot", "distribution", "error", "exclude", "exclusive", "export"),
         *("extra-node-info", "hint", "input", "job-name", "kill-on-invalid-dep", "licenses", "mail-type"),
         *("mail-user", "mem", "mem-bind", "mem-per-cpu", "mincpus", "network", "nice", "nodefile", "nodelist"),
         *("nodes", "ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "open-mode", "output"),

@@ -92,6 +92,8 @@ class GsubOptions:
     template: str | None = None
     # The value list of the template `array`.
     values: str | None = None
+    # A file with a value, or the arguments, of a task on each line; "%N" at its end: N tasks at a time.
+    values_file: str | None = None
     # Job whose call is repeated. None in the request for that call (gsub/resubmission.py).
     again: str | None = None
 

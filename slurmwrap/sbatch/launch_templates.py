@@ -7,6 +7,7 @@ in it would end the comment.
 
 from __future__ import annotations
 
+import csv
 import posixpath
 import re
 import shlex
@@ -40,6 +41,29 @@ _CALL_OPTIONS = COMMAND_LINE_ONLY | {"parsable", "wait", "test-only"}
 _SIGNAL = re.compile(r"(?:(?P<to>[BR]{1,2}):)?(?P<name>\w+)(?:@\d+)?")
 _VALUES = re.compile(r"(?P<list>.*?)(?:%(?P<most>[1-9]\d*))?", re.DOTALL)
 PLACE = "{}"
+# Places in an argument. Only lines of a file have words: {1}, {2}, and {@} for all of them.
+_PLACES = re.compile(r"\{\}")
+_PLACES_OF_WORDS = re.compile(r"\{(?:[1-9]\d?|@)?\}", re.ASCII)
+# The words of a line are its fields in a file with such a name; in any other one they are read as a shell reads them.
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskValues:
+    """The values of the array's tasks, in their order. `most`: so many tasks run at a time; "" for no limit.
+
+    `file`: from whose lines they are, "" for --values; then `numbers` are those of the lines.
+    """
+
+    values: tuple[str, ...] = ()
+    most: str = ""
+    file: str = ""
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> re.Pattern[str]:
+        """Return what stands in an argument for a value or for a word of it."""
+        return _PLACES_OF_WORDS if self.file else _PLACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,26 +214,31 @@ def build_template_variables(
     template: str,
     tasks: str,
     container: ContainerLaunch | None = None,
+    lines: TaskValues | None = None,
 ) -> Mapping[str, object]:
     """Return the variables of a template (docs/templates.md lists them). `container`: what starts the program in one.
 
-    Raises UsageError for a call that no template can handle.
+    `lines`: those of --values-file. Raises UsageError for a call that no template can handle.
     """
     _check_command(command, request)
     program, given = command.script or "", command.args
-    values, most = _parse_values(request)
-    placed = PLACE in " ".join(given)
-    if values and not placed:
+    tasks_values = _parse_values(request) if lines is None else lines
+    values, most = tasks_values.values, tasks_values.most
+    places = {found[0] for word in given for found in tasks_values.places.finditer(word)}
+    placed = PLACE in places
+    if values and not places:
+        option = "values-file" if tasks_values.file else "values"
         raise UsageError(
-            f"--values: no argument of {program} contains {PLACE}, so nothing would use them",
-            hint=f"Write {PLACE} where the value goes: gsub --template=array --values=… {program} --lr {PLACE}",
+            f"--{option}: no argument of {program} contains {PLACE}, so nothing would use them",
+            hint=f"Write {PLACE} where the value goes: gsub --template=array --{option}=… {program} --lr {PLACE}",
         )
     if placed and tasks == "one" and not values and request.value("array") is None:
         raise UsageError(
             f"{PLACE} stands for the array's index, but there is no array", hint="Give --array=0-9 or --values=1,2,3"
         )
-    filled = placed and tasks == "one"
-    arguments = " ".join(fill_in_value(word) if filled and PLACE in word else quote_for_bash(word) for word in given)
+    arguments = " ".join(
+        fill_in_value(word, tasks_values.places) if tasks == "one" else quote_for_bash(word) for word in given
+    )
     python = program.endswith(".py")
     plain = quote_for_bash(program if "/" in program or (python and program[:1] != "-") else f"./{program}")
     said = f"{plain} {arguments}".rstrip()
@@ -227,7 +256,8 @@ def build_template_variables(
         "cpus_per_task": None if request.shape.cpu_unit is CpuUnit.PER_GPU else layout.cpus_per_task,
         "time_limit": request.value("time") or "",
         "signal": signal,
-        "values": tuple(quote_for_bash(value) for value in values),
+        "values": tuple(quote_for_bash(value) for value in values) if placed else (),
+        "words": tuple(" ".join(map(quote_for_bash, one)) for one in _split_lines(tasks_values, places - {PLACE})),
         "placed": placed,
         "array": array,
         "directives": tuple(_list_directives(request, layout, array, leave_out={"container"} if container else set())),
@@ -260,23 +290,63 @@ def check_options(request: JobRequest) -> None:
             raise UsageError(f"--{option} does not go with --template", hint=way_out)
 
 
-def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
-    """Return (values of --values, how many tasks may run at a time)."""
+def _parse_values(request: JobRequest) -> TaskValues:
+    """Return the values of --values."""
     text = request.own.values
     if text is None:
-        return (), ""
-    if request.value("array") is not None:
-        raise UsageError(
-            "--values and --array both number the tasks",
-            hint="Leave --array out; --values=a,b,c%2 runs two at a time.",
-        )
+        return TaskValues()
+    _check_numbering(request, "values", "a,b,c%2")
+    content, most = split_limit(text)
+    values = tuple(content.split(","))
+    if "" in values:
+        raise UsageError(f"--values={text}: one of them is empty", hint="--values=1e-4,3e-4,1e-3")
+    return TaskValues(values=values, most=most)
+
+
+def split_limit(text: str) -> tuple[str, str]:
+    """Return (list or file, how many tasks may run at a time) of the value of --values or --values-file."""
     found = _VALUES.fullmatch(text)
     # The pattern matches any text.
     assert found is not None
-    values = tuple(found["list"].split(","))
-    if "" in values:
-        raise UsageError(f"--values={text}: one of them is empty", hint="--values=1e-4,3e-4,1e-3")
-    return values, found["most"] or ""
+    return found["list"], found["most"] or ""
+
+
+def _check_numbering(request: JobRequest, option: str, example: str) -> None:
+    if request.value("array") is not None:
+        raise UsageError(
+            f"--{option} and --array both number the tasks",
+            hint=f"Leave --array out; --{option}={example} runs two at a time.",
+        )
+
+
+def parse_value_lines(text: str, file: str, most: str, request: JobRequest) -> TaskValues:
+    """Return the lines of a file as values, without empty lines and those that begin with #. UsageError without any."""
+    _check_numbering(request, "values-file", f"{file}%2")
+    if request.own.values is not None:
+        raise UsageError("--values and --values-file both give the values", hint="Leave out one of the two.")
+    lines = [(at, line.strip(" \r")) for at, line in enumerate(text.split("\n"), start=1)]
+    lines = [(at, line) for at, line in lines if line.strip() and not line.startswith("#")]
+    if not lines:
+        raise UsageError(f"--values-file={file}: no line of it has a value", hint="Write a line for each task.")
+    numbers, values = zip(*lines, strict=True)
+    return TaskValues(values=values, most=most, file=file, numbers=numbers)
+
+
+def _split_lines(lines: TaskValues, places: Collection[str]) -> Iterator[list[str]]:
+    """Yield the words of each line if a place of `places` stands for one; nothing of them is expanded."""
+    least = max((int(place[1:-1]) for place in places if place != "{@}"), default=0)
+    for number, value in zip(lines.numbers if places else (), lines.values, strict=False):
+        try:
+            delimiter = _DELIMITERS.get(posixpath.splitext(lines.file)[1].lower())
+            words = shlex.split(value) if delimiter is None else next(csv.reader([value], delimiter=delimiter))
+        except (ValueError, csv.Error) as error:
+            raise UsageError(
+                f"{lines.file}, line {number}: {error}", hint=f"Quote it, or use {PLACE} for the whole line."
+            ) from None
+        if len(words) < least:
+            count = _format_count(len(words), "word")
+            raise UsageError(f"{lines.file}, line {number}: it has {count}, and {{{least}}} stands for another one")
+        yield words
 
 
 def _parse_signal(request: JobRequest) -> str:
@@ -336,9 +406,17 @@ def quote_for_bash(word: str) -> str:
     return f"$'{escaped}'"
 
 
-def fill_in_value(word: str) -> str:
-    """Return `word` as a bash word in which each {} is replaced by the task's value."""
-    return '"$value"'.join(quote_for_bash(part) if part else "" for part in word.split(PLACE))
+def fill_in_value(word: str, places: re.Pattern[str] = _PLACES) -> str:
+    """Return `word` as a bash word in which each place is replaced by the task's value, or by a word of it."""
+    filled, at = "", 0
+    for found in places.finditer(word):
+        name = found[0][1:-1]
+        if name == "@" and found[0] != word:
+            raise UsageError(f"{word}: {{@}} stands for several arguments", hint="Write it as an argument of its own.")
+        before = word[at : found.start()]
+        filled += (quote_for_bash(before) if before else "") + ('"$value"' if not name else f'"${{{name}}}"')
+        at = found.end()
+    return filled + quote_for_bash(word[at:]) if word[at:] or not filled else filled
 
 
 def list_submission_words(command: CommandLine, environ: Mapping[str, str]) -> list[str]:

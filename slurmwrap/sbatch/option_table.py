@@ -282,11 +282,12 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("json", "json", ""),
     GsubOption("template", "template", "", REQUIRED),
     GsubOption("values", "values", "", REQUIRED),
+    GsubOption("values-file", "values_file", "", REQUIRED),
     GsubOption("again", "again", "", REQUIRED),
 )
 
 # Options from which the script is generated.
-MAKING: frozenset[str] = frozenset({"template", "values"})
+MAKING: frozenset[str] = frozenset({"template", "values", "values-file"})
 # Options that a script cannot contain.
 NOT_IN_SCRIPTS: frozenset[str] = MAKING | {"again"}
 

@@ -191,6 +191,8 @@ def _multiply_memory(request: JobRequest, shape: ResourceShape, members: int) ->
 def _name_outputs(request: JobRequest) -> tuple[OptionChange, ...]:
     """Return the output files of the tasks, next to those of the members, which keep the user's names."""
     output = request.value("output") or ""
+    # No file can be made next to a device such as /dev/null.
+    output = "" if output.startswith("/dev/") else output
     folder = output.rpartition("/")[0] + "/" if "/" in output else ""
     reason = "--pack: what the wrapper prints; each member writes to the files that sbatch would name for it"
     name = f"{folder}slurm-%A_%a.pack"

@@ -347,6 +347,7 @@ _VALUE_HINTS = {
     "again": "the number of a job: --again 77",
     "retry-on": "exit codes and signals: --retry-on=93,SIGUSR1",
     "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
+    "values-file": "a file with a line for each task: --values-file=params.txt",
     "stop-at": "plateau, or its own figures: plateau:0.1%/20% for less than 0.1 % in the last 20 % of the steps",
     "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
 }

@@ -167,6 +167,7 @@ REFUSED: list[tuple[tuple[str, ...], int, str, str]] = [
     ((*T16, "."), 1, ". is a directory", "Name the program"),
     (("--values=1,2", "-G1", "train.py"), 255, "--values is for --template=array", ""),
     (("--template=jax", "--values=1", "-G1", "train.py"), 255, "--values is for --template=array, not for jax", ""),
+    (("--template=array", "--values-file=no.txt", "-G1", "train.py", "{}"), 255, "--values-file=no.txt: No such", ""),
     (("--template=srun", "-G16", "--bogus", "train.py"), 255, "unrecognized option '--bogus'", ""),
     (("--template=", "train.py"), 255, "Invalid --template specification: ''", "It takes a name."),
     (("new", "-G4", "train.py"), 255, "gsub new needs a template", "gsub new --template torchrun -G4 train.py."),

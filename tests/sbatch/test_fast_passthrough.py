@@ -35,9 +35,9 @@ def passes_through(*words: str, script: bytes | None = PLAIN, environ: dict[str,
 # --- its tables agree with sbatch/option_table.py
 
 
-def test_letters_with_a_value_are_those_of_the_option_table_except_G_D_k() -> None:
+def test_letters_with_a_value_are_those_of_the_option_table_except_G_D_d_k() -> None:
     takers = {letter for letter, option in BY_LETTER.items() if option.argument is not NONE}
-    assert set(LETTERS_WITH_VALUE) == takers - {"G", "D", "k"}  # -k takes its value attached only
+    assert set(LETTERS_WITH_VALUE) == takers - {"G", "D", "d", "k"}  # -k takes its value attached only
     assert {BY_LETTER[letter].argument for letter in FLAG_LETTERS} == {NONE}
 
 
@@ -84,6 +84,8 @@ def test_a_plain_call_is_passed_through(words) -> None:
         ("--prerun=off", "a.sh"),
         ("--chdir=/tmp", "a.sh"),
         ("-D", "/tmp", "a.sh"),
+        ("--dependency=afterok:77_5", "a.sh"),
+        ("-dafterok:77_5", "a.sh"),
         ("--nodes", "2", "a.sh"),
         ("--mem=1", "--", "a.sh"),
         ("-N1", "a.sh", ":", "-N2"),

@@ -20,6 +20,7 @@ from slurmwrap.sbatch.launch_templates import (
     fill_in_value,
     format_layout_summary,
     list_submission_words,
+    parse_value_lines,
     quote_for_bash,
 )
 from slurmwrap.sbatch.option_table import SBATCH
@@ -43,6 +44,15 @@ def template_variables(*words: str, tasks: str = "node", kinds=EIGHT, **environ:
     asked = request(*words, environ=environ)
     layout = compute_job_layout(asked.shape, tasks, kinds)
     return dict(build_template_variables(split_command_line(words), asked, layout, "torchrun", tasks))
+
+
+def variables_of_lines(file: str, text: str, *words: str) -> dict[str, Any]:
+    options = ("--template=array", "-G1", f"--values-file={file}", *words)
+    asked = request(*options)
+    lines = parse_value_lines(text, file, "", asked)
+    layout = compute_job_layout(asked.shape, "one", EIGHT)
+    command = split_command_line(options)
+    return dict(build_template_variables(command, asked, layout, "array", "one", lines=lines))
 
 
 @pytest.mark.parametrize(
@@ -161,6 +171,42 @@ def test_an_array_over_values_numbers_its_tasks() -> None:
 def test_calls_that_no_template_supports_are_refused(words: list[str], tasks: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         template_variables("-G1", *words, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words", "message"),
+    [
+        ("p.txt", "# none\n \n", ["{}"], "no line of it has a value"),
+        ("p.txt", "1\n2\n", ["train.py"], "so nothing would use them"),
+        ("p.txt", "1 2\n\nit's\n", ["{1}"], "p.txt, line 3: No closing quotation"),
+        ("p.txt", "1 2\n3\n", ["{2}"], "line 2: it has 1 word"),
+        ("p.txt", "1 2\n", ["--x={@}"], "an argument of its own"),
+        ("p.txt", "1 2\n", ["--array=0-3", "{}"], "both number the tasks"),
+    ],
+)
+def test_a_file_with_values_that_cannot_be_used_is_refused(
+    file: str, text: str, words: list[str], message: str
+) -> None:
+    options = [word for word in words if word.startswith("--array")]
+    rest = [word for word in words if word not in options]
+    with pytest.raises(UsageError) as raised:
+        variables_of_lines(file, text, *options, "train.py", *rest)
+    assert message in f"{raised.value} {raised.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "found"),
+    [
+        ("p.txt", "a 'b c' d\r\n#x\n$e f g\n", ("a 'b c' d", "'$e' f g")),
+        ("p.csv", 'a,"b,c",d\n', ("a b,c d",)),
+        ("p.tsv", "a\tb c\t\n", ("a 'b c' ''",)),
+    ],
+)
+def test_words_of_lines_are_split_by_the_kind_of_file_and_quoted(file: str, text: str, found: tuple[str, ...]) -> None:
+    variables = variables_of_lines(file, text, "train.py", "{3}", "{@}", "x{1}y")
+    assert (variables["words"], variables["values"]) == (found, ())
+    assert variables["program"] == 'train.py "${3}" "${@}" x"${1}"y'
+    assert variables["array"] == f"0-{len(found) - 1}"
 
 
 def test_the_signal_name_is_a_template_variable() -> None:

@@ -104,6 +104,8 @@ def test_the_tasks_write_next_to_the_members_files() -> None:
     assert changes["output"] == "slurm-%A_%a.pack.out"
     assert "error" not in changes
     assert changes["job-name"] == "sweep.sbatch"
+    _, changes = fold(2, "--array=0-3", "--output=/dev/null")
+    assert changes["output"] == "slurm-%A_%a.pack.out"
     _, changes = fold(2, "--array=0-3", "-J", "mine")
     assert "job-name" not in changes
 
@@ -117,7 +119,6 @@ def test_the_tasks_write_next_to_the_members_files() -> None:
         (("--array=0-3", "-n4"), SCRIPT, "several processes"),
         (("--array=0-3", "--exclusive"), SCRIPT, "whole node"),
         (("--array=0-3", "--container=/img"), SCRIPT, "--container starts"),
-        (("--array=0-3", "--dependency=aftercorr:5"), SCRIPT, "afterok waits"),
         (("--array=0-3", "--stop-when=diverged"), SCRIPT, "do not distinguish"),
         (("--array=0-3",), SCRIPT + b"scontrol requeue $SLURM_JOB_ID\n", "its own job"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,9 @@ def test_a_packed_sweep_runs_each_member_once_also_when_a_task_is_requeued(
     assert sorted(run["address"] for run in runs if run["state"] == "COMPLETED") == [
         f"{job}_{member}" for member in (0, 2, 3, 4, 5, 6)
     ]
+    listed = lab.slurmwrap("history", user=ALICE, env=nothing).stdout
+    assert re.search(rf"^{job}_\[0,2-6\] \(6\) .* completed$", listed, re.MULTILINE), listed
+    assert re.search(rf"^{job}_1 .* (?!completed)\w+$", listed, re.MULTILINE), listed
     (folder / "fixed").touch()
     again = lab.run([*GSUB[:3], "--again", job], ALICE, env=nothing, cwd="/")
     assert again.returncode == 0, again.stderr
@@ -81,6 +85,23 @@ def test_one_member_is_cancelled_and_the_others_go_on(lab: Lab, nothing: dict[st
     assert done.returncode == 0, done.stderr
     job = done.stdout.split()[-1]
     wait_until(lambda: all((folder / f"up.{member}").exists() for member in (4, 5)), "both run")
+
+    def submit(*options: str) -> tuple[str, str]:
+        """Return the id of a job that depends on the packed one, and what gsub says."""
+        end = lab.run([*GSUB, *options, "--output=/dev/null", "sweep.sbatch"], ALICE, env=nothing, cwd=folder)
+        assert end.returncode == 0, end.stderr
+        return end.stdout.split()[-1], end.stderr
+
+    later, said = submit(f"--dependency=afterok:{job}_5")
+    assert f"{job}_5 is in the packed task {job}_4; the job waits for all its members, 4,5" in said
+    paired, _ = submit("--pack=2", "--array=4-5", f"--dependency=aftercorr:{job}")
+    single, said = submit("--array=4-5", f"--dependency=aftercorr:{job}")
+    assert f"each task waits for all of it (afterok:{job})" in said
+    rows = lab.run(["squeue", "-h", "-o", "%A %E", "-j", f"{later},{paired},{single}"]).stdout.splitlines()
+    # Slurm takes a task that an array does not have, as member 5 is none, for one that has completed.
+    assert sorted(row.partition("(")[0] for row in rows) == sorted(
+        (f"{later} afterok:{job}_4", f"{paired} aftercorr:{job}_*", f"{single} afterok:{job}_*")
+    )
     cancelled = lab.slurmwrap("cancel", f"{job}_5", user=ALICE, env=nothing)
     assert cancelled.stdout == f"member {job}_5 is cancelled; the others of task {job}_4 go on\n", cancelled.stderr
     wait_until(
@@ -89,3 +110,5 @@ def test_one_member_is_cancelled_and_the_others_go_on(lab: Lab, nothing: dict[st
     (folder / "go").touch()
     assert lab.wait_job(f"{job}_4") == "COMPLETED"
     assert lab.slurmwrap("cancel", job, user=ALICE, env=nothing).returncode == 2
+    for address in (later, f"{paired}_4", f"{single}_4", f"{single}_5"):
+        assert lab.wait_job(address) == "COMPLETED"

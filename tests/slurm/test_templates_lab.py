@@ -121,6 +121,23 @@ def test_an_array_runs_its_program_once_per_value(lab: Lab, lab_users, work: Pat
     assert sorted(path.name for path in work.glob("*.out")) == [f"train-{job}_{task}.out" for task in range(3)]
 
 
+def test_each_line_of_a_file_is_a_packed_member_and_no_shell_reads_it(lab: Lab, lab_users, work: Path) -> None:
+    program = "import sys, os\nopen('line-' + os.environ['SLURM_ARRAY_TASK_ID'], 'w').write(repr(sys.argv[1:]))\n"
+    (work / "train.py").write_text(program)
+    (work / "lines.txt").write_text('# rate, name\n--lr 1e-4 --name "a $HOME"\n\n--lr 3e-4 --name `id`;x\r\n')
+    words = ["--template=array", "--prerun=off", "--pack=2", "-G1", "-t1", "--values-file=lines.txt"]
+    done = lab.run([*GSUB, *words, "train.py", "{@}", "--out={2}", "{}"], user=lab_users[0], cwd=work)
+    assert done.returncode == 0, done.stderr
+    assert "lines.txt: task 0 has line 2, task 1 has line 4" in done.stderr
+    lab.wait_job(f"{done.stdout.split()[-1]}_0", ("COMPLETED",))
+    assert (work / "line-0").read_text() == repr(
+        ["--lr", "1e-4", "--name", "a $HOME", "--out=1e-4", '--lr 1e-4 --name "a $HOME"']
+    )
+    assert (work / "line-1").read_text() == repr(
+        ["--lr", "3e-4", "--name", "`id`;x", "--out=3e-4", "--lr 3e-4 --name `id`;x"]
+    )
+
+
 def test_more_gpus_than_the_partition_has_are_refused_with_the_maximum(lab: Lab, lab_users, work: Path) -> None:
     (work / "train.py").write_text("print(1)\n")
     done = lab.run([*GSUB, "--template=torchrun", "-G100", "train.py"], user=lab_users[0], cwd=work)

@@ -76,6 +76,7 @@ ATTEMPT = JobRun(
     incident="i1",
     resize_refused=True,
     saved_after_s=1200.5,
+    gpu_s=42.5,
     passed=3,
     longest_s=86_400,
     waited=QueueDelay(attempt=KEY, address="77_2", gpus=16, eligible_at=1_010.0, fragmentation_s=9.5, over=True),

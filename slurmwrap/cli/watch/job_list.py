@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from slurmwrap.cli.watch.job_status import JobStatus
-from slurmwrap.cli.watch.watch_output import count_states, count_tasks, make_change_key
+from slurmwrap.cli.watch.watch_output import count_members, count_states, count_tasks, make_change_key
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.submission import Submission
@@ -109,7 +109,8 @@ def fold_jobs(
 
 def make_entry(status: JobStatus, tasks: Mapping[str, JobStatus] | None = None, *, task: bool = False) -> ListedJob:
     """Return the line of a status. `tasks`: as ListedJob.tasks."""
-    return ListedJob(status=status, record=status.record, counts=count_states(status), task=task, tasks=tasks or {})
+    counts = count_states(status) if status.pack is None else count_members(status, status.pack)
+    return ListedJob(status=status, record=status.record, counts=counts, task=task, tasks=tasks or {})
 
 
 def make_task_status(status: JobStatus, row: WatchedJob) -> JobStatus:
@@ -122,6 +123,7 @@ def make_task_status(status: JobStatus, row: WatchedJob) -> JobStatus:
         gone=None,
         findings=tuple(one for one in status.findings if one.attempt.job_id == job_id),
         start=None if started else status.start,
+        members=tuple(one for one in status.members if one.task == row.record.address),
     )
 
 
@@ -142,6 +144,8 @@ def find_job(jobs: Iterable[ListedJob], address: str) -> ListedJob | None:
 def _make_task(entry: ListedJob, row: WatchedJob) -> ListedJob:
     """Return the line of a task. It is not made by make_entry(), since an array may have thousands of tasks."""
     status = entry.tasks.get(row.record.address) or make_task_status(entry.status, row)
+    if status.pack is not None:
+        return make_entry(status, task=True)
     return ListedJob(status=status, record=row.record, counts={row.record.state: count_tasks(row)}, task=True)
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from slurmwrap.cli.queue_class import read_queue_classes
@@ -20,6 +21,7 @@ from slurmwrap.cli.watch.job_forecaster import JobForecaster
 from slurmwrap.cli.watch.job_list import JobList, fold_jobs, make_entry, make_task_status
 from slurmwrap.cli.watch.job_list_screen import LogPage
 from slurmwrap.cli.watch.job_status import (
+    MEMBERS_EVERY_S,
     JobStatus,
     OwnerFacts,
     WatchedPrerun,
@@ -34,11 +36,13 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
+from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.running_job import EarlyFinding
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.shared_run_text import describe_shared_run
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
+from slurmwrap.store.pack_results import read_folded_array, read_members
 from slurmwrap.store.shared_runs import read_shared_run
 
 # The files of so many jobs are read each time: of those on the screen first, then of those read longest ago. A read of
@@ -137,7 +141,8 @@ class JobListReader:
         """Add Slurm's record of the pre-run; its files are read with the others."""
         submission = self._submissions.get(int(status.address.partition("_")[0]))
         job_id = submission.prerun_job_id if submission is not None else None
-        status = replace(status, relaxes=self._relaxes)
+        pack = submission.pack if submission is not None else None
+        status = replace(status, relaxes=self._relaxes, pack=pack)
         return status if job_id is None else replace(status, trial=WatchedPrerun(job_id=job_id, row=rows.get(job_id)))
 
     def _recall_tasks(self, status: JobStatus) -> JobStatus:
@@ -210,6 +215,7 @@ class _FactsReader:
         self._found: dict[str, tuple[_Run, JobStatus]] = {}
         self._read_at: dict[str, float] = {}
         self._hung: set[str] = set()
+        self._members: dict[str, tuple[float, tuple[PackMember, ...]]] = {}  # directory -> when they were read
         self._reading = ""
         self._poll: BackgroundPoll[None] | None = None
 
@@ -233,11 +239,17 @@ class _FactsReader:
             one
             for one in statuses
             if one.address not in self._hung
-            and not one.ended
-            and (one.address in visible or (one.record.state == "RUNNING" and not one.array))
+            and (
+                (not one.ended and (one.address in visible or (one.record.state == "RUNNING" and not one.array)))
+                or (one.pack is not None and not self._has_all_members(one.address))
+            )
         ]
         wanted.sort(key=lambda one: (one.address not in visible, self._read_at.get(one.address, 0.0)))
         return wanted[:_MOST_READ]
+
+    def _has_all_members(self, address: str) -> bool:
+        """Return whether the members of a packed job were read after its end."""
+        return address in self._found and self._found[address][1].ended
 
     def _forget(self, known: set[str]) -> None:
         for address in [one for one in self._read_at if one not in known]:
@@ -255,7 +267,20 @@ class _FactsReader:
             # A thread that was given up must not go on while its successor runs.
             if len(self._hung) != hung:
                 return
+            # Its pre-run may have changed how many members a task has.
+            pack = None if status.pack is None else read_folded_array(status.pack)
+            found = replace(found, pack=pack, members=self._read_members(status))
             self._found[status.address] = (_get_run(status), found)
+
+    def _read_members(self, status: JobStatus) -> tuple[PackMember, ...]:
+        """Return the members of a packed array or of one of its tasks, as they were a few seconds ago at most."""
+        if status.pack is None:
+            return ()
+        read_at, members = self._members.get(status.pack.directory, (-inf, ()))
+        if status.ended or time.monotonic() - read_at >= MEMBERS_EVERY_S:
+            members = read_members(status.pack)
+            self._members[status.pack.directory] = (time.monotonic(), members)
+        return tuple(one for one in members if "_" not in status.address or one.task == status.address)
 
 
 def _get_run(status: JobStatus) -> _Run:
@@ -263,9 +288,12 @@ def _get_run(status: JobStatus) -> _Run:
 
 
 def _merge_facts(status: JobStatus, known: tuple[_Run, JobStatus] | None) -> JobStatus:
-    if known is None or known[0] != _get_run(status):
+    if known is None:
         return status
     found = known[1]
+    status = replace(status, pack=found.pack or status.pack, members=found.members)
+    if known[0] != _get_run(status):
+        return status
     return replace(
         status,
         output=found.output,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from slurmwrap.cli.watch.job_list import JobList, ListedJob, format_counts, sum_states
 from slurmwrap.cli.watch.job_list_keys import JOB, LOG, ListView, find_selected
+from slurmwrap.cli.watch.job_status import JobStatus
 from slurmwrap.cli.watch.watch_output import (
     ScreenStyle,
     compute_silent_s,
@@ -39,6 +40,8 @@ _WIDEST_JOB, _LEAST_NAME, _LEAST_STATE = 14, 8, 30
 # The selected job is shown below the table from this height on, in at most so many lines.
 _LEAST_HEIGHT, _MOST_BELOW = 16, 8
 _GAP = "  "
+# Number of failed members that are named in a line.
+_MOST_NAMED = 2
 # Reasons of an array that its counts show already.
 _USUAL_OF_ARRAYS = ("None", "JobArrayTaskLimit")
 _STYLE_CODES = re.compile(r"\x1b\[[0-9;:]*m")
@@ -131,15 +134,24 @@ def _format_time(entry: ListedJob) -> str:
 def describe_state(entry: ListedJob, style: ScreenStyle) -> tuple[str, str]:
     """Return state and what is expected of a job: "running, 31 %, ends 17:28", and the style of its line or ""."""
     status, record = entry.status, entry.record
-    state = format_counts(entry.counts) if status.array else _describe_own_state(record)
+    packed = status.pack is not None
+    state = format_counts(entry.counts) if status.array or packed else _describe_own_state(record)
+    state += f" members{_name_failed(status)}" if packed else ""
     if status.findings:
         return f"{_describe_findings(entry)}, {state}", "red"
     if record.pending or (status.array and status.waiting is not None):
         return ", ".join((state, *_describe_start(entry, style))), ""
-    if record.state == "RUNNING" and not status.array:
+    if record.state == "RUNNING" and not status.array and not packed:
         progress, warning = _describe_progress(entry, style)
         return ", ".join((state, *progress)), "yellow" if warning else ""
     return state, "" if not status.ended else "red" if entry.failed else "dim"
+
+
+def _name_failed(status: JobStatus) -> str:
+    """Return " (77_5, 77_9 ...)": members that failed, a few by name; "" without any."""
+    failed = [f"{flat(one.task).partition('_')[0]}_{one.index}" for one in status.members if one.state == "failed"]
+    more = " ..." if len(failed) > _MOST_NAMED else ""
+    return f" ({', '.join(failed[:_MOST_NAMED])}{more})" if failed else ""
 
 
 def _describe_findings(entry: ListedJob) -> str:

@@ -43,7 +43,7 @@ from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
-from slurmwrap.model.submission import Submission
+from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import log_tails, step_counts
 from slurmwrap.placement.expected_start import ExpectedStart
@@ -62,7 +62,7 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import WatchedJob
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.pack_results import read_members
+from slurmwrap.store.pack_results import read_folded_array, read_members
 from slurmwrap.store.prerun_registry import PrerunRegistry, read_inflight_prerun
 from slurmwrap.store.shared_runs import read_shared_run
 from slurmwrap.store.user_state_files import UserState
@@ -77,7 +77,7 @@ _JUDGE_TRIES, _JUDGE_PAUSE_S = 5, 2.0
 # The losses of an array's running tasks are read this often, and of at most so many tasks.
 _SWEEP_EVERY_S, _SWEEP_TASKS = 60.0, 32
 # The results of a packed array's members, a small file each, are read this often.
-_MEMBERS_EVERY_S = 10.0
+MEMBERS_EVERY_S = 10.0
 # Number of bytes that are read from the end of the output, and from its start, where a program says that it resumes.
 _TAIL_BYTES, _HEAD_BYTES = 64 * 1024, 8 * 1024
 
@@ -234,7 +234,8 @@ class JobStatus:
     findings: tuple[EarlyFinding, ...] = ()  # of the rule `early`, about the present run
     loss: LossOutlook | None = None  # of a running job that counts its steps; None: no loss was recorded
     dominated: tuple[Dominated, ...] = ()  # running tasks of an array that will hardly become its best
-    members: tuple[PackMember, ...] = ()  # of a packed array, that were started (gsub --pack)
+    pack: PackedArray | None = None  # gsub --pack: each of its tasks runs several members; None: it is not packed
+    members: tuple[PackMember, ...] = ()  # of a packed array, that were started
     shared: str = ""  # how it ran on the GPU of another job of its user (gsub --share); "": it did not
     share_advice: str = ""  # with which job it could share a GPU if it were submitted with --share; "": with none
     silent: str = ""  # why Slurm did not answer this time; then everything else is older
@@ -408,7 +409,7 @@ class JobStatusReader:
         self._dominated: tuple[Dominated, ...] = ()
         self._sweep_at = -_SWEEP_EVERY_S
         self._members: tuple[PackMember, ...] = ()
-        self._members_at = -_MEMBERS_EVERY_S
+        self._members_at = -MEMBERS_EVERY_S
         self._share_advice = ""
         self._share_at = -_SWEEP_EVERY_S
 
@@ -437,7 +438,9 @@ class JobStatusReader:
             order = describe_queue_class(facts.waiting.record, self._submission, self._config, now)
             facts = replace(facts, queue_order=order)
         facts = self._owner_facts.add(facts, self._submission, trial_row)
-        facts = replace(facts, members=self._read_members(facts))
+        pack = self._submission.pack if self._submission is not None else None
+        pack = None if pack is None else read_folded_array(pack)
+        facts = replace(facts, pack=pack, members=self._read_members(facts))
         if self._submission is not None and self._submission.share:
             facts = replace(facts, shared=describe_shared_run(read_shared_run(self._submission.share), now))
         elif self._submission is not None and facts.waiting is not None and not facts.array:
@@ -473,7 +476,7 @@ class JobStatusReader:
         asked = self._submission
         if asked is None or asked.pack is None:
             return ()
-        if status.ended or status.at - self._members_at >= _MEMBERS_EVERY_S:
+        if status.ended or status.at - self._members_at >= MEMBERS_EVERY_S:
             self._members, self._members_at = read_members(asked.pack), status.at
         return tuple(one for one in self._members if status.array or one.task == status.address)
 

@@ -19,6 +19,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.run_time import FROM_USER
 from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
+from slurmwrap.model.submission import PackedArray
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.placement.relaxation import find_due_level
@@ -42,8 +43,10 @@ from slurmwrap.report.text_format import (
     span,
     sparkline,
 )
+from slurmwrap.sbatch.array_indices import expand_indices
 from slurmwrap.sbatch.passthrough import count_array_tasks
 from slurmwrap.slurm.squeue_parser import WatchedJob
+from slurmwrap.store.pack_results import find_slurm_state
 
 # Number of failed array tasks that are named.
 _MOST_NAMED_TASKS = 3
@@ -172,6 +175,7 @@ def status_to_json_dict(status: JobStatus) -> dict[str, Any]:
         "name": record.name,
         "state": record.state if not status.array else None,
         "tasks": dict(count_states(status)) if status.array else None,
+        "members": dict(count_members(status, status.pack)) if status.pack is not None else None,
         "reason": waiting.record.reason if waiting else None,
         "reason_words": explain_waiting(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
@@ -566,6 +570,28 @@ def count_states(status: JobStatus) -> Counter[str]:
         found[watched.record.state] += count_tasks(watched)
     found.update((status.gone or {}).values())
     return found
+
+
+def count_members(status: JobStatus, pack: PackedArray) -> Counter[str]:
+    """Return the number of members of these tasks in each state. One that was not started has the state of its task."""
+    indices, members = expand_indices(pack.array), {one.index: one for one in status.members}
+    states, found = dict(_list_task_states(status)), Counter[str]()
+    for at, index in enumerate(indices):
+        member = members.get(index)
+        ran_in = "" if member is None else member.task.partition("_")[2]
+        task = int(ran_in) if ran_in.isdecimal() else indices[at - at % pack.members]
+        if task in states:
+            found[states[task] if member is None else find_slurm_state(member, states[task])] += 1
+    return found
+
+
+def _list_task_states(status: JobStatus) -> Iterator[tuple[int, str]]:
+    """Yield the index and the state of each task; the pending tasks share a row."""
+    for watched in status.rows:
+        record, one = watched.record, watched.record.array_task_id
+        yield from ((index, record.state) for index in (expand_indices(record.array_tasks) if one is None else (one,)))
+    for address, state in (status.gone or {}).items():
+        yield int(address.partition("_")[2] or -1), state
 
 
 def count_tasks(row: WatchedJob) -> int:

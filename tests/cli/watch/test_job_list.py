@@ -40,12 +40,13 @@ from slurmwrap.cli.watch.job_list_screen import (
     wrap_log,
 )
 from slurmwrap.cli.watch.job_status import JobStatus, Output
-from slurmwrap.cli.watch.watch_output import ScreenStyle
+from slurmwrap.cli.watch.watch_output import ScreenStyle, status_to_json_dict
 from slurmwrap.diagnosis.log_progress import ShownProgress
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.running_job import STUCK, EarlyFinding
-from slurmwrap.model.submission import Submission
+from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.placement.expected_start import ExpectedStart
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT
 from slurmwrap.profiling.progress_estimate import EndForecast
@@ -103,6 +104,36 @@ def addresses(lines: list[ListedJob]) -> list[str]:
 
 
 ALL = (COMPLETED, PENDING, *make_array(), FAILED, RUNNING)
+
+
+def test_the_members_of_a_packed_array_are_counted_with_those_of_its_pending_tasks() -> None:
+    def member(index: int, state: str) -> PackMember:
+        return PackMember(index=index, state=state, task=f"77_{index - index % 4}")
+
+    records = (
+        replace(TASK, job_id=77, state="PENDING", reason="Resources", array_tasks="8,12", start_time=None),
+        replace(TASK, job_id=100, array_task_id=0),
+        replace(TASK, job_id=101, array_task_id=4, state="TIMEOUT", end_time=int(NOW)),
+    )
+    states = ["running", "failed", "completed", "running", "completed", "stopped", "cancelled", "running"]
+    (status,) = fold(*records)
+    status = replace(
+        status,
+        pack=PackedArray(directory="/absent", members=4, array="0-13"),
+        members=tuple(member(index, state) for index, state in enumerate(states)),
+    )
+    jobs = JobList(at=NOW, user="ada", jobs=(make_entry(status),))
+    words = {"PENDING": 6, "RUNNING": 2, "FAILED": 1, "COMPLETED": 2, "TIMEOUT": 2, "CANCELLED": 1}
+    assert jobs.jobs[0].counts == words
+    assert status_to_json_dict(status)["members"] == words
+    wide = replace(STYLE, columns=160)
+    lines = [line.split("  ")[-1] for line in show(jobs, ListView(unfolded=frozenset(("77",))), wide)[2:6]]
+    assert lines == [
+        "2 running, 6 pending, 1 cancelled, 1 failed, 2 time limit reached, 2 completed members (77_1), Resources",
+        "2 running, 1 failed, 1 completed members (77_1)",
+        "6 pending members, Resources",
+        "1 cancelled, 2 time limit reached, 1 completed members",
+    ]
 
 
 def test_all_jobs_are_listed_with_arrays_folded_and_the_selected_job_below() -> None:

@@ -411,7 +411,8 @@ def test_a_pipe_gets_one_line_and_json_gets_one_object() -> None:
         "pre-run (job 82) waits for a free GPU, expected to start at 17:31; the job starts without it in 9 min"
     )
     assert status_to_json_dict(gated) == {
-        "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "reason": "BeginTime",
+        "at": NOW, "job": "81", "name": "train", "state": "PENDING", "tasks": None, "members": None,
+        "reason": "BeginTime",
         "reason_words": "it waits for its pre-run", "queue_order": None, "expected_start": None, "forecast_start": None,
         "shared": None, "share_advice": None,
         "nodes": [], "gpus": 16,
