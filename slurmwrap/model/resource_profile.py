@@ -19,6 +19,17 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLayer:
+    """A layer of a model: a module that owns parameters, or several of them below one part of the model."""
+
+    name: str  # path in the model
+    mib: float  # size of its parameters that get gradients; 0: they belong to an earlier layer (tied weights)
+    largest_mib: float = 0.0  # size of the largest of them
+    kind: str = ""  # class of the module; "" if there are several
+    forward_s: float | None = None  # time of its forward pass in one step of the pre-run; None: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What the trial or an Epilog measured in one run. None: not measured.
 
@@ -48,6 +59,7 @@ class Measurement:
     read_mib_per_s: float | None = None  # read by all processes from storage or network file systems
     model_mib: float | None = None  # size of the optimizer's parameters
     largest_tensor_mib: float | None = None  # largest of them: skew is largest / model (Tiresias, NSDI'19)
+    layers: tuple[ModelLayer, ...] = ()  # in the order in which they run; () if they were not measured
     gpu_util: float | None = None  # 0..1, mean share of time with a kernel running (NVML)
     gpu_mem_util: float | None = None  # 0..1, mean share of time with device memory busy (NVML)
     gpus_unused: int | None = None  # GPUs on which no process was seen during the whole run (NVML)
@@ -96,6 +108,7 @@ class ResourceProfile:
     dataset_mib: float | None = None  # size of the data that one epoch reads, where it is known
     model_mib: float | None = None
     skew: float | None = None  # largest tensor / model size, 0..1
+    layers: tuple[ModelLayer, ...] = ()  # as in Measurement, of the newest pre-run that has them
     gpu_mem_mib: int | None = None  # most memory that was reserved on one GPU
     gpu_util: float | None = None  # 0..1
     gpu_mem_util: float | None = None  # 0..1

@@ -11,8 +11,8 @@ The rules (docs/profile.md gives the reasons):
   HALF_LIFE_S, or that is of another variant. Otherwise the new curve counts as an outlier until a second curve in a row
   contradicts the old one, too.
 - A curve of another variant, one in doubt, and one older than HALF_LIFE_S can only raise the need found from the mean.
-- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, skew, workers
-  and sensitivity: the newest known values.
+- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, its layers,
+  skew, workers and sensitivity: the newest known values.
 - A changed job (another variant, another GPU type): only one of its runs and one of its pre-runs still count. So the
   confidence falls, and memory is not reduced before runs of the changed job have shown that they need less.
 - Confidence: 0 without any run. Each complete run halves the doubt, each of the first three pre-runs reduces it by a
@@ -22,12 +22,13 @@ The rules (docs/profile.md gives the reasons):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import ceil
 
 from slurmwrap.fast_dataclasses import dataclass, fields, replace
 from slurmwrap.model.cpu_sweep import least_cpus
-from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile, SpeedPoint
+from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ModelLayer, ResourceProfile, SpeedPoint
 
 # Bounds of plausible measurements. A pre-run's measurement is a claim of its user, and the site stores it. A rate of
 # 1e-320 or a memory of 2**63 MiB would harm other users as well: no process could merge it or read the database again.
@@ -35,12 +36,13 @@ from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, 
 # Largest number of seconds, steps, MiB or watts; a PiB of memory is 1e9 MiB.
 MOST = 1e12
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
-MOST_POINTS, MOST_ROUNDS = 256, 1000
+MOST_POINTS, MOST_ROUNDS, MOST_LAYERS = 256, 1000, 256
 SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
 _SHARE_FIELDS = ("gpu_util", "gpu_mem_util")
 _MEMORY_SOURCES = ("", "cgroup", "pss", "rss")
 _CURVE_ENDS = ("", "allocation", "workers", "pinned", "time")
 _MOST_STRESSORS = 16  # resources with a sensitivity
+_LAYER_NAME = re.compile(r"[A-Za-z0-9._()-]{1,120}")
 
 
 def drop_implausible_values(measurement: Measurement) -> Measurement:
@@ -59,6 +61,8 @@ def drop_implausible_values(measurement: Measurement) -> Measurement:
         gpus=measurement.gpus if 1 <= measurement.gpus <= MOST_GPUS else 1,
         mem_source=measurement.mem_source if measurement.mem_source in _MEMORY_SOURCES else "",
         cpu_curve=points,
+        # A share of a model says nothing without the rest of it.
+        layers=measurement.layers if are_plausible_layers(measurement.layers) else (),
         cpu_curve_end=measurement.cpu_curve_end if points and measurement.cpu_curve_end in _CURVE_ENDS else "",
         sensitivity=_drop_implausible_sensitivity(measurement.sensitivity),
     )
@@ -90,6 +94,17 @@ def _drop_duplicate_points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, .
         and 0 < point.rounds <= MOST_ROUNDS
     }
     return tuple(plausible.values())
+
+
+def are_plausible_layers(layers: tuple[ModelLayer, ...]) -> bool:
+    """Return whether all layers are plausible, and there are at most MOST_LAYERS. Their names are printed."""
+    return len(layers) <= MOST_LAYERS and all(
+        _LAYER_NAME.fullmatch(one.name)
+        and (not one.kind or _LAYER_NAME.fullmatch(one.kind))
+        and 0 <= one.largest_mib <= one.mib <= MOST
+        and _is_amount(one.forward_s, MOST)
+        for one in layers
+    )
 
 
 def is_plausible_surface(surface: tuple[SpeedPoint, ...]) -> bool:
@@ -242,6 +257,7 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
         gpu_mem_util=latest(old.gpu_mem_util, new.gpu_mem_util),
         loader_workers=None if known_workers is None else int(known_workers),
         model_mib=latest(old.model_mib, model, outranked=False),
+        layers=new.layers if new.layers and (newer or not old.layers) else old.layers,
         skew=latest(old.skew, None if skew is None else round(min(1.0, skew), 4), outranked=False),
         sensitivity=sensitivity,
     )
