@@ -69,6 +69,21 @@ class Measurement:
     sensitivity: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpeed:
+    """How fast complete runs of the same work were on so many GPUs: means over its last runs."""
+
+    work: str  # digest of the settings that change the cost of a step and the length of the training
+    gpus: int
+    nodes: int
+    runs: int = 1
+    run_s: float = 0.0
+    steps_per_s: float | None = None  # of one process (--count-steps); None: not counted
+    at: float = 0.0  # end of the newest run, Unix seconds
+    # Whether the settings give the length in steps: then the work of a run grows with its GPUs if each keeps its batch.
+    by_steps: bool = False
+
+
 # Value of ResourceProfile.source for a profile that was measured on another site.
 IMPORTED = "import"
 
@@ -122,5 +137,6 @@ class ResourceProfile:
     curve_doubts: int = 0  # number of later curves in a row that contradict it
     # Longest time from the start of a run that resumed until it had written a further checkpoint, seconds.
     saved_after_s: float | None = None
+    speeds: tuple[RunSpeed, ...] = ()  # newest first; of runs on as many GPUs per node as the key says
     # Points over CPUs and memory, from the same runs as cpu_curve; () if unknown.
     surface: tuple[SpeedPoint, ...] = ()

@@ -13,6 +13,7 @@ from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cpu_sweep import GOOD, least_cpus
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling.gpu_scaling import ScalingPoint, describe_scaling
 from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
 from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.report import text_format
@@ -236,6 +237,7 @@ def format_profile(
     paint: Paint = plain,
     storage_mib_per_s: float | None = None,
     use: ProfileUse | None = None,
+    scaling: Sequence[ScalingPoint] = (),
 ) -> str:
     """Return the page of `profile show`: facts, the CPU curve, the memory model.
 
@@ -244,6 +246,7 @@ def format_profile(
     """
     lines = [paint(text_format.fit(profile.key, columns), "bold")]
     facts = [*_list_use(use, now), *_list_facts(profile, now)]
+    facts += [("GPUs", describe_scaling(scaling))] if scaling else []
     left = max(len(name) for name, _ in facts)
     for name, text in facts:
         indent = f"  {name:<{left}}  "
