@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import log2
 
 from slurmwrap.digest import sha256_hex
@@ -123,7 +124,7 @@ def find_enough_gpus(points: Sequence[ScalingPoint], gpus: int) -> tuple[Scaling
 
     From each point to the next, twice the GPUs must make it at least LEAST_GAIN times as fast.
     """
-    for fewer, more in itertools.pairwise(points):
+    for fewer, more in pairwise(points):
         wanted = LEAST_GAIN ** log2(more.gpus / fewer.gpus)
         if fewer.gpus < gpus and more.gpus <= gpus and more.speed < wanted * fewer.speed:
             return fewer, more
