@@ -196,12 +196,13 @@ def compute_slowdown(
     it; the share that hides behind the backward pass is then that of a model whose layers are all alike. `links` None:
     the site's links are unknown.
     """
-    measured = [
-        near.steps_per_s / far.steps_per_s
+    pairs = [
+        (near, near.steps_per_s / far.steps_per_s)
         for near, far in list_near_far(profile.speeds)
-        if near.gpus == gpus and near.nodes == nodes and near.steps_per_s and far.steps_per_s
+        if near.nodes == nodes and near.steps_per_s and far.steps_per_s
     ]
-    if measured:
+    # With as many GPUs, else with other numbers of them.
+    if measured := [ratio for near, ratio in pairs if near.gpus == gpus] or [ratio for _, ratio in pairs]:
         return max(1.0, median(measured)), "by the steps of its earlier runs"
     compute_s = find_compute_s(profile)
     if links is None or not profile.model_mib or not compute_s or gpus < 2:
