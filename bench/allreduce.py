@@ -20,14 +20,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-BENCH = Path(__file__).resolve().parent
-sys.path[:0] = [str(BENCH), str(BENCH.parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from traffic.models import MODELS
 
 from slurmwrap.prerun.trial.step_detection import read_steps
 from slurmwrap.profiling.communication import compute_allreduce_mib
 
+BENCH = Path(__file__).resolve().parent
 WORKER = BENCH / "traffic" / "worker.py"
 STEPS = 2
 MIB = 1 << 20

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, fmean, geometric_mean
 
-BENCH = Path(__file__).resolve().parent
-sys.path[:0] = [str(BENCH), str(BENCH.parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import queue_order
 from replay.locality import SLOWER, SLOWER_SKEWED
@@ -44,7 +44,7 @@ from slurmwrap.sim.sim_job import SimJob, make_equal_servers
 from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.trace.read_trace import read_load
 
-TRACES = BENCH.parent / "tests" / "data" / "traces"
+TRACES = Path(__file__).resolve().parents[1] / "tests" / "data" / "traces"
 ARMS = ("sbatch", "skew", "forecast")
 LEAST = 0.98
 LAG_S = 0.3  # by how much gsub takes longer than sbatch
@@ -62,6 +62,13 @@ def list_worlds(development: bool, seeds: Sequence[int]) -> Iterator[World]:
     if not development:
         tiresias = read_load(TRACES / "tiresias_60.csv").jobs
         yield World(name="Tiresias", jobs=tiresias, servers=make_equal_servers(4, gpus=4, cpus=64, mem_gb=500))
+    else:
+        for seed in range(8):
+            yield World(
+                name=f"drawn {seed}",
+                jobs=draw_short_jobs(seed),
+                servers=make_equal_servers(4, gpus=4, cpus=64, mem_gb=500),
+            )
     philly = read_load(TRACES / "philly480_window.csv").jobs
     for start in (0, 100, 200, 280) if development else (380,):
         part, first = philly[start : start + 100], philly[start].submit_s
@@ -81,6 +88,22 @@ def list_worlds(development: bool, seeds: Sequence[int]) -> Iterator[World]:
         for start in queue_order.choose_windows(jobs, seed):
             window = queue_order.cut_window(jobs, start, 1.0)
             yield World(name=f"window {start}", jobs=draw_jobs(window, start), servers=queue_order.SERVERS)
+
+
+def draw_short_jobs(seed: int) -> tuple[SimJob, ...]:
+    """Return 60 drawn jobs of minutes, many of them with several GPUs, that ask for more than there is at times."""
+    chance = random.Random(f"short jobs {seed}")
+    found, now = [], 0.0
+    for number in range(60):
+        work = math.exp(chance.uniform(*map(math.log, (60, 300) if chance.random() < 0.85 else (300, 3000))))
+        found.append(
+            SimJob(
+                number=number, job=str(number), submit_s=now, work_s=work, gpus=chance.choice((1, 1, 2, 2, 4, 4, 8)),
+                model=chance.choice(sorted(SKEW)),
+            )
+        )  # fmt: skip
+        now += chance.expovariate(1 / 45)
+    return tuple(found)
 
 
 def draw_jobs(window: Sequence[SimJob], seed: int) -> tuple[SimJob, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -146,9 +147,7 @@ class T5Attention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         y = self.norm(x)
         memory = y if memory is None else memory
-        q, k, v = (
-            part.unflatten(-1, (8, 64)).transpose(1, 2) for part in (self.q(y), self.k(memory), self.v(memory))
-        )
+        q, k, v = (part.unflatten(-1, (8, 64)).transpose(1, 2) for part in (self.q(y), self.k(memory), self.v(memory)))
         scores = q @ k.transpose(-1, -2)
         if self.bias is not None:
             far = (torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])[None]).abs().clamp(max=31)
@@ -208,7 +207,7 @@ KAGGLE = (
 
 
 def mlp(sizes: Sequence[int]) -> nn.Sequential:
-    layers = [part for i, o in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(i, o), nn.ReLU())]
+    layers = [part for i, o in pairwise(sizes) for part in (nn.Linear(i, o), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 

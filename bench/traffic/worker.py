@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import torch
 from torch import distributed, nn
+
 from traffic.models import MODELS
 
 
@@ -44,7 +46,7 @@ def main(name: str, steps: int, rank: int | None = None, world: int = 1) -> None
 
 def read_loopback_bytes() -> int:
     """Return the bytes that the loopback of this network namespace has sent."""
-    with open("/proc/self/net/dev", encoding="ascii") as lines:
+    with Path("/proc/self/net/dev").open(encoding="ascii") as lines:
         row = next(line for line in lines if line.strip().startswith("lo:"))
     return int(row.partition(":")[2].split()[8])
 

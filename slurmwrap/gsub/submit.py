@@ -171,6 +171,10 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
 
             if advice := describe_time_min(prepared):
                 console.say(f"it {advice}")
+        from slurmwrap.gsub.explain_gpus import explain_gpus
+
+        if advice := explain_gpus(prepared, context):
+            console.say(advice)
         prepared = _explain_start(prepared, context, console)
         if not own.dry_run:  # a dry run prints this line below
             console.say(f"its pre-run: {_describe_mode(prepared)} ({prepared.prerun_reason})")

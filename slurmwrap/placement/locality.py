@@ -265,7 +265,10 @@ def _compute_delay_by_loss(lost: LostTime, base_s: int) -> LocalityDelay:
     return LocalityDelay(
         wait_s=int(min(base_s, lost.seconds)) if worth else 0,
         firm=worth,
-        reason=f"on distant nodes it would take {lost.slowdown:.2f} times as long, {lost.basis}",
+        reason=(
+            f"spread over more it would take {lost.slowdown:.2f} times as long, {lost.basis}, and lose"
+            f" {lost.seconds:.0f} s; a reconciler that forecasts starts may wait longer or give up earlier"
+        ),
     )
 
 

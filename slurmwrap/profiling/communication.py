@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from statistics import median
 
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -265,6 +265,7 @@ class PipelineCut:
 
 def find_pipeline_cut(layers: Sequence[ModelLayer], stages: int) -> PipelineCut | None:
     """Return the cut with the least time of the slowest stage; None without times, or with fewer layers than stages."""
+    layers = _merge_blocks(layers)
     times = [one.forward_s or 0.0 for one in layers]
     total = sum(times)
     if len(layers) < stages or stages < 2 or total <= 0:
@@ -291,6 +292,22 @@ def find_pipeline_cut(layers: Sequence[ModelLayer], stages: int) -> PipelineCut 
         firsts=tuple(layers[begin].name for begin in reversed(begins)),
         balance=best[stages][len(layers)][0] / (total / stages),
     )
+
+
+def _merge_blocks(layers: Sequence[ModelLayer]) -> list[ModelLayer]:
+    """Return the layers with neighbours of one numbered block, such as "encoder.layer.3", as one: a cut inside of it
+    would need its code to change.
+    """
+    found: list[ModelLayer] = []
+    for one in layers:
+        parts = one.name.split(".")
+        numbers = [at for at, part in enumerate(parts) if part.isdecimal()]
+        name = ".".join(parts[: numbers[0] + 1]) if numbers else one.name
+        if found and found[-1].name == name:
+            last = found.pop()
+            one = replace(one, mib=last.mib + one.mib, forward_s=(last.forward_s or 0.0) + (one.forward_s or 0.0))
+        found.append(replace(one, name=name))
+    return found
 
 
 def find_bucket_mib(layers: Sequence[ModelLayer], compute_s: float, ranks: int, mib_per_s: float) -> float:

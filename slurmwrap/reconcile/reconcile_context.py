@@ -268,6 +268,8 @@ class ReconcilerState:
     run_time_lines: dict[str, tuple[int, str]] = field(default_factory=dict)  # digest -> end of last run, line
     order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
+    # Pending jobs that insist on few nodes -> since when they could start on more.
+    startable_apart: dict[RunKey, float] = field(default_factory=dict)
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
     stops: dict[RunKey, StopWatch] = field(default_factory=dict)  # of running jobs, and of requeued ones
     early: EarlyState = field(default_factory=EarlyState)
