@@ -19,6 +19,7 @@ from slurmwrap.placement.relaxation import (
     Group,
     Urgent,
     find_blocking_reason,
+    is_same_value,
     list_submitted_values,
     list_values_in_force,
     relax,
@@ -117,8 +118,9 @@ def find_whether_to_wait(waiting: PendingGsubJob, this_pass: ReconcilePass) -> b
     Forecasts decide if the plan knows what the job loses on more nodes, and it insists on few of them now.
     """
     record, lost_s, since = waiting.record, waiting.plan.lost_s, this_pass.book.startable_apart
-    fewest = list_submitted_values(waiting.asked, record).get("NumNodes", "")
-    insists = fewest.isdecimal() and record.num_nodes == int(fewest) == (record.max_nodes or record.num_nodes)
+    submitted = list_submitted_values(waiting.asked, record).get("NumNodes", "")
+    in_force = list_values_in_force(record)["NumNodes"]
+    insists = bool(submitted) and is_same_value("NumNodes", submitted, in_force)
     if lost_s is None or not insists:
         since.pop(waiting.attempt, None)
         return None
@@ -128,7 +130,7 @@ def find_whether_to_wait(waiting: PendingGsubJob, this_pass: ReconcilePass) -> b
         return True
     forecast = find_closeness(
         record,
-        int(fewest),
+        record.num_nodes,
         nodes,
         this_pass.words.first.values(),
         lambda job: find_run_time(job, this_pass),
