@@ -58,14 +58,19 @@ class SiteLinks:
 
 
 def choose_links(
-    network_gbit_s: float, gpu_gbit_s: float, gpu_type: str, profiles: Iterable[ResourceProfile] = ()
+    network_gbit_s: float,
+    gpu_gbit_s: float,
+    gpu_type: str,
+    profiles: Iterable[ResourceProfile] = (),
+    *,
+    named: tuple[str, str] = ("placement.network_gbit_s", "placement.gpu_link_gbit_s"),
 ) -> SiteLinks:
     """Return the links by runs of `profiles` on few and on more nodes, else by configuration, else by assumption.
 
-    `network_gbit_s`, `gpu_gbit_s`: placement.network_gbit_s and placement.gpu_link_gbit_s; 0: not set.
+    `network_gbit_s`, `gpu_gbit_s`: as configured; 0: not set. `named`: where they are set.
     """
     if gpu_gbit_s:
-        gpus = _make_link(gpu_gbit_s, "placement.gpu_link_gbit_s")
+        gpus = _make_link(gpu_gbit_s, named[1])
     else:
         kind = gpu_type.lower()
         found = next((rate for name, rate in _NVLINK_GBIT_S.items() if name in kind), None)
@@ -76,7 +81,7 @@ def choose_links(
         text = f"fitted to {len(fitted)} pair{'s' * (len(fitted) > 1)} of runs on fewer and more nodes"
         return SiteLinks(gpus=gpus, network=LinkSpeed(mib_per_s=median(fitted), source=text))
     if network_gbit_s:
-        return SiteLinks(gpus=gpus, network=_make_link(network_gbit_s, "placement.network_gbit_s"))
+        return SiteLinks(gpus=gpus, network=_make_link(network_gbit_s, named[0]))
     text = "assumed; set placement.network_gbit_s"
     return SiteLinks(gpus=gpus, network=_make_link(NETWORK_GBIT_S, text, assumed=True))
 
@@ -250,7 +255,7 @@ def find_heavy_layers(layers: Sequence[ModelLayer], least_share: float = 0.1, mo
         for one in layers
         if total and one.mib >= least_share * total
     ]
-    light = [one for one in found if one.time_share is None or one.time_share < one.size_share / 2]
+    light = [one for one in found if one.time_share is None or one.time_share < one.size_share]
     return tuple(sorted(light, key=lambda one: -one.size_share)[:most])
 
 

@@ -145,7 +145,9 @@ def format_advice(advice: CommunicationAdvice, *, columns: int, paint: Paint = p
     lines = [paint(advice.key, "bold")]
 
     def add(text: str, indent: str = "  ") -> None:
-        lines.append(wrapped(text, indent=indent, hanging="  " + indent, columns=columns))
+        lines.append(
+            wrapped(text, indent=indent, hanging=" " * (len(indent) + 2 * (not indent.endswith("- "))), columns=columns)
+        )
 
     add(f"model: {_format_mib(advice.model_mib)} of gradients in each step")
     for one in advice.heavy:

@@ -153,6 +153,10 @@ def advise(
         gpu_link or settings.gpu_link_gbit_s,
         profile.gpu_type,
         () if network else store.profiles(),
+        named=(
+            "--network" if network else "placement.network_gbit_s",
+            "--gpu-link" if gpu_link else "placement.gpu_link_gbit_s",
+        ),
     )
     # A job of one GPU is asked about as if it filled a usual node.
     gpus = gpus_per_node or (profile.gpus_per_node if profile.gpus_per_node > 1 else 8)
