@@ -53,6 +53,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "placement.switch_wait_s": (0, 30 * 86400),
     "placement.exclude_cap": (0, 1),
     "placement.skew_limit": (0, 1),
+    "placement.network_gbit_s": (0, 1e6),
+    "placement.gpu_link_gbit_s": (0, 1e6),
     "placement.pin_s": (0, 86400),
     "placement.relax_jobs": (0, 10_000),
     "placement.relax_updates_per_s": (0.1, 1000),
@@ -208,6 +210,8 @@ class Placement:
     switch_wait_s: int = 300
     exclude_cap: float = 0.1
     skew_limit: float = 0.3
+    network_gbit_s: float = 0.0
+    gpu_link_gbit_s: float = 0.0
     topology_file: str = ""
     topology_features: str = ""
     pin_s: int = 60

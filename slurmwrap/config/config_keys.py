@@ -214,6 +214,17 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "The largest share of a partition's nodes that slurmwrap excludes or drains.",
         ),
         "skew_limit": (_G, "ratio", "Only models with a larger share in one tensor insist on nodes close together."),
+        "network_gbit_s": (
+            _G,
+            "Gbit/s",
+            """Speed of the network of one node, all its ports together, in one direction. With it the time that a model
+            loses on several nodes is predicted. 0: unknown.""",
+        ),
+        "gpu_link_gbit_s": (
+            _G,
+            "Gbit/s",
+            "Speed of the link between the GPUs of a node, of one GPU in one direction. 0: assumed by the GPU's type.",
+        ),
         "topology_file": (_G, "", "The site's own description of racks, where Slurm knows no topology."),
         "topology_features": (
             _G,

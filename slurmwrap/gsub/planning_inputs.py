@@ -65,7 +65,9 @@ def choose_profile(
     """
     site_key = derive_published_key(derive_site_key(uid, key))
     known = [replace(p, key=key) for p in published if p.key == site_key] + ([own] if own else [])
-    return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
+    found = max(known, key=lambda p: (p.runs, p.measured_at), default=None)
+    # The layers are never published.
+    return replace(found, layers=own.layers) if found is not None and own is not None and own.layers else found
 
 
 def keep(write: Callable[[], None], context: SubmitContext) -> None:

@@ -176,6 +176,10 @@ def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
 
             if advice := describe_staging(prepared.profile):
                 console.say(f"it {advice}")
+        from slurmwrap.gsub.explain_gpus import explain_gpus
+
+        if advice := explain_gpus(prepared, context):
+            console.say(advice)
         prepared = _explain_start(prepared, context, console)
         if prepared.profile is not None and prepared.request.shape.gpus == 1:
             from slurmwrap.gsub.explain_share import explain_sharing

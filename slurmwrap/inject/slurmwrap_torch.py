@@ -56,6 +56,7 @@ class Optimizers(object):
         self.counter = counter
         self.known = set()  # type: Any
         self.doubtful = []  # type: Any
+        self.layers = None  # type: Any  # slurmwrap_model_layers.Layers, from the first step of a pre-run on
 
     def after_step(self, optimizer: "Any", *_: "Any") -> None:
         try:
@@ -73,6 +74,8 @@ class Optimizers(object):
         counter.set_of(optimizer, count)
         if count == 1:
             quietly(self._measure, optimizer)
+        elif count <= 3 and self.layers is not None:
+            quietly(self.layers.step, count)
         counter.saw("optimizer", count)
 
     def _skipped(self, optimizer: "Any", count: int) -> int:
@@ -98,6 +101,11 @@ class Optimizers(object):
         tensors = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in self.known]
         self.known.update(map(id, tensors))
         self.counter.model_of([size for tensor in tensors for size in sizes(tensor)], world_size())
+        if os.environ.get("SLURMWRAP_PRERUN") == "1" and tensors:
+            if self.layers is None:
+                layer = sys.modules["slurmwrap_step"]._layer("slurmwrap_model_layers")
+                self.layers = layer.Layers(self.counter, sizes)
+            self.layers.begin(tensors)
 
 
 def sizes(tensor: "Any") -> "Any":

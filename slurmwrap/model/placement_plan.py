@@ -52,5 +52,7 @@ class PlacementPlan:
     cpus_per_gpu: int | None = None
     mem_mib_per_gpu: int | None = None
     profile_key: str = ""
+    # Time that the job would lose on one node more than the fewest that hold it, in seconds; None: unknown.
+    lost_s: float | None = None
     # Reasons for choices that change nothing in the request, for --explain.
     remarks: tuple[str, ...] = ()

@@ -68,6 +68,17 @@ BY_LOADER, BY_FILES = "loader", "files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLayer:
+    """A layer of a model: a module that owns parameters, or several of them below one part of the model."""
+
+    name: str  # path in the model
+    mib: float  # size of its parameters that get gradients; 0: they belong to an earlier layer (tied weights)
+    largest_mib: float = 0.0  # size of the largest of them
+    kind: str = ""  # class of the module; "" if there are several
+    forward_s: float | None = None  # time of its forward pass in one step of the pre-run; None: not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What the trial or an Epilog measured in one run. None: not measured.
 
@@ -100,6 +111,7 @@ class Measurement:
     dataset_source: str = ""  # BY_LOADER, BY_FILES, or "" if it is not known
     model_mib: float | None = None  # size of the optimizer's parameters
     largest_tensor_mib: float | None = None  # largest of them: skew is largest / model (Tiresias, NSDI'19)
+    layers: tuple[ModelLayer, ...] = ()  # in the order in which they run; () if they were not measured
     gpu_util: float | None = None  # 0..1, mean share of time with a kernel running (NVML)
     gpu_mem_util: float | None = None  # 0..1, mean share of time with device memory busy (NVML)
     gpus_unused: int | None = None  # GPUs on which no process was seen during the whole run (NVML)
@@ -124,6 +136,21 @@ MOST_PCIE_UNUSED = 0.05
 def is_sensitive(sensitivity: Mapping[str, float], resource: str) -> bool:
     """Return whether the pre-run showed that the job is slower when others use `resource`."""
     return sensitivity.get(resource, 1.0) >= _SENSITIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpeed:
+    """How fast complete runs of the same work were on so many GPUs: means over its last runs."""
+
+    work: str  # digest of the settings that change the cost of a step and the length of the training
+    gpus: int
+    nodes: int
+    runs: int = 1
+    run_s: float = 0.0
+    steps_per_s: float | None = None  # of one process (--count-steps); None: not counted
+    at: float = 0.0  # end of the newest run, Unix seconds
+    # Whether the settings give the length in steps: then the work of a run grows with its GPUs if each keeps its batch.
+    by_steps: bool = False
 
 
 # Value of ResourceProfile.source for a profile that was measured on another site.
@@ -167,6 +194,7 @@ class ResourceProfile:
     dataset_source: str = ""  # as in Measurement
     model_mib: float | None = None
     skew: float | None = None  # largest tensor / model size, 0..1
+    layers: tuple[ModelLayer, ...] = ()  # as in Measurement, of the newest pre-run that has them
     gpu_mem_mib: int | None = None  # most memory that was reserved on one GPU
     gpu_util: float | None = None  # 0..1
     gpu_mem_util: float | None = None  # 0..1
@@ -184,6 +212,7 @@ class ResourceProfile:
     curve_doubts: int = 0  # number of later curves in a row that contradict it
     # Longest time from the start of a run that resumed until it had written a further checkpoint, seconds.
     saved_after_s: float | None = None
+    speeds: tuple[RunSpeed, ...] = ()  # newest first; of runs on as many GPUs per node as the key says
     # Points over CPUs and memory, from the same runs as cpu_curve; () if unknown.
     surface: tuple[SpeedPoint, ...] = ()
     # As in Measurement, of the newest pre-run that tried it; dropped when the variant or the GPU type changes.

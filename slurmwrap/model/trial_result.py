@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import LogTail
-from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.resource_profile import Measurement, ModelLayer
 from slurmwrap.model.verdict import FailedCommand
 
 # Sources that count something other than training steps: backward passes, batches, printed numbers, GPU activity.
@@ -24,6 +24,7 @@ class StepReading:
     parked: bool = False
     model_mib: float | None = None  # size of the optimizers' parameters, as far as this process holds them
     largest_tensor_mib: float | None = None  # size of the largest of them
+    layers: tuple[ModelLayer, ...] = ()
     world: int = 1  # number of processes of torch.distributed
     # Measurement.total_steps and total_is_shared: steps of the whole training.
     total: int | None = None

@@ -10,6 +10,7 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.cluster import Node
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run_time import RunTimeEstimate
+from slurmwrap.placement.locality_wait import ClosenessForecast, forecast_closeness
 from slurmwrap.placement.start_forecast import NodeGpus, QueuedJob, RunningJob, StartForecast, forecast_starts
 from slurmwrap.sbatch.passthrough import count_array_tasks
 
@@ -87,6 +88,23 @@ def find_expected_starts(
         ):
             found[address] = start
     return found
+
+
+def find_closeness(
+    job: JobRecord,
+    fewest: int,
+    nodes: Sequence[Node],
+    jobs: Iterable[JobRecord],
+    estimate_of: EstimateOf,
+    now: float,
+) -> ClosenessForecast | None:
+    """Return when a pending job of `jobs` starts on `fewest` nodes, and on any; None if too little is known."""
+    line = _make_queue_line(nodes, jobs, estimate_of, now)
+    place = None if line is None else line.places.get(job.address)
+    if line is None or place is None or place > MOST_AHEAD:
+        return None
+    node_gpus = _list_node_gpus(nodes, line.running)
+    return forecast_closeness(line.queue[place], fewest, node_gpus, line.running, line.queue[:place])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

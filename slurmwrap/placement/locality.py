@@ -207,6 +207,17 @@ FULL_SIZE_LOG2 = 3  # 2^3 nodes have the full wait
 HOPELESS = 0.25  # fraction of the wait that remains if no domain has free capacity
 # Of the job's expected run time, or of its time limit if that is unknown: a job never waits longer for locality.
 SHARE_OF_TIME = 0.1
+# If the loss on distant nodes is known, it decides instead of the skew (locality_wait.py). Below these it is noise.
+LEAST_LOSS_S, LEAST_SLOWDOWN = 30.0, 1.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostTime:
+    """What a job loses on one node more than it needs. `basis`: where the slow-down comes from, in words."""
+
+    seconds: float
+    slowdown: float  # how many times as long a step takes there
+    basis: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,13 +233,22 @@ class LocalityDelay:
 
 
 def compute_locality_delay(
-    *, skew: float | None, limit: float, nodes: int, room: float, base_s: int, run_s: float | None
+    *,
+    skew: float | None,
+    limit: float,
+    nodes: int,
+    room: float,
+    base_s: int,
+    run_s: float | None,
+    lost: LostTime | None = None,
 ) -> LocalityDelay:
     """Return the delay of a job on (or spread over) `nodes` nodes.
 
     `room`: the part of the job, 0 to 1, that fits into one domain now. `base_s`: placement.switch_wait_s.
-    `run_s`: the expected run time, or the time limit; None if both are unknown.
+    `run_s`: the expected run time, or the time limit; None if both are unknown. `lost`: decides instead of the skew.
     """
+    if lost is not None:
+        return _compute_delay_by_loss(lost, base_s)
     keen = compute_keenness(skew, limit)
     size = min(1.0, (1 + log2(max(1, nodes))) / (1 + FULL_SIZE_LOG2))
     wait = base_s * keen * size * (HOPELESS + (1 - HOPELESS) * max(0.0, min(1.0, room)))
@@ -236,6 +256,19 @@ def compute_locality_delay(
         wait = min(wait, SHARE_OF_TIME * run_s)
     return LocalityDelay(
         wait_s=int(wait), firm=skew is not None and skew > limit, reason=_explain_low_skew(skew, limit)
+    )
+
+
+def _compute_delay_by_loss(lost: LostTime, base_s: int) -> LocalityDelay:
+    """Return the wait for a job whose loss is known: at most base_s, unless a reconciler forecasts its starts."""
+    worth = lost.seconds >= LEAST_LOSS_S and lost.slowdown >= LEAST_SLOWDOWN
+    return LocalityDelay(
+        wait_s=int(min(base_s, lost.seconds)) if worth else 0,
+        firm=worth,
+        reason=(
+            f"spread over more it would take {lost.slowdown:.2f} times as long, {lost.basis}, and lose"
+            f" {lost.seconds:.0f} s; a reconciler that forecasts starts may wait longer or give up earlier"
+        ),
     )
 
 

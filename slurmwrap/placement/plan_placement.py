@@ -19,6 +19,7 @@ from slurmwrap.placement.candidates import CandidateNodes, NodeSlot, find_candid
 from slurmwrap.placement.locality import (
     SHARE_OF_TIME,
     LocalityDelay,
+    LostTime,
     NodeChoice,
     Rank,
     choose,
@@ -208,7 +209,8 @@ def plan(
     known = avoidance.readable and not has_opaque_node_choice(request)
     choice = choose(field, avoidance.nodes, rank) if known else NodeChoice()
     longest_s = _find_longest_run(request, outlook)
-    delay = _compute_delay(longest_s, profile, field, avoidance, config)
+    lost = _find_lost_time(field.need, field.fewest, profile, outlook.run_s, config)
+    delay = _compute_delay(longest_s, profile, field, avoidance, config, lost)
     context = PlacementContext(
         request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=delay, snapshot=snapshot,
         outlook=outlook, config=config,
@@ -226,6 +228,7 @@ def plan(
         cpus_per_gpu=None if tuned is None or tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
         mem_mib_per_gpu=None if tuned is None else tuned.given.mem_mib_per_gpu,
         profile_key=profile.key if profile else "",
+        lost_s=None if lost is None else round(lost.seconds, 1),
         remarks=(*remarks, *asked.remarks, *snapshot.topology.remarks) if placing else (),
     )
 
@@ -291,6 +294,7 @@ def _compute_delay(
     candidates: CandidateNodes,
     avoidance: Avoidance,
     config: Config,
+    lost: LostTime | None,
 ) -> LocalityDelay:
     """Return how long the job waits for locality; never firm if the user's list of excluded nodes cannot be read."""
     found = compute_locality_delay(
@@ -300,8 +304,25 @@ def _compute_delay(
         room=compute_fullest_domain(candidates, avoidance.nodes),
         base_s=config.placement.switch_wait_s,
         run_s=longest_s,
+        lost=lost,
     )
     return replace(found, firm=found.firm and avoidance.readable)
+
+
+def _find_lost_time(
+    need: ResourceUnits, fewest: int, profile: ResourceProfile | None, run_s: float | None, config: Config
+) -> LostTime | None:
+    """Return what the job loses on one node more than `fewest`; None if its run time or slow-down is not known."""
+    if profile is None or run_s is None or need.units * need.gpus < 2 or not (profile.model_mib or profile.speeds):
+        return None
+    # Imported here because only a job with a profile has a known slow-down.
+    from slurmwrap.profiling.communication import choose_links, compute_slowdown
+
+    settings = config.placement
+    links = choose_links(settings.network_gbit_s, settings.gpu_link_gbit_s, profile.gpu_type, (profile,))
+    known = None if links.network.assumed else links
+    found = compute_slowdown(profile, need.units * need.gpus, fewest, known)
+    return None if found is None else LostTime(seconds=run_s * (found[0] - 1), slowdown=found[0], basis=found[1])
 
 
 def _make_ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook: PlanningFacts) -> Rank:

@@ -86,11 +86,13 @@ def relax(
     unseen: Mapping[str, str] | None = None,
     urgent: Urgent | None = None,
     pin_s: float = 60.0,
+    keeps: bool | None = None,
 ) -> tuple[Group, ...]:
     """Return the updates that are due now, in order, one key per action; () if none is.
 
     `unseen`: key → value that earlier actions set, for keys that squeue does not show (Switches). `pin_s`: for how many
-    seconds slurmwrap's node list may stay in force, whatever the plan says.
+    seconds slurmwrap's node list may stay in force, whatever the plan says. `keeps`: whether the job goes on insisting
+    on few nodes (placement/locality_wait.py); None: its deadline decides.
     """
     if not may_be_touched(record, now):
         return ()
@@ -99,6 +101,8 @@ def relax(
     # its own (`pin_s`).
     levels = (*check_levels(asked.plan.levels), *_make_requested_level(asked, record))
     goal = _find_goal_level(levels, now - float(record.eligible_time or 0), urgent)
+    if keeps is not None and urgent is None:
+        goal = _keep_few_nodes(levels, goal, keeps)
     in_force = {**list_submitted_values(asked, record), **(unseen or {}), **list_values_in_force(record)}
     wanted = [*_list_wanted_keys(levels[: goal + 1], asked, record, in_force)]
     if "ReqNodeList" not in wanted and in_force.get("ReqNodeList") and _is_pin_over(record, now, pin_s, urgent):
@@ -242,6 +246,14 @@ def _find_goal_level(levels: Sequence[Level], waited_s: float, urgent: Urgent | 
     far.
     """
     return len(levels) - 1 if urgent and urgent.everything else find_due_level(levels[:-1], waited_s)
+
+
+def _keep_few_nodes(levels: Sequence[Level], goal: int, keeps: bool) -> int:
+    """Return the level to reach if the number of nodes is kept or dropped now, whatever its deadline."""
+    place = next((at for at, level in enumerate(levels[:-1]) if any(k == "NumNodes" for k, _ in level.updates)), None)
+    if place is None:
+        return goal
+    return min(goal, place - 1) if keeps else max(goal, place)
 
 
 def _make_requested_level(asked: SubmittedRequest, record: JobRecord) -> tuple[Level]:

@@ -68,6 +68,7 @@ class StartForecast:
     p90_s: float
     # Share of the running jobs and the jobs ahead of it whose end was predicted; the others run until their time limit.
     predicted: float
+    starts_s: tuple[float, ...] = ()  # one start per scenario, ascending
 
 
 def forecast_starts(
@@ -90,7 +91,8 @@ def forecast_starts(
     for one, known in zip(queue, starts, strict=True):
         known.sort()
         p50_s, p90_s = known[count // 2], known[round(0.9 * (count - 1))]
-        found[one.job] = StartForecast(p50_s=p50_s, p90_s=p90_s, predicted=predicted / jobs if jobs else 1.0)
+        share = predicted / jobs if jobs else 1.0
+        found[one.job] = StartForecast(p50_s=p50_s, p90_s=p90_s, predicted=share, starts_s=tuple(known))
         predicted, jobs = predicted + (one.estimate is not None), jobs + 1
     return found
 

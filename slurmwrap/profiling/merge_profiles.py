@@ -11,8 +11,8 @@ The rules (docs/profile.md gives the reasons):
   HALF_LIFE_S, or that is of another variant. Otherwise the new curve counts as an outlier until a second curve in a row
   contradicts the old one, too.
 - A curve of another variant, one in doubt, and one older than HALF_LIFE_S can only raise the need found from the mean.
-- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, skew, workers,
-  data and sensitivity: the newest known values.
+- Speed, reading, GPU use: the newest values; a pre-run does not replace values of complete runs. Model, its layers,
+  skew, workers, data and sensitivity: the newest known values.
 - Members side by side (gsub --pack): the newest table of a pre-run that tried it.
 - A changed job (another variant, another GPU type): that table is dropped, and only one of its runs and one of its
   pre-runs still count. So the
@@ -24,6 +24,7 @@ The rules (docs/profile.md gives the reasons):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import ceil
 
@@ -38,6 +39,7 @@ from slurmwrap.model.resource_profile import (
     CurvePoint,
     DataLoading,
     Measurement,
+    ModelLayer,
     PackPoint,
     ResourceProfile,
     SpeedPoint,
@@ -49,13 +51,14 @@ from slurmwrap.model.resource_profile import (
 # Largest number of seconds, steps, MiB or watts; a PiB of memory is 1e9 MiB.
 MOST = 1e12
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
-MOST_POINTS, MOST_ROUNDS = 256, 1000
+MOST_POINTS, MOST_ROUNDS, MOST_LAYERS = 256, 1000, 256
 SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
 _SHARE_FIELDS = tuple(f"gpu_{name}" for name in ("util", "mem_util", *GPU_SHARES))
 _MEMORY_SOURCES = ("", "cgroup", "pss", "rss")
 _CURVE_ENDS = ("", "allocation", "workers", "pinned", "time")
 _MOST_PATH = 4096
 _MOST_STRESSORS = 16  # resources with a sensitivity
+_LAYER_NAME = re.compile(r"[A-Za-z0-9._()-]{1,120}")
 
 
 def drop_implausible_values(measurement: Measurement) -> Measurement:
@@ -74,6 +77,8 @@ def drop_implausible_values(measurement: Measurement) -> Measurement:
         gpus=measurement.gpus if 1 <= measurement.gpus <= MOST_GPUS else 1,
         mem_source=measurement.mem_source if measurement.mem_source in _MEMORY_SOURCES else "",
         cpu_curve=points,
+        # A share of a model says nothing without the rest of it.
+        layers=measurement.layers if are_plausible_layers(measurement.layers) else (),
         cpu_curve_end=measurement.cpu_curve_end if points and measurement.cpu_curve_end in _CURVE_ENDS else "",
         sensitivity=_drop_implausible_sensitivity(measurement.sensitivity),
         pack_speeds=_drop_implausible_packs(measurement.pack_speeds),
@@ -131,6 +136,17 @@ def _drop_implausible_packs(points: tuple[PackPoint, ...]) -> tuple[PackPoint, .
         if 0 < point.members <= MOST_CPUS and SLOWEST <= point.steps_per_s <= FASTEST
     }
     return tuple(plausible[members] for members in sorted(plausible))
+
+
+def are_plausible_layers(layers: tuple[ModelLayer, ...]) -> bool:
+    """Return whether all layers are plausible, and there are at most MOST_LAYERS. Their names are printed."""
+    return len(layers) <= MOST_LAYERS and all(
+        _LAYER_NAME.fullmatch(one.name)
+        and (not one.kind or _LAYER_NAME.fullmatch(one.kind))
+        and 0 <= one.largest_mib <= one.mib <= MOST
+        and _is_amount(one.forward_s, MOST)
+        for one in layers
+    )
 
 
 def is_plausible_surface(surface: tuple[SpeedPoint, ...]) -> bool:
@@ -297,6 +313,7 @@ def _merge_newest_values(old: ResourceProfile, new: Measurement, *, newer: bool,
         loading=new.loading if new.loading is not None and (newer or old.loading is None) else old.loading,
         dataset_mib=new.dataset_mib if has_size else old.dataset_mib,
         dataset_source=new.dataset_source if has_size else old.dataset_source,
+        layers=new.layers if new.layers and (newer or not old.layers) else old.layers,
         skew=latest(old.skew, None if skew is None else round(min(1.0, skew), 4), outranked=False),
         sensitivity=sensitivity,
     )

@@ -37,10 +37,11 @@ from slurmwrap.policy.run_from_slurm import (
     submitted_id,
 )
 from slurmwrap.policy.strikes import Fleet, find_down_node, make_fleet
+from slurmwrap.profiling.gpu_scaling import make_run_speed
 from slurmwrap.profiling.gpu_use import add_gpu_use
 from slurmwrap.profiling.run_time import make_run_time_record
 from slurmwrap.reconcile.open_incidents import find_incident
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn, learn_speed
 from slurmwrap.reconcile.run_time_lookup import add_run_time
 from slurmwrap.reconcile.slurmdbd_lookup import add_slurmdbd_record, completed, find_slurmdbd_record, is_gone
 
@@ -436,21 +437,37 @@ def _list_failed_nodes(blocked: BlockedInput, this_pass: ReconcilePass) -> tuple
 
 def _update_profile(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> None:
     """Merge what the Epilogs measured into the profile of a gsub job, whether the run ended well or not."""
-    if submission is None or not submission.profile_key or run.measurement is None:
+    if submission is None or not submission.profile_key:
         return
     complete = run.diagnosis is not None and run.diagnosis.category == "success"
     at = float(run.end_time or this_pass.now)
-    learn(
-        this_pass.services,
-        submission.profile_key,
-        run.uid,
-        run.measurement,
-        at=at,
-        source="epilog",
-        complete=complete,
-        variant=submission.profile_variant,
-        gpu_type=_find_gpu_type(run, this_pass),
-    )
+    if run.measurement is not None:
+        learn(
+            this_pass.services,
+            submission.profile_key,
+            run.uid,
+            run.measurement,
+            at=at,
+            source="epilog",
+            complete=complete,
+            variant=submission.profile_variant,
+            gpu_type=_find_gpu_type(run, this_pass),
+        )
+    if complete:
+        learn_speed(
+            this_pass.services,
+            submission.profile_key,
+            run.uid,
+            make_run_speed(
+                gpus=run.gpus,
+                nodes=len(run.nodes),
+                run_s=run.run_s,
+                steps_per_s=run.measurement.steps_per_s if run.measurement is not None else None,
+                at=at,
+                variant=submission.profile_variant,
+                length=submission.length,
+            ),
+        )
     this_pass.dirty = True
 
 

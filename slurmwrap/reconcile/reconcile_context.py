@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmUnreachable, StoreError
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Snapshot
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
@@ -16,13 +17,14 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.lowered_limit import LoweredLimit
 from slurmwrap.model.queue_priority import PriorityScheme, PublishedOrder
-from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.model.resource_profile import Measurement, RunSpeed
 from slurmwrap.model.running_job import CountedLosses, LossCurve
 from slurmwrap.model.running_read import RunningNews, RunningRead
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.early_findings import RunningSeries
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
+from slurmwrap.profiling.gpu_scaling import merge_speeds
 from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
@@ -270,6 +272,8 @@ class ReconcilerState:
     contention_at: float = 0.0  # when it was last fitted; 0: not yet
     order: OrderState = field(default_factory=OrderState)
     startable: dict[str, float] = field(default_factory=dict)  # since when pending jobs could start with their share
+    # Pending jobs that insist on few nodes -> since when they could start on more.
+    startable_apart: dict[RunKey, float] = field(default_factory=dict)
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
     stops: dict[RunKey, StopWatch] = field(default_factory=dict)  # of running jobs, and of requeued ones
     early: EarlyState = field(default_factory=EarlyState)
@@ -371,3 +375,11 @@ def learn(
     )
     services.store.save_profile(merged)
     services.store.save_measurement(own, measurement, at, source)
+
+
+def learn_speed(services: Services, key: str, uid: int, speed: RunSpeed | None) -> None:
+    """Add the speed of a complete run to its profile, if there is one. `speed` None: the run says nothing."""
+    own = key if services.scope.user is not None else derive_site_key(uid, key)
+    old = services.store.profile(own)
+    if speed is not None and old is not None:
+        services.store.save_profile(replace(old, speeds=merge_speeds(old.speeds, speed)))

@@ -371,7 +371,8 @@ def _publish(this_pass: ReconcilePass) -> None:
         at=now,
         health=judge_nodes(this_pass),
         blocked=tuple(blocked_inputs.make_published_block(block) for block in store.blocked_inputs()),
-        profiles=tuple(replace(p, key=derive_published_key(p.key)) for p in profiles),
+        # The layers of a user's model are not published: no plan needs them, and they are most of a profile.
+        profiles=tuple(replace(p, key=derive_published_key(p.key), layers=()) for p in profiles),
         incidents=open_incidents.list_published_incidents(this_pass.incidents, this_pass.services.mounts),
         loads=measure_node_loads(this_pass, {profile.key: profile for profile in profiles}),
         contention=fit_contention(this_pass),

@@ -13,10 +13,13 @@ from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.job_run import WAITING_RULES
+from slurmwrap.placement.expected_start import find_closeness
+from slurmwrap.placement.locality_wait import keeps_waiting
 from slurmwrap.placement.relaxation import (
     Group,
     Urgent,
     find_blocking_reason,
+    is_same_value,
     list_submitted_values,
     list_values_in_force,
     relax,
@@ -24,6 +27,7 @@ from slurmwrap.placement.relaxation import (
 from slurmwrap.policy import requeue
 from slurmwrap.reconcile.pending_job_updates import PendingGsubJob, list_queue_head, make_changes
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
+from slurmwrap.reconcile.run_time_lookup import find_run_time
 
 # Pending reasons that name a limit of QOS or association on something that a retry raises (squeue(1), "JOB REASON
 # CODES").
@@ -36,7 +40,11 @@ _TUNED_KEYS = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 def relax_waiting(this_pass: ReconcilePass) -> None:
     """Make the changes that are due at the head of the queue. The next pass continues where the rate limit ends it."""
     nothing: tuple[Group, ...] = ()
-    for waiting in list_queue_head(this_pass):
+    head = list_queue_head(this_pass)
+    present, since = {waiting.attempt for waiting in head}, this_pass.book.startable_apart
+    for gone in since.keys() - present:
+        del since[gone]
+    for waiting in head:
         for group in run_for_each_job(
             waiting.record, this_pass, partial(_list_change_groups, waiting, this_pass), nothing
         ):
@@ -95,12 +103,46 @@ def _list_due_groups(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple
         unseen=_list_unseen_keys(waiting),
         urgent=urgent,
         pin_s=config.placement.pin_s,
+        keeps=None if urgent is not None else find_whether_to_wait(waiting, this_pass),
     )
     if config.mode_of("tune") != "act" or (urgent is not None and urgent.everything):
         return groups
     # Tuning weighs CPUs and memory of the whole queue in each pass. Two rules that set the same keys would undo each
     # other.
     return tuple(group for group in groups if group[0].key not in _TUNED_KEYS)
+
+
+def find_whether_to_wait(waiting: PendingGsubJob, this_pass: ReconcilePass) -> bool | None:
+    """Return whether the job goes on insisting on few nodes; None if its deadline decides.
+
+    Forecasts decide if the plan knows what the job loses on more nodes, and it insists on few of them now.
+    """
+    record, lost_s, since = waiting.record, waiting.plan.lost_s, this_pass.book.startable_apart
+    submitted = list_submitted_values(waiting.asked, record).get("NumNodes", "")
+    in_force = list_values_in_force(record)["NumNodes"]
+    insists = bool(submitted) and is_same_value("NumNodes", submitted, in_force)
+    if lost_s is None or not insists:
+        since.pop(waiting.attempt, None)
+        return None
+    nodes = this_pass.snapshot().nodes
+    if sum(node.gpus_free for node in nodes if node.usable) < record.gpus:
+        since.pop(waiting.attempt, None)
+        return True
+    forecast = find_closeness(
+        record,
+        record.num_nodes,
+        nodes,
+        this_pass.words.first.values(),
+        lambda job: find_run_time(job, this_pass),
+        this_pass.now,
+    )
+    if forecast is None:
+        return None
+    if forecast.spread_s > 0:
+        since.pop(waiting.attempt, None)
+    else:
+        since.setdefault(waiting.attempt, this_pass.now)
+    return keeps_waiting(forecast, lost_s, this_pass.now - since.get(waiting.attempt, this_pass.now))
 
 
 def find_urgency(waiting: PendingGsubJob, this_pass: ReconcilePass) -> Urgent | None:

@@ -15,6 +15,7 @@ from math import ceil
 import numpy as np
 
 from slurmwrap.config.load_config import Config, Tuning
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.cluster import Node, NodeHealth, Partition, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
@@ -165,7 +166,11 @@ def make_leaf_topology(names: Sequence[str], servers_per_leaf: int | None) -> To
 
 
 def plan_like_gsub(
-    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, health: Sequence[NodeHealth] = ()
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    snapshot: Snapshot,
+    health: Sequence[NodeHealth] = (),
+    run_s: float | None = None,
 ) -> PlacementPlan:
-    """Return what gsub would ask for if it were called now."""
-    return plan(request, profile, snapshot, health, CONFIG, AT_ONCE)
+    """Return what gsub would ask for if it were called now. `run_s`: the expected run time, if earlier runs show it."""
+    return plan(request, profile, snapshot, health, CONFIG, replace(AT_ONCE, run_s=run_s))

@@ -92,6 +92,12 @@ class UserState:
         found: list[ResourceProfile] = self._read("PROFILES", "SELECT * FROM profiles WHERE key = ?", key)
         return found[0] if found else None
 
+    def profile_keys_of(self, script_path: str) -> tuple[str, ...]:
+        """Return the profile keys of this user's submissions of a script: other numbers of GPUs have other keys."""
+        query = "SELECT DISTINCT profile_key FROM submissions WHERE script_path = ? AND profile_key <> ''"
+        with self._read_rows(query, script_path) as rows:
+            return tuple(str(row["profile_key"]) for row in rows)
+
     def blocked_inputs(self, uid: int) -> tuple[BlockedInput, ...]:
         """Return the inputs blocked for `uid`, oldest first."""
         query = "SELECT * FROM blocked_inputs WHERE uid IN (-1, ?) ORDER BY at, digest"

@@ -271,6 +271,7 @@ def test_a_successful_run_is_recorded_and_updates_the_resource_profile(world: Wo
     assert category_and_decision_of(world, done) == ("success", "none")
     profile = world.store.profile("1001:resnet")
     assert profile is not None and profile.runs == 1
+    assert [(speed.gpus, speed.nodes, speed.run_s) for speed in profile.speeds] == [(2, 1, 60.0)]
 
 
 def test_an_array_task_is_addressed_by_its_task_id_not_by_the_array_id(world: World) -> None:

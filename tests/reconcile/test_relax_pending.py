@@ -111,6 +111,36 @@ def test_all_due_levels_are_relaxed_at_once_after_the_reconciler_was_down(tmp_pa
     assert requests(world) == [*EXCLUDE_NOTHING, *REQUESTED_SIZES]
 
 
+@pytest.mark.parametrize(("lost_s", "relaxed_at"), [(None, 60), (1000.0, None), (50.0, 0)])
+def test_a_known_loss_on_more_nodes_decides_how_long_few_are_insisted_on(
+    tmp_path: Path, lost_s: float | None, relaxed_at: int | None
+) -> None:
+    """Four GPUs are free on two nodes now, and on one of them when the job there ends, in 200 s."""
+    few = OptionChange(option="nodes", value="1", reason="spread it is slow")
+    dropped = Level(name="any", wait_s=0, updates=(("NumNodes", "1-4"),))
+    plan = PlacementPlan(lines=(few,), levels=(Level(name="fewest nodes", wait_s=120), dropped), lost_s=lost_s)
+    world = World(tmp_path, RELAX)
+    for name in world.slurm.nodes:
+        world.slurm.nodes[name] = node(name, state="MIXED", gpus=4, gpus_used=2 if name in ("n1", "n2") else 4)
+    busy = {"state": "RUNNING", "reason": "", "end_time": None, "time_limit_s": 290, "uid": 1002, "user": "bob"}
+    others = [job(number, nodes=(f"n{number}",), gpus=2, **busy) for number in (1, 2)]
+    others += [
+        job(10 + at, nodes=(name,), gpus=4, **busy | {"time_limit_s": 9000})
+        for at, name in enumerate(set(world.slurm.nodes) - {"n1", "n2"})
+    ]
+    world.add(pending_job(gpus=4, exc_nodes="", priority=1000), *others)
+    shape = replace(SHAPE, nodes=None, gpus=4, gpus_per_node=None, gpu_unit=GpuUnit.GPUS)
+    world.spool_observations(submission_observation(planned_submission(plan=asdict(plan), shape=shape)))
+    found = None
+    for seconds in range(0, 150, 30):
+        world.run()
+        if world.slurm.calls and found is None:
+            found = seconds
+        world.clock.sleep(30)
+    assert found == relaxed_at
+    assert [key for _, key, _ in requests(world)] == ([] if relaxed_at is None else ["NumNodes"])
+
+
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_in_other_modes_than_act_an_update_is_only_recorded_and_only_once(tmp_path: Path, mode: str) -> None:
     world = world_of(tmp_path, pending_job(), config=replace(NO_TUNING, rules={"relax": mode}))

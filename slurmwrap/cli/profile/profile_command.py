@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
 from slurmwrap.json_output import format_json_document
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.profiling.gpu_scaling import ScalingPoint, list_scaling
 from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.store.database import ProfileUse
 from slurmwrap.store.serialize import to_json_dict
@@ -35,6 +37,7 @@ app = typer.Typer(
     Examples:
       slurmwrap profile list
       slurmwrap profile show train.sbatch
+      slurmwrap profile advise train.sbatch
       slurmwrap profile measure --minutes 5 train.sbatch
       slurmwrap profile export > profiles.json
     """,
@@ -108,7 +111,60 @@ def show(
         plain = to_json_dict(adapt_profile(profile, now)) | _use_to_json_dict(store.uses().get(profile.key))
         typer.echo(format_json_document("profile", plain))
         return
-    typer.echo(_format_page(profile, now, storage, store.uses().get(profile.key)))
+    scaling = list_scaling(store.list_speeds(profile.key))
+    typer.echo(_format_page(profile, now, storage, store.uses().get(profile.key), scaling))
+
+
+@app.command(short_help="What a job loses to communication between GPUs, and what to do about it.")
+def advise(
+    name: Annotated[str, typer.Argument(metavar="KEY|SCRIPT|last", help="A key or its beginning, or a batch script.")],
+    gpus_per_node: Annotated[
+        int, typer.Option(min=0, max=1024, help="GPUs on each node.  [default: of the job, at least 8 of one]")
+    ] = 0,
+    network: Annotated[
+        float, typer.Option(min=0, max=1e6, metavar="GBIT/S", help="The network of a node, instead of the site's.")
+    ] = 0.0,
+    gpu_link: Annotated[
+        float, typer.Option(min=0, max=1e6, metavar="GBIT/S", help="The link between GPUs, instead of the site's.")
+    ] = 0.0,
+    site: Site = False,
+    as_json: list_options.AsJson = False,
+) -> None:
+    """Predict what the job loses to the all-reduce on 1, 2 and 4 nodes, and advise what to shard, cut or overlap.
+
+    A pre-run measures size and forward time of each layer. The speed of the network comes from earlier runs of your
+    jobs on fewer and more nodes (gsub --count-steps), else from the configuration, else it is assumed.
+    """
+    from slurmwrap.cli.profile.communication_advice import format_advice, make_advice
+    from slurmwrap.config.load_config import load
+    from slurmwrap.profiling.communication import choose_links
+
+    store = _open_profile_store(site)
+    profile = store.find(derive_script_key(Path(name)) if _is_script(name, store) else name)
+    if not profile.model_mib:
+        raise UsageError(
+            f"the size of the model of '{profile.key}' is not known: no pre-run of it has made a step",
+            hint="gsub --prerun=only SCRIPT",
+            exit_code=1,
+        )
+    settings = load(os.environ).placement
+    links = choose_links(
+        network or settings.network_gbit_s,
+        gpu_link or settings.gpu_link_gbit_s,
+        profile.gpu_type,
+        () if network else store.profiles(),
+        named=(
+            "--network" if network else "placement.network_gbit_s",
+            "--gpu-link" if gpu_link else "placement.gpu_link_gbit_s",
+        ),
+    )
+    # A job of one GPU is asked about as if it filled a usual node.
+    gpus = gpus_per_node or (profile.gpus_per_node if profile.gpus_per_node > 1 else 8)
+    advice = make_advice(profile, links, gpus, list_scaling(store.list_speeds(profile.key)))
+    if as_json:
+        typer.echo(format_json_document("profile_advice", to_json_dict(advice)))
+        return
+    typer.echo(format_advice(advice, columns=terminal.columns(least=40, most=120), paint=terminal.choose_painter()))
 
 
 @app.command(
@@ -196,7 +252,11 @@ def _use_to_json_dict(use: ProfileUse | None) -> dict[str, object]:
 
 
 def _format_page(
-    profile: ResourceProfile, now: float, storage: float | None = None, use: ProfileUse | None = None
+    profile: ResourceProfile,
+    now: float,
+    storage: float | None = None,
+    use: ProfileUse | None = None,
+    scaling: Sequence[ScalingPoint] = (),
 ) -> str:
     return profile_page.format_profile(
         profile,
@@ -206,6 +266,7 @@ def _format_page(
         unicode=terminal.can_print_blocks(),
         paint=terminal.choose_painter(),
         storage_mib_per_s=storage,
+        scaling=scaling,
     )
 
 

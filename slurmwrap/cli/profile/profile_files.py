@@ -13,7 +13,7 @@ from typing import Any
 from slurmwrap.errors import UsageError
 from slurmwrap.model.cpu_sweep import GOOD, least_cpus
 from slurmwrap.model.resource_profile import GPU_SHARES, IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
-from slurmwrap.profiling.merge_profiles import is_plausible_surface
+from slurmwrap.profiling.merge_profiles import are_plausible_layers, is_plausible_surface
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 
@@ -172,3 +172,5 @@ def _check_numbers(profiles: Sequence[ResourceProfile]) -> None:
             raise ValueError(f"'{one.key}': a point of its curve is not positive")
         if not is_plausible_surface(one.surface):
             raise ValueError(f"'{one.key}': its surface has too many points, or an implausible one")
+        if not are_plausible_layers(one.layers):
+            raise ValueError(f"'{one.key}': its model has too many layers, or an implausible one")

@@ -14,6 +14,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cpu_sweep import GOOD, least_cpus
 from slurmwrap.model.resource_profile import BY_FILES, BY_LOADER, ResourceProfile
 from slurmwrap.placement.pack_size import describe_speeds
+from slurmwrap.profiling.gpu_scaling import ScalingPoint, describe_scaling
 from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
 from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.profiling.storage_model import (
@@ -243,6 +244,7 @@ def format_profile(
     paint: Paint = plain,
     storage_mib_per_s: float | None = None,
     use: ProfileUse | None = None,
+    scaling: Sequence[ScalingPoint] = (),
 ) -> str:
     """Return the page of `profile show`: facts, the CPU curve, the memory model.
 
@@ -251,6 +253,7 @@ def format_profile(
     """
     lines = [paint(text_format.fit(profile.key, columns), "bold")]
     facts = [*_list_use(use, now), *_list_facts(profile, now)]
+    facts += [("GPUs", describe_scaling(scaling))] if scaling else []
     left = max(len(name) for name, _ in facts)
     for name, text in facts:
         indent = f"  {name:<{left}}  "

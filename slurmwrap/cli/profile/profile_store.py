@@ -19,7 +19,7 @@ from slurmwrap.gsub import process_env, submit
 from slurmwrap.gsub.planning_inputs import choose_profile, find_known_profile
 from slurmwrap.gsub.prerun_submission import run_prerun_first
 from slurmwrap.gsub.user_state import touch
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import ResourceProfile, RunSpeed
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.nearest_name import find_nearest_few
 from slurmwrap.profiling.job_key import derive_site_key
@@ -64,6 +64,17 @@ class ProfileStore:
         with Database.open(self.database, readonly=True) as database:
             found = database.profile_uses()
         return {derive_site_key(use.uid, use.key) if self.site else use.key: use for use in found}
+
+    def list_speeds(self, key: str) -> tuple[RunSpeed, ...]:
+        """Return the speeds of runs of the script that used this key last: other numbers of GPUs have other keys."""
+        uses = self.uses()
+        own = uses.get(key)
+        return tuple(
+            speed
+            for one in self.profiles()
+            if one.key == key or (own is not None and _is_same_script(uses.get(one.key), own))
+            for speed in one.speeds
+        )
 
     def find(self, name: str) -> ResourceProfile:
         """Return the profile with this key, or with a key that begins so, or for "last" the newest measured one.
@@ -131,6 +142,10 @@ class ProfileStore:
         near = near or [one.key for one in known if name and name.lower() in one.key.lower()][:3]
         hint = f"did you mean {' or '.join(near)}?" if near else "slurmwrap profile list"
         return UsageError(f"there is no profile '{name}'", hint=hint, exit_code=1)
+
+
+def _is_same_script(use: ProfileUse | None, other: ProfileUse) -> bool:
+    return use is not None and (use.uid, use.script) == (other.uid, other.script)
 
 
 def open_profile_store(site: bool, environ: Mapping[str, str]) -> ProfileStore:

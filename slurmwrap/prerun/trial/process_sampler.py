@@ -112,6 +112,7 @@ class Sampler:
             gpu_mem_peak_mib=steps.gpu_mem_mib or gpu.mem_peak_mib,
             model_mib=steps.model_mib,
             largest_tensor_mib=steps.largest_tensor_mib,
+            layers=steps.layers,
             gpu_util=gpu.util,
             gpu_mem_util=gpu.mem_util,
             gpu_power_w=gpu.power_w,

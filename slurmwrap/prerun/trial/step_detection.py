@@ -15,6 +15,7 @@ from pathlib import Path
 from slurmwrap.inject.slurmwrap_counter import RANKS
 from slurmwrap.inject.slurmwrap_torch import WEAK_STEPS
 from slurmwrap.inject.slurmwrap_total_steps import FIXED, SHARED
+from slurmwrap.model.resource_profile import ModelLayer
 from slurmwrap.model.trial_result import ExitCall, Rehearsal, StepReading
 from slurmwrap.prerun.trial import printed_progress
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
@@ -24,6 +25,7 @@ from slurmwrap.prerun.trial.trial_spec import TrialSpec
 _MIB = 1 << 20
 # Maximum bytes that are read of the journal and of the list of refused commands.
 _MAX_BYTES = 1 << 20
+_LAYER_BYTES = 1 << 16
 
 
 def read_steps(step_dir: str) -> StepReading:
@@ -55,6 +57,7 @@ def _select_best(step_dir: str, names: Iterable[str]) -> StepReading:
         return StepReading()
     name, best = max(found.items(), key=lambda item: (item[1].parked, RANKS.get(item[1].source, 0), item[1].count))
     best = _add_model_size(best, _read(Path(step_dir, f"{name}.model"), 128))
+    best = dataclasses.replace(best, layers=parse_layers(_read(Path(step_dir, f"{name}.layers"), _LAYER_BYTES)))
     return _add_total(best, _read(Path(step_dir, f"{name}.total"), 128))
 
 
@@ -66,6 +69,26 @@ def _add_model_size(reading: StepReading, text: str) -> StepReading:
     return dataclasses.replace(
         reading, model_mib=round(model / _MIB, 6), largest_tensor_mib=round(largest / _MIB, 6), world=world
     )
+
+
+def parse_layers(text: str) -> tuple[ModelLayer, ...]:
+    """Parse the file of inject/slurmwrap_model_layers.py; () if it is incomplete or something else."""
+    found = []
+    try:
+        for line in text.splitlines():
+            size, largest, micros, kind, name = line.split()
+            found.append(
+                ModelLayer(
+                    name=name,
+                    mib=round(int(size) / _MIB, 6),
+                    largest_mib=round(int(largest) / _MIB, 6),
+                    kind="" if kind == "-" else kind,
+                    forward_s=None if int(micros) < 0 else int(micros) / 1e6,
+                )
+            )
+    except (ValueError, OverflowError):
+        return ()
+    return tuple(found)
 
 
 def _add_total(reading: StepReading, text: str) -> StepReading:

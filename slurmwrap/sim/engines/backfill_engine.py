@@ -20,10 +20,14 @@ from operator import attrgetter
 
 from slurmwrap.config.load_config import Placement
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.placement.demand import Server
+from slurmwrap.placement.locality_wait import ClosenessForecast, forecast_closeness
+from slurmwrap.placement.start_forecast import NodeGpus, QueuedJob, RunningJob
 from slurmwrap.placement.throughput import find_speed
 from slurmwrap.placement.token_bucket import Bucket, fill_bucket, take
 from slurmwrap.sim import sim_throughput
+from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.engines.free_resources import (
     ROUNDING,
     ServerAssignment,
@@ -35,7 +39,7 @@ from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queu
 from slurmwrap.sim.engines.queue_rules import QueueRules
 from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
-from slurmwrap.sim.engines.sim_request import count_fewest_servers, make_ask, make_typical_server, nodes_of
+from slurmwrap.sim.engines.sim_request import Ask, count_fewest_servers, make_ask, make_typical_server, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.placement_bridge import SimSnapshot
@@ -134,10 +138,17 @@ class Reconciler:
 
     def _next_relaxation_s(self, simulator: BackfillSimulator) -> float:
         """Return when the next relaxation is due. A due job that is not at the head waits until the head changes."""
-        due = inf if self.placer is None else self.placer.next_s(simulator.pending)
+        due = inf
+        if self.placer is not None:
+            due = self.placer.next_s(simulator.pending)
+            if self.placer.is_watching(simulator.pending) or (self.placer.run_times and self._has_news(simulator)):
+                return max(simulator.now, self.last + simulator.world.tick_s)
         if due <= self.last and self.seen[0] == simulator.happened and not self.held_back:
             return inf
         return max(due, self.last + simulator.world.tick_s)
+
+    def _has_news(self, simulator: BackfillSimulator) -> bool:
+        return self.seen[0] != simulator.happened
 
     def run_pass(self, simulator: BackfillSimulator) -> bool:
         """Run one pass and return whether it changed any request."""
@@ -164,7 +175,8 @@ class Reconciler:
             set_tuned_request(waiting, *before)
 
     def _relax(self, placer: Placer, head: Sequence[PendingSimJob], simulator: BackfillSimulator) -> None:
-        for one in placer.list_due(head, simulator.pending, simulator.now):
+        hopeless = placer.list_hopeless(head, simulator) if placer.run_times else ()
+        for one in (*hopeless, *placer.list_due(head, simulator.pending, simulator.now)):
             if not self._take_tokens(len(placer.keys(one, simulator.now)), simulator):
                 return
             placer.relax(one, simulator.now)
@@ -205,13 +217,15 @@ def play_backfill(
     profiles: Mapping[str, ResourceProfile],
     placement: str = "any",
     progress: Progress | None = None,
+    run_times: Mapping[int, RunTimeEstimate] | None = None,
 ) -> SimOutcome:
     """Simulate `jobs` (in the order of submission) to their end on `servers`, with what the servers have free.
 
     `policy`: orders the queue; None: first come, first served. `rules`: change order and time limits of pending jobs.
-    `mechanism`: divides CPUs and memory among pending jobs
-    as slurmwrap does; None: plain Slurm. `profiles`: by SimJob.model. `placement`: any | consolidate | skew. A job that
-    no empty cluster could hold never starts: Slurm refuses it. ValueError for an unknown placement or no servers.
+    `mechanism`: divides CPUs and memory among pending jobs as slurmwrap does; None: plain Slurm. `profiles`: by
+    SimJob.model. `placement`: any | consolidate | skew. `run_times`: what slurmwrap expects of the jobs, by index; with
+    it, forecasts decide how long a job whose loss on distant servers is known waits for close ones. A job that no empty
+    cluster could hold never starts: Slurm refuses it. ValueError for an unknown placement or no servers.
     """
     if placement not in ("any", "consolidate", "skew"):
         raise ValueError(f"there is no placement '{placement}': any, consolidate or skew")
@@ -231,18 +245,23 @@ def play_backfill(
     if not with_slurmwrap:
         return simulator.run(None, progress)
     tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=simulator.like)
-    placer = _make_placer(servers, world, profiles) if placement == "skew" else None
+    placer = _make_placer(servers, world, profiles, run_times or {}) if placement == "skew" else None
     return simulator.run(Reconciler(servers=servers, tuner=tuner, placer=placer), progress)
 
 
-def _make_placer(servers: Sequence[Server], world: SchedulerParams, profiles: Mapping[str, ResourceProfile]) -> Placer:
+def _make_placer(
+    servers: Sequence[Server],
+    world: SchedulerParams,
+    profiles: Mapping[str, ResourceProfile],
+    run_times: Mapping[int, RunTimeEstimate],
+) -> Placer:
     picture = SimSnapshot(
         servers=servers,
         partitions=world.partitions,
         servers_per_leaf=world.servers_per_leaf,
         max_switch_wait_s=world.max_switch_wait_s,
     )
-    return Placer(picture=picture, profiles=profiles)
+    return Placer(picture=picture, profiles=profiles, run_times=run_times)
 
 
 class BackfillSimulator:
@@ -403,6 +422,37 @@ class BackfillSimulator:
             return job.limit_s
         return self.world.limit_s if self.world.limit_factor is None else self.world.limit_factor * job.work_s
 
+    def fits(self, ask: Ask, allowed: Bools | None) -> bool:
+        """Return whether this request fits now."""
+        return self.free.seats(ask, allowed, None) is not None
+
+    def forecast(
+        self,
+        waiting: PendingSimJob,
+        ahead: Sequence[PendingSimJob],
+        fewest: int,
+        run_times: Mapping[int, RunTimeEstimate],
+    ) -> ClosenessForecast:
+        """Return when the job is expected to start on `fewest` servers, and on any."""
+        nodes = [
+            NodeGpus(node=server.name, partitions=(), free=int(gpus))
+            for server, gpus in zip(self.servers, self.free.gpus, strict=True)
+        ]
+        running = [
+            RunningJob(
+                gpus=tuple(
+                    (self.servers[int(server)].name, int(units) * one.ask.gpus)
+                    for server, units in zip(one.seats.servers, one.seats.units, strict=True)
+                ),
+                elapsed_s=self.now - one.began,
+                limit_s=one.length_s,
+                estimate=run_times.get(place),
+            )
+            for place, one in self.running.items()
+        ]
+        queue = [_make_queued_job(one, run_times) for one in (*ahead, waiting)]
+        return forecast_closeness(queue[-1], fewest, nodes, running, queue[:-1])
+
     # ------------------------------------------------------------------------------------------- the schedulers
 
     def list_pending(self, most: int) -> list[PendingSimJob]:
@@ -529,3 +579,13 @@ class BackfillSimulator:
             updates=self.updates,
             steps=self.steps,
         )
+
+
+def _make_queued_job(waiting: PendingSimJob, run_times: Mapping[int, RunTimeEstimate]) -> QueuedJob:
+    return QueuedJob(
+        job=waiting.name,
+        gpus=waiting.job.gpus,
+        nodes=waiting.nodes,
+        limit_s=waiting.length_s,
+        estimate=run_times.get(waiting.place),
+    )
