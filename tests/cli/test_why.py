@@ -131,6 +131,7 @@ def test_json_has_every_field(slurmwrap: Run, tmp_path: Path) -> None:
         "curves": [],
         "slurm_says": "",
         "queue_order": "",
+        "shared": "",
         "findings": [],
         "lines": [],
         "next": {"sentence": "It has not ended.", "command": "slurmwrap watch 81", "also": []},
