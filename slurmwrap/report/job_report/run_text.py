@@ -18,7 +18,7 @@ from slurmwrap.diagnosis.taxonomy import (
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.job_run import STOP_RULE, ActionRecord, Incident, JobRun
+from slurmwrap.model.job_run import MOVE_RULE, STOP_RULE, ActionRecord, Incident, JobRun
 from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import format_scontrol_line
@@ -63,7 +63,8 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
     if curve is not None and (sentence := format_convergence(run, curve)):
         yield look.wrapped(f"Loss: {sentence}. {draw_loss(curve)}".rstrip(), "  ", "    ")
     for action in timeline.actions:
-        if action.attempt == run.attempt and action.rule == STOP_RULE:
+        moves = action.rule == MOVE_RULE and action.verb == Verb.MOVE.value
+        if action.attempt == run.attempt and (moves or action.rule == STOP_RULE):
             yield from _format_action(action, look)
             yield look.wrapped(action.reason, "    ")
     if run.diagnosis is not None and run.diagnosis.category != SUCCESS:
@@ -151,7 +152,7 @@ def format_diagnosis(run: JobRun, timeline: JobTimeline, style: TextStyle) -> It
         title = DECISION_TITLES.get(run.decision, run.decision)
         yield style.wrapped(f"Decision: {title} ({run.decision}){why}", "  ", "    ")
     for action in timeline.actions:
-        if action.attempt == run.attempt and action.rule != STOP_RULE:
+        if action.attempt == run.attempt and action.rule != STOP_RULE and action.verb != Verb.MOVE.value:
             yield from _format_action(action, style)
 
 
