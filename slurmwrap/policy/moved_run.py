@@ -121,6 +121,18 @@ def find_lost_s(first_step: int, move: RunMove, attained_s: float) -> float:
     return attained_s * (1 - first_step / reached)
 
 
+def sum_attained_s(before: Iterable[JobRun], submit_time: int) -> float:
+    """Return the seconds that these earlier runs of a job held its GPUs.
+
+    Without hooks and slurmdbd the end of a requeued run is not known: then it is the SubmitTime of the next one, the
+    last time `submit_time`.
+    """
+    ordered = sorted(before, key=lambda one: one.attempt.submit_time)
+    following = (*(one.attempt.submit_time for one in ordered[1:]), submit_time)
+    ends = ((one.start_time, one.end_time or after) for one, after in zip(ordered, following, strict=False))
+    return float(sum(max(0, end - start) for start, end in ends if start is not None))
+
+
 def get_time_since_move(actions: Iterable[ActionRecord], now: float) -> float:
     """Return the seconds since a move of the job was begun, also one that was given up; inf: never."""
     moves = [

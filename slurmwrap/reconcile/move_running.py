@@ -45,6 +45,7 @@ from slurmwrap.policy.moved_run import (
     find_run_move,
     get_time_since_move,
     make_requeue_spec,
+    sum_attained_s,
     sum_lost_s,
 )
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT, make_requeue_actions
@@ -139,7 +140,7 @@ def _make_watch(key: RunKey, job: JobRecord, this_pass: ReconcilePass) -> MoveWa
         how=how or Preemptible(),
         agreed=how is not None,
         begins={**read_first_ends(submission.logs), **read_output_ends(before)},
-        attained_s=sum(one.run_s for one in before),
+        attained_s=sum_attained_s(before, key.submit_time),
         lost_s=sum_lost_s((*earlier, *mine)),
         moved_before_s=get_time_since_move((*earlier, *mine), this_pass.now),
         since=this_pass.now,

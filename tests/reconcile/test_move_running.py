@@ -55,7 +55,7 @@ class MoveSite(World):
     def __init__(self, path: Path, mode: str = "act", scope: Scope | None = None, **asked: Any) -> None:
         super().__init__(path, Config(rules={**RULES_OFF, "move": mode}, move=Move(gpu_share=1.0)), scope)
         self.state = ReconcilerState()
-        self.saves = True
+        self.saves, self.began_again, self.saved_every = True, False, 1000
         self.written: float | None = None
         self.preemption = Preemption()
         self.slurm.nodes = {"n1": node("n1", gpus_used=8)}
@@ -67,10 +67,14 @@ class MoveSite(World):
 
     def _show(self) -> None:
         done = int(self.clock.now() - START) + 10 * HOUR
-        rows = [f"Saved checkpoint at step {step}" for step in range(1000, done, 1000)] if self.saves else []
+        rows = (
+            [f"Saved checkpoint at step {step}" for step in range(self.saved_every, done, self.saved_every)]
+            if self.saves
+            else []
+        )
         signals = [one for one in self.slurm.calls if one.verb is Verb.SIGNAL]
         rows += [f"Saved checkpoint at step {done}"] * bool(signals)
-        if self.slurm.records[81].restarts == 0:
+        if not self.began_again:
             self.logs.texts[81] = "\n".join(("step 1 loss 9", "step 2 loss 9", *rows, f"step {done} loss 2.0\n"))
 
     def services(self, through: Callable[[object], object] = lambda adapter: adapter) -> Services:
@@ -256,7 +260,8 @@ def test_nothing_is_lost_or_done_twice_wherever_the_reconciler_is_killed(
 ) -> None:
     fuse = Fuse()
     plain = MoveSite(tmp_path / "plain", preemptible=signal)
-    for _ in range(20):
+    plain.saved_every = 120
+    for _ in range(8):
         plain.services = lambda through=None: MoveSite.services(plain, fuse.through)  # type: ignore[method-assign,misc]
         plain.run()
         plain.clock.sleep(61)
@@ -264,8 +269,9 @@ def test_nothing_is_lost_or_done_twice_wherever_the_reconciler_is_killed(
     assert wanted == [SIGNAL] * (signal != "yes") + REQUEUE
     for at, after in deaths(fuse):
         site = MoveSite(tmp_path / f"killed-{at}-{after}", preemptible=signal)
+        site.saved_every = 120
         deadly, killed = Fuse(at, after=after), False
-        for _ in range(40):
+        for _ in range(14):
             if not killed:
                 site.services = lambda through=None: MoveSite.services(site, deadly.through)  # type: ignore[method-assign,misc]  # noqa: B023
             try:
@@ -278,7 +284,8 @@ def test_nothing_is_lost_or_done_twice_wherever_the_reconciler_is_killed(
         calls = site.requested_actions()
         unsent = calls == [] and "after its signal" in "".join(site.reasons().values())
         # It is not known whether a signal was sent; without a checkpoint the move is given up, and nothing is lost.
-        assert unsent or calls in (wanted, wanted[1:]), (at, after, calls)
+        # Slurm itself delays a requeued job by 121 s, so that StartTime may need no change in a later pass.
+        assert unsent or calls in (wanted, wanted[1:], wanted[:-1]), (at, after, calls)
         assert site.slurm.records[81].restarts == (0 if unsent else 1)
         assert site.slurm.records[81].reason == "None" and not site.store.actions(unfinished=True), at
         site.store.close()
@@ -291,6 +298,7 @@ def test_a_job_that_begins_again_from_its_start_is_no_longer_moved(tmp_path: Pat
     site = MoveSite(tmp_path)
     site.play()
     assert site.slurm.records[81].restarts == 1
+    site.began_again = True
     site.logs.texts[81] = "step 1 loss 9\nstep 2 loss 9\n"
     site.slurm.start(81)
     site.add(replace(site.slurm.records[81], nodes=("n1",)))
