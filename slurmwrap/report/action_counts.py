@@ -70,8 +70,8 @@ def format_scontrol_line(action: ActionRecord) -> str:
     if action.verb == Verb.BLOCK_INPUT.value:
         return f"slurmwrap inputs block {target} --reason {shlex.quote(action.reason or 'blocked')}"
     if action.verb == Verb.MOVE.value:
-        # What is sent to Slurm for it follows it; as advice it stands for a requeue at the next checkpoint.
-        return f"scontrol requeue {target}  # at its next checkpoint" if action.mode != "act" else f"move {target}"
+        # It is never sent itself. By hand, a person would do this after the next checkpoint.
+        return f"scontrol requeue {target}"
     if action.verb == Verb.CANCEL.value:
         return f"scancel {target}"
     if action.verb == Verb.SIGNAL.value:
