@@ -232,7 +232,14 @@ def _check_where_it_began(
         f"it began again at step {first_step:,} although it had reached step {reached:,.0f}: "
         f"{duration(lost_s)} of work were lost{', so it is no longer moved' if revoked else ''}"
     )
-    action = SlurmAction(verb=Verb.MOVE, target=job.address, key=RESTARTED, value=str(int(lost_s)), reason=reason)
+    action = SlurmAction(
+        verb=Verb.MOVE,
+        target=job.address,
+        key=RESTARTED,
+        value=str(int(lost_s)),
+        reason=reason,
+        figures=((LOST, round(lost_s * job.gpus)),),
+    )
     number = this_pass.services.store.intend(key, PlannedAction(rule=MOVE_RULE, action=action), "act", this_pass.now)
     this_pass.services.store.done(number, this_pass.now)
     this_pass.services.say(f"job {job.address}: {reason}")
