@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from slurmwrap.diagnosis.log_rows import LogRows, find_rows_with
 from slurmwrap.fast_dataclasses import dataclass
@@ -324,6 +324,7 @@ def _parse_seconds(clock: Sequence[str | None]) -> float:
 # resuming is near the start. Number of rows read at either end:
 _FIRST, _LAST = 80, 160
 _STEPS_CAP = 300
+_FIRST_STEPS = 3
 _MOST_STEPS = 10**12
 _STEP = re.compile(
     r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update|batch_idx|num_updates)"
@@ -388,7 +389,9 @@ class TrainingSteps:
     """Progress that a run's output shows; None where it shows nothing."""
 
     step: int | None = None  # the furthest one; counts epochs if nothing else is counted
-    first_step: int | None = None  # the first one; None too where the output is not read from its start
+    # The third that differs: a bar may be drawn at 0 before the training continues. None too if the output is not read
+    # from its start.
+    first_step: int | None = None
     resumed: bool = False  # the output says so, or begins far beyond its first step
     checkpoint_step: int | None = None  # step of the newest checkpoint that was written completely
 
@@ -438,7 +441,7 @@ def _find_steps_in_log(log: LogRows) -> TrainingSteps:
     best = counted or epochs
     return TrainingSteps(
         step=max(best, default=None),
-        first_step=best[0] if best and log.whole else None,
+        first_step=next(islice(dict.fromkeys(best), _FIRST_STEPS - 1, None), None) if log.whole else None,
         resumed=resumed or (log.whole and _has_begun_late(counted)),
         checkpoint_step=max(saved, default=None),
     )

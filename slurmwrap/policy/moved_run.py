@@ -34,8 +34,9 @@ MOVED = "moved: "
 _LATE_S = 120.0
 # How long a job waits for nodes below one switch, as --switches takes it.
 _SWITCH_WAIT = "00:05:00"
-# A run began again if its first step is below this share of the step that the job had reached.
-_FROM_START = 0.1
+# A run began again if its first steps are below this share of the step that the job had reached: the checkpoint may be
+# somewhat older.
+_FROM_START = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

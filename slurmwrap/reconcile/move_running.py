@@ -93,10 +93,12 @@ def move_running(this_pass: ReconcilePass) -> None:
     }  # fmt: skip
     _update_watches(running, this_pass)
     looked = _look_at_due_jobs(running, this_pass)
+    # What was moved or given up in this pass does not begin again before Slurm is read anew.
+    settled = [(key, running[key]) for key in looked if watches[key].move is None]
     for key, job in running.items():
         if key in watches and watches[key].move is not None:
             run_for_each_job(job, this_pass, partial(_continue_move, key, job, this_pass), None)
-    _end_leases([(key, running[key]) for key in looked if watches[key].move is None], this_pass)
+    _end_leases(settled, this_pass)
     mode = services.config.mode_of(MOVE_RULE)
     if site and mode != "observe" and looked:
         _begin_move(running, mode, this_pass)
@@ -526,5 +528,6 @@ def _requeue(key: RunKey, job: JobRecord, watch: MoveWatch, move: RunMove, this_
         _give_up(watch, move, error, this_pass)
         return
     services.say(f"job {job.address}: {spec.reason}")
-    watch.move = None
+    # This run is over; its record in this pass is older.
+    watch.move = watch.submission = None
     this_pass.summary.waiting += 1

@@ -59,7 +59,7 @@ def list_move_nodes(snapshot: Snapshot) -> tuple[MoveNode, ...]:
 def list_waiting_jobs(jobs: Iterable[JobRecord], this_pass: ReconcilePass) -> tuple[WaitingJob, ...]:
     """Return the jobs that wait only for GPUs, in Slurm's order. Jobs of others than gsub are in the last class."""
 
-    ready = [one for one in jobs if one.gpus and one.reason in _READY and is_waiting(one, this_pass.now)]
+    ready = [one for one in jobs if one.gpus and _is_ready(one) and is_waiting(one, this_pass.now)]
     ready.sort(key=lambda one: (-one.priority, one.job_id))
     ours = {one.job_id for one in list_pending_gsub_jobs(this_pass)}
     settings = find_order_settings(this_pass)
@@ -68,6 +68,12 @@ def list_waiting_jobs(jobs: Iterable[JobRecord], this_pass: ReconcilePass) -> tu
         for one in ready[:_WAITING]
     )
     return tuple(one for one in found if one is not None)
+
+
+def _is_ready(job: JobRecord) -> bool:
+    """Return whether the job waits only for GPUs. Slurm calls nodes that are merely busy not available, too (22.05)."""
+    busy = job.reason.startswith("ReqNodeNotAvail") and "eserved" not in job.reason
+    return job.reason in _READY or busy
 
 
 def _make_waiting_job(job: JobRecord, ours: bool, settings: OrderSettings, this_pass: ReconcilePass) -> WaitingJob:

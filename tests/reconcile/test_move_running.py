@@ -299,7 +299,7 @@ def test_a_job_that_begins_again_from_its_start_is_no_longer_moved(tmp_path: Pat
     site.play()
     assert site.slurm.records[81].restarts == 1
     site.began_again = True
-    site.logs.texts[81] = "step 1 loss 9\nstep 2 loss 9\n"
+    site.logs.texts[81] = "step 1 loss 9\nstep 2 loss 9\nstep 3 loss 9\n"
     site.slurm.start(81)
     site.add(replace(site.slurm.records[81], nodes=("n1",)))
     site.slurm.calls.clear()
@@ -308,11 +308,28 @@ def test_a_job_that_begins_again_from_its_start_is_no_longer_moved(tmp_path: Pat
         site.run()
     assert not site.slurm.calls
     (again,) = [one for one in site.store.actions() if one.key == "restarted"]
-    assert again.reason.startswith("it began again at step 1 although it had reached step 36,0")
+    assert again.reason.startswith("it began again at step 3 although it had reached step 36,0")
     assert again.reason.endswith("of work were lost, so it is no longer moved")
     site.state = ReconcilerState()
     site.play(4)
     assert not site.slurm.calls
+
+
+def test_a_bar_that_is_drawn_at_0_before_the_training_continues_is_no_beginning(tmp_path: Path) -> None:
+    site = MoveSite(tmp_path)
+    site.play()
+    site.began_again = True
+    bars = (f"  0%|          | {step}/9999999 [00:00<9:00:00, 9it/s]" for step in (0, 36000, 36001))
+    site.logs.texts[81] = "\n".join((*bars, ""))
+    site.slurm.start(81)
+    site.play(4)
+    assert not [one for one in site.store.actions() if one.key == "restarted"]
+
+
+def test_a_lease_is_not_begun_again_in_the_pass_in_which_its_job_was_requeued(tmp_path: Path) -> None:
+    site = MoveSite(tmp_path, preemptible="USR1@120", lease_s=2 * HOUR)
+    site.play()
+    assert site.requested_actions() == [SIGNAL, *REQUEUE] and not site.store.actions(unfinished=True)
 
 
 def test_a_job_that_was_seen_to_resume_twice_and_agreed_to_retries_may_be_moved(tmp_path: Path) -> None:
