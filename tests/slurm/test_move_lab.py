@@ -205,13 +205,13 @@ def test_jobs_are_moved_for_others_and_continue_at_their_checkpoints(lab: Lab, o
 def test_a_lost_node_and_a_lost_controller_during_a_move(lab: Lab, open_dir: Path) -> None:
     jobs = Jobs(lab)
     add_run_times(lab)
-    # Seven GPUs: of such jobs no run is known yet.
+    # Six GPUs: of such jobs no run is known yet.
     for name, options in (("controller", "-wn0"), ("node", "-xn0,n2,n3")):
-        jobs.submit(name, 7, options, preemptible="B:USR1@60")
+        jobs.submit(name, 6, options, preemptible="B:USR1@60")
     wait_until(lambda: all(jobs.steps(name) > 25 for name in ("controller", "node")), "both have saved")
     lab.run(["scontrol", "update", f"JobId={jobs.names['node']}", "ExcNodeList=n0,n3"])
-    jobs.submit("after", 7, "-wn0", script=SHORT)
-    jobs.submit("never", 7, "-wn1", script=SHORT)
+    jobs.submit("after", 6, "-wn0", script=SHORT)
+    jobs.submit("never", 6, "-wn1", script=SHORT)
     for number in range(2):
         folder = open_dir / str(number)
         folder.mkdir()
