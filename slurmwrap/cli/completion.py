@@ -195,6 +195,8 @@ OWN_WORDS: dict[str, MenuWord] = {
     "count-steps": _("count the steps of the real job"),
     "stop-at": _("stop the running job at a plateau of its loss", "choice", "plateau plateau:0.1%/20%"),
     "stop-when": _("stop the running job when its loss is NaN", "choice"),
+    "preemptible": _("it may leave its GPUs at a checkpoint: USR1@120", "signal"),
+    "lease": _("after this time it leaves its GPUs to waiting jobs", "choice", "1h 2h 4h 8h"),
     "pack": _("tasks of an array on each GPU", "choice", "auto 2 4 8"),
     "share": _("share the GPU with another job of yours"),
     "resource-profile": _("keep what is learnt under this name"),

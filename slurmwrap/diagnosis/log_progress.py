@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from slurmwrap.diagnosis.log_rows import LogRows, find_rows_with
 from slurmwrap.fast_dataclasses import dataclass
@@ -123,6 +123,13 @@ def has_finished(row: str) -> bool:
     return _classify_row(row[:_CAP]) == "finished"
 
 
+def has_finished_training(logs: Sequence[LogRows]) -> bool:
+    """Return True if the end of the output says so, or shows that all steps or epochs were made."""
+    shown = find_shown_progress(logs, None)
+    complete = shown is not None and shown.total > 0 and shown.done >= shown.total
+    return complete or any(has_finished(row) for log in logs for row in log.rows[-_FINISHED_ROWS:])
+
+
 def is_restart(row: str) -> bool:
     """Return True if the row announces that training starts again."""
     return _classify_row(row[:_CAP]) == "restart"
@@ -146,6 +153,8 @@ def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
 # [01:03<16:18"), and so do lines with an ETA. If only the step or epoch and their total are shown, the rest is assumed
 # to take as long in proportion. Number of rows at the end that are read:
 _END_ROWS = 200
+# Among so many last rows a message that training has finished is the end of the run.
+_FINISHED_ROWS = 10
 _LONGEST_S = 366 * 86400.0
 _CLOCK = r"(?:(?:(\d{1,3}) days?, ?|(\d{1,3})-)?(?:(\d{1,4}):)?(\d{1,3}):(\d\d))"
 _REMAINING_BAR = re.compile(
@@ -315,6 +324,7 @@ def _parse_seconds(clock: Sequence[str | None]) -> float:
 # resuming is near the start. Number of rows read at either end:
 _FIRST, _LAST = 80, 160
 _STEPS_CAP = 300
+_FIRST_STEPS = 3
 _MOST_STEPS = 10**12
 _STEP = re.compile(
     r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update|batch_idx|num_updates)"
@@ -379,6 +389,9 @@ class TrainingSteps:
     """Progress that a run's output shows; None where it shows nothing."""
 
     step: int | None = None  # the furthest one; counts epochs if nothing else is counted
+    # The third that differs: a bar may be drawn at 0 before the training continues. None too if the output is not read
+    # from its start.
+    first_step: int | None = None
     resumed: bool = False  # the output says so, or begins far beyond its first step
     checkpoint_step: int | None = None  # step of the newest checkpoint that was written completely
 
@@ -388,6 +401,7 @@ def find_last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
     found = [_find_steps_in_log(log) for log in logs]
     return TrainingSteps(
         step=max((one.step for one in found if one.step is not None), default=None),
+        first_step=min((one.first_step for one in found if one.first_step is not None), default=None),
         resumed=any(one.resumed for one in found),
         checkpoint_step=max((one.checkpoint_step for one in found if one.checkpoint_step is not None), default=None),
     )
@@ -427,6 +441,7 @@ def _find_steps_in_log(log: LogRows) -> TrainingSteps:
     best = counted or epochs
     return TrainingSteps(
         step=max(best, default=None),
+        first_step=next(islice(dict.fromkeys(best), _FIRST_STEPS - 1, None), None) if log.whole else None,
         resumed=resumed or (log.whole and _has_begun_late(counted)),
         checkpoint_step=max(saved, default=None),
     )

@@ -87,6 +87,10 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --stop-at PLATEAU        stop the running job at its PLATEAU and next checkpoint, by its --signal or scancel; in
                            plateau:0.1%/20% its loss falls by less than 0.1 % in the last 20 % of the steps
   --stop-when diverged     stop it when its loss stays NaN or infinite
+  --preemptible[=SIGNAL@SECONDS]
+                           it may be taken from its GPUs for other jobs and continued later: after this signal and so
+                           many seconds for a checkpoint; without a value, at a checkpoint that it writes anyway
+  --lease TIME             after this time it leaves its GPUs at a checkpoint if another job waits for them: --lease=2h
   --retry, --no-retry      may this job be requeued after a failure that is not its own?
   --retry-on LIST          run it again after these exit codes and signals of its own: --retry-on=93,SIGUSR1
   --again JOB              repeat the call that submitted JOB: an array's failed tasks alone; options may be added

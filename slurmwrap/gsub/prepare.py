@@ -121,8 +121,13 @@ def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
         chosen = replace(chosen, lines=(*chosen.lines, *more))
     timing.reached("plan")
     retry = context.config.retry.default if request.own.retry is None else request.own.retry
-    may_run_again = retry or (request.own.retry is not False and request.own.retry_on)
-    added = _make_retry_options(request) if may_run_again and not request.hetjob else ()
+    own = request.own
+    for_what = (
+        "--retry" * bool(retry or (own.retry is not False and own.retry_on))
+        or "--preemptible" * bool(own.preemptible)
+        or "--lease" * bool(own.lease_s)
+    )
+    added = _make_retry_options(request, for_what) if for_what and not request.hetjob else ()
     added = (*added, *(pack.changes if pack else ()), *(share.changes if share else ()))
     if request.own.pack is not None and request.setting("dependency") is not None:
         from slurmwrap.gsub.pack_dependency import check_plan  # few calls use it
@@ -322,18 +327,19 @@ def describe(finding: Finding) -> str:
     return f"{where}{finding.message}" + (f" ({finding.fix})" if finding.fix else "")
 
 
-def _make_retry_options(request: JobRequest) -> tuple[OptionChange, ...]:
-    """Return the options that a later retry needs: --requeue, and an output file that is not truncated.
+def _make_retry_options(request: JobRequest, for_what: str) -> tuple[OptionChange, ...]:
+    """Return the options that a later run needs: --requeue, and an output file that is not truncated.
 
-    Slurm accepts a requeue only if the job had Requeue=1 before it ended.
+    `for_what`: the option of gsub that asks for later runs. Slurm accepts a requeue only if the job had Requeue=1
+    before it ended.
     """
     wishes = []
     if request.setting("requeue") is None:
         wishes.append(
-            OptionChange(option="requeue", value="", reason="--retry: Slurm can only requeue a job that allows it")
+            OptionChange(option="requeue", value="", reason=f"{for_what}: Slurm can only requeue a job that allows it")
         )
     if request.setting("open-mode") is None and has_own_output_file(request):
-        reason = "--retry: a second run adds to the output file instead of truncating it"
+        reason = f"{for_what}: a second run adds to the output file instead of truncating it"
         wishes.append(OptionChange(option="open-mode", value="append", reason=reason))
     return tuple(wishes)
 

@@ -330,6 +330,8 @@ def _build_submission(
         stop_at=request.own.stop_at,
         stop_when=request.own.stop_when,
         stop_signal=(request.value("signal") or "") if request.own.stop_at or request.own.stop_when else "",
+        preemptible=request.own.preemptible,
+        lease_s=request.own.lease_s,
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
         pack=_make_packed_array(prepared),

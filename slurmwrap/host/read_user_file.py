@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from slurmwrap.model.decision import InputRead
@@ -137,6 +141,14 @@ class StepFiles:
         found = self._read(run, directory, step_counts.losses)
         return make_counted_losses(found, float(run.start_time or 0)) if found else None
 
+    def saved_at(self, run: JobRun, work_dir: str) -> float | None:
+        """Return when the newest checkpoint in the run's working directory was written, Unix seconds; None: none was.
+
+        It is a file or directory with the name of one, of the run's user and written since the run began.
+        """
+        found = self._read(run, work_dir, _find_newest_checkpoint)
+        return float(found["at"]) if found else None
+
     def _read(self, run: JobRun, directory: str, read: Callable[..., Any]) -> Mapping[str, Any]:
         uid, own_uid = run.uid, os.geteuid()
         if not directory.startswith("/") or (uid != own_uid and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
@@ -155,6 +167,35 @@ class StepFiles:
             return {}
         found: Mapping[str, Any] = json.loads(answer.data)
         return found
+
+
+# Names of checkpoints, and how deep below the working directory and among how many entries they are searched.
+_CHECKPOINT = re.compile(
+    rb"ckpt|checkpoint|(?:^|[^a-z])(?:step|epoch|iter)[-_=]?\d|\.(?:pt|pth|safetensors|distcp)$", re.I
+)
+_DEPTH, _ENTRIES = 3, 5000
+
+
+def _find_newest_checkpoint(
+    directory: bytes, job_id: int, uid: int, since: float | None, restart: int
+) -> Mapping[str, float]:
+    """Return {"at": time of its last write}; {} if there is none. Links and hidden directories do not count."""
+    newest, left, level = since or 0.0, _ENTRIES, [directory]
+    for _ in range(_DEPTH):
+        below: list[bytes] = []
+        for path in level:
+            with suppress(OSError), os.scandir(path) as entries:
+                for entry in islice(entries, left):
+                    left -= 1
+                    with suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(status.st_mode) and not entry.name.startswith(b"."):
+                            below.append(entry.path)
+                        is_file = stat.S_ISREG(status.st_mode) and status.st_uid == uid
+                        if is_file and _CHECKPOINT.search(entry.path[len(directory) :]):
+                            newest = max(newest, status.st_mtime)
+        level = below
+    return {"at": newest} if newest > (since or 0.0) else {}
 
 
 def make_counted_losses(found: Mapping[str, Any], start: float) -> CountedLosses:

@@ -90,6 +90,17 @@ class Partition:
     total_nodes: int | None = None
     # Topology of this partition (topology.yaml, Slurm 25.05 and newer); "": the cluster's topology.
     topology: str = ""
+    priority_tier: int = 1
+    preempt_mode: str = "OFF"  # what happens to its jobs when those of a higher tier need their nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """How Slurm itself preempts jobs (PreemptType)."""
+
+    by: str = ""  # "partition_prio", "qos" or another plugin; "": it does not
+    # With "qos": the QOS whose jobs others may preempt. None: not known.
+    preempted_qos: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from slurmwrap.fast_dataclasses import dataclass
 class Verb(Enum):
     """Verbs of scontrol and scancel.
 
-    BLOCK_INPUT is slurmwrap's own: it is recorded next to them and never sent to Slurm.
+    BLOCK_INPUT and MOVE are slurmwrap's own: they are recorded next to them and never sent to Slurm.
     """
 
     REQUEUE = "requeue"
@@ -24,6 +24,9 @@ class Verb(Enum):
     SIGNAL = "signal"
     DRAIN = "drain"
     RESUME = "resume"
+    # Take a running job from its GPUs at a checkpoint. It is recorded too and never sent: what is sent follows it. The
+    # key is the occasion (policy/move_choice.py, or "lease"), the value the job that starts instead.
+    MOVE = "move"
     # The target is the path, the key is "user" or "site", the value is the digest.
     BLOCK_INPUT = "block input"
 
@@ -38,6 +41,7 @@ class SlurmAction:
     value: str = ""  # the value of the key for UPDATE_JOB, the Reason for DRAIN
     own: str = ""  # for UPDATE_JOB: what the key had before slurmwrap first changed it; "" if it is not recorded
     reason: str = ""
+    figures: tuple[tuple[str, float], ...] = ()  # for MOVE: name and value (reconcile/move_running.py)
 
 
 # Beginning of the Reason of a node that the Prolog gate refused. It may replace slurmctld's own "Prolog error".

@@ -16,6 +16,7 @@ from slurmwrap.model.verdict import Verdict
 
 # Rules that change a pending or running job. Their actions are void when it starts or ends.
 STOP_RULE = "stop"  # stops a running job at what its user named; it has no mode (reconcile/stop_running.py)
+MOVE_RULE = "move"
 WAITING_RULES = ("relax", "tune", "order", "limit", STOP_RULE)
 
 
@@ -127,6 +128,7 @@ class ActionRecord:
     done_at: float | None = None
     error: str = ""  # "" if it succeeded or is not done yet
     own: str = ""  # what the key had before slurmwrap first changed it; "" if it is not recorded
+    figures: tuple[tuple[str, float], ...] = ()  # SlurmAction.figures
 
 
 def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, action_id: int = 0) -> ActionRecord:
@@ -144,6 +146,7 @@ def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float,
         reason=action.reason,
         intended_at=at,
         own=action.own,
+        figures=action.figures,
     )
 
 

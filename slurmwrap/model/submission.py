@@ -83,6 +83,8 @@ class Submission:
     stop_at: str = ""  # --stop-at: the plateau at which it is stopped; "": none
     stop_when: str = ""  # --stop-when: "diverged" or ""
     stop_signal: str = ""  # sbatch's --signal of a job with one of them; "": it has none
+    preemptible: str = ""  # --preemptible: "yes" or SIGNAL@SECONDS; "": its user did not agree to moves by it
+    lease_s: int = 0  # --lease: seconds after which it leaves its GPUs to waiting jobs; 0: it has none
     # Id of the random draw (prerun.holdout) in which it took part; submissions of one draw share it. "": none.
     holdout_group: str = ""
     # The draw selected it to run without a pre-run.

@@ -32,7 +32,7 @@ def is_scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *,
     ]
     if not record.gpus or sum(node.gpus_free for node in usable) < record.gpus:
         return False
-    allowed = _make_node_filter(record)
+    allowed = make_node_filter(record)
     free = [node for node in usable if allowed(node) and _has_capacity(node, record)]
     if not one_domain:
         return not _fits_on_nodes(free, record, shape)
@@ -40,7 +40,7 @@ def is_scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *,
     return not any(_fits_on_nodes([node for node in free if node.name in names], record, shape) for names in closest)
 
 
-def _make_node_filter(record: JobRecord) -> Callable[[Node], bool]:
+def make_node_filter(record: JobRecord) -> Callable[[Node], bool]:
     """Return a filter by the job's node lists and features. A feature expression that is not evaluated excludes no
     node.
     """

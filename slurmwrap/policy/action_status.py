@@ -14,7 +14,8 @@ from slurmwrap.model.cluster import Node
 from slurmwrap.model.decision import DRAIN_PREFIX, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.job_run import ActionRecord, JobRun
+from slurmwrap.model.job_run import MOVE_RULE, ActionRecord, JobRun
+from slurmwrap.policy.moved_run import MOVED
 from slurmwrap.policy.requeue import HELD_LAUNCH
 from slurmwrap.policy.strikes import Fleet, is_drained_by_slurmwrap
 
@@ -101,8 +102,8 @@ def _get_status_of_requeuehold(rule: str, run: JobRun, job: JobRecord) -> Action
     if job.submit_time == run.attempt.submit_time:
         if job.state == "COMPLETING":
             return _LATER
-        if rule == "early":
-            # This rule requeues running jobs. The decision about the end of the run is that of other rules.
+        if rule == "early" or (rule == MOVE_RULE and not run.decision_reason.startswith(MOVED)):
+            # These rules requeue running jobs. The decision about the end of the run is that of other rules.
             return _make_void_status("the run ended by itself")
         return _NOW if job.ended else _make_void_status(f"Slurm says it is {job.state}")
     held_requeue = job.pending and job.restarts == run.restarts + 1 and _is_held(job)

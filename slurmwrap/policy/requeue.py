@@ -30,6 +30,7 @@ class RequeueSpec:
     rule: str
     reason: str = ""
     avoid: tuple[str, ...] = ()
+    switches: str = ""  # N@time, as --switches
     memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
     time_min: int | None = None
     why_time: str = "because it resumes from its checkpoint"
@@ -42,6 +43,7 @@ def make_requeue_actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAct
     """Return all actions for one job or array task; never for a bare array id, which would address every task."""
     updates = (
         *_list_placement_updates(again.avoid, job),
+        *((("Switches", again.switches, "so that its nodes are below one switch"),) if again.switches else ()),
         *_list_memory_updates(again.memory),
         *_list_time_updates(again.time_min),
         *_list_output_updates(again.std_out),

@@ -8,9 +8,10 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.job_run import WAITING_RULES, ActionRecord, JobRun
+from slurmwrap.model.job_run import MOVE_RULE, WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState
+from slurmwrap.policy.moved_run import MOVED
 from slurmwrap.policy.strikes import make_fleet
 from slurmwrap.reconcile.ingest_gpu_samples import list_published_use
 from slurmwrap.reconcile.judge_run import find_submission
@@ -26,7 +27,7 @@ def finish(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> None
     """
     store = this_pass.services.store
     actions = _drop_waiting_actions(store.actions(run.attempt), this_pass)
-    if not any(action.done_at is not None and action.rule != "early" for action in actions):
+    if not any(action.done_at is not None and action.rule not in ("early", MOVE_RULE) for action in actions):
         # A reconciler that was killed while storing intentions left some out. The plan was stored with the diagnosis,
         # so the missing ones are added.
         actions = _store_intentions(run, actions, this_pass)
@@ -65,6 +66,9 @@ def _get_mode(ruled: PlannedAction, this_pass: ReconcilePass) -> str:
     if ruled.rule == "gate":
         # The gate refused the job, so it did act. Its consequences are repaired whatever mode the rule has now.
         return "act"
+    if ruled.rule == MOVE_RULE:
+        # The job got the signal, and ended. A lease acts in every mode.
+        return "act"
     mode = this_pass.services.config.mode_of(ruled.rule)
     if mode == "act" and this_pass.services.scope.user is not None and ruled.action.verb is Verb.DRAIN:
         # Only an administrator can drain a node; in user mode the drain is advice.
@@ -86,8 +90,14 @@ def _execute_actions(run: JobRun, actions: Sequence[ActionRecord], this_pass: Re
             _mark_done(action, "", this_pass)
         elif action.verb == Verb.DRAIN.value:
             _drain(action, run, this_pass)
-    others = (Verb.BLOCK_INPUT.value, Verb.DRAIN.value)
-    return _requeue_and_update(run, [action for action in actions if action.verb not in others], this_pass)
+    others = (Verb.BLOCK_INPUT.value, Verb.DRAIN.value, Verb.MOVE.value, Verb.SIGNAL.value)
+    if not _requeue_and_update(run, [action for action in actions if action.verb not in others], this_pass):
+        return False
+    for action in actions:
+        if action.verb in (Verb.MOVE.value, Verb.SIGNAL.value):
+            moved = run.decision_reason.startswith(MOVED)
+            _mark_done(action, "" if moved else "the run ended by itself", this_pass)
+    return True
 
 
 def _drain(action: ActionRecord, run: JobRun, this_pass: ReconcilePass) -> None:

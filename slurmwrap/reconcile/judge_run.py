@@ -13,6 +13,8 @@ from slurmwrap.diagnosis.build_evidence import (
     join,
     select_observations_of_run,
 )
+from slurmwrap.diagnosis.log_progress import has_finished_training
+from slurmwrap.diagnosis.log_rows import read_log
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
@@ -24,7 +26,15 @@ from slurmwrap.model.job_run import STOP_RULE, JobRun, QueueDelay
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
-from slurmwrap.policy.requeue import HELD_LAUNCH, is_held_launch
+from slurmwrap.policy.moved_run import (
+    MOVED,
+    RunMove,
+    ended_by_move,
+    find_consent,
+    find_run_move,
+    make_requeue_spec,
+)
+from slurmwrap.policy.requeue import HELD_LAUNCH, is_held_launch, make_requeue_actions
 from slurmwrap.policy.resize import get_longest_time_limit_s
 from slurmwrap.policy.retry_budget import HOUR_S, make_ledger
 from slurmwrap.policy.retry_decision import decide
@@ -44,6 +54,7 @@ from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn, learn_speed
 from slurmwrap.reconcile.run_time_lookup import add_run_time
 from slurmwrap.reconcile.slurmdbd_lookup import add_slurmdbd_record, completed, find_slurmdbd_record, is_gone
+from slurmwrap.sbatch.move_options import Preemptible
 
 # The wait status that slurmctld gives a run that lost a node, since 24.11. Older versions leave 0.
 _NODE_FAILED = 1
@@ -113,6 +124,8 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     evidence = join(run.attempt, slurm_record, seen, logs=logs, earlier=earlier, requeued=overwritten)
     diagnosis = _add_lost_node(this_pass.services.classify(evidence), run, this_pass)
     diagnosis = mark_requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
+    move = _find_ending_move(run, submission, logs, overwritten, this_pass)
+    diagnosis = _mark_cancelled(diagnosis, "slurmwrap.moved") if move is not None else diagnosis
     run = replace(
         _add_counted_steps(run, submission, slurm_record, this_pass), waited=_compute_wait(run, submission, this_pass)
     )
@@ -124,6 +137,8 @@ def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRu
     case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
     case = replace(case, also_failed=_list_other_failures(blamed.digest, run, this_pass))
     decision = _explain_early_end(run, decide(case, this_pass.services.config), this_pass)
+    if move is not None:
+        decision = _decide_after_move(move, case, decision, overwritten, this_pass)
     run = _add_decision(case.record, case, decision)
     if diagnosis.category == "time_limit":
         run = replace(
@@ -279,6 +294,10 @@ def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis
     """
     if diagnosis.category != NO_SIGNATURE or evidence.exit_code or evidence.signal or evidence.derived_exit_code:
         return diagnosis
+    return _mark_cancelled(diagnosis, "slurm.requeued")
+
+
+def _mark_cancelled(diagnosis: Diagnosis, signature: str) -> Diagnosis:
     taxonomy_entry = CATEGORIES["cancelled"]
     return replace(
         diagnosis,
@@ -286,9 +305,40 @@ def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis
         domain=taxonomy_entry.domain,
         decision=taxonomy_entry.decision,
         advice=taxonomy_entry.advice,
-        signature="slurm.requeued",
+        signature=signature,
         confidence=_REQUEUED_SURE,
+        error="",
     )
+
+
+def _find_ending_move(
+    run: JobRun, submission: Submission | None, logs: Sequence[LogTail], requeued: bool, this_pass: ReconcilePass
+) -> RunMove | None:
+    """Return the move that ended the run; None if something else did, or if it was at its end anyway."""
+    if submission is None:
+        return None
+    move = find_run_move(this_pass.services.store.actions(run.attempt))
+    how = find_consent(submission)
+    if move is None or not ended_by_move(move, run, how or Preemptible(), requeued=requeued):
+        return None
+    finished = run.state == "COMPLETED" and has_finished_training([read_log(tail) for tail in logs])
+    return None if finished and not requeued else move
+
+
+def _decide_after_move(
+    move: RunMove, context: DecisionContext, decision: RetryDecision, requeued: bool, this_pass: ReconcilePass
+) -> RetryDecision:
+    """Return the decision about a run that was moved. It costs no retry, whatever its exit code and output are.
+
+    If it ended after its signal and is not requeued yet, that follows now.
+    """
+    reason = f"{MOVED}{move.begun.reason}"
+    job, submission = context.job, context.submission
+    plain = replace(decision, decision="none", reason=reason, actions=(), strikes=(), blocked=(), start_at=None)
+    if requeued or job is None or not job.requeue or submission is None:
+        return plain
+    spec = make_requeue_spec(move, job, this_pass.services.config.move, output_appends=submission.output_appends)
+    return replace(plain, decision="retry", actions=make_requeue_actions(spec, job))
 
 
 def _add_lost_node(diagnosis: Diagnosis, run: JobRun, this_pass: ReconcilePass) -> Diagnosis:

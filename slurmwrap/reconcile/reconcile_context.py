@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmUnreachable, StoreError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Snapshot
+from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Preemption, Snapshot
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
@@ -24,12 +24,14 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.early_findings import RunningSeries
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
+from slurmwrap.policy.moved_run import RunMove
 from slurmwrap.profiling.gpu_scaling import merge_speeds
 from slurmwrap.profiling.job_key import derive_site_key
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.run_time import RunTimeHistory, RunTimeQuery
 from slurmwrap.protocols import Accounting, Clock, LimitStore, Logs, Publisher, Slurm, Spool, Store
 from slurmwrap.reconcile.messenger import Messenger
+from slurmwrap.sbatch.move_options import Preemptible
 
 T = TypeVar("T")
 # How long no change is requested in a user's name after Slurm could not be reached in it.
@@ -100,6 +102,10 @@ class Services:
     curves: Callable[[JobRun], LossCurve | None] = lambda run: None
     # Losses that StepFiles.losses reads from a run's step directory; None: none were recorded.
     losses: Callable[[JobRun, str], CountedLosses | None] = lambda record, directory: None
+    # When the newest checkpoint was written in a run's working directory, by StepFiles.saved_at; None: none was found.
+    saved_at: Callable[[JobRun, str], float | None] = lambda run, directory: None
+    # How Slurm itself preempts jobs.
+    preemption: Callable[[], Preemption] = Preemption
     # host.read_running_jobs.RunningJobReader: the news of jobs of one user; None for each that was not read in time.
     read_running: Callable[[int, Sequence[RunningRead]], Sequence[RunningNews | None]] = lambda uid, reads: (
         [None] * len(reads)
@@ -205,6 +211,30 @@ class StopWatch:
 
 
 @dataclass(slots=True)
+class MoveWatch:
+    """A running job that may be moved, or has a lease (reconcile/move_running.py). Times in Unix seconds."""
+
+    submission: Submission | None  # None: the job is left alone
+    how: Preemptible = field(default_factory=Preemptible)
+    agreed: bool = False  # it may be moved for others' sake; else it only has a lease
+    begins: dict[str, Any] = field(default_factory=dict)  # how far its output belongs to earlier runs
+    attained_s: float = 0.0  # seconds that its earlier runs held its GPUs
+    lost_s: float = 0.0  # seconds of work that it lost because it began again after moves
+    moved_before_s: float = float("inf")  # time between its last move and `since`
+    since: float = 0.0
+    looked_at: float = 0.0
+    step: int = -1  # of its newest checkpoint, by its output; -1: none was seen
+    saved_at: float | None = None  # when its newest checkpoint was written or seen; None: none was seen
+    reached: int | None = None  # furthest step
+    first_step: int | None = None
+    first_at: float | None = None  # when a step was first seen
+    left_s: float | None = None  # seconds that are left by its own progress
+    slowdown: float = 1.0
+    last: RunMove | None = None  # that ended the run before; None: nothing did, or it was compared with this run
+    move: RunMove | None = None  # that goes on
+
+
+@dataclass(slots=True)
 class RunningWatch:
     """One running job that the rule `early` looks at (reconcile/check_running.py)."""
 
@@ -276,6 +306,9 @@ class ReconcilerState:
     startable_apart: dict[RunKey, float] = field(default_factory=dict)
     checkpoints: dict[RunKey, CheckpointWatch] = field(default_factory=dict)  # of running jobs that ran before
     stops: dict[RunKey, StopWatch] = field(default_factory=dict)  # of running jobs, and of requeued ones
+    moves: dict[RunKey, MoveWatch] = field(default_factory=dict)  # of running jobs
+    preemption: Preemption | None = None  # None: not read yet
+    preemption_at: float = 0.0
     early: EarlyState = field(default_factory=EarlyState)
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read

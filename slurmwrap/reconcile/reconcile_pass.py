@@ -30,6 +30,7 @@ from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
 from slurmwrap.reconcile.limit_pending import limit_waiting
 from slurmwrap.reconcile.limit_running import limit_running
+from slurmwrap.reconcile.move_running import move_running
 from slurmwrap.reconcile.notify_findings import notify_findings
 from slurmwrap.reconcile.order_pending import make_published_order, order_waiting
 from slurmwrap.reconcile.pending_job_updates import release_gates
@@ -269,7 +270,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     release_gates(this_pass)
     changing = () if this_pass.off else (stop_running, notify_findings)
     for look in (
-        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, check_running),
+        *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, check_running, move_running),
         *(update_run_time_lines, *changing, read_loss_curves),
     ):
         _run_step(look, this_pass)

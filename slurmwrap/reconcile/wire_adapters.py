@@ -104,6 +104,8 @@ def _make_services(
         mounts=find_mount_point,
         steps=step_files,
         losses=step_files.losses,
+        saved_at=step_files.saved_at,
+        preemption=slurm.preemption,
         curves=LossCurveFiles(),
         read_running=RunningJobReader(),
         step_cpu_s=partial(_read_step_cpu_s, slurm, Sacct(os.environ, timeout_s=config.slurm_timeout_s)),

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_run import ActionRecord
-from slurmwrap.report.night_report import RuleRow, ToDo
+from slurmwrap.policy.moved_run import GAINED, LEASE, LOST, RESTARTED
+from slurmwrap.report.night_report import MoveTotals, RuleRow, ToDo
 from slurmwrap.report.report_inputs import ActionSteps
 from slurmwrap.report.text_format import in_order
 
@@ -31,6 +32,28 @@ def _get_outcome(step: ActionSteps) -> str:
 
 
 REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
+
+
+def count_moves(moves: Iterable[ActionRecord]) -> MoveTotals:
+    """Return how many jobs were moved, and what that was expected to gain and lose."""
+    moves = tuple(moves)
+    again = [one for one in moves if one.key == RESTARTED]
+    others = [one for one in moves if one.key != RESTARTED]
+    done = [one for one in others if one.mode == "act" and one.done_at is not None and not one.error]
+    figures = Counter[str]()
+    for one in done:
+        figures.update({name: value for name, value in one.figures if name in (GAINED, LOST)})
+    # Work that was done again although the job was expected to continue.
+    lost_s = figures[LOST] + sum(dict(one.figures).get(LOST, 0.0) for one in again)
+    return MoveTotals(
+        moved=len(done),
+        leases=sum(one.key == LEASE for one in done),
+        given_up=sum(one.mode == "act" and bool(one.error) for one in others),
+        advised=sum(one.mode == "advise" for one in others),
+        gained_gpu_hours=figures[GAINED] / 3600,
+        lost_gpu_hours=lost_s / 3600,
+        restarted=len(again),
+    )
 
 
 def list_advised_actions(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
@@ -69,6 +92,9 @@ def format_scontrol_line(action: ActionRecord) -> str:
     target = shlex.quote(action.target)
     if action.verb == Verb.BLOCK_INPUT.value:
         return f"slurmwrap inputs block {target} --reason {shlex.quote(action.reason or 'blocked')}"
+    if action.verb == Verb.MOVE.value:
+        # It is never sent itself. By hand, a person would do this after the next checkpoint.
+        return f"scontrol requeue {target}"
     if action.verb == Verb.CANCEL.value:
         return f"scancel {target}"
     if action.verb == Verb.SIGNAL.value:

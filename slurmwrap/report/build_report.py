@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurmwrap.config.load_config import Nodes
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report import failure_counts, lemon_nodes, usage_totals
-from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
+from slurmwrap.report.action_counts import count_moves, count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
 from slurmwrap.report.convergence_totals import sum_convergence
 from slurmwrap.report.early_results import count_early_rows, list_early_cases, make_early_agreement
@@ -57,6 +57,7 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         ),
         early=early,
         early_jobs=list_early_cases(figures.found_early),
+        moves=count_moves(figures.moves),
         suspects=lemon_nodes.list_suspects([strike for strike in blaming if since <= strike.at < until]),
         lemons=judged,
         drains=lemon_nodes.list_own_drains(figures.removals),

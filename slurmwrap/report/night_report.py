@@ -488,6 +488,19 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTotals:
+    """Moves of running jobs (rule `move`, and ends of leases), and what they were expected to gain and lose."""
+
+    moved: int = 0
+    leases: int = 0  # of these, ends of leases
+    given_up: int = 0
+    advised: int = 0
+    gained_gpu_hours: float = 0.0  # GPUs that would have been idle or slow
+    lost_gpu_hours: float = 0.0  # work that was done again, and restarts
+    restarted: int = 0  # runs that began again from their start after a move
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyRow:
     """Findings of one kind about running jobs, compared with how the runs ended (rule `early`)."""
 
@@ -623,6 +636,7 @@ class NightReport:
     agreement: tuple[Agreement, ...] = ()
     early: tuple[EarlyRow, ...] = ()
     early_jobs: tuple[EarlyCase, ...] = ()
+    moves: MoveTotals = field(default_factory=MoveTotals)
     suspects: tuple[SuspectNodes, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     to_do: tuple[ToDo, ...] = ()

@@ -315,6 +315,8 @@ class Figures:
     steps: Sequence[ActionSteps] = ()
     # Drains decided in the period.
     drains: Sequence[ActionRecord] = ()
+    # Moves of running jobs that were begun or advised in the period.
+    moves: Sequence[ActionRecord] = ()
     # Nodes that are out of service now.
     removals: Sequence[Removal] = ()
     strikes: Sequence[StrikeRecord] = ()

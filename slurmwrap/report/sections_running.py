@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slurmwrap.report.night_report import NightReport
+from slurmwrap.report import text_format
+from slurmwrap.report.night_report import MoveTotals, NightReport
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 
 
@@ -11,6 +12,7 @@ def make_running_section(report: NightReport) -> Section:
     return Section(
         key="running",
         title="Found while jobs ran",
+        lead=(_describe_moves(report.moves),),
         tables=(
             ReportTable(
                 key="early",
@@ -58,4 +60,18 @@ def make_running_section(report: NightReport) -> Section:
                 limit=8,
             ),
         ),
+    )
+
+
+def _describe_moves(moves: MoveTotals) -> str:
+    """Describe the moves of running jobs; "" if there are none."""
+    if not moves.moved + moves.given_up + moves.advised:
+        return ""
+    leases = f", {moves.leases:,} of them at the end of a lease" if moves.leases else ""
+    again = f"; {text_format.count(moves.restarted, 'job')} began again from the start" if moves.restarted else ""
+    return (
+        f"Moved at a checkpoint: {text_format.count(moves.moved, 'job')}{leases}{again}. "
+        f"Given up: {moves.given_up:,}; only advised: {moves.advised:,}. "
+        f"GPU time gained: {text_format.hours(moves.gained_gpu_hours)} GPU-hours that would have been idle or slow, "
+        f"as expected when they began; lost by restarts: {text_format.hours(moves.lost_gpu_hours)} GPU-hours."
     )

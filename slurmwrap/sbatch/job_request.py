@@ -73,6 +73,10 @@ class GsubOptions:
     # `count_steps`.
     stop_at: str = ""
     stop_when: str = ""
+    # yes | SIGNAL@SECONDS: whether the running job may be taken from its GPUs, "" for never (move_options.py).
+    preemptible: str = ""
+    # Seconds after which the running job leaves its GPUs to a waiting one; 0: it has no lease.
+    lease_s: int = 0
     # K | auto, and ",mps": how many tasks of the array share a GPU; None: none do (pack_option.py).
     pack: str | None = None
     # It may share its GPU with another job of its user (share_option.py).

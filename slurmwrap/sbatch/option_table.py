@@ -268,6 +268,8 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("count-steps", "count_steps", "GSUB_COUNT_STEPS"),
     GsubOption("stop-at", "stop_at", "GSUB_STOP_AT", REQUIRED),
     GsubOption("stop-when", "stop_when", "GSUB_STOP_WHEN", REQUIRED, choices=("diverged",)),
+    GsubOption("preemptible", "preemptible", "GSUB_PREEMPTIBLE", OPTIONAL),
+    GsubOption("lease", "lease_s", "GSUB_LEASE", REQUIRED),
     GsubOption("pack", "pack", "GSUB_PACK", OPTIONAL),
     GsubOption("share", "share", "GSUB_SHARE"),
     GsubOption("resource-profile", "resource_profile", "GSUB_RESOURCE_PROFILE", REQUIRED),

@@ -109,6 +109,8 @@ def find_wrapper_obstacle(request: JobRequest, subject: str) -> str:
     own = request.own
     if own.stop_at or own.stop_when or own.count_steps:
         return "--count-steps, --stop-at and --stop-when do not distinguish programs that share a GPU yet"
+    if own.preemptible or own.lease_s:
+        return "--preemptible and --lease would end all members of a task together"
     if found := _OWN_JOB.search(request.script.content):
         words = found[0].split(b"#")[0].strip().decode("utf-8", "replace")
         return f"the script acts on its own job, in which other programs run too ({words[-60:]})"

@@ -348,6 +348,7 @@ _VALUE_HINTS = {
     "retry-on": "exit codes and signals: --retry-on=93,SIGUSR1",
     "values": "values with commas between them: --values=1e-4,3e-4,1e-3",
     "values-file": "a file with a line for each task: --values-file=params.txt",
+    "lease": "a time: --lease=2h",
     "stop-at": "plateau, or its own figures: plateau:0.1%/20% for less than 0.1 % in the last 20 % of the steps",
     "prerun-command": "a command: --prerun-command='python train.py --steps 50'",
 }
@@ -363,6 +364,16 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
         except ValueError:
             raise UsageError(f"{place}Invalid --pack specification: {value!r}", hint=PACK_HINT) from None
         return option.field, value or AUTO
+    if option.name == "preemptible":
+        from slurmwrap.sbatch.move_options import ANY_CHECKPOINT, PREEMPTIBLE_HINT, parse_preemptible
+
+        try:
+            parse_preemptible(value or ANY_CHECKPOINT)
+        except ValueError:
+            raise UsageError(
+                f"{place}Invalid --preemptible specification: {value!r}", hint=f"It takes {PREEMPTIBLE_HINT}."
+            ) from None
+        return option.field, value or ANY_CHECKPOINT
     if option.argument is not REQUIRED:
         return option.field, option.flag
     if value and option.choices and value not in option.choices and set("./") & set(value):
@@ -378,6 +389,15 @@ def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _Own
         from slurmwrap.sbatch.retry_on import parse_retry_on  # few calls use it
 
         return option.field, parse_retry_on(value, place)
+    if option.name == "lease":
+        from slurmwrap.sbatch.move_options import LEASE_HINT, parse_lease
+
+        try:
+            return option.field, parse_lease(value)
+        except ValueError:
+            raise UsageError(
+                f"{place}Invalid --lease specification: {value!r}", hint=f"It takes {LEASE_HINT}."
+            ) from None
     if option.name == "stop-at":
         # Imported here because few calls of gsub need it.
         from slurmwrap.sbatch.stop_option import parse_plateau

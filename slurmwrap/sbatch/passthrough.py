@@ -98,7 +98,7 @@ def find_passthrough_reason(
         return f"The script is an open file of the caller's ({request.script.path})."
     if own.prerun is None and (engine_reason := find_engine_reason(request.script.content)):
         return engine_reason
-    if own.prerun == "off" and own.retry is False and not (own.tune or own.place):
+    if own.prerun == "off" and own.retry is False and not (own.tune or own.place or own.preemptible or own.lease_s):
         return "--prerun=off, --no-tune, --no-place and --no-retry leave nothing to do."
     return None
 

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slurmwrap.model.cluster import Node, Snapshot
+    from slurmwrap.model.cluster import Node, Preemption, Snapshot
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.limits import Quotas
     from slurmwrap.model.queue_priority import PriorityScheme
@@ -309,6 +309,19 @@ class SlurmCommands:
         """
         enforced = self.config().get("AccountingStorageEnforce", "none").split(",")
         return os.geteuid() == 0 or {"limits", "qos", "safe", "all"}.isdisjoint(enforced)
+
+    def preemption(self) -> Preemption:
+        """Return how Slurm preempts jobs. Which QOS may be preempted only slurmdbd shows (22.05 to 26.05)."""
+        from slurmwrap.model.cluster import Preemption
+
+        by = self.config().get("PreemptType", "").rpartition("/")[2].replace("none", "").replace("(null)", "")
+        if by != "qos":
+            return Preemption(by=by)
+        try:
+            rows = self._read(["sacctmgr", "-n", "-P", "show", "qos", "format=Preempt"])[0]
+        except SlurmError:
+            return Preemption(by=by)
+        return Preemption(by=by, preempted_qos=frozenset(filter(None, rows.replace("\n", ",").split(","))))
 
     def may_extend(self) -> bool:
         """Return whether `apply` may raise the time limit of other users' running jobs: as root or SlurmUser."""

@@ -203,6 +203,8 @@ def _parse_partition(line: str) -> Partition:
         state=_read_first_field(line, " State=") or "UP",
         total_nodes=parse_number(_read_first_field(line, " TotalNodes=")) or None,
         topology=_read_first_field(line, " Topology=").replace("(null)", ""),
+        priority_tier=parse_number(_read_first_field(line, " PriorityTier=") or "1"),
+        preempt_mode=_read_first_field(line, " PreemptMode=") or "OFF",
     )
 
 

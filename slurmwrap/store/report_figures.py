@@ -162,6 +162,7 @@ def read(
         refused_falsely=refused.result()[0][1],
         steps=[ActionSteps(rule, mode, bool(no), bool(done), n) for rule, mode, no, done, n in rules.result()],
         drains=_read_drains(database, reader),
+        moves=() if reader.period.account else database._read(record_rows.ACTIONS, *reader.bound(sql.MOVES, "x")),
         removals=database.removals() if site and not restricted else (),
         strikes=[s for s in database.strikes(since=since) if not restricted or s.uid == reader.uid],
         history=database.node_history(until - config.nodes.window_days * rows_as.DAY_S)

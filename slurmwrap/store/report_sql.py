@@ -207,7 +207,7 @@ SELECT a.diagnosis_category AS before, n.diagnosis_category AS category,
 FROM (
     SELECT DISTINCT cluster, job_id, submit_time FROM actions x
     WHERE x.intended_at >= :since AND x.intended_at < :until AND verb IN ('requeue', 'requeuehold') AND mode = 'act'
-    AND done_at IS NOT NULL AND error = ''
+    AND rule <> 'move' AND done_at IS NOT NULL AND error = ''
 ) x JOIN attempts a ON a.cluster = x.cluster AND a.job_id = x.job_id AND a.submit_time = x.submit_time{mine}
 LEFT JOIN attempts n ON n.cluster = x.cluster AND n.job_id = x.job_id AND n.submit_time = (
     SELECT min(submit_time) FROM attempts m
@@ -376,6 +376,7 @@ AND json_extract(a.measurement, '$.steps') > 0{mine} ORDER BY a.end_time DESC LI
 
 # Queries for whole records, read with Session._read.
 DRAINS = "SELECT * FROM actions x WHERE x.intended_at >= :since AND x.intended_at < :until AND verb = 'drain'{mine}"
+MOVES = "SELECT * FROM actions x WHERE x.intended_at >= :since AND x.intended_at < :until AND verb = 'move'{mine}"
 # Jobs that passed others by the rule `order` alone, and how many they passed.
 OVERTAKEN = """
 SELECT count(*), total(json_extract(a.more, '$.passed')) FROM attempts a

@@ -296,16 +296,36 @@ def started(
             down(LabDirectories(directory))
 
 
-def restart_controller(lab: Lab, by: signal.Signals = signal.SIGTERM) -> None:
-    """As `systemctl restart` does: SIGTERM, then a new slurmctld with the saved state.
+def restart_controller(lab: Lab, number: signal.Signals = signal.SIGTERM) -> None:
+    """As `systemctl restart` does: SIGTERM, then a new slurmctld with the saved state. `number`: or another signal.
 
     After SIGKILL, slurmctld 22.05.8 does not know the jobs of its last seconds and uses their ids again.
     """
     layout = LabDirectories(lab.dir)
     pid = int((lab.dir / "slurmctld" / "slurmctld.pid").read_text())
-    os.kill(pid, by)
+    os.kill(pid, number)
     wait_until(lambda: daemons.started_at(pid) == 0, "slurmctld ends")
     argv = [machine.program("slurmctld"), "-D", "-f", str(layout.slurm_conf)]
     user = None if lab.slurm_user == "root" else lab.slurm_user
     _, process = daemons.start("slurmctld", argv, layout, user=user)
     process.returncode = 0  # it keeps running and ends with its lab
+
+
+def cut_power(lab: Lab, node: str) -> None:
+    """Kills slurmd and its steps at once, as a loss of power does. root sets the node DOWN, as SlurmdTimeout does."""
+    daemon = int(Path(LabDirectories(lab.dir).node(node), "slurmd.pid").read_text())
+    spool = str(LabDirectories(lab.dir).node(node))
+    processes = [psutil.Process(daemon)]
+    processes += [p for p in psutil.process_iter() if _is_stepd_of(p, spool)]
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+    done = lab.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=Not responding"])
+    assert done.returncode == 0, done.stderr
+
+
+def _is_stepd_of(process: psutil.Process, spool: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        if "slurmstepd" in process.name():
+            opened = any(file.path.startswith(spool) for file in process.open_files())
+            return opened or spool in " ".join(process.cmdline())
+    return False

@@ -7,23 +7,17 @@ preemption, node failure, memory, launch failures.
 
 from __future__ import annotations
 
-import os
 import pwd
-import signal
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from realslurm import USERS, Lab, started
+from realslurm import USERS, Lab, cut_power, started
 from site_records import consent_to_retries, site_rows
 from waiting import allow, wait_for, wait_until
-
-from slurmwrap.lab.lab_directories import LabDirectories
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(allow(400))]
 ALICE, BOB = USERS
@@ -172,7 +166,7 @@ def _disturb_jobs(world: World) -> None:
             lab.submit("--partition=high", f"--nodelist={ENDINGS[name].node}", "--exclusive", "--mem=100",
                        "--output=/dev/null", user=BOB, script="#!/bin/sh\n")  # fmt: skip
         elif name.startswith("node_fails"):
-            _cut_power(lab, ENDINGS[name].node)
+            cut_power(lab, ENDINGS[name].node)
         else:
             word, user = {
                 "cancelled": ("scancel {}", ALICE),
@@ -189,26 +183,6 @@ def _disturb_jobs(world: World) -> None:
             }.get(name)
             done = wait_for(ask, is_over, timeout=60) if is_over else ask()
             assert is_over or done.returncode == 0, done.stderr
-
-
-def _cut_power(lab: Lab, node: str) -> None:
-    """Kills slurmd and its steps at once, as a loss of power does. root sets the node DOWN, as SlurmdTimeout does."""
-    daemon = int(Path(LabDirectories(lab.dir).node(node), "slurmd.pid").read_text())
-    spool = str(LabDirectories(lab.dir).node(node))
-    processes = [psutil.Process(daemon)]
-    processes += [p for p in psutil.process_iter() if _is_stepd_of(p, spool)]
-    for process in processes:
-        os.kill(process.pid, signal.SIGKILL)
-    done = lab.run(["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=Not responding"])
-    assert done.returncode == 0, done.stderr
-
-
-def _is_stepd_of(process: psutil.Process, spool: str) -> bool:
-    with suppress(psutil.Error):
-        if "slurmstepd" in process.name():
-            opened = any(file.path.startswith(spool) for file in process.open_files())
-            return opened or spool in " ".join(process.cmdline())
-    return False
 
 
 def _reconcile_until_judged(world: World) -> None:

@@ -173,7 +173,7 @@ def test_nodes_and_their_allocations_are_read_alike(release: str) -> None:
 def test_partitions_and_switches_are_read_alike(release: str) -> None:
     assert parse_partitions(captured(release, "partitions.txt")) == (
         Partition(name="gpu", default=True, total_nodes=4),
-        Partition(name="prerun", max_time_s=1200, total_nodes=4),
+        Partition(name="prerun", max_time_s=1200, total_nodes=4, priority_tier=10),
     )
     assert parse_topology(captured(release, "topology.txt")) == Topology(
         switches=(

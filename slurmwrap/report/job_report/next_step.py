@@ -139,7 +139,7 @@ _RERUN_VERBS = {
     *REQUEUES,
     Verb.RELEASE.value,
 }
-_VERBS_NOT_FOR_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
+_VERBS_NOT_FOR_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value, Verb.MOVE.value)
 # Environment variables that make the log of a category more informative; sbatch passes the environment to the job.
 _DEBUG_VARIABLES = {
     "core_dump": "PYTHONFAULTHANDLER=1",

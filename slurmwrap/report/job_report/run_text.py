@@ -20,6 +20,7 @@ from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_run import STOP_RULE, ActionRecord, Incident, JobRun
 from slurmwrap.model.running_job import FINDING_TITLES, EarlyFinding
+from slurmwrap.policy.moved_run import RESTARTED
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import format_scontrol_line
 from slurmwrap.report.convergence_text import draw_loss, format_convergence
@@ -66,6 +67,8 @@ def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) 
     if curve is not None and (sentence := format_convergence(run, curve)):
         yield look.wrapped(f"Loss: {sentence}. {draw_loss(curve)}".rstrip(), "  ", "    ")
     for action in timeline.actions:
+        if action.attempt == run.attempt and action.verb == Verb.MOVE.value and action.mode != "observe":
+            yield look.wrapped(describe_move(action), "  ", "    ")
         if action.attempt == run.attempt and action.rule == STOP_RULE:
             yield from _format_action(action, look)
             yield look.wrapped(action.reason, "    ")
@@ -154,7 +157,7 @@ def format_diagnosis(run: JobRun, timeline: JobTimeline, style: TextStyle) -> It
         title = DECISION_TITLES.get(run.decision, run.decision)
         yield style.wrapped(f"Decision: {title} ({run.decision}){why}", "  ", "    ")
     for action in timeline.actions:
-        if action.attempt == run.attempt and action.rule != STOP_RULE:
+        if action.attempt == run.attempt and action.rule != STOP_RULE and action.verb != Verb.MOVE.value:
             yield from _format_action(action, style)
 
 
@@ -223,6 +226,16 @@ def _format_action(action: ActionRecord, style: TextStyle) -> Iterable[str]:
     yield f"  {describe_action_status(action)}: {visible(format_scontrol_line(action))}{bound}"
     if action.error:
         yield style.wrapped(action.error, "    ")
+
+
+def describe_move(action: ActionRecord) -> str:
+    """Return "Moved: job 93, which needs less, waits 9 h less by that; its restart costs about 2 min." or the like."""
+    if action.key == RESTARTED:
+        return f"After the move {visible(action.reason)}."
+    if action.error:
+        return f"Not moved: {visible(action.error)} ({visible(action.reason)})."
+    title = "Moved" if action.done_at is not None else "Being moved"
+    return f"{title if action.mode == 'act' else 'A move is advised'}: {visible(action.reason)}."
 
 
 def describe_action_status(action: ActionRecord) -> str:
