@@ -9,6 +9,7 @@ from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import rounds_engine
+from slurmwrap.sim.engines.gpu_sharing import PackSettings
 from slurmwrap.sim.engines.queue_rules import EXACT, FEWEST_GPUS, make_queue_rules
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import make_habits, make_mechanism
@@ -48,6 +49,7 @@ class Simulation:
     history: tuple[SimJob, ...] = ()  # jobs that ended before the first one was submitted, in that order
     keyed: bool = False  # SimJob.model identifies jobs that do the same
     promote: float | None = None  # for las and gittins, see sim/queue_policies.py
+    pack: PackSettings = PackSettings()  # in the mode slurm: which jobs share a GPU
 
 
 def run_simulation(simulation: Simulation, progress: Progress | None = None) -> tuple[SimOutcome, TimeSummary]:
@@ -69,8 +71,8 @@ def _play_simulation(simulation: Simulation, progress: Progress | None) -> SimOu
         return _play_slurm(simulation, policy, mechanism, progress)
     if simulation.mode != "rounds":
         raise ValueError(f"there is no mode '{simulation.mode}': {', '.join(MODES)}")
-    if simulation.order or simulation.limits:
-        raise ValueError("order and limits are of the mode slurm")
+    if simulation.order or simulation.limits or simulation.pack.consent:
+        raise ValueError("order, limits and pack are of the mode slurm")
     return rounds_engine.play_rounds(
         simulation.jobs,
         simulation.servers,
@@ -101,7 +103,7 @@ def _play_slurm(simulation: Simulation, policy: Policy, mechanism: Mechanism, pr
     return engines.play_backfill(
         simulation.jobs,
         simulation.servers,
-        world=engines.SchedulerParams(),
+        world=engines.SchedulerParams(pack=simulation.pack),
         policy=policy,
         rules=make_queue_rules(simulation.order, simulation.limits, history=simulation.history, keyed=simulation.keyed),
         mechanism=None if simulation.mechanism == "proportional" else mechanism,

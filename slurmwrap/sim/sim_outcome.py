@@ -27,6 +27,8 @@ class SimOutcome:
     preemptions: int = 0  # runs that were interrupted
     updates: int = 0  # updates of pending requests
     steps: int = 0  # rounds or events that were simulated
+    packed: int = 0  # jobs that joined another one on its GPU
+    shared_s: float = 0.0  # GPU-seconds in which two jobs had one GPU
 
 
 # The measures that the papers report: JCT, makespan, queueing delay, utilisation.
@@ -63,7 +65,7 @@ def summarize_outcome(
     jcts = sorted(end - job.submit_s for job, end in measured)
     waits = sorted(end - job.submit_s - outcome.held_s[job.number] for job, end in measured)
     span = max(end for _, end in ended) - min(job.submit_s for job, _ in ended)
-    held = sum(outcome.held_s[job.number] * job.gpus for job in jobs)
+    held = sum(outcome.held_s[job.number] * job.gpus for job in jobs) - outcome.shared_s
     return TimeSummary(
         jobs=len(measured),
         makespan_s=span,

@@ -31,6 +31,7 @@ from slurmwrap.sim.engines.free_resources import (
     make_free_resources,
     make_idle_server,
 )
+from slurmwrap.sim.engines.gpu_sharing import PackSettings, make_gpu_sharing
 from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queue
 from slurmwrap.sim.engines.queue_rules import QueueRules
 from slurmwrap.sim.engines.shadow_time import ShadowTable
@@ -80,6 +81,7 @@ class SchedulerParams:
     lag_s: float = 0.0  # by how much gsub takes longer than sbatch; only if slurmwrap is simulated
     jitter_s: float = 0.0  # every run takes up to this much longer
     seed: int = 0  # seed of the jitter
+    pack: PackSettings = PackSettings()  # who shares a GPU
 
 
 # What slurmwrap does about pending jobs in the simulation, and when: gsub at submission, passes of the reconciler
@@ -262,6 +264,7 @@ class BackfillSimulator:
         self.jobs, self.servers, self.world = jobs, servers, world
         self.in_turn = policy is None or policy.name == "fifo"
         self.rules = rules
+        self.sharing = make_gpu_sharing(world.pack)
         self.queue = make_pending_queue(jobs, policy or Fifo())
         self.like = make_typical_server(servers)
         self.points = sim_throughput.list_model_speeds(profiles, self.like)
@@ -311,6 +314,8 @@ class BackfillSimulator:
                 self._schedule()
             if self.dirty and self.pending and self.now >= self._cycle_at() - SOON:
                 self._backfill()
+            if self.sharing is not None and self.sharing.join_waiting(self):
+                self.mark_changed()
             if progress is not None and self.steps % _PROGRESS_STEPS == 0:
                 progress(self.gone, len(self.jobs))
         if progress is not None:
@@ -345,10 +350,13 @@ class BackfillSimulator:
         """Release what jobs that ended held; return whether a pending job may be able to start now."""
         changed = False
         while self.ends and self.ends[0][0] <= self.now + SOON:
-            index = heapq.heappop(self.ends)[1]
-            one = self.running.pop(index)
-            self.free.give_back(one.ask, one.seats)
-            self.shadow.ends(index, one.seats)
+            moment, index = heapq.heappop(self.ends)
+            one = self.running.get(index)
+            if one is None or moment != one.ends + self.world.react_s:
+                continue  # its end was moved since
+            del self.running[index]
+            if self.sharing is None or not self.sharing.end(one, self):
+                self._give_back(one)
             if self.rules is not None:
                 self.rules.end(one, self.held[index])
             self.gone += 1
@@ -361,6 +369,10 @@ class BackfillSimulator:
         if changed:
             self.stuck, self.dirty = False, True
         return changed
+
+    def _give_back(self, one: PendingSimJob) -> None:
+        self.free.give_back(one.ask, one.seats)
+        self.shadow.ends(one.place, one.seats)
 
     def _submit(self, index: int, reconciler: Reconciler | None) -> bool:
         """Submit a job and return whether Slurm accepts it: it must fit on the empty cluster."""
@@ -378,6 +390,8 @@ class BackfillSimulator:
             return False
         if reconciler is not None:
             reconciler.submit(waiting, self)
+        if self.sharing is not None:
+            self.sharing.submit(waiting, self)
         self.pending[index] = waiting
         self.queue.join(waiting, None if self.rules is None else self.rules.submit(waiting, self.now))
         self.happened += 1
@@ -481,21 +495,43 @@ class BackfillSimulator:
 
     def _start_job(self, waiting: PendingSimJob, assignment: ServerAssignment) -> None:
         """Start the job on these servers, and compute when it ends."""
+        self.free.take(waiting.ask, assignment)
+        self.shadow.begins(waiting.place, waiting.ask, assignment, self.now + waiting.most_s)
+        self.begin_run(waiting, assignment)
+        if self.sharing is not None:
+            self.sharing.begin(waiting)
+
+    def begin_run(self, waiting: PendingSimJob, assignment: ServerAssignment) -> None:
+        """Let a pending job run on servers that it holds already, and compute when it ends."""
         index = waiting.place
         del self.pending[index]
         self.queue.leave(waiting)
         self.happened += 1
-        self.free.take(waiting.ask, assignment)
-        limit_s = waiting.length_s if waiting.running_s is None else waiting.running_s
-        self.shadow.begins(index, waiting.ask, assignment, self.now + limit_s)
-        waiting.began, waiting.seats = self.now, assignment
-        run_s = self._run_s(waiting)
+        waiting.began = waiting.since = self.now
+        waiting.seats = assignment
+        run_s = waiting.left_s = self._run_s(waiting)
+        waiting.ends = self.now + run_s
         self.running[index] = waiting
         if self.rules is not None:
             self.rules.begin(waiting)
-        heapq.heappush(self.ends, (self.now + run_s + self.world.react_s, index))
-        self.began[index], self.ended[index] = self.now, self.now + run_s
-        self.held[index], self.spread[index] = run_s, len(assignment.servers)
+        self.began[index], self.spread[index] = self.now, len(assignment.servers)
+        self.note_end(waiting)
+
+    def assume_end(self, holder: PendingSimJob, heir: PendingSimJob, ends: float) -> None:
+        """Assume that what `holder` has got will be free at `ends`; `heir` holds it from now on."""
+        self.shadow.ends(holder.place, holder.seats)
+        self.shadow.begins(heir.place, heir.ask, heir.seats, ends)
+
+    def change_speed(self, one: PendingSimJob, speed: float) -> None:
+        """Let a running job run at this speed from now on."""
+        one.set_speed(speed, self.now)
+        self.note_end(one)
+
+    def note_end(self, one: PendingSimJob) -> None:
+        """Note when a running job will end, as things are."""
+        heapq.heappush(self.ends, (one.ends + self.world.react_s, one.place))
+        self.ended[one.place] = one.ends
+        self.held[one.place] = one.held_s + one.ends - one.began
 
     def _run_s(self, waiting: PendingSimJob) -> float:
         """Return for how long the job runs. It is killed at its time limit if that is known."""
@@ -528,4 +564,6 @@ class BackfillSimulator:
             servers=tuple(self.spread),
             updates=self.updates,
             steps=self.steps,
+            packed=0 if self.sharing is None else self.sharing.joined,
+            shared_s=0.0 if self.sharing is None else self.sharing.shared_s,
         )
