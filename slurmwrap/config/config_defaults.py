@@ -14,7 +14,7 @@ from slurmwrap.fast_dataclasses import dataclass, field, replace
 OWN_RULES = ("retry", "retry_elsewhere", "resize")
 RULES = (
     *("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune", "order", "limit"),
-    "early",
+    *("early", "move"),
 )
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
@@ -73,6 +73,16 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "early.idle_s": (1, 7 * 86400),
     "early.unused_s": (1, 7 * 86400),
     "early.forecast_s": (0, 7 * 86400),
+    "move.gain_factor": (1, 1000),
+    "move.every_s": (0, 30 * 86400),
+    "move.gpu_share": (0, 1),
+    "move.last_share": (0, 1),
+    "move.most_jobs": (1, 64),
+    "move.slowdown": (1.05, 100),
+    "move.look_s": (1, 3600),
+    "move.wait_s": (1, 7 * 86400),
+    "move.headstart_s": (3, 3600),
+    "move.lost_s": (0, 30 * 86400),
     "retry.per_root_cause": (0, 1000),
     "retry.confirmations": (0, 1000),
     "retry.resize_memory_factor": (1, 100),
@@ -249,6 +259,22 @@ class Early:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Which running jobs are moved at a checkpoint, rule `move` (docs/moving.md)."""
+
+    gain_factor: float = 5.0
+    every_s: float = 7200.0
+    gpu_share: float = 0.05
+    last_share: float = 0.15
+    most_jobs: int = 4
+    slowdown: float = 1.3
+    look_s: float = 60.0
+    wait_s: float = 3600.0
+    headstart_s: float = 120.0
+    lost_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """Retries of failed jobs and their limits (docs/retries.md)."""
 
@@ -384,6 +410,7 @@ class Config:
     order: Order = field(default_factory=Order)
     limit: Limit = field(default_factory=Limit)
     early: Early = field(default_factory=Early)
+    move: Move = field(default_factory=Move)
     retry: Retry = field(default_factory=Retry)
     site: SiteSection = field(default_factory=SiteSection)
     slurm: SlurmAccess = field(default_factory=SlurmAccess)

@@ -29,6 +29,7 @@ SECTIONS: Mapping[str, str] = {
     "order": "The order of waiting jobs by predicted run times: rule `order` (docs/scheduling.md).",
     "limit": "Time limits of waiting jobs by their earlier runs: rule `limit` (docs/scheduling.md).",
     "early": "What is found about gsub's jobs while they run, and after which time: rule `early` (docs/running.md).",
+    "move": "Which running jobs are moved at a checkpoint, by consent: rule `move` (docs/moving.md).",
     "retry": "Retries of failed jobs and their limits (docs/retries.md).",
     "site": "What the administrator installed. Where these are empty, slurmwrap works for each user's own jobs only.",
     "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md). gsub always uses the commands.",
@@ -292,6 +293,43 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "A job without a checkpoint will not finish if its progress says so for so long, with a margin of a fifth.",
         ),
     },
+    "move": {
+        "gain_factor": (
+            _R,
+            "factor",
+            "A job is moved only if that gains so many times the work since its last checkpoint and its restart.",
+        ),
+        "every_s": (_R, "seconds", "Least time between two moves of one job, also of moves that were given up."),
+        "gpu_share": (
+            _R,
+            "share of all GPUs",
+            "GPUs whose jobs may be moved at the same time; one job always may be.",
+        ),
+        "last_share": (_R, "share of a run", "A job is not moved in the last part of its expected run time."),
+        "most_jobs": (_R, "jobs", "Jobs that are moved together so that one waiting job can start."),
+        "slowdown": (
+            _R,
+            "factor",
+            "A run that is so many times slower than its resource profile is moved to other nodes.",
+        ),
+        "look_s": (_R, "seconds", "Least time between two looks at the checkpoints of one running job."),
+        "wait_s": (
+            _R,
+            "seconds",
+            """How long a job that gets no signal may take to its next checkpoint; without one until then, it is not
+            moved.""",
+        ),
+        "headstart_s": (
+            _R,
+            "seconds",
+            "How long a moved job stays out of the queue, so that the job for which it was moved starts first.",
+        ),
+        "lost_s": (
+            _R,
+            "seconds",
+            "A job that began again before its checkpoint after moves is no longer moved once it lost so much time.",
+        ),
+    },
     "retry": {
         "default": (_G, "", "Whether a job that was submitted with neither --retry nor --no-retry is retried."),
         "per_root_cause": (_R, "retries", "Retries of one job for one root cause."),
@@ -442,6 +480,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "",
             """Find jobs that are diverged, partly dead, stuck, idle or will not finish while they run. act: cancel or
             requeue those of --retry, if more than their output shows it.""",
+        ),
+        "move": (
+            _R,
+            "",
+            """Take running jobs of --preemptible from their GPUs at a checkpoint, where others gain much more by that
+            (docs/moving.md).""",
         ),
     },
 }

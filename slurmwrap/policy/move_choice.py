@@ -20,24 +20,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
+from slurmwrap.config.config_defaults import Move
 from slurmwrap.fast_dataclasses import dataclass, replace
 
 FEEDBACK, FRAGMENTATION, SLOW = "feedback", "fragmentation", "slow"
 MOVE_OCCASIONS = (FEEDBACK, FRAGMENTATION, SLOW)
 # Waiting jobs that are considered, first ones first: those behind them will hardly be the next to start.
 _WAITING = 50
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveSettings:
-    """Limits of moves. The configuration's section `move` has the same names (docs/configuration.md)."""
-
-    gain_factor: float = 5.0  # least gain / cost
-    every_s: float = 7200.0  # least time between two moves of one job
-    gpu_share: float = 0.05  # of all GPUs, that are being moved at a time; one job always may be
-    last_share: float = 0.15  # of a run, in which it is not moved
-    most_jobs: int = 4  # moved together for one waiting job
-    slowdown: float = 1.3  # least slowdown of the occasion `slow`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +97,7 @@ class MoveView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class JobMove:
     """Jobs to move, and why. `gain_s` and `cost_s`: seconds of completion time of all jobs together."""
 
     occasion: str  # one of MOVE_OCCASIONS
@@ -127,7 +116,7 @@ def classify_attained(gpu_seconds: float, thresholds: Sequence[float]) -> int:
     return sum(gpu_seconds >= limit for limit in thresholds)
 
 
-def find_move(view: MoveView, settings: MoveSettings) -> Move | None:
+def find_move(view: MoveView, settings: Move) -> JobMove | None:
     """Return the move that gains most, or None. Only one at a time: each changes the view for the next."""
     movable = tuple(one for one in view.candidates if may_move(one, settings))
     if not movable:
@@ -151,7 +140,7 @@ def find_move(view: MoveView, settings: MoveSettings) -> Move | None:
     return max(worth, key=lambda move: (move.gain_s - move.cost_s, move.jobs), default=None)
 
 
-def may_move(one: MoveCandidate, settings: MoveSettings) -> bool:
+def may_move(one: MoveCandidate, settings: Move) -> bool:
     """Return whether the job may be moved now, whatever for."""
     whole_s = one.attained_s + one.remaining_s
     return one.moved_before_s >= settings.every_s and one.remaining_s > settings.last_share * whole_s
@@ -164,7 +153,7 @@ def find_successor(one: MoveCandidate, waiting: Sequence[WaitingJob], nodes: Seq
     return next((job for job in blocked if _place(job, freed) is not None), None)
 
 
-def _is_within_share(gpus: int, jobs: int, view: MoveView, settings: MoveSettings) -> bool:
+def _is_within_share(gpus: int, jobs: int, view: MoveView, settings: Move) -> bool:
     if view.moving_gpus == 0 and jobs == 1:
         return True
     return view.moving_gpus + gpus <= settings.gpu_share * view.total_gpus
@@ -174,8 +163,8 @@ def _is_within_share(gpus: int, jobs: int, view: MoveView, settings: MoveSetting
 
 
 def _find_feedback(
-    movable: Sequence[MoveCandidate], waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode], settings: MoveSettings
-) -> Iterable[Move]:
+    movable: Sequence[MoveCandidate], waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode], settings: Move
+) -> Iterable[JobMove]:
     """Yield moves of jobs of lower classes for the first waiting job that starts instead."""
     for job in _select_first_of_each_shape(waiting):
         lower = sorted(
@@ -197,7 +186,7 @@ def _find_feedback(
         left_s = max(one.remaining_s for one in victims)
         saved_s = sum(min(one.starts_s, left_s) for one in started)
         delay_s = max(one.run_s for one in started)
-        yield Move(
+        yield JobMove(
             occasion=FEEDBACK,
             jobs=tuple(one.job for one in victims),
             waiting=job.job,
@@ -241,8 +230,8 @@ def _sort_by_room(lower: Sequence[MoveCandidate], nodes: Sequence[MoveNode]) -> 
 
 
 def _find_defragmentations(
-    movable: Sequence[MoveCandidate], waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode], settings: MoveSettings
-) -> Iterable[Move]:
+    movable: Sequence[MoveCandidate], waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode], settings: Move
+) -> Iterable[JobMove]:
     """Yield moves of one-GPU jobs to scattered free GPUs, for the waiting job that is next."""
     single: dict[str, list[MoveCandidate]] = {}
     for one in sorted(movable, key=lambda one: (one.cost_s, one.job)):
@@ -261,7 +250,7 @@ def _find_defragmentations(
         if not started or started[0] is not job:
             continue
         saved_s = min(job.starts_s, max(one.remaining_s for one in jobs))
-        yield Move(
+        yield JobMove(
             occasion=FRAGMENTATION,
             jobs=tuple(one.job for one in jobs),
             waiting=job.job,
@@ -305,7 +294,7 @@ def _list_to_clear(
     return None
 
 
-def _find_undone(movable: Sequence[MoveCandidate], nodes: Sequence[MoveNode], settings: MoveSettings) -> Iterable[Move]:
+def _find_undone(movable: Sequence[MoveCandidate], nodes: Sequence[MoveNode], settings: Move) -> Iterable[JobMove]:
     """Yield moves of slow jobs away from their nodes, or of spread ones to a single switch."""
     switches = {node.node: node.switch for node in nodes}
     for one in movable:
@@ -332,7 +321,7 @@ def _find_undone(movable: Sequence[MoveCandidate], nodes: Sequence[MoveNode], se
         if not fits:
             continue
         faster_s = one.remaining_s * (1 - 1 / one.slowdown)
-        yield Move(
+        yield JobMove(
             occasion=SLOW,
             jobs=(one.job,),
             avoid=() if spread else tuple(mine),

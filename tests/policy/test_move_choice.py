@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slurmwrap.config.config_defaults import Move
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.policy.move_choice import (
     FEEDBACK,
@@ -14,7 +15,6 @@ from slurmwrap.policy.move_choice import (
     SLOW,
     MoveCandidate,
     MoveNode,
-    MoveSettings,
     MoveView,
     WaitingJob,
     classify_attained,
@@ -23,7 +23,7 @@ from slurmwrap.policy.move_choice import (
 )
 
 HOUR = 3600.0
-SETTINGS = MoveSettings()
+SETTINGS = Move()
 
 
 def running(job: str, *gpus: tuple[str, int], **also: Any) -> MoveCandidate:
