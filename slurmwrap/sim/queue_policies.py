@@ -362,6 +362,36 @@ def make_gittins_index(history: Floats, quantum: float) -> Index:
     return Index(ordered=ordered, quantum=quantum, _sums=np.concatenate(([0.0], np.cumsum(ordered))))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiresiasIndex:
+    """The index as the authors' code computes it (cal_r_gittins_index, get_gittins_index), for its figures.
+
+    Its differences from the formula: one index for all services up to the next S of the history, that of one GPU-second
+    less than this S; the sum of S instead of S - a in E, and E rounded down; jobs that take D or more beyond the
+    second largest S count as that S.
+    """
+
+    ordered: Floats  # S, ascending
+    _index: Floats  # by the number of S that are not larger
+
+    def at(self, attained: Floats) -> Floats:
+        """Return one index per job."""
+        return self._index[np.searchsorted(self.ordered, np.floor(attained + _SOON), side="right")]
+
+
+def make_tiresias_index(history: Floats, quantum: float) -> TiresiasIndex:
+    """Return the index. `history`: whole GPU-seconds of earlier jobs, in any order."""
+    ordered = np.sort(history)
+    count = len(ordered)
+    first = np.searchsorted(ordered, ordered, side="left")
+    within = np.searchsorted(ordered, ordered - 1 + quantum, side="right")
+    within = np.where(within == count, count - 1, within)
+    sums = np.concatenate(([0.0], np.cumsum(ordered)))
+    expected = (sums[within] - sums[first] + quantum * (count - within)) // (count - first)
+    chance = np.round((within - first) / (count - first), 5)
+    return TiresiasIndex(ordered=ordered, _index=np.append(np.round(chance * 1e6 / expected, 4), 0.0))
+
+
 @dataclass(slots=True, kw_only=True)
 class Gittins(Queues):
     """The queues of 2D-LAS; within each, the largest Gittins index first, equals by submission.
@@ -370,7 +400,7 @@ class Gittins(Queues):
     GPU-seconds in all queues; the paper's is the upper limit of the queue.
     """
 
-    index: Index
+    index: Index | TiresiasIndex
     name: str = "2d-gittins"
 
     def _rank(self, active: Active) -> Ints:
@@ -390,12 +420,13 @@ def make_policy(
     thresholds: Sequence[float] | None = None,
     promote: float | None = None,
     late_jumps: bool = True,
+    services: Floats | None = None,
 ) -> Policy:
     """Return a new policy for one run of `jobs`, because some policies keep state. ValueError for an unknown name.
 
     `thresholds`: GPU-seconds, for `las` and `gittins`; None: Tiresias's, (): none, which turns `las` into plain LAS.
     `promote`, `late_jumps`: see Queues. `gittins` uses the GPU-seconds of `jobs` as its history, as if earlier jobs had
-    been just like them (the authors use 1,000 other jobs). "fjf" and "sjf", Tiresias's other two, exist so that its
+    been just like them; with `services`, those of other jobs, it uses these as the authors' code does. "fjf" and "sjf", Tiresias's other two, exist so that its
     whole table can be checked.
     """
     limits = THRESHOLDS if thresholds is None else tuple(thresholds)
@@ -405,8 +436,13 @@ def make_policy(
     if known == "las":
         return Queues(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps)
     if known == "gittins":
-        services = np.array([job.work_s * job.gpus for job in jobs], dtype=np.float64)
-        index = make_gittins_index(services, limits[0] if limits else inf)
+        quantum = limits[0] if limits else inf
+        index: Index | TiresiasIndex
+        if services is not None:
+            index = make_tiresias_index(services, quantum)
+        else:
+            own = np.array([job.work_s * job.gpus for job in jobs], dtype=np.float64)
+            index = make_gittins_index(own, quantum)
         return Gittins(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps, index=index)
     if known == "ftf":
         return FinishTimeFairness(work_s=np.array([job.work_s for job in jobs], dtype=np.float64))
