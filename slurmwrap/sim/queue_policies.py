@@ -367,8 +367,7 @@ class TiresiasIndex:
     """The index as the authors' code computes it (cal_r_gittins_index, get_gittins_index), for its figures.
 
     Its differences from the formula: one index for all services up to the next S of the history, that of one GPU-second
-    less than this S; the sum of S instead of S - a in E, and E rounded down; jobs that take D or more beyond the
-    second largest S count as that S.
+    less than this S; the sum of S instead of S - a in E, and E rounded down; the largest S never ends within D.
     """
 
     ordered: Floats  # S, ascending
@@ -426,8 +425,8 @@ def make_policy(
 
     `thresholds`: GPU-seconds, for `las` and `gittins`; None: Tiresias's, (): none, which turns `las` into plain LAS.
     `promote`, `late_jumps`: see Queues. `gittins` uses the GPU-seconds of `jobs` as its history, as if earlier jobs had
-    been just like them; with `services`, those of other jobs, it uses these as the authors' code does. "fjf" and "sjf", Tiresias's other two, exist so that its
-    whole table can be checked.
+    been just like them; with `services`, those of other jobs, it uses these as the authors' code does. "fjf" and "sjf",
+    Tiresias's other two, exist so that its whole table can be checked.
     """
     limits = THRESHOLDS if thresholds is None else tuple(thresholds)
     known = SAME.get(name, name)

@@ -28,6 +28,8 @@ class SimOutcome:
     updates: int = 0  # updates of pending requests
     steps: int = 0  # rounds or events that were simulated
     packed: int = 0  # jobs that joined another one on its GPU
+    # How long each job waited although as many GPUs were free, where that was measured.
+    scattered_s: tuple[float, ...] = ()
     shared_s: float = 0.0  # GPU-seconds in which two jobs had one GPU
 
 

@@ -35,6 +35,7 @@ from slurmwrap.sim.engines.gpu_sharing import PackSettings, make_gpu_sharing
 from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queue
 from slurmwrap.sim.engines.queue_rules import QueueRules
 from slurmwrap.sim.engines.shadow_time import ShadowTable
+from slurmwrap.sim.engines.sim_moves import RunningMoves, SimMoveSettings
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_request import count_fewest_servers, make_ask, make_typical_server, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
@@ -81,7 +82,10 @@ class SchedulerParams:
     lag_s: float = 0.0  # by how much gsub takes longer than sbatch; only if slurmwrap is simulated
     jitter_s: float = 0.0  # every run takes up to this much longer
     seed: int = 0  # seed of the jitter
-    pack: PackSettings = PackSettings()  # who shares a GPU
+    pack: PackSettings = field(default_factory=PackSettings)  # who shares a GPU
+    move: SimMoveSettings = field(default_factory=SimMoveSettings)  # which running jobs are moved
+    # GPUs from which on it is measured how long a job waits although as many GPUs are free; 0: not measured.
+    scattered_gpus: int = 0
 
 
 # What slurmwrap does about pending jobs in the simulation, and when: gsub at submission, passes of the reconciler
@@ -265,6 +269,11 @@ class BackfillSimulator:
         self.in_turn = policy is None or policy.name == "fifo"
         self.rules = rules
         self.sharing = make_gpu_sharing(world.pack)
+        self.moves = None
+        if world.move.occasions:
+            if rules is None or not rules.index:
+                raise ValueError("jobs are moved by the classes of an order")
+            self.moves = RunningMoves(settings=world.move, rules=rules)
         self.queue = make_pending_queue(jobs, policy or Fifo())
         self.like = make_typical_server(servers)
         self.points = sim_throughput.list_model_speeds(profiles, self.like)
@@ -274,7 +283,7 @@ class BackfillSimulator:
         self.shadow = ShadowTable(self.free, max(server.gpus for server in servers))
         self.pools = group_by_partition(servers, world.partitions)
         self.now = 0.0
-        self.steps = self.updates = self.gone = 0
+        self.steps = self.updates = self.gone = self.preemptions = 0
         self.happened = 0  # number of submissions, starts and ends so far
         # When the last job ended.
         self.freed = -inf
@@ -289,6 +298,7 @@ class BackfillSimulator:
         self.ended: list[float | None] = [None] * len(jobs)
         self.held = [0.0] * len(jobs)
         self.spread = [0] * len(jobs)
+        self.scattered = [0.0] * (len(jobs) if world.scattered_gpus else 0)
 
     def run(self, reconciler: Reconciler | None, progress: Progress | None) -> SimOutcome:
         """Simulate to the end: go from one moment at which anything may happen to the next.
@@ -298,6 +308,8 @@ class BackfillSimulator:
         """
         coming = sorted(range(len(self.jobs)), key=lambda index: (self.jobs[index].submit_s, index), reverse=True)
         while (moment := self._next_moment(coming, reconciler)) < inf:
+            if self.world.scattered_gpus:
+                self._measure_scattered(max(0.0, moment - self.now))
             self.now = max(self.now, moment)
             self.steps += 1
             changed = self._release()
@@ -306,6 +318,8 @@ class BackfillSimulator:
                 # The plan of the next job must see where this one started.
                 if reconciler is not None:
                     self._schedule()
+            if self.moves is not None:
+                changed |= self.moves.take_back(self)
             if self.rules is not None:
                 changed |= self._reorder(self.rules)
             if reconciler is not None and self.pending and self.now >= reconciler.next_s(self) - SOON:
@@ -316,6 +330,8 @@ class BackfillSimulator:
                 self._backfill()
             if self.sharing is not None and self.sharing.join_waiting(self):
                 self.mark_changed()
+            if self.moves is not None and self.moves.run_pass(self):
+                self._schedule()
             if progress is not None and self.steps % _PROGRESS_STEPS == 0:
                 progress(self.gone, len(self.jobs))
         if progress is not None:
@@ -337,6 +353,8 @@ class BackfillSimulator:
             moment = min(moment, self._cycle_at())
         if self.pending and reconciler is not None:
             moment = min(moment, reconciler.next_s(self))
+        if self.moves is not None:
+            moment = min(moment, self.moves.next_s(self))
         return moment
 
     def _cycle_at(self) -> float:
@@ -390,13 +408,18 @@ class BackfillSimulator:
             return False
         if reconciler is not None:
             reconciler.submit(waiting, self)
+        self.enqueue(waiting)
+        return True
+
+    def enqueue(self, waiting: PendingSimJob) -> None:
+        """Let a job wait: a new one, or one that was stopped."""
+        waiting.submitted = self.now
         if self.sharing is not None:
             self.sharing.submit(waiting, self)
-        self.pending[index] = waiting
+        self.pending[waiting.place] = waiting
         self.queue.join(waiting, None if self.rules is None else self.rules.submit(waiting, self.now))
         self.happened += 1
         self.dirty = True
-        return True
 
     def _reorder(self, rules: QueueRules) -> bool:
         """Move pending jobs whose class changed; return whether any did."""
@@ -416,6 +439,13 @@ class BackfillSimulator:
         if job.limit_s is not None:
             return job.limit_s
         return self.world.limit_s if self.world.limit_factor is None else self.world.limit_factor * job.work_s
+
+    def _measure_scattered(self, seconds: float) -> None:
+        """Add these seconds to the large jobs that do not start although as many GPUs are free."""
+        least, free = self.world.scattered_gpus, self.free.free_gpus
+        for index, waiting in self.pending.items() if free >= least else ():
+            if least <= waiting.ask.all_gpus <= free and self.free.seats(waiting.ask, waiting.allowed) is None:
+                self.scattered[index] += seconds
 
     # ------------------------------------------------------------------------------------------- the schedulers
 
@@ -509,13 +539,33 @@ class BackfillSimulator:
         self.happened += 1
         waiting.began = waiting.since = self.now
         waiting.seats = assignment
-        run_s = waiting.left_s = self._run_s(waiting)
+        run_s = waiting.left_s = self._run_s(waiting) if self.began[index] is None else waiting.left_s
         waiting.ends = self.now + run_s
         self.running[index] = waiting
         if self.rules is not None:
             self.rules.begin(waiting)
-        self.began[index], self.spread[index] = self.now, len(assignment.servers)
+        self.spread[index] = len(assignment.servers)
+        if self.began[index] is None:
+            self.began[index] = self.now
         self.note_end(waiting)
+
+    def stop_run(self, one: PendingSimJob, lost_s: float) -> None:
+        """Take the GPUs from a running job that has to do so many seconds again; it does not wait yet."""
+        one.set_speed(1.0, self.now)
+        one.left_s += lost_s
+        one.held_s += self.now - one.began
+        del self.running[one.place]
+        if self.sharing is None or not self.sharing.end(one, self):
+            self._give_back(one)
+        self.ended[one.place], self.held[one.place] = None, one.held_s
+        self.happened += 1
+        self.freed = self.now
+        self.preemptions += 1
+        self.mark_changed()
+
+    def shares_gpu(self, one: PendingSimJob) -> bool:
+        """Return whether another job runs on the GPU of this one."""
+        return self.sharing is not None and self.sharing.has_pair(one)
 
     def assume_end(self, holder: PendingSimJob, heir: PendingSimJob, ends: float) -> None:
         """Assume that what `holder` has got will be free at `ends`; `heir` holds it from now on."""
@@ -562,8 +612,10 @@ class BackfillSimulator:
             ended_s=tuple(self.ended),
             held_s=tuple(self.held),
             servers=tuple(self.spread),
+            preemptions=self.preemptions,
             updates=self.updates,
             steps=self.steps,
+            scattered_s=tuple(self.scattered),
             packed=0 if self.sharing is None else self.sharing.joined,
             shared_s=0.0 if self.sharing is None else self.sharing.shared_s,
         )

@@ -7,7 +7,7 @@ the pair has the CPUs and the memory of the first. A pair is never separated.
 
 What a job uses of its GPU alone is in the trace (SimJob.gpu_util), or drawn. No trace here has it: the mean that Philly
 published for jobs of one GPU is 52 % (Jeon et al., ATC 2019), the form of the distribution is an assumption. The pair
-runs exactly as predicted.
+runs as predicted, times `speed_factor`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class PackSettings:
 
     consent: float = 0.0
     mean_util: float = 0.52  # of the GPU, of jobs of which the trace does not say it; above 0, below 1
+    speed_factor: float = 1.0  # real over predicted speed of a pair; below 1 it runs slower than predicted
     after_s: float = 60.0  # a job starts alone if it can within so many seconds
     seed: int = 1
 
@@ -105,6 +106,10 @@ class GpuSharing:
         simulator.change_speed(other, 1.0)
         return True
 
+    def has_pair(self, one: PendingSimJob) -> bool:
+        """Return whether another job runs on the GPU of this one."""
+        return one.place in self._pair
+
     def join_waiting(self, simulator: BackfillSimulator) -> bool:
         """Let jobs that have waited join others; return whether any did."""
         before = self.joined
@@ -141,7 +146,7 @@ class GpuSharing:
         simulator.begin_run(one, holder.seats)
         simulator.assume_end(holder, holder, max(each.began + each.most_s for each in (one, holder)))
         for each in (one, holder):
-            simulator.change_speed(each, speed)
+            simulator.change_speed(each, speed * self.settings.speed_factor)
         return True
 
 

@@ -44,7 +44,7 @@ class PendingSimJob:
     began: float = -1.0
     seats: ServerAssignment = field(default_factory=lambda: ServerAssignment(servers=(), units=()))
     # What is known of a running job: when it will end, and at `since` for how many seconds it still had to run at
-    # speed 1. `held_s`: for how long earlier runs held its GPUs.
+    # speed 1. `held_s`: for how long earlier runs held its GPUs; then `left_s` is what the next one has to run.
     ends: float = -1.0
     left_s: float = 0.0
     speed: float = 1.0
