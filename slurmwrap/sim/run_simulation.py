@@ -68,6 +68,7 @@ def _play_simulation(simulation: Simulation, progress: Progress | None) -> SimOu
         simulation.jobs,
         thresholds=simulation.las_thresholds,
         promote=simulation.promote,
+        servers=simulation.servers,
     )
     mechanism = _make_mechanism(simulation, policy_name)
     if simulation.mode == "slurm":

@@ -41,7 +41,8 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME,…", help="Order of the queue: fifo, srtf, srsf, las, gittins, ftf.  [default: fifo]"
+            metavar="NAME,…",
+            help="Order of the queue: fifo, srtf, srsf, las, gittins, ftf, themis, drf.  [default: fifo]",
         ),
     ] = None,
     mechanism: Annotated[
@@ -49,7 +50,7 @@ def simulate(
         typer.Option(
             metavar="NAME,…",
             help="How CPUs and memory are divided: proportional, greedy, tune (Synergy's), graded "
-            "(production's), opt (an upper bound).  [default: proportional]",
+            "(production's), opt (an upper bound), tetris.  [default: proportional]",
         ),
     ] = None,
     placement: Annotated[

@@ -143,6 +143,7 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
         *_remark_on_unused_options(asked),
         *_remark_on_service_policies(kinds),
         *_remark_on_graded(kinds),
+        *_remark_on_fair_policies(kinds, first),
         *_remark_on_rules(rules, first),
         *_remark_on_sharing(sharing, first.jobs),
         *(_remark_on_placement(kinds) if any(job.model in profiles for job in first.jobs) else ()),
@@ -317,6 +318,15 @@ def _remark_on_service_policies(kinds: Sequence[tuple[str, str, str, str]]) -> t
     if not alike:
         return ()
     return (f"{' and '.join(alike)} in the world slurm is fifo: jobs that wait have not run yet",)
+
+
+def _remark_on_fair_policies(kinds: Sequence[tuple[str, str, str, str]], load: Load) -> Iterator[str]:
+    """Remark on DRF where it knows too little."""
+    modes = {mode for mode, _, policy, _ in kinds if policy == "drf"}
+    if "slurm" in modes:
+        yield "drf in the world slurm counts the waiting jobs of a user, not the running ones"
+    if modes and not any(job.user for job in load.jobs):
+        yield "drf: no job has a user, so each is a user of its own"
 
 
 def _remark_on_placement(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:

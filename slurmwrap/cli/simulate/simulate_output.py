@@ -15,7 +15,7 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
 from slurmwrap.sim.engines.sim_moves import MOVES, SimMoveSettings
 from slurmwrap.sim.run_simulation import Simulation
-from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
+from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary, compute_fairness
 from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}
@@ -78,6 +78,7 @@ def simulation_to_json_dict(ran: SimulationRun) -> dict[str, Any]:
         **asdict(ran.summary),
         "servers_per_multi_gpu_job": servers_per_multi_gpu_job(ran),
         "packed": ran.outcome.packed,
+        "finish_time_fairness": compute_fairness(asked.jobs, ran.outcome, asked.servers),
         "updates": ran.outcome.updates,
         "steps": ran.outcome.steps,
     }
@@ -164,6 +165,10 @@ def _format_list(ran: SimulationRun) -> str:
     lines = [f"  {name:14} {value:>12} {unit}" for name, value in rows]
     lines.append(f"  {'GPUs in use':14} {100 * one.gpu_utilisation:>12.1f} %")
     lines.append(f"  {'preemptions':14} {one.preemptions:>12,}")
+    fairness = compute_fairness(ran.simulation.jobs, ran.outcome, ran.simulation.servers)
+    if len(fairness) > 1:
+        user, rho = next(iter(fairness.items()))
+        lines.append(f"  {'worst user':14} {rho:>12.2f} x the JCT on an equal part: {text_format.visible(user)}")
     if ran.outcome.packed:
         lines.append(f"  {'joined another':14} {ran.outcome.packed:>12,}")
     return "\n".join(lines)

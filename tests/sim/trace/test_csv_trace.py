@@ -10,7 +10,9 @@ from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 
 HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
-NEEDED = "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model, gpu_util"
+NEEDED = (
+    "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model, gpu_util"
+)
 FIX_LINE = "fix the line, or remove it"
 GPUS = "expected: the number of GPUs of the whole job; leave out jobs without GPUs"
 SUBMIT = "expected: seconds since the first submission"
