@@ -50,7 +50,7 @@ def simulate(
         typer.Option(
             metavar="NAME,…",
             help="How CPUs and memory are divided: proportional, greedy, tune (Synergy's), graded "
-            "(production's), opt (an upper bound), tetris.  [default: proportional]",
+            "(production's), opt (an upper bound), opt-placed, tetris.  [default: proportional]",
         ),
     ] = None,
     placement: Annotated[

@@ -8,7 +8,7 @@ from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import GradedSettings
 from slurmwrap.sim.mechanism.lease_rounds import allocate_lease_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
-from slurmwrap.sim.mechanism.optimal import allocate_optimal
+from slurmwrap.sim.mechanism.optimal import allocate_optimal, allocate_optimal_placed
 from slurmwrap.sim.mechanism.reference_mechanisms import (
     reference_greedy,
     reference_proportional,
@@ -16,7 +16,7 @@ from slurmwrap.sim.mechanism.reference_mechanisms import (
     reference_tune,
 )
 
-MECHANISMS = ("proportional", "greedy", "tune", "graded", "opt", "tetris")
+MECHANISMS = ("proportional", "greedy", "tune", "graded", "opt", "opt-placed", "tetris")
 # Policies that know the run times of jobs.
 FORESEEING = ("srtf", "srsf")
 # Factor from which on a job is critical. Chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean JCTs suffer, at
@@ -44,6 +44,7 @@ def make_mechanism(
         "proportional": partial(reference_proportional, consolidate=consolidate),
         "greedy": partial(reference_greedy, consolidate=consolidate),
         "opt": allocate_optimal,
+        "opt-placed": allocate_optimal_placed,
         "tetris": partial(reference_tetris, consolidate=consolidate),
     }
     if name not in plain:
@@ -61,6 +62,6 @@ def make_habits(name: str, policy: str, *, strict_order: bool = False) -> Habits
     return Habits(
         whole_queue=name == "tetris" or (name == "greedy" and policy != "las"),
         equal_parts=name == "graded",
-        at_best=name == "opt",
+        at_best=name in ("opt", "opt-placed"),
         critical=CRITICAL if name == "graded" and policy in FORESEEING and not strict_order else 0.0,
     )

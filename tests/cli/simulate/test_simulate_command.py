@@ -367,7 +367,10 @@ def test_json_of_failures_is_the_whole_study(slurmwrap: Run) -> None:
 def test_an_invalid_option_is_refused_with_its_name_and_value(slurmwrap: Run, tiny_trace: str) -> None:
     wanted = {
         ("--policy", "sjf"): "--policy 'sjf' is none of fifo, srtf, srsf, las, gittins, ftf, themis, drf",
-        ("--mechanism", "fair"): "--mechanism 'fair' is none of proportional, greedy, tune, graded, opt, tetris",
+        (
+            "--mechanism",
+            "fair",
+        ): "--mechanism 'fair' is none of proportional, greedy, tune, graded, opt, opt-placed, tetris",
         ("--placement", "yarn"): "--placement 'yarn' is none of any, consolidate, skew",
         ("--mode", "real"): "--mode 'real' is none of rounds, slurm",
         ("--mechanism", "tune"): "--mechanism tune needs --profiles: it must know how fast jobs run",
