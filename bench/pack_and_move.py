@@ -21,6 +21,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +41,7 @@ WINDOW480 = queue_order.TRACE.with_name("philly480_window.csv")
 # Its first job among those of `queue_order.read_jobs`.
 START480 = 45_480
 LARGE = 8
+_WORKERS = 4
 BOTH = SimMoveSettings(occasions=MOVES["both"])
 # What is changed -> the fields of Simulation. The first is what the others are compared with.
 Variants = Mapping[str, Mapping[str, Any]]
@@ -56,15 +58,9 @@ PACK: Variants = {
 MOVE: Variants = {
     **FIFO,
     "order shortest": {"order": "shortest"},
-    "order exact": {"order": "exact"},
     "move": {"move": BOTH},
     "move, order shortest": {"order": "shortest", "move": BOTH},
-    "move, half of the jobs": {"move": replace(BOTH, consent=0.5)},
-}
-PACK_AND_MOVE: Variants = {
-    **FIFO,
-    "pack 50 %, order shortest": {"order": "shortest", "pack": PackSettings(consent=0.5)},
-    "pack 50 %, move, order shortest": {"order": "shortest", "pack": PackSettings(consent=0.5), "move": BOTH},
+    "pack 50 %, move, order shortest": {"order": "shortest", "move": BOTH, "pack": PackSettings(consent=0.5)},
 }
 
 
@@ -150,17 +146,23 @@ def play_variants(
 
 def play_ten_windows(variants: Variants) -> list[VariantRun]:
     jobs = queue_order.read_jobs()
-    return [
-        run
-        for load in LOADS
-        for start in queue_order.choose_windows(jobs, queue_order.SEED)
-        for run in play_variants(cut_window(jobs, start, load), start, load, list_ended_before(jobs, start), variants)
-    ]
+    with ProcessPoolExecutor(_WORKERS) as pool:
+        windows = [
+            pool.submit(
+                play_variants, cut_window(jobs, start, load), start, load, list_ended_before(jobs, start), variants
+            )
+            for load in LOADS
+            for start in queue_order.choose_windows(jobs, queue_order.SEED)
+        ]
+        return [run for window in windows for run in window.result()]
 
 
 def play_480_jobs(variants: Variants) -> list[VariantRun]:
-    history = list_ended_before(queue_order.read_jobs(), START480)
-    return play_variants(read_load(WINDOW480).jobs, START480, 1.0, history, variants)
+    jobs, history = read_load(WINDOW480).jobs, list_ended_before(queue_order.read_jobs(), START480)
+    first, *others = variants.items()
+    with ProcessPoolExecutor(_WORKERS) as pool:
+        pairs = [pool.submit(play_variants, jobs, START480, 1.0, history, dict((first, other))) for other in others]
+        return [pairs[0].result()[0], *(pair.result()[1] for pair in pairs)]
 
 
 def format_runs(runs: Sequence[VariantRun]) -> str:
@@ -190,7 +192,6 @@ def _mean(group: Sequence[VariantRun], name: str) -> float:
 STUDIES = {
     "pack": lambda: play_ten_windows(PACK),
     "move": lambda: play_ten_windows(MOVE),
-    "pack-and-move": lambda: play_ten_windows(PACK_AND_MOVE),
     "limits": lambda: play_480_jobs(dict(_list_limits())),
     "scattered": lambda: play_480_jobs(dict(_list_scattered())),
 }

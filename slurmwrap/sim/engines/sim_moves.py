@@ -17,6 +17,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from slurmwrap.config.config_defaults import Move
+from slurmwrap.model.run_time import RunTimeEstimate
 from slurmwrap.policy.move_choice import (
     FEEDBACK,
     FRAGMENTATION,
@@ -39,6 +40,8 @@ MOVES = {"both": (FEEDBACK, FRAGMENTATION), FEEDBACK: (FEEDBACK,), FRAGMENTATION
 _WAITING = 50
 # Seconds between two looks while nothing happens: only checkpoints and attained services change then.
 _QUIET_LOOK_S = 300.0
+# Seconds after which the expected run time of a job is looked up again, as QueueRules classifies jobs.
+_EXPECT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class RunningMoves:
     _seen: int = -1  # events that the simulator had counted at the last look
     _out: list[tuple[float, int, PendingSimJob]] = field(default_factory=list)  # out of the queue, until when
     _moved_at: dict[int, float] = field(default_factory=dict)
+    # Expected run times of jobs, and when they were asked for.
+    _expected: dict[int, tuple[float, RunTimeEstimate | None]] = field(default_factory=dict)
 
     def next_s(self, simulator: BackfillSimulator) -> float:
         """Return when something is due: a look, or the return of a job to the queue."""
@@ -118,7 +123,7 @@ class RunningMoves:
             for server, gpus, cpus, mem in zip(simulator.servers, free.gpus, free.cpus, free.mem_mib, strict=True)
         )
         candidates = (self._make_candidate(one, simulator) for one in simulator.running.values())
-        waiting = (self._make_waiting(one) for one in simulator.list_pending(_WAITING))
+        waiting = (self._make_waiting(one, simulator.now) for one in simulator.list_pending(_WAITING))
         return MoveView(
             nodes=nodes,
             candidates=tuple(one for one in candidates if one is not None),
@@ -132,7 +137,7 @@ class RunningMoves:
         if not self._is_willing(one) or simulator.shares_gpu(one):
             return None
         attained_s = one.held_s + now - one.began
-        remaining_s = one.ends - now if settings.exact else self._expect_remaining_s(one, attained_s)
+        remaining_s = one.ends - now if settings.exact else self._expect_remaining_s(one, attained_s, now)
         if remaining_s is None:
             return None
         units = one.seats.units[0]
@@ -152,13 +157,13 @@ class RunningMoves:
             mem_mib=int(units * one.ask.mem_mib),
         )
 
-    def _make_waiting(self, one: PendingSimJob) -> WaitingJob:
+    def _make_waiting(self, one: PendingSimJob, now: float) -> WaitingJob:
         ask = one.ask
         fixed = ask.least == ask.most
         units = ceil(ask.units / ask.least) if fixed else 1
         run_s = one.left_s if self.settings.exact and one.held_s else None
         if run_s is None:
-            run_s = one.job.work_s if self.settings.exact else self._expect_remaining_s(one, one.held_s)
+            run_s = one.job.work_s if self.settings.exact else self._expect_remaining_s(one, one.held_s, now)
         return WaitingJob(
             job=str(one.place),
             gpus=ask.all_gpus,
@@ -178,9 +183,12 @@ class RunningMoves:
         """Return the work since the last checkpoint of this run, in seconds."""
         return (now - one.began) % self.settings.checkpoint_s
 
-    def _expect_remaining_s(self, one: PendingSimJob, attained_s: float) -> float | None:
+    def _expect_remaining_s(self, one: PendingSimJob, attained_s: float, now: float) -> float | None:
         """Return the expected remaining run time; None if nothing is known about jobs like this one."""
-        estimate = self.rules.estimate(one)
+        since, estimate = self._expected.get(one.place, (-inf, None))
+        if now >= since + _EXPECT_S:
+            estimate = self.rules.estimate(one)
+            self._expected[one.place] = now, estimate
         if estimate is None:
             return None
         remaining_s = estimate.expect_remaining_s(attained_s)
