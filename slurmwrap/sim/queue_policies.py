@@ -1,7 +1,8 @@
-"""Queue policies of the simulator: FIFO, SRTF, SRSF, LAS, Gittins and finish-time fairness."""
+"""Queue policies of the simulator: FIFO, SRTF, SRSF, LAS, Gittins, finish-time fairness, Themis and DRF."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -9,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from slurmwrap.placement.demand import Server
 from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.sim_job import SimJob
 
@@ -182,6 +184,104 @@ class FinishTimeFairness:
     def quiet_s(self, active: Active, now: float) -> float:
         # The rho of a pending job grows all the time.
         return 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Themis:
+    """By rho as in Themis (Mahajan et al., NSDI 2020), largest first: a job's time here over its time on its part.
+
+        rho = (waited and run so far + remaining time) / (work x max(1, GPUs x N / GPUs of the cluster))
+
+    N is the mean number of jobs in the system since the job was submitted, so its part is 1 / N of the cluster; a job
+    with more GPUs than that takes as many times longer there. Each job is an application of its own. Not simulated: the
+    auction, which offers GPUs to a part of the applications and lets them bid for near GPUs. Themis's leases last
+    20 minutes.
+    """
+
+    work_s: Floats  # by SimJob.number, at the proportional share
+    total_gpus: int
+    name: str = "themis"
+    in_turn: bool = False
+    # Integral of the number of jobs in the system over time, and its value when each job was seen first.
+    _job_seconds: float = field(init=False, default=0.0)
+    _before: Floats = field(init=False)
+    _jobs: int = field(init=False, default=0)
+    _last: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._before = np.full(len(self.work_s), np.nan)
+
+    def order(self, active: Active, now: float) -> Ints:
+        self._job_seconds += self._jobs * max(0.0, now - self._last)
+        self._jobs, self._last = len(active.number), now
+        before = self._before[active.number]
+        new = np.isnan(before)
+        before = np.where(new, self._job_seconds - self._jobs * (now - active.submit_s), before)
+        self._before[active.number] = before
+        stay_s = now - active.submit_s
+        contention = np.where(stay_s > 0, (self._job_seconds - before) / np.where(stay_s > 0, stay_s, 1.0), self._jobs)
+        alone = self.work_s[active.number] * np.maximum(1.0, active.gpus * contention / self.total_gpus)
+        return np.argsort(-(stay_s + active.left_s / active.speed) / np.maximum(alone, 1e-9), kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return None
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DominantShare:
+    """Dominant resource fairness (Ghodsi et al., NSDI 2011): the next job of the user with the least dominant share.
+
+    A user's dominant share is the largest of the shares of the cluster's GPUs, CPUs and memory that the user's jobs
+    before in the order request. The jobs of a user come in the order of submission; a job without a user is a user of
+    its own. A job that does not fit counts as if it ran.
+    """
+
+    users: Sequence[str]  # by SimJob.number
+    shares: Floats  # of GPUs, CPUs and memory, one row per SimJob.number
+    name: str = "drf"
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        queues: dict[str, list[int]] = {}
+        for position, number in enumerate(active.number.tolist()):
+            queues.setdefault(self.users[number] or f"\0{number}", []).append(position)
+        # (dominant share, position of the next job, user, jobs taken)
+        heap = [(0.0, positions[0], user, 0) for user, positions in queues.items()]
+        held = {user: np.zeros(self.shares.shape[1]) for user in queues}
+        heapq.heapify(heap)
+        found = []
+        while heap:
+            _, position, user, taken = heapq.heappop(heap)
+            found.append(position)
+            held[user] += self.shares[active.number[position]]
+            if taken + 1 < len(queues[user]):
+                heapq.heappush(heap, (float(held[user].max()), queues[user][taken + 1], user, taken + 1))
+        return np.array(found, dtype=np.int64)
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return None
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return inf
+
+
+def make_dominant_share(jobs: Sequence[SimJob], servers: Sequence[Server]) -> DominantShare:
+    """Return the policy. A job that requests no CPUs or memory gets those of its GPUs, so its GPUs count alone."""
+    gpus, cpus, mem_mib = (
+        max(1, sum(getattr(server, name) for server in servers)) for name in ("gpus", "cpus", "mem_mib")
+    )
+    shares = [
+        (
+            job.gpus / gpus,
+            job.gpus / gpus if job.cpus is None else job.cpus / cpus,
+            job.gpus / gpus if job.mem_mib is None else job.mem_mib / mem_mib,
+        )
+        for job in jobs
+    ]
+    return DominantShare(users=[job.user for job in jobs], shares=np.array(shares, dtype=np.float64).reshape(-1, 3))
 
 
 # Least attained service: the job that has had least comes first. Run times need not be known.
@@ -362,6 +462,35 @@ def make_gittins_index(history: Floats, quantum: float) -> Index:
     return Index(ordered=ordered, quantum=quantum, _sums=np.concatenate(([0.0], np.cumsum(ordered))))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiresiasIndex:
+    """The index as the authors' code computes it (cal_r_gittins_index, get_gittins_index), for its figures.
+
+    Its differences from the formula: one index for all services up to the next S of the history, that of one GPU-second
+    less than this S; the sum of S instead of S - a in E, and E rounded down; the largest S never ends within D.
+    """
+
+    ordered: Floats  # S, ascending
+    _index: Floats  # by the number of S that are not larger
+
+    def at(self, attained: Floats) -> Floats:
+        """Return one index per job."""
+        return self._index[np.searchsorted(self.ordered, np.floor(attained + _SOON), side="right")]
+
+
+def make_tiresias_index(history: Floats, quantum: float) -> TiresiasIndex:
+    """Return the index. `history`: whole GPU-seconds of earlier jobs, in any order."""
+    ordered = np.sort(history)
+    count = len(ordered)
+    first = np.searchsorted(ordered, ordered, side="left")
+    within = np.searchsorted(ordered, ordered - 1 + quantum, side="right")
+    within = np.where(within == count, count - 1, within)
+    sums = np.concatenate(([0.0], np.cumsum(ordered)))
+    expected = (sums[within] - sums[first] + quantum * (count - within)) // (count - first)
+    chance = np.round((within - first) / (count - first), 5)
+    return TiresiasIndex(ordered=ordered, _index=np.append(np.round(chance * 1e6 / expected, 4), 0.0))
+
+
 @dataclass(slots=True, kw_only=True)
 class Gittins(Queues):
     """The queues of 2D-LAS; within each, the largest Gittins index first, equals by submission.
@@ -370,7 +499,7 @@ class Gittins(Queues):
     GPU-seconds in all queues; the paper's is the upper limit of the queue.
     """
 
-    index: Index
+    index: Index | TiresiasIndex
     name: str = "2d-gittins"
 
     def _rank(self, active: Active) -> Ints:
@@ -379,7 +508,7 @@ class Gittins(Queues):
 
 
 # The queue policies by name: the values of `--policy`.
-POLICIES = ("fifo", "srtf", "srsf", "las", "gittins", "ftf")
+POLICIES = ("fifo", "srtf", "srsf", "las", "gittins", "ftf", "themis", "drf")
 SAME = {"2d-las": "las", "2d-gittins": "gittins"}  # Tiresias's own names
 
 
@@ -390,13 +519,15 @@ def make_policy(
     thresholds: Sequence[float] | None = None,
     promote: float | None = None,
     late_jumps: bool = True,
+    services: Floats | None = None,
+    servers: Sequence[Server] = (),
 ) -> Policy:
     """Return a new policy for one run of `jobs`, because some policies keep state. ValueError for an unknown name.
 
     `thresholds`: GPU-seconds, for `las` and `gittins`; None: Tiresias's, (): none, which turns `las` into plain LAS.
     `promote`, `late_jumps`: see Queues. `gittins` uses the GPU-seconds of `jobs` as its history, as if earlier jobs had
-    been just like them (the authors use 1,000 other jobs). "fjf" and "sjf", Tiresias's other two, exist so that its
-    whole table can be checked.
+    been just like them; with `services`, those of other jobs, it uses these as the authors' code does. "fjf" and "sjf",
+    Tiresias's other two, exist so that its whole table can be checked. `servers`: for `themis` and `drf`.
     """
     limits = THRESHOLDS if thresholds is None else tuple(thresholds)
     known = SAME.get(name, name)
@@ -405,11 +536,21 @@ def make_policy(
     if known == "las":
         return Queues(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps)
     if known == "gittins":
-        services = np.array([job.work_s * job.gpus for job in jobs], dtype=np.float64)
-        index = make_gittins_index(services, limits[0] if limits else inf)
+        quantum = limits[0] if limits else inf
+        index: Index | TiresiasIndex
+        if services is not None:
+            index = make_tiresias_index(services, quantum)
+        else:
+            own = np.array([job.work_s * job.gpus for job in jobs], dtype=np.float64)
+            index = make_gittins_index(own, quantum)
         return Gittins(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps, index=index)
     if known == "ftf":
         return FinishTimeFairness(work_s=np.array([job.work_s for job in jobs], dtype=np.float64))
+    if known == "themis":
+        total = sum(server.gpus for server in servers) or max((job.gpus for job in jobs), default=1)
+        return Themis(work_s=np.array([job.work_s for job in jobs], dtype=np.float64), total_gpus=total)
+    if known == "drf":
+        return make_dominant_share(jobs, servers)
     plain: dict[str, Policy] = {"fifo": Fifo(), "srtf": Srtf(), "srsf": Srsf(), "fjf": FirstFit(), "sjf": Smallest()}
     if known not in plain:
         raise ValueError(f"there is no policy '{name}': {', '.join(POLICIES)}")

@@ -9,7 +9,9 @@ from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import rounds_engine
+from slurmwrap.sim.engines.gpu_sharing import PackSettings
 from slurmwrap.sim.engines.queue_rules import EXACT, FEWEST_GPUS, make_queue_rules
+from slurmwrap.sim.engines.sim_moves import SimMoveSettings
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import make_habits, make_mechanism
 from slurmwrap.sim.model_skew import SKEW
@@ -48,6 +50,9 @@ class Simulation:
     history: tuple[SimJob, ...] = ()  # jobs that ended before the first one was submitted, in that order
     keyed: bool = False  # SimJob.model identifies jobs that do the same
     promote: float | None = None  # for las and gittins, see sim/queue_policies.py
+    pack: PackSettings = field(default_factory=PackSettings)  # in the mode slurm: which jobs share a GPU
+    move: SimMoveSettings = field(default_factory=SimMoveSettings)  # in the mode slurm: which running jobs are moved
+    scattered_gpus: int = 0  # see engines.SchedulerParams
 
 
 def run_simulation(simulation: Simulation, progress: Progress | None = None) -> tuple[SimOutcome, TimeSummary]:
@@ -63,14 +68,15 @@ def _play_simulation(simulation: Simulation, progress: Progress | None) -> SimOu
         simulation.jobs,
         thresholds=simulation.las_thresholds,
         promote=simulation.promote,
+        servers=simulation.servers,
     )
     mechanism = _make_mechanism(simulation, policy_name)
     if simulation.mode == "slurm":
         return _play_slurm(simulation, policy, mechanism, progress)
     if simulation.mode != "rounds":
         raise ValueError(f"there is no mode '{simulation.mode}': {', '.join(MODES)}")
-    if simulation.order or simulation.limits:
-        raise ValueError("order and limits are of the mode slurm")
+    if simulation.order or simulation.limits or simulation.pack.consent or simulation.move.occasions:
+        raise ValueError("order, limits, pack and move are of the mode slurm")
     return rounds_engine.play_rounds(
         simulation.jobs,
         simulation.servers,
@@ -98,12 +104,16 @@ def _play_slurm(simulation: Simulation, policy: Policy, mechanism: Mechanism, pr
     """Simulate the mode slurm. The mechanism `proportional` is plain Slurm: each job keeps what it asks for."""
     if simulation.mechanism not in IN_SLURM:
         raise ValueError(f"'{simulation.mechanism}' needs leases that end: {' or '.join(IN_SLURM)} in the mode slurm")
+    # Without another order, a job is in the class of the service that it has had.
+    order = simulation.order or ("las" if simulation.move.occasions else "")
     return engines.play_backfill(
         simulation.jobs,
         simulation.servers,
-        world=engines.SchedulerParams(),
+        world=engines.SchedulerParams(
+            pack=simulation.pack, move=simulation.move, scattered_gpus=simulation.scattered_gpus
+        ),
         policy=policy,
-        rules=make_queue_rules(simulation.order, simulation.limits, history=simulation.history, keyed=simulation.keyed),
+        rules=make_queue_rules(order, simulation.limits, history=simulation.history, keyed=simulation.keyed),
         mechanism=None if simulation.mechanism == "proportional" else mechanism,
         profiles=_add_published_skews(simulation.profiles) if simulation.placement == "skew" else simulation.profiles,
         placement=simulation.placement,

@@ -33,6 +33,7 @@ class SimJob:
     # Key of its profile; "": unknown.
     model: str = ""
     partition: str = ""
+    gpu_util: float | None = None  # which part of its GPUs it uses alone, 0 to 1; None: unknown
     # Line of the trace file, for error messages.
     line: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor
@@ -27,6 +28,10 @@ class SimOutcome:
     preemptions: int = 0  # runs that were interrupted
     updates: int = 0  # updates of pending requests
     steps: int = 0  # rounds or events that were simulated
+    packed: int = 0  # jobs that joined another one on its GPU
+    # How long each job waited although as many GPUs were free, where that was measured.
+    scattered_s: tuple[float, ...] = ()
+    shared_s: float = 0.0  # GPU-seconds in which two jobs had one GPU
 
 
 # The measures that the papers report: JCT, makespan, queueing delay, utilisation.
@@ -63,7 +68,7 @@ def summarize_outcome(
     jcts = sorted(end - job.submit_s for job, end in measured)
     waits = sorted(end - job.submit_s - outcome.held_s[job.number] for job, end in measured)
     span = max(end for _, end in ended) - min(job.submit_s for job, _ in ended)
-    held = sum(outcome.held_s[job.number] * job.gpus for job in jobs)
+    held = sum(outcome.held_s[job.number] * job.gpus for job in jobs) - outcome.shared_s
     return TimeSummary(
         jobs=len(measured),
         makespan_s=span,
@@ -76,6 +81,37 @@ def summarize_outcome(
         gpu_utilisation=held / max(1e-9, span * sum(server.gpus for server in servers)),
         preemptions=outcome.preemptions,
     )
+
+
+def compute_fairness(jobs: Sequence[SimJob], outcome: SimOutcome, servers: Sequence[Server]) -> dict[str, float]:
+    """Return user -> finish-time fairness, worst first: the user's JCTs over what they would be on the user's part.
+
+    As rho of Themis (Mahajan et al., NSDI 2020), with users instead of applications, and sums over the user's jobs: the
+    part is 1 / N of the cluster, N being the mean number of users with jobs in the system while a job is there. A job
+    with more GPUs than that takes as many times longer on it. That a user's jobs wait for each other there is not
+    counted, so a rho above 1 can be the user's own load. Jobs without a user are left out.
+    """
+    ended = [(job, end) for job in jobs if job.user and (end := outcome.ended_s[job.number]) is not None]
+    changes = sorted([(job.submit_s, 1, job.user) for job, _ in ended] + [(end, -1, job.user) for job, end in ended])
+    user_seconds: dict[float, float] = {}  # time -> integral of the number of users until then
+    count: Counter[str] = Counter()
+    users, since, total = 0, 0.0, 0.0
+    for time, change, user in changes:
+        total += users * (time - since)
+        since = time
+        users += (count[user] + change > 0) - (count[user] > 0)
+        count[user] += change
+        user_seconds[time] = total
+    gpus = sum(server.gpus for server in servers)
+    jct_s: defaultdict[str, float] = defaultdict(float)
+    alone_s: defaultdict[str, float] = defaultdict(float)
+    for job, end in ended:
+        stay_s = end - job.submit_s
+        contention = (user_seconds[end] - user_seconds[job.submit_s]) / stay_s if stay_s > 0 else 1.0
+        jct_s[job.user] += stay_s
+        alone_s[job.user] += job.work_s * max(1.0, job.gpus * contention / gpus)
+    found = {user: jct_s[user] / alone_s[user] for user in jct_s if alone_s[user] > 0}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def compute_percentile(ordered: Sequence[float], part: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
 from slurmwrap.sim.sim_job import SimJob, make_equal_servers
-from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
+from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary, compute_fairness
 
 
 def job(number: int, submit_s: float, work_s: float, gpus: int = 1) -> SimJob:
@@ -87,3 +87,16 @@ def test_in_mode_slurm_only_a_skewed_model_waits_for_one_server(model: str, serv
     two = make_equal_servers(2, gpus=3, cpus=9, mem_gb=187.5)
     outcome, _ = run_simulation(Simulation(jobs=jobs, servers=two, mode="slurm", placement="skew"))
     assert outcome.servers == (1, 1, servers)
+
+
+def test_fairness_compares_each_user_with_an_equal_part_of_the_cluster() -> None:
+    """Two GPUs: while both users have jobs, the job of two GPUs would take twice as long on its user's part."""
+    jobs = (replace(job(0, 0, 100, gpus=2), user="ada"), replace(job(1, 0, 100), user="eve"))
+    outcome, _ = run_simulation(replace(SIMULATION, jobs=jobs))
+    assert outcome.ended_s == (100.0, 200.0)
+    # ada: 100 s instead of 200 s; eve: 200 s instead of 100 s.
+    assert compute_fairness(jobs, outcome, SIMULATION.servers) == {"eve": 2.0, "ada": 0.5}
+
+
+def test_fairness_is_empty_without_users() -> None:
+    assert compute_fairness(JOBS, run_simulation(SIMULATION)[0], SIMULATION.servers) == {}

@@ -41,7 +41,8 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME,…", help="Order of the queue: fifo, srtf, srsf, las, gittins, ftf.  [default: fifo]"
+            metavar="NAME,…",
+            help="Order of the queue: fifo, srtf, srsf, las, gittins, ftf, themis, drf.  [default: fifo]",
         ),
     ] = None,
     mechanism: Annotated[
@@ -49,7 +50,7 @@ def simulate(
         typer.Option(
             metavar="NAME,…",
             help="How CPUs and memory are divided: proportional, greedy, tune (Synergy's), graded "
-            "(production's), opt (an upper bound).  [default: proportional]",
+            "(production's), opt (an upper bound), opt-placed, tetris.  [default: proportional]",
         ),
     ] = None,
     placement: Annotated[
@@ -76,6 +77,36 @@ def simulate(
             "10 times the run time), predicted (what the rule limit makes of these).  [default: trace]",
         ),
     ] = None,
+    pack: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SHARE,…",
+            help="--mode slurm: share of jobs (0 to 1) whose users let them share their GPU, drawn job by job. A "
+            "waiting job of one GPU joins a running one of the same user if both will run well.  [default: 0]",
+        ),
+    ] = None,
+    gpu_util: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT", help="--pack: mean GPU utilization of jobs of which the trace does not say it; drawn."
+        ),
+    ] = 52.0,
+    preempt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="--mode slurm: which running jobs leave their GPUs at a checkpoint, as the rule move does it: "
+            "feedback (for jobs that have had less), fragmentation (to free nodes), both.  [default: off]",
+        ),
+    ] = None,
+    checkpoint_s: Annotated[
+        float,
+        typer.Option("--checkpoint", metavar="S", help="--preempt: a job writes a checkpoint so often."),
+    ] = 1800.0,
+    moving: Annotated[
+        float,
+        typer.Option("--moving", metavar="SHARE", help="--preempt: share of the GPUs that may be moved at a time."),
+    ] = 0.05,
     round_s: Annotated[
         float | None,
         typer.Option(
@@ -166,6 +197,10 @@ def simulate(
       slurmwrap simulate philly480.csv --servers 15 --gpus 4 --mode slurm \\
           --order fifo,shortest,exact
     \b
+    What sharing GPUs, and moving running jobs, change on Slurm:
+      slurmwrap simulate philly480.csv --servers 15 --gpus 4 --mode slurm \\
+          --pack 0,0.5 --preempt off,both
+    \b
     Ten random loads instead of one:
       slurmwrap simulate synergy-dynamic --policy srtf --seed 1-10 \\
           --mechanism proportional,tune --profiles profiles.csv
@@ -186,7 +221,8 @@ def simulate(
         trace=trace, servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb, **names, placement=placement or ["any"],
         profiles=profiles, round_s=round_s, las_thresholds=las_thresholds, promote=promote, measure=measure, seed=seed,
         jobs=jobs, jobs_per_hour=jobs_per_hour, split=split, gpu_demand=gpu_demand, run_times=run_times,
-        order=order or [], limits=limits or [],
+        order=order or [], limits=limits or [], pack=pack or [], gpu_util=gpu_util, preempt=preempt or [],
+        checkpoint_s=checkpoint_s, moving=moving,
     )  # fmt: skip
     if failures is None:
         _run_simulations(asked, plot, as_json)

@@ -12,11 +12,14 @@ from itertools import product
 from math import isfinite
 from pathlib import Path
 
+from slurmwrap.config.config_defaults import Move
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.policy.queue_order import INDEXES
-from slurmwrap.sim.engines.queue_rules import LIMITS, ORDERS, PREDICTED_LIMITS
+from slurmwrap.sim.engines.gpu_sharing import PackSettings
+from slurmwrap.sim.engines.queue_rules import EXACT, FEWEST_GPUS, LIMITS, ORDERS, PREDICTED_LIMITS
+from slurmwrap.sim.engines.sim_moves import MOVES, SimMoveSettings
 from slurmwrap.sim.mechanism.mechanism_registry import FORESEEING, MECHANISMS
 from slurmwrap.sim.model_skew import PLACEMENTS
 from slurmwrap.sim.queue_policies import POLICIES, SAME
@@ -33,6 +36,7 @@ _DEFAULT_JOBS = 100
 _MOST_SEEDS = 1000
 # Values of --order and --limits; the first of each changes nothing.
 _ORDERS, _LIMITS = ("fifo", *ORDERS), ("trace", *LIMITS)
+NO_PREEMPTION = "off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,11 @@ class SimulateOptions:
     run_times: str | None
     order: Sequence[str] = ()
     limits: Sequence[str] = ()
+    pack: Sequence[str] = ()
+    gpu_util: float = 52.0
+    preempt: Sequence[str] = ()
+    checkpoint_s: float = 1800.0
+    moving: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +118,7 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
         )
     )
     _check_rules(asked, kinds)
+    sharing = _parse_sharing(asked)
     runs = [
         PlannedRun(
             seed=seed,
@@ -117,11 +127,14 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
                 order="" if order == "fifo" else order,
                 limits="" if limits == "trace" else limits,
                 keyed=bool(load.actual),
+                pack=pack,
+                move=move,
             ),
         )
         for seed, load in loads
         for kind in kinds
         for order, limits in rules
+        for pack, move in sharing
     ]
     first = loads[0][1]
     remarks = (
@@ -130,19 +143,74 @@ def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
         *_remark_on_unused_options(asked),
         *_remark_on_service_policies(kinds),
         *_remark_on_graded(kinds),
+        *_remark_on_fair_policies(kinds, first),
         *_remark_on_rules(rules, first),
+        *_remark_on_sharing(sharing, first.jobs),
         *(_remark_on_placement(kinds) if any(job.model in profiles for job in first.jobs) else ()),
     )
     return SimulationPlan(runs=tuple(runs), remarks=remarks)
 
 
 def _check_rules(asked: SimulateOptions, kinds: Sequence[tuple[str, str, str, str]]) -> None:
-    """Raise UsageError if --order or --limits do not apply to all runs."""
-    given = [name for name, value in (("--order", asked.order), ("--limits", asked.limits)) if value]
+    """Raise UsageError if an option of the world slurm does not apply to all runs."""
+    values = {"--order": asked.order, "--limits": asked.limits, "--pack": asked.pack, "--preempt": asked.preempt}
+    given = [name for name, value in values.items() if value]
     if given and any(mode != "slurm" for mode, *_ in kinds):
         raise UsageError(f"{given[0]} is of the world slurm", hint="add --mode slurm")
     if asked.order and any(policy != "fifo" for _, _, policy, _ in kinds):
         raise UsageError("--order and --policy both order the queue", hint="leave one of them out")
+    if asked.preempt and any(policy != "fifo" for _, _, policy, _ in kinds):
+        raise UsageError("--preempt orders the queue by classes, as --policy does", hint="leave --policy out")
+    exact = [name for text in asked.order for name in text.split(",") if name.strip() in (EXACT, FEWEST_GPUS)]
+    if asked.preempt and exact:
+        raise UsageError(f"--preempt needs classes, and --order {exact[0]} has none", hint=f"take {', '.join(INDEXES)}")
+
+
+def _parse_sharing(asked: SimulateOptions) -> list[tuple[PackSettings, SimMoveSettings]]:
+    """Return the combinations of --pack and --preempt."""
+    if not 0 < asked.gpu_util < 100:
+        raise UsageError(f"--gpu-util {asked.gpu_util:g}: per cent, more than 0 and less than 100")
+    if not (isfinite(asked.checkpoint_s) and asked.checkpoint_s > 0):
+        raise UsageError(f"--checkpoint {asked.checkpoint_s:g}: seconds, more than 0")
+    if not 0 <= asked.moving <= 1:
+        raise UsageError(f"--moving {asked.moving:g}: a share of the GPUs, 0 to 1")
+    names = _parse_names("--preempt", asked.preempt or [NO_PREEMPTION], (NO_PREEMPTION, *MOVES))
+    rule = replace(Move(), gpu_share=asked.moving)
+    moves = [
+        SimMoveSettings(occasions=MOVES.get(name, ()), rule=rule, checkpoint_s=asked.checkpoint_s) for name in names
+    ]
+    packs = [
+        PackSettings(consent=share, mean_util=asked.gpu_util / 100) for share in _parse_shares(asked.pack or ["0"])
+    ]
+    return list(product(packs, moves))
+
+
+def _parse_shares(given: Sequence[str]) -> tuple[float, ...]:
+    found = []
+    for text in (one for many in given for one in many.split(",")):
+        try:
+            share = float(text)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            raise UsageError(f"--pack '{text}': the share of jobs that may share their GPU, 0 to 1")
+        found.append(share)
+    return tuple(dict.fromkeys(found))
+
+
+def _remark_on_sharing(
+    sharing: Sequence[tuple[PackSettings, SimMoveSettings]], jobs: Sequence[SimJob]
+) -> Iterator[str]:
+    """Remark on what is assumed about jobs that share GPUs or are moved."""
+    if any(pack.consent for pack, _ in sharing):
+        unknown = sum(job.gpu_util is None for job in jobs if job.gpus == 1)
+        if unknown:
+            mean = 100 * sharing[0][0].mean_util
+            yield f"the GPU utilization of {unknown} jobs is not in the trace: it is drawn with a mean of {mean:g} %"
+        if not any(job.user for job in jobs):
+            yield "no job has a user: any two may share a GPU"
+    if any(move.occasions for _, move in sharing):
+        yield "which jobs are moved depends on run times that are expected from the runs that ended before"
 
 
 def _remark_on_rules(rules: Sequence[tuple[str, str]], load: Load) -> Iterator[str]:
@@ -250,6 +318,15 @@ def _remark_on_service_policies(kinds: Sequence[tuple[str, str, str, str]]) -> t
     if not alike:
         return ()
     return (f"{' and '.join(alike)} in the world slurm is fifo: jobs that wait have not run yet",)
+
+
+def _remark_on_fair_policies(kinds: Sequence[tuple[str, str, str, str]], load: Load) -> Iterator[str]:
+    """Remark on DRF where it knows too little."""
+    modes = {mode for mode, _, policy, _ in kinds if policy == "drf"}
+    if "slurm" in modes:
+        yield "drf in the world slurm counts the waiting jobs of a user, not the running ones"
+    if modes and not any(job.user for job in load.jobs):
+        yield "drf: no job has a user, so each is a user of its own"
 
 
 def _remark_on_placement(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:

@@ -13,15 +13,16 @@ from typing import Any
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
+from slurmwrap.sim.engines.sim_moves import MOVES, SimMoveSettings
 from slurmwrap.sim.run_simulation import Simulation
-from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
+from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary, compute_fairness
 from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}
 # Properties in which the runs of one call may differ, in addition to the seed.
-_KINDS = ("world", "placement", "policy", "mechanism", "order", "limits")
+_KINDS = ("world", "placement", "policy", "mechanism", "order", "limits", "pack", "preempt")
 # Values that are not worth a word if all runs have them.
-_USUAL = {"order": "fifo", "limits": "trace"}
+_USUAL = {"order": "fifo", "limits": "trace", "pack": "0", "preempt": "off"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,14 @@ class SimulationRun:
             "mechanism": asked.mechanism,
             "order": asked.order or "fifo",
             "limits": asked.limits or "trace",
+            "pack": f"{asked.pack.consent:g}",
+            "preempt": name_occasions(asked.move),
         }
+
+
+def name_occasions(move: SimMoveSettings) -> str:
+    """Return the value of --preempt."""
+    return next((name for name, occasions in MOVES.items() if occasions == move.occasions), "off")
 
 
 def simulation_to_json_dict(ran: SimulationRun) -> dict[str, Any]:
@@ -59,6 +67,8 @@ def simulation_to_json_dict(ran: SimulationRun) -> dict[str, Any]:
         "placement": asked.placement,
         "order": asked.order or None,
         "limits": asked.limits or None,
+        "pack": asked.pack.consent,
+        "preempt": name_occasions(asked.move),
         "round_s": asked.round_s if asked.mode == "rounds" else None,
         "servers": len(asked.servers),
         "gpus_per_server": server.gpus,
@@ -67,6 +77,8 @@ def simulation_to_json_dict(ran: SimulationRun) -> dict[str, Any]:
         "trace_jobs": len(asked.jobs),
         **asdict(ran.summary),
         "servers_per_multi_gpu_job": servers_per_multi_gpu_job(ran),
+        "packed": ran.outcome.packed,
+        "finish_time_fairness": compute_fairness(asked.jobs, ran.outcome, asked.servers),
         "updates": ran.outcome.updates,
         "steps": ran.outcome.steps,
     }
@@ -126,7 +138,9 @@ def _describe_worlds(runs: Sequence[SimulationRun]) -> list[str]:
     found = []
     for ran in runs:
         asked = ran.simulation
-        if asked.mode == "slurm":
+        if asked.move.occasions:
+            text = f"slurm: running jobs are moved at a checkpoint, every {asked.move.checkpoint_s:g} s; backfill"
+        elif asked.mode == "slurm":
             text = "slurm: nothing is taken back from a running job; backfill"
         elif asked.round_s > 0:
             text = f"rounds: every {asked.round_s:g} s all leases end and jobs are placed anew"
@@ -151,6 +165,12 @@ def _format_list(ran: SimulationRun) -> str:
     lines = [f"  {name:14} {value:>12} {unit}" for name, value in rows]
     lines.append(f"  {'GPUs in use':14} {100 * one.gpu_utilisation:>12.1f} %")
     lines.append(f"  {'preemptions':14} {one.preemptions:>12,}")
+    fairness = compute_fairness(ran.simulation.jobs, ran.outcome, ran.simulation.servers)
+    if len(fairness) > 1:
+        user, rho = next(iter(fairness.items()))
+        lines.append(f"  {'worst user':14} {rho:>12.2f} x the JCT on an equal part: {text_format.visible(user)}")
+    if ran.outcome.packed:
+        lines.append(f"  {'joined another':14} {ran.outcome.packed:>12,}")
     return "\n".join(lines)
 
 

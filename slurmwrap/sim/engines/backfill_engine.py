@@ -35,9 +35,11 @@ from slurmwrap.sim.engines.free_resources import (
     make_free_resources,
     make_idle_server,
 )
+from slurmwrap.sim.engines.gpu_sharing import PackSettings, make_gpu_sharing
 from slurmwrap.sim.engines.pending_queue import PendingSimJob, make_pending_queue
 from slurmwrap.sim.engines.queue_rules import QueueRules
 from slurmwrap.sim.engines.shadow_time import ShadowTable
+from slurmwrap.sim.engines.sim_moves import RunningMoves, SimMoveSettings
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_request import Ask, count_fewest_servers, make_ask, make_typical_server, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
@@ -84,6 +86,10 @@ class SchedulerParams:
     lag_s: float = 0.0  # by how much gsub takes longer than sbatch; only if slurmwrap is simulated
     jitter_s: float = 0.0  # every run takes up to this much longer
     seed: int = 0  # seed of the jitter
+    pack: PackSettings = field(default_factory=PackSettings)  # who shares a GPU
+    move: SimMoveSettings = field(default_factory=SimMoveSettings)  # which running jobs are moved
+    # GPUs from which on it is measured how long a job waits although as many GPUs are free; 0: not measured.
+    scattered_gpus: int = 0
 
 
 # What slurmwrap does about pending jobs in the simulation, and when: gsub at submission, passes of the reconciler
@@ -281,6 +287,12 @@ class BackfillSimulator:
         self.jobs, self.servers, self.world = jobs, servers, world
         self.in_turn = policy is None or policy.name == "fifo"
         self.rules = rules
+        self.sharing = make_gpu_sharing(world.pack)
+        self.moves = None
+        if world.move.occasions:
+            if rules is None or not rules.index:
+                raise ValueError("jobs are moved by the classes of an order")
+            self.moves = RunningMoves(settings=world.move, rules=rules)
         self.queue = make_pending_queue(jobs, policy or Fifo())
         self.like = make_typical_server(servers)
         self.points = sim_throughput.list_model_speeds(profiles, self.like)
@@ -290,7 +302,7 @@ class BackfillSimulator:
         self.shadow = ShadowTable(self.free, max(server.gpus for server in servers))
         self.pools = group_by_partition(servers, world.partitions)
         self.now = 0.0
-        self.steps = self.updates = self.gone = 0
+        self.steps = self.updates = self.gone = self.preemptions = 0
         self.happened = 0  # number of submissions, starts and ends so far
         # When the last job ended.
         self.freed = -inf
@@ -305,6 +317,7 @@ class BackfillSimulator:
         self.ended: list[float | None] = [None] * len(jobs)
         self.held = [0.0] * len(jobs)
         self.spread = [0] * len(jobs)
+        self.scattered = [0.0] * (len(jobs) if world.scattered_gpus else 0)
 
     def run(self, reconciler: Reconciler | None, progress: Progress | None) -> SimOutcome:
         """Simulate to the end: go from one moment at which anything may happen to the next.
@@ -314,6 +327,8 @@ class BackfillSimulator:
         """
         coming = sorted(range(len(self.jobs)), key=lambda index: (self.jobs[index].submit_s, index), reverse=True)
         while (moment := self._next_moment(coming, reconciler)) < inf:
+            if self.world.scattered_gpus:
+                self._measure_scattered(max(0.0, moment - self.now))
             self.now = max(self.now, moment)
             self.steps += 1
             changed = self._release()
@@ -322,6 +337,8 @@ class BackfillSimulator:
                 # The plan of the next job must see where this one started.
                 if reconciler is not None:
                     self._schedule()
+            if self.moves is not None:
+                changed |= self.moves.take_back(self)
             if self.rules is not None:
                 changed |= self._reorder(self.rules)
             if reconciler is not None and self.pending and self.now >= reconciler.next_s(self) - SOON:
@@ -330,6 +347,10 @@ class BackfillSimulator:
                 self._schedule()
             if self.dirty and self.pending and self.now >= self._cycle_at() - SOON:
                 self._backfill()
+            if self.sharing is not None and self.sharing.join_waiting(self):
+                self.mark_changed()
+            if self.moves is not None and self.moves.run_pass(self):
+                self._schedule()
             if progress is not None and self.steps % _PROGRESS_STEPS == 0:
                 progress(self.gone, len(self.jobs))
         if progress is not None:
@@ -351,6 +372,8 @@ class BackfillSimulator:
             moment = min(moment, self._cycle_at())
         if self.pending and reconciler is not None:
             moment = min(moment, reconciler.next_s(self))
+        if self.moves is not None:
+            moment = min(moment, self.moves.next_s(self))
         return moment
 
     def _cycle_at(self) -> float:
@@ -364,10 +387,13 @@ class BackfillSimulator:
         """Release what jobs that ended held; return whether a pending job may be able to start now."""
         changed = False
         while self.ends and self.ends[0][0] <= self.now + SOON:
-            index = heapq.heappop(self.ends)[1]
-            one = self.running.pop(index)
-            self.free.give_back(one.ask, one.seats)
-            self.shadow.ends(index, one.seats)
+            moment, index = heapq.heappop(self.ends)
+            one = self.running.get(index)
+            if one is None or moment != one.ends + self.world.react_s:
+                continue  # its end was moved since
+            del self.running[index]
+            if self.sharing is None or not self.sharing.end(one, self):
+                self._give_back(one)
             if self.rules is not None:
                 self.rules.end(one, self.held[index])
             self.gone += 1
@@ -380,6 +406,10 @@ class BackfillSimulator:
         if changed:
             self.stuck, self.dirty = False, True
         return changed
+
+    def _give_back(self, one: PendingSimJob) -> None:
+        self.free.give_back(one.ask, one.seats)
+        self.shadow.ends(one.place, one.seats)
 
     def _submit(self, index: int, reconciler: Reconciler | None) -> bool:
         """Submit a job and return whether Slurm accepts it: it must fit on the empty cluster."""
@@ -397,11 +427,18 @@ class BackfillSimulator:
             return False
         if reconciler is not None:
             reconciler.submit(waiting, self)
-        self.pending[index] = waiting
+        self.enqueue(waiting)
+        return True
+
+    def enqueue(self, waiting: PendingSimJob) -> None:
+        """Let a job wait: a new one, or one that was stopped."""
+        waiting.submitted = self.now
+        if self.sharing is not None:
+            self.sharing.submit(waiting, self)
+        self.pending[waiting.place] = waiting
         self.queue.join(waiting, None if self.rules is None else self.rules.submit(waiting, self.now))
         self.happened += 1
         self.dirty = True
-        return True
 
     def _reorder(self, rules: QueueRules) -> bool:
         """Move pending jobs whose class changed; return whether any did."""
@@ -452,6 +489,13 @@ class BackfillSimulator:
         ]
         queue = [_make_queued_job(one, run_times) for one in (*ahead, waiting)]
         return forecast_closeness(queue[-1], fewest, nodes, running, queue[:-1])
+
+    def _measure_scattered(self, seconds: float) -> None:
+        """Add these seconds to the large jobs that do not start although as many GPUs are free."""
+        least, free = self.world.scattered_gpus, self.free.free_gpus
+        for index, waiting in self.pending.items() if free >= least else ():
+            if least <= waiting.ask.all_gpus <= free and self.free.seats(waiting.ask, waiting.allowed) is None:
+                self.scattered[index] += seconds
 
     # ------------------------------------------------------------------------------------------- the schedulers
 
@@ -531,21 +575,63 @@ class BackfillSimulator:
 
     def _start_job(self, waiting: PendingSimJob, assignment: ServerAssignment) -> None:
         """Start the job on these servers, and compute when it ends."""
+        self.free.take(waiting.ask, assignment)
+        self.shadow.begins(waiting.place, waiting.ask, assignment, self.now + waiting.most_s)
+        self.begin_run(waiting, assignment)
+        if self.sharing is not None:
+            self.sharing.begin(waiting)
+
+    def begin_run(self, waiting: PendingSimJob, assignment: ServerAssignment) -> None:
+        """Let a pending job run on servers that it holds already, and compute when it ends."""
         index = waiting.place
         del self.pending[index]
         self.queue.leave(waiting)
         self.happened += 1
-        self.free.take(waiting.ask, assignment)
-        limit_s = waiting.length_s if waiting.running_s is None else waiting.running_s
-        self.shadow.begins(index, waiting.ask, assignment, self.now + limit_s)
-        waiting.began, waiting.seats = self.now, assignment
-        run_s = self._run_s(waiting)
+        waiting.began = waiting.since = self.now
+        waiting.seats = assignment
+        run_s = waiting.left_s = self._run_s(waiting) if self.began[index] is None else waiting.left_s
+        waiting.ends = self.now + run_s
         self.running[index] = waiting
         if self.rules is not None:
             self.rules.begin(waiting)
-        heapq.heappush(self.ends, (self.now + run_s + self.world.react_s, index))
-        self.began[index], self.ended[index] = self.now, self.now + run_s
-        self.held[index], self.spread[index] = run_s, len(assignment.servers)
+        self.spread[index] = len(assignment.servers)
+        if self.began[index] is None:
+            self.began[index] = self.now
+        self.note_end(waiting)
+
+    def stop_run(self, one: PendingSimJob, lost_s: float) -> None:
+        """Take the GPUs from a running job that has to do so many seconds again; it does not wait yet."""
+        one.set_speed(1.0, self.now)
+        one.left_s += lost_s
+        one.held_s += self.now - one.began
+        del self.running[one.place]
+        if self.sharing is None or not self.sharing.end(one, self):
+            self._give_back(one)
+        self.ended[one.place], self.held[one.place] = None, one.held_s
+        self.happened += 1
+        self.freed = self.now
+        self.preemptions += 1
+        self.mark_changed()
+
+    def shares_gpu(self, one: PendingSimJob) -> bool:
+        """Return whether another job runs on the GPU of this one."""
+        return self.sharing is not None and self.sharing.has_pair(one)
+
+    def assume_end(self, holder: PendingSimJob, heir: PendingSimJob, ends: float) -> None:
+        """Assume that what `holder` has got will be free at `ends`; `heir` holds it from now on."""
+        self.shadow.ends(holder.place, holder.seats)
+        self.shadow.begins(heir.place, heir.ask, heir.seats, ends)
+
+    def change_speed(self, one: PendingSimJob, speed: float) -> None:
+        """Let a running job run at this speed from now on."""
+        one.set_speed(speed, self.now)
+        self.note_end(one)
+
+    def note_end(self, one: PendingSimJob) -> None:
+        """Note when a running job will end, as things are."""
+        heapq.heappush(self.ends, (one.ends + self.world.react_s, one.place))
+        self.ended[one.place] = one.ends
+        self.held[one.place] = one.held_s + one.ends - one.began
 
     def _run_s(self, waiting: PendingSimJob) -> float:
         """Return for how long the job runs. It is killed at its time limit if that is known."""
@@ -576,8 +662,12 @@ class BackfillSimulator:
             ended_s=tuple(self.ended),
             held_s=tuple(self.held),
             servers=tuple(self.spread),
+            preemptions=self.preemptions,
             updates=self.updates,
             steps=self.steps,
+            scattered_s=tuple(self.scattered),
+            packed=0 if self.sharing is None else self.sharing.joined,
+            shared_s=0.0 if self.sharing is None else self.sharing.shared_s,
         )
 
 

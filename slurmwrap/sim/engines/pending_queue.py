@@ -43,11 +43,31 @@ class PendingSimJob:
     submitted: float = 0.0
     began: float = -1.0
     seats: ServerAssignment = field(default_factory=lambda: ServerAssignment(servers=(), units=()))
+    # What is known of a running job: when it will end, and at `since` for how many seconds it still had to run at
+    # speed 1. `held_s`: for how long earlier runs held its GPUs; then `left_s` is what the next one has to run.
+    ends: float = -1.0
+    left_s: float = 0.0
+    speed: float = 1.0
+    since: float = 0.0
+    held_s: float = 0.0
 
     @property
     def name(self) -> str:
         """The name of the job in demands."""
         return str(self.place)
+
+    @property
+    def most_s(self) -> float:
+        """The run time that backfill assumes at most once the job runs."""
+        return self.length_s if self.running_s is None else self.running_s
+
+    def set_speed(self, speed: float, now: float) -> None:
+        """Note what the running job has done until now, and let it run at this speed from now on."""
+        self.left_s = max(0.0, self.left_s - (now - self.since) * self.speed)
+        self.speed, self.since = speed, now
+        self.ends = now + self.left_s / speed
+        if self.job.limit_s is not None:
+            self.ends = min(self.ends, self.began + self.job.limit_s)
 
     def leaves_at(self, now: float) -> int | None:
         """Return the number of leaf switches that the job insists on at that moment."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 
 from slurmwrap.config.load_config import Limit, Order
-from slurmwrap.model.run_time import RunTimeSample
+from slurmwrap.model.run_time import RunTimeEstimate, RunTimeSample
+from slurmwrap.policy.move_choice import classify_attained
 from slurmwrap.policy.queue_order import (
     INDEXES,
     OrderSettings,
@@ -156,10 +157,28 @@ class QueueRules:
                     if place not in self._first:
                         yield waiting, found
 
+    def estimate(self, waiting: PendingSimJob) -> RunTimeEstimate | None:
+        """Return the expected run time of a job; None if nothing is known about jobs like it."""
+        return self._history.estimate(self._make_query(waiting.job), submit_s=waiting.submitted)
+
+    def get_class(self, waiting: PendingSimJob) -> int:
+        """Return the class of a pending job; 0 without an order."""
+        return 0 if waiting.place in self._first else self._class.get(waiting.place, 0)
+
+    def classify_attained(self, gpu_seconds: float) -> int:
+        """Return the class of a running job by the service that it has had."""
+        return classify_attained(gpu_seconds, self._thresholds)
+
     def _make_pending_order(self, waiting: PendingSimJob, query: RunTimeQuery, now: float) -> PendingOrder:
         job = waiting.job
-        estimate = self._history.estimate(query, submit_s=waiting.submitted)
-        return PendingOrder(job=job.job, gpus=job.gpus, waited_s=now - waiting.submitted, estimate=estimate)
+        return PendingOrder(
+            job=job.job,
+            gpus=job.gpus,
+            waited_s=now - waiting.submitted,
+            estimate=self._history.estimate(query, submit_s=waiting.submitted),
+            attained_s=waiting.held_s,
+            resumes=waiting.held_s > 0,
+        )
 
     def _set_limit(self, waiting: PendingSimJob, query: RunTimeQuery) -> None:
         """Set the limit that backfill assumes while the job waits, and the one that holds once it runs."""

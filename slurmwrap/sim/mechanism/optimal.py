@@ -1,4 +1,4 @@
-"""The mechanism `opt`: the division of all CPUs and memory with the greatest sum of speeds over the jobs of a round.
+"""The mechanisms `opt` and `opt-placed`: the division of CPUs and memory with the greatest sum of speeds in a round.
 
 Synergy-Opt's first program (Mohan et al., OSDI 2022; msr-fiddle/synergy 1bb2bed6, simulator/opt_algo), by HiGHS:
 
@@ -8,8 +8,16 @@ Synergy-Opt's first program (Mohan et al., OSDI 2022; msr-fiddle/synergy 1bb2bed
 
 It is an upper bound of that sum in each round, but not of the outcome for a queue: it does not consider which job gains
 most from speed. The servers are one pool: a job may hold GPUs of one and CPUs of another, so a real cluster may not
-reach it. Their second program, which spreads the jobs over the servers in fractions, is not solved: between equal
-servers, an equal part of each job on each of them always satisfies it, and its solution changes no speed.
+reach it.
+
+`opt-placed` adds their second program, which spreads the jobs over the servers in fractions, and the rounding:
+
+    find  part[server, job] >= 0 with sum over servers of part[server, job] = 1
+    s.t.  on each server, sums over jobs of part x GPUs, CPUs and MiB <= what the server has
+
+Between equal servers an equal part of each job on each of them satisfies it. A vertex has at most three times as many
+divided jobs as there are servers. Whole jobs get what the first program gave them; divided ones then get no more than
+their share, on one server if possible, else GPU by GPU. This runs on a real cluster.
 
 Jobs with the same options are one group, whose counts per point are integers: exact, and it takes milliseconds however
 many jobs there are. The program does not determine which jobs of a group get the faster points. Here those of lower
@@ -28,10 +36,15 @@ from itertools import islice
 
 import highspy
 
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
+from slurmwrap.placement.free_capacity import FreeCapacity, list_free_capacity
 from slurmwrap.placement.throughput import find_speed
+from slurmwrap.sim.mechanism.reference_mechanisms import Amount, GpuAssignment, assign_gpus, take_resources
 
 _SAME = 1e-9
+# A job whose part on a server is at most so much below 1 is whole.
+_WHOLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -79,6 +92,73 @@ def allocate_optimal(demands: Sequence[JobDemand], servers: Sequence[Server]) ->
     given = find_optimum(_select_admitted(demands, pool), pool)
     server_names = iter([server.name for server in servers for _ in range(server.gpus)])
     return tuple(_make_allocation(demand, given.get(number), server_names) for number, demand in enumerate(demands))
+
+
+def allocate_optimal_placed(demands: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
+    """Return one allocation per demand, in order: what the first program gives, as far as equal servers hold it.
+
+    A job for which no server is left gets none. `servers`: equal and empty.
+    """
+    pool_of_all = allocate_optimal(demands, servers)
+    admitted = [number for number, one in enumerate(pool_of_all) if one.servers]
+    capacities = list_free_capacity(servers)
+    whole = _find_whole_jobs([pool_of_all[number] for number in admitted], capacities) if admitted else {}
+    seats: dict[int, tuple[Allocation, GpuAssignment]] = {}
+    for place, server in whole.items():
+        number, capacity = admitted[place], capacities[server]
+        assignment: GpuAssignment = ((capacity, demands[number].gpus),)
+        take_resources(assignment, _amount_of(pool_of_all[number]))
+        seats[number] = pool_of_all[number], assignment
+    for number in admitted:
+        if number not in seats:
+            given = _limit_to_share(pool_of_all[number], demands[number], servers[0])
+            assignment = assign_gpus(demands[number], _amount_of(given), capacities, consolidate=True)
+            seats[number] = given, assignment
+    return tuple(_make_placed(one, seats.get(number)) for number, one in enumerate(pool_of_all))
+
+
+def _find_whole_jobs(given: Sequence[Allocation], capacities: Sequence[FreeCapacity]) -> dict[int, int]:
+    """Return job -> server, by position, of the jobs that a vertex of the second program puts on one server."""
+    model = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, value in (("output_flag", False), ("threads", 1), ("solver", "simplex")):
+        model.setOptionValue(name, value)
+    parts = [[model.addVariable(lb=0, ub=1) for _ in given] for _ in capacities]
+    for job in range(len(given)):
+        model.addConstr(model.qsum(row[job] for row in parts) == 1)
+    for row, capacity in zip(parts, capacities, strict=True):
+        jobs = [(part, len(one.servers), one) for part, one in zip(row, given, strict=True)]
+        model.addConstr(model.qsum(part * gpus for part, gpus, _ in jobs) <= capacity.gpus)
+        model.addConstr(model.qsum(part * (gpus * one.cpus) for part, gpus, one in jobs) <= capacity.cpus + _SAME)
+        model.addConstr(model.qsum(part * (gpus * one.mem_mib) for part, gpus, one in jobs) <= capacity.mem_mib + _SAME)
+    model.run()
+    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return {}
+    return {
+        job: server
+        for server, row in enumerate(parts)
+        for job, part in enumerate(row)
+        if model.val(part) >= 1 - _WHOLE and len(given[job].servers) <= capacities[server].gpus
+    }
+
+
+def _limit_to_share(one: Allocation, demand: JobDemand, server: Server) -> Allocation:
+    """Return the allocation with no more than the proportional share, and the speed there."""
+    share_cpus, share_mib = server.cpus / server.gpus, server.mem_mib // server.gpus
+    cpus, mem_mib = min(one.cpus, share_cpus), min(one.mem_mib, share_mib)
+    if one.speed is None:
+        return replace(one, cpus=cpus, mem_mib=mem_mib)
+    at_share = find_speed(demand.speeds, share_cpus, share_mib)
+    return replace(one, cpus=cpus, mem_mib=mem_mib, speed=find_speed(demand.speeds, cpus, mem_mib) / at_share)
+
+
+def _amount_of(one: Allocation) -> Amount:
+    return Amount(cpus=one.cpus, mem_mib=one.mem_mib, speed=one.speed)
+
+
+def _make_placed(one: Allocation, found: tuple[Allocation, GpuAssignment] | None) -> Allocation:
+    given, assignment = found or (one, ())
+    names = tuple(capacity.server.name for capacity, gpus in assignment for _ in range(gpus))
+    return replace(given, servers=names, speed=given.speed if names else None)
 
 
 def find_optimum(menus: Sequence[tuple[int, Options]], pool: AllServers) -> dict[int, GroupAllocation]:

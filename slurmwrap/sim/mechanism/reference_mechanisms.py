@@ -1,4 +1,4 @@
-"""The allocation mechanisms of Synergy's own simulator, for comparison: proportional, greedy and tune."""
+"""The allocation mechanisms of Synergy's own simulator, for comparison: proportional, greedy and tune; and tetris."""
 
 from __future__ import annotations
 
@@ -172,6 +172,45 @@ def reference_greedy(
             free -= sum(gpus for _, gpus in assignment)
         allocations.append(make_allocation(demand, best, assignment))
     return tuple(allocations)
+
+
+# The mechanism `tetris`: multi-resource packing (Grandl et al., SIGCOMM 2014), as a baseline of Synergy's paper.
+#
+# As with `greedy` each job gets its best or nothing. The next job is the one with the highest sum of two scores: how
+# well its demand fits what is free (the dot product of both, as shares of a server; over the highest one), and its
+# place in the policy's order (1 for the first, 0 after the last). Tetris weighs alignment and remaining work so that
+# both count alike on average, with SRTF as the order. It scores one machine at a time, and this all servers together,
+# because a job may need several.
+def reference_tetris(
+    claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
+) -> tuple[Allocation, ...]:
+    """Return one allocation per demand, in order. `claims`: the whole queue; `servers`: equal and empty."""
+    capacities, like = list_free_capacity(servers), servers[0]
+    best = [compute_best_amount(demand, like) for demand in claims]
+    assigned = [GpuAssignment() for _ in claims]
+    left = list(range(len(claims)))
+    while left:
+        free = (
+            sum(capacity.gpus for capacity in capacities),
+            sum(capacity.cpus for capacity in capacities) / like.cpus * like.gpus,
+            sum(capacity.mem_mib for capacity in capacities) / like.mem_mib * like.gpus,
+        )
+        scores = {number: _align(claims[number], best[number], free, like) for number in left}
+        highest = max(scores.values()) or 1.0
+        chosen = max(left, key=lambda number: (scores[number] / highest + 1 - number / len(claims), -number))
+        left.remove(chosen)
+        if claims[chosen].gpus <= free[0]:
+            assigned[chosen] = assign_gpus(claims[chosen], best[chosen], capacities, consolidate=consolidate)
+        if not free[0]:
+            break
+    return tuple(make_allocation(*each) for each in zip(claims, best, assigned, strict=True))
+
+
+def _align(demand: JobDemand, amount: Amount, free: tuple[float, float, float], like: Server) -> float:
+    """Return the dot product of what the job wants and what is free; both in GPUs, or what goes with as many GPUs."""
+    gpus = demand.gpus
+    wanted = (gpus, gpus * amount.cpus / like.cpus * like.gpus, gpus * amount.mem_mib / like.mem_mib * like.gpus)
+    return sum(one * other for one, other in zip(wanted, free, strict=True))
 
 
 # The mechanism `tune` as in Synergy's simulator, quirks included. Production's clean variant: placement/allocate.py.

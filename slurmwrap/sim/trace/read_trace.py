@@ -35,7 +35,7 @@ from slurmwrap.sim.trace.trace_load import Actual as Actual
 from slurmwrap.sim.trace.trace_load import Load as Load
 
 NEEDED = ("submit_s", "duration_s", "gpus")
-KNOWN = (*NEEDED, "cpus", "mem_gb", "user", "status", "model")
+KNOWN = (*NEEDED, "cpus", "mem_gb", "user", "status", "model", "gpu_util")
 _QUOTES = "put a field with a quote or a comma in quotes, and double the quotes in it"
 # A first submission later than this many seconds is a date (1979 and later), not a time since the first.
 _UNIX = 3e8
@@ -156,6 +156,7 @@ class _Table:
             user=make_printable(self._text(row, "user")),
             status=make_printable(self._text(row, "status")),
             model=make_printable(self._text(row, "model")),
+            gpu_util=self._gpu_util(row),
             line=row.line,
         )
 
@@ -182,6 +183,10 @@ class _Table:
         if gpus < 1 or gpus % 1:
             raise self._wrong(row, "gpus", "not a whole number of at least 1")
         return int(gpus)
+
+    def _gpu_util(self, row: _Row) -> float | None:
+        """Return the per cent in the field as a share; None if it is empty."""
+        return self._amount(row, "gpu_util", 100.0) / 100 if self._text(row, "gpu_util") else None
 
     def _positive_amount(self, row: _Row, column: str, most: float) -> float | None:
         """Return a value above 0; None if the field is empty."""
@@ -214,6 +219,7 @@ _HINTS = {
     "gpus": "expected: the number of GPUs of the whole job; leave out jobs without GPUs",
     "cpus": "expected: the number of CPUs that the whole job asks for; leave it empty if that is unknown",
     "mem_gb": "expected: the GB that the whole job asks for; leave it empty if that is unknown",
+    "gpu_util": "expected: the per cent of its GPUs that the job uses, 0 to 100; leave it empty if that is unknown",
 }
 
 

@@ -68,6 +68,8 @@ def test_json_of_one_run_is_a_flat_object_with_unrounded_numbers(slurmwrap: Run,
         "placement": "any",
         "order": None,
         "limits": None,
+        "pack": 0.0,
+        "preempt": "off",
         "round_s": 0.0,
         "servers": 1,
         "gpus_per_server": 2,
@@ -85,10 +87,33 @@ def test_json_of_one_run_is_a_flat_object_with_unrounded_numbers(slurmwrap: Run,
         "gpu_utilisation": (3600 + 2 * 1800 + 1080) / (2 * 6480),
         "preemptions": 0,
         "servers_per_multi_gpu_job": None,
+        "packed": 0,
+        "finish_time_fairness": {},
         "updates": 0,
         "steps": 6,
         "remarks": [],
     }
+
+
+def test_sharing_and_moving_are_compared_and_what_is_assumed_is_said(slurmwrap: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "pair.csv"
+    trace.write_text("submit_s,duration_s,gpus,user,gpu_util\n0,3600,1,ada,20\n0,3600,1,ada,30\n0,60,1,eve,\n")
+    options = ("--servers", "1", "--gpus", "1", "--mode", "slurm", "--pack", "0,1", "--preempt", "off,fragmentation")
+    found = parse_json(slurmwrap("simulate", str(trace), *options, "--json"))
+    assert [(run["pack"], run["preempt"], run["packed"]) for run in found["runs"]] == [
+        (0.0, "off", 0),
+        (0.0, "fragmentation", 0),
+        (1.0, "off", 1),
+        (1.0, "fragmentation", 1),
+    ]
+    assert found["remarks"] == [
+        "the GPU utilization of 1 jobs is not in the trace: it is drawn with a mean of 52 %",
+        "which jobs are moved depends on run times that are expected from the runs that ended before",
+    ]
+    shown = slurmwrap("simulate", str(trace), *options).stdout
+    assert re.search(r"pack +preempt +makespan", shown)
+    assert "world slurm: running jobs are moved at a checkpoint, every 1800 s; backfill" in shown
+    assert "joined another            1" in slurmwrap("simulate", str(trace), *options[:6], "--pack", "1").stdout
 
 
 def test_json_of_several_runs_is_a_list_in_the_order_of_the_options(slurmwrap: Run, tiny_trace: str) -> None:
@@ -163,6 +188,16 @@ def test_orders_and_limits_are_compared_in_one_table(slurmwrap: Run, tiny_trace:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (("--pack", "0.5"), "--pack is of the world slurm"),
+        (("--preempt", "both"), "--preempt is of the world slurm"),
+        (("--mode", "slurm", "--pack", "0.5,2"), "--pack '2': the share of jobs that may share their GPU, 0 to 1"),
+        (("--mode", "slurm", "--pack", "some"), "--pack 'some': the share of jobs"),
+        (("--mode", "slurm", "--preempt", "both,none"), "--preempt 'none' is none of off, both"),
+        (("--mode", "slurm", "--preempt", "both", "--policy", "srtf"), "--preempt orders the queue by classes"),
+        (("--mode", "slurm", "--preempt", "both", "--order", "exact"), "--preempt needs classes, and --order exact"),
+        (("--mode", "slurm", "--preempt", "both", "--checkpoint", "0"), "--checkpoint 0: seconds, more than 0"),
+        (("--mode", "slurm", "--preempt", "both", "--moving", "1.5"), "--moving 1.5: a share of the GPUs, 0 to 1"),
+        (("--mode", "slurm", "--pack", "1", "--gpu-util", "100"), "--gpu-util 100: per cent"),
         (("--order", "shortest"), "--order is of the world slurm"),
         (("--limits", "user"), "--limits is of the world slurm"),
         (("--mode", "slurm", "--order", "shortest", "--policy", "srtf"), "--order and --policy both order the queue"),
@@ -331,8 +366,11 @@ def test_json_of_failures_is_the_whole_study(slurmwrap: Run) -> None:
 
 def test_an_invalid_option_is_refused_with_its_name_and_value(slurmwrap: Run, tiny_trace: str) -> None:
     wanted = {
-        ("--policy", "sjf"): "--policy 'sjf' is none of fifo, srtf, srsf, las, gittins, ftf",
-        ("--mechanism", "fair"): "--mechanism 'fair' is none of proportional, greedy, tune, graded, opt",
+        ("--policy", "sjf"): "--policy 'sjf' is none of fifo, srtf, srsf, las, gittins, ftf, themis, drf",
+        (
+            "--mechanism",
+            "fair",
+        ): "--mechanism 'fair' is none of proportional, greedy, tune, graded, opt, opt-placed, tetris",
         ("--placement", "yarn"): "--placement 'yarn' is none of any, consolidate, skew",
         ("--mode", "real"): "--mode 'real' is none of rounds, slurm",
         ("--mechanism", "tune"): "--mechanism tune needs --profiles: it must know how fast jobs run",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import JobDemand, Server
-from slurmwrap.sim.mechanism.optimal import allocate_optimal, list_group_options
+from slurmwrap.sim.mechanism.optimal import allocate_optimal, allocate_optimal_placed, list_group_options
 from slurmwrap.sim.mechanism.reference_mechanisms import reference_tune
 
 SPEEDS = (
@@ -106,3 +106,27 @@ def test_a_job_that_does_not_fit_into_the_rest_gets_no_server() -> None:
 
 def test_an_empty_queue_gives_no_allocations() -> None:
     assert allocate_optimal([], [make_server()]) == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([1, 1, 1, 2, 4, 8, 12])), max_size=14))
+def test_placed_jobs_fit_on_each_server_and_are_no_faster_than_in_the_pool(kinds: list[tuple[int, int]]) -> None:
+    cluster = servers(2)
+    queue = [make_demand(speeds, gpus, name=str(number)) for number, (speeds, gpus) in enumerate(kinds)]
+    pool, grants = allocate_optimal(queue, cluster), allocate_optimal_placed(queue, cluster)
+    for server in cluster:
+        here = [(grant, grant.servers.count(server.name)) for grant in grants]
+        assert sum(gpus for _, gpus in here) <= server.gpus
+        assert sum(gpus * grant.cpus for grant, gpus in here) <= server.cpus + 1e-6
+        assert sum(gpus * grant.mem_mib for grant, gpus in here) <= server.mem_mib + 1e-6
+    for one, grant, demand in zip(pool, grants, queue, strict=True):
+        assert len(grant.servers) in ((0, demand.gpus) if one.servers else (0,))
+        assert (grant.speed or 0.0) <= (one.speed or 0.0) + 1e-9
+
+
+def test_a_vertex_divides_few_jobs_so_most_keep_what_the_pool_gives() -> None:
+    cluster = servers(2)
+    queue = [make_demand(number % 4, name=str(number)) for number in range(16)]
+    pool, grants = allocate_optimal(queue, cluster), allocate_optimal_placed(queue, cluster)
+    assert all(grant.servers for grant in grants)
+    assert sum(one.speed != grant.speed for one, grant in zip(pool, grants, strict=True)) <= 3 * len(cluster)

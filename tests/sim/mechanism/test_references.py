@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Allocation, JobDemand
-from slurmwrap.sim.mechanism.reference_mechanisms import reference_greedy, reference_proportional, reference_tune
+from slurmwrap.sim.mechanism.reference_mechanisms import (
+    reference_greedy,
+    reference_proportional,
+    reference_tetris,
+    reference_tune,
+)
 
 SPEEDS = {
     "hungry": points((3, 64_000, 1.0), (12, 64_000, 3.0)),
@@ -125,3 +130,29 @@ def test_tune_largest_first_places_by_gpus_and_keeps_the_order_of_results() -> N
         (12, 64_000, ("n1",), 3.0),
         (12, 64_000, ("n0", "n0"), 3.0),
     ]
+
+
+def test_tetris_prefers_a_job_whose_demand_fits_what_is_free() -> None:
+    """Two jobs with four times the share leave no CPUs; after one of them the light job fits best."""
+    queue = [job("light"), job("hungry", name="a"), job("hungry", name="b"), job("hungry", name="c")]
+    grants = reference_tetris(queue, servers(1))
+    assert [bool(grant.servers) for grant in grants] == [False, True, True, False]
+
+
+def test_tetris_follows_the_order_among_equal_jobs() -> None:
+    grants = reference_tetris([job("hungry"), job("hungry"), job("hungry")], servers(1))
+    assert [bool(grant.servers) for grant in grants] == [True, True, False]
+
+
+@given(queues)
+@settings(max_examples=60, deadline=None)
+def test_tetris_gives_each_job_its_best_or_nothing(queue: list[tuple[str, int]]) -> None:
+    demands = [job(kind, gpus, str(number)) for number, (kind, gpus) in enumerate(queue)]
+    grants = reference_tetris(demands, servers(2))
+    greedy = reference_greedy(demands, servers(2))
+    for grant, other, demand in zip(grants, greedy, demands, strict=True):
+        assert (grant.cpus, grant.mem_mib) == (other.cpus, other.mem_mib)
+        assert len(grant.servers) in (0, demand.gpus)
+    used = sum(len(grant.servers) for grant in grants)
+    assert used <= 16
+    assert sum(len(grant.servers) * grant.cpus for grant in grants) <= 48 + 1e-6

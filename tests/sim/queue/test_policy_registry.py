@@ -18,6 +18,8 @@ def test_every_name_gives_the_policy_of_that_name() -> None:
         "2d-las",
         "2d-gittins",
         "ftf",
+        "themis",
+        "drf",
     ]
 
 

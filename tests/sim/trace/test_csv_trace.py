@@ -10,7 +10,9 @@ from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 
 HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
-NEEDED = "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model"
+NEEDED = (
+    "needed are submit_s, duration_s, gpus; used, where they are there, cpus, mem_gb, user, status, model, gpu_util"
+)
 FIX_LINE = "fix the line, or remove it"
 GPUS = "expected: the number of GPUs of the whole job; leave out jobs without GPUs"
 SUBMIT = "expected: seconds since the first submission"
@@ -37,6 +39,14 @@ def test_a_row_gives_a_job_and_empty_fields_are_unknown() -> None:
             ),
         )
     )
+
+
+def test_gpu_utilization_is_a_percentage() -> None:
+    lines = ["submit_s,duration_s,gpus,gpu_util", "0,1,1,37.5", "0,1,1,", "0,1,1,100"]
+    assert [job.gpu_util for job in parse_trace(lines, "t").jobs] == [0.375, None, 1.0]
+    with pytest.raises(TraceError, match="gpu_util is '101': not between 0 and 100") as caught:
+        parse_trace([lines[0], "0,1,1,101"], "t")
+    assert "per cent of its GPUs" in caught.value.hint
 
 
 def test_a_first_submission_later_than_0_is_not_shifted() -> None:
