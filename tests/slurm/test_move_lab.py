@@ -157,7 +157,7 @@ def test_jobs_are_moved_for_others_and_continue_at_their_checkpoints(lab: Lab, o
     """Also by a reconciler that is killed at each of its changes."""
     jobs = Jobs(lab)
     add_run_times(lab)
-    jobs.submit("old", 8, "-wn0", preemptible="B:USR1@60")
+    jobs.submit("old", 6, "-wn0", preemptible="B:USR1@60")
     jobs.submit("fixed", 7, "-wn2")
     # While the last GPU of n2 is taken, the one-GPU job starts on n1.
     jobs.submit("eighth", 1, "-wn2", script=SHORT.replace("3", "600"))
@@ -169,7 +169,7 @@ def test_jobs_are_moved_for_others_and_continue_at_their_checkpoints(lab: Lab, o
     running = ("old", "single", "fixed", *leases)
     wait_until(lambda: all(jobs.steps(name) > 25 for name in running), "all jobs have saved")
     lab.run(["scancel", jobs.names["eighth"]])
-    for name, gpus, options in (("new", 8, "-wn0"), ("large", 8, "-xn0,n3"), ("short", 4, "-wn3")):
+    for name, gpus, options in (("new", 6, "-wn0"), ("large", 8, "-xn0,n3"), ("short", 4, "-wn3")):
         jobs.submit(name, gpus, options, script=SHORT)
     kills = 0
     # The signal is sent as the job's user, who cannot kill the reconciler.
@@ -205,16 +205,16 @@ def test_jobs_are_moved_for_others_and_continue_at_their_checkpoints(lab: Lab, o
 def test_a_lost_node_and_a_lost_controller_during_a_move(lab: Lab) -> None:
     jobs = Jobs(lab)
     add_run_times(lab)
-    # Six GPUs: of such jobs no run is known yet.
+    # Five GPUs: of such jobs no run is known yet, as of those with six above.
     for name, options in (("controller", "-wn0"), ("node", "-xn0,n3")):
-        jobs.submit(name, 6, options, preemptible="B:USR1@60")
+        jobs.submit(name, 5, options, preemptible="B:USR1@60")
     wait_until(lambda: all(jobs.steps(name) > 25 for name in ("controller", "node")), "both have saved")
-    jobs.submit("after", 6, "-wn0", script=SHORT)
+    jobs.submit("after", 5, "-wn0", script=SHORT)
     send_signal(jobs, "controller")
     restart_controller(lab, signal.SIGKILL)
     reconcile_until(lab, lambda: lab.states(jobs.names["after"]) == ["COMPLETED"], "the waiting job ran")
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", jobs.names["node"]]).stdout.strip()
-    jobs.submit("never", 6, f"-w{node}", script=SHORT)
+    jobs.submit("never", 5, f"-w{node}", script=SHORT)
     send_signal(jobs, "node")
     cut_power(lab, node)
     lab.run(["scancel", jobs.names["never"]])
