@@ -26,7 +26,7 @@ from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Node, NodeLo
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.node_ranking import score
 from slurmwrap.placement.resource_units import ResourceUnits
-from slurmwrap.profiling.contention import SharedRun, fit_contention_weights, make_contention_cases
+from slurmwrap.profiling.contention import ComparedRun, fit_contention_weights, make_contention_cases
 
 GPUS, CPUS, MIB = 8, 96, 1_000_000
 MONTH_S = 30 * 86400.0
@@ -165,7 +165,7 @@ def simulate(jobs: Sequence[Job], site: Site) -> list[Job]:
 def fit(done: Sequence[Job], rng: random.Random, nodes: int) -> ContentionWeights:
     """Return the weights that a site would publish after these runs."""
     runs = [
-        SharedRun(
+        ComparedRun(
             uid=job.program.uid,
             work=(job.program.name,) if rng.random() < 0.7 else (),
             nodes=(str(job.node),),

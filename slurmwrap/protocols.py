@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
-    from slurmwrap.profiling.contention import SharedRun
+    from slurmwrap.profiling.contention import ComparedRun
     from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
 else:
     Protocol = object  # only type checkers look
@@ -334,8 +334,8 @@ class Store(Protocol):
     def script_outcomes(self, limit: int) -> tuple[ScriptOutcome, ...]:
         """Return what became of the newest submissions of all users, oldest first; keys begin with the uid."""
 
-    def shared_runs(self, since: float) -> tuple[SharedRun, ...]:
-        """Return the runs with counted steps that ended since then and all runs beside them; () without such steps."""
+    def shared_runs(self, since: float) -> tuple[ComparedRun, ...]:
+        """Return the runs with counted steps that ended since then and all runs next to them; () without such steps."""
 
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
         """Store a raw measurement next to the profile that it contributed to."""

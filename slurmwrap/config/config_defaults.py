@@ -242,7 +242,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class GpuSharing:
     """Jobs of one user that share a GPU (docs/sharing.md)."""
 
     enabled: bool = True
@@ -441,7 +441,7 @@ class Config:
     pack: Pack = field(default_factory=Pack)
     placement: Placement = field(default_factory=Placement)
     tuning: Tuning = field(default_factory=Tuning)
-    share: Share = field(default_factory=Share)
+    share: GpuSharing = field(default_factory=GpuSharing)
     order: Order = field(default_factory=Order)
     limit: Limit = field(default_factory=Limit)
     early: Early = field(default_factory=Early)

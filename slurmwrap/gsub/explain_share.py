@@ -8,8 +8,8 @@ from pathlib import Path
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.gsub.planning_inputs import find_known_profile
 from slurmwrap.gsub.queue_run_times import list_submitted_ids
-from slurmwrap.gsub.share_submission import SharePair, SharePlan, describe_pairs, find_pairs, make_share_plan
-from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.gsub.share_submission import SharePair, describe_pairs, find_pairs, make_share_plan
+from slurmwrap.gsub.submit_context import PreparedJob, SharePlan, SubmitContext
 from slurmwrap.gsub.user_state import UserStateStore
 from slurmwrap.profiling.colocation import predict_pair, read_demand
 from slurmwrap.sbatch.share_option import find_sharing_obstacle

@@ -20,7 +20,7 @@ from slurmwrap import inject
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.gsub.pack_submission import make_batch_script
-from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.gsub.submit_context import PreparedJob, SharePlan, SubmitContext
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.pack_size import find_card_mib
 from slurmwrap.profiling.colocation import MEMORY_SHARE, GpuDemand, PairForecast, predict_pair, read_demand
@@ -51,22 +51,6 @@ _PARTITION = 2
 _MOST_JOBS = 100
 # Jobs that waited longer, or were lost while they ran, are no longer compared.
 _KEPT_S = 30 * 86400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharePlan:
-    """What must be known of a job to put it together with others. `demand` None: too little, it has its GPU alone."""
-
-    changes: tuple[OptionChange, ...] = ()
-    room: tuple[OptionChange, ...] = ()  # CPUs and memory for a second job; left out if Slurm refuses them
-    place: tuple[str, ...] = ()  # only jobs with the same one suit; (): not compared
-    # Slurm itself puts it on a GPU with other jobs: the shards that it asks for. None: the program on the node does.
-    shards: OptionChange | None = None
-    demand: GpuDemand | None = None
-    cpus: float = 1.0
-    mem_mib: int | None = None  # None: not known
-    card_mib: int | None = None  # memory of the smallest GPU on which it may run
-    time_s: float | None = None  # run time that it hardly exceeds when it is alone; None: not known
 
 
 def plan_sharing(

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slurmwrap.config.load_config import Config
-    from slurmwrap.gsub.share_submission import SharePlan
     from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.finding import Finding
     from slurmwrap.model.limits import Quotas
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.run_time import RunTimeEstimate
     from slurmwrap.placement.expected_start import ExpectedStart
     from slurmwrap.prerun.expected_saving import SavingEstimate
+    from slurmwrap.profiling.colocation import GpuDemand
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
     from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
     from slurmwrap.sbatch.pack_option import PackPlan
@@ -70,6 +70,22 @@ class SubmitContext:
     def cluster(self) -> str:
         """Slurm's ClusterName. After a snapshot this needs no further call to Slurm."""
         return self.slurm.cluster_name()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePlan:
+    """What must be known of a job to put it together with others. `demand` None: too little, it has its GPU alone."""
+
+    changes: tuple[OptionChange, ...] = ()
+    room: tuple[OptionChange, ...] = ()  # CPUs and memory for a second job; left out if Slurm refuses them
+    place: tuple[str, ...] = ()  # only jobs with the same one suit; (): not compared
+    # Slurm itself puts it on a GPU with other jobs: the shards that it asks for. None: the program on the node does.
+    shards: OptionChange | None = None
+    demand: GpuDemand | None = None
+    cpus: float = 1.0
+    mem_mib: int | None = None  # None: not known
+    card_mib: int | None = None  # memory of the smallest GPU on which it may run
+    time_s: float | None = None  # run time that it hardly exceeds when it is alone; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

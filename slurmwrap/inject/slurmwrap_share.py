@@ -77,7 +77,7 @@ _PROLOG = "#!/bin/sh\necho export SLURM_JOB_ID=%(job)s\necho export SLURM_JOBID=
 
 
 class Guest:
-    """A job of the same user whose script runs beside the holder's."""
+    """A job of the same user whose script runs next to the holder's."""
 
     def __init__(self, directory: str, job: str, spec: "Dict[str, Any]", speed: float) -> None:
         self.directory, self.job, self.spec, self.speed = directory, job, spec, speed

@@ -128,7 +128,7 @@ class NodeLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentionWeights:
-    """What the site's own runs prove about the speed that sensitive jobs lose beside others (profiling/contention.py).
+    """What the site's own runs prove about the speed that sensitive jobs lose next to others (profiling/contention.py).
 
     ln(speed) lost for each unit of own part x others' part of the node's CPUs, memory or PCIe.
     """
@@ -136,7 +136,7 @@ class ContentionWeights:
     cpus: float = 1.0
     memory: float = 1.0
     pcie: float = 0.0
-    pairs: int = 0  # runs alone and beside others that were compared; 0: nothing is proved
+    pairs: int = 0  # runs alone and next to others that were compared; 0: nothing is proved
 
 
 NO_EVIDENCE = ContentionWeights()

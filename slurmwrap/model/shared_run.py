@@ -13,7 +13,7 @@ class SharedRun:
     # "running", "completed" or "failed". It did not end by itself: "stopped" (with that job), "alone" (no room,
     # and it runs by itself next) or "cancelled".
     state: str
-    runs: int = 1  # how often it was started beside another job
+    runs: int = 1  # how often it was started next to another job
     node: str = ""
     begin: float | None = None  # Unix seconds
     end: float | None = None

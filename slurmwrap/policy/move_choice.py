@@ -70,7 +70,7 @@ class MoveCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingJob:
+class PendingRequest:
     """A job that waits only for resources. It needs `gpus` GPUs on `nodes` nodes; None: on any number of nodes."""
 
     job: str
@@ -91,7 +91,7 @@ class MoveView:
 
     nodes: tuple[MoveNode, ...]
     candidates: tuple[MoveCandidate, ...]
-    waiting: tuple[WaitingJob, ...]
+    waiting: tuple[PendingRequest, ...]
     total_gpus: int
     moving_gpus: int = 0
 
@@ -146,7 +146,9 @@ def may_move(one: MoveCandidate, settings: Move) -> bool:
     return one.moved_before_s >= settings.every_s and one.remaining_s > settings.last_share * whole_s
 
 
-def find_successor(one: MoveCandidate, waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode]) -> WaitingJob | None:
+def find_successor(
+    one: MoveCandidate, waiting: Sequence[PendingRequest], nodes: Sequence[MoveNode]
+) -> PendingRequest | None:
     """Return the first waiting job that could start if this job left its GPUs, and cannot start without that."""
     blocked, left = _start_fitting(waiting, nodes)
     freed = _free_nodes(left, [one])
@@ -163,7 +165,7 @@ def _is_within_share(gpus: int, jobs: int, view: MoveView, settings: Move) -> bo
 
 
 def _find_feedback(
-    movable: Sequence[MoveCandidate], waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode], settings: Move
+    movable: Sequence[MoveCandidate], waiting: Sequence[PendingRequest], nodes: Sequence[MoveNode], settings: Move
 ) -> Iterable[JobMove]:
     """Yield moves of jobs of lower classes for the first waiting job that starts instead."""
     for job in _select_first_of_each_shape(waiting):
@@ -197,7 +199,7 @@ def _find_feedback(
 
 
 def _choose_victims(
-    job: WaitingJob, lower: Sequence[MoveCandidate], nodes: Sequence[MoveNode], most: int
+    job: PendingRequest, lower: Sequence[MoveCandidate], nodes: Sequence[MoveNode], most: int
 ) -> list[MoveCandidate]:
     """Return few running jobs whose GPUs make room for `job`; [] if there are none."""
     for one in lower:
@@ -217,7 +219,7 @@ def _choose_victims(
     return chosen if len(chosen) <= most else []
 
 
-def _makes_room(job: WaitingJob, victims: Sequence[MoveCandidate], nodes: Sequence[MoveNode]) -> bool:
+def _makes_room(job: PendingRequest, victims: Sequence[MoveCandidate], nodes: Sequence[MoveNode]) -> bool:
     return _place(job, _free_nodes(nodes, victims)) is not None
 
 
@@ -230,7 +232,7 @@ def _sort_by_room(lower: Sequence[MoveCandidate], nodes: Sequence[MoveNode]) -> 
 
 
 def _find_defragmentations(
-    movable: Sequence[MoveCandidate], waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode], settings: Move
+    movable: Sequence[MoveCandidate], waiting: Sequence[PendingRequest], nodes: Sequence[MoveNode], settings: Move
 ) -> Iterable[JobMove]:
     """Yield moves of one-GPU jobs to scattered free GPUs, for the waiting job that is next."""
     single: dict[str, list[MoveCandidate]] = {}
@@ -262,7 +264,7 @@ def _find_defragmentations(
 
 
 def _choose_one_gpu_jobs(
-    job: WaitingJob, nodes: Sequence[MoveNode], single: Mapping[str, Sequence[MoveCandidate]], most: int
+    job: PendingRequest, nodes: Sequence[MoveNode], single: Mapping[str, Sequence[MoveCandidate]], most: int
 ) -> list[MoveCandidate] | None:
     """Return the cheapest at most `most` one-GPU jobs whose moves free enough nodes; None if there are none.
 
@@ -284,7 +286,7 @@ def _choose_one_gpu_jobs(
 
 
 def _list_to_clear(
-    job: WaitingJob, node: MoveNode, there: Sequence[MoveCandidate], most: int
+    job: PendingRequest, node: MoveNode, there: Sequence[MoveCandidate], most: int
 ) -> tuple[MoveCandidate, ...] | None:
     """Return the cheapest one-GPU jobs without which the node has room for its share of `job`; None if it never has."""
     for count in range(min(len(there), most) + 1):
@@ -302,7 +304,7 @@ def _find_undone(movable: Sequence[MoveCandidate], nodes: Sequence[MoveNode], se
             continue
         mine = [node for node, _ in one.gpus]
         spread = len({switches.get(node, "") for node in mine} - {""}) > 1
-        again = WaitingJob(
+        again = PendingRequest(
             job=one.job,
             gpus=one.total_gpus,
             nodes=len(mine),
@@ -337,9 +339,9 @@ def _sum_lost(jobs: Iterable[MoveCandidate]) -> float:
     return sum(one.cost_s * one.total_gpus for one in jobs)
 
 
-def _select_first_of_each_shape(waiting: Iterable[WaitingJob]) -> list[WaitingJob]:
+def _select_first_of_each_shape(waiting: Iterable[PendingRequest]) -> list[PendingRequest]:
     """Return the jobs without those that need the same as one before them: that one would start instead."""
-    first: dict[object, WaitingJob] = {}
+    first: dict[object, PendingRequest] = {}
     for one in waiting:
         first.setdefault((one.gpus, one.nodes, one.partitions, one.cpus, one.mem_mib, one.allowed), one)
     return list(first.values())
@@ -349,10 +351,10 @@ def _select_first_of_each_shape(waiting: Iterable[WaitingJob]) -> list[WaitingJo
 
 
 def _start_fitting(
-    waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode]
-) -> tuple[tuple[WaitingJob, ...], tuple[MoveNode, ...]]:
+    waiting: Sequence[PendingRequest], nodes: Sequence[MoveNode]
+) -> tuple[tuple[PendingRequest, ...], tuple[MoveNode, ...]]:
     """Return the jobs that cannot start on what is free, and what is left after the others have started."""
-    blocked: list[WaitingJob] = []
+    blocked: list[PendingRequest] = []
     left = {node.node: node for node in nodes}
     for job in waiting:
         taken = _place(job, left.values())
@@ -363,7 +365,7 @@ def _start_fitting(
     return tuple(blocked), tuple(left.values())
 
 
-def _list_started(waiting: Sequence[WaitingJob], nodes: Sequence[MoveNode]) -> list[WaitingJob]:
+def _list_started(waiting: Sequence[PendingRequest], nodes: Sequence[MoveNode]) -> list[PendingRequest]:
     blocked = {one.job for one in _start_fitting(waiting, nodes)[0]}
     return [one for one in waiting if one.job not in blocked]
 
@@ -388,7 +390,7 @@ def _free_nodes(nodes: Sequence[MoveNode], jobs: Sequence[MoveCandidate]) -> tup
     return tuple(freed.get(node.node, node) for node in nodes)
 
 
-def _place(job: WaitingJob, nodes: Iterable[MoveNode]) -> list[MoveNode] | None:
+def _place(job: PendingRequest, nodes: Iterable[MoveNode]) -> list[MoveNode] | None:
     """Return the nodes that change when the job starts, the fullest ones on which it fits; None if it does not fit."""
     per_node = _share_of(job)
     fitting = sorted((one for one in nodes if _has_room(job, per_node, one)), key=lambda one: (one.free, one.node))
@@ -414,18 +416,18 @@ def _place(job: WaitingJob, nodes: Iterable[MoveNode]) -> list[MoveNode] | None:
     return taken if complete else None
 
 
-def _share_of(job: WaitingJob) -> int:
+def _share_of(job: PendingRequest) -> int:
     """Return how many GPUs the job needs on each of its nodes; at least one where the number of nodes is free."""
     return 1 if job.nodes is None else -(-job.gpus // max(1, job.nodes))
 
 
-def _has_room(job: WaitingJob, per_node: int, node: MoveNode) -> bool:
+def _has_room(job: PendingRequest, per_node: int, node: MoveNode) -> bool:
     if node.free < per_node or node.cpus_free < job.cpus or node.mem_free_mib < job.mem_mib:
         return False
     return _may_use(job, node)
 
 
-def _may_use(job: WaitingJob, node: MoveNode) -> bool:
+def _may_use(job: PendingRequest, node: MoveNode) -> bool:
     return (not job.allowed or node.node in job.allowed) and _share_a_partition(job.partitions, node.partitions)
 
 

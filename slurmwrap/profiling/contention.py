@@ -1,7 +1,7 @@
-"""Fit how much speed jobs lose beside other jobs on their nodes, from runs of the same work at this site. Pure.
+"""Fit how much speed jobs lose next to other jobs on their nodes, from runs of the same work at this site. Pure.
 
 Compared are runs of one user's script with the same options, on as many GPUs of one partition, by their counted steps:
-those that had a node for themselves and those beside which others were busy. The model is
+those that had a node for themselves and those next to which others were busy. The model is
 
     ln(speed) = what the work has - sum over resources of weight x own part x others' part - weight x far
 
@@ -22,9 +22,9 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Node
 from slurmwrap.model.resource_profile import MOST_PCIE_UNUSED, is_sensitive
 
-# Fewest pairs of a run alone and a run of the same work beside others, and fewest users of whom they are.
+# Fewest pairs of a run alone and a run of the same work next to others, and fewest users of whom they are.
 LEAST_PAIRS, LEAST_USERS = 20, 3
-# A run counts as beside others from this clash on.
+# A run counts as next to others from this clash on.
 _BESIDE = 0.01
 Z = 3.0
 MOST_WEIGHT = 4.0
@@ -38,7 +38,7 @@ _RESOURCES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedRun:
+class ComparedRun:
     """A run with GPUs: one whose steps were counted, or only a neighbour of such runs. None: unknown."""
 
     uid: int
@@ -66,10 +66,10 @@ class ContentionCase:
 
 
 def make_contention_cases(
-    runs: Sequence[SharedRun], nodes: Mapping[str, Node], leaf_of: Mapping[str, str]
+    runs: Sequence[ComparedRun], nodes: Mapping[str, Node], leaf_of: Mapping[str, str]
 ) -> tuple[ContentionCase, ...]:
     """Return the runs with counted steps on known nodes. `leaf_of`: node -> leaf switch, as far as it is known."""
-    at: dict[str, list[SharedRun]] = defaultdict(list)
+    at: dict[str, list[ComparedRun]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.end):
         for name in run.nodes:
             at[name].append(run)
@@ -96,7 +96,7 @@ def make_contention_cases(
     return tuple(found)
 
 
-def _compute_clash(run: SharedRun, node: Node, there: Sequence[SharedRun]) -> tuple[float, ...]:
+def _compute_clash(run: ComparedRun, node: Node, there: Sequence[ComparedRun]) -> tuple[float, ...]:
     """Return the products of own and others' part, 0 of a resource to which the run is not sensitive."""
     own = _compute_parts(run, node)
     others = [0.0] * _RESOURCES
@@ -112,7 +112,7 @@ def _compute_clash(run: SharedRun, node: Node, there: Sequence[SharedRun]) -> tu
     return tuple(a * min(1.0, b) * has for a, b, has in zip(own, others, suffers, strict=True))
 
 
-def _compute_parts(run: SharedRun, node: Node) -> tuple[float, float, float]:
+def _compute_parts(run: ComparedRun, node: Node) -> tuple[float, float, float]:
     gpus = run.gpus / len(run.nodes)
     amounts = (
         ((run.cpus_used or 0.0), node.cpus),

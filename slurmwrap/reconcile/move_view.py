@@ -12,7 +12,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.placement.expected_start import find_expected_starts
 from slurmwrap.placement.fragmentation import make_node_filter
 from slurmwrap.placement.relaxation import is_waiting
-from slurmwrap.policy.move_choice import MoveCandidate, MoveNode, MoveView, WaitingJob
+from slurmwrap.policy.move_choice import MoveCandidate, MoveNode, MoveView, PendingRequest
 from slurmwrap.policy.queue_order import OrderSettings, classify_job
 from slurmwrap.policy.run_from_slurm import run_key_from_job
 from slurmwrap.reconcile.order_pending import find_order_settings, make_pending_order
@@ -56,7 +56,7 @@ def list_move_nodes(snapshot: Snapshot) -> tuple[MoveNode, ...]:
     )
 
 
-def list_waiting_jobs(jobs: Iterable[JobRecord], this_pass: ReconcilePass) -> tuple[WaitingJob, ...]:
+def list_waiting_jobs(jobs: Iterable[JobRecord], this_pass: ReconcilePass) -> tuple[PendingRequest, ...]:
     """Return the jobs that wait only for GPUs, in Slurm's order. Jobs of others than gsub are in the last class."""
 
     ready = [one for one in jobs if one.gpus and _is_ready(one) and is_waiting(one, this_pass.now)]
@@ -76,7 +76,7 @@ def _is_ready(job: JobRecord) -> bool:
     return job.reason in _READY or busy
 
 
-def _make_waiting_job(job: JobRecord, ours: bool, settings: OrderSettings, this_pass: ReconcilePass) -> WaitingJob:
+def _make_waiting_job(job: JobRecord, ours: bool, settings: OrderSettings, this_pass: ReconcilePass) -> PendingRequest:
     key = run_key_from_job(job, this_pass.book.cluster)
     submission = this_pass.book.submitted.get(key) if ours else None
     whole = submission is not None and submission.shape is not None and submission.shape.gpu_unit is GpuUnit.GPUS
@@ -85,7 +85,7 @@ def _make_waiting_job(job: JobRecord, ours: bool, settings: OrderSettings, this_
     estimate = find_run_time(job, this_pass)
     limit_s = float(job.time_limit_s or 86400)
     last = settings.classes - 1
-    return WaitingJob(
+    return PendingRequest(
         job=job.waiting_address or job.address,
         gpus=job.gpus,
         nodes=None if whole and nodes == 1 else nodes,

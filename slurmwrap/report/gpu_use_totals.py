@@ -1,4 +1,4 @@
-"""How busy GPUs were, by the size of the job, by how far it was spread, and by who ran beside it. Pure.
+"""How busy GPUs were, by the size of the job, by how far it was spread, and by who ran next to it. Pure.
 
 These are the comparisons of figures 5 and 6 of Jeon et al. (ATC 2019), within one size of jobs.
 """
@@ -19,7 +19,7 @@ from slurmwrap.report.report_inputs import GpuRun
 _SIZES = (1, 4, 8, 16)
 # A mean of fewer runs is not shown.
 LEAST_RUNS = 5
-# A run was beside others if others held GPUs of its nodes for this share of its time.
+# A run was next to others if others held GPUs of its nodes for this share of its time.
 _BESIDE = 0.5
 
 
@@ -70,7 +70,7 @@ def compute_beside_share(run: GpuRun, shared: Mapping[str, BusyTime]) -> float:
 def sum_gpu_use(runs: Sequence[GpuRun]) -> tuple[GpuUseRow, ...]:
     """Return a row for each size of the runs whose use is known.
 
-    `runs`: all runs with GPUs, also those that only ran beside them. How many GPUs a node has is taken from the runs:
+    `runs`: all runs with GPUs, also those that only ran next to them. How many GPUs a node has is taken from the runs:
     the most that one of the same partition held on a node.
     """
     runs = [run for run in runs if run.end > run.start and run.nodes]

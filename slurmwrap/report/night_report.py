@@ -379,7 +379,7 @@ class GpuUseRow:
     median_use: float  # of the runs
     use_fewest_nodes: float | None = None  # runs on as few nodes as could hold them
     use_more_nodes: float | None = None
-    use_alone: float | None = None  # runs beside which no other run was for half of the time
+    use_alone: float | None = None  # runs next to which no other run was for half of the time
     use_beside: float | None = None
 
 

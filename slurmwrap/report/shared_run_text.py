@@ -13,7 +13,7 @@ _NEXT = {
 
 
 def describe_shared_run(run: SharedRun | None, now: float) -> str:
-    """Return "it runs on the GPU of job 12 (n0) since 5 min"; "" if it did not run beside another job."""
+    """Return "it runs on the GPU of job 12 (n0) since 5 min"; "" if it did not run next to another job."""
     if run is None:
         return ""
     where = f"on the GPU of job {flat(run.by)}{f' ({flat(run.node)})' if run.node else ''}"

@@ -29,7 +29,7 @@ from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
 from slurmwrap.prerun.expected_saving import ScriptOutcome
-from slurmwrap.profiling.contention import SharedRun
+from slurmwrap.profiling.contention import ComparedRun
 from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
 from slurmwrap.protocols import Clock
 from slurmwrap.store import record_rows, run_time_rows
@@ -149,8 +149,8 @@ class UserReportTables(Session):
         rows = self._rows(make_outcomes_sql(limit, CLOCK_TOLERANCE_S), {})
         return tuple(outcome_from_row(row, own=is_fault_of_script(row), by_user=True) for row in rows)
 
-    def shared_runs(self, since: float) -> tuple[SharedRun, ...]:
-        """Return the runs with counted steps that ended since then and all runs beside them; () without such steps."""
+    def shared_runs(self, since: float) -> tuple[ComparedRun, ...]:
+        """Return the runs with counted steps that ended since then and all runs next to them; () without such steps."""
         if not self._rows(_COUNTED_STEPS_SQL, {"since": since}):
             return ()
         return tuple(
@@ -374,10 +374,10 @@ WHERE a.end_time >= :since AND a.start_time IS NOT NULL AND a.gpus > 0 AND a.nod
 ORDER BY a.end_time DESC LIMIT 10000"""
 
 
-def _make_shared_run(row: Mapping[str, Any]) -> SharedRun:
+def _make_shared_run(row: Mapping[str, Any]) -> ComparedRun:
     counted = row["steps_per_s"] and row["script_sha256"]
     work = (row["script_sha256"], row["variant"] or "", str(row["gpus"]), row["partition"])
-    return SharedRun(
+    return ComparedRun(
         uid=row["uid"],
         work=tuple(map(str, work)) if counted else (),
         nodes=tuple(json.loads(row["nodes"])),

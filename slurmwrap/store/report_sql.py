@@ -348,7 +348,7 @@ SELECT a.nodes, r.gpus * r.run_s, r.outcome = 2 FROM runs r JOIN attempts a
 WHERE r.end_time >= :detail AND {_IN_PERIOD} AND r.nodes > 1
 """
 # All runs with GPUs of the newest days, running ones too: the GPU use of those that ended in the period, in permille of
-# all their GPUs, and who ran beside them.
+# all their GPUs, and who ran next to them.
 GPU_RUNS = """
 SELECT a.cluster, a.nodes, a.gpus, a.partition, a.start_time, coalesce(a.end_time, :until),
     iif(r.run_s >= :least AND r.excluded = 0 AND r.end_time < :until, iif(r.gpus_unused >= r.gpus, 0,

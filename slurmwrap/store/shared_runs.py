@@ -1,4 +1,4 @@
-"""Read what the program of a `--share` job wrote about a run beside another job (adapter; inject/slurmwrap_share.py).
+"""Read what the program of a `--share` job wrote about a run next to another job (adapter; inject/slurmwrap_share.py).
 
 The files belong to the user and can be read by that user alone: the directory's name comes from a user's record.
 """
@@ -15,7 +15,7 @@ from slurmwrap.store.pack_results import read_private_file
 
 
 def read_shared_run(directory: str) -> SharedRun | None:
-    """Return how a job ran beside another one; None if it did not, or is another user's. Call it as its user only.
+    """Return how a job ran next to another one; None if it did not, or is another user's. Call it as its user only.
 
     A job that runs or ran by itself had its last such run before that.
     """

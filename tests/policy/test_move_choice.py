@@ -16,7 +16,7 @@ from slurmwrap.policy.move_choice import (
     MoveCandidate,
     MoveNode,
     MoveView,
-    WaitingJob,
+    PendingRequest,
     classify_attained,
     find_move,
     find_successor,
@@ -33,11 +33,11 @@ def running(job: str, *gpus: tuple[str, int], **also: Any) -> MoveCandidate:
     return MoveCandidate(job=job, gpus=gpus, **{**usual, **also})
 
 
-def waiting(job: str, gpus: int, nodes: int | None = 1, **also: Any) -> WaitingJob:
-    return WaitingJob(job=job, gpus=gpus, nodes=nodes, **{"run_s": HOUR, **also})
+def waiting(job: str, gpus: int, nodes: int | None = 1, **also: Any) -> PendingRequest:
+    return PendingRequest(job=job, gpus=gpus, nodes=nodes, **{"run_s": HOUR, **also})
 
 
-def view(free: dict[str, int], jobs: list[MoveCandidate], queue: list[WaitingJob], **also: Any) -> MoveView:
+def view(free: dict[str, int], jobs: list[MoveCandidate], queue: list[PendingRequest], **also: Any) -> MoveView:
     nodes = tuple(MoveNode(node=name, free=count) for name, count in free.items())
     return MoveView(
         nodes=nodes, candidates=tuple(jobs), waiting=tuple(queue), total_gpus=also.pop("total", 1000), **also

@@ -12,8 +12,8 @@ import pytest
 from slurmwrap.model.cluster import NO_EVIDENCE, ContentionWeights, Node
 from slurmwrap.profiling.contention import (
     MOST_WEIGHT,
+    ComparedRun,
     ContentionCase,
-    SharedRun,
     fit_contention_weights,
     make_contention_cases,
 )
@@ -81,15 +81,15 @@ def test_few_pairs_few_users_and_one_user_among_others_prove_nothing() -> None:
     assert fit_contention_weights([*honest, *liar]) == NO_EVIDENCE
 
 
-def run(start: float, end: float, *nodes: str, cpus: float | None = 16.0, **values: object) -> SharedRun:
-    found = SharedRun(
+def run(start: float, end: float, *nodes: str, cpus: float | None = 16.0, **values: object) -> ComparedRun:
+    found = ComparedRun(
         uid=1, work=("w",), nodes=nodes, gpus=2 * len(nodes), start=start, end=end, steps_per_s=2.0, cpus_used=cpus,
         mem_peak_mib=128_000, sensitivity=SENSITIVE,
     )  # fmt: skip
     return replace(found, **values)  # type: ignore[arg-type]
 
 
-def clash_of(runs: Sequence[SharedRun], leaf_of: Mapping[str, str] | None = None) -> tuple[tuple[float, ...], bool]:
+def clash_of(runs: Sequence[ComparedRun], leaf_of: Mapping[str, str] | None = None) -> tuple[tuple[float, ...], bool]:
     case = make_contention_cases(runs, NODES, leaf_of or {})[0]
     return case.clash, case.far
 

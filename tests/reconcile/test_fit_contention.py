@@ -17,7 +17,7 @@ from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
-from slurmwrap.profiling.contention import SharedRun
+from slurmwrap.profiling.contention import ComparedRun
 from slurmwrap.reconcile import Scope, Services, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.store.database import Database
@@ -103,7 +103,7 @@ def test_runs_are_read_with_their_profiles_and_neighbours(place: Place) -> None:
     place.add(2, START - 9000, cpus=5.0)
     place.store.save_profile(ResourceProfile(key="1:train", sensitivity={"cpu": 1.3}))
     place.store.save_profile(ResourceProfile(key="2:train", sensitivity={"cpu": 9.0}))
-    neighbour = SharedRun(
+    neighbour = ComparedRun(
         uid=2, nodes=("n1",), gpus=4, start=START - 9000.0, end=START - 7200.0, cpus_used=5.0, sensitivity={}
     )
     work = ("a" * 64, "b64", "4", "gpu")

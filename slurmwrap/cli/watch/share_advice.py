@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slurmwrap.errors import StoreError
-from slurmwrap.gsub.share_submission import SharePlan, describe_pairs, find_pairs
+from slurmwrap.gsub.share_submission import describe_pairs, find_pairs
+from slurmwrap.gsub.submit_context import SharePlan
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.pack_size import find_card_mib

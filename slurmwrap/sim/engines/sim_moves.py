@@ -24,7 +24,7 @@ from slurmwrap.policy.move_choice import (
     MoveCandidate,
     MoveNode,
     MoveView,
-    WaitingJob,
+    PendingRequest,
     find_move,
 )
 from slurmwrap.sim.engines.free_resources import ROUNDING
@@ -157,14 +157,14 @@ class RunningMoves:
             mem_mib=int(units * one.ask.mem_mib),
         )
 
-    def _make_waiting(self, one: PendingSimJob, now: float) -> WaitingJob:
+    def _make_waiting(self, one: PendingSimJob, now: float) -> PendingRequest:
         ask = one.ask
         fixed = ask.least == ask.most
         units = ceil(ask.units / ask.least) if fixed else 1
         run_s = one.left_s if self.settings.exact and one.held_s else None
         if run_s is None:
             run_s = one.job.work_s if self.settings.exact else self._expect_remaining_s(one, one.held_s, now)
-        return WaitingJob(
+        return PendingRequest(
             job=str(one.place),
             gpus=ask.all_gpus,
             nodes=ask.least if fixed else None,
