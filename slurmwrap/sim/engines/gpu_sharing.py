@@ -15,14 +15,10 @@ from __future__ import annotations
 import heapq
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from slurmwrap.profiling.colocation import GpuDemand, predict_pair
-from slurmwrap.sim.engines.pending_queue import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob, RunningSimulation
 from slurmwrap.sim.sim_job import SimJob
-
-if TYPE_CHECKING:
-    from slurmwrap.sim.engines.backfill_engine import BackfillSimulator
 
 # Sum of the two parameters of the beta distribution from which utilizations are drawn: about as even as a uniform one.
 _BETA_SUM = 2.0
@@ -78,7 +74,7 @@ class GpuSharing:
     _new: set[int] = field(default_factory=set)
     _pair: dict[int, GpuPair] = field(default_factory=dict)
 
-    def submit(self, waiting: PendingSimJob, simulator: BackfillSimulator) -> None:
+    def submit(self, waiting: PendingSimJob, simulator: RunningSimulation) -> None:
         """Note a job that was submitted."""
         if is_willing(waiting.job, self.settings):
             self._demand[waiting.place] = GpuDemand(gpu_util=find_gpu_util(waiting.job, self.settings))
@@ -92,7 +88,7 @@ class GpuSharing:
             self._ready.get(one.job.user, {}).pop(one.place, None)
             self._leave_alone(one)
 
-    def end(self, one: PendingSimJob, simulator: BackfillSimulator) -> bool:
+    def end(self, one: PendingSimJob, simulator: RunningSimulation) -> bool:
         """Note that a job has ended; return whether another one stays on its GPU."""
         self._alone.get(one.job.user, {}).pop(one.place, None)
         pair = self._pair.pop(one.place, None)
@@ -110,7 +106,7 @@ class GpuSharing:
         """Return whether another job runs on the GPU of this one."""
         return one.place in self._pair
 
-    def join_waiting(self, simulator: BackfillSimulator) -> bool:
+    def join_waiting(self, simulator: RunningSimulation) -> bool:
         """Let jobs that have waited join others; return whether any did."""
         before = self.joined
         while self._due and self._due[0][0] <= simulator.now:
@@ -128,7 +124,7 @@ class GpuSharing:
         self._alone.setdefault(one.job.user, {})[one.place] = one
         self._new.add(one.place)
 
-    def _join_best(self, one: PendingSimJob, among: set[int] | None, simulator: BackfillSimulator) -> bool:
+    def _join_best(self, one: PendingSimJob, among: set[int] | None, simulator: RunningSimulation) -> bool:
         """Let the job join the one with which both run fastest, unless every pair is bad; return whether it did.
 
         `among`: running jobs that are considered; None: all.

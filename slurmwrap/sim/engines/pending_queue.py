@@ -7,14 +7,16 @@ is known when a job arrives, and a job's position is found once, however long th
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from slurmwrap.model.resource_profile import SpeedPoint
+from slurmwrap.placement.demand import Server
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.engines.free_resources import ServerAssignment
+from slurmwrap.sim.engines.free_resources import FreeResources, ServerAssignment
 from slurmwrap.sim.engines.sim_request import Ask
 from slurmwrap.sim.queue_policies import Active, Policy
 from slurmwrap.sim.sim_job import SimJob
@@ -168,3 +170,42 @@ def make_pending_queue(jobs: Sequence[SimJob], policy: Policy) -> PendingQueue:
         work_s=work_s,
         standing=None if standing is None else standing.tolist(),
     )
+
+
+class RunningSimulation(Protocol):
+    """What jobs that share a GPU, and moves of running jobs, need of the simulator (backfill_engine.py)."""
+
+    now: float
+    happened: int
+    wakes: list[float]
+    servers: Sequence[Server]
+    free: FreeResources
+
+    @property
+    def pending(self) -> Mapping[int, PendingSimJob]:
+        """Pending jobs by their index in the trace."""
+
+    @property
+    def running(self) -> Mapping[int, PendingSimJob]:
+        """Running jobs by their index in the trace."""
+
+    def enqueue(self, waiting: PendingSimJob) -> None:
+        """Let a job wait."""
+
+    def list_pending(self, most: int) -> list[PendingSimJob]:
+        """Return the first pending jobs."""
+
+    def begin_run(self, waiting: PendingSimJob, assignment: ServerAssignment) -> None:
+        """Start a job on GPUs that another one holds."""
+
+    def stop_run(self, one: PendingSimJob, lost_s: float) -> None:
+        """Take a job from its GPUs."""
+
+    def shares_gpu(self, one: PendingSimJob) -> bool:
+        """Return whether the job shares its GPU now."""
+
+    def assume_end(self, holder: PendingSimJob, heir: PendingSimJob, ends: float) -> None:
+        """Let backfill assume that the GPU of `holder` is free then."""
+
+    def change_speed(self, one: PendingSimJob, speed: float) -> None:
+        """Change the speed of a running job."""

@@ -14,7 +14,6 @@ import heapq
 import random
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import TYPE_CHECKING
 
 from slurmwrap.config.config_defaults import Move
 from slurmwrap.model.run_time import RunTimeEstimate
@@ -28,11 +27,8 @@ from slurmwrap.policy.move_choice import (
     find_move,
 )
 from slurmwrap.sim.engines.free_resources import ROUNDING
-from slurmwrap.sim.engines.pending_queue import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob, RunningSimulation
 from slurmwrap.sim.engines.queue_rules import QueueRules
-
-if TYPE_CHECKING:
-    from slurmwrap.sim.engines.backfill_engine import BackfillSimulator
 
 # What `find_move` may do: both, or one of its two occasions that concern waiting jobs.
 MOVES = {"both": (FEEDBACK, FRAGMENTATION), FEEDBACK: (FEEDBACK,), FRAGMENTATION: (FRAGMENTATION,)}
@@ -72,16 +68,16 @@ class RunningMoves:
     # Expected run times of jobs, and when they were asked for.
     _expected: dict[int, tuple[float, RunTimeEstimate | None]] = field(default_factory=dict)
 
-    def next_s(self, simulator: BackfillSimulator) -> float:
+    def next_s(self, simulator: RunningSimulation) -> float:
         """Return when something is due: a look, or the return of a job to the queue."""
         back = self._out[0][0] if self._out else inf
         return min(back, self._next_look_s(simulator) if simulator.pending and simulator.running else inf)
 
-    def _next_look_s(self, simulator: BackfillSimulator) -> float:
+    def _next_look_s(self, simulator: RunningSimulation) -> float:
         look_s = self.settings.rule.look_s
         return self._last + (look_s if simulator.happened != self._seen else max(look_s, _QUIET_LOOK_S))
 
-    def take_back(self, simulator: BackfillSimulator) -> bool:
+    def take_back(self, simulator: RunningSimulation) -> bool:
         """Let moved jobs wait again; return whether any does."""
         changed = False
         while self._out and self._out[0][0] <= simulator.now:
@@ -89,7 +85,7 @@ class RunningMoves:
             changed = True
         return changed
 
-    def run_pass(self, simulator: BackfillSimulator) -> bool:
+    def run_pass(self, simulator: RunningSimulation) -> bool:
         """Move what production would move now; return whether any job was."""
         if simulator.now < self._next_look_s(simulator) or not simulator.pending:
             return False
@@ -100,14 +96,14 @@ class RunningMoves:
                 self._move(one, simulator)
         return len(self._out) > moving
 
-    def _find_jobs(self, simulator: BackfillSimulator) -> list[PendingSimJob] | None:
+    def _find_jobs(self, simulator: RunningSimulation) -> list[PendingSimJob] | None:
         found = find_move(self._make_view(simulator), self.settings.rule)
         if found is None or found.occasion not in self.settings.occasions:
             return None
         self.moved[found.occasion] = self.moved.get(found.occasion, 0) + len(found.jobs)
         return [simulator.running[int(job)] for job in found.jobs]
 
-    def _move(self, one: PendingSimJob, simulator: BackfillSimulator) -> None:
+    def _move(self, one: PendingSimJob, simulator: RunningSimulation) -> None:
         lost_s = self._count_unsaved_s(one, simulator.now) + self.settings.restart_s
         self.lost_gpu_s += lost_s * one.job.gpus
         self._moved_at[one.place] = simulator.now
@@ -116,7 +112,7 @@ class RunningMoves:
 
     # --- what production would see
 
-    def _make_view(self, simulator: BackfillSimulator) -> MoveView:
+    def _make_view(self, simulator: RunningSimulation) -> MoveView:
         free = simulator.free
         nodes = tuple(
             MoveNode(node=server.name, free=int(gpus), cpus_free=int(cpus + ROUNDING), mem_free_mib=int(mem + ROUNDING))
@@ -132,7 +128,7 @@ class RunningMoves:
             moving_gpus=sum(one.job.gpus for *_, one in self._out),
         )
 
-    def _make_candidate(self, one: PendingSimJob, simulator: BackfillSimulator) -> MoveCandidate | None:
+    def _make_candidate(self, one: PendingSimJob, simulator: RunningSimulation) -> MoveCandidate | None:
         settings, now = self.settings, simulator.now
         if not self._is_willing(one) or simulator.shares_gpu(one):
             return None
