@@ -58,7 +58,7 @@ def request_cancel(directory: Path, member: int) -> None:
 def _read_each(pack: PackedArray) -> Iterator[PackMember]:
     folder = Path(pack.directory) / "members"
     for index in expand_indices(pack.array):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             yield record_from_json(PackMember, json.loads(_read_file(folder / f"{index}.json")))
 
 
