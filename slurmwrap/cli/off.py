@@ -89,9 +89,7 @@ def _require_site(config: Config) -> str:
 
 def _require_writable(directory: str) -> None:
     if not os.access(directory, os.W_OK):
-        raise StoreError(
-            f"slurmwrap is off already, and you may not write {directory}", hint="For root and SlurmUser."
-        )
+        raise StoreError(f"slurmwrap is off already, and you may not write {directory}", hint="For root and SlurmUser.")
 
 
 def _wait_until_undone(config: Config, console: Console) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from slurmwrap.cli.watch import job_status
-from slurmwrap.host.output_file import append_lines
 from slurmwrap.host.read_loss_curve import LossCurveFiles
 from slurmwrap.host.read_running_jobs import RunningJobReader
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
@@ -84,7 +83,10 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "output by watch": ("out", read_watched_output),
     "step count by a hook": ("41.0.n1.700", read_step_count),
     "step count by the reconciler": ("41.0.n1.700", lambda path: dict(StepFiles()(make_run(path), str(path.parent)))),
-    "losses of a step directory": ("41.0.n1.700.loss", lambda path: StepFiles().losses(make_run(path), str(path.parent))),
+    "losses of a step directory": (
+        "41.0.n1.700.loss",
+        lambda path: StepFiles().losses(make_run(path), str(path.parent)),
+    ),
     "input": ("data.csv", lambda path: [one.digest for one in read_inputs_as(USER, (str(path),))]),
     "names of logs": ("41", read_named_logs),
     "spool": ("1700000000000000-n0-" + "a" * 32 + ".obs", read_spool),

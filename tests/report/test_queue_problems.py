@@ -163,7 +163,7 @@ def test_text_that_users_chose_is_shown_without_control_characters_and_adds_no_l
     assert all(character.isprintable() or character == "\n" for character in plain)
     lines = [line for line in plain.splitlines() if line.strip()]
     assert [line for line in lines if not line.startswith("  ") and "GPU" not in line] == []
-    assert "n7 is down (\"bad " in " ".join(plain.split())
+    assert 'n7 is down ("bad ' in " ".join(plain.split())
     list_options.print_json_rows("queue", {"rows": map(queue_command._make_row, explained), "more": 0})
     written = capsys.readouterr().out
     assert written.isascii() and "\x1b" not in written

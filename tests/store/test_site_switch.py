@@ -48,7 +48,7 @@ def run_as_user(call: Callable[[], None]) -> str:
             call()
         except SlurmwrapError as error:
             said = str(error)
-        except BaseException as error:  # noqa: BLE001 - an unexpected error is the test's result
+        except BaseException as error:
             said = f"unexpected: {error!r}"
         os.write(writing, said.encode())
         os._exit(0)

@@ -375,9 +375,7 @@ def test_a_replayed_credential_of_root_counts_once(
 
 
 @pytest.mark.parametrize("cut", [1, 20, 100])
-def test_a_truncated_credential_is_rejected(
-    directory: Path, spool: SealedSpool, munge_socket: str, cut: int
-) -> None:
+def test_a_truncated_credential_is_rejected(directory: Path, spool: SealedSpool, munge_socket: str, cut: int) -> None:
     path = Path(write_sealed(directory, NODE, socket=munge_socket))
     path.write_bytes(path.read_bytes().strip()[:-cut])
     (found,) = collect_items(spool)
