@@ -27,6 +27,7 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once, watch
+from slurmwrap.reconcile.ingest_spool import MOST_OF_JOB
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.job_request import ResourceShape
 from slurmwrap.store.database import Database
@@ -1213,6 +1214,14 @@ def test_impossible_claims_of_one_user_change_nothing_for_another(world: World, 
     assert {target for _, target, *_ in world.requested_actions()} <= {"117", "118"}
     for number in (117, 118):
         json.dumps(to_json_dict(world.publisher.told[number][0]), allow_nan=False)
+
+
+def test_a_limited_number_of_a_users_records_is_stored_of_each_job(world: World) -> None:
+    world.add(job(117), job(118))
+    many = [submission_observation(submission(117, at=float(START + number))) for number in range(MOST_OF_JOB + 5)]
+    world.spool_observations(*many, submission_observation(submission(118)))
+    summary = world.run()
+    assert (summary.ingested.refused, len(world.store.submissions())) == (5, MOST_OF_JOB + 1)
 
 
 def test_a_malformed_submission_is_rejected(world: World) -> None:
