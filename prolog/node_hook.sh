@@ -15,7 +15,9 @@ deadline=10
 
 # Writes a message for administrators to the node's private directory.
 note() {
-    if [ -d "$state" ]; then
+    # The Python program accepts the directory only if it is private. This check is for one that another user made, and
+    # for a link in one that others may write.
+    if [ -d "$state" ] && [ -O "$state" ] && [ ! -L "$state" ] && [ ! -L "$state/failed" ]; then
         printf '%s\n' "@CONTEXT@ of job ${SLURM_JOB_ID-}: $1" >"$state/failed"
     fi
 }

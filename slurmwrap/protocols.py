@@ -178,6 +178,9 @@ class Store(Protocol):
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
         """Return all observations of one raw job id, oldest first."""
 
+    def count_observations(self, cluster: str, job_id: int, uid: int) -> int:
+        """Return how many observations of one raw job id this user wrote."""
+
     def save_attempt(self, run: JobRun) -> None:
         """Insert a run, or replace the one with the same key."""
 

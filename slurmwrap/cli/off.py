@@ -59,6 +59,7 @@ def off(
             )
         typer.echo("slurmwrap is off: gsub passes every call to sbatch")
     else:
+        _require_writable(directory)
         since = text_format.moment(known.at, None)
         typer.echo(f"slurmwrap is off already, since {since} by {text_format.visible(known.describe())}")
     if not config.site.published:
@@ -84,6 +85,11 @@ def _require_site(config: Config) -> str:
             hint="For your own calls set GSUB_PASS=1; for a site see docs/install.md",
         )
     return directory
+
+
+def _require_writable(directory: str) -> None:
+    if not os.access(directory, os.W_OK):
+        raise StoreError(f"slurmwrap is off already, and you may not write {directory}", hint="For root and SlurmUser.")
 
 
 def _wait_until_undone(config: Config, console: Console) -> None:

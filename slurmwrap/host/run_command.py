@@ -5,6 +5,7 @@ A program that cannot be started, fails or takes too long gives a result, since 
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -138,6 +139,8 @@ def _spawn_program(
 ) -> int:
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(streams)]
     closed = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _list_inherited_descriptors()]
+    # Not `name` itself where PATH has none: that would be a file of the working directory, which may be another user's.
+    missing: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     first_error: OSError | None = None
     for path in _list_program_paths(name, environ):
         try:
@@ -158,11 +161,12 @@ def _spawn_program(
 
 
 def _list_program_paths(name: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the paths where the program may be, at least one."""
+    """Return the paths where the program may be. Relative directories of PATH are ignored, also the empty one."""
     if "/" in name:
         return [name]
-    candidates = [os.path.join(folder, name) for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
-    return [candidate for candidate in candidates if os.path.lexists(candidate)] or [name]
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    candidates = [os.path.join(folder, name) for folder in folders if os.path.isabs(folder)]
+    return [candidate for candidate in candidates if os.path.lexists(candidate)]
 
 
 def _list_inherited_descriptors() -> list[int]:

@@ -29,6 +29,9 @@ BATCH = 200
 LIMIT = 200_000
 # Largest time (Unix seconds) and largest number of seconds, steps or GPUs that a user's record may claim.
 LATEST, MOST = 1e11, 1e12
+# Records that a user may write about one job; gsub and a pre-run write up to four. Otherwise one job would be enough to
+# fill the disk of the database.
+MOST_OF_JOB = 40
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
@@ -98,6 +101,8 @@ def _find_rejection_reason(item: Observation, services: Services, cluster: str, 
         return f"it is not a {item.context.value} record: {str(error)[:100]}"
     if not _is_possible(claim):
         return "its numbers cannot be true"
+    if services.scope.user is None and services.store.count_observations(cluster, item.job_id, item.uid) >= MOST_OF_JOB:
+        return f"there are {MOST_OF_JOB} records of this job already"
     return _find_foreign_claim(item, claim, services, cluster, slurm_jobs)
 
 

@@ -27,18 +27,23 @@ _NODE_LISTS = ("nodes", "req_nodes", "exc_nodes", "node_list")
 _UIDS = ("uid", "gid")
 # Names of fewer characters occur within other words too often.
 _SHORTEST = 2
+_SECRET_NAME = r"(?:api[_-]?key|token|passwd|password|secret(?:[_-][a-z_-]{1,20})?)"
+# What precedes a secret, if anything, is kept: it is the first group.
 _SECRETS = (
-    re.compile(r"\b(?:hf|ghp|gho|ghs|glpat|xox[bap])[_-][A-Za-z0-9_-]{16,}"),
-    re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    re.compile(r"(?i)(?<=api_key[=:])\s*\S+|(?<=apikey[=:])\s*\S+|(?<=token[=:])\s*\S+"),
-    re.compile(r"(?i)(?<=password[=:])\s*\S+|(?<=passwd[=:])\s*\S+|(?<=secret[=:])\s*\S+"),
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
+    # NAME=value, NAME: value, "NAME": "value"
+    re.compile(rf"(?i)({_SECRET_NAME}[\"']?[ \t]{{0,3}}[=:][ \t]{{0,3}}[\"']?)[^\s\"']+"),
+    re.compile(rf"(?i)(--(?:[a-z]+-){{0,3}}{_SECRET_NAME}[ ][\"']?)[^\s\"'-][^\s\"']*"),
+    re.compile(r"(?i)(\bbearer[ ])[\w.~+/-]{8,}=*"),
+    re.compile(r"()\b(?:hf|ghp|gho|ghs|glpat|xox[bap])[_-][A-Za-z0-9_-]{16,}"),
+    re.compile(r"()\bsk-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"()\bAKIA[0-9A-Z]{16}\b"),
+    re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----"),
+    re.compile(r"()(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),
 )
 _ADDRESSES = (
-    (re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b"), "<mail>"),
+    # The first condition lets a search begin once in a word, not at each of its characters.
+    (re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b"), "<mail>"),
     (re.compile(r"\b(?:25[0-5]|2[0-4]\d|1?\d?\d)(?:\.(?:25[0-5]|2[0-4]\d|1?\d?\d)){3}\b"), "<address>"),
 )
 _HOME = re.compile(r"/(?:home|users?|u|data/home|gpfs/home|lustre/home)/[^/\s:'\"]+")
@@ -54,7 +59,7 @@ def redact_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
     def clean(text: str) -> str:
         for secret in _SECRETS:
-            text = secret.sub("<secret>", text)
+            text = secret.sub(r"\1<secret>", text)
         for address, placeholder in _ADDRESSES:
             text = address.sub(placeholder, text)
         text = _HOME.sub("/home/user1", text)

@@ -479,6 +479,11 @@ class Database(UserReportTables, RunTimeTable, RunningJobTables, FaultTables):
         where = {"cluster = ?": cluster, "job_id = ?": job_id}
         return self._select(record_rows.OBSERVATIONS, where, order="at, nonce")
 
+    def count_observations(self, cluster: str, job_id: int, uid: int) -> int:
+        """Return how many observations of one raw job id this user wrote."""
+        sql = "SELECT count(*) AS n FROM observations WHERE cluster = ? AND job_id = ? AND uid = ?"
+        return int(self._rows(sql, [encode_sql_text(cluster), job_id, uid])[0]["n"])
+
     # Runs (table `attempts`)
 
     def save_attempt(self, run: JobRun) -> None:

@@ -31,7 +31,7 @@ class LoweredLimitFile:
             return tuple(record_from_json(LoweredLimit, one) for one in json.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise StoreError(
                 f"{self._path} cannot be read: {error}",
                 hint="It lists the time limits to restore; the Comment of such a job shows its own one (squeue -o %k).",

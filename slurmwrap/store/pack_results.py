@@ -27,7 +27,7 @@ _STATES = {"completed": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED
 
 def read_folded_array(pack: PackedArray) -> PackedArray:
     """Return the array with the number of members that its pre-run may have chosen. Call it as their user only."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         members = json.loads(read_private_file(Path(pack.directory) / SPEC, _MOST_SPEC_BYTES))["members"]
         return replace(pack, members=members) if isinstance(members, int) and members > 0 else pack
     return pack
@@ -71,7 +71,7 @@ def request_cancel(directory: Path, member: int) -> None:
 def _read_each(pack: PackedArray) -> Iterator[PackMember]:
     folder = Path(pack.directory) / "members"
     for index in expand_indices(pack.array):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             yield record_from_json(PackMember, json.loads(read_private_file(folder / f"{index}.json")))
 
 

@@ -42,8 +42,10 @@ KEEP_S = 180 * 86400.0
 _PER_FOLDER = 1000  # job ids
 
 _LIMIT = 64 << 20
-# MUNGE's own limit is 1 MiB for a whole credential.
+# Bytes of a credential that are read.
 _SEALED_LIMIT = 1 << 20
+# Bytes that are sealed: base64 makes a third more of them, and MUNGE refuses more than 1 MiB.
+_PAYLOAD_LIMIT = 700_000
 
 
 class Seal(Protocol):
@@ -83,13 +85,14 @@ class FilePublisher:
         """Seal one diagnosed run for its owner's uid. A run without an owner is not published."""
         if run.uid < 0:
             return
-        content = {
-            "version": 1,
-            "attempt": to_json_dict(run),
-            "actions": [to_json_dict(action) for action in actions],
-            "gpu_use": [to_json_dict(use) for use in gpu_use],
-        }
-        sealed = self._seal(json.dumps(content).encode("ascii"), socket=self._socket, uid_restriction=run.uid)
+        # How far the reconciler read the output: no reader needs it, and a submission can make it as long as it likes.
+        attempt = to_json_dict(run) | {"output_begins": {}, "output_ends": {}}
+        content = {"version": 1, "attempt": attempt, "actions": [to_json_dict(action) for action in actions]}
+        payload = json.dumps(content | {"gpu_use": [to_json_dict(use) for use in gpu_use]}).encode("ascii")
+        if len(payload) > _PAYLOAD_LIMIT:
+            # One run that cannot be sealed would be tried first in each pass, before those of other users.
+            payload = json.dumps(content).encode("ascii")
+        sealed = self._seal(payload, socket=self._socket, uid_restriction=run.uid)
         folder = self.directory / WHY / _get_folder_name(run.attempt.job_id)
         existed = folder.is_dir()
         _replace(folder / f"{run.attempt.job_id}-{run.attempt.submit_time}.munge", sealed)

@@ -202,6 +202,8 @@ class SealedSpool:
         self._cluster = cluster
         # Names of files that could not be removed; they are skipped afterwards.
         self._stuck: set[str] = set()
+        # How many entries the next collect leaves out: those of the last one, if it did not reach the directory's end.
+        self._passed = 0
 
     def collect(self, limit: int = 1000) -> Iterator[SpoolEntry]:
         """Yield complete files: oldest first per owner, owners in turn. StoreError when munged does not answer.
@@ -210,7 +212,10 @@ class SealedSpool:
         """
         senders = Senders(self._node_addresses, self._trusted)
         with _open_directory(self._directory) as folder:
-            waiting = (entry for entry in _list_entries(folder.descriptor, skip=self._stuck))
+            waiting = list(_list_entries(folder.descriptor, skip=self._stuck, passed=self._passed))
+            # `rejected/` and the wake file are not in the list.
+            full = len(waiting) + len(self._stuck) + 2 >= MAX_ENTRIES
+            self._passed = self._passed + MAX_ENTRIES if full else 0
             chosen = islice(_order_fairly(waiting, self._trusted, USER_SHARE), limit)
             while several := list(islice(chosen, _FILES_AT_ONCE)):
                 opened = _run_in_threads(lambda one: self._open_sealed(folder.descriptor, *one), several)
@@ -245,9 +250,13 @@ class SealedSpool:
         if not data.startswith(b"MUNGE:"):
             raise UntrustedRecord("it is not a MUNGE credential")
         try:
-            return munge.decode(data, socket=self._socket)
+            sealed = munge.decode(data, socket=self._socket)
         except munge.BadCredential as error:
             raise UntrustedRecord(str(error)) from None
+        # MUNGE can compress: a credential of one kilobyte may hold a megabyte.
+        if sealed.uid not in self._trusted and len(sealed.payload) > USER_BYTES:
+            raise UntrustedRecord(f"it unpacks to more than {USER_BYTES} bytes")
+        return sealed
 
     def _make_observation(self, sealed: munge.Decoded, senders: Senders) -> Observation:
         found = parse(sealed.payload)
@@ -352,10 +361,13 @@ def _open_directory(directory: Path) -> closing[_Descriptor]:
         ) from error
 
 
-def _list_entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, owner, modification time in ns) of all files except `rejected/`, the wake file and `skip`."""
+def _list_entries(folder: int, skip: Collection[str] = (), passed: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Yield (name, owner, modification time in ns) of all files except `rejected/`, the wake file and `skip`.
+
+    At most MAX_ENTRIES entries are listed, after the first `passed` ones.
+    """
     with os.scandir(folder) as entries:
-        for entry in islice(entries, MAX_ENTRIES):
+        for entry in islice(entries, passed, passed + MAX_ENTRIES):
             if entry.name in (REJECTED, "wake") or entry.name in skip:
                 continue
             with suppress(FileNotFoundError):

@@ -88,3 +88,15 @@ def test_kept_answers_and_traceback_files_are_listed_and_cleared(
     assert [(row["what"], row["files"]) for row in rows[-2:]] == [("answers", 1), ("faults", 1)]
     assert slurmwrap("spool", "clear", "--answers", "--faults").stdout == "4 files removed\n"
     assert list(answers.iterdir()) == [] and not (tmp_path / "slurmwrap" / "fault-1-2.log").exists()
+
+
+def test_names_and_reasons_of_planted_files_are_shown_without_control_characters(
+    slurmwrap: Run, user_spool: Path
+) -> None:
+    evil = "a\nb\x1b]0;x\x07=cmd()"
+    with Database.open(user_spool.parent / "user.db") as database:
+        database.save_rejected_entry(RejectedEntry(name=evil, reason=f"x {evil}", uid=os.geteuid()), 1.9e9)
+    shown = slurmwrap("spool", "show").stdout
+    assert "a\\nb\\x1b]0;x\\x07=cmd()" in shown
+    assert all(character.isprintable() or character == "\n" for character in shown)
+    assert slurmwrap("spool", "show", "--json").stdout.isascii()

@@ -172,3 +172,54 @@ def test_no_content_of_another_users_file_is_recorded(
     held = read_all_records(site)
     assert "SECRET" not in held and shadow not in held and "LD_LIBRARY_PATH" not in held
     assert "log_error" in held
+
+
+# The environment of the hooks
+
+
+def test_python_path_spank_and_slurm_variables_load_no_code_into_a_hook(site: Site) -> None:
+    """slurmd passes on variables that a job's plugins set as SPANK_*. The others are here in case it passes more."""
+    mark, home = site.root / "pwned", site.root / "home"
+    packages = home / "lib"
+    packages.mkdir(parents=True)
+    for name in ("sitecustomize", "usercustomize", "json", "os", "runpy", "zipimport", "node_hooks", "slurmwrap"):
+        (packages / f"{name}.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    for name in ("munge", "python", "python3", "sh", "sleep", "kill", "printf", "scontrol"):
+        (packages / name).write_text(f"#!/bin/sh\n: >{mark}\n")
+        (packages / name).chmod(0o755)
+    evil = {
+        name: str(packages)
+        for name in ("PYTHONPATH", "PYTHONUSERBASE", "PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "PYTHONPLATLIBDIR")
+    }
+    evil |= {"PYTHONHOME": "/nonexistent", "PYTHONINSPECT": "1", "PYTHONSTARTUP": str(packages / "json.py")}
+    evil |= {"PYTHONBREAKPOINT": "json.loads", "PYTHONWARNINGS": "error", "PYTHONOPTIMIZE": "2", "PYTHONUTF8": "x"}
+    evil |= {"PYTHONIOENCODING": "rot13", "PYTHONMALLOC": "x", "PYTHONDEVMODE": "1", "PYTHONDUMPREFS": "1"}
+    evil |= {f"SPANK_{name}": value for name, value in evil.items()}
+    evil |= {"SPANK_LD_PRELOAD": str(packages / "evil.so"), "SPANK_SLURM_JOB_ID": "99", "SPANK_SLURM_JOB_UID": "0"}
+    evil |= {"SLURM_CONF": str(packages / "slurm.conf"), "SLURM_SPANK_X": "$(reboot)", "ENV": str(packages / "sh")}
+    run_hooks(site, **evil)
+    assert not mark.exists()
+    found = [(one.context.value, one.job_id) for one in site.arrived() if hasattr(one, "context")]
+    assert sorted(found) == [("epilog", 41), ("prolog", 41)]
+    assert only(site.recorded()).facts["uid"] == 65534
+
+
+def open_for_all(site: Site) -> None:
+    site.state.chmod(0o777)
+
+
+def give_to_a_user(site: Site) -> None:
+    os.chown(site.state, 65534, 65534)
+
+
+@pytest.mark.parametrize("plant", [open_for_all, give_to_a_user])
+def test_no_message_of_a_hook_is_written_through_a_planted_link(site: Site, plant: Callable[[Site], None]) -> None:
+    """An administrator chose a state directory that a user could make or write, and Python does not start."""
+    precious = site.root / "precious"
+    precious.write_text("root's")
+    site.state.mkdir(parents=True)
+    (site.state / "failed").symlink_to(precious)
+    plant(site)
+    site.edit(site.files.prolog, "python=", "python=/nonexistent")
+    site.prolog()
+    assert precious.read_text() == "root's"

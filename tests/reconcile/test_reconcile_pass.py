@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -26,6 +27,7 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once, watch
+from slurmwrap.reconcile.ingest_spool import MOST_OF_JOB
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.job_request import ResourceShape
 from slurmwrap.store.database import Database
@@ -1180,6 +1182,47 @@ def test_a_submission_of_a_job_newer_than_the_job_list_is_accepted(world: World)
     world.slurm.jobs = list_jobs_and_add_115  # type: ignore[method-assign]
     world.run()
     assert world.store.submission("lab", 115) is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nodes": 2**63 - 1, "gpus": 10**12},
+        {"nodes": -(2**63), "prerun_job_id": -1},
+        {"expected_p50_s": 1e308, "expected_p90_s": -1e308},
+        {"logs": {"/a.log": [1e300, 7], "/b.log": [None, None], "c": [], "\ud800": [-5, "x"], "/d\0": [2**62, "m"]}},
+        {"logs": {f"/{number}": [number, "m"] for number in range(5000)}},
+        {"inputs": ("/x\n",) * 5000, "retry_on": ("9" * 5000, "SIG\x1b")},
+        {"plan": {"node_count": -1, "switch": [[[]]]}, "changes": ({"option": []}, {}), "own": {"mem": "9" * 5000}},
+        {"name": "\x1b]0;x\x07\r\n" * 100, "profile_key": "k" * 50_000, "length": (("a", "9" * 5000),)},
+        {"at": 0.0},
+        {"at": 1e11 - 1},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_impossible_claims_of_one_user_change_nothing_for_another(world: World, changes: dict[str, Any]) -> None:
+    mine, theirs = job(117), job(118, uid=1002, user="bob")
+    world.add(mine, theirs)
+    world.spool_observations(
+        *hooks(mine, log=NCCL),
+        *hooks(theirs, log=NCCL),
+        submission_observation(submission(117, **changes)),
+        submission_observation(submission(118, uid=1002, user="bob"), uid=1002),
+    )
+    for _ in range(2):
+        assert world.run().errors == []
+    assert category_and_decision_of(world, theirs) == ("nccl_error", "retry")
+    assert {target for _, target, *_ in world.requested_actions()} <= {"117", "118"}
+    for number in (117, 118):
+        json.dumps(to_json_dict(world.publisher.told[number][0]), allow_nan=False)
+
+
+def test_a_limited_number_of_a_users_records_is_stored_of_each_job(world: World) -> None:
+    world.add(job(117), job(118))
+    many = [submission_observation(submission(117, at=float(START + number))) for number in range(MOST_OF_JOB + 5)]
+    world.spool_observations(*many, submission_observation(submission(118)))
+    summary = world.run()
+    assert (summary.ingested.refused, len(world.store.submissions())) == (5, MOST_OF_JOB + 1)
 
 
 def test_a_malformed_submission_is_rejected(world: World) -> None:

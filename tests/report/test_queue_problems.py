@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from fakes import job, node
 
+from slurmwrap.cli import list_options
+from slurmwrap.cli import queue as queue_command
 from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.report.queue_problems import ExplainedJob, PendingJob, QueueProblem, explain_queue
 
@@ -134,3 +138,39 @@ def test_slurms_own_reasons_are_sorted_by_what_a_person_can_do(reason: str, prob
 def test_jobs_that_need_a_person_come_first_then_those_with_most_gpus() -> None:
     jobs = (wait(1, gpus=8), wait(2, reason="JobHeldUser"), wait(3, gpus=9), wait(4, gpus=2))
     assert [one.job.record.job_id for one in explain_queue(jobs, make_snapshot())] == [3, 2, 1, 4]
+
+
+EVIL = "\x1b]0;x\x07\x1b[2J\r\n\u202e=cmd()"
+
+
+def test_text_that_users_chose_is_shown_without_control_characters_and_adds_no_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Slurm checks features, names of nodes, reasons and dependencies, but not in every release."""
+    nodes = (*NODES[:7], node("n7", state="DOWN", reason=f"bad {EVIL} [ada@2026-11-20T06:00:00]"))
+    jobs = (
+        wait(1, features=f"h100{EVIL}", user=EVIL, name=EVIL, account=EVIL, num_nodes=9),
+        wait(2, f"afterok:1(unfulfilled),{EVIL},afterok:{'9' * 300}(failed)", user=EVIL),
+        wait(3, reason=f"{EVIL} {EVIL}"),
+        wait(4, reason="DependencyNeverSatisfied", features=EVIL),
+        wait(5, reason=f"ReqNodeNotAvail, UnavailableNodes:n7,{EVIL}[["),
+        wait(6, num_nodes=8, mem_mib_per_node=None),
+        wait(7, partition=f"gpu,{EVIL}"),
+    )
+    explained = explain_queue(jobs, make_snapshot(*nodes))
+    assert len(explained) == 7
+    plain = "\n".join(queue_command._format_page(explained, 0.0, True, private=False))
+    assert all(character.isprintable() or character == "\n" for character in plain)
+    lines = [line for line in plain.splitlines() if line.strip()]
+    assert [line for line in lines if not line.startswith("  ") and "GPU" not in line] == []
+    assert 'n7 is down ("bad ' in " ".join(plain.split())
+    list_options.print_json_rows("queue", {"rows": map(queue_command._make_row, explained), "more": 0})
+    written = capsys.readouterr().out
+    assert written.isascii() and "\x1b" not in written
+    assert len(json.loads(written)["rows"]) == 7
+
+
+@pytest.mark.parametrize("text", ["after" * 9000, "after:1," * 9000, "(" * 9000, "afterok:1+" + "9" * 9000, "?" * 9000])
+def test_a_long_dependency_of_a_user_is_read_in_one_go(text: str) -> None:
+    found = explain(wait(1, text), wait(2, f"afterok:1(unfulfilled)?{text}"))
+    assert {one.problem for one in found.values()} == {QueueProblem.LATER}

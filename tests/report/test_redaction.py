@@ -57,3 +57,26 @@ def test_a_text_that_looks_like_a_secret_is_removed(text: str) -> None:
 def test_a_document_without_names_is_unchanged() -> None:
     plain = {"kind": "x", "list": [1, 2.5, None, True], "text": "CUDA out of memory. Tried to allocate 2.00 GiB"}
     assert redact_document(plain) == plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"api_key": "hunter2hunter2"}',
+        "{'password': 'hunter2hunter2'}",
+        "python train.py --hub-token hunter2hunter2 --lr 0.1",
+        "--api-key=hunter2hunter2",
+        "curl -H 'Authorization: Bearer hunter2hunter2'",
+        "AWS_SECRET_ACCESS_KEY=hunter2hunter2",
+        "WANDB_API_KEY = hunter2hunter2",
+    ],
+)
+def test_a_secret_in_a_dict_an_option_or_a_header_is_removed(text: str) -> None:
+    cleaned = redact_document({"text": text})["text"]
+    assert "<secret>" in cleaned and "hunter2" not in cleaned
+
+
+@pytest.mark.parametrize("unit", [".a", "a-", "1.", "token= ", "eyJaaaaaaaaa.", "xoxb-", "://a:", "/home/"])
+def test_a_long_line_of_a_user_costs_work_in_proportion_to_its_length(unit: str) -> None:
+    """With quadratic work this would take minutes."""
+    redact_document({"user": "ada", "text": unit * (400_000 // len(unit))})

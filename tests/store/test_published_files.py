@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,16 @@ from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.running_job import GpuUse
 from slurmwrap.protocols import Published, Publisher
-from slurmwrap.store.published_files import KEEP_S, FilePublisher, parse_published, read_published, read_why
+from slurmwrap.store.published_files import (
+    KEEP_S,
+    FilePublisher,
+    parse_published,
+    parse_published_gpu_use,
+    read_published,
+    read_why,
+)
 
 PUBLISHED = Published(
     at=5.0,
@@ -184,3 +193,73 @@ def test_an_invalid_run_raises_an_error_that_names_the_field() -> None:
         parse_published({"attempt": {}, "actions": []})
     with pytest.raises(ValueError, match="actions is missing"):
         parse_published({"attempt": {}})
+
+
+def plant_link(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to("real")
+
+
+def plant_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o644)
+
+
+def plant_huge_file(path: Path) -> None:
+    os.truncate(path, 1 << 30)
+
+
+def plant_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def plant_users_file(path: Path) -> None:
+    os.chown(path, 1234, 1234)
+
+
+def plant_in_users_folder(path: Path) -> None:
+    os.chown(path.parent, 1234, 1234)
+
+
+def plant_in_open_folder(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+@pytest.mark.skipif(ME != 0, reason="needs root to give files away")
+@pytest.mark.parametrize(
+    "plant",
+    [
+        plant_link,
+        plant_fifo,
+        plant_huge_file,
+        plant_directory,
+        plant_users_file,
+        plant_in_users_folder,
+        plant_in_open_folder,
+    ],
+)
+def test_a_diagnosis_that_another_user_could_have_planted_is_ignored(
+    publisher: FilePublisher, plant: Callable[[Path], None]
+) -> None:
+    publisher.tell_owner(make_run(81, 10), ())
+    publisher.tell_owner(make_run(1081, 20), ())
+    plant(publisher.directory / "why" / "0" / "81-10.munge")
+    found = read_why(publisher.directory, None, make_unseal(1001), set())
+    assert [parse_published(one)[0].attempt.job_id for one in found] == [1081]
+
+
+def test_a_run_with_much_text_of_its_user_can_still_be_sealed(publisher: FilePublisher) -> None:
+    """MUNGE refuses more than 1 MiB. A run that cannot be sealed would keep all later ones from their owners."""
+    ends = {f"/home/ada/{number}.log": [number, "m"] for number in range(40_000)}
+    run = replace(make_run(81, 10), output_begins=ends, output_ends=ends)
+    use = GpuUse(
+        attempt=run.attempt, node="n" * 64, gpu=1, began=0.0, interval_s=60.0, use_pct=(1.5,), mem_mib=(1,),
+        processes=(1,),
+    )  # fmt: skip
+    for uses, kept in (((use,), 1), ((use,) * 10_000, 0)):
+        publisher.tell_owner(run, (ACTION,), uses)
+        assert (publisher.directory / "why" / "0" / "81-10.munge").stat().st_size < 750_000
+        (plain,) = read_why(publisher.directory, 81, make_unseal(1001), {ME})
+        assert parse_published(plain) == (make_run(81, 10), (ACTION,))
+        assert len(parse_published_gpu_use(plain)) == kept

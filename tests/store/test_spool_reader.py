@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from slurmwrap.errors import StoreError
 from slurmwrap.host import munge
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.store import spool_reader as spool_module
+from slurmwrap.store.database import Database
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.spool_writer import make_nonce, serialize, write_plain, write_sealed
 
@@ -353,3 +355,56 @@ def test_an_incomplete_record_of_the_epilogslurmctld_hook_is_rejected_once_old(t
 def test_nonces_are_unique_and_have_128_bits() -> None:
     assert len({make_nonce() for _ in range(100)}) == 100
     assert all(len(bytes.fromhex(make_nonce())) == 16 for _ in range(10))
+
+
+# --- replays, and credentials that are larger than they look ----------------------------------------------------------
+
+
+def test_a_replayed_credential_of_root_counts_once(
+    directory: Path, spool: SealedSpool, munge_socket: str, tmp_path: Path
+) -> None:
+    """A user who got hold of a node's credential puts copies of it into the spool."""
+    sealed = Path(write_sealed(directory, NODE, socket=munge_socket)).read_bytes()
+    for number in range(3):
+        copy = directory / make_file_name(f"{number:032x}")
+        copy.write_bytes(sealed)
+        os.chown(copy, USER, USER)
+    found = [item for item in collect_items(spool) if isinstance(item, Observation)]
+    with closing(Database.open(tmp_path / "site.db")) as database:
+        assert [database.ingest(item) for item in found] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 100])
+def test_a_truncated_credential_is_rejected(directory: Path, spool: SealedSpool, munge_socket: str, cut: int) -> None:
+    path = Path(write_sealed(directory, NODE, socket=munge_socket))
+    path.write_bytes(path.read_bytes().strip()[:-cut])
+    (found,) = collect_items(spool)
+    assert isinstance(found, RejectedEntry) and found.reason.startswith("unmunge: Error: ")
+
+
+@needs_root
+def test_a_small_credential_of_a_user_that_unpacks_to_a_large_record_is_rejected(
+    directory: Path, spool: SealedSpool, munge_socket: str
+) -> None:
+    payload = serialize(replace(SUBMIT, facts={"text": "x" * 900_000}))
+    sealed = run_as_user(["munge", "--socket", munge_socket, "--zip=zlib"], payload)
+    assert len(sealed) < 4096
+    write_as_user(directory, make_file_name(), sealed)
+    (found,) = collect_items(spool)
+    assert isinstance(found, RejectedEntry)
+    assert found.reason == f"it unpacks to more than {spool_module.USER_BYTES} bytes"
+
+
+@needs_root
+def test_a_directory_with_more_files_than_one_collect_lists_hides_no_record_for_ever(
+    directory: Path, spool: SealedSpool, munge_socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "MAX_ENTRIES", 10)
+    write_sealed(directory, NODE, socket=munge_socket)
+    for count in range(35):
+        path = directory / f"flood{count}"
+        path.write_text("")
+        os.chown(path, USER, USER)
+    found = [isinstance(item, Observation) for _ in range(4) for item in collect_items(spool)]
+    assert (len(found), found.count(True)) == (36, 1)
+    assert len(collect_items(spool)) == 10, "it begins again"
