@@ -21,6 +21,7 @@ PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "pyflakes", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
+    "api.py",
     "cli/terminal.py",
     "gsub/help_output.py",
     "inject/slurmwrap_members.py",

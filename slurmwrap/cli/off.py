@@ -69,7 +69,12 @@ def off(
 
 
 def on() -> None:
-    """Switch slurmwrap on again after `slurmwrap off`. For root and SlurmUser."""
+    """Switch slurmwrap on again after `slurmwrap off`. For root and SlurmUser.
+
+    \b
+    Examples:
+      slurmwrap on
+    """
     config = load(os.environ)
     directory = _require_site(config)
     was_off = read_site_switch(config) is not None

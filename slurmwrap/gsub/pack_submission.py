@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
 
 _RUNNER = "slurmwrap_members.py"
-_PROGRAMS = (_RUNNER, "slurmwrap_member_watch.py")
+# The programs of a packed task. Those of a shared job read them too.
+MEMBER_PROGRAMS = (_RUNNER, "slurmwrap_member_watch.py")
 
 
 def find_members_to_measure(
@@ -131,7 +132,7 @@ def write_pack(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
         (directory / SPEC).write_text(json.dumps(spec), encoding="utf-8")
         (directory / "slurm_script").write_bytes(script)
         (directory / "slurm_script").chmod(0o700)
-        for name in _PROGRAMS:
+        for name in MEMBER_PROGRAMS:
             (directory / name).write_bytes((Path(inject.__path__[0]) / name).read_bytes())
         (directory / "pack.sh").write_bytes(make_batch_script(script, directory))
     except OSError as error:

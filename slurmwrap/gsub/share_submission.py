@@ -19,7 +19,7 @@ from time import time
 from slurmwrap import inject
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.pack_submission import make_batch_script
+from slurmwrap.gsub.pack_submission import MEMBER_PROGRAMS, make_batch_script
 from slurmwrap.gsub.submit_context import PreparedJob, SharePlan, SubmitContext
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.pack_size import find_card_mib
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.cluster import Node, Snapshot
     from slurmwrap.model.run_time import RunTimeEstimate
 
-_PROGRAMS = ("slurmwrap_share.py", "slurmwrap_members.py")
+_PROGRAMS = ("slurmwrap_share.py", *MEMBER_PROGRAMS)
 _HEAD = b"# Job of gsub --share: it may share its GPU with another job of its user (docs/sharing.md).\n"
 # Of a node's memory, what its GPUs' jobs may have together: Slurm keeps some for itself.
 _MEMORY_SHARE = 0.95

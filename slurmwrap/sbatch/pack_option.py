@@ -77,11 +77,6 @@ def find_packing_obstacle(request: JobRequest) -> str:
         return "it packs the tasks of an array, and the job has no --array"
     if why := find_wrapper_obstacle(request, "each task of the array"):
         return why
-    if "aftercorr" in (request.value("dependency") or ""):
-        return (
-            "--dependency=aftercorr pairs tasks of two arrays, and this array gets fewer tasks; "
-            "--dependency=afterok waits for the whole array"
-        )
     return ""
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from realslurm import USERS, Lab, restart_controller, started
-from test_endings import _cut_power
+from realslurm import USERS, Lab, cut_power, restart_controller, started
 from test_own_retries_lab import GSUB, why
 from waiting import wait_for, wait_until
 
@@ -164,7 +163,7 @@ def test_no_member_is_lost_or_runs_twice_when_slurmctld_is_killed_and_a_node_is_
     wait_until(lambda: lab.states(f"{job}_0") == ["RUNNING"], "the new slurmctld knows the job")
     assert read_lines(folder) == sorted([*make_lines("start", range(4)), "end 0"])
     node = lab.run(["squeue", "-h", "-o", "%N", "-j", f"{job}_0"]).stdout.strip()
-    _cut_power(lab, node)
+    cut_power(lab, node)
     for pid in find_member_pids(folder):
         os.kill(pid, signal.SIGKILL)
     lab.wait_job(f"{job}_0", ("PENDING",))
