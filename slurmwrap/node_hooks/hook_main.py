@@ -11,12 +11,12 @@ DEADLINE_S = 8.0
 
 
 def main(argv):
-    """Run one hook, or the check of a node (node_check.py), and return the exit code; that of a hook is always 0.
+    """Run one hook, or the check of a node (node_check.py), and return the exit code, which is always 0.
 
     `argv`: [program, context, path of hooks.json, the shim's token].
     """
     if argv[1:2] == ["check"]:
-        # No hook: a job of root's runs it, and its exit code counts.
+        # No hook: a job of root's runs it, and an error in it must be seen.
         from . import node_check
 
         return node_check.main(argv)
