@@ -455,7 +455,7 @@ def _make_view(source: RecordSource, config: Config) -> NodeView:
     if not source.database.exists():
         return NodeView()
     with Database.open(source.database, readonly=True) as database:
-        history = _read_history(database, config)
+        history, removals = _read_history(database, config), database.removals()
         checks = get_newest_checks(database.node_checks(since=time.time() - config.nodes.window_days * 86400))
     now, nodes = time.time(), _read_nodes(config)
     drained = any(map(is_drained_by_slurmwrap, nodes))
@@ -465,7 +465,7 @@ def _make_view(source: RecordSource, config: Config) -> NodeView:
         scores=compute_node_scores(history, config.nodes, now=now),
         nodes=nodes,
         checks=checks,
-        rebooted=list_rebooted_drains(nodes, history.removals, boot_times, checks),
+        rebooted=list_rebooted_drains(nodes, removals, boot_times, checks),
         reboots_due=list_reboots_due(history, checks, boot_times),
     )
 
