@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from slurmwrap.diagnosis.xid import RECOVERY_ACTION_CHANGED, get_action, parse_xids
 from slurmwrap.model.cluster import Node, Reservation
 from slurmwrap.model.hostlist import fold
 from slurmwrap.policy.node_history import NodeCheck, NodeHistory, Removal
@@ -12,8 +13,8 @@ from slurmwrap.policy.strikes import is_drained_by_slurmwrap
 
 # Beginning of the name of the reservation in which a node is checked.
 CHECK_RESERVATION = "slurmwrap_check_"
-# How a GPU that needs a reboot is described: see diagnosis.node_facts, node_hooks.prolog_gate.
-_REBOOT = re.compile(r"asks? for recovery action (?:node_reboot|system_reboot)\b")
+# How diagnosis.node_facts describes a GPU that needs a reboot by NVML.
+_NVML_REBOOT = re.compile(r"asks? for recovery action (?:node_reboot|system_reboot)\b")
 
 
 def list_nodes_in_check(reservations: Iterable[Reservation]) -> frozenset[str]:
@@ -58,7 +59,7 @@ def list_reboots_due(
         *((s.node, s.at, s.text) for s in history.strikes if s.cleared_at is None),
         *((fault.node, fault.at, fault.text) for fault in history.gpu_faults),
     ):
-        if _REBOOT.search(text):
+        if _says_reboot(text):
             said[node] = max(at, said.get(node, 0.0))
     said |= {node: check.at for node, check in checks.items() if check.reboot}
     over = {repair.node: repair.at for repair in sorted(history.repairs, key=lambda one: one.at)}
@@ -70,6 +71,12 @@ def list_reboots_due(
             if at > max(over.get(node, 0.0), passed.get(node, 0.0), boot_times.get(node, 0.0))
         )
     )
+
+
+def _says_reboot(text: str) -> bool:
+    """Return whether NVML's recovery action, or Xid 154 which repeats it, is a reboot of the node."""
+    changes = (event for event in parse_xids([text]) if event.code == RECOVERY_ACTION_CHANGED)
+    return bool(_NVML_REBOOT.search(text)) or any(get_action(event) == "REBOOT" for event in changes)
 
 
 def format_advice(rebooted: Iterable[str], reboots: Iterable[str]) -> tuple[str, ...]:

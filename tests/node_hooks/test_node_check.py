@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hook_site import OLD_PYTHON, Site, add_gpu, append, make_site
+from hook_site import OLD_PYTHON, USER, Site, add_gpu, append, make_site
 
 from slurmwrap.node_hooks import deadline_child, node_check
 
@@ -33,7 +34,7 @@ def node(site: Site, libnvml: Callable[..., str]) -> Site:
 
 
 def check(
-    site: Site, behaviour: str = "", python: str = "", **asked: Any
+    site: Site, behaviour: str = "", python: str = "", user: int | None = None, **asked: Any
 ) -> tuple[list[str], dict[str, dict[str, str]], Any]:
     """Returns the names of the failed checks, the checks by name, and the record."""
     request = json.dumps({"gpus": 2, "seconds": 100, "skip": OF_THIS_MACHINE, **asked})
@@ -41,7 +42,7 @@ def check(
     interpreter = python or shim.partition("\npython=")[2].partition("\n")[0]
     argv = [interpreter, "-I", "-S", site.files.zipapp, "check", site.files.zipapp.with_name("hooks.json"), request]
     environ = {**site.environ, "FAKE_NVML": behaviour}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, user=user, cwd="/")
     assert done.stdout, done.stderr
     record = json.loads(done.stdout)
     assert done.returncode == 0
@@ -123,6 +124,18 @@ def test_a_missing_file_system_and_one_that_is_not_mounted_fail(node: Site, tmp_
 def test_a_check_in_check_skip_is_not_made(node: Site) -> None:
     failed, checks, _ = check(node, "recovery@1=1", skip=["gpu_state", *OF_THIS_MACHINE])
     assert (failed, checks["gpu_state"]["state"]) == ([], "skipped")
+
+
+def test_slurm_user_checks_gpus_without_the_marks_of_root(node: Site) -> None:
+    node.state.mkdir(parents=True, mode=0o700)
+    # pytest's own directories are closed to other users.
+    node.environ["LD_LIBRARY_PATH"] = shutil.copytree(node.environ["LD_LIBRARY_PATH"], f"{node.root}/library")
+    private = Path(f"/tmp/slurmwrap-check-{USER}")
+    try:
+        failed, checks, _ = check(node, user=USER)
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+    assert (failed, checks["gpus"]["state"]) == ([], "ok")
 
 
 def test_the_program_runs_under_python_3_6(open_dir: Path, munge_socket: str, libnvml: Callable[..., str]) -> None:

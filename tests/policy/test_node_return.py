@@ -6,7 +6,15 @@ import pytest
 
 from slurmwrap.model.cluster import Node, Reservation
 from slurmwrap.model.job_run import StrikeRecord
-from slurmwrap.policy.node_history import CheckedPart, NodeCheck, NodeHistory, Removal, Repair, make_node_check
+from slurmwrap.policy.node_history import (
+    CheckedPart,
+    GpuFault,
+    NodeCheck,
+    NodeHistory,
+    Removal,
+    Repair,
+    make_node_check,
+)
 from slurmwrap.policy.node_return import (
     format_advice,
     get_newest_checks,
@@ -64,6 +72,11 @@ def test_a_reboot_is_due_until_the_node_was_rebooted_repaired_or_passed_a_check(
     assert list_reboots_due(history, {"n1": make_check(1100.0)}, {}) == ()
     repaired = NodeHistory(strikes=history.strikes, repairs=(Repair(node="n1", at=1100.0, who="root"),))
     assert list_reboots_due(repaired, {}, {}) == ()
+    kernel = (
+        "NVRM: Xid (PCI:0000:0f:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"
+    )
+    fault = GpuFault(node="n1", at=1000.0, job_id=7, uid=1001, text=kernel)
+    assert list_reboots_due(NodeHistory(gpu_faults=(fault,)), {}, {}) == ("n1",)
     reset = NodeHistory(strikes=(make_strike(1000.0, "GPU 3 asks for recovery action gpu_reset"),))
     assert list_reboots_due(reset, {}, {}) == ()
     assert list_reboots_due(NodeHistory(), {"n1": make_check(1200.0, "fail", reboot=True)}, {}) == ("n1",)
