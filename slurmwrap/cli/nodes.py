@@ -277,7 +277,7 @@ def check(name: Name, as_json: list_options.AsJson = False) -> None:
     with Database.open(place.database) as database:
         checks = [_check_node(node, database, config, resume=False) for node in names]
     if as_json:
-        list_options.print_list("checks", [asdict(one) for one in checks], "", as_json=True)
+        list_options.print_list("node_checks", [asdict(one) for one in checks], "", as_json=True)
     else:
         typer.echo("\n\n".join("\n".join(format_check(one)) for one in checks))
     if not all(one.passed for one in checks):

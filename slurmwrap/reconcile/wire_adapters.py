@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from slurmwrap.host.mounts import find_mount_point
 from slurmwrap.host.read_loss_curve import LossCurveFiles
 from slurmwrap.host.read_running_jobs import RunningJobReader
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
+from slurmwrap.host.run_command import start_detached
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
@@ -65,9 +65,7 @@ def start_node_check(node: str) -> Callable[[], int | None]:
     """Start `slurmwrap nodes repaired NODE --resume` in a session of its own, and return its exit code's function."""
     argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "nodes", "repaired", "--resume"]
     argv += ["--note", "rule resume: rebooted since the drain", "--", node]
-    null = subprocess.DEVNULL
-    child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True)
-    return child.poll
+    return start_detached(argv)
 
 
 def make_user_services(
