@@ -280,7 +280,6 @@ class ReconcilerState:
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read
     off: bool = False  # slurmwrap was switched off in the last pass
-    resumes_at: float = 0.0  # when drained nodes were last compared with their boot times
     node_check: tuple[int, Callable[[], int | None]] | None = None  # the running check: id of its action, exit code
     limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes
 

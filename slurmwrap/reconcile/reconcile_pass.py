@@ -275,10 +275,11 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     changing = () if this_pass.off else (stop_running, notify_findings)
     for look in (
         *(relax_waiting, tune_waiting, order_waiting, limit_waiting, limit_running, check_running),
-        *(update_run_time_lines, *changing, read_loss_curves, resume_nodes),
+        *(update_run_time_lines, *changing, read_loss_curves),
     ):
         _run_step(look, this_pass)
     _publish(this_pass)
+    _run_step(resume_nodes, this_pass)
     _renew_gate_permit(this_pass)
 
 

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.policy.node_return import get_newest_checks, list_rebooted_drains
-from slurmwrap.policy.strikes import is_drained_by_slurmwrap
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
-
-# Seconds between two looks: each reads all nodes.
-_EVERY_S = 60.0
 
 
 def resume_nodes(this_pass: ReconcilePass) -> None:
@@ -20,15 +16,16 @@ def resume_nodes(this_pass: ReconcilePass) -> None:
     services, book = this_pass.services, this_pass.book
     _finish_check(this_pass)
     mode = services.config.mode_of("resume")
-    if services.scope.user is not None or mode == "observe" or 0 <= this_pass.now - book.resumes_at < _EVERY_S:
+    # Passes that publish have judged the nodes, and stored which ones are out of service.
+    if services.scope.user is not None or mode == "observe" or not this_pass.summary.published:
         return
-    book.resumes_at = this_pass.now
+    removals = services.store.removals()
+    if not any(one.ours for one in removals):
+        return
     nodes = this_pass.snapshot().nodes
-    if not any(map(is_drained_by_slurmwrap, nodes)):
-        return
     boot_times = services.boot_times()
     checks = get_newest_checks(services.store.node_checks(since=min(boot_times.values(), default=this_pass.now)))
-    for node in list_rebooted_drains(nodes, services.store.removals(), boot_times, checks):
+    for node in list_rebooted_drains(nodes, removals, boot_times, checks):
         acts = mode == "act" and services.start_node_check is not None
         if acts and book.node_check is not None:
             continue

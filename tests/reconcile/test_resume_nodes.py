@@ -39,7 +39,7 @@ class Nodes:
             self.started.append(node)
             return lambda: self.exit_code
 
-        self.world.clock.sleep(100)
+        self.world.clock.sleep(400)
         found = replace(
             self.world.services(), config=Config(rules={"resume": mode}), start_node_check=start,
             boot_times=lambda: dict.fromkeys(("n1", "n2", "n3"), self.booted), **changes,
