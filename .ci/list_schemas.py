@@ -21,7 +21,7 @@ from slurmwrap.model.job_run import Incident, JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run_time import SOURCES as RUN_TIME_SOURCES
 from slurmwrap.model.running_job import GpuUse
-from slurmwrap.policy.node_history import Repair
+from slurmwrap.policy.node_history import NodeCheck, Repair
 from slurmwrap.policy.node_score import ScoreTerm
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.job_efficiency import RequestAdvice, RunEfficiency
@@ -239,7 +239,11 @@ def schemas() -> dict[str, dict[str, Any]]:
     known = {}
     terms = {"type": "array", "items": refer_to_record(ScoreTerm, known)}
     repairs = {"type": "array", "items": refer_to_record(Repair, known)}
-    pages["node"] = _list("node", "nodes show", describe_object({**_NODE, "terms": terms, "repairs": repairs}), known)
+    check = maybe(refer_to_record(NodeCheck, known))
+    node = describe_object({**_NODE, "terms": terms, "repairs": repairs, "check": check})
+    pages["node"] = _list("node", "nodes show", node, known)
+    known = {}
+    pages["node_checks"] = _list("node_checks", "nodes check", refer_to_record(NodeCheck, known), known)
     pages["inputs"] = _list("inputs", "inputs list", describe_object(_INPUT), {})
     cited = {"type": "array", "items": describe_object({"source": TEXT, "line": WHOLE, "text": TEXT})}
     pages["input"] = _page("input", "inputs show", {**_INPUT, "evidence": cited}, {})

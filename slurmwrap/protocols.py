@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.running_job import EarlyFinding, GpuUse, LossCurve
     from slurmwrap.model.submission import Submission
-    from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
+    from slurmwrap.policy.node_history import NodeCheck, NodeHistory, Removal, Repair
     from slurmwrap.prerun.expected_saving import ScriptOutcome
     from slurmwrap.profiling.contention import ComparedRun
     from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
@@ -278,6 +278,9 @@ class Store(Protocol):
 
     def repairs(self, *, since: float) -> tuple[Repair, ...]:
         """Return the repair marks of nodes, oldest first."""
+
+    def node_checks(self, *, since: float) -> tuple[NodeCheck, ...]:
+        """Return the checks of nodes before their return to service, oldest first."""
 
     def save_removal(self, removal: Removal) -> None:
         """Insert or replace by (node, began)."""

@@ -17,14 +17,16 @@ import typer
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, find_record_source
 from slurmwrap.config.load_config import Config, Nodes, load
-from slurmwrap.errors import RefusedError, SlurmError, UsageError
-from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.errors import RefusedError, SlurmError, SlurmwrapError, UsageError
+from slurmwrap.fast_dataclasses import asdict, dataclass, field
+from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.model.cluster import Node, NodeHealth
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.hostlist import fold
-from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
+from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeCheck, NodeHistory, Repair
+from slurmwrap.policy.node_return import format_advice, get_newest_checks, list_rebooted_drains, list_reboots_due
 from slurmwrap.policy.node_score import NodeScore, ScoreTerm, compute_node_scores
-from slurmwrap.policy.strikes import NodeStatus, standings
+from slurmwrap.policy.strikes import NodeStatus, is_drained_by_slurmwrap, standings
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import fold_jobs, group_alike
 from slurmwrap.slurm.commands import SlurmCommands
@@ -166,6 +168,7 @@ app = typer.Typer(
       slurmwrap nodes list --status lemon,drained --cause xid
       slurmwrap nodes list --all --json          every node with a fault in the window
       slurmwrap nodes show n17                   each fault with its job, date and weight
+      slurmwrap nodes check n17                  GPUs, file systems, disk, network and clock, in a job of its own
       slurmwrap nodes repaired n17 --note "GPU 3 replaced" --resume
       slurmwrap nodes clear 'n[01-04]' --note "bad driver, rolled back"
     """,
@@ -173,6 +176,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NODE", help="A node, or a host list: 'n[01-04]'.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Also end slurmwrap's drain; other drains stay.")]
+CHECK_FAILED_CODE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,16 @@ class NodeView:
     standings: tuple[NodeStatus, ...] = ()
     scores: tuple[NodeScore, ...] = ()
     nodes: tuple[Node, ...] = ()
+    checks: Mapping[str, NodeCheck] = field(default_factory=dict)  # the newest check of each node
+    rebooted: tuple[str, ...] = ()  # nodes that were rebooted since slurmwrap drained them
+    reboots_due: tuple[str, ...] = ()  # nodes of which NVML says that they must be rebooted
+
+    def format_advice(self, names: Collection[str] | None = None) -> tuple[str, ...]:
+        """Return the commands that bring nodes back, of all nodes or of some."""
+        rebooted, due = (
+            [node for node in nodes if names is None or node in names] for nodes in (self.rebooted, self.reboots_due)
+        )
+        return format_advice(rebooted, due)
 
 
 @app.command("list")
@@ -215,6 +229,7 @@ def list_nodes(
         and _has_cause(row, score, cause)
     ]
     text, more = format_nodes(rows, None if everything else limit, columns=terminal.columns())
+    text = "\n".join((text, *view.format_advice()))
     list_options.print_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
 
 
@@ -245,6 +260,28 @@ def show(
         return
     pages = group_alike(listed, lambda one: (_format_head(one[1]), *one[2]))
     typer.echo("\n\n".join(_format_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
+    if advice := view.format_advice(names):
+        typer.echo("\n".join(("", *advice)))
+
+
+@app.command(short_help="Check a node in a job of its own: GPUs, file systems, disk, network, clock.")
+def check(name: Name, as_json: list_options.AsJson = False) -> None:
+    """Check a node in a job that has it alone: GPUs, file systems, disk, network and clock. Its state stays as it is.
+
+    The node must be free of jobs. A reservation keeps others away, and a drain of slurmwrap's is lifted within it. The
+    result is stored; `show` prints it. Exit code 3: a part failed. For root and SlurmUser.
+    """
+    place, config = _get_record_source(), load(os.environ)
+    _require_site(place, "check")
+    names = _expand_names(name)
+    with Database.open(place.database) as database:
+        checks = [_check_node(node, database, config, resume=False) for node in names]
+    if as_json:
+        list_options.print_list("node_checks", [asdict(one) for one in checks], "", as_json=True)
+    else:
+        typer.echo("\n\n".join("\n".join(format_check(one)) for one in checks))
+    if not all(one.passed for one in checks):
+        raise typer.Exit(CHECK_FAILED_CODE)
 
 
 def _format_page(names: Sequence[str], row: Mapping[str, Any], lines: Sequence[str]) -> str:
@@ -277,31 +314,49 @@ def clear(name: Name, note: list_options.Note = "", resume: Resume = False) -> N
 
 
 @app.command(short_help="Record a repair: earlier faults weigh less, new ones more.")
-def repaired(name: Name, note: list_options.Note = "", resume: Resume = False) -> None:
+def repaired(
+    name: Name,
+    note: list_options.Note = "",
+    resume: Resume = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="With --resume: without the check that `check` makes.")
+    ] = False,
+) -> None:
     """Record that a node was repaired: earlier faults weigh less, new ones more.
 
-    For root and SlurmUser.
+    With --resume the node is checked first, as by `check`. If a part fails, it stays drained, nothing is marked, and
+    the exit code is 3. For root and SlurmUser.
     """
-    _store_mark(name, REPAIRED, note, resume)
+    _store_mark(name, REPAIRED, note, resume, checked=not no_check)
 
 
 # --- what people say about nodes -----------------------------------------------------------------------------------
 
 
-def _store_mark(name: str, kind: str, note: str, resume: bool) -> None:
-    place, config = _get_record_source(), load(os.environ)
+def _require_site(place: RecordSource, what: str) -> None:
     if not place.site:
         raise RefusedError(
-            "only root and SlurmUser may judge nodes, and only where site.state_dir is configured",
+            f"only root and SlurmUser may {what} nodes, and only where site.state_dir is configured",
             hint="ask your administrator; 'slurmwrap nodes list' shows what is published",
         )
-    names = _expand_names(name)
+
+
+def _store_mark(name: str, kind: str, note: str, resume: bool, *, checked: bool = False) -> None:
+    place, config = _get_record_source(), load(os.environ)
+    _require_site(place, "judge")
+    names, failed = _expand_names(name), False
     with Database.open(place.database) as database:
         history = _read_history(database, config)
         nodes = _read_nodes(config)
         _check_marked_names(names, history, nodes, kind)
         for node in names:
-            if resume:
+            if resume and checked:
+                done = _check_node(node, database, config, resume=True)
+                typer.echo("\n".join(format_check(done)))
+                if not done.passed:
+                    failed = True
+                    continue
+            elif resume:
                 _resume_node(node, database, config)
             now = time.time()
             count = database.clear_strikes(node, list_options.get_user_name_of_caller(), now) if kind == CLEARED else 0
@@ -310,21 +365,69 @@ def _store_mark(name: str, kind: str, note: str, resume: bool) -> None:
             )
             strikes = f", {text_format.count(count, 'strike')} void" if kind == CLEARED else ""
             typer.echo(f"{node}: {kind}{strikes}{', resumed' if resume else ''}")
+    if failed:
+        typer.echo("not resumed and not marked; 'slurmwrap nodes show' has the result", err=True)
+        raise typer.Exit(CHECK_FAILED_CODE)
     typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
 
 
 def _resume_node(node: str, database: Database, config: Config) -> None:
     """End the drain through SlurmCommands, which reads the node first and changes only drains of slurmwrap's."""
-    now = time.time()
-    reason = f"slurmwrap nodes, by {list_options.get_user_name_of_caller()}"
-    action = SlurmAction(verb=Verb.RESUME, target=node, reason=reason)
-    number = database.intend(None, PlannedAction(rule="drain", action=action), "act", now)
+    action, number = _intend_resume(node, database)
     try:
         SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).apply(action)
     except SlurmError as error:
         database.done(number, time.time(), str(error))
         raise
     database.done(number, time.time())
+
+
+def _intend_resume(node: str, database: Database) -> tuple[SlurmAction, int]:
+    reason = f"slurmwrap nodes, by {list_options.get_user_name_of_caller()}"
+    action = SlurmAction(verb=Verb.RESUME, target=node, reason=reason)
+    return action, database.intend(None, PlannedAction(rule="drain", action=action), "act", time.time())
+
+
+def _check_node(name: str, database: Database, config: Config, *, resume: bool) -> NodeCheck:
+    """Check a node and store the result. With `resume` its drain, which must be slurmwrap's, ends if it passes."""
+    from slurmwrap.cli.doctor.slurm_checks import find_directory_of_hook
+    from slurmwrap.slurm.run_node_check import CheckProgram, check_node, read_hook_python
+
+    slurm = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s)
+    snapshot = slurm.snapshot()
+    node = next((one for one in snapshot.nodes if one.name == name), None)
+    if node is None:
+        raise UsageError(f"there is no node '{name}'", hint="slurmwrap nodes list --all", exit_code=1)
+    directory = find_directory_of_hook(slurm.config().get("EpilogSlurmctld", ""))
+    if directory is None:
+        raise SlurmwrapError(
+            "slurm.conf names no hooks of slurmwrap", hint="The check is a part of them: `slurmwrap hooks install`."
+        )
+    settings = config.nodes
+    program = CheckProgram(
+        python=read_hook_python(directory), directory=directory, mounts=settings.check_mounts,
+        skip=settings.check_skip, seconds=settings.check_s,
+    )  # fmt: skip
+    number = _intend_resume(name, database)[1] if resume else None
+    try:
+        found = check_node(node, program, slurm, SystemClock(), reservations=snapshot.reservations, resume=resume)
+    except BaseException as error:
+        if number is not None:
+            database.done(number, time.time(), str(error) or type(error).__name__)
+        raise
+    if number is not None:
+        database.done(number, time.time(), found.note)
+    database.add_node_check(found)
+    return found
+
+
+def format_check(check: NodeCheck) -> Iterator[str]:
+    """Yield the result of a check: a line with the outcome, and one for each part."""
+    outcome = "passed" if check.passed else "FAILED"
+    moment = text_format.moment(check.at, terminal.get_local_zone())
+    yield f"{text_format.visible(check.node)}: the check {outcome}, {moment}, by {text_format.visible(check.who)}"
+    for part in check.parts:
+        yield f"  {part.state:8}{part.name:12}{text_format.visible(part.text)}"
 
 
 def _check_marked_names(names: Sequence[str], history: NodeHistory, nodes: Sequence[Node], kind: str) -> None:
@@ -352,12 +455,18 @@ def _make_view(source: RecordSource, config: Config) -> NodeView:
     if not source.database.exists():
         return NodeView()
     with Database.open(source.database, readonly=True) as database:
-        history = _read_history(database, config)
+        history, removals = _read_history(database, config), database.removals()
+        checks = get_newest_checks(database.node_checks(since=time.time() - config.nodes.window_days * 86400))
     now, nodes = time.time(), _read_nodes(config)
+    drained = any(map(is_drained_by_slurmwrap, nodes))
+    boot_times = _read_boot_times(config) if drained or list_reboots_due(history, checks, {}) else {}
     return NodeView(
         standings=standings(history, nodes, config, now=now),
         scores=compute_node_scores(history, config.nodes, now=now),
         nodes=nodes,
+        checks=checks,
+        rebooted=list_rebooted_drains(nodes, removals, boot_times, checks),
+        reboots_due=list_reboots_due(history, checks, boot_times),
     )
 
 
@@ -371,6 +480,13 @@ def _read_nodes(config: Config) -> tuple[Node, ...]:
     except SlurmError as error:
         typer.echo(f"slurmwrap: drains and the cap are not known: {error}", err=True)
         return ()
+
+
+def _read_boot_times(config: Config) -> Mapping[str, float]:
+    try:
+        return SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).boot_times()
+    except SlurmError:
+        return {}
 
 
 def _expand_names(hostlist: str) -> tuple[str, ...]:
@@ -443,14 +559,17 @@ def _describe_node(node: str, view: NodeView, config: Config, verbose: bool) -> 
     standing = next((one for one in view.standings if one.health.node == node), None)
     score = next((one for one in view.scores if one.node == node), None)
     slurm = next((one for one in view.nodes if one.name == node), None)
+    check = view.checks.get(node)
+    checked = tuple(f"  {line}" for line in format_check(check)) if check is not None else ()
+    extra = {"check": None if check is None else asdict(check)}
     if standing is None and score is None:
-        row = {**_make_row("ok", None), "node": node, "reason": _NOTHING, "terms": [], "repairs": []}
-        return row, ()
+        row = {**_make_row("ok", None), "node": node, "reason": _NOTHING, "terms": [], "repairs": [], **extra}
+        return row, checked
     row = _make_row(standing.health.status if standing else "ok", standing, score)
     terms = [asdict(term) for term in score.terms] if score else []
-    row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else []}
+    row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else [], **extra}
     lines = [f"  why      {text_format.visible(row['reason'])}"]
     if slurm is not None and slurm.reason:
         state = "+".join((slurm.state, *sorted(slurm.flags)))
         lines.append(f"  Slurm    {state}: {text_format.visible(slurm.reason)}")
-    return row, (*lines, *(sum_lines(score, config.nodes, verbose) if score else []))
+    return row, (*lines, *(sum_lines(score, config.nodes, verbose) if score else []), *checked)

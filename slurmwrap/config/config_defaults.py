@@ -14,7 +14,7 @@ from slurmwrap.fast_dataclasses import dataclass, field, replace
 OWN_RULES = ("retry", "retry_elsewhere", "resize")
 RULES = (
     *("retry", "retry_elsewhere", "resize", "drain", "block_input", "gate", "relax", "tune", "order", "limit"),
-    *("early", "move"),
+    *("early", "move", "resume"),
 )
 MODES = ("observe", "advise", "act")
 OVERLAYS = ("auto", "off")
@@ -114,6 +114,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "nodes.prior": (0.1, 1000),
     "nodes.repair_discount": (0, 1),
     "nodes.relapse_factor": (1, 100),
+    "nodes.check_s": (10, 3600),
     "prerun.holdout": (0, 0.5),
     "share.look_s": (1, 3600),
     "share.lease_s": (200, 86_400),
@@ -430,6 +431,9 @@ class Nodes:
     prior: float = 1.0
     repair_discount: float = 0.25
     relapse_factor: float = 1.5
+    check_mounts: tuple[str, ...] = ()
+    check_skip: tuple[str, ...] = ()
+    check_s: float = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -500,6 +500,9 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         ),
         "repair_discount": (_R, "weight", "The weight of a fault from before a repair."),
         "relapse_factor": (_R, "weight", "The weight of a fault after a repair."),
+        "check_mounts": (_S, "", "The mount points that must answer in `slurmwrap nodes check`: /home, /scratch."),
+        "check_skip": (_S, "", "The parts of that check that are not made, by their names in its output."),
+        "check_s": (_S, "seconds", "The time for all parts of that check on one node."),
     },
     "report": {
         "to": (_S, "", "The addresses that get the night report by [mail], separated by commas; empty: no mail."),
@@ -548,6 +551,12 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "",
             """Take running jobs of --preemptible from their GPUs at a checkpoint, where others gain much more by that
             (docs/moving.md).""",
+        ),
+        "resume": (
+            _S,
+            "",
+            """Lift a drain of slurmwrap's whose node was rebooted since, if `slurmwrap nodes check` passes
+            (docs/nodes.md).""",
         ),
     },
 }

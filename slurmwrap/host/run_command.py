@@ -276,6 +276,18 @@ def run(
     return _wait_for_end(child, argv, stdin, deadline, most, session, heard, meanwhile)
 
 
+def start_detached(argv: Sequence[str]) -> Callable[[], int | None]:
+    """Start a program that may outlive this process: in its own session, in /, with /dev/null as all three files.
+
+    The returned function gives its exit code, None while it runs. OSError when it cannot be started.
+    """
+    import subprocess
+
+    null = subprocess.DEVNULL
+    child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True)
+    return child.poll
+
+
 def start_command(
     argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None, environ: Mapping[str, str] | None = None
 ) -> Callable[[], CommandResult]:

@@ -14,11 +14,11 @@ FALLEN = "gpu.fallen"
 COUNTERS = "gpu.counters"
 
 
-def states(settings, gpus, deadline, started_at=None, lost=""):
+def states(settings, gpus, deadline, started_at=None, lost="", checks=nvml_ask.CHECKS):
     """Return the facts `gpu` (one object per GPU of the job), `gpu_error` and `driver_hung`; {} without a driver.
 
     `gpus`: [(index, PCI address or None)]. NVML numbers GPUs in a different order, so a GPU without an address is not
-    asked. `lost`: the result of `fallen`; if it is not "", no GPU is asked.
+    asked. `lost`: the result of `fallen`; if it is not "", no GPU is asked. `checks`: as nvml_ask.CHECKS.
     """
     if not os.path.exists(settings.nvidia_control):
         return {}
@@ -27,7 +27,9 @@ def states(settings, gpus, deadline, started_at=None, lost=""):
     known = [(index, address) for index, address in gpus if address]
     if not known:
         return _facts_without_addresses(settings) if gpus else {}
-    answer = driver_guard.ask(settings, lambda send: nvml_ask.run(known, started_at, send), deadline, LIMIT, _last_call)
+    answer = driver_guard.ask(
+        settings, lambda send: nvml_ask.run(known, started_at, send, checks), deadline, LIMIT, _last_call
+    )
     lines = list(_lines(answer.data))
     facts = {"gpu": _by_gpu(known, lines)}
     errors = ["NVML: %s" % line["failed"] for line in lines if "failed" in line] + [answer.error]

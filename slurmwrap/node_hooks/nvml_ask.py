@@ -26,8 +26,11 @@ LEFT = 16  # processes sent per GPU that are still running
 ACCOUNTED, KEPT = 256, 64
 
 
-def run(gpus, started_at, send):
-    """Send JSON lines about `gpus`, [(index, PCI address)]. `started_at`: Unix time of the job's start, or None."""
+def run(gpus, started_at, send, checks=()):
+    """Send JSON lines about `gpus`, [(index, PCI address)]. `started_at`: Unix time of the job's start, or None.
+
+    `checks`: [(name, function)], as in CHECKS, which is the default.
+    """
 
     def send_line(item):
         send(json.dumps(item).encode("utf-8") + b"\n")
@@ -49,7 +52,7 @@ def run(gpus, started_at, send):
         send_line({"asking": "nvmlDeviceGetHandleByPciBusId of GPU %d" % index})
         bus = address.encode("ascii")
         _run_check(pynvml, send_line, handles, index, "handle", lambda: pynvml.nvmlDeviceGetHandleByPciBusId(bus))
-    for name, read in CHECKS:
+    for name, read in checks or CHECKS:
         for index in sorted(handles):
             send_line({"asking": "%s of GPU %d" % (name, index)})
             _run_check(pynvml, send_line, handles, index, name, lambda: read(pynvml, handles[index], started_at))

@@ -135,13 +135,13 @@ def _ask_kernel_and_nvml(settings, own, suspected, deadline):
     if not own or fallen or not (concerning or suspected):
         return {}
     facts = nvml.states(settings, own, min(deadline, time.monotonic() + NVML_S))
-    found = [_conclusive_fault(gpu) for gpu in facts.get("gpu", ())]
+    found = [conclusive_fault(gpu) for gpu in facts.get("gpu", ())]
     if not facts.get("gpu_error"):
         _forget_suspects(settings, suspects, concerning)
     return next((fault for fault in found if fault), {})
 
 
-def _conclusive_fault(gpu):
+def conclusive_fault(gpu):
     """Return NVIDIA's own statement that this GPU needs a reset, a reboot or to be replaced; {} without one."""
     action = gpu.get("recovery_action", "none")
     if gpu.get("error_code") == 15:

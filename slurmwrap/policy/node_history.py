@@ -12,6 +12,7 @@ from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.model.observation import Context, Observation
 
 REPAIRED, LIFTED, CLEARED = "repaired", "lifted", "cleared"
+CHECK_PASSED, CHECK_FAILED = "check_passed", "check_failed"
 # How many lines of one run on one node are kept, and how many characters of each.
 _LINES, _CAP = 64, 500
 # Number of lines over which the driver prints that a GPU fell off the bus.
@@ -74,6 +75,43 @@ class Repair:
     who: str
     kind: str = REPAIRED
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPart:
+    """One part of a node's check (node_hooks/node_check.py). `state`: "ok", "fail" or "skipped"."""
+
+    name: str
+    state: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck:
+    """One check of a node before its return to service. `kind`: CHECK_PASSED or CHECK_FAILED; `note`: what failed."""
+
+    node: str
+    at: float
+    who: str
+    kind: str
+    note: str = ""
+    parts: tuple[CheckedPart, ...] = ()
+    # NVML asks for a reboot of the node.
+    reboot: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether no part failed."""
+        return self.kind == CHECK_PASSED
+
+
+def make_node_check(node: str, at: float, who: str, parts: Iterable[CheckedPart], *, reboot: bool = False) -> NodeCheck:
+    """Return the record of a check with these parts. A check without parts has failed."""
+    made = tuple(parts)
+    failed = [part for part in made if part.state == "fail"]
+    kind = CHECK_PASSED if made and not failed else CHECK_FAILED
+    note = "; ".join(f"{part.name}: {part.text}" for part in failed)
+    return NodeCheck(node=node, at=at, who=who, kind=kind, note=note, parts=made, reboot=reboot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,10 @@ class Services:
     # Who switched slurmwrap off for the site (`slurmwrap off`), for people; None: it is on.
     switched_off: Callable[[], str | None] = lambda: None
     messenger: Messenger | None = None  # None: no messages are sent
+    boot_times: Callable[[], Mapping[str, float]] = dict  # of all nodes, Unix seconds
+    # Starts a check of a node that returns it to service if it passes (`slurmwrap nodes repaired NODE --resume`), and
+    # returns a function that returns its exit code, None while it runs. None: this process starts none.
+    start_node_check: Callable[[str], Callable[[], int | None]] | None = None
     # Whether this process makes one pass after the other, so that it undoes in time what it changes for a while.
     lasting: bool = True
 
@@ -313,6 +317,7 @@ class ReconcilerState:
     fitted: set[RunKey] = field(default_factory=set)  # pending jobs with advice about their time limit
     unread_curves: list[JobRun] = field(default_factory=list)  # ended runs whose loss curve is still to be read
     off: bool = False  # slurmwrap was switched off in the last pass
+    node_check: tuple[int, Callable[[], int | None]] | None = None  # the running check: id of its action, exit code
     limits_compared: bool = False  # the file of lowered limits was compared with the recorded changes
 
 

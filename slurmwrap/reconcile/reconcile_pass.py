@@ -15,6 +15,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.candidates import build_domain_tables
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
+from slurmwrap.policy.node_return import list_nodes_in_check
 from slurmwrap.policy.requeue import RETRY_JOB_COMMENT, is_held_launch
 from slurmwrap.policy.run_from_slurm import is_submission_of_run, make_previous_run, record_of, run_key_from_job
 from slurmwrap.policy.strikes import Fleet, health, is_drained_by_slurmwrap, out_of_service
@@ -40,6 +41,7 @@ from slurmwrap.reconcile.read_loss_curves import read_loss_curves
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
 from slurmwrap.reconcile.restore_limits import restore_limits
+from slurmwrap.reconcile.resume_nodes import resume_nodes
 from slurmwrap.reconcile.run_time_lookup import forget_changed_queries
 from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.stop_running import stop_running
@@ -58,7 +60,10 @@ def judge_nodes(this_pass: ReconcilePass) -> tuple[NodeHealth, ...]:
 def _store_removals(this_pass: ReconcilePass) -> None:
     store, nodes = this_pass.services.store, this_pass.snapshot().nodes
     known = store.removals()
-    changed = find_changed_removals(known, out_of_service(nodes), (node.name for node in nodes), now=this_pass.now)
+    # The drain of a node is lifted while it is checked: it did not come back yet.
+    in_check = list_nodes_in_check(this_pass.snapshot().reservations)
+    seen = [node for node in nodes if node.name not in in_check]
+    changed = find_changed_removals(known, out_of_service(seen), (node.name for node in seen), now=this_pass.now)
     if not changed:
         return
     with store.transaction():
@@ -275,6 +280,7 @@ def _run_pass(this_pass: ReconcilePass) -> None:
     ):
         _run_step(look, this_pass)
     _publish(this_pass)
+    _run_step(resume_nodes, this_pass)
     _renew_gate_permit(this_pass)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from slurmwrap.host.mounts import find_mount_point
 from slurmwrap.host.read_loss_curve import LossCurveFiles
 from slurmwrap.host.read_running_jobs import RunningJobReader
 from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
+from slurmwrap.host.run_command import start_detached
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
@@ -53,7 +55,17 @@ def make_site_services(config: Config, slurm: SlurmCommands, store: Database, sa
     scope = Scope(trusted=trusted | {-1})
     services = _make_services(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
     limits = LoweredLimitFile(Path(site.state_dir) / LIMITS_FILE)
-    return replace(services, limits=limits, may_extend=slurm.may_extend, messenger=messenger)
+    return replace(
+        services, limits=limits, may_extend=slurm.may_extend, messenger=messenger, boot_times=slurm.boot_times,
+        start_node_check=start_node_check,
+    )  # fmt: skip
+
+
+def start_node_check(node: str) -> Callable[[], int | None]:
+    """Start `slurmwrap nodes repaired NODE --resume` in a session of its own, and return its exit code's function."""
+    argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", "nodes", "repaired", "--resume"]
+    argv += ["--note", "rule resume: rebooted since the drain", "--", node]
+    return start_detached(argv)
 
 
 def make_user_services(

@@ -177,6 +177,12 @@ class SlurmCommands:
         """Return NodeName → NodeAddr, a host name or an address."""
         return {node.name: node.address for node in self._read_nodes()}
 
+    def boot_times(self) -> Mapping[str, float]:
+        """Return NodeName → when the node was booted, in Unix seconds, as its slurmd reported it."""
+        from slurmwrap.slurm.scontrol_parser import parse_boot_times
+
+        return parse_boot_times(self._read(["scontrol", "show", "node", "-o"])[0])
+
     def sbatch(self, call: SbatchCall) -> SbatchResult:
         """Submit once, in the caller's own environment. Output and exit code of sbatch are returned unchanged.
 

@@ -80,6 +80,13 @@ def _parse_node(line: str) -> Node:
     )
 
 
+def parse_boot_times(text: str) -> dict[str, float]:
+    """Return BootTime by node from `scontrol show node -o`, which prints it before any text chosen by people."""
+    lines = [line for line in text.split("\n") if line.startswith("NodeName=")]
+    found = {line[len("NodeName=") : line.find(" ")]: _read_first_field(line, " BootTime=") for line in lines}
+    return {node: float(value) for node, value in found.items() if value.isdecimal()}
+
+
 def _read_first_field(line: str, key: str) -> str:
     """Return the value of the first `key`, for fields that Slurm prints before any text chosen by users."""
     return _read_value(line, line.find(key), key)

@@ -27,7 +27,18 @@ from slurmwrap.model.job_run import (
 from slurmwrap.model.observation import Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
+from slurmwrap.policy.node_history import (
+    CHECK_FAILED,
+    CHECK_PASSED,
+    Exposure,
+    GpuFault,
+    NodeCheck,
+    NodeFailure,
+    NodeHistory,
+    Removal,
+    Repair,
+    list_gpu_faults,
+)
 from slurmwrap.prerun.expected_saving import ScriptOutcome
 from slurmwrap.profiling.contention import ComparedRun
 from slurmwrap.profiling.run_time import GroupRuns, RunTimeGroup, RunTimeQuery, RunTimeRecord
@@ -51,6 +62,8 @@ from slurmwrap.store.sqlite_connection import (
 from slurmwrap.store.sqlite_session import Session
 from slurmwrap.store.user_state_files import CLOCK_TOLERANCE_S, is_fault_of_script
 
+# The table of the repairs has the checks of nodes, too.
+_IS_CHECK = f"kind IN ('{CHECK_PASSED}', '{CHECK_FAILED}')"
 _UNSEEN_SQL = """
 SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
 AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id)
@@ -300,7 +313,15 @@ class FaultTables(Session):
 
     def repairs(self, *, since: float) -> tuple[Repair, ...]:
         """Return the repair marks of nodes, oldest first."""
-        return self._select(record_rows.REPAIRS, {"at >= ?": since}, order="at, node")
+        return self._select(record_rows.REPAIRS, {"at >= ?": since}, extra=f"NOT ({_IS_CHECK})", order="at, node")
+
+    def add_node_check(self, check: NodeCheck) -> None:
+        """Add the result of a node's check."""
+        self._upsert(record_rows.NODE_CHECKS, check)
+
+    def node_checks(self, *, since: float) -> tuple[NodeCheck, ...]:
+        """Return the checks of nodes, oldest first."""
+        return self._select(record_rows.NODE_CHECKS, {"at >= ?": since}, extra=_IS_CHECK, order="at, node")
 
     def save_removal(self, removal: Removal) -> None:
         """Insert or replace by (node, began)."""

@@ -25,7 +25,7 @@ from slurmwrap.model.job_run import (
 from slurmwrap.model.observation import Observation
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.node_history import Removal, Repair
+from slurmwrap.policy.node_history import NodeCheck, Removal, Repair
 from slurmwrap.sbatch.job_request import ResourceShape
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict, to_json_value
@@ -115,6 +115,13 @@ REMOVALS = RecordTable(
 REPAIRS = RecordTable(
     name="repairs",
     record=Repair,
+    key=_split_words("node at kind"),
+    columns=_split_words("node at who kind note"),
+)
+# Checks are marks of a node, too: they are in the table of the repairs, with another `kind`.
+NODE_CHECKS = RecordTable(
+    name="repairs",
+    record=NodeCheck,
     key=_split_words("node at kind"),
     columns=_split_words("node at who kind note"),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.errors import RefusedError, SlurmError, UsageError
+from slurmwrap.errors import RefusedError, SlurmError, SlurmwrapError, UsageError
 from slurmwrap.model.cluster import NodeHealth
 from slurmwrap.model.decision import Strike
 from slurmwrap.model.evidence import Diagnosis, RunKey
@@ -309,3 +309,35 @@ def test_gate_shows_the_published_permit_of_the_prolog_gate(
     assert first.endswith("the gate may refuse.") and line.split()[:2] == ["n[1-3]", "gpu_hardware"]
     publisher.tell_gate(Gate(at=now - 700, until=now - 100, allowed=False))
     assert "the gate refuses nothing" in slurmwrap("nodes", "gate").stdout
+
+
+@root_only
+def test_repaired_with_resume_and_no_check_resumes_at_once(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    write_nodes(slurm, n1="slurmwrap:gpu_lost")
+    result = slurmwrap("nodes", "repaired", "n1", "--resume", "--no-check", site=True)
+    assert (result.exit_code, result.stdout) == (0, "n1: repaired, resumed\n")
+    assert (slurm / "asked").read_text() == "update NodeName=n1 State=RESUME\n"
+
+
+@root_only
+def test_repaired_with_resume_is_refused_where_no_check_can_be_made(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    write_nodes(slurm, n1="slurmwrap:gpu_lost")
+    result = slurmwrap("nodes", "repaired", "n1", "--resume", site=True)
+    assert isinstance(result.exception, SlurmwrapError)
+    assert "names no hooks of slurmwrap" in str(result.exception)
+    assert not (slurm / "asked").exists()
+    with Database.open(site, readonly=True) as store:
+        assert store.repairs(since=0) == ()
+
+
+@root_only
+def test_list_and_show_print_the_command_where_nvml_asks_for_a_reboot(slurmwrap: Run, site: Path, slurm: Path) -> None:
+    text = "GPU 3 (0000:05:00.0): asks for recovery action node_reboot"
+    with Database.open(site) as store:
+        for name in ("n7", "n8"):
+            strike = Strike(node=name, cause="gpu_hardware", conclusive=True, text=text)
+            store.add_strike(strike, NOW - 3600, 501, 1501)
+    advice = "next: scontrol reboot ASAP nextstate=RESUME reason=\"slurmwrap: NVML asks for a reboot\" '{}'"
+    assert advice.format("n[7-8]") in slurmwrap("nodes", "list", site=True).stdout
+    assert advice.format("n8") in slurmwrap("nodes", "show", "n8", site=True).stdout
+    assert "reboot" not in slurmwrap("nodes", "show", "n1", site=True).stdout

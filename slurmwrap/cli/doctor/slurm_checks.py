@@ -197,7 +197,12 @@ def find_hooks_directory(context: CheckContext) -> Path | None:
 
     slurm.conf may name the site's own scripts as well; only slurmwrap's are considered.
     """
-    return next((path.parent for path in _list_own_hooks(context.setting("EpilogSlurmctld"))), None)
+    return find_directory_of_hook(context.setting("EpilogSlurmctld"))
+
+
+def find_directory_of_hook(setting: str) -> Path | None:
+    """Return the directory of slurmwrap's hooks, given slurm.conf's EpilogSlurmctld; None if it is not on this host."""
+    return next((path.parent for path in _list_own_hooks(setting)), None)
 
 
 def _check_hook_files(context: CheckContext) -> CheckResult:
