@@ -225,7 +225,7 @@ def _name_missing_nodes(reason: str, meaning: ReasonMeaning, snapshot: Snapshot)
 
 # --- dependencies -----------------------------------------------------------------------------------------------------
 
-_LINK = re.compile(r"(?P<type>after\w*):(?P<job>\d+(?:_(?:\d+|\*))?)(?:\+\d+)?(?:\((?P<state>\w+)\))?")
+_LINK = re.compile(r"(?P<type>after[a-z]{0,12}):(?P<job>\d+(?:_(?:\d+|\*))?)(?:\+\d+)?(?:\((?P<state>\w+)\))?")
 
 
 def _describe_failed(job: PendingJob) -> str:
