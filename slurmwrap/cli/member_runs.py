@@ -12,7 +12,14 @@ from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.pack_member import PackMember
 from slurmwrap.model.submission import PackedArray, Submission
 from slurmwrap.report.job_report.timeline import JobTimeline
-from slurmwrap.store.pack_results import find_slurm_state, find_task_index, read_folded_array, read_members
+from slurmwrap.sbatch.array_indices import expand_indices
+from slurmwrap.store.pack_results import (
+    find_array_address,
+    find_member_task,
+    find_slurm_state,
+    read_folded_array,
+    read_members,
+)
 
 
 def find_packed_array(records: JobRecords, number: int, uid: int) -> PackedArray | None:
@@ -29,14 +36,41 @@ def find_task_address(address: str, records: JobRecords, source: RecordSource) -
     """Return the array task that runs a member: "77_4" for "77_5"; else `address` itself."""
     head, _, index = address.partition("_")
     pack = find_packed_array(records, int(head), source.uid) if index else None
-    task = None if pack is None else find_task_index(pack, int(index))
-    return address if task is None else f"{head}_{task}"
+    task = None if pack is None else find_member_task(pack, int(head), int(index))
+    return address if task is None else task
+
+
+def find_address_in_array(address: str, records: JobRecords, source: RecordSource) -> str:
+    """Return "77_1500" for task "78_499" of a split array whose first part is job 77; else `address` itself."""
+    head, _, index = address.partition("_")
+    pack = find_packed_array(records, int(head), source.uid)
+    is_own = pack is None or (index and find_member_task(pack, int(head), int(index)) == f"{head}_{index}")
+    if pack is None or is_own or not pack.parts:
+        return address
+    # A number after the first part's id is the user's index.
+    if index and head == str(pack.parts[0].job_id) and int(index) in expand_indices(pack.array):
+        return address
+    return find_array_address(pack, address)
 
 
 def read_task_records(address: str, records: JobRecords, source: RecordSource, cluster: str) -> JobRecords:
-    """Return `records`, or those of the array task that runs the member `address`."""
-    task = find_task_address(address, records, source)
-    return records if task == address else read_job_records(source, task, cluster)
+    """Return `records`, or those of the array task that runs the member `address`.
+
+    For a split array they include those of all its parts, with the addresses as its user counts.
+    """
+    head, _, index = address.partition("_")
+    pack = find_packed_array(records, int(head), source.uid)
+    if pack is None or index or not pack.parts:
+        task = find_task_address(address, records, source)
+        return records if task == address else read_job_records(source, task, cluster)
+    others = [read_job_records(source, str(part.job_id), cluster) for part in pack.parts[1:]]
+    attempts = (run for known in (records, *others) for run in known.attempts)
+    return replace(
+        records,
+        attempts=tuple(replace(run, address=find_array_address(pack, run.address)) for run in attempts),
+        actions=tuple(action for known in (records, *others) for action in known.actions),
+        curves=tuple(curve for known in (records, *others) for curve in known.curves),
+    )
 
 
 def add_members(timeline: JobTimeline, address: str, source: RecordSource, config: Config) -> JobTimeline:
@@ -48,16 +82,23 @@ def add_members(timeline: JobTimeline, address: str, source: RecordSource, confi
     asked = timeline.submission
     if asked is None or asked.pack is None or asked.uid != source.uid:
         return timeline
+    pack = read_folded_array(asked.pack)
     members = read_members(asked.pack)
-    index = address.partition("_")[2]
+    array, _, index = address.partition("_")
     if index:
         members = tuple(one for one in members if one.index == int(index))
-    last = {run.address: run for run in sorted(timeline.attempts, key=lambda run: run.attempt.submit_time)}
-    runs = [_make_run(one, last.get(one.task) or _make_task_run(one, asked), config) for one in members]
+    last = {
+        find_array_address(pack, run.address): run
+        for run in sorted(timeline.attempts, key=lambda run: run.attempt.submit_time)
+    }
+    tasks = [find_array_address(pack, one.task) for one in members]
+    runs = [
+        _make_run(one, last.get(task) or _make_task_run(one, asked), config, array)
+        for one, task in zip(members, tasks, strict=True)
+    ]
     if not runs:
         return timeline
-    with_members = {one.task for one in members}
-    others = [] if index else [run for run in timeline.attempts if run.address not in with_members]
+    others = [run for run in timeline.attempts if not index and find_array_address(pack, run.address) not in set(tasks)]
     return replace(timeline, address=address, attempts=(*others, *runs))
 
 
@@ -87,11 +128,11 @@ def describe_member(member: PackMember) -> str:
     return ""
 
 
-def _make_run(member: PackMember, task: JobRun, config: Config) -> JobRun:
-    """Return the run of a member: its own files, times and end; the rest is that of its task."""
+def _make_run(member: PackMember, task: JobRun, config: Config, array: str) -> JobRun:
+    """Return the run of a member of `array`: its own files, times and end; the rest is that of its task."""
     run = replace(
         task,
-        address=f"{task.address.partition('_')[0]}_{member.index}",
+        address=f"{array}_{member.index}",
         state=find_slurm_state(member, task.state),
         exit_code=member.exit_code,
         signal=member.signal or None,

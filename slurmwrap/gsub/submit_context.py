@@ -107,6 +107,7 @@ class PreparedJob:
     start: ExpectedStart | None = None  # only found for --explain; None: it may start now, or it is not known
     pack: PackPlan | None = None  # --pack: how its array is folded; None: it is not
     pack_dir: str = ""  # directory with the files of the packed job; "" before they are written, and without --pack
+    pack_script: str = ""  # its batch script, for a later part of a split array; "": pack.sh
     # Too few GPUs are free for it now, so it is not held for its pre-run and keeps its place in the queue.
     keeps_place: bool = False
 
@@ -142,6 +143,7 @@ class SubmitResult:
     batch: BatchScript
     trial: SbatchResult | None = None
     trial_dir: str = ""
+    jobs: tuple[int, ...] = ()  # of an array that is split: the ids of all parts that were submitted
     # Job id of the earlier submission's pre-run that this job waits for; 0: it has no id yet; None: not shared.
     attached_to: int | None = None
 
@@ -151,7 +153,7 @@ def make_folded_request(request: JobRequest, pack: PackPlan) -> JobRequest:
 
     Its CPUs and memory are not tuned: the profile is that of one member.
     """
-    return replace(request, own=replace(request.own, tune=False), shape=pack.shape)
+    return replace(request, own=replace(request.own, tune=False), shape=pack.shape) if pack.is_folded else request
 
 
 def get_last_line(text: str) -> str:
