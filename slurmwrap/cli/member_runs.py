@@ -62,7 +62,10 @@ def read_task_records(address: str, records: JobRecords, source: RecordSource, c
     pack = find_packed_array(records, int(head), source.uid)
     if pack is None or index or not pack.parts:
         task = find_task_address(address, records, source)
-        return records if task == address else read_job_records(source, task, cluster)
+        if task == address:
+            return records
+        found = read_job_records(source, task, cluster)
+        return replace(found, submissions=(*found.submissions, *records.submissions))
     others = [read_job_records(source, str(part.job_id), cluster) for part in pack.parts[1:]]
     attempts = (run for known in (records, *others) for run in known.attempts)
     return replace(

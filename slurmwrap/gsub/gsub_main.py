@@ -95,6 +95,8 @@ gsub's own options (also as #GSUB lines in the script, or as GSUB_* variables):
   --template NAME          make the script that starts the program: torchrun, srun, accelerate, deepspeed, jax, array
   --values A,B,C           with --template=array: a task for each; {} in the program's arguments stands for it
 
+An array with indices beyond Slurm's MaxArraySize is submitted as several arrays, which slurmwrap shows as one.
+
 Afterwards: slurmwrap why JOBID shows what was changed, what happened and what to do; slurmwrap prerun list shows the
 pre-runs. sbatch's own options stand above.
 """

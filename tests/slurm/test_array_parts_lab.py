@@ -31,9 +31,9 @@ def nothing(lab: Lab) -> dict[str, str]:
     return {"SLURMWRAP_CONFIG": "/var/tmp/absent.toml", "XDG_STATE_HOME": state}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
 def small_arrays(lab: Lab) -> Iterator[None]:
-    """In this test Slurm takes the indices 0 to 10."""
+    """In this file Slurm takes the indices 0 to 10."""
     conf = LabDirectories(lab.dir).slurm_conf
     before = conf.read_text()
     conf.write_text(f"{before}\nMaxArraySize=11\n")
@@ -45,7 +45,6 @@ def small_arrays(lab: Lab) -> Iterator[None]:
     wait_until(lambda: "= 1001\n" in lab.run(["scontrol", "show", "config"]).stdout, "the controller is up")
 
 
-@pytest.mark.usefixtures("small_arrays")
 def test_an_array_in_three_parts_is_one_array_for_its_user(
     lab: Lab, nothing: dict[str, str], lab_scratch: Path
 ) -> None:
@@ -66,7 +65,7 @@ def test_an_array_in_three_parts_is_one_array_for_its_user(
     lab.wait_job(f"{jobs[1]}_6", ("FAILED",))  # index 17
     wait_until(lambda: len(list(folder.glob(f"{job}_*.out"))) == 25, "all tasks have started")
     for one in jobs:
-        wait_until(lambda one=one: not lab.run(["squeue", "-h", "-j", one]).stdout, "the part ends")  # type: ignore[misc]
+        wait_until(lambda one=one: not lab.run(["squeue", "-h", "-j", one]).stdout, "the part ends")
     seen = sorted((folder / "seen").read_text().splitlines())
     assert seen == sorted(f"{index}|25|24|{job}|a b;$HOME" for index in range(25))
     for index in set(range(25)) - {17}:
@@ -96,8 +95,7 @@ def test_an_array_in_three_parts_is_one_array_for_its_user(
     assert (folder / f"{new}_17.out").read_text() == "index 17\n"
 
 
-@pytest.mark.usefixtures("small_arrays")
-@pytest.mark.parametrize("body, state", [("exit 3", "CANCELLED"), ("echo fine", "COMPLETED")])
+@pytest.mark.parametrize("body, state", [('python3 -c "1 / 0"', "CANCELLED"), ('python3 -c "print(1)"', "COMPLETED")])
 def test_one_pre_run_decides_about_all_parts(
     lab: Lab, nothing: dict[str, str], lab_scratch: Path, body: str, state: str
 ) -> None:
