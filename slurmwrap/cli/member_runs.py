@@ -87,6 +87,8 @@ def add_members(timeline: JobTimeline, address: str, source: RecordSource, confi
         return timeline
     pack = read_folded_array(asked.pack)
     members = read_members(asked.pack)
+    if pack.parts:
+        timeline = replace(timeline, submission=replace(asked, job_id=pack.parts[0].job_id))
     array, _, index = address.partition("_")
     if index:
         members = tuple(one for one in members if one.index == int(index))

@@ -17,6 +17,7 @@ from slurmwrap import inject
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
+from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.pack_size import choose_members, find_most_members, is_of_slices, propose_slice
 from slurmwrap.sbatch.array_indices import expand_indices, parse_indices
 from slurmwrap.sbatch.array_parts import find_splitting_obstacle, split_plan
@@ -29,6 +30,7 @@ from slurmwrap.sbatch.pack_option import (
     make_pack_plan,
     parse_pack,
 )
+from slurmwrap.sbatch.rewrite import render
 from slurmwrap.sbatch.script_directives import parse_directives
 from slurmwrap.store.pack_results import SPEC
 
@@ -120,6 +122,35 @@ def plan_splitting(
         )
         return pack
     return plan
+
+
+def prepare_split_array(request: JobRequest, context: SubmitContext, reason: str) -> PreparedJob | None:
+    """Return an array that is split and not changed otherwise; None if Slurm takes it as it is, or it cannot be split.
+
+    `reason`: why it would go to sbatch unchanged.
+    """
+    snapshot = context.slurm.snapshot()
+    plan = plan_splitting(request, None, snapshot, context) if snapshot.max_array_size else None
+    if plan is None:
+        return None
+    own = replace(request.own, prerun="off", tune=False, place=False, retry=False, explain=False)
+    request = replace(request, own=own)
+    return PreparedJob(
+        request=request,
+        batch=render(request, (), added=plan.changes),
+        plan=PlacementPlan(),
+        snapshot=snapshot,
+        added=plan.changes,
+        profile=None,
+        profile_key="",
+        fingerprint="",
+        inputs=(),
+        warnings=(),
+        prerun="off",
+        prerun_reason=reason,
+        retry=False,
+        pack=plan,
+    )
 
 
 def _check_size(plan: PackPlan, snapshot: Snapshot) -> None:

@@ -13,6 +13,7 @@ from test_submit import FakeSlurm, context, pending, request, trial
 from slurmwrap.cli.member_runs import add_members
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config.load_config import Config
+from slurmwrap.gsub.pack_submission import prepare_split_array
 from slurmwrap.gsub.part_submission import describe_parts
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.send import send
@@ -29,6 +30,8 @@ SCRIPT = b"""#!/bin/bash
 echo "$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MAX $SLURM_OVERLAP$1"
 exit $((SLURM_ARRAY_TASK_ID == 13 ? 3 : 0))
 """
+
+SCRIPT_WITHOUT_GPU = b"#!/bin/sh\n#SBATCH --output=%a.log -c 3\n#GSUB --retry\nhostname\n"
 
 
 class SmallArrays(FakeSlurm):
@@ -162,3 +165,17 @@ def test_what_cannot_be_split_goes_to_sbatch_with_a_reason(tmp_path: Path) -> No
     prepared = prepare(request("--array=0-24", "--dependency=aftercorr:5", script=SCRIPT), at)
     assert prepared.pack is None
     assert "aftercorr" in said[0]
+
+
+def test_an_array_without_gpus_is_split_and_not_changed_otherwise(tmp_path: Path) -> None:
+    slurm, memory = SmallArrays(), PackMemory()
+    memory.folder = tmp_path / "array"
+    at = context(slurm, memory)
+    assert prepare_split_array(request("--array=0-10", script=SCRIPT_WITHOUT_GPU), at, "no GPU") is None
+    prepared = prepare_split_array(request("--array=0-24", script=SCRIPT_WITHOUT_GPU), at, "no GPU")
+    assert prepared is not None
+    send(prepared, at, trial)
+    added = {option.partition("=")[0] for call in slurm.calls for option in call.options[1:]}
+    assert (len(slurm.calls), added) == (3, {"--array", "--output", "--job-name"})
+    (stored, *_) = memory.submissions
+    assert (stored.gpus, stored.tune, stored.place, stored.retry, stored.prerun_mode) == (0, False, False, False, "off")

@@ -9,6 +9,8 @@ from test_submit import request
 
 from slurmwrap.sbatch.array_indices import expand_indices
 from slurmwrap.sbatch.array_parts import find_splitting_obstacle, make_part_changes, split_indices, split_plan
+from slurmwrap.sbatch.fast_passthrough import is_certain_passthrough
+from slurmwrap.sbatch.passthrough import NO_GPU, may_need_splitting
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:1 --output=%A-%a.log\necho hello\n"
 
@@ -70,3 +72,30 @@ def test_what_cannot_be_split_is_named(words: tuple[str, ...], why: str) -> None
     plan = split_plan(asked, None, 10)
     assert plan is not None and why in find_splitting_obstacle(asked, plan.parts)
     assert find_splitting_obstacle(request("--array=0-39", "-N2", script=SCRIPT), plan.parts) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason", "needed"),
+    [
+        (("--array=1-2000",), NO_GPU, True),
+        (("--array=0-1000",), NO_GPU, False),
+        (("--array=1-2000",), "The array has 2000 tasks, more than 1000 (submit.array_threshold).", True),
+        (("--array=1-2000", "--pack=2"), NO_GPU, False),
+        (("--array=1-2000",), "gsub is switched off (submit.enabled).", False),
+        ((), NO_GPU, False),
+    ],
+)
+def test_a_call_that_is_passed_on_may_need_splitting(words: tuple[str, ...], reason: str, needed: bool) -> None:
+    assert may_need_splitting(request(*words, script=SCRIPT), reason) is needed
+
+
+def test_a_large_array_without_gpus_is_not_certain_to_be_passed_on() -> None:
+    def is_certain(script: bytes, *words: str) -> bool:
+        return is_certain_passthrough([*words, "x.sh"], {}, lambda path: script)
+
+    plain, large = b"#!/bin/sh\n#SBATCH --time=1200\n", b"#!/bin/sh\n#SBATCH --array=1-2000%10\n"
+    assert is_certain(plain) and is_certain(plain, "--array=1-999", "--mem=1G")
+    assert not is_certain(large)
+    assert not is_certain(plain, "--array=1-2000")
+    assert not is_certain(plain, "-a", "1-2000")
+    assert not is_certain(b"#!/bin/sh\n#SBATCH -a 1-2000\n")
