@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurmwrap.digest import sha256_hex
+from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.pack_submission import write_part_script
 from slurmwrap.gsub.send import (
@@ -57,7 +58,14 @@ def send_parts(
             sent.append((prepared, SubmitResult(result=failed, batch=prepared.batch)))
             break
         added = (*part.added, *(() if begin is None else (begin,)))
-        batch, result = call_sbatch(part, added, context, None, None if number else meanwhile)
+        try:
+            batch, result = call_sbatch(part, added, context, None, None if number else meanwhile)
+        except (SlurmwrapError, KeyboardInterrupt) as error:
+            if not jobs:
+                raise
+            # The user must still get the ids of the parts that Slurm has accepted.
+            reason = f"gsub: {str(error) or 'interrupted'}\n"
+            batch, result = part.batch, SbatchResult(exit_code=1, stdout="", stderr=reason, job_id=None, timed_out=True)
         sent.append((part, SubmitResult(result=select_shown_result(part, result), batch=batch)))
         if result.job_id is None:
             break

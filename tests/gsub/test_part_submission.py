@@ -134,6 +134,19 @@ def test_after_a_refusal_nothing_more_is_submitted_and_the_rest_is_named(tmp_pat
     assert "not known whether part 2 was submitted" in describe_parts(plan, unclear, 11, "")[1]
 
 
+def test_the_jobs_are_shown_if_the_call_is_interrupted_midway(tmp_path: Path) -> None:
+    slurm = SmallArrays()
+
+    def interrupt(call: SbatchCall) -> None:
+        if len(slurm.calls) > 2:
+            raise KeyboardInterrupt
+
+    slurm.refuse = interrupt
+    _, memory, sent = submit(tmp_path, slurm=slurm)
+    assert (sent.jobs, sent.result.timed_out, len(memory.submissions)) == ((101, 102), True, 2)
+    assert sent.result.stdout == "Submitted batch job 101\nSubmitted batch job 102\n"
+
+
 def test_all_parts_wait_for_one_pre_run(tmp_path: Path) -> None:
     slurm, memory = SmallArrays(), PackMemory()
     memory.folder = tmp_path / "array"
